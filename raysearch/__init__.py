@@ -1,0 +1,13 @@
+"""raysearch finds which Transformer layers of a decoder LLM to remove so that the least is lost.
+
+    >>> import raysearch
+    >>> result = raysearch.search(model="smollm2-135m", searcher="greedy", remove=5)
+    >>> result.removed, result.perplexity
+"""
+
+from raysearch.api import score, search
+from raysearch.errors import EvaluationError, UserError
+from raysearch.mask import Mask
+from raysearch.problem import Problem
+
+__all__ = ["EvaluationError", "Mask", "Problem", "UserError", "score", "search"]

@@ -1,0 +1,141 @@
+"""From a resolved configuration to the objects it describes: the configuration is the constructor.
+
+Every section's keys are the fields of one class of ours; `type` names the module that holds it. Nothing else can be
+imported from a configuration. Types are checked here, with pydantic; what a value means is checked by the class.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+import pkgutil
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from raysearch.calibration.calibration import WindowOptions
+from raysearch.calibration.sources import SOURCES
+from raysearch.errors import UserError, did_you_mean
+from raysearch.evaluation.cluster import ClusterOptions
+from raysearch.mask import Mask
+from raysearch.models.loading import ModelSpec
+from raysearch.study.spec import JudgeSpec, ScoreSpec, SearchSpec
+from raysearch.tracking.options import TrackingOptions
+
+_JUDGE_KEYS = {"model", "data", "objective", "cluster", "store", "ledger", "seed", "choices"}
+
+
+def search_spec(config: Mapping[str, Any]) -> SearchSpec:
+    """Builds a search from the configuration composed from ``conf/search.yaml``.
+
+    Raises:
+        UserError: A key is unknown or missing, or a value is of the wrong type or out of range.
+    """
+    _check_names("", config, _JUDGE_KEYS | {"searcher", "tracking", "remove", "protect"})
+    tracking = _section(config, "tracking")
+    return SearchSpec(
+        judge=_judge_spec(config),
+        searcher=_build_by_type("raysearch.searchers", "search", "searcher", _section(config, "searcher")),
+        searcher_name=config["choices"]["searcher"],
+        remove=_check(int, "remove", config["remove"]),
+        protect=_check(list[int], "protect", config["protect"]),
+        seed=_seed("seed", config["seed"]),
+        tracking=_build(TrackingOptions, "tracking", {**tracking, "folder": _store(config)}),
+        config=config,
+    )
+
+
+def score_spec(config: Mapping[str, Any]) -> ScoreSpec:
+    """Builds what ``raysearch score`` needs from the configuration composed from ``conf/score.yaml``.
+
+    Raises:
+        UserError: As `search_spec`.
+    """
+    _check_names("", config, _JUDGE_KEYS | {"masks"})
+    masks = _check(list[list[int]], "masks", config["masks"])
+    if not masks:
+        raise UserError("masks=[] names no mask; give a list of lists, such as masks=[[3],[3,5],[]]")
+    return ScoreSpec(judge=_judge_spec(config), masks=[Mask.of(*layers) for layers in masks])
+
+
+def _judge_spec(config: Mapping[str, Any]) -> JudgeSpec:
+    data = dict(_section(config, "data"))
+    window_names = {field.name for field in dataclasses.fields(WindowOptions)}
+    windows = {key: data.pop(key) for key in list(data) if key in window_names}
+    data_seed = _seed("data.seed", data.pop("seed", 0))
+    kind = data.pop("type", "")
+    if kind not in SOURCES:
+        raise UserError(f"data.type={kind} is unknown; {did_you_mean(str(kind), SOURCES)}")
+    ledger = config["ledger"]
+    return JudgeSpec(
+        model=_build(ModelSpec, "model", _section(config, "model")),
+        source=_build(SOURCES[kind], "data", data),
+        windows=_build(WindowOptions, "data", windows),
+        data_seed=data_seed,
+        objective=_build_by_type("raysearch.calibration.objectives", "losses", "objective", _section(config, "objective")),
+        cluster=_build(ClusterOptions, "cluster", _section(config, "cluster")),
+        ledger=_store(config) / "ledger.db" if ledger is None else Path(_check(str, "ledger", ledger)),
+    )
+
+
+def _store(config: Mapping[str, Any]) -> Path:
+    return Path(_check(str, "store", config["store"]))
+
+
+def _section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    section = config[name]
+    if not isinstance(section, Mapping):
+        raise UserError(f"{name}={section} is not a section; choose one of conf/{name}/ or set its keys as {name}.key=value")
+    return section
+
+
+def _seed(name: str, value: Any) -> int:
+    seed: int = _check(int, name, value)
+    if seed < 0:
+        raise UserError(f"{name}={seed} is negative; use 0 or more")
+    return seed
+
+
+def _build_by_type(package: str, method: str, section: str, values: Mapping[str, Any]) -> Any:
+    """Builds the one class with `method` in the module of `package` that the section's `type` names."""
+    names = {module.name for module in pkgutil.iter_modules(importlib.import_module(package).__path__)} - {"base"}
+    kind = str(values.get("type", ""))
+    if kind not in names:
+        raise UserError(f"{section}.type={kind} is unknown; {did_you_mean(kind, names)}")
+    module = importlib.import_module(f"{package}.{kind}")
+    (part,) = [
+        member
+        for _, member in inspect.getmembers(module, inspect.isclass)
+        if member.__module__ == module.__name__ and dataclasses.is_dataclass(member) and hasattr(member, method)
+    ]
+    return _build(part, section, {key: value for key, value in values.items() if key != "type"})
+
+
+def _build(part: type, section: str, values: Mapping[str, Any]) -> Any:
+    """Calls a dataclass with a section's values, each checked against its field's type."""
+    fields = {field.name: field for field in dataclasses.fields(part) if field.init}
+    _check_names(f"{section}.", values, set(fields))
+    for name, field in fields.items():
+        if name not in values and field.default is field.default_factory is dataclasses.MISSING:
+            raise UserError(f"{section}.{name} has no value; give {section}.{name}=…")
+    hints = typing.get_type_hints(part)
+    return part(**{name: _check(hints[name], f"{section}.{name}", value) for name, value in values.items()})
+
+
+def _check_names(prefix: str, values: Mapping[str, Any], known: set[str]) -> None:
+    for name in values:
+        if name not in known:
+            raise UserError(f"{prefix}{name} is no key of this configuration; {did_you_mean(name, known)}")
+
+
+def _check(expected: Any, name: str, value: Any) -> Any:
+    """The value, if it is of the expected type."""
+    try:
+        return TypeAdapter(expected).validate_python(value, strict=True)
+    except ValidationError as error:
+        wanted = dict.fromkeys(problem["msg"].removeprefix("Input should be ") for problem in error.errors())
+        raise UserError(f"{name}={value} should be {' or '.join(wanted)}") from error

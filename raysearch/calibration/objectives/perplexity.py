@@ -1,0 +1,39 @@
+"""Language-modelling loss: the negative log-likelihood of the scored tokens, reported as perplexity too.
+
+Source: equation 1 of Kim et al. 2026 (arXiv 2604.24938) with L the token-mean NLL; perplexity = exp(L).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch.nn import functional
+
+from raysearch.calibration.batch import Batch
+from raysearch.calibration.objectives.base import Head
+
+#: Logits that stand in memory at once. A CPU likes them near its caches, a GPU wants large matrix products.
+_LOGITS_AT_ONCE = {"cpu": 2**24, "cuda": 2**27}
+
+
+@dataclass(frozen=True)
+class PerplexityObjective:
+    """-log p(token | tokens before it), summed over the scored tokens of each sample."""
+
+    def losses(self, hidden: torch.Tensor, batch: Batch, head: Head) -> npt.NDArray[np.float64]:
+        """See `Objective.losses`."""
+        scored = torch.from_numpy(batch.scored[:, 1:]).to(hidden.device)
+        targets = torch.from_numpy(batch.input_ids[:, 1:]).to(hidden.device)[scored]
+        predictors = hidden[:, :-1][scored]  # [n, d]: the state before each scored token
+        rows = max(1, _LOGITS_AT_ONCE.get(hidden.device.type, 2**24) // head.vocab_size)
+        nll = [
+            functional.cross_entropy(head.logits(states).float(), wanted, reduction="none")
+            for states, wanted in zip(predictors.split(rows), targets.split(rows), strict=True)
+        ]
+        per_token = torch.cat(nll).double().cpu().numpy() if nll else np.empty(0)
+        # bincount adds one by one in token order, so the sum does not depend on the device or the chunking.
+        sample_of_token = np.repeat(np.arange(batch.n_samples), batch.scored_per_sample)
+        return np.bincount(sample_of_token, weights=per_token, minlength=batch.n_samples)

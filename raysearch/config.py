@@ -1,0 +1,155 @@
+"""From ``key=value`` words and the YAML files under ``conf/`` to one resolved configuration.
+
+The only place that knows Hydra. Its compose API merges the groups; this module finds the files, reads what the user
+wrote, and turns every mistake into one sentence.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra import compose as hydra_compose
+from hydra import initialize_config_dir
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from raysearch.errors import UserError, did_you_mean
+
+_PACKAGE = Path(__file__).resolve().parent
+
+
+def conf_dir() -> Path:
+    """The folder of the YAML files: inside the package when installed, beside it in a checkout."""
+    installed = _PACKAGE / "conf"
+    return installed if installed.is_dir() else _PACKAGE.parent / "conf"
+
+
+def compose(job: str, overrides: Sequence[str], config_dir: Path | None = None) -> dict[str, Any]:
+    """Composes a configuration.
+
+    Args:
+        job: A file in ``conf/``: ``search`` or ``score``.
+        overrides: ``key=value`` words, as on the command line.
+        config_dir: A folder of the user's own YAML files, laid out like ``conf/``.
+
+    Returns:
+        The resolved configuration, plain values, with the chosen file of each group under ``choices``.
+
+    Raises:
+        UserError: A word, key or value is not understood, or a value is missing.
+    """
+    groups = _groups(config_dir)
+    words = [word for override in overrides for word in _read(override, groups)]
+    try:
+        with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+            path = [f"hydra.searchpath=[file://{config_dir.resolve()}]"] if config_dir else []
+            _check_keys(job, path, words, groups)
+            config = hydra_compose(job, [*path, *words], return_hydra_config=True)
+            choices = {key: name for key, name in config.hydra.runtime.choices.items() if key in groups}
+            OmegaConf.set_struct(config, False)
+            del config["hydra"]
+            for missing in sorted(OmegaConf.missing_keys(config), key=len):
+                raise UserError(f"{missing} has no value; give {missing}=…")
+            resolved: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
+    except (HydraException, OmegaConfBaseException) as error:
+        raise UserError(f"the configuration cannot be composed: {str(error).splitlines()[0]}") from error
+    return {**resolved, "choices": dict(sorted(choices.items()))}
+
+
+def as_overrides(values: Mapping[str, Any]) -> list[str]:
+    """Keyword arguments as ``key=value`` words; a mapping stands for the keys inside a group.
+
+    ``{"remove": 5, "data": {"path": "a.txt"}}`` becomes ``remove=5`` and ``data.path='a.txt'``.
+    """
+    words = []
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            words += [f"{key}.{word}" for word in as_overrides(value)]
+        else:
+            words.append(f"{key}={value}" if isinstance(value, str) else f"{key}={json.dumps(value)}")
+    return words
+
+
+def _groups(config_dir: Path | None) -> dict[str, list[str]]:
+    """The YAML names of each group, ours and the user's."""
+    groups = {
+        folder.name: sorted(file.stem for file in folder.glob("*.yaml"))
+        for folder in conf_dir().iterdir()
+        if folder.is_dir()
+    }
+    if config_dir is None:
+        return groups
+    if not config_dir.is_dir():
+        raise UserError(f"--config-dir={config_dir} is not a folder; give one laid out like conf/")
+    for file in sorted(config_dir.glob("*/*.yaml")):
+        if file.stem in groups.get(file.parent.name, []):
+            raise UserError(f"--config-dir has {file.parent.name}/{file.name}, a name raysearch uses; rename the file")
+        groups.setdefault(file.parent.name, []).append(file.stem)
+    return groups
+
+
+def _read(override: str, groups: Mapping[str, list[str]]) -> Iterator[str]:
+    """One word of the user's as words that Hydra understands."""
+    key, equals, value = override.partition("=")
+    if not equals or not key:
+        raise UserError(f"{override!r} is not understood; write options as key=value, such as remove=5")
+    if key in groups:
+        yield from _choose(key, value, groups[key])
+    else:
+        yield f"{key}={_quoted_if_needed(key, value)}"
+
+
+def _choose(group: str, value: str, names: list[str]) -> Iterator[str]:
+    """A group's choice; a model may also be a hub id, a folder or a GGUF file."""
+    if value in names:
+        yield f"{group}={value}"
+    elif group == "model" and ("/" in value or value.endswith(".gguf") or Path(value).exists()):
+        yield "model=custom"
+        yield f"model.path={_quote(value)}"
+    else:
+        also = "; or give a hub id (owner/name), a folder or a .gguf file" if group == "model" else ""
+        raise UserError(f"{group}={value} is unknown; {did_you_mean(value, names)}{also}")
+
+
+def _quoted_if_needed(key: str, value: str) -> str:
+    """The value as it is if Hydra's grammar takes it for one value, else in quotes: file names may hold anything."""
+    if "${" in value:
+        raise UserError(f"{key}={value} refers to another key; give the value itself")
+    try:
+        parsed = OverridesParser.create().parse_override(f"{key}={value}")
+    except HydraException:
+        return _quote(value)
+    if parsed.is_sweep_override():
+        return _quote(value) if Path(value).exists() else _refuse_sweep(key, value)
+    return value
+
+
+def _refuse_sweep(key: str, value: str) -> str:
+    raise UserError(f"{key}={value} holds several values; give one, or a list as {key}=[{value}]")
+
+
+def _quote(value: str) -> str:
+    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
+def _check_keys(job: str, path: list[str], words: list[str], groups: Mapping[str, list[str]]) -> None:
+    """Names the nearest key for one that does not exist."""
+    chosen = [word for word in words if word.partition("=")[0] in groups]
+    known = set(_flatten(hydra_compose(job, [*path, *chosen])))
+    for word in words:
+        key = word.partition("=")[0]
+        if key not in known and key not in groups:
+            raise UserError(f"{key} is no key of this configuration; {did_you_mean(key, known | set(groups))}")
+
+
+def _flatten(config: DictConfig, prefix: str = "") -> Iterator[str]:
+    for key in config:
+        yield f"{prefix}{key}"
+        if not OmegaConf.is_missing(config, key) and OmegaConf.is_dict(config._get_node(key)):
+            yield from _flatten(config._get_node(key), f"{prefix}{key}.")  # type: ignore[arg-type]

@@ -1,0 +1,218 @@
+"""What a person sees: a live view of a running search, and the tables at its end.
+
+Everything live goes to standard error, so that standard output holds results alone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from raysearch.evaluation.evaluator import Progress
+from raysearch.evaluation.runs import RunRecord
+from raysearch.mask import Mask
+from raysearch.study.forecast import RoundCost
+from raysearch.study.score import Score
+from raysearch.tracking.base import RoundSummary, SearchHeader, SearchResult, perplexity
+
+_SECONDS_BETWEEN_LINES = 15
+
+
+class SearchDisplay:
+    """Follows a search: one live line on a terminal, plain lines elsewhere.
+
+    Args:
+        console: Where to write; standard error.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._live = Live(console=console, refresh_per_second=4, transient=True) if console.is_terminal else None
+        self._expected: Sequence[RoundCost] | None = None
+        self._head_cost = 0.0
+        self._round = 1
+        self._best = ""
+        self._cost_done = 0.0  # of finished rounds' units, in layer-forwards
+        self._seconds_computing = 0.0
+        self._last: Progress | None = None
+        self._last_time = self._last_line = time.monotonic()
+
+    def __enter__(self) -> SearchDisplay:
+        if self._live:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live:
+            self._live.stop()
+
+    def started(self, header: SearchHeader, expected: Sequence[RoundCost] | None, head_cost: float) -> None:
+        """See `Observer`."""
+        self._expected, self._head_cost = expected, head_cost
+        self._say(f"[bold]{header.run_id}[/]: remove {header.n_remove} of {header.n_layers} layers (0-based)")
+        self._say(forecast_line(expected))
+
+    def progress(self, progress: Progress) -> None:
+        """See `Observer`."""
+        now = time.monotonic()
+        if self._last is None or progress.masks_planned != self._last.masks_planned or not progress.layer_forwards:
+            self._last = None
+        else:
+            self._cost_done += self._cost(progress) - self._cost(self._last)
+            self._seconds_computing += now - self._last_time
+        self._last, self._last_time = progress, now
+        rounds = f"/{len(self._expected)}" if self._expected else ""
+        line = (
+            f"round {self._round}{rounds}  masks {progress.masks_done}/{progress.masks_planned}  {self._best}"
+            f"left {_duration(self._seconds_left(progress))}  replicas {progress.n_replicas}"
+        )
+        if self._live:
+            self._live.update(f"[cyan]{line}[/]")
+        elif now - self._last_line > _SECONDS_BETWEEN_LINES:
+            self._say(line)
+
+    def round_done(self, summary: RoundSummary) -> None:
+        """See `Observer`."""
+        self._last = None
+        if summary.round_best is not None and summary.round_best_loss is not None:
+            self._best = f"best {summary.round_best} {summary.round_best_loss:.4f} nats  "
+        self._say(
+            f"round {summary.round} done  {self._best}"
+            f"{summary.run} run, {summary.asked - summary.run} answered by the ledger  {_duration(summary.seconds)}"
+        )
+        self._round = summary.round + 1
+
+    def warn(self, message: str) -> None:
+        """See `Observer`."""
+        self._say(f"[yellow]warning:[/] {message}")
+
+    def _say(self, line: str) -> None:
+        self._last_line = time.monotonic()
+        self._console.print(line, highlight=False)
+
+    def _cost(self, forwards: Progress) -> float:
+        return forwards.layer_forwards + self._head_cost * forwards.head_forwards
+
+    def _seconds_left(self, progress: Progress) -> float | None:
+        """Of the whole search, from the speed so far; None before anything was computed."""
+        if not self._cost_done:
+            return None
+        left = progress.layer_forwards_planned + self._head_cost * progress.head_forwards_planned - self._cost(progress)
+        for later in (self._expected or [])[self._round :]:
+            left += later.layer_forwards + self._head_cost * later.head_forwards
+        return left * self._seconds_computing / self._cost_done
+
+
+def forecast_line(expected: Sequence[RoundCost] | None) -> str:
+    """What a search is expected to cost, in one sentence."""
+    if expected is None:
+        return "its cost cannot be told beforehand"
+    masks = sum(cost.masks for cost in expected)
+    layers = sum(cost.layer_forwards for cost in expected)
+    naive = sum(cost.naive_layer_forwards for cost in expected)
+    return (
+        f"{masks:,} masks in {len(expected)} rounds: {layers:,} layer-forwards over the calibration "
+        f"instead of {naive:,}, and {masks:,} head-forwards at most"
+    )
+
+
+def result_table(result: SearchResult) -> Table:
+    """The closing table of a search."""
+    table = Table(title=f"{result.run_id}: {result.model} without {len(result.removed)} of {result.n_layers} layers")
+    for column in ("", "dense", "pruned"):
+        table.add_column(column, justify="left" if not column else "right")
+    table.add_row("loss (nats per token)", f"{result.dense_loss:.4f}", f"{result.loss:.4f}")
+    table.add_row("perplexity", f"{result.dense_perplexity:.2f}", f"{result.perplexity:.2f}")
+    table.add_row("layers", str(result.n_layers), str(result.n_layers - len(result.removed)))
+    kept = result.parameters - result.parameters_removed
+    share = result.parameters_removed / result.parameters
+    table.add_row("parameters", f"{result.parameters / 1e6:,.1f} M", f"{kept / 1e6:,.1f} M (-{share:.1%})")
+    return table
+
+
+def result_notes(result: SearchResult, ledger_note: str) -> list[str]:
+    """The lines under the closing table: what went, what it cost, what to type next."""
+    notes = [f"Removed layers (0-based): {result.mask}"]
+    if result.removal_order:
+        notes.append(f"In this order: {', '.join(map(str, result.removal_order))}")
+    naive, run = result.layer_forwards_naive, result.layer_forwards_run
+    notes += [
+        f"Evaluations: {result.asked:,} asked, {result.run:,} run, {result.answered:,} answered by the ledger, "
+        f"each on {result.n_tokens:,} scored tokens",
+        f"Layer-forwards: {run:,.0f} run, {naive:,.0f} by a full forward per mask"
+        + (f" ({naive / run:.2f}x fewer)" if run else ""),
+        f"Time: {_duration(result.seconds)}, replicas busy {result.busy_share:.0%}" if run else
+        f"Time: {_duration(result.seconds)}",
+        "",
+        f"Next: raysearch export {result.run_id} --out pruned-model{ledger_note}",
+        f"      raysearch show {result.run_id}{ledger_note}",
+        f"      raysearch ui{ledger_note}",
+    ]
+    return notes
+
+
+def score_table(scores: Sequence[Score]) -> Table:
+    """The losses of masks, as asked."""
+    table = Table(title="Layers are 0-based")
+    for column in ("removed", "loss (nats per token)", "perplexity", "scored tokens", "answered by the ledger"):
+        table.add_column(column, justify="left" if column == "removed" else "right")
+    for score in scores:
+        known = "yes" if score.answered else "no"
+        table.add_row(
+            str(score.mask), f"{score.loss:.6f}", f"{perplexity(score.loss):.4f}", f"{score.n_tokens:,}", known
+        )
+    return table
+
+
+def runs_table(runs: Sequence[RunRecord]) -> Table:
+    """Every search of a ledger."""
+    table = Table(title="Searches, the newest first (layers are 0-based)")
+    for column in ("run", "state", "model", "data", "objective", "removed", "loss (nats)", "updated (UTC)"):
+        table.add_column(column)
+    for run in runs:
+        result: Mapping[str, Any] = run.result or {}
+        choices = run.config["choices"]
+        table.add_row(
+            run.run_id,
+            run.state,
+            run.config["model"]["name"],
+            choices["data"],
+            choices["objective"],
+            str(Mask(tuple(result["removed"]))) if result else "",
+            f"{result['loss']:.4f}" if result else "",
+            run.updated,
+        )
+    return table
+
+
+def trials_table(record: Mapping[str, Any], most: int) -> Table:
+    """The best masks that a search saw, of the size it looked for and below."""
+    trials = sorted(record["trials"], key=lambda trial: (-len(trial["mask"]), trial["loss"] is None, trial["loss"] or 0))
+    table = Table(title=f"The {min(most, len(trials))} best of {len(trials)} masks, largest first (layers are 0-based)")
+    for column in ("removed", "loss (nats per token)", "perplexity", "over dense", "round"):
+        table.add_column(column, justify="left" if column == "removed" else "right")
+    for trial in trials[:most]:
+        failed = trial["loss"] is None
+        table.add_row(
+            str(Mask(tuple(trial["mask"]))),
+            trial["failure"] if failed else f"{trial['loss']:.4f}",
+            "" if failed else f"{perplexity(trial['loss']):.2f}",
+            "" if failed else f"{trial['delta']:+.4f}",
+            str(trial["round"]),
+        )
+    return table
+
+
+def _duration(seconds: float | None) -> str:
+    if seconds is None:
+        return "?"
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"

@@ -1,0 +1,90 @@
+"""Where replicas live: how many, on what, and through which backend."""
+
+from __future__ import annotations
+
+import functools
+import os
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from raysearch.calibration.calibration import Calibration
+from raysearch.calibration.objectives.base import Objective
+from raysearch.errors import UserError
+from raysearch.evaluation.inline_pool import InlinePool
+from raysearch.evaluation.replica import Replica
+from raysearch.evaluation.unit import Pool
+from raysearch.models.loading import ModelSpec, load_model, resolve_device
+from raysearch.models.sharing import Packed, pack, unpack
+from raysearch.models.stack import LayerStack
+
+
+@dataclass(frozen=True)
+class ClusterOptions:
+    """The replicas of a search. None of this changes a result but `cpus_per_replica`, which is part of the fingerprint.
+
+    Args:
+        backend: ``ray`` runs each replica as an actor; ``inline`` runs one in this process, with the same results.
+        replicas: How many, or ``auto``: as many as the CPUs, or GPUs, allow and the shards can keep busy.
+        cpus_per_replica: CPU threads of a replica. 1 is best on a CPU, since shards give the parallelism.
+        gpus_per_replica: GPUs of a replica, or ``auto``: one if the model runs on a GPU. Fractions share a GPU.
+    """
+
+    backend: Literal["ray", "inline"] = "ray"
+    replicas: int | Literal["auto"] = "auto"
+    cpus_per_replica: int = 1
+    gpus_per_replica: float | Literal["auto"] = "auto"
+
+    def __post_init__(self) -> None:
+        if self.replicas != "auto" and self.replicas < 1:
+            raise UserError(f"cluster.replicas={self.replicas} runs nothing; use 1 or more, or auto")
+        if self.backend == "inline" and self.replicas not in ("auto", 1):
+            raise UserError(
+                f"cluster.replicas={self.replicas} needs cluster.backend=ray; cluster.backend=inline runs one replica"
+            )
+        if self.cpus_per_replica < 1:
+            raise UserError(f"cluster.cpus_per_replica={self.cpus_per_replica} is no thread count; use 1 or more")
+        if self.gpus_per_replica != "auto" and self.gpus_per_replica < 0:
+            raise UserError(f"cluster.gpus_per_replica={self.gpus_per_replica} is negative; use 0 or more, or auto")
+
+    def n_replicas(self, on_gpu: bool, n_shards: int) -> int:
+        """How many replicas to start: those asked for, or as many as fit and have a shard to work on."""
+        if self.replicas != "auto":
+            return self.replicas
+        fit = (os.cpu_count() or 1) // self.cpus_per_replica
+        if on_gpu:
+            fit = int(torch.cuda.device_count() / (self.gpus(on_gpu) or 1))
+        return max(1, min(fit, n_shards))
+
+    def gpus(self, on_gpu: bool) -> float:
+        """GPUs that each replica reserves."""
+        return float(on_gpu) if self.gpus_per_replica == "auto" else self.gpus_per_replica
+
+
+def open_pool(options: ClusterOptions, model: ModelSpec, calibration: Calibration, objective: Objective) -> Pool:
+    """Loads the replicas.
+
+    On a CPU the model is loaded once and its weights are shared by all replicas of the machine; on GPUs each replica
+    loads its own copy straight onto its device.
+    """
+    make_replica = functools.partial(_make_replica, model, calibration, objective, options.cpus_per_replica)
+    if options.backend == "inline":
+        return InlinePool(lambda: make_replica(None))
+    from raysearch.evaluation.ray_pool import RayPool  # Ray takes a second to import
+
+    on_gpu = resolve_device(model) != "cpu"
+    return RayPool(
+        make_replica,
+        packed=None if on_gpu else pack(load_model(model)),
+        n_replicas=options.n_replicas(on_gpu, calibration.n_shards),
+        cpus_per_replica=options.cpus_per_replica,
+        gpus_per_replica=options.gpus(on_gpu),
+    )
+
+
+def _make_replica(
+    model: ModelSpec, calibration: Calibration, objective: Objective, threads: int, packed: Packed | None
+) -> Replica:
+    module = load_model(model) if packed is None else unpack(*packed)
+    return Replica(LayerStack(module), calibration, objective, threads)

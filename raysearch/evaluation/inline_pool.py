@@ -1,0 +1,48 @@
+"""One replica in this very process: for debugging, tests, and machines without Ray. Same numbers as the Ray pool."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from raysearch.errors import EvaluationError, UserError
+from raysearch.evaluation.replica import Replica
+from raysearch.evaluation.unit import MAX_ATTEMPTS, Unit, UnitResult
+
+
+class InlinePool:
+    """Answers units one after another.
+
+    Args:
+        make_replica: Loads the model; called at once.
+    """
+
+    def __init__(self, make_replica: Callable[[], Replica]) -> None:
+        self.n_replicas = 1
+        self._replica = make_replica()
+
+    def run(self, units: Sequence[Unit]) -> Iterator[tuple[Unit, UnitResult]]:
+        """See `Pool.run`."""
+        for unit in units:
+            yield unit, self._answer(unit)
+
+    def _answer(self, unit: Unit) -> UnitResult:
+        for attempt in range(1, MAX_ATTEMPTS + 1):
+            try:
+                return self._replica.evaluate(unit)
+            except UserError:
+                raise
+            except Exception as error:
+                if attempt == MAX_ATTEMPTS:
+                    raise EvaluationError(unit_failure(unit, error)) from error
+        raise AssertionError("unreachable")
+
+    def close(self) -> None:
+        """See `Pool.close`."""
+
+
+def unit_failure(unit: Unit, error: BaseException) -> str:
+    """One sentence on a unit that failed for good."""
+    return (
+        f"{len(unit.masks)} mask(s) on shard {unit.shard} failed {MAX_ATTEMPTS} times; "
+        f"the last cause: {type(error).__name__}: {str(error).strip().splitlines()[-1] if str(error) else 'no message'}"
+    )

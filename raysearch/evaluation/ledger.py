@@ -1,0 +1,104 @@
+"""The durable record of every evaluation: nothing in it is ever computed twice.
+
+One SQLite file. A row is what one mask lost on one shard of one calibration, sample by sample. Rows are committed, with
+the write-ahead log synced, before any searcher sees a score made of them; so a search killed at any moment loses only
+what was in flight. Several searches and processes may share the file.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from raysearch.errors import UserError
+from raysearch.mask import Mask
+
+SCHEMA_VERSION = 1
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS evaluations (
+    calibration TEXT NOT NULL,     -- fingerprint
+    mask        TEXT NOT NULL,     -- {21,22,25}
+    shard       INTEGER NOT NULL,  -- 0-based
+    losses      BLOB NOT NULL,     -- summed nats per sample, little-endian float64
+    PRIMARY KEY (calibration, mask, shard)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS runs (
+    run_id        TEXT PRIMARY KEY,
+    config        TEXT NOT NULL,   -- JSON, resolved
+    state         TEXT NOT NULL,   -- running | finished | failed | interrupted
+    result        TEXT,            -- JSON
+    updated       TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP
+) WITHOUT ROWID;
+"""
+
+
+class Ledger:
+    """Every evaluation ever made, by calibration, mask and shard.
+
+    Args:
+        path: The SQLite file; made with its folder if it does not exist. ``:memory:`` keeps nothing.
+
+    Raises:
+        UserError: The file cannot be opened, is no ledger, or was written by another version.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        try:
+            if str(path) != ":memory:":
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.connection = sqlite3.connect(str(path), timeout=60, isolation_level=None)
+            version = self.connection.execute("PRAGMA user_version").fetchone()[0]
+            if version not in (0, SCHEMA_VERSION):
+                raise UserError(
+                    f"ledger={path} was written by another version of raysearch (format {version}, this one reads "
+                    f"{SCHEMA_VERSION}); name another file with ledger=…"
+                )
+            self.connection.execute("PRAGMA journal_mode = WAL")
+            self.connection.execute("PRAGMA synchronous = FULL")
+            self.connection.executescript(_SCHEMA)
+            self.connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        except (sqlite3.Error, OSError) as error:
+            raise UserError(f"ledger={path} cannot be used ({error}); name another file with ledger=…") from error
+
+    def known(
+        self, calibration: str, masks: Iterable[Mask]
+    ) -> dict[Mask, dict[int, npt.NDArray[np.float64]]]:
+        """What is known of some masks.
+
+        Args:
+            calibration: The calibration's fingerprint.
+            masks: The masks asked for.
+
+        Returns:
+            For each mask of which anything is known: summed nats per sample, float64 [B], by shard.
+        """
+        by_text = {str(mask): mask for mask in masks}
+        rows = self.connection.execute(
+            "SELECT mask, shard, losses FROM evaluations WHERE calibration = ? "
+            "AND mask IN (SELECT value FROM json_each(?))",
+            (calibration, json.dumps(list(by_text))),
+        )
+        found: dict[Mask, dict[int, npt.NDArray[np.float64]]] = defaultdict(dict)
+        for text, shard, losses in rows:
+            found[by_text[text]][shard] = np.frombuffer(losses, dtype="<f8")
+        return dict(found)
+
+    def record(self, calibration: str, shard: int, losses: Mapping[Mask, npt.NDArray[np.float64]]) -> None:
+        """Makes a unit's losses durable, all or none. What another process wrote first stays."""
+        with self.connection:
+            self.connection.execute("BEGIN IMMEDIATE")
+            self.connection.executemany(
+                "INSERT OR IGNORE INTO evaluations VALUES (?, ?, ?, ?)",
+                [(calibration, str(mask), shard, values.astype("<f8").tobytes()) for mask, values in losses.items()],
+            )
+
+    def close(self) -> None:
+        """Closes the file. Closing twice is harmless."""
+        self.connection.close()

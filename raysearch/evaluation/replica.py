@@ -1,0 +1,69 @@
+"""A resident model that answers "what do these masks lose on this shard?".
+
+A plain class: torch only, no Ray. Ray actors, the inline pool, tests and benchmarks all use this one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from raysearch.calibration.calibration import Calibration
+from raysearch.calibration.objectives.base import Objective
+from raysearch.evaluation.unit import Unit, UnitResult
+from raysearch.mask import Mask
+from raysearch.models.stack import LayerStack
+from raysearch.prefix import Op, plan_prefixes
+
+
+class Replica:
+    """A model, resident, with the calibration it is asked about.
+
+    Args:
+        stack: The model's layers; checked against the model's own forward before the first answer.
+        calibration: The shards.
+        objective: What is computed from the final hidden states.
+        threads: CPU threads of torch, fixed because kernels may add in another order with another count.
+    """
+
+    def __init__(self, stack: LayerStack, calibration: Calibration, objective: Objective, threads: int = 1) -> None:
+        torch.set_num_threads(threads)
+        stack.verify()
+        self.stack = stack
+        self.calibration = calibration
+        self.objective = objective
+
+    def evaluate(self, unit: Unit) -> UnitResult:
+        """Walks the prefix plan of the unit's masks over its shard.
+
+        Args:
+            unit: The masks and the shard.
+
+        Returns:
+            The summed loss of every sample for every mask, and what it cost.
+        """
+        started = time.perf_counter()
+        plan = plan_prefixes(unit.masks, self.stack.n_layers)
+        losses = self._walk(plan.steps, plan.masks, unit.shard)
+        return UnitResult(losses, plan.layer_forwards, plan.head_forwards, time.perf_counter() - started)
+
+    @torch.inference_mode()
+    def _walk(self, steps: Sequence, masks: Sequence[Mask], shard: int) -> dict[Mask, npt.NDArray[np.float64]]:
+        batch = self.calibration.shards[shard]
+        captured = self.stack.capture(batch)
+        hidden, held, losses = captured.embedded, [], {}
+        for step in steps:
+            match step.op:
+                case Op.RUN:
+                    hidden = self.stack.run_layer(step.index, hidden, captured)
+                case Op.HOLD:
+                    held.append(hidden.clone())  # a layer may write into its input
+                case Op.RESTORE:
+                    hidden = held.pop()
+                case Op.SCORE:
+                    losses[masks[step.index]] = self.objective.losses(hidden, batch, self.stack)
+        return losses

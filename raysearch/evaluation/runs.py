@@ -1,0 +1,77 @@
+"""The searches a ledger knows: what was asked for, how far it got, what it found.
+
+Kept in the ledger's own file, so that ``resume``, ``show`` and ``export`` need no tracker.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from raysearch.errors import UserError, did_you_mean
+from raysearch.evaluation.ledger import Ledger
+
+State = Literal["running", "finished", "failed", "interrupted"]
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """A search as the ledger remembers it.
+
+    Args:
+        run_id: Its name.
+        config: Its resolved configuration.
+        state: ``running`` also after a kill: a dead process cannot write its own end.
+        result: What it found, as `SearchResult.as_json` with its trials; None before the end.
+        updated: When the record last changed, UTC.
+    """
+
+    run_id: str
+    config: Mapping[str, Any]
+    state: State
+    result: Mapping[str, Any] | None
+    updated: str
+
+
+def write_run(
+    ledger: Ledger, run_id: str, config: Mapping[str, Any], state: State, result: Mapping[str, Any] | None = None
+) -> None:
+    """Records where a search stands; an earlier record of the same run is replaced."""
+    ledger.connection.execute(
+        "INSERT OR REPLACE INTO runs (run_id, config, state, result) VALUES (?, ?, ?, ?)",
+        (run_id, json.dumps(config), state, None if result is None else json.dumps(result)),
+    )
+
+
+def list_runs(ledger: Ledger) -> list[RunRecord]:
+    """Every search, the newest first."""
+    rows = ledger.connection.execute(
+        "SELECT run_id, config, state, result, updated FROM runs ORDER BY updated DESC, run_id"
+    )
+    return [
+        RunRecord(run_id, json.loads(config), state, None if result is None else json.loads(result), updated)
+        for run_id, config, state, result, updated in rows
+    ]
+
+
+def find_run(ledger: Ledger, name: str) -> RunRecord:
+    """Finds a search by its run id, a prefix of it, its MLflow run id, or ``latest``.
+
+    Raises:
+        UserError: There is no such search, or the prefix fits several.
+    """
+    runs = list_runs(ledger)
+    if not runs:
+        raise UserError(f"RUN={name!r} is unknown: {ledger.path} holds no search yet; start one with raysearch search")
+    if name == "latest":
+        return runs[0]
+    exact = [run for run in runs if name in (run.run_id, (run.result or {}).get("mlflow_run_id"))]
+    matches = exact or [run for run in runs if run.run_id.startswith(name)]
+    if len(matches) > 1:
+        raise UserError(f"RUN={name!r} fits {', '.join(run.run_id for run in matches)}; give more of the name")
+    if not matches:
+        known = [run.run_id for run in runs]
+        raise UserError(f"RUN={name!r} is not in {ledger.path}; {did_you_mean(name, [*known, 'latest'])}")
+    return matches[0]

@@ -1,0 +1,114 @@
+"""Which layers of a model are removed.
+
+    >>> mask = Mask.of(25, 21, 22)
+    >>> str(mask)
+    '{21,22,25}'
+    >>> Mask.parse("{21,22,25}") == mask
+    True
+
+Layer indices are 0-based everywhere, as in ``model.layers``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Self
+
+from raysearch.errors import UserError
+
+_TEXT = re.compile(r"\{\s*(\d+(\s*,\s*\d+)*)?\s*\}")
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class Mask:
+    """A set of removed layers: frozen, hashable, and ordered as its sorted tuple of layers.
+
+    Args:
+        layers: The removed layers, 0-based, ascending and distinct. `Mask.of` accepts any order.
+
+    Raises:
+        UserError: A layer is negative, repeated or out of order.
+    """
+
+    layers: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if any(layer < 0 for layer in self.layers):
+            raise UserError(f"mask={list(self.layers)} holds a negative layer; use 0-based indices 0 … N-1")
+        if any(a >= b for a, b in zip(self.layers, self.layers[1:], strict=False)):
+            raise UserError(f"mask={list(self.layers)} repeats a layer or is not ascending; name each layer once")
+
+    @classmethod
+    def of(cls, *layers: int) -> Self:
+        """The mask that removes these layers, given in any order."""
+        return cls(tuple(sorted(layers)))
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Reads the text form, ``{21,22,25}`` or ``{}``.
+
+        Raises:
+            UserError: The text is not a mask.
+        """
+        if not _TEXT.fullmatch(text.strip()):
+            raise UserError(f"mask={text!r} is not a set of layers; write it as {{21,22,25}}, or {{}} for none")
+        return cls.of(*(int(number) for number in re.findall(r"\d+", text)))
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Reads the JSON form, ``[21, 22, 25]``.
+
+        Raises:
+            UserError: The text is not a JSON list of whole numbers.
+        """
+        try:
+            layers = json.loads(text)
+        except json.JSONDecodeError:
+            layers = None
+        if not isinstance(layers, list) or not all(type(layer) is int for layer in layers):
+            raise UserError(f"mask={text!r} is not a JSON list of layers; write it as [21, 22, 25]")
+        return cls.of(*layers)
+
+    def to_json(self) -> str:
+        """The JSON form, ``[21, 22, 25]``."""
+        return json.dumps(list(self.layers))
+
+    def __str__(self) -> str:
+        return "{" + ",".join(map(str, self.layers)) + "}"
+
+    def __contains__(self, layer: object) -> bool:
+        return layer in self.layers
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.layers)
+
+    def __len__(self) -> int:
+        return len(self.layers)
+
+    def __or__(self, other: Iterable[int]) -> Mask:
+        return Mask.of(*set(self.layers).union(other))
+
+    def __and__(self, other: Iterable[int]) -> Mask:
+        return Mask.of(*set(self.layers).intersection(other))
+
+    def __sub__(self, other: Iterable[int]) -> Mask:
+        return Mask.of(*set(self.layers).difference(other))
+
+    def __xor__(self, other: Iterable[int]) -> Mask:
+        return Mask.of(*set(self.layers).symmetric_difference(other))
+
+    def issubset(self, other: Mask) -> bool:
+        """Whether `other` removes every layer that this mask removes."""
+        return set(self.layers) <= set(other.layers)
+
+    def kept(self, n_layers: int) -> tuple[int, ...]:
+        """The layers that stay, ascending, in a model of `n_layers`."""
+        return tuple(layer for layer in range(n_layers) if layer not in self.layers)
+
+    def jaccard(self, other: Mask) -> float:
+        """The overlap |A ∩ B| / |A ∪ B|: 1 for equal masks (two empty ones too), 0 for disjoint ones."""
+        union = len(self | other)
+        return len(self & other) / union if union else 1.0

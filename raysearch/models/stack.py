@@ -1,0 +1,369 @@
+"""The stack of layers of any Hugging Face decoder, found and driven without a table of architectures.
+
+A decoder's forward embeds the tokens, prepares what its layers need beside the hidden state (masks, rotary embeddings,
+positions), runs the layers, and finishes with a tail (final norm, head, soft-capping). None of what it prepares depends
+on the hidden state, so one forward with recording stand-ins in place of the layers captures it all, and from then on
+any subset of the real layers can run on any hidden state:
+
+    captured = stack.capture(batch)                      the model's own embedding, masks, positions
+    hidden = captured.embedded
+    for layer in mask.kept(stack.n_layers):
+        hidden = stack.run_layer(layer, hidden, captured)
+    logits = stack.logits(hidden.flatten(0, 1))          the model's own tail
+
+A stand-in is a function put in place of one layer's `forward`, so whatever the model's loop reads from the layer
+(`attention_type` …) is still the layer's own. `LayerStack.verify` proves the walk against the model's own forward.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers import Cache, PreTrainedModel
+from transformers.cache_utils import CacheLayerMixin
+
+from raysearch.calibration.batch import Batch
+from raysearch.errors import UnsupportedModelError, UserError
+from raysearch.mask import Mask
+
+_VERIFY_SHAPE = (2, 8)  # samples x tokens
+_VERIFY_TOKENS = 1000  # drawn from the low ids: special ones (images …) sit at the top
+
+
+@dataclass(frozen=True)
+class LayerCall:
+    """What the model passes to one layer beside the hidden state."""
+
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Captured:
+    """What the model prepared for one batch.
+
+    Args:
+        embedded: The hidden state that enters layer 0, [B, T, d].
+        calls: What each layer is called with, N of them.
+    """
+
+    embedded: Tensor
+    calls: tuple[LayerCall, ...]
+
+
+@dataclass(frozen=True)
+class _Convention:
+    """How one layer takes and returns the hidden state.
+
+    Args:
+        keyword: The argument it comes in by; None for the first positional one.
+        container: tuple or list when the layer returns one, hidden state first; None when it returns the tensor.
+        length: How many values the container holds.
+    """
+
+    keyword: str | None
+    container: type | None
+    length: int
+
+    @classmethod
+    def of(cls, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any) -> _Convention:
+        keyword = None if args else "hidden_states"
+        if isinstance(output, (tuple, list)):
+            return cls(keyword, list if isinstance(output, list) else tuple, len(output))
+        return cls(keyword, None, 1)
+
+    def split(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Tensor, LayerCall]:
+        """The hidden state, and the rest of a call."""
+        if self.keyword is None:
+            return args[0], LayerCall(args[1:], kwargs)
+        return kwargs[self.keyword], LayerCall(args, {name: v for name, v in kwargs.items() if name != self.keyword})
+
+    def wrap(self, hidden: Tensor) -> Any:
+        """The hidden state as the layer would return it."""
+        return hidden if self.container is None else self.container([hidden] + [None] * (self.length - 1))
+
+
+def layer_lists(model: PreTrainedModel) -> list[nn.ModuleList]:
+    """The lists of as many blocks as the text config has layers: the stack is one of them.
+
+    Raises:
+        UnsupportedModelError: The model is an encoder-decoder, or has no such list.
+    """
+    config = model.config
+    if getattr(config, "is_encoder_decoder", False):
+        raise UnsupportedModelError(f"{config.model_type} is an encoder-decoder; use a decoder-only language model")
+    n_layers = getattr(config.get_text_config(), "num_hidden_layers", None)
+    lists = [part for part in model.modules() if isinstance(part, nn.ModuleList) and len(part) == n_layers]
+    if not lists:
+        raise UnsupportedModelError(
+            f"{config.model_type} has no list of num_hidden_layers={n_layers} layers; use a decoder with one stack"
+        )
+    return lists
+
+
+class LayerStack:
+    """Drives the layers of one model. Not thread-safe: while a method runs, the model's layers are stood in for.
+
+    Args:
+        model: A causal decoder in eval mode. It is left exactly as it was after every call.
+
+    Raises:
+        UnsupportedModelError: The model does not run one stack of layers, each once and in order.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self.model = model
+        self._layers, self._conventions = _probe(model, layer_lists(model))
+
+    @property
+    def n_layers(self) -> int:
+        """N."""
+        return len(self._layers)
+
+    @property
+    def vocab_size(self) -> int:
+        """Logits of a position."""
+        size: int = self.model.config.get_text_config().vocab_size
+        return size
+
+    @torch.inference_mode()
+    def capture(self, batch: Batch) -> Captured:
+        """Runs the model's own forward with recording stand-ins in place of all layers.
+
+        Args:
+            batch: The samples; they are moved to the model's device.
+
+        Returns:
+            The embedded samples and what the model passes to each layer. No layer has run.
+        """
+        embedded: list[Tensor] = []
+        calls: list[LayerCall] = []
+
+        def recorder(layer: int) -> Callable[..., Any]:
+            def forward(*args: Any, **kwargs: Any) -> Any:
+                hidden, call = self._conventions[layer].split(args, kwargs)
+                embedded.append(hidden)
+                calls.append(call)
+                return self._conventions[layer].wrap(hidden)
+
+            return forward
+
+        mask = None if batch.attention_mask is None else torch.tensor(batch.attention_mask, dtype=torch.int64)
+        with self._standing_in({layer: recorder(layer) for layer in range(self.n_layers)}):
+            _forward(self.model, torch.tensor(batch.input_ids), mask, read=False)
+        return Captured(embedded[0], tuple(calls))
+
+    @torch.inference_mode()
+    def run_layer(self, layer: int, hidden: Tensor, captured: Captured) -> Tensor:
+        """Runs the real layer.
+
+        Args:
+            layer: Its index.
+            hidden: The hidden state that enters it, [B, T, d].
+            captured: What the model prepared for the batch.
+
+        Returns:
+            The hidden state that leaves it, [B, T, d].
+        """
+        call, keyword = captured.calls[layer], self._conventions[layer].keyword
+        if keyword is None:
+            output = self._layers[layer](hidden, *call.args, **call.kwargs)
+        else:
+            output = self._layers[layer](*call.args, **{keyword: hidden}, **call.kwargs)
+        return output[0] if isinstance(output, (tuple, list)) else output
+
+    @torch.inference_mode()
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Finishes positions by the model's own tail: final norm, head, scaling, soft-capping.
+
+        The tail is position-wise, so the positions are handed to it as n sequences of one token. Memory is n times the
+        vocabulary: pass the scored positions in chunks.
+
+        Args:
+            hidden: The hidden state that leaves the last kept layer, [n, d].
+
+        Returns:
+            The logits, [n, vocabulary].
+        """
+        last = self.n_layers - 1
+        stand_ins = {layer: self._pass_through(layer) for layer in range(last)}
+        stand_ins[last] = lambda *args, **kwargs: self._conventions[last].wrap(hidden[:, None])
+        with self._standing_in(stand_ins):
+            output = _forward(self.model, torch.zeros(len(hidden), 1, dtype=torch.int64))
+        return output[:, 0]
+
+    @contextlib.contextmanager
+    def bypassed(self, mask: Mask) -> Iterator[PreTrainedModel]:
+        """Within the context the model itself behaves as if the mask's layers were deleted.
+
+        It also generates with a KV cache: a skipped layer enters keys of width one, which nothing reads, so that the
+        model still learns from any layer of the cache how many tokens went by. (In a hybrid with state-space layers,
+        generate with ``use_cache=False`` when the last state-space layer is removed: the cache asks that one.)
+
+        Args:
+            mask: The layers to skip.
+
+        Yields:
+            The model.
+
+        Raises:
+            UserError: The mask names a layer that the model does not have.
+        """
+        beyond = [layer for layer in mask if layer >= self.n_layers]
+        if beyond:
+            raise UserError(
+                f"mask={mask} names layer {beyond[0]}, but the model has {self.n_layers} layers; "
+                f"use 0..{self.n_layers - 1}"
+            )
+        with self._standing_in({layer: self._pass_through(layer) for layer in mask}):
+            yield self.model
+
+    @torch.inference_mode()
+    def verify(self) -> None:
+        """Proves on random tokens that the walk gives what the model's own forward gives, dense and without a layer.
+
+        Raises:
+            UnsupportedModelError: It does not, or the layers exchange more than the hidden state.
+        """
+        kind = self.model.config.model_type
+        try:
+            self._compare(kind)
+        except (UserError, torch.OutOfMemoryError):
+            raise
+        except Exception as error:
+            raise UnsupportedModelError(
+                f"{kind} cannot be run layer by layer ({type(error).__name__}: {error}); use another architecture"
+            ) from error
+
+    def _compare(self, kind: str) -> None:
+        """The comparison that `verify` makes."""
+        vocabulary = min(self.model.config.get_text_config().vocab_size, _VERIFY_TOKENS)
+        tokens = np.random.default_rng(0).integers(vocabulary, size=_VERIFY_SHAPE)
+        captured = self.capture(Batch(tokens, np.ones_like(tokens, dtype=np.bool_)))
+        if captured.embedded.ndim != 3:
+            raise UnsupportedModelError(
+                f"{kind} passes a hidden state of shape {list(captured.embedded.shape)} from layer to layer, "
+                "not [samples, tokens, width]; use another architecture"
+            )
+        shared = _container_sizes(captured)
+        for mask in [Mask(), Mask.of(self.n_layers // 2)][: self.n_layers]:
+            hidden = captured.embedded
+            for layer in mask.kept(self.n_layers):
+                hidden = self.run_layer(layer, hidden, captured)
+            if _container_sizes(captured) != shared:
+                raise UnsupportedModelError(
+                    f"the layers of {kind} hand each other more than the hidden state; use another architecture"
+                )
+            walked = self.logits(hidden.flatten(0, 1))
+            with self.bypassed(mask):
+                own = _forward(self.model, torch.tensor(tokens)).flatten(0, 1)
+            if not own.isfinite().all():
+                raise UnsupportedModelError(
+                    f"{kind} gives non-finite logits in {own.dtype}; use dtype=bfloat16 or float32"
+                )
+            gap = relative_gap(walked, own)
+            if not gap <= tolerance(own.dtype):
+                raise UnsupportedModelError(
+                    f"{kind} does more between its layers than pass the hidden state on (with {mask} removed "
+                    f"the logits differ by {gap:.1e} of the largest); use another architecture"
+                )
+
+    def _pass_through(self, layer: int) -> Callable[..., Any]:
+        """A stand-in that returns its input, and tells a KV cache that the tokens went by."""
+
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            hidden, _ = self._conventions[layer].split(args, kwargs)
+            for cache in (value for value in (*args, *kwargs.values()) if isinstance(value, Cache)):
+                if layer >= len(cache.layers) or isinstance(cache.layers[layer], CacheLayerMixin):
+                    nothing = hidden.new_zeros(hidden.shape[0], 1, hidden.shape[1], 1)
+                    cache.update(nothing, nothing, layer)
+            return self._conventions[layer].wrap(hidden)
+
+        return forward
+
+    @contextlib.contextmanager
+    def _standing_in(self, stand_ins: Mapping[int, Callable[..., Any]]) -> Iterator[None]:
+        """Puts functions in place of layers' forwards, and the layers back."""
+        # A layer may have a forward of its own already (accelerate's hooks, or an enclosing `bypassed`).
+        before = {layer: vars(self._layers[layer]).get("forward") for layer in stand_ins}
+        try:
+            for layer, forward in stand_ins.items():
+                vars(self._layers[layer])["forward"] = forward
+            yield
+        finally:
+            for layer, forward in before.items():
+                if forward is None:
+                    vars(self._layers[layer]).pop("forward", None)
+                else:
+                    vars(self._layers[layer])["forward"] = forward
+
+
+def tolerance(dtype: torch.dtype) -> float:
+    """How far two computations of the same logits may lie apart, relative to the largest |logit|."""
+    return 1e-5 if dtype in (torch.float32, torch.float64) else 2e-2
+
+
+def relative_gap(one: Tensor, other: Tensor) -> float:
+    """The largest difference of two tensors, relative to the largest magnitude in `other`."""
+    one, other = one.float(), other.float()
+    return float((one - other).abs().max() / other.abs().max().clamp_min(torch.finfo(torch.float32).tiny))
+
+
+@torch.inference_mode()
+def _probe(
+    model: PreTrainedModel, lists: Sequence[nn.ModuleList]
+) -> tuple[tuple[nn.Module, ...], tuple[_Convention, ...]]:
+    """Runs two tokens through the model and watches which list is the stack, and how its layers are called.
+
+    Returns:
+        The layers in order, and each one's convention.
+    """
+    kind = model.config.model_type
+    called: dict[int, list[tuple[nn.Module, _Convention]]] = {index: [] for index in range(len(lists))}
+
+    def watch(index: int) -> Callable[..., None]:
+        def hook(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+            called[index].append((layer, _Convention.of(args, kwargs, output)))
+
+        return hook
+
+    with contextlib.ExitStack() as hooks:
+        for index, blocks in enumerate(lists):
+            for block in dict.fromkeys(blocks):
+                hooks.callback(block.register_forward_hook(watch(index), with_kwargs=True).remove)
+        _forward(model, torch.zeros(1, 2, dtype=torch.int64))
+    stacks = [index for index, blocks in enumerate(lists) if [layer for layer, _ in called[index]] == list(blocks)]
+    stacks = [index for index in stacks if len(set(lists[index])) == len(lists[index])]
+    if len(stacks) != 1:
+        found = "more than one stack of layers" if stacks else "no stack whose layers each run once and in order"
+        raise UnsupportedModelError(f"{kind} has {found}; use a plain decoder")
+    layers, conventions = zip(*called[stacks[0]], strict=True)
+    return layers, conventions
+
+
+def _forward(
+    model: PreTrainedModel, input_ids: Tensor, attention_mask: Tensor | None = None, read: bool = True
+) -> Tensor:
+    """The model's own forward without a cache; the logits, [B, T, vocabulary], or fewer if nobody reads them."""
+    options: dict[str, Any] = {"use_cache": False}
+    if not read and "logits_to_keep" in inspect.signature(model.forward).parameters:
+        options["logits_to_keep"] = 1  # spares the head all but the last position
+    if getattr(model.config, "output_router_logits", False):
+        options["output_router_logits"] = False  # a loss over the layers' routers, which stand-ins do not run
+    if attention_mask is not None:
+        options["attention_mask"] = attention_mask.to(model.device)
+    logits: Tensor = model(input_ids=input_ids.to(model.device), **options).logits
+    return logits
+
+
+def _container_sizes(captured: Captured) -> list[int]:
+    """The sizes of the containers that the layers are handed: one that grows carries a message between layers."""
+    values = (value for call in captured.calls for value in (*call.args, *call.kwargs.values()))
+    return [len(value) for value in values if isinstance(value, (dict, list))]

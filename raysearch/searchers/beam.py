@@ -1,0 +1,41 @@
+"""Beam search over masks, one removed layer at a time; width 1 is greedy search.
+
+Source: greedy, Song et al. 2024 (SLEB, arXiv 2402.09025), algorithm 1; beam of width 5, Kim et al. 2026
+(arXiv 2604.24938), section 4.2.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from raysearch.errors import UserError
+from raysearch.problem import Problem
+from raysearch.searchers.base import Round, SearchGenerator
+
+
+@dataclass(frozen=True)
+class BeamSearcher:
+    """Keeps the `width` best masks of each size and tries every one-layer extension of each.
+
+    With F removable layers, greedy (width 1) costs the sum over t < M of (F - t) evaluations; width B at most B times
+    that after the first step.
+
+    Args:
+        width: How many masks of each size survive, at least 1.
+    """
+
+    width: int = 5
+
+    def __post_init__(self) -> None:
+        if self.width < 1:
+            raise UserError(f"searcher.width={self.width} keeps no mask; use 1 (greedy) or more")
+
+    def search(self, problem: Problem, rng: np.random.Generator) -> SearchGenerator:
+        """See `raysearch.searchers.base`."""
+        beams = [problem.dense]
+        for _ in range(problem.n_remove):
+            scores = yield Round(problem.children(beams), keep=self.width)
+            beams = scores.best(self.width)
+        return beams[0]

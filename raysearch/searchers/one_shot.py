@@ -1,0 +1,26 @@
+"""One-shot pruning: remove the M layers whose single removal costs least.
+
+Source: Kim et al. 2026 (arXiv 2604.24938), section 4.2; the score is the single-layer ablation loss s_i of section 4.2.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from raysearch.mask import Mask
+from raysearch.problem import Problem
+from raysearch.searchers.base import Round, SearchGenerator
+
+
+@dataclass(frozen=True)
+class OneShotSearcher:
+    """Ablates every removable layer alone and removes the M best together: F + 1 evaluations for F removable layers."""
+
+    def search(self, problem: Problem, rng: np.random.Generator) -> SearchGenerator:
+        """See `raysearch.searchers.base`."""
+        ablations = yield Round(problem.singles)
+        found = Mask.of(*(layer for single in ablations.best(problem.n_remove) for layer in single))
+        yield Round([found])
+        return found

@@ -1,0 +1,92 @@
+"""From a `JudgeSpec` to something that can be asked: the model's facts, its calibration, and an evaluator.
+
+Everything that can be wrong is found here before any weights are loaded: the text, the tokenizer, the model's shape. The
+replicas themselves start when the ledger cannot answer for the first time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from raysearch.calibration.calibration import Calibration, build_text_calibration
+from raysearch.evaluation.cluster import open_pool
+from raysearch.evaluation.evaluator import Evaluator, Progress
+from raysearch.evaluation.ledger import Ledger
+from raysearch.models.loading import (
+    ModelInfo,
+    describe,
+    fingerprint,
+    load_config,
+    load_tokenizer,
+    resolve_device,
+    resolve_dtype,
+    tokenizer_fingerprint,
+)
+from raysearch.study import spec as specs
+
+
+@dataclass(frozen=True)
+class Judge:
+    """A model and a calibration, ready to be asked.
+
+    Args:
+        info: The model's shape.
+        calibration: What masks are judged on.
+        fingerprints: By subject: ``calibration``, ``model``, ``text``.
+        ledger: What is known.
+        evaluator: Answers.
+    """
+
+    info: ModelInfo
+    calibration: Calibration
+    fingerprints: dict[str, str]
+    ledger: Ledger
+    evaluator: Evaluator
+
+    def close(self) -> None:
+        """Frees the replicas and the ledger. Closing twice is harmless."""
+        self.evaluator.close()
+        self.ledger.close()
+
+
+def open_judge(spec: specs.JudgeSpec, on_progress: Callable[[Progress], None]) -> Judge:
+    """Reads the text and the model's shape, opens the ledger, loads no weights.
+
+    Args:
+        spec: What to open.
+        on_progress: Told how far a round is.
+
+    Raises:
+        UserError: Something the user named is not there, too small, or does not fit together.
+    """
+    spec.source.check()
+    info = describe(spec.model)
+    tokenizer = load_tokenizer(spec.model)
+    model_fingerprint = fingerprint(spec.model)
+    identity = {
+        "model": model_fingerprint,
+        "tokenizer": tokenizer_fingerprint(tokenizer),
+        "objective": specs.describe(spec.objective),
+        "dtype": str(resolve_dtype(spec.model, load_config(spec.model))),
+        "attention": spec.model.attention,
+        "device": resolve_device(spec.model).partition(":")[0],
+        "threads": spec.cluster.cpus_per_replica,
+    }
+    calibration = build_text_calibration(
+        spec.source, spec.windows, tokenizer, spec.data_seed, identity, info.max_positions
+    )
+    ledger = Ledger(spec.ledger)
+    evaluator = Evaluator(
+        calibration=calibration,
+        n_layers=info.n_layers,
+        ledger=ledger,
+        make_pool=lambda: open_pool(spec.cluster, spec.model, calibration, spec.objective),
+        on_progress=on_progress,
+    )
+    fingerprints = {
+        "calibration": calibration.fingerprint,
+        "model": model_fingerprint,
+        "text": calibration.text_fingerprint,
+    }
+    return Judge(info, calibration, fingerprints, ledger, evaluator)

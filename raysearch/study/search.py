@@ -1,0 +1,270 @@
+"""One search, from its specification to its result: the loop between searcher and evaluator, and what is told of it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import subprocess
+import time
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from raysearch.errors import EvaluationError, UserError
+from raysearch.evaluation.evaluator import Evaluation, Evaluator, Progress
+from raysearch.evaluation.runs import State, write_run
+from raysearch.mask import Mask
+from raysearch.models.loading import ModelInfo, describe
+from raysearch.prefix import naive_layer_forwards
+from raysearch.problem import Problem
+from raysearch.searchers.base import Round, Scores, run_searcher
+from raysearch.study.forecast import RoundCost, forecast
+from raysearch.study.judge import Judge, open_judge
+from raysearch.study.spec import SearchSpec
+from raysearch.tracking.base import RoundSummary, SearchHeader, SearchResult, Tracker, Trial
+
+
+class Observer(Protocol):
+    """Watches a search while it runs: the terminal, or nobody."""
+
+    def started(self, header: SearchHeader, expected: Sequence[RoundCost] | None, head_cost: float) -> None:
+        """The search begins; `head_cost` is the cost of a head-forward in layer-forwards, by parameters."""
+        ...
+
+    def progress(self, progress: Progress) -> None:
+        """A unit of the round in hand is done."""
+        ...
+
+    def round_done(self, summary: RoundSummary) -> None:
+        """A round is complete."""
+        ...
+
+    def warn(self, message: str) -> None:
+        """Something went wrong that does not stop the search."""
+        ...
+
+
+class SilentObserver:
+    """Watches, and says nothing but warnings, as Python warnings."""
+
+    def started(self, header: SearchHeader, expected: Sequence[RoundCost] | None, head_cost: float) -> None:
+        """See `Observer`."""
+
+    def progress(self, progress: Progress) -> None:
+        """See `Observer`."""
+
+    def round_done(self, summary: RoundSummary) -> None:
+        """See `Observer`."""
+
+    def warn(self, message: str) -> None:
+        """See `Observer`."""
+        warnings.warn(message, stacklevel=2)
+
+
+def forecast_search(spec: SearchSpec) -> list[RoundCost] | None:
+    """What a search would cost on an empty ledger; only the model's configuration is read. See `forecast`."""
+    return forecast(spec.searcher, _problem(spec, describe(spec.judge.model)), spec.seed)
+
+
+def run_search(spec: SearchSpec, observer: Observer, resumes: str | None = None) -> SearchResult:
+    """Runs a search to its end, or takes it up where it was stopped.
+
+    Args:
+        spec: The search.
+        observer: Watches.
+        resumes: The run id it must have, when an earlier search is taken up by name.
+
+    Returns:
+        What was found.
+
+    Raises:
+        UserError: The specification does not fit the model, the text or the machine.
+        EvaluationError: A unit of work failed for good.
+        KeyboardInterrupt: The user stopped it; everything evaluated so far is in the ledger.
+    """
+    started = time.perf_counter()
+    judge = open_judge(spec.judge, observer.progress)
+    try:
+        problem = _problem(spec, judge.info)
+        header = _header(spec, judge)
+        if resumes not in (None, header.run_id):
+            raise UserError(
+                f"RUN={resumes} cannot be taken up: its model or its text has changed since (this would be "
+                f"{header.run_id}); restore them, or start anew with raysearch search"
+            )
+        write_run(judge.ledger, header.run_id, spec.config, "running")
+        tracker = spec.tracking.open(observer.warn)
+        try:
+            tracker.start(header)
+            expected = forecast(spec.searcher, problem, spec.seed)
+            observer.started(header, expected, judge.info.head_parameters / max(1, judge.info.layer_parameters[0]))
+            chronicle = Chronicle(problem, judge.evaluator, tracker, observer, started)
+            result = _search(spec, judge, problem, chronicle)
+            tracker.finish(result)
+            result = replace(result, mlflow_run_id=tracker.close())
+            write_run(judge.ledger, header.run_id, spec.config, "finished", result.as_record())
+            return result
+        except BaseException as error:
+            state: State = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+            write_run(judge.ledger, header.run_id, spec.config, state)
+            tracker.finish(None, None if state == "interrupted" else str(error) or type(error).__name__)
+            raise
+        finally:
+            tracker.close()
+    finally:
+        judge.close()
+
+
+@dataclass
+class Chronicle:
+    """Answers the searcher's rounds and tells tracker and observer what happened.
+
+    The dense model rides in the first round, where it costs one layer-forward more; it is trial 0 and counts neither as
+    an evaluation asked nor in the naive cost.
+    """
+
+    problem: Problem
+    evaluator: Evaluator
+    tracker: Tracker
+    observer: Observer
+    started: float
+    trials: list[Trial] = field(default_factory=list)
+    rounds: list[Round] = field(default_factory=list)
+    losses: dict[Mask, float] = field(default_factory=dict)
+    asked: int = 0
+    run: int = 0
+    naive_layer_forwards: int = 0
+
+    @property
+    def dense_loss(self) -> float:
+        """Nats per token with nothing removed."""
+        return self.losses[self.problem.dense]
+
+    @property
+    def seconds(self) -> float:
+        """Since the search started."""
+        return time.perf_counter() - self.started
+
+    def answer(self, proposed: Round) -> Scores:
+        """Evaluates a round, for `run_searcher`."""
+        masks = proposed.masks if self.rounds else tuple(dict.fromkeys([self.problem.dense, *proposed.masks]))
+        evaluations = self.evaluator.evaluate(masks)
+        if not self.rounds:
+            self._tell_dense(evaluations[self.problem.dense])
+        self.rounds.append(proposed)
+        asked = {mask: evaluations[mask] for mask in proposed.masks}
+        for mask, evaluation in asked.items():
+            self._tell(mask, evaluation, len(self.rounds))
+        self.asked += len(asked)
+        self.run += sum(not evaluation.answered for evaluation in asked.values())
+        self.naive_layer_forwards += naive_layer_forwards(asked, self.problem.n_layers)
+        scores = Scores(
+            {mask: evaluation.loss for mask, evaluation in asked.items() if evaluation.loss is not None},
+            {mask: evaluation.failure for mask, evaluation in asked.items() if evaluation.failure is not None},
+        )
+        summary = self._summary(scores)
+        self.tracker.round_done(summary)
+        self.observer.round_done(summary)
+        return scores
+
+    def removal_order(self) -> tuple[int, ...] | None:
+        """The layers in the order they went, if every round tried just the extensions of the last round's best mask."""
+        order: list[int] = []
+        parent = self.problem.dense
+        for proposed in self.rounds:
+            if set(proposed.masks) != set(self.problem.children([parent])):
+                return None
+            best = min(
+                (mask for mask in proposed.masks if mask in self.losses), key=lambda mask: (self.losses[mask], mask)
+            )
+            order.extend(best - parent)
+            parent = best
+        return tuple(order)
+
+    def _tell_dense(self, evaluation: Evaluation) -> None:
+        if evaluation.loss is None:
+            raise EvaluationError(f"the dense model cannot be evaluated: {evaluation.failure}")
+        self.losses[self.problem.dense] = evaluation.loss
+        self._tell(self.problem.dense, evaluation, 0)
+
+    def _tell(self, mask: Mask, evaluation: Evaluation, number: int) -> None:
+        if evaluation.loss is not None:
+            self.losses[mask] = evaluation.loss
+        trial = Trial(
+            index=len(self.trials),
+            round=number,
+            mask=mask,
+            loss=evaluation.loss,
+            delta=None if evaluation.loss is None else evaluation.loss - self.dense_loss,
+            failure=evaluation.failure,
+            answered=evaluation.answered,
+        )
+        self.trials.append(trial)
+        self.tracker.trial(trial)
+
+    def _summary(self, scores: Scores) -> RoundSummary:
+        solutions = [loss for mask, loss in self.losses.items() if self.problem.is_solution(mask)]
+        return RoundSummary(
+            round=len(self.rounds),
+            asked=self.asked,
+            run=self.run,
+            round_best_loss=min(scores.losses.values(), default=None),
+            best_loss=min(solutions, default=None),
+            layer_forwards_run=self.evaluator.meter.layer_forwards,
+            layer_forwards_naive=self.naive_layer_forwards,
+            seconds=self.seconds,
+            busy_share=self.evaluator.meter.busy_share,
+            round_best=scores.best(1)[0] if scores.losses else None,
+        )
+
+
+def _problem(spec: SearchSpec, info: ModelInfo) -> Problem:
+    return Problem.create(info.n_layers, spec.remove, spec.protect, spec.judge.model.name)
+
+
+def _search(spec: SearchSpec, judge: Judge, problem: Problem, chronicle: Chronicle) -> SearchResult:
+    found = run_searcher(spec.searcher, problem, spec.seed, chronicle.answer)
+    return SearchResult(
+        run_id=spec.run_id(judge.calibration.fingerprint),
+        model=spec.judge.model.name,
+        n_layers=problem.n_layers,
+        removed=found.layers,
+        removal_order=chronicle.removal_order(),
+        dense_loss=chronicle.dense_loss,
+        loss=chronicle.losses[found],
+        asked=chronicle.asked,
+        run=chronicle.run,
+        answered=chronicle.asked - chronicle.run,
+        layer_forwards_run=judge.evaluator.meter.layer_forwards,
+        layer_forwards_naive=chronicle.naive_layer_forwards,
+        seconds=chronicle.seconds,
+        busy_share=judge.evaluator.meter.busy_share,
+        n_tokens=judge.calibration.n_tokens,
+        parameters=judge.info.parameters,
+        parameters_removed=sum(judge.info.layer_parameters[layer] for layer in found),
+        trials=tuple(chronicle.trials),
+    )
+
+
+def _header(spec: SearchSpec, judge: Judge) -> SearchHeader:
+    packages = ("raysearch", "torch", "transformers", "ray", "mlflow")
+    versions = {name: importlib.metadata.version(name) for name in packages}
+    return SearchHeader(
+        run_id=spec.run_id(judge.calibration.fingerprint),
+        config=spec.config,
+        fingerprints=judge.fingerprints,
+        versions={**versions, "python": platform.python_version()},
+        git_commit=_git_commit(),
+        n_layers=judge.info.n_layers,
+        n_remove=spec.remove,
+    )
+
+
+def _git_commit() -> str | None:
+    """The commit of the working folder, if it is a git checkout and git is installed."""
+    try:
+        done = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None if done.returncode == 0 else None

@@ -1,0 +1,93 @@
+"""What a search is made of: plain, validated values, built from the configuration (see `raysearch.config`)."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from raysearch.calibration.calibration import WindowOptions
+from raysearch.calibration.objectives.base import Objective
+from raysearch.calibration.sources import TextSource
+from raysearch.evaluation.cluster import ClusterOptions
+from raysearch.mask import Mask
+from raysearch.models.loading import ModelSpec
+from raysearch.searchers.base import Searcher
+from raysearch.tracking.options import TrackingOptions
+
+
+@dataclass(frozen=True)
+class JudgeSpec:
+    """How masks are judged: a model, a calibration, and where it is computed and remembered.
+
+    Args:
+        model: What to load.
+        source: Where the text comes from.
+        windows: How it is cut into samples.
+        data_seed: Seeds the random choice of windows.
+        objective: What is computed on them.
+        cluster: Who computes it.
+        ledger: The SQLite file that remembers it.
+    """
+
+    model: ModelSpec
+    source: TextSource
+    windows: WindowOptions
+    data_seed: int
+    objective: Objective
+    cluster: ClusterOptions
+    ledger: Path
+
+
+@dataclass(frozen=True)
+class ScoreSpec:
+    """Masks that the user already has, and how to judge them."""
+
+    judge: JudgeSpec
+    masks: Sequence[Mask]
+
+
+@dataclass(frozen=True)
+class SearchSpec:
+    """One search.
+
+    Args:
+        judge: How masks are judged.
+        searcher: The algorithm.
+        searcher_name: Its name in ``conf/searcher/``, for people.
+        remove: M, how many layers go.
+        protect: Layers that stay; negative indices count from the end.
+        seed: Of the searcher's random numbers.
+        tracking: Where the search is recorded for people.
+        config: The resolved configuration, plain values, for the record and for ``raysearch resume``.
+    """
+
+    judge: JudgeSpec
+    searcher: Searcher
+    searcher_name: str
+    remove: int
+    protect: Sequence[int]
+    seed: int
+    tracking: TrackingOptions
+    config: Mapping[str, Any]
+
+    def run_id(self, calibration_fingerprint: str) -> str:
+        """The search's name: the same command on the same text and model always has the same, so it can be taken up again."""
+        identity = {
+            "calibration": calibration_fingerprint,
+            "searcher": describe(self.searcher),
+            "remove": self.remove,
+            "protect": sorted(self.protect),
+            "seed": self.seed,
+        }
+        digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
+        return f"{self.searcher_name}-m{self.remove}-{digest[:8]}"
+
+
+def describe(part: Any) -> dict[str, Any]:
+    """A configured part (searcher, objective) as plain values: its class and its options."""
+    return {"type": type(part).__name__, **dataclasses.asdict(part)}

@@ -1,0 +1,218 @@
+"""What every tracker must pass, and searches to tell it that need no model.
+
+A new tracker is tested by a subclass:
+
+    class TestMyTracker(TrackerSuite):
+        def make_tracker(self, folder, warn):
+            return MyTracker(folder, warn)
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from raysearch.mask import Mask
+from raysearch.problem import Problem
+from raysearch.tracking.base import RoundSummary, SearchHeader, SearchResult, Tracker, Trial
+
+DENSE_LOSS = 2.8
+
+
+@dataclass(frozen=True)
+class ToldSearch:
+    """All that a search tells its tracker.
+
+    Args:
+        header: Told first.
+        rounds: Each round's trials and summary; the dense model is the first trial of the first round.
+        result: Told last.
+    """
+
+    header: SearchHeader
+    rounds: tuple[tuple[tuple[Trial, ...], RoundSummary], ...]
+    result: SearchResult
+
+    @property
+    def trials(self) -> tuple[Trial, ...]:
+        """Every trial in order."""
+        return tuple(trial for trials, _ in self.rounds for trial in trials)
+
+    def tell(self, tracker: Tracker, rounds: int | None = None) -> None:
+        """Starts, and tells the first `rounds` rounds; all of them, and the result, where that is None."""
+        tracker.start(self.header)
+        for trials, summary in self.rounds[:rounds]:
+            for trial in trials:
+                tracker.trial(trial)
+            tracker.round_done(summary)
+        if rounds is None:
+            tracker.finish(self.result)
+
+
+def simulate_losses(n_layers: int, seed: int = 0) -> Callable[[Mask], float]:
+    """A loss like that of a real decoder: the ends matter most, late middle layers least, neighbours share their work.
+
+    Args:
+        n_layers: N.
+        seed: Seeds the noise between layers.
+
+    Returns:
+        Loss of a mask, nats per token.
+    """
+    depth = np.linspace(0, 1, n_layers)
+    single = 0.04 + 2.5 * np.exp(-18 * depth) + 0.9 * np.exp(-14 * (1 - depth)) + 0.12 * np.abs(depth - 0.68)
+    single = single * np.random.default_rng(seed).lognormal(0, 0.25, n_layers)
+
+    def loss(mask: Mask) -> float:
+        gaps = np.diff(np.array(mask.layers)) if len(mask) > 1 else np.array([])
+        return float(
+            DENSE_LOSS + sum(single[layer] for layer in mask) * (1 + 0.12 * len(mask)) + 0.06 * (gaps == 1).sum()
+        )
+
+    return loss
+
+
+def greedy_search(
+    n_layers: int = 8, n_remove: int = 3, run_id: str = "greedy-m3-00000000", seed: int = 0
+) -> ToldSearch:
+    """A greedy search on simulated losses, as it would be told."""
+    problem = Problem(n_layers, n_remove)
+    loss = simulate_losses(n_layers, seed)
+    parent = problem.dense
+    rounds: list[list[Mask]] = []
+    for _ in range(n_remove):
+        rounds.append(list(problem.children([parent])))
+        parent = min(rounds[-1], key=lambda mask: (loss(mask), mask))
+    return tell_rounds(rounds, loss, n_layers, n_remove, run_id)
+
+
+def tell_rounds(
+    rounds: Iterable[Iterable[Mask]], loss: Callable[[Mask], float], n_layers: int, n_remove: int, run_id: str
+) -> ToldSearch:
+    """The search that proposed these rounds of masks and was answered these losses."""
+    trials = [Trial(0, 0, Mask(), loss(Mask()), 0.0, None, answered=False)]
+    told = []
+    begin = 0
+    for number, masks in enumerate(rounds, start=1):
+        for mask in masks:
+            value = loss(mask)
+            trials.append(Trial(len(trials), number, mask, value, value - DENSE_LOSS, None, answered=False))
+        best = min((t.loss for t in trials if t.loss is not None and len(t.mask) == n_remove), default=None)
+        now = min(t.loss for t in trials[begin:] if t.loss is not None and t.round == number)
+        naive = float(len(trials) * n_layers)
+        summary = RoundSummary(number, len(trials), len(trials), now, best, naive / 2, naive, 2.5 * number, 0.9)
+        told.append((tuple(trials[begin:]), summary))
+        begin = len(trials)
+    final = min((t for t in trials if len(t.mask) == n_remove and t.loss is not None), key=lambda t: (t.loss, t.mask))
+    assert final.loss is not None
+    header = SearchHeader(
+        run_id=run_id,
+        config={
+            "searcher": {"name": "greedy", "width": 1},
+            "model": {"name": "tiny"},
+            "data": "wikitext",
+            "objective": {"name": "perplexity"},
+            "seed": 0,
+        },
+        fingerprints={"calibration": "c" * 16, "model": "m" * 16},
+        versions={"raysearch": "0.1.0", "python": "3.11"},
+        git_commit="0123abc",
+        n_layers=n_layers,
+        n_remove=n_remove,
+    )
+    result = SearchResult(
+        run_id=run_id,
+        model="tiny",
+        n_layers=n_layers,
+        removed=final.mask.layers,
+        removal_order=final.mask.layers,
+        dense_loss=DENSE_LOSS,
+        loss=final.loss,
+        asked=len(trials),
+        run=len(trials),
+        answered=0,
+        layer_forwards_run=told[-1][1].layer_forwards_run,
+        layer_forwards_naive=told[-1][1].layer_forwards_naive,
+        seconds=2.5 * len(told),
+        busy_share=0.9,
+        n_tokens=8192,
+        parameters=1000,
+        parameters_removed=250,
+        trials=tuple(trials),
+    )
+    return ToldSearch(header, tuple(told), result)
+
+
+class TrackerSuite(ABC):
+    """The contract of `raysearch.tracking.base`, as tests."""
+
+    @abstractmethod
+    def make_tracker(self, folder: Path, warn: Callable[[str], None]) -> Tracker:
+        """A tracker that works; made again with the same folder, it finds what the one before recorded."""
+
+    def make_unreachable(self, folder: Path, warn: Callable[[str], None]) -> Tracker:
+        """A tracker whose backend does not answer. One that has no backend leaves this out."""
+        pytest.skip("this tracker has no backend that could be missing")
+
+    def test_a_search_is_told_and_closed(self, tmp_path: Path) -> None:
+        warnings: list[str] = []
+        tracker = self.make_tracker(tmp_path, warnings.append)
+        greedy_search().tell(tracker)
+        name = tracker.close()
+        assert warnings == []
+        assert tracker.close() == name, "closing twice is harmless"
+
+    def test_a_tracker_that_was_told_nothing_closes(self, tmp_path: Path) -> None:
+        assert self.make_tracker(tmp_path, pytest.fail).close() is None
+
+    @pytest.mark.parametrize("failure", [None, "out of memory on every replica"], ids=["interrupted", "failed"])
+    def test_a_search_without_a_result_is_told_again(self, tmp_path: Path, failure: str | None) -> None:
+        warnings: list[str] = []
+        search = greedy_search()
+        first = self.make_tracker(tmp_path, warnings.append)
+        search.tell(first, rounds=1)
+        first.finish(None, failure)
+        name = first.close()
+        second = self.make_tracker(tmp_path, warnings.append)
+        search.tell(second)
+        assert second.close() == name, "a resumed search goes on in the run it had"
+        assert warnings == []
+
+    def test_odd_values_are_recorded(self, tmp_path: Path) -> None:
+        warnings: list[str] = []
+        search = greedy_search()
+        tracker = self.make_tracker(tmp_path, warnings.append)
+        tracker.start(
+            replace(search.header, config={"text": "x" * 10_000, "none": None, "list": [1, 2], "empty": {}, "a@b": "é"})
+        )
+        tracker.trial(Trial(0, 0, Mask(), DENSE_LOSS, 0.0, None, answered=True))
+        tracker.trial(Trial(1, 1, Mask.of(0), float("inf"), float("inf"), None, answered=False))
+        tracker.trial(Trial(2, 1, Mask.of(1), None, None, "the replica died 3 times: " + "x" * 10_000, answered=False))
+        tracker.round_done(RoundSummary(1, 3, 2, None, None, 0.0, 0.0, 0.0, 0.0))
+        tracker.finish(replace(search.result, removal_order=None, loss=float("inf"), trials=()))
+        tracker.close()
+        assert warnings == []
+
+    def test_telling_does_not_hold_up_the_search(self, tmp_path: Path) -> None:
+        tracker = self.make_tracker(tmp_path, pytest.fail)
+        search = greedy_search(n_layers=40, n_remove=2)
+        begun = time.perf_counter()
+        search.tell(tracker, rounds=2)
+        took = time.perf_counter() - begun
+        tracker.close()
+        assert took < 0.005 * len(search.trials), "recording belongs on another thread"
+
+    def test_an_unreachable_backend_is_said_once(self, tmp_path: Path) -> None:
+        warnings: list[str] = []
+        tracker = self.make_unreachable(tmp_path, warnings.append)
+        greedy_search().tell(tracker)
+        begun = time.perf_counter()
+        tracker.close()
+        assert time.perf_counter() - begun < 30
+        assert len(warnings) == 1

@@ -1,0 +1,231 @@
+"""What a tracker is told of a search, and the contract it keeps.
+
+A search tells its tracker, in this order: `start` once, then for each round its `trial`s and one `round_done`, then
+`finish` once with the result or the failure, then `close`. On a resumed search the whole history is told again; a tracker
+writes what it has not yet written. Losses are nats per token, seconds are wall-clock, layers are 0-based.
+
+A tracker never stops a search: whatever goes wrong inside is its own to report, in one line, through `warn`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from raysearch.mask import Mask
+
+
+@dataclass(frozen=True)
+class SearchHeader:
+    """What is known of a search before its first round.
+
+    Args:
+        run_id: The search's own name, the same whenever the same command is given: ``greedy-m5-3fa2c1d0``.
+        config: The resolved configuration, nested, plain values only.
+        fingerprints: Hex digests by subject: ``calibration``, ``model``, ``text``.
+        versions: Version by package: raysearch, torch, transformers, ray, mlflow, python.
+        git_commit: The commit of the working folder, when it is a git checkout.
+        n_layers: N.
+        n_remove: M.
+    """
+
+    run_id: str
+    config: Mapping[str, Any]
+    fingerprints: Mapping[str, str]
+    versions: Mapping[str, str]
+    git_commit: str | None
+    n_layers: int
+    n_remove: int
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A mask as one search saw it.
+
+    Args:
+        index: Its place in the order of proposal, 0-based; the dense model is told first, as trial 0 of round 0.
+        round: The round that proposed it, 1-based; 0 for the dense model.
+        mask: The removed layers.
+        loss: Nats per token; None if the evaluation failed.
+        delta: Loss minus the dense model's, nats per token; None if the evaluation failed.
+        failure: The cause, if it failed.
+        answered: Whether the ledger knew it, so that nothing was run for it.
+    """
+
+    index: int
+    round: int
+    mask: Mask
+    loss: float | None
+    delta: float | None
+    failure: str | None
+    answered: bool
+
+
+@dataclass(frozen=True)
+class RoundSummary:
+    """Where a search stands after a round; every count is over the whole search up to here.
+
+    Args:
+        round: The round just done, 1-based.
+        asked: Evaluations asked for by the searcher.
+        run: Those that were computed; the rest the ledger answered.
+        round_best_loss: The lowest loss of this round, nats per token; None if all failed.
+        best_loss: The lowest loss so far of a mask that removes M layers; None before there is one.
+        layer_forwards_run: Layer-forwards computed, in passes of one layer over the whole calibration.
+        layer_forwards_naive: What a full forward per mask asked would have computed, in the same unit.
+        seconds: Since the search started.
+        busy_share: Share of replica time spent computing, 0 … 1.
+        round_best: The mask of the round's lowest loss; None if all failed.
+    """
+
+    round: int
+    asked: int
+    run: int
+    round_best_loss: float | None
+    best_loss: float | None
+    layer_forwards_run: float
+    layer_forwards_naive: float
+    seconds: float
+    busy_share: float
+    round_best: Mask | None = None
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """What a search found, with its evidence.
+
+    Args:
+        run_id: Names the search for ``raysearch export``, ``show`` and ``resume``.
+        model: The model as the user named it.
+        n_layers: N, the layers of the dense model.
+        removed: The removed layers, 0-based, ascending.
+        removal_order: The order of removal, when each round extended the best mask of the one before (greedy); else None.
+        dense_loss: Nats per token with nothing removed.
+        loss: Nats per token with the layers removed.
+        asked: Evaluations the searcher asked for.
+        run: Those computed.
+        answered: Those the ledger knew.
+        layer_forwards_run: Passes of one layer over the whole calibration.
+        layer_forwards_naive: What a full forward per mask asked would have run.
+        seconds: Wall-clock, this process only.
+        busy_share: Share of replica time spent computing, 0 … 1.
+        n_tokens: Scored tokens of the calibration.
+        parameters: Of the dense model.
+        parameters_removed: Of the removed layers.
+        mlflow_run_id: The parent run, if the tracker wrote one.
+        trials: Every mask the search saw, in order.
+    """
+
+    run_id: str
+    model: str
+    n_layers: int
+    removed: tuple[int, ...]
+    removal_order: tuple[int, ...] | None
+    dense_loss: float
+    loss: float
+    asked: int
+    run: int
+    answered: int
+    layer_forwards_run: float
+    layer_forwards_naive: float
+    seconds: float
+    busy_share: float
+    n_tokens: int
+    parameters: int
+    parameters_removed: int
+    mlflow_run_id: str | None = None
+    trials: Sequence[Trial] = field(default=(), repr=False)
+
+    @property
+    def mask(self) -> Mask:
+        """The removed layers as a mask."""
+        return Mask(self.removed)
+
+    @property
+    def dense_perplexity(self) -> float:
+        """exp of the dense loss."""
+        return perplexity(self.dense_loss)
+
+    @property
+    def perplexity(self) -> float:
+        """exp of the loss."""
+        return perplexity(self.loss)
+
+    def as_json(self) -> dict[str, Any]:
+        """The object that ``--json`` prints."""
+        return {
+            "run_id": self.run_id,
+            "model": self.model,
+            "n_layers": self.n_layers,
+            "removed": list(self.removed),
+            "removal_order": None if self.removal_order is None else list(self.removal_order),
+            "dense_loss": self.dense_loss,
+            "loss": self.loss,
+            "dense_perplexity": self.dense_perplexity,
+            "perplexity": self.perplexity,
+            "n_tokens": self.n_tokens,
+            "evaluations": {"asked": self.asked, "run": self.run, "answered": self.answered},
+            "layer_forwards": {"run": self.layer_forwards_run, "naive": self.layer_forwards_naive},
+            "parameters": self.parameters,
+            "parameters_removed": self.parameters_removed,
+            "busy_share": self.busy_share,
+            "seconds": self.seconds,
+            "mlflow_run_id": self.mlflow_run_id,
+        }
+
+    def as_record(self) -> dict[str, Any]:
+        """What the ledger keeps of it: `as_json` and every trial."""
+        trials = [{**dataclasses.asdict(trial), "mask": list(trial.mask)} for trial in self.trials]
+        return {**self.as_json(), "trials": trials}
+
+
+class Tracker(Protocol):
+    """Where a search is recorded for people to look at."""
+
+    def start(self, header: SearchHeader) -> None:
+        """A search begins, or is taken up again under the same `header.run_id`."""
+        ...
+
+    def trial(self, trial: Trial) -> None:
+        """A mask was scored."""
+        ...
+
+    def round_done(self, summary: RoundSummary) -> None:
+        """A round is complete."""
+        ...
+
+    def finish(self, result: SearchResult | None, failure: str | None = None) -> None:
+        """The search ended: with a result, with a failure and its cause, or (neither) interrupted by the user."""
+        ...
+
+    def close(self) -> str | None:
+        """Writes out what is pending; returns the tracker's own id of the run, if it has one. Closing twice is harmless."""
+        ...
+
+
+class NullTracker:
+    """Records nothing: ``tracking=none``."""
+
+    def start(self, header: SearchHeader) -> None:
+        """See `Tracker`."""
+
+    def trial(self, trial: Trial) -> None:
+        """See `Tracker`."""
+
+    def round_done(self, summary: RoundSummary) -> None:
+        """See `Tracker`."""
+
+    def finish(self, result: SearchResult | None, failure: str | None = None) -> None:
+        """See `Tracker`."""
+
+    def close(self) -> str | None:
+        """See `Tracker`."""
+        return None
+
+
+def perplexity(loss: float) -> float:
+    """exp of a loss in nats per token; infinite where that overflows."""
+    return math.exp(loss) if loss < 709 else math.inf

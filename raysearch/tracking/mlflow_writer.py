@@ -1,0 +1,172 @@
+"""Writes one search to MLflow: a parent run for the search, a child run for each trial.
+
+Everything here talks to MLflow and blocks while it does; `raysearch.tracking.mlflow_tracker` keeps it on a thread of
+its own. What was written before is found again by tags and never written twice, so a search may tell all of it anew:
+
+    parent   tag raysearch.run_id             params are write-once; metrics go on after the last round written
+    child    tag raysearch.trial_index        complete once its status says how it ended
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import yaml
+from mlflow import MlflowClient
+from mlflow.entities import Metric, Param, Run, RunTag
+from mlflow.exceptions import MlflowException
+
+from raysearch.tracking import figures, records
+from raysearch.tracking.base import RoundSummary, SearchHeader, SearchResult, Trial
+from raysearch.tracking.store import Store
+
+_PAGE = 1000
+_DPI = 150
+
+
+@dataclass(frozen=True)
+class _Child:
+    """What is known of a trial written by an earlier process."""
+
+    run_id: str
+    status: str
+    has_metrics: bool
+
+    def is_complete(self, trial: Trial) -> bool:
+        """Whether nothing is left to write; a failure may still turn into a loss when the trial is tried again."""
+        return self.status == "FINISHED" or (self.status == "FAILED" and trial.failure is not None)
+
+
+class MlflowWriter:
+    """One search's runs in one store. Methods take the time of the event, in milliseconds since the epoch.
+
+    Args:
+        store: Where the runs are kept.
+        experiment: MLflow's name for a group of runs; made if there is none.
+        header: The search.
+        now: When it began.
+    """
+
+    def __init__(self, store: Store, experiment: str, header: SearchHeader, now: int) -> None:
+        self._client = MlflowClient(store.uri)
+        self._experiment = self._experiment_id(store, experiment)
+        self._header = header
+        self._trials: list[Trial] = []
+        self._round_opened = now
+        run = self._find(header.run_id) or self._client.create_run(
+            self._experiment, start_time=now, tags=records.search_tags(header), run_name=header.run_id
+        )
+        self.run_id: str = run.info.run_id
+        self._was_finished = run.info.status == "FINISHED"
+        self._has_result = "loss" in run.data.metrics
+        self._rounds_written = int(run.data.metrics.get("rounds", 0))
+        self._seconds_before = run.data.metrics.get("seconds", 0.0)
+        self._children = dict(self._find_children())
+        self._take_up(run)
+
+    def trial(self, trial: Trial, now: int) -> None:
+        """A child run, unless it is there; from the opening of its round to its score."""
+        self._trials.append(trial)
+        child = self._children.pop(trial.index, None)
+        if child is None:
+            tags = records.trial_tags(trial, self.run_id)
+            run = self._client.create_run(self._experiment, self._round_opened, tags, records.trial_name(trial))
+            child = _Child(run.info.run_id, "RUNNING", has_metrics=False)
+        elif child.is_complete(trial):
+            return
+        elif child.status == "FAILED":
+            self._client.delete_tag(child.run_id, "raysearch.failure")
+        points = [] if child.has_metrics else self._points(records.trial_metrics(trial), now)
+        self._client.log_batch(child.run_id, points, self._params(records.trial_params(trial)))
+        self._client.set_terminated(child.run_id, "FINISHED" if trial.failure is None else "FAILED", now)
+
+    def round_done(self, summary: RoundSummary, now: int) -> None:
+        """Where the search stands, unless an earlier process wrote this round."""
+        self._round_opened = now
+        if summary.round <= self._rounds_written:
+            return
+        self._rounds_written = summary.round
+        seconds = self._seconds_before + summary.seconds
+        points = self._points(records.round_metrics(summary) | {"seconds": seconds}, now, summary.round)
+        if summary.best_loss is not None:
+            points += self._points({"best_loss": summary.best_loss}, now, summary.asked)
+            points += self._points({"best_loss_by_second": summary.best_loss}, now, int(seconds))
+        self._client.log_batch(self.run_id, points)
+
+    def finish(self, result: SearchResult | None, failure: str | None, now: int) -> None:
+        """The result with its figures, or the cause of failure, and the status. A finished run stays as it is."""
+        if self._was_finished:
+            return
+        if result is not None:
+            if not self._has_result:
+                metrics = records.result_metrics(result) | {"seconds": self._seconds_before + result.seconds}
+                points = self._points(metrics, now, self._rounds_written + 1)
+                self._client.log_batch(self.run_id, points, self._params({"removed": str(result.mask)}))
+            self._set_tags(records.result_tags(result))
+            self._log_artifacts(result.trials or self._trials)
+        elif failure is not None:
+            self._set_tags({"raysearch.failure": records.clip(failure, records.MAX_TAG)})
+        status = "FINISHED" if result is not None else "KILLED" if failure is None else "FAILED"
+        self._client.set_terminated(self.run_id, status, now)
+
+    def _experiment_id(self, store: Store, name: str) -> str:
+        if found := self._client.get_experiment_by_name(name):
+            return found.experiment_id
+        try:
+            return self._client.create_experiment(name, None if store.is_server else store.artifacts.as_uri())
+        except MlflowException:
+            # Searches of a study start together: another may have made it between the look and the leap.
+            if found := self._client.get_experiment_by_name(name):
+                return found.experiment_id
+            raise
+
+    def _find(self, run_id: str) -> Run | None:
+        wanted = f"tags.`raysearch.run_id` = '{run_id}' and tags.`raysearch.kind` = 'search'"
+        return next(iter(self._client.search_runs([self._experiment], wanted, max_results=1)), None)
+
+    def _find_children(self) -> Iterator[tuple[int, _Child]]:
+        token = None
+        while True:
+            wanted = f"tags.`mlflow.parentRunId` = '{self.run_id}' and tags.`raysearch.kind` = 'trial'"
+            page = self._client.search_runs([self._experiment], wanted, max_results=_PAGE, page_token=token)
+            for run in page:
+                index = int(run.data.tags["raysearch.trial_index"])
+                yield index, _Child(run.info.run_id, run.info.status, bool(run.data.metrics))
+            token = page.token
+            if not token:
+                return
+
+    def _take_up(self, run: Run) -> None:
+        """Writes what the parent still lacks, and sets it running again unless it was finished."""
+        params = records.search_params(self._header)
+        missing = {key: value for key, value in params.items() if key not in run.data.params}
+        if missing:
+            self._client.log_batch(self.run_id, params=self._params(missing))
+        if self._was_finished:
+            return
+        config = yaml.safe_dump(records.plain(self._header.config), sort_keys=False, allow_unicode=True)
+        self._client.log_text(self.run_id, config, "config.yaml")
+        if "raysearch.failure" in run.data.tags:
+            self._client.delete_tag(self.run_id, "raysearch.failure")
+        if run.info.status != "RUNNING":
+            self._client.update_run(self.run_id, status="RUNNING")
+
+    def _points(self, values: Mapping[str, float], now: int, step: int = 0) -> list[Metric]:
+        return [Metric(key, float(value), now, step) for key, value in values.items() if math.isfinite(value)]
+
+    def _params(self, values: Mapping[str, str]) -> list[Param]:
+        return [Param(key, value) for key, value in values.items()]
+
+    def _set_tags(self, tags: Mapping[str, str]) -> None:
+        self._client.log_batch(self.run_id, tags=[RunTag(key, value) for key, value in tags.items()])
+
+    def _log_artifacts(self, trials: Sequence[Trial]) -> None:
+        n_layers, n_remove = self._header.n_layers, self._header.n_remove
+        self._client.log_text(self.run_id, records.trials_csv(trials), "trials.csv")
+        for name, figure in (
+            ("mask_map.png", figures.mask_map(trials, n_layers, n_remove)),
+            ("best_so_far.png", figures.best_so_far(trials, n_remove)),
+        ):
+            self._client.log_figure(self.run_id, figure, name, save_kwargs={"dpi": _DPI})

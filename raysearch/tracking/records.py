@@ -1,0 +1,184 @@
+"""What a search looks like in MLflow's terms: names, tags, params, metrics, and MLflow's limits met in one place.
+
+Pure functions of the records in `raysearch.tracking.base`; nothing here knows the MLflow client.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from raysearch.tracking.base import RoundSummary, SearchHeader, SearchResult, Trial, perplexity
+
+MAX_KEY = 250
+MAX_PARAM = 6000
+MAX_TAG = 8000
+
+TRIALS_CSV_COLUMNS = ("index", "round", "removed", "n_removed", "loss", "perplexity", "delta", "answered", "failure")
+
+
+def clip(text: str, limit: int) -> str:
+    """The text, cut to `limit` characters and marked with an ellipsis where it was."""
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def flatten(config: Mapping[str, Any]) -> dict[str, str]:
+    """A nested configuration as MLflow params.
+
+    Args:
+        config: Nested mappings of plain values.
+
+    Returns:
+        Value by dotted key, ``{"searcher.width": "5"}``; lists and everything but text are written as JSON. Characters
+        that MLflow refuses in a key become ``_``.
+    """
+    flat: dict[str, str] = {}
+    for key, value in config.items():
+        name = re.sub(r"[^\w\-. :]", "_", str(key))
+        if isinstance(value, Mapping) and value:
+            flat.update({clip(f"{name}.{rest}", MAX_KEY): text for rest, text in flatten(value).items()})
+        else:
+            text = value if isinstance(value, str) else json.dumps(plain(value), ensure_ascii=False)
+            flat[clip(name, MAX_KEY)] = clip(text, MAX_PARAM)
+    return flat
+
+
+def plain(value: Any) -> Any:
+    """The value as nothing but dicts, lists, text, numbers, booleans and None."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(item) for item in value]
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+
+
+def search_params(header: SearchHeader) -> dict[str, str]:
+    """Params of the parent run: what the search was, so that runs can be compared column by column."""
+    given = {
+        **flatten(header.config),
+        **flatten({"versions": header.versions}),
+        "n_layers": str(header.n_layers),
+        "n_remove": str(header.n_remove),
+    }
+    return {**given, "git_commit": header.git_commit} if header.git_commit else given
+
+
+def search_tags(header: SearchHeader) -> dict[str, str]:
+    """Tags of the parent run: what it is found and filtered by."""
+    tags = {"raysearch.run_id": header.run_id, "raysearch.kind": "search"}
+    for subject in ("searcher", "model", "data", "objective"):
+        if label := _label(header.config.get(subject)):
+            tags[f"raysearch.{subject}"] = label
+    tags |= {f"raysearch.fingerprint.{subject}": digest for subject, digest in header.fingerprints.items()}
+    if header.git_commit:
+        tags["mlflow.source.git.commit"] = header.git_commit  # MLflow shows it in its Version column
+    return {key: clip(value, MAX_TAG) for key, value in tags.items()}
+
+
+def _label(group: Any) -> str:
+    """The short name of a configuration group, which is a plain name or a mapping that holds one."""
+    if isinstance(group, Mapping):
+        named = (group[key] for key in ("name", "path", "id") if group.get(key))
+        return str(next(named, json.dumps(plain(group))))
+    return "" if group is None else str(group)
+
+
+def trial_name(trial: Trial) -> str:
+    """``r02 {21,25}``: sorts by round, reads as the mask."""
+    return clip(f"r{trial.round:02d} {trial.mask}", MAX_KEY)
+
+
+def trial_params(trial: Trial) -> dict[str, str]:
+    """Params of a child run."""
+    return {"removed": str(trial.mask), "n_removed": str(len(trial.mask)), "round": str(trial.round)}
+
+
+def trial_tags(trial: Trial, parent: str) -> dict[str, str]:
+    """Tags of a child run.
+
+    Args:
+        trial: The trial.
+        parent: MLflow's id of the parent run.
+    """
+    tags = {
+        "mlflow.parentRunId": parent,
+        "raysearch.kind": "trial",
+        "raysearch.trial_index": str(trial.index),
+        "raysearch.round": str(trial.round),
+        "raysearch.removed": clip(str(trial.mask), MAX_TAG),
+        "raysearch.answered_by_ledger": str(trial.answered).lower(),
+    }
+    if trial.failure is not None:
+        tags["raysearch.failure"] = clip(trial.failure, MAX_TAG)
+    if dropped := sorted(name for name, value in trial_metrics(trial).items() if not math.isfinite(value)):
+        tags["raysearch.not_finite"] = ",".join(dropped)  # MLflow would store inf as 1.8e308 and ruin every chart
+    return tags
+
+
+def trial_metrics(trial: Trial) -> dict[str, float]:
+    """Metrics of a child run, not yet rid of infinite ones."""
+    values = {"loss": trial.loss, "delta": trial.delta}
+    if trial.loss is not None:
+        values["perplexity"] = perplexity(trial.loss)
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def round_metrics(summary: RoundSummary) -> dict[str, float]:
+    """Metrics of the parent run whose step is the round."""
+    values = {
+        "rounds": summary.round,
+        "round_best_loss": summary.round_best_loss,
+        "evaluations_asked": summary.asked,
+        "evaluations_run": summary.run,
+        "evaluations_answered": summary.asked - summary.run,
+        "layer_forwards_run": summary.layer_forwards_run,
+        "layer_forwards_saved": summary.layer_forwards_naive - summary.layer_forwards_run,
+        "replica_busy_share": summary.busy_share,
+    }
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def result_metrics(result: SearchResult) -> dict[str, float]:
+    """Metrics of the parent run that are known at the end."""
+    return {
+        "dense_loss": result.dense_loss,
+        "dense_perplexity": result.dense_perplexity,
+        "loss": result.loss,
+        "perplexity": result.perplexity,
+        "delta": result.loss - result.dense_loss,
+        "parameters_removed_share": result.parameters_removed / result.parameters if result.parameters else 0.0,
+        "n_tokens": result.n_tokens,
+    }
+
+
+def result_tags(result: SearchResult) -> dict[str, str]:
+    """Tags of the parent run that are known at the end; the note is what MLflow shows as the run's description."""
+    tags = {
+        "raysearch.removed": clip(str(result.mask), MAX_TAG),
+        "mlflow.note.content": clip(
+            f"Without layers {result.mask} of {result.n_layers}, {result.model} has a perplexity of "
+            f"{result.perplexity:.4g} where the dense model has {result.dense_perplexity:.4g}.",
+            MAX_TAG,
+        ),
+    }
+    if result.removal_order is not None:
+        tags["raysearch.removal_order"] = clip(json.dumps(list(result.removal_order)), MAX_TAG)
+    return tags
+
+
+def trials_csv(trials: Iterable[Trial]) -> str:
+    """Every trial as a line of CSV under `TRIALS_CSV_COLUMNS`; what a failed trial lacks is left empty."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(TRIALS_CSV_COLUMNS)
+    for trial in trials:
+        ppl = None if trial.loss is None else perplexity(trial.loss)
+        answered = str(trial.answered).lower()
+        row = (trial.index, trial.round, trial.mask, len(trial.mask), trial.loss, ppl, trial.delta, answered)
+        writer.writerow((*row, trial.failure))
+    return text.getvalue()

@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from raysearch.calibration.sources import FileText, SotuText
+from raysearch.calibration.windows import draw_windows
+from raysearch.errors import UserError
+from tests.calibration.conftest import NumberTokenizer
+
+
+def numbers(start: int, stop: int) -> str:
+    return " ".join(map(str, range(start, stop)))
+
+
+def corpus(documents: int, length: int) -> Iterator[str]:
+    """Consecutive numbers, so that a token tells its place."""
+    return (numbers(index * length, (index + 1) * length) for index in range(documents))
+
+
+class TestSequential:
+    def test_cuts_the_joined_stream_from_its_start(self, tokenizer: NumberTokenizer) -> None:
+        windows = draw_windows(iter(["0 1 2", "3", "4 5 6 7 8"]), tokenizer, 2, 4, "sequential", seed=0)
+        assert windows.tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]
+        assert windows.dtype == np.int64
+
+    def test_keeps_the_special_tokens_of_a_plain_call(self) -> None:
+        windows = draw_windows(iter(["0 1", "2 3"]), NumberTokenizer(bos=(99,)), 1, 4, "sequential", seed=0)
+        assert windows.tolist() == [[99, 0, 1, 2]]
+
+    def test_joins_documents_by_a_blank_line(self) -> None:
+        texts = []
+
+        def tokenizer(text: str, verbose: bool) -> dict[str, list[int]]:
+            texts.append(text)
+            return {"input_ids": [1, 2]}
+
+        draw_windows(iter(["a", "", "b\n"]), tokenizer, 1, 2, "sequential", seed=0)
+        assert texts == ["a\n\n\n\nb\n"]
+
+    def test_reads_no_more_documents_than_it_needs(self, tokenizer: NumberTokenizer) -> None:
+        documents = corpus(10_000, 100)
+        windows = draw_windows(documents, tokenizer, 3, 50, "sequential", seed=0)
+        assert windows.ravel().tolist() == list(range(150))
+        assert next(documents, None) is not None
+
+    def test_reads_on_when_tokens_are_longer_than_guessed(self) -> None:
+        def tokenizer(text: str, verbose: bool) -> dict[str, list[int]]:
+            return {"input_ids": list(range(len(text) // 100))}
+
+        assert draw_windows(iter(["x" * 999] * 1000), tokenizer, 4, 100, "sequential", seed=0).shape == (4, 100)
+
+    def test_ignores_the_seed(self, tokenizer: NumberTokenizer) -> None:
+        first, second = (draw_windows(corpus(9, 9), tokenizer, 3, 5, "sequential", seed=seed) for seed in (1, 2))
+        assert first.tolist() == second.tolist()
+
+
+class TestRandom:
+    def test_draws_whole_windows_each_once(self, tokenizer: NumberTokenizer) -> None:
+        windows = draw_windows(iter([numbers(0, 23)]), tokenizer, 5, 4, "random", seed=0)
+        assert sorted(windows.tolist()) == [list(range(start, start + 4)) for start in range(0, 20, 4)]
+
+    def test_depends_on_the_seed_alone(self, tokenizer: NumberTokenizer) -> None:
+        draws = [draw_windows(corpus(50, 40), tokenizer, 4, 8, "random", seed).tolist() for seed in (0, 0, 1)]
+        assert draws[0] == draws[1] != draws[2]
+
+    def test_draws_from_the_whole_of_a_corpus(self, tokenizer: NumberTokenizer) -> None:
+        """Its pool is 16 times what is asked, but of documents taken in random order."""
+        drawn = [draw_windows(corpus(1000, 40), tokenizer, 2, 8, "random", seed=seed) for seed in range(20)]
+        assert np.min(drawn) < 8_000 and np.max(drawn) > 32_000
+
+    def test_buffers_no_more_of_a_stream_than_it_may(
+        self, tokenizer: NumberTokenizer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("raysearch.calibration.windows._BUFFER_CHARS", 1000)
+        documents = corpus(100_000, 40)
+        draw_windows(documents, tokenizer, 2, 8, "random", seed=0)
+        first_unread = int(next(documents).split()[0])
+        assert 2 * 8 * 16 < first_unread < 2_000
+
+
+@pytest.mark.parametrize("sampling", ["sequential", "random"])
+class TestTooLittle:
+    def test_says_what_there_is_and_what_would_do(self, tokenizer: NumberTokenizer, sampling: Any) -> None:
+        with pytest.raises(UserError) as caught:
+            draw_windows(iter([numbers(0, 23)]), tokenizer, 8, 5, sampling, seed=0)
+        assert str(caught.value) == (
+            "data.samples=8 windows of data.seq_len=5 tokens were asked, but the text holds 4 (23 tokens); "
+            "use data.samples=4 or data.seq_len=2 or more text"
+        )
+
+    def test_offers_only_what_would_do(self, tokenizer: NumberTokenizer, sampling: Any) -> None:
+        with pytest.raises(UserError, match=r"holds 0 \(3 tokens\); use more text$"):
+            draw_windows(iter(["0 1 2"]), tokenizer, 8, 5, sampling, seed=0)
+
+    @pytest.mark.parametrize("documents", [[], ["", " \n"]])
+    def test_names_a_text_without_tokens(self, tokenizer: NumberTokenizer, sampling: Any, documents: list[str]) -> None:
+        with pytest.raises(UserError, match="no token"):
+            draw_windows(iter(documents), tokenizer, 1, 2, sampling, seed=0)
+
+
+def test_refuses_unknown_sampling(tokenizer: NumberTokenizer) -> None:
+    with pytest.raises(UserError, match="data.sampling=randm is unknown; did you mean 'random'?"):
+        draw_windows(iter(["0 1"]), tokenizer, 1, 2, "randm", seed=0)  # type: ignore[arg-type]
+
+
+@pytest.mark.real
+class TestWithTheRealTokenizer:
+    def test_sequential_is_the_whole_stream_cut(self, smollm2_tokenizer: Any) -> None:
+        addresses = [document for document, _ in zip(SotuText().documents(), range(30), strict=False)]
+        whole = smollm2_tokenizer("\n\n".join(addresses), verbose=False)["input_ids"]
+        windows = draw_windows(iter(addresses), smollm2_tokenizer, 16, 256, "sequential", seed=0)
+        assert windows.ravel().tolist() == whole[: 16 * 256]
+
+    def test_random_windows_are_runs_of_text(self, smollm2_tokenizer: Any) -> None:
+        text = smollm2_tokenizer.decode(
+            draw_windows(SotuText().documents(), smollm2_tokenizer, 2, 64, "random", seed=0)[0]
+        )
+        documents = "\n\n".join(SotuText().documents())
+        assert text.strip("\ufffd")[5:100] in documents
+
+    @pytest.mark.data
+    def test_wikitext2_is_cut_as_in_the_literature(self, smollm2_tokenizer: Any, data_folder: Path) -> None:
+        source = FileText(str(data_folder / "wikitext2" / "test.jsonl"))
+        whole = smollm2_tokenizer("\n\n".join(source.documents()), verbose=False)["input_ids"]
+        windows = draw_windows(source.documents(), smollm2_tokenizer, 8, 512, "sequential", seed=0)
+        assert windows.ravel().tolist() == whole[: 8 * 512]

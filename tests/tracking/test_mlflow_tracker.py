@@ -1,0 +1,322 @@
+import os
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from mlflow import MlflowClient
+from mlflow.entities import Run
+from raysearch.mask import Mask
+from raysearch.testing.tracker_suite import TrackerSuite, greedy_search
+from raysearch.tracking.base import NullTracker, RoundSummary, Trial
+from raysearch.tracking.mlflow_tracker import MlflowTracker
+from raysearch.tracking.store import Store
+
+ROOT = Path(__file__).parents[2]
+
+
+def closed_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class TestNullTracker(TrackerSuite):
+    def make_tracker(self, folder, warn):
+        return NullTracker()
+
+
+class TestMlflowTracker(TrackerSuite):
+    def make_tracker(self, folder, warn):
+        return MlflowTracker(None, "suite", folder, warn)
+
+    def make_unreachable(self, folder, warn):
+        return MlflowTracker(f"http://127.0.0.1:{closed_port()}", "suite", folder, warn)
+
+
+class Recorded:
+    """What MLflow holds of the one search in a store."""
+
+    def __init__(self, folder: Path, uri: str | None = None) -> None:
+        self.client = MlflowClient(Store.locate(uri, folder).uri)
+        experiment = self.client.get_experiment_by_name("tests")
+        assert experiment is not None
+        runs = self.client.search_runs([experiment.experiment_id], max_results=1000)
+        [self.parent] = [run for run in runs if run.data.tags["raysearch.kind"] == "search"]
+        children = [run for run in runs if run.data.tags["raysearch.kind"] == "trial"]
+        assert all(run.data.tags["mlflow.parentRunId"] == self.parent.info.run_id for run in children)
+        self.children: dict[int, Run] = {int(run.data.tags["raysearch.trial_index"]): run for run in children}
+        assert len(self.children) == len(children), "a trial was written twice"
+
+    def steps(self, metric: str) -> list[int]:
+        return [point.step for point in self.client.get_metric_history(self.parent.info.run_id, metric)]
+
+    def artifacts(self) -> set[str]:
+        return {file.path for file in self.client.list_artifacts(self.parent.info.run_id)}
+
+
+def open_tracker(folder: Path, warnings: list[str] | None = None, uri: str | None = None) -> MlflowTracker:
+    return MlflowTracker(uri, "tests", folder, pytest.fail if warnings is None else warnings.append)
+
+
+def test_a_search_is_written_in_full(tmp_path, capfd):
+    folder = tmp_path / "a folder"
+    search = greedy_search()
+    tracker = open_tracker(folder)
+    search.tell(tracker)
+    run_id = tracker.close()
+    assert capfd.readouterr() == ("", ""), "recording prints nothing"
+
+    recorded = Recorded(folder)
+    parent = recorded.parent
+    assert parent.info.run_id == run_id
+    assert (parent.info.run_name, parent.info.status) == (search.header.run_id, "FINISHED")
+    assert parent.data.params["searcher.width"] == "1"
+    assert parent.data.params["versions.raysearch"] == "0.1.0"
+    assert parent.data.params["n_remove"] == "3"
+    assert parent.data.params["removed"] == str(search.result.mask) == parent.data.tags["raysearch.removed"]
+    assert parent.data.metrics["loss"] == pytest.approx(search.result.loss)
+    assert parent.data.metrics["parameters_removed_share"] == 0.25
+    assert parent.data.metrics["seconds"] == 7.5
+    assert recorded.steps("round_best_loss") == [1, 2, 3]
+    assert recorded.steps("best_loss") == [search.result.asked]
+    assert recorded.steps("best_loss_by_second") == [7]
+    assert recorded.artifacts() == {"config.yaml", "trials.csv", "mask_map.png", "best_so_far.png"}
+    assert (folder / "artifacts" / run_id / "artifacts" / "trials.csv").is_file()
+
+    assert sorted(recorded.children) == [trial.index for trial in search.trials]
+    trial, child = search.trials[-1], recorded.children[len(search.trials) - 1]
+    assert child.info.status == "FINISHED"
+    assert child.data.params == {"removed": str(trial.mask), "n_removed": "3", "round": "3"}
+    assert child.data.metrics["delta"] == pytest.approx(trial.delta)
+    assert parent.info.start_time <= child.info.start_time <= child.info.end_time <= parent.info.end_time
+
+
+def test_a_failed_trial_keeps_its_cause_and_no_metric_is_infinite(tmp_path):
+    tracker = open_tracker(tmp_path)
+    tracker.start(greedy_search().header)
+    tracker.trial(Trial(0, 1, Mask.of(0), None, None, "out of memory", answered=False))
+    tracker.trial(Trial(1, 1, Mask.of(1), float("inf"), float("inf"), None, answered=False))
+    tracker.trial(Trial(2, 1, Mask.of(2), 800.0, 797.2, None, answered=True))
+    tracker.finish(None, "every replica died")
+    tracker.close()
+    recorded = Recorded(tmp_path)
+    failed, infinite, huge = (recorded.children[index] for index in range(3))
+    assert (failed.info.status, failed.data.tags["raysearch.failure"]) == ("FAILED", "out of memory")
+    assert failed.data.metrics == {} == infinite.data.metrics
+    assert infinite.data.tags["raysearch.not_finite"] == "delta,loss,perplexity"
+    assert set(huge.data.metrics) == {"loss", "delta"}
+    assert recorded.parent.info.status == "FAILED"
+    assert recorded.parent.data.tags["raysearch.failure"] == "every replica died"
+
+
+@pytest.mark.parametrize(("failure", "status"), [(None, "KILLED"), ("no replica left", "FAILED")])
+def test_a_resumed_search_fills_in_what_is_missing(tmp_path, failure, status):
+    search = greedy_search()
+    first = open_tracker(tmp_path)
+    search.tell(first, rounds=2)
+    first.trial(replace(search.rounds[2][0][0], loss=None, delta=None, failure="a replica died"))
+    first.finish(None, failure)
+    run_id = first.close()
+    before = Recorded(tmp_path)
+    assert before.parent.info.status == status
+
+    second = open_tracker(tmp_path)
+    search.tell(second, rounds=2)
+    second.close()
+    reopened = Recorded(tmp_path)
+    assert reopened.parent.info.status == "RUNNING"
+    assert "raysearch.failure" not in reopened.parent.data.tags
+
+    third = open_tracker(tmp_path)
+    search.tell(third)
+    assert third.close() == run_id
+    check_complete(tmp_path)
+    after = Recorded(tmp_path)
+    assert after.parent.data.metrics["seconds"] == 5.0 + 7.5, "the seconds of both processes"
+    for index, child in before.children.items():
+        assert after.children[index].info.run_id == child.info.run_id
+        if child.info.status == "FINISHED":
+            assert after.children[index].info.end_time == child.info.end_time, "what is there is left alone"
+
+
+def test_a_finished_search_told_again_changes_nothing(tmp_path):
+    search = greedy_search()
+    for _ in range(2):
+        tracker = open_tracker(tmp_path)
+        search.tell(tracker)
+        tracker.close()
+    check_complete(tmp_path)
+    assert len(Recorded(tmp_path).steps("loss")) == 1
+    interrupted = open_tracker(tmp_path)
+    search.tell(interrupted, rounds=1)
+    interrupted.finish(None)
+    interrupted.close()
+    check_complete(tmp_path)
+
+
+def check_complete(folder: Path) -> None:
+    search = greedy_search()
+    recorded = Recorded(folder)
+    assert recorded.parent.info.status == "FINISHED"
+    assert sorted(recorded.children) == [trial.index for trial in search.trials]
+    for trial in search.trials:
+        child = recorded.children[trial.index]
+        assert child.info.status == "FINISHED"
+        assert "raysearch.failure" not in child.data.tags
+        history = recorded.client.get_metric_history(child.info.run_id, "loss")
+        assert [point.value for point in history] == [pytest.approx(trial.loss)]
+    for metric in ("round_best_loss", "evaluations_run"):
+        assert recorded.steps(metric) == [1, 2, 3]
+    assert recorded.steps("best_loss") == [search.result.asked]
+
+
+def test_kill_9_loses_nothing_that_a_resume_does_not_fill_in(tmp_path):
+    # The process ends between a child's creation and its metrics, where it hurts most.
+    script = f"""
+        import os, sys
+        from pathlib import Path
+        from raysearch.testing.tracker_suite import greedy_search
+        from raysearch.tracking.mlflow_tracker import MlflowTracker
+        import mlflow
+        log_batch = mlflow.MlflowClient.log_batch
+        calls = 0
+        def dies(self, *args, **kwargs):
+            global calls
+            calls += 1
+            if calls == 12:
+                os._exit(9)
+            return log_batch(self, *args, **kwargs)
+        mlflow.MlflowClient.log_batch = dies
+        tracker = MlflowTracker(None, "tests", Path({str(tmp_path)!r}), print)
+        greedy_search().tell(tracker)
+        tracker.close()
+    """
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    killed = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], env=environment, timeout=60)
+    assert killed.returncode == 9
+    left = Recorded(tmp_path)
+    assert left.parent.info.status == "RUNNING"
+    assert 0 < len(left.children) < len(greedy_search().trials)
+    assert sum(child.info.status == "RUNNING" for child in left.children.values()) == 1
+    tracker = open_tracker(tmp_path)
+    greedy_search().tell(tracker)
+    assert tracker.close() == left.parent.info.run_id
+    check_complete(tmp_path)
+
+
+def test_searches_of_a_study_may_start_together_on_an_empty_folder(tmp_path):
+    script = f"""
+        from pathlib import Path
+        from raysearch.testing.tracker_suite import greedy_search
+        from raysearch.tracking.mlflow_tracker import MlflowTracker
+        import sys, mlflow
+        tracker = MlflowTracker(None, "tests", Path({str(tmp_path)!r}), print)
+        input()
+        greedy_search(4, 1, run_id=sys.argv[1]).tell(tracker)
+        tracker.close()
+    """
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(script), name],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for name in "abc"
+    ]
+    time.sleep(4)  # all have imported MLflow, so that they meet where the tables are made
+    said = [process.communicate("\n", timeout=60)[0] for process in processes]
+    assert said == ["", "", ""]
+
+
+def test_an_mlflow_that_never_answers_is_given_up(tmp_path):
+    with socket.socket() as mute:
+        mute.bind(("127.0.0.1", 0))
+        mute.listen()
+        warnings: list[str] = []
+        uri = f"http://127.0.0.1:{mute.getsockname()[1]}"
+        tracker = MlflowTracker(uri, "tests", tmp_path, warnings.append, patience_s=1.0)
+        greedy_search().tell(tracker)
+        begun = time.monotonic()
+        assert tracker.close() is None
+        assert time.monotonic() - begun < 5
+        [sentence] = warnings
+        assert uri in sentence and "the search goes on" in sentence and "fills in what was missed" in sentence
+
+
+def test_a_folder_that_cannot_be_written_is_said_once(tmp_path):
+    (tmp_path / "taken").write_text("a file where the folder should be")
+    warnings: list[str] = []
+    tracker = open_tracker(tmp_path / "taken", warnings)
+    greedy_search().tell(tracker)
+    assert tracker.close() is None
+    assert len(warnings) == 1
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("server")
+    port = closed_port()
+    command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
+    command += [
+        "--backend-store-uri",
+        f"sqlite:///{folder}/mlflow.db",
+        "--artifacts-destination",
+        str(folder / "files"),
+    ]
+    environment = os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+    process = subprocess.Popen(
+        command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    )
+    uri = f"http://127.0.0.1:{port}"
+    try:
+        wait_until_healthy(uri)
+        yield uri
+    finally:
+        os.killpg(process.pid, 9)
+        process.wait()
+
+
+def wait_until_healthy(uri: str, seconds: float = 40) -> None:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        try:
+            with urllib.request.urlopen(f"{uri}/health", timeout=2):
+                return
+        except OSError:
+            time.sleep(0.2)
+    pytest.fail(f"no MLflow server answers at {uri}")
+
+
+def test_a_server_holds_the_runs_and_their_files(tmp_path, server, capfd):
+    search = greedy_search()
+    half = open_tracker(tmp_path, uri=server)
+    search.tell(half, rounds=1)
+    half.close()
+    tracker = open_tracker(tmp_path, uri=server)
+    search.tell(tracker)
+    run_id = tracker.close()
+    assert capfd.readouterr() == ("", "")
+    recorded = Recorded(tmp_path, server)
+    assert recorded.parent.info.run_id == run_id
+    assert sorted(recorded.children) == [trial.index for trial in search.trials]
+    assert recorded.artifacts() == {"config.yaml", "trials.csv", "mask_map.png", "best_so_far.png"}
+    assert not any(tmp_path.iterdir()), "a server keeps its own files"
+
+
+def test_a_round_without_any_loss_is_recorded(tmp_path):
+    tracker = open_tracker(tmp_path)
+    tracker.start(greedy_search().header)
+    tracker.round_done(RoundSummary(1, 3, 3, None, None, 8.0, 24.0, 1.5, 0.5))
+    tracker.close()
+    metrics = Recorded(tmp_path).parent.data.metrics
+    assert metrics["layer_forwards_saved"] == 16 and "round_best_loss" not in metrics
