@@ -23,6 +23,7 @@ from raysearch.errors import UserError, did_you_mean
 from raysearch.evaluation.cluster import ClusterOptions
 from raysearch.mask import Mask
 from raysearch.models.loading import ModelSpec
+from raysearch.searchers.base import Searcher
 from raysearch.study.spec import JudgeSpec, ScoreSpec, SearchSpec
 from raysearch.tracking.options import TrackingOptions
 
@@ -39,7 +40,7 @@ def search_spec(config: Mapping[str, Any]) -> SearchSpec:
     tracking = _section(config, "tracking")
     return SearchSpec(
         judge=_judge_spec(config),
-        searcher=_build_by_type("raysearch.searchers", "search", "searcher", _section(config, "searcher")),
+        searcher=build_searcher(_section(config, "searcher")),
         searcher_name=config["choices"]["searcher"],
         remove=_check(int, "remove", config["remove"]),
         protect=_check(list[int], "protect", config["protect"]),
@@ -60,6 +61,16 @@ def score_spec(config: Mapping[str, Any]) -> ScoreSpec:
     if not masks:
         raise UserError("masks=[] names no mask; give a list of lists, such as masks=[[3],[3,5],[]]")
     return ScoreSpec(judge=_judge_spec(config), masks=[Mask.of(*layers) for layers in masks])
+
+
+def build_searcher(values: Mapping[str, Any]) -> Searcher:
+    """Builds a searcher from the keys of a file in ``conf/searcher/``.
+
+    Raises:
+        UserError: As `search_spec`.
+    """
+    searcher: Searcher = _build_by_type("raysearch.searchers", "search", "searcher", values)
+    return searcher
 
 
 def _judge_spec(config: Mapping[str, Any]) -> JudgeSpec:

@@ -59,6 +59,8 @@ class SearchDisplay:
 
     def progress(self, progress: Progress) -> None:
         """See `Observer`."""
+        if progress.masks_elsewhere:
+            return self._show(f"waiting for {progress.masks_elsewhere} masks that another search is computing")
         now = time.monotonic()
         if self._last is None or progress.masks_planned != self._last.masks_planned or not progress.layer_forwards:
             self._last = None
@@ -67,14 +69,10 @@ class SearchDisplay:
             self._seconds_computing += now - self._last_time
         self._last, self._last_time = progress, now
         rounds = f"/{len(self._expected)}" if self._expected else ""
-        line = (
+        self._show(
             f"round {self._round}{rounds}  masks {progress.masks_done}/{progress.masks_planned}  {self._best}"
             f"left {_duration(self._seconds_left(progress))}  replicas {progress.n_replicas}"
         )
-        if self._live:
-            self._live.update(f"[cyan]{line}[/]")
-        elif now - self._last_line > _SECONDS_BETWEEN_LINES:
-            self._say(line)
 
     def round_done(self, summary: RoundSummary) -> None:
         """See `Observer`."""
@@ -90,6 +88,13 @@ class SearchDisplay:
     def warn(self, message: str) -> None:
         """See `Observer`."""
         self._say(f"[yellow]warning:[/] {message}")
+
+    def _show(self, line: str) -> None:
+        """The line that changes all the time: live on a terminal, now and then elsewhere."""
+        if self._live:
+            self._live.update(f"[cyan]{line}[/]")
+        elif time.monotonic() - self._last_line > _SECONDS_BETWEEN_LINES:
+            self._say(line)
 
     def _say(self, line: str) -> None:
         self._last_line = time.monotonic()
@@ -185,7 +190,7 @@ def runs_table(runs: Sequence[RunRecord]) -> Table:
             choices["objective"],
             str(Mask(tuple(result["removed"]))) if result else "",
             f"{result['loss']:.4f}" if result else "",
-            run.updated,
+            run.updated[:19],
         )
     return table
 

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from raysearch.calibration.calibration import Calibration
+from raysearch.evaluation.claims import Claims
 from raysearch.evaluation.ledger import Ledger
 from raysearch.evaluation.unit import Pool, Unit
 from raysearch.mask import Mask
@@ -19,6 +20,9 @@ from raysearch.prefix import plan_prefixes
 
 #: Masks in one unit at most: a larger round is cut, along mask order, so that a kill loses little.
 MAX_MASKS_PER_UNIT = 1024
+
+#: How often to look whether another process has finished what it claimed.
+_POLL_S = 0.2
 
 
 @dataclass(frozen=True)
@@ -53,15 +57,16 @@ class Meter:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far the round in hand is, in the forwards that its plans state."""
+    """How far the round in hand is, in the forwards that its plans state; or that another search computes the rest."""
 
-    layer_forwards: float
-    layer_forwards_planned: float
-    head_forwards: float
-    head_forwards_planned: float
-    masks_done: int
-    masks_planned: int
-    n_replicas: int
+    layer_forwards: float = 0.0
+    layer_forwards_planned: float = 0.0
+    head_forwards: float = 0.0
+    head_forwards_planned: float = 0.0
+    masks_done: int = 0
+    masks_planned: int = 0
+    n_replicas: int = 0
+    masks_elsewhere: int = 0
 
 
 @dataclass
@@ -84,6 +89,9 @@ class Evaluator:
     meter: Meter = field(default_factory=Meter)
     _pool: Pool | None = field(default=None, init=False, repr=False)
 
+    def __post_init__(self) -> None:
+        self._claims = Claims(self.ledger)
+
     def evaluate(self, masks: Iterable[Mask]) -> dict[Mask, Evaluation]:
         """Evaluates masks on the whole calibration.
 
@@ -98,27 +106,33 @@ class Evaluator:
         """
         wanted = tuple(masks)
         known = self.ledger.known(self.calibration.fingerprint, wanted)
-        answered = {mask for mask, shards in known.items() if len(shards) == self.calibration.n_shards}
-        units = self._missing(wanted, known)
-        if units:
-            self._run(units)
+        answered = {mask for mask in wanted if len(known.get(mask, ())) == self.calibration.n_shards}
+        while missing := self._missing(wanted, known):
+            claimed = self._claims.take(self.calibration.fingerprint, missing)
+            if claimed:
+                self._run(_units(claimed))
+                self._claims.release()
+            else:
+                self.on_progress(Progress(masks_elsewhere=len({mask for mask, _ in missing})))
+                time.sleep(_POLL_S)
             known = self.ledger.known(self.calibration.fingerprint, wanted)
         return {mask: self._total(known[mask], mask in answered) for mask in wanted}
 
     def close(self) -> None:
-        """Frees the pool. Closing twice is harmless."""
+        """Frees the pool and what was claimed. Closing twice is harmless."""
+        self._claims.close()
         if self._pool is not None:
             self._pool.close()
             self._pool = None
 
-    def _missing(self, wanted: Sequence[Mask], known: Mapping[Mask, Mapping[int, object]]) -> list[Unit]:
+    def _missing(self, wanted: Sequence[Mask], known: Mapping[Mask, Mapping[int, object]]) -> list[tuple[Mask, int]]:
         """What the ledger lacks, shard by shard, in mask order so that neighbours share prefixes."""
-        units = []
-        for shard in range(self.calibration.n_shards):
-            missing = sorted(mask for mask in wanted if shard not in known.get(mask, ()))
-            for start in range(0, len(missing), MAX_MASKS_PER_UNIT):
-                units.append(Unit(shard, tuple(missing[start : start + MAX_MASKS_PER_UNIT])))
-        return units
+        return [
+            (mask, shard)
+            for shard in range(self.calibration.n_shards)
+            for mask in sorted(wanted)
+            if shard not in known.get(mask, ())
+        ]
 
     def _run(self, units: Sequence[Unit]) -> None:
         """Computes the units; each is in the ledger before the next is looked at."""
@@ -166,3 +180,15 @@ class Evaluator:
         if not math.isfinite(total):
             return Evaluation(None, f"the loss is {total}", answered)
         return Evaluation(total / self.calibration.n_tokens, None, answered)
+
+
+def _units(claimed: Iterable[tuple[Mask, int]]) -> list[Unit]:
+    """Claimed evaluations as units, shard by shard in the order given."""
+    masks_of_shard: dict[int, list[Mask]] = {}
+    for mask, shard in claimed:
+        masks_of_shard.setdefault(shard, []).append(mask)
+    return [
+        Unit(shard, tuple(masks[start : start + MAX_MASKS_PER_UNIT]))
+        for shard, masks in masks_of_shard.items()
+        for start in range(0, len(masks), MAX_MASKS_PER_UNIT)
+    ]

@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -33,7 +34,7 @@ CREATE TABLE IF NOT EXISTS runs (
     config        TEXT NOT NULL,   -- JSON, resolved
     state         TEXT NOT NULL,   -- running | finished | failed | interrupted
     result        TEXT,            -- JSON
-    updated       TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP
+    updated       TEXT NOT NULL    -- UTC, ISO 8601
 ) WITHOUT ROWID;
 """
 
@@ -42,18 +43,17 @@ class Ledger:
     """Every evaluation ever made, by calibration, mask and shard.
 
     Args:
-        path: The SQLite file; made with its folder if it does not exist. ``:memory:`` keeps nothing.
+        path: The SQLite file; made with its folder if it does not exist.
 
     Raises:
         UserError: The file cannot be opened, is no ledger, or was written by another version.
     """
 
-    def __init__(self, path: Path | str) -> None:
-        self.path = Path(path)
+    def __init__(self, path: Path) -> None:
+        self.path = path
         try:
-            if str(path) != ":memory:":
-                self.path.parent.mkdir(parents=True, exist_ok=True)
-            self.connection = sqlite3.connect(str(path), timeout=60, isolation_level=None)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self.connection = sqlite3.connect(path, timeout=60, isolation_level=None)
             version = self.connection.execute("PRAGMA user_version").fetchone()[0]
             if version not in (0, SCHEMA_VERSION):
                 raise UserError(
@@ -92,12 +92,18 @@ class Ledger:
 
     def record(self, calibration: str, shard: int, losses: Mapping[Mask, npt.NDArray[np.float64]]) -> None:
         """Makes a unit's losses durable, all or none. What another process wrote first stays."""
-        with self.connection:
-            self.connection.execute("BEGIN IMMEDIATE")
-            self.connection.executemany(
+        with self.transaction() as connection:
+            connection.executemany(
                 "INSERT OR IGNORE INTO evaluations VALUES (?, ?, ?, ?)",
                 [(calibration, str(mask), shard, values.astype("<f8").tobytes()) for mask, values in losses.items()],
             )
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """All that happens inside becomes durable together, or not at all; other processes wait."""
+        with self.connection:
+            self.connection.execute("BEGIN IMMEDIATE")
+            yield self.connection
 
     def close(self) -> None:
         """Closes the file. Closing twice is harmless."""

@@ -33,6 +33,10 @@ class ReplicaActor:
         """See `Replica.evaluate`."""
         return self._replica.evaluate(unit)
 
+    def pid(self) -> int:
+        """The process it lives in."""
+        return os.getpid()
+
 
 class RayPool:
     """A fixed number of replica actors.

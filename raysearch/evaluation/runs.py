@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Literal
 
 from raysearch.errors import UserError, did_you_mean
@@ -25,7 +26,7 @@ class RunRecord:
         config: Its resolved configuration.
         state: ``running`` also after a kill: a dead process cannot write its own end.
         result: What it found, as `SearchResult.as_json` with its trials; None before the end.
-        updated: When the record last changed, UTC.
+        updated: When the record last changed, ISO 8601, UTC.
     """
 
     run_id: str
@@ -39,9 +40,10 @@ def write_run(
     ledger: Ledger, run_id: str, config: Mapping[str, Any], state: State, result: Mapping[str, Any] | None = None
 ) -> None:
     """Records where a search stands; an earlier record of the same run is replaced."""
+    now = datetime.now(UTC).isoformat(sep=" ", timespec="microseconds")
     ledger.connection.execute(
-        "INSERT OR REPLACE INTO runs (run_id, config, state, result) VALUES (?, ?, ?, ?)",
-        (run_id, json.dumps(config), state, None if result is None else json.dumps(result)),
+        "INSERT OR REPLACE INTO runs VALUES (?, ?, ?, ?, ?)",
+        (run_id, json.dumps(config), state, None if result is None else json.dumps(result), now),
     )
 
 

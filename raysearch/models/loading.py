@@ -10,7 +10,7 @@ import contextlib
 import hashlib
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 _DTYPES = ("auto", "float32", "bfloat16", "float16")
-_ATTENTIONS = ("sdpa", "eager", "flash_attention_2")
+_ATTENTIONS = ("auto", "sdpa", "eager", "flash_attention_2")
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class ModelSpec:
         dtype: auto, float32, bfloat16 or float16; auto is the checkpoint's own, and for GGUF (whose weights are
             dequantised) bfloat16 on CUDA and float32 on the CPU.
         device: auto, cpu, cuda or cuda:<index>; auto is CUDA when there is one.
-        attention: sdpa, eager or flash_attention_2.
+        attention: auto, sdpa, eager or flash_attention_2; auto is sdpa where the architecture has it, else eager.
         revision: A branch, tag or commit of a hub id; None for its main branch.
         trust_remote_code: Whether code that comes with the checkpoint may run.
     """
@@ -45,7 +45,7 @@ class ModelSpec:
     path: str
     dtype: str = "auto"
     device: str = "auto"
-    attention: str = "sdpa"
+    attention: str = "auto"
     revision: str | None = None
     trust_remote_code: bool = False
 
@@ -112,8 +112,8 @@ def resolve_dtype(spec: ModelSpec, config: PreTrainedConfig) -> torch.dtype:
         return named
     if _source(spec).gguf is not None:
         return torch.bfloat16 if resolve_device(spec).startswith("cuda") else torch.float32
-    own: torch.dtype | None = config.dtype or config.get_text_config().dtype
-    return own or torch.float32
+    own = config.dtype or config.get_text_config().dtype or torch.float32
+    return own if isinstance(own, torch.dtype) else resolve_dtype(replace(spec, dtype=own), config)
 
 
 def load_config(spec: ModelSpec) -> PreTrainedConfig:
@@ -172,7 +172,7 @@ def load_model(spec: ModelSpec, device: str | None = None) -> PreTrainedModel:
             source.location,
             config=config,
             dtype=resolve_dtype(spec, config),
-            attn_implementation=spec.attention,
+            attn_implementation=_attention(spec),
             use_safetensors=None if source.gguf else True,  # a pickle can run code
             output_loading_info=True,
             **_where(spec, source),
@@ -184,9 +184,13 @@ def load_model(spec: ModelSpec, device: str | None = None) -> PreTrainedModel:
                 f"model={spec.name} lacks {len(missing)} of its weights ({missing[0]} …), which would be random; "
                 "use a complete checkpoint saved by a causal LM"
             )
-        model.to(torch.device(device))
+        torch.nn.Module.to(model, device)
     if source.gguf is not None:
         _drop_quantization(model.config)
+        # Without these save_pretrained takes the plain weights for plain weights.
+        model.hf_quantizer = None
+        vars(model).pop("quantization_method", None)
+        vars(model).pop("is_quantized", None)
     model.eval().requires_grad_(False)
     return model
 
@@ -201,12 +205,12 @@ def describe(spec: ModelSpec) -> ModelInfo:
     import torch
     from transformers import AutoModelForCausalLM
 
-    from raysearch.models.stack import layer_lists
+    from raysearch.models.layers import layer_lists
 
     config = load_config(spec)
     with _explained(spec), quiet(), torch.device("meta"):
         model = AutoModelForCausalLM.from_config(
-            config, attn_implementation=spec.attention, trust_remote_code=spec.trust_remote_code
+            config, attn_implementation=_attention(spec), trust_remote_code=spec.trust_remote_code
         )
     # A vision tower may have as many blocks; the text stack is the one with the most parameters.
     layers = max(layer_lists(model), key=_count)
@@ -218,7 +222,7 @@ def describe(spec: ModelSpec) -> ModelInfo:
         head_parameters=0 if head is None else _count(head),
         vocab_size=text.vocab_size,
         hidden_size=text.hidden_size,
-        max_positions=getattr(text, "max_position_embeddings", None),
+        max_positions=getattr(text, "max_position_embeddings", getattr(text, "max_seq_len", None)),
     )
 
 
@@ -286,7 +290,7 @@ def _explained(spec: ModelSpec, part: str = "model") -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].split(". ")[0].rstrip(".")
         known = f"{part}={spec.name} ({spec.path})"
         if "trust_remote_code" in str(error):
             message = f"{known} brings its own code; read it, then set trust_remote_code=true"
@@ -324,6 +328,11 @@ def _check_name(argument: str, value: str, known: tuple[str, ...]) -> None:
     """Refuses an unknown name."""
     if value not in known:
         raise UserError(f"{argument}={value} is unknown; {did_you_mean(value, known)}")
+
+
+def _attention(spec: ModelSpec) -> str | None:
+    """The attention as transformers is told it: nothing where it may choose."""
+    return None if spec.attention == "auto" else spec.attention
 
 
 def _drop_quantization(config: PreTrainedConfig) -> None:

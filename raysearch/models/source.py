@@ -76,8 +76,7 @@ def hub_answers(name: str, source: Source, revision: str | None) -> bool:
     Raises:
         UserError: It cannot, and the model is not in the local cache either.
     """
-    from huggingface_hub import constants, try_to_load_from_cache
-    from huggingface_hub.utils._http import get_session
+    from huggingface_hub import constants, get_session, try_to_load_from_cache
 
     cause: Exception | None = None
     if not constants.HF_HUB_OFFLINE:

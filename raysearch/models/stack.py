@@ -18,8 +18,7 @@ A stand-in is a function put in place of one layer's `forward`, so whatever the 
 from __future__ import annotations
 
 import contextlib
-import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,17 +31,10 @@ from transformers.cache_utils import CacheLayerMixin
 from raysearch.calibration.batch import Batch
 from raysearch.errors import UnsupportedModelError, UserError
 from raysearch.mask import Mask
+from raysearch.models.layers import LayerCall, find_stack, plain_logits
 
 _VERIFY_SHAPE = (2, 8)  # samples x tokens
 _VERIFY_TOKENS = 1000  # drawn from the low ids: special ones (images …) sit at the top
-
-
-@dataclass(frozen=True)
-class LayerCall:
-    """What the model passes to one layer beside the hidden state."""
-
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -58,56 +50,6 @@ class Captured:
     calls: tuple[LayerCall, ...]
 
 
-@dataclass(frozen=True)
-class _Convention:
-    """How one layer takes and returns the hidden state.
-
-    Args:
-        keyword: The argument it comes in by; None for the first positional one.
-        container: tuple or list when the layer returns one, hidden state first; None when it returns the tensor.
-        length: How many values the container holds.
-    """
-
-    keyword: str | None
-    container: type | None
-    length: int
-
-    @classmethod
-    def of(cls, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any) -> _Convention:
-        keyword = None if args else "hidden_states"
-        if isinstance(output, (tuple, list)):
-            return cls(keyword, list if isinstance(output, list) else tuple, len(output))
-        return cls(keyword, None, 1)
-
-    def split(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Tensor, LayerCall]:
-        """The hidden state, and the rest of a call."""
-        if self.keyword is None:
-            return args[0], LayerCall(args[1:], kwargs)
-        return kwargs[self.keyword], LayerCall(args, {name: v for name, v in kwargs.items() if name != self.keyword})
-
-    def wrap(self, hidden: Tensor) -> Any:
-        """The hidden state as the layer would return it."""
-        return hidden if self.container is None else self.container([hidden] + [None] * (self.length - 1))
-
-
-def layer_lists(model: PreTrainedModel) -> list[nn.ModuleList]:
-    """The lists of as many blocks as the text config has layers: the stack is one of them.
-
-    Raises:
-        UnsupportedModelError: The model is an encoder-decoder, or has no such list.
-    """
-    config = model.config
-    if getattr(config, "is_encoder_decoder", False):
-        raise UnsupportedModelError(f"{config.model_type} is an encoder-decoder; use a decoder-only language model")
-    n_layers = getattr(config.get_text_config(), "num_hidden_layers", None)
-    lists = [part for part in model.modules() if isinstance(part, nn.ModuleList) and len(part) == n_layers]
-    if not lists:
-        raise UnsupportedModelError(
-            f"{config.model_type} has no list of num_hidden_layers={n_layers} layers; use a decoder with one stack"
-        )
-    return lists
-
-
 class LayerStack:
     """Drives the layers of one model. Not thread-safe: while a method runs, the model's layers are stood in for.
 
@@ -120,7 +62,7 @@ class LayerStack:
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.model = model
-        self._layers, self._conventions = _probe(model, layer_lists(model))
+        self._layers, self._conventions = find_stack(model)
 
     @property
     def n_layers(self) -> int:
@@ -132,6 +74,11 @@ class LayerStack:
         """Logits of a position."""
         size: int = self.model.config.get_text_config().vocab_size
         return size
+
+    @property
+    def layers(self) -> tuple[nn.Module, ...]:
+        """The layers in order."""
+        return self._layers
 
     @torch.inference_mode()
     def capture(self, batch: Batch) -> Captured:
@@ -157,7 +104,7 @@ class LayerStack:
 
         mask = None if batch.attention_mask is None else torch.tensor(batch.attention_mask, dtype=torch.int64)
         with self._standing_in({layer: recorder(layer) for layer in range(self.n_layers)}):
-            _forward(self.model, torch.tensor(batch.input_ids), mask, read=False)
+            plain_logits(self.model, torch.tensor(batch.input_ids), mask, read=False)
         return Captured(embedded[0], tuple(calls))
 
     @torch.inference_mode()
@@ -196,7 +143,7 @@ class LayerStack:
         stand_ins = {layer: self._pass_through(layer) for layer in range(last)}
         stand_ins[last] = lambda *args, **kwargs: self._conventions[last].wrap(hidden[:, None])
         with self._standing_in(stand_ins):
-            output = _forward(self.model, torch.zeros(len(hidden), 1, dtype=torch.int64))
+            output = plain_logits(self.model, torch.zeros(len(hidden), 1, dtype=torch.int64))
         return output[:, 0]
 
     @contextlib.contextmanager
@@ -263,7 +210,7 @@ class LayerStack:
                 )
             walked = self.logits(hidden.flatten(0, 1))
             with self.bypassed(mask):
-                own = _forward(self.model, torch.tensor(tokens)).flatten(0, 1)
+                own = plain_logits(self.model, torch.tensor(tokens)).flatten(0, 1)
             if not own.isfinite().all():
                 raise UnsupportedModelError(
                     f"{kind} gives non-finite logits in {own.dtype}; use dtype=bfloat16 or float32"
@@ -294,15 +241,14 @@ class LayerStack:
         # A layer may have a forward of its own already (accelerate's hooks, or an enclosing `bypassed`).
         before = {layer: vars(self._layers[layer]).get("forward") for layer in stand_ins}
         try:
-            for layer, forward in stand_ins.items():
-                vars(self._layers[layer])["forward"] = forward
+            for layer, stand_in in stand_ins.items():
+                vars(self._layers[layer])["forward"] = stand_in
             yield
         finally:
-            for layer, forward in before.items():
-                if forward is None:
-                    vars(self._layers[layer]).pop("forward", None)
-                else:
-                    vars(self._layers[layer])["forward"] = forward
+            for layer, own in before.items():
+                vars(self._layers[layer]).pop("forward", None)
+                if own is not None:
+                    vars(self._layers[layer])["forward"] = own
 
 
 def tolerance(dtype: torch.dtype) -> float:
@@ -314,53 +260,6 @@ def relative_gap(one: Tensor, other: Tensor) -> float:
     """The largest difference of two tensors, relative to the largest magnitude in `other`."""
     one, other = one.float(), other.float()
     return float((one - other).abs().max() / other.abs().max().clamp_min(torch.finfo(torch.float32).tiny))
-
-
-@torch.inference_mode()
-def _probe(
-    model: PreTrainedModel, lists: Sequence[nn.ModuleList]
-) -> tuple[tuple[nn.Module, ...], tuple[_Convention, ...]]:
-    """Runs two tokens through the model and watches which list is the stack, and how its layers are called.
-
-    Returns:
-        The layers in order, and each one's convention.
-    """
-    kind = model.config.model_type
-    called: dict[int, list[tuple[nn.Module, _Convention]]] = {index: [] for index in range(len(lists))}
-
-    def watch(index: int) -> Callable[..., None]:
-        def hook(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-            called[index].append((layer, _Convention.of(args, kwargs, output)))
-
-        return hook
-
-    with contextlib.ExitStack() as hooks:
-        for index, blocks in enumerate(lists):
-            for block in dict.fromkeys(blocks):
-                hooks.callback(block.register_forward_hook(watch(index), with_kwargs=True).remove)
-        _forward(model, torch.zeros(1, 2, dtype=torch.int64))
-    stacks = [index for index, blocks in enumerate(lists) if [layer for layer, _ in called[index]] == list(blocks)]
-    stacks = [index for index in stacks if len(set(lists[index])) == len(lists[index])]
-    if len(stacks) != 1:
-        found = "more than one stack of layers" if stacks else "no stack whose layers each run once and in order"
-        raise UnsupportedModelError(f"{kind} has {found}; use a plain decoder")
-    layers, conventions = zip(*called[stacks[0]], strict=True)
-    return layers, conventions
-
-
-def _forward(
-    model: PreTrainedModel, input_ids: Tensor, attention_mask: Tensor | None = None, read: bool = True
-) -> Tensor:
-    """The model's own forward without a cache; the logits, [B, T, vocabulary], or fewer if nobody reads them."""
-    options: dict[str, Any] = {"use_cache": False}
-    if not read and "logits_to_keep" in inspect.signature(model.forward).parameters:
-        options["logits_to_keep"] = 1  # spares the head all but the last position
-    if getattr(model.config, "output_router_logits", False):
-        options["output_router_logits"] = False  # a loss over the layers' routers, which stand-ins do not run
-    if attention_mask is not None:
-        options["attention_mask"] = attention_mask.to(model.device)
-    logits: Tensor = model(input_ids=input_ids.to(model.device), **options).logits
-    return logits
 
 
 def _container_sizes(captured: Captured) -> list[int]:

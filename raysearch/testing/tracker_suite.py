@@ -161,18 +161,21 @@ class TrackerSuite(ABC):
         pytest.skip("this tracker has no backend that could be missing")
 
     def test_a_search_is_told_and_closed(self, tmp_path: Path) -> None:
+        """Start, rounds, result and close; closing again is harmless."""
         warnings: list[str] = []
         tracker = self.make_tracker(tmp_path, warnings.append)
         greedy_search().tell(tracker)
         name = tracker.close()
-        assert warnings == []
+        assert warnings == [], warnings
         assert tracker.close() == name, "closing twice is harmless"
 
     def test_a_tracker_that_was_told_nothing_closes(self, tmp_path: Path) -> None:
+        """A search may end before it starts."""
         assert self.make_tracker(tmp_path, pytest.fail).close() is None
 
     @pytest.mark.parametrize("failure", [None, "out of memory on every replica"], ids=["interrupted", "failed"])
     def test_a_search_without_a_result_is_told_again(self, tmp_path: Path, failure: str | None) -> None:
+        """After a failure or an interruption the search is told from its beginning."""
         warnings: list[str] = []
         search = greedy_search()
         first = self.make_tracker(tmp_path, warnings.append)
@@ -182,9 +185,10 @@ class TrackerSuite(ABC):
         second = self.make_tracker(tmp_path, warnings.append)
         search.tell(second)
         assert second.close() == name, "a resumed search goes on in the run it had"
-        assert warnings == []
+        assert warnings == [], warnings
 
     def test_odd_values_are_recorded(self, tmp_path: Path) -> None:
+        """Infinite losses, long texts, failed trials and rounds without a loss are data."""
         warnings: list[str] = []
         search = greedy_search()
         tracker = self.make_tracker(tmp_path, warnings.append)
@@ -197,9 +201,10 @@ class TrackerSuite(ABC):
         tracker.round_done(RoundSummary(1, 3, 2, None, None, 0.0, 0.0, 0.0, 0.0))
         tracker.finish(replace(search.result, removal_order=None, loss=float("inf"), trials=()))
         tracker.close()
-        assert warnings == []
+        assert warnings == [], warnings
 
     def test_telling_does_not_hold_up_the_search(self, tmp_path: Path) -> None:
+        """Telling is quick whatever writing costs."""
         tracker = self.make_tracker(tmp_path, pytest.fail)
         search = greedy_search(n_layers=40, n_remove=2)
         begun = time.perf_counter()
@@ -209,6 +214,7 @@ class TrackerSuite(ABC):
         assert took < 0.005 * len(search.trials), "recording belongs on another thread"
 
     def test_an_unreachable_backend_is_said_once(self, tmp_path: Path) -> None:
+        """The search goes on; one sentence says that it was not recorded."""
         warnings: list[str] = []
         tracker = self.make_unreachable(tmp_path, warnings.append)
         greedy_search().tell(tracker)

@@ -29,8 +29,8 @@ _MAX_SIZES_NAMED = 8
 def mask_map(trials: Sequence[Trial], n_layers: int, n_remove: int) -> Figure:
     """Which layers the best masks of each round removed, round below round, and the final mask at the foot.
 
-    A round is read by its largest masks, since those are what it sets out to find. Its best mask is drawn in full colour;
-    a paler cell is a layer that the best one keeps and others of the `TOP` best remove, the darker the more of them.
+    A round is read by its largest masks, since those are what it sets out to find. Its best mask is in full colour; a
+    paler cell is a layer that the best one keeps and others of the `TOP` best remove, the darker the more of them.
 
     Args:
         trials: Every trial of the search.

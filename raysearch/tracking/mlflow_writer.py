@@ -50,8 +50,9 @@ class MlflowWriter:
     """
 
     def __init__(self, store: Store, experiment: str, header: SearchHeader, now: int) -> None:
-        self._client = MlflowClient(store.uri)
-        self._experiment = self._experiment_id(store, experiment)
+        with store.alone():
+            self._client = MlflowClient(store.uri)
+            self._experiment = self._experiment_id(store, experiment)
         self._header = header
         self._trials: list[Trial] = []
         self._round_opened = now

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,3 +41,14 @@ class Store:
     def artifacts(self) -> Path:
         """The folder of artifacts; absolute, since MLflow would take a relative one from wherever it runs."""
         return self.folder / "artifacts"
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Keeps other searches out of the embedded store meanwhile: MLflow breaks if two make its tables at once."""
+        if not self.is_embedded:
+            yield
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with open(self.folder / "mlflow.lock", "w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield

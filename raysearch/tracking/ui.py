@@ -41,15 +41,15 @@ def serve_ui(folder: Path, uri: str | None, host: str = "127.0.0.1", port: int =
     if store.is_embedded and not (store.folder / "mlflow.db").is_file():
         raise UserError(f"{store.folder} holds no recorded search yet; make one with `raysearch search`")
     _require_free(host, port)
-    # In a session of its own, so that it ends as a whole when told to, not in parts on the terminal's Ctrl-C.
-    server = subprocess.Popen(_command(store, host, port), env=os.environ | _ENVIRONMENT, start_new_session=True)
-    try:
-        with _terminate_as_interrupt():
+    with _terminate_as_interrupt():
+        # In a session of its own, so that it ends as a whole when told to, not in parts on the terminal's Ctrl-C.
+        server = subprocess.Popen(_command(store, host, port), env=os.environ | _ENVIRONMENT, start_new_session=True)
+        try:
             code = server.wait()
-    except KeyboardInterrupt:
-        return
-    finally:
-        _stop(server)
+        except KeyboardInterrupt:
+            return
+        finally:
+            _stop(server)
     raise UserError(f"the MLflow server on port {port} stopped with code {code}; its own words are above")
 
 
@@ -62,17 +62,19 @@ def _command(store: Store, host: str, port: int) -> list[str]:
 
 
 def _require_free(host: str, port: int) -> None:
+    if not 1 <= port <= 65535:
+        raise UserError(f"port={port} is no port; use 1024..65535")
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    except (OSError, OverflowError) as error:
-        raise UserError(f"host={host} port={port} is no address to listen on ({error}); use 127.0.0.1 5000") from None
+    except OSError as error:
+        raise UserError(f"host={host} is no address of this machine ({error.strerror}); use 127.0.0.1") from None
     with socket.socket(family, kind, protocol) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # one left a moment ago is free
         try:
             probe.bind(address)
-        except (OSError, OverflowError) as error:
+        except OSError as error:
             raise UserError(
-                f"port={port} cannot be had on {host} ({error}); choose another: `raysearch ui --port {port + 1}`"
+                f"port={port} of {host} cannot be had ({error.strerror}); choose another, as in `--port 5050`"
             ) from None
 
 

@@ -113,6 +113,7 @@ FAMILIES = _builders(
         "cohere2": {**_WIDTHS, **_HEAD, **_SLIDING},
         "smollm3": {**_WIDTHS, "no_rope_layers": [1, 1, 1, 0]},
         "deepseek_v3": {**_WIDTHS, "num_key_value_heads": 4, **_ROUTED, **_MLA, "first_k_dense_replace": 2},
+        "glm4_moe": {**_WIDTHS, **_HEAD, **_ROUTED, "first_k_dense_replace": 2},
         "glm4": {**_WIDTHS, **_HEAD},
         "gpt_oss": {**_WIDTHS, **_HEAD, **_EXPERTS, **_SLIDING},
         "stablelm": {**_WIDTHS},
@@ -150,7 +151,14 @@ HYBRIDS = _builders(
 UNEXPORTABLE = _builders(
     {
         "jamba": {**_WIDTHS, **_EXPERTS, **_MAMBA, "attn_layer_period": 2, "attn_layer_offset": 1},
-        "gemma4_text": {**_WIDTHS, **_HEAD, **_PER_LAYER, "num_kv_shared_layers": 0, "global_head_dim": 8},
+        "gemma4_per_layer": {
+            "model_type": "gemma4_text",
+            **_WIDTHS,
+            **_HEAD,
+            **_PER_LAYER,
+            "num_kv_shared_layers": 0,
+            "global_head_dim": 8,
+        },
     }
 )
 

@@ -1,8 +1,10 @@
 import io
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from matplotlib.figure import Figure
+
 from raysearch.mask import Mask
 from raysearch.testing.tracker_suite import greedy_search, simulate_losses, tell_rounds
 from raysearch.tracking import figures
@@ -26,8 +28,8 @@ def test_mask_map_shows_rounds_and_the_final_mask():
     figure = figures.mask_map(search.trials, 30, 5)
     assert draw(figure).startswith(b"\x89PNG")
     above, foot = figure.axes
-    assert above.images[0].get_array().shape[:2] == (5, 30)
-    final = foot.images[0].get_array()[0]
+    assert np.asarray(above.images[0].get_array()).shape[:2] == (5, 30)
+    final = np.asarray(foot.images[0].get_array())[0]
     removed = [layer for layer in range(30) if tuple(final[layer]) != tuple(final[0])]
     assert tuple(removed) == search.result.removed
     assert {"final", "round", f"{search.result.loss:.3f}"} <= texts(figure)

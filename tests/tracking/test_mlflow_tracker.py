@@ -1,30 +1,22 @@
-import os
 import socket
 import subprocess
-import sys
-import textwrap
 import time
-import urllib.request
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from mlflow import MlflowClient
 from mlflow.entities import Run
+
 from raysearch.mask import Mask
 from raysearch.testing.tracker_suite import TrackerSuite, greedy_search
 from raysearch.tracking.base import NullTracker, RoundSummary, Trial
 from raysearch.tracking.mlflow_tracker import MlflowTracker
 from raysearch.tracking.store import Store
+from tests.tracking.conftest import Served, closed_port, start_python
 
-ROOT = Path(__file__).parents[2]
-
-
-def closed_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+# MLflow's own calls of SQLAlchemy.
+pytestmark = pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")
 
 
 class TestNullTracker(TrackerSuite):
@@ -33,6 +25,10 @@ class TestNullTracker(TrackerSuite):
 
 
 class TestMlflowTracker(TrackerSuite):
+    @pytest.fixture(autouse=True)
+    def _quick_retries(self, monkeypatch):
+        monkeypatch.setenv("MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR", "0")  # 13 s become 3
+
     def make_tracker(self, folder, warn):
         return MlflowTracker(None, "suite", folder, warn)
 
@@ -43,9 +39,9 @@ class TestMlflowTracker(TrackerSuite):
 class Recorded:
     """What MLflow holds of the one search in a store."""
 
-    def __init__(self, folder: Path, uri: str | None = None) -> None:
+    def __init__(self, folder: Path, uri: str | None = None, name: str = "tests") -> None:
         self.client = MlflowClient(Store.locate(uri, folder).uri)
-        experiment = self.client.get_experiment_by_name("tests")
+        experiment = self.client.get_experiment_by_name(name)
         assert experiment is not None
         runs = self.client.search_runs([experiment.experiment_id], max_results=1000)
         [self.parent] = [run for run in runs if run.data.tags["raysearch.kind"] == "search"]
@@ -61,17 +57,16 @@ class Recorded:
         return {file.path for file in self.client.list_artifacts(self.parent.info.run_id)}
 
 
-def open_tracker(folder: Path, warnings: list[str] | None = None, uri: str | None = None) -> MlflowTracker:
-    return MlflowTracker(uri, "tests", folder, pytest.fail if warnings is None else warnings.append)
+def open_tracker(folder: Path, uri: str | None = None, experiment: str = "tests") -> MlflowTracker:
+    return MlflowTracker(uri, experiment, folder, pytest.fail)
 
 
-def test_a_search_is_written_in_full(tmp_path, capfd):
+def test_a_search_is_written_in_full(tmp_path):
     folder = tmp_path / "a folder"
     search = greedy_search()
     tracker = open_tracker(folder)
     search.tell(tracker)
     run_id = tracker.close()
-    assert capfd.readouterr() == ("", ""), "recording prints nothing"
 
     recorded = Recorded(folder)
     parent = recorded.parent
@@ -179,28 +174,27 @@ def check_complete(folder: Path) -> None:
 
 def test_kill_9_loses_nothing_that_a_resume_does_not_fill_in(tmp_path):
     # The process ends between a child's creation and its metrics, where it hurts most.
-    script = f"""
-        import os, sys
-        from pathlib import Path
-        from raysearch.testing.tracker_suite import greedy_search
-        from raysearch.tracking.mlflow_tracker import MlflowTracker
-        import mlflow
-        log_batch = mlflow.MlflowClient.log_batch
-        calls = 0
-        def dies(self, *args, **kwargs):
-            global calls
-            calls += 1
-            if calls == 12:
-                os._exit(9)
-            return log_batch(self, *args, **kwargs)
-        mlflow.MlflowClient.log_batch = dies
-        tracker = MlflowTracker(None, "tests", Path({str(tmp_path)!r}), print)
-        greedy_search().tell(tracker)
-        tracker.close()
-    """
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    killed = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], env=environment, timeout=60)
-    assert killed.returncode == 9
+    script = """
+import os
+from pathlib import Path
+from mlflow import MlflowClient
+from raysearch.testing.tracker_suite import greedy_search
+from raysearch.tracking.mlflow_tracker import MlflowTracker
+
+log_batch, calls = MlflowClient.log_batch, []
+
+def dies(self, *args, **kwargs):
+    calls.append(args)
+    if len(calls) == 12:
+        os._exit(9)
+    return log_batch(self, *args, **kwargs)
+
+MlflowClient.log_batch = dies
+tracker = MlflowTracker(None, "tests", Path.cwd(), print)
+greedy_search().tell(tracker)
+tracker.close()
+"""
+    assert start_python(script, tmp_path, subprocess.DEVNULL).wait(60) == 9
     left = Recorded(tmp_path)
     assert left.parent.info.status == "RUNNING"
     assert 0 < len(left.children) < len(greedy_search().trials)
@@ -211,31 +205,20 @@ def test_kill_9_loses_nothing_that_a_resume_does_not_fill_in(tmp_path):
     check_complete(tmp_path)
 
 
-def test_searches_of_a_study_may_start_together_on_an_empty_folder(tmp_path):
-    script = f"""
-        from pathlib import Path
-        from raysearch.testing.tracker_suite import greedy_search
-        from raysearch.tracking.mlflow_tracker import MlflowTracker
-        import sys, mlflow
-        tracker = MlflowTracker(None, "tests", Path({str(tmp_path)!r}), print)
-        input()
-        greedy_search(4, 1, run_id=sys.argv[1]).tell(tracker)
-        tracker.close()
-    """
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", textwrap.dedent(script), name],
-            env=environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for name in "abc"
-    ]
-    time.sleep(4)  # all have imported MLflow, so that they meet where the tables are made
-    said = [process.communicate("\n", timeout=60)[0] for process in processes]
-    assert said == ["", "", ""]
+def test_searches_of_a_study_start_together_on_an_empty_folder_in_silence(tmp_path):
+    script = """
+import sys
+from pathlib import Path
+from raysearch.testing.tracker_suite import greedy_search
+from raysearch.tracking.mlflow_tracker import MlflowTracker
+
+tracker = MlflowTracker(None, "tests", Path.cwd(), print)
+greedy_search(4, 1, run_id=sys.argv[1]).tell(tracker)
+tracker.close()
+"""
+    with start_python(script, tmp_path, subprocess.PIPE, "a") as one:
+        with start_python(script, tmp_path, subprocess.PIPE, "b") as other:
+            assert [process.communicate(timeout=60)[0] for process in (one, other)] == ["", ""]
 
 
 def test_an_mlflow_that_never_answers_is_given_up(tmp_path):
@@ -256,57 +239,22 @@ def test_an_mlflow_that_never_answers_is_given_up(tmp_path):
 def test_a_folder_that_cannot_be_written_is_said_once(tmp_path):
     (tmp_path / "taken").write_text("a file where the folder should be")
     warnings: list[str] = []
-    tracker = open_tracker(tmp_path / "taken", warnings)
+    tracker = MlflowTracker(None, "tests", tmp_path / "taken", warnings.append)
     greedy_search().tell(tracker)
     assert tracker.close() is None
     assert len(warnings) == 1
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory) -> Iterator[str]:
-    folder = tmp_path_factory.mktemp("server")
-    port = closed_port()
-    command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
-    command += [
-        "--backend-store-uri",
-        f"sqlite:///{folder}/mlflow.db",
-        "--artifacts-destination",
-        str(folder / "files"),
-    ]
-    environment = os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
-    process = subprocess.Popen(
-        command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
-    )
-    uri = f"http://127.0.0.1:{port}"
-    try:
-        wait_until_healthy(uri)
-        yield uri
-    finally:
-        os.killpg(process.pid, 9)
-        process.wait()
-
-
-def wait_until_healthy(uri: str, seconds: float = 40) -> None:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        try:
-            with urllib.request.urlopen(f"{uri}/health", timeout=2):
-                return
-        except OSError:
-            time.sleep(0.2)
-    pytest.fail(f"no MLflow server answers at {uri}")
-
-
-def test_a_server_holds_the_runs_and_their_files(tmp_path, server, capfd):
+def test_a_server_holds_the_runs_and_their_files(tmp_path, served: Served, capfd):
     search = greedy_search()
-    half = open_tracker(tmp_path, uri=server)
+    half = open_tracker(tmp_path, uri=served.url, experiment="remote")
     search.tell(half, rounds=1)
     half.close()
-    tracker = open_tracker(tmp_path, uri=server)
+    tracker = open_tracker(tmp_path, uri=served.url, experiment="remote")
     search.tell(tracker)
     run_id = tracker.close()
     assert capfd.readouterr() == ("", "")
-    recorded = Recorded(tmp_path, server)
+    recorded = Recorded(tmp_path, served.url, "remote")
     assert recorded.parent.info.run_id == run_id
     assert sorted(recorded.children) == [trial.index for trial in search.trials]
     assert recorded.artifacts() == {"config.yaml", "trials.csv", "mask_map.png", "best_so_far.png"}

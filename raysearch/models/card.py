@@ -1,0 +1,153 @@
+"""What is said about an exported checkpoint: its model card, and recipes that make the same model with other tools."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+
+from raysearch.mask import Mask
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Why these layers: the search that found the mask, in plain values.
+
+    Args:
+        model: The dense model's name.
+        searcher: The algorithm and its options, e.g. ``beam(width=5)``.
+        objective: What was minimised, e.g. ``perplexity``.
+        calibration: The data it was judged on, described in one line.
+        dense_loss_nats: The dense model's loss on the calibration.
+        loss_nats: The pruned model's loss on the calibration.
+        evaluations: Masks evaluated to find it.
+        layer_forwards: Layer-forwards run to find it, over all shards.
+        search_s: Wall-clock time of the search.
+        run_id: The tracker's run; None when nothing was tracked.
+        version: The raysearch that did it.
+    """
+
+    model: str
+    searcher: str
+    objective: str
+    calibration: str
+    dense_loss_nats: float
+    loss_nats: float
+    evaluations: int
+    layer_forwards: int
+    search_s: float
+    run_id: str | None
+    version: str
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """The pruned model in numbers.
+
+    Args:
+        mask: The removed layers.
+        n_layers_dense: N, the layers of the dense model.
+        parameters_dense: Parameters of the dense model.
+        parameters: Parameters that are left.
+        dtype: The weights' dtype, e.g. ``bfloat16``.
+        source: The dense model as transformers and mergekit are given it; None when that is a GGUF file.
+    """
+
+    mask: Mask
+    n_layers_dense: int
+    parameters_dense: int
+    parameters: int
+    dtype: str
+    source: str | None
+
+
+def kept_runs(mask: Mask, n_layers: int) -> list[tuple[int, int]]:
+    """The runs of consecutive kept layers as half-open ranges: ``{1}`` of 4 gives ``[(0, 1), (2, 4)]``."""
+    walls = [-1, *mask, n_layers]
+    return [(low + 1, high) for low, high in pairwise(walls) if low + 1 < high]
+
+
+def mergekit_yaml(pruned: Pruned) -> str:
+    """The mergekit recipe (a passthrough merge of the kept runs) that makes the same checkpoint."""
+    source = pruned.source or "path/to/the/dense/model"
+    lines = ["# mergekit-yaml mergekit.yaml ./pruned    (layer_range is half-open and 0-based)"]
+    if pruned.source is None:
+        lines.append("# The search read a GGUF file: name the same model in Hugging Face format here.")
+    lines += ["merge_method: passthrough", f"dtype: {pruned.dtype}", "slices:"]
+    for start, stop in kept_runs(pruned.mask, pruned.n_layers_dense):
+        lines += ["  - sources:", f'      - model: "{source}"', f"        layer_range: [{start}, {stop}]"]
+    return "\n".join(lines) + "\n"
+
+
+def llama_cpp_command(mask: Mask) -> str:
+    """The llama.cpp command (0-based) that prunes a GGUF file of the dense model in the same way."""
+    return f"llama-quantize --prune-layers {','.join(map(str, mask))} model.gguf pruned.gguf Q8_0"
+
+
+def model_card(pruned: Pruned, evidence: Evidence, name: str, *, tokenizer: bool) -> str:
+    """The README.md of an exported checkpoint.
+
+    Args:
+        pruned: The pruned model in numbers.
+        evidence: The search that found the mask.
+        name: The checkpoint's folder name.
+        tokenizer: Whether the checkpoint holds a tokenizer.
+    """
+    n_kept, n_dense = pruned.n_layers_dense - len(pruned.mask), pruned.n_layers_dense
+    share = pruned.parameters / pruned.parameters_dense
+    rows = [
+        ("layers", f"{n_dense}", f"{n_kept}"),
+        ("parameters", f"{pruned.parameters_dense:,}", f"{pruned.parameters:,} ({share:.1%})"),
+        (f"loss, nats ({evidence.objective})", f"{evidence.dense_loss_nats:.4f}", f"{evidence.loss_nats:.4f}"),
+    ]
+    if evidence.objective == "perplexity":
+        dense, left = math.exp(evidence.dense_loss_nats), math.exp(evidence.loss_nats)
+        rows.append(("perplexity", f"{dense:.3f}", f"{left:.3f}"))
+    table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    load_tokenizer = f'\ntokenizer = AutoTokenizer.from_pretrained("{name}")' if tokenizer else ""
+    classes = "AutoModelForCausalLM, AutoTokenizer" if tokenizer else "AutoModelForCausalLM"
+    other_tools = "" if not pruned.mask else _OTHER_TOOLS.format(command=llama_cpp_command(pruned.mask))
+    return f"""---
+library_name: transformers
+pipeline_tag: text-generation
+tags:
+- depth-pruning
+- raysearch
+---
+
+# {evidence.model} without {len(pruned.mask)} of its {n_dense} layers
+
+Removed layers: **`{pruned.mask}`** (0-based, as in `model.layers` of the dense model). Nothing else was changed, and
+nothing was trained. The weights are {pruned.dtype}. The terms of use are those of {evidence.model}.
+
+## Evidence
+
+| | dense | pruned |
+|---|---:|---:|
+{table}
+
+- Calibration: {evidence.calibration}
+- Searcher: {evidence.searcher}
+- Cost: {evidence.evaluations:,} evaluations, {evidence.layer_forwards:,} layer-forwards, {evidence.search_s:,.1f} s
+- Tracked as: {evidence.run_id or "not tracked"}
+- Made by: raysearch {evidence.version}
+
+The losses were measured on the calibration that the mask was chosen on; judge the model on your own held-out data.
+`raysearch.json` holds the same in a form for machines.
+
+## Use
+
+```python
+from transformers import {classes}
+
+model = AutoModelForCausalLM.from_pretrained("{name}"){load_tokenizer}
+```
+{other_tools}"""
+
+
+_OTHER_TOOLS = """
+## The same mask with other tools
+
+- mergekit: `mergekit-yaml mergekit.yaml ./pruned`
+- llama.cpp, from a GGUF file of the dense model: `{command}`
+"""

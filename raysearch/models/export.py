@@ -1,0 +1,207 @@
+"""From a mask to a checkpoint that transformers, vLLM and llama.cpp load as they are.
+
+The checkpoint is written beside its destination, loaded again with plain transformers, compared with the masked dense
+model, and only then renamed into place: what is at `out` is complete and verified, or is what was there before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
+
+from raysearch.calibration.batch import Batch
+from raysearch.errors import UnsupportedModelError, UserError
+from raysearch.mask import Mask
+from raysearch.models.card import Evidence, Pruned, mergekit_yaml, model_card
+from raysearch.models.layers import plain_logits
+from raysearch.models.loading import ModelSpec, load_model, load_tokenizer
+from raysearch.models.quiet import quiet
+from raysearch.models.source import locate
+from raysearch.models.stack import LayerStack, relative_gap, tolerance
+from raysearch.models.surgery import check_mask, remove_layers
+
+_SHAPE = (2, 8)  # samples x tokens of the verification
+_NEW_TOKENS = 24
+
+
+@dataclass(frozen=True)
+class ExportReport:
+    """What was written.
+
+    Args:
+        out: The checkpoint's folder.
+        n_layers: Layers that are left.
+        parameters: Parameters that are left.
+        max_logit_difference: The largest difference between the reloaded checkpoint's logits and the masked dense
+            model's, relative to the largest |logit|.
+        before: What the dense model says to the prompt; None without a prompt.
+        after: What the reloaded checkpoint says to it; None without a prompt.
+    """
+
+    out: Path
+    n_layers: int
+    parameters: int
+    max_logit_difference: float
+    before: str | None
+    after: str | None
+
+
+def export_checkpoint(
+    spec: ModelSpec, mask: Mask, out: Path, *, overwrite: bool, evidence: Evidence, prompt: str | None = None
+) -> ExportReport:
+    """Writes the model without the mask's layers as an ordinary checkpoint, on the CPU.
+
+    Args:
+        spec: The dense model; its dtype is the checkpoint's, its device and attention do not matter.
+        mask: The layers to remove.
+        out: The folder to write.
+        overwrite: Whether a checkpoint that is already there is replaced.
+        evidence: The search that found the mask, for the model card.
+        prompt: A text for both models to go on with, greedily, as a spot check; None for none.
+
+    Returns:
+        What was written and how well it agrees.
+
+    Raises:
+        UserError: `out` is in the way, the model cannot be loaded, the mask does not fit, or a prompt comes without a
+            tokenizer.
+        UnsupportedModelError: The reloaded checkpoint is not the masked model: the architecture ties something to the
+            places of its layers that no config can say.
+    """
+    out = out.expanduser().absolute()
+    _check_destination(spec, out, overwrite)
+    spec = replace(spec, device="cpu", attention="auto")
+    stack = LayerStack(load_model(spec))
+    check_mask(mask, stack.n_layers)
+    tokenizer = _tokenizer(spec, prompt)
+    before = _continue(stack.model, tokenizer, prompt)
+    tokens = np.random.default_rng(0).integers(min(1000, stack.model.config.get_text_config().vocab_size), size=_SHAPE)
+    expected = _masked_logits(stack, mask, tokens)
+    n_layers, parameters_dense, kind = stack.n_layers, stack.model.num_parameters(), stack.model.config.model_type
+
+    with _replacing(out) as folder:
+        model = remove_layers(stack, mask)
+        source = None if locate(spec.name, spec.path).gguf else spec.path
+        dtype = str(model.dtype).removeprefix("torch.")
+        pruned = Pruned(mask, n_layers, parameters_dense, model.num_parameters(), dtype, source)
+        with quiet():
+            model.save_pretrained(folder)
+            if tokenizer is not None:
+                tokenizer.save_pretrained(folder)
+        _write_papers(folder, out.name, pruned, evidence, tokenizer=tokenizer is not None)
+        del model, stack  # never two models in memory
+        reloaded = _reload(folder, spec, kind)
+        gap = relative_gap(_logits(reloaded, tokens), expected)
+        if not gap <= tolerance(reloaded.dtype):
+            raise UnsupportedModelError(
+                f"{kind} cannot be exported without {mask}: the reloaded checkpoint's logits differ by {gap:.1e} of "
+                "the largest, since its layers depend on their places; choose another mask or architecture"
+            )
+        after = _continue(reloaded, tokenizer, prompt)
+    return ExportReport(out, n_layers - len(mask), pruned.parameters, gap, before, after)
+
+
+def _check_destination(spec: ModelSpec, out: Path, overwrite: bool) -> None:
+    """Refuses to write over anything the user did not offer, and over the dense model in any case."""
+    source = locate(spec.name, spec.path)
+    if not source.is_hub and source.folder.resolve().is_relative_to(out.resolve()):
+        raise UserError(f"out={out} holds the dense model itself; write to another folder")
+    if out.exists() and not out.is_dir():
+        raise UserError(f"out={out} is a file; name a folder")
+    if out.is_dir() and any(out.iterdir()) and not overwrite:
+        raise UserError(f"out={out} is not empty; name another folder, or replace it with overwrite=true")
+
+
+def _tokenizer(spec: ModelSpec, prompt: str | None) -> PreTrainedTokenizerBase | None:
+    """The model's tokenizer, or None: a checkpoint of bare weights is exported as one, if nothing is to be read."""
+    try:
+        return load_tokenizer(spec)
+    except UserError:
+        if prompt is not None:
+            raise
+        return None
+
+
+def _masked_logits(stack: LayerStack, mask: Mask, tokens: np.ndarray[Any, np.dtype[np.int64]]) -> Tensor:
+    """The logits of the dense model walked without the mask's layers, [B, T, vocabulary]."""
+    captured = stack.capture(Batch(tokens, np.ones_like(tokens, dtype=np.bool_)))
+    hidden = captured.embedded
+    for layer in mask.kept(stack.n_layers):
+        hidden = stack.run_layer(layer, hidden, captured)
+    return stack.logits(hidden.flatten(0, 1)).unflatten(0, hidden.shape[:2])
+
+
+@torch.inference_mode()
+def _logits(model: PreTrainedModel, tokens: np.ndarray[Any, np.dtype[np.int64]]) -> Tensor:
+    """The logits of a plain forward, [B, T, vocabulary]."""
+    return plain_logits(model, torch.tensor(tokens))
+
+
+def _continue(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, prompt: str | None) -> str | None:
+    """How the model goes on with the prompt, greedily, in one line."""
+    if tokenizer is None or prompt is None:
+        return None
+    inputs = tokenizer(prompt, return_tensors="pt", return_token_type_ids=False)
+    generator: Any = model
+    with torch.inference_mode(), quiet():
+        tokens = generator.generate(**inputs, max_new_tokens=_NEW_TOKENS, do_sample=False)
+    text = tokenizer.decode(tokens[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
+    return " ".join(str(text).split())
+
+
+def _reload(folder: Path, spec: ModelSpec, kind: str) -> PreTrainedModel:
+    """The checkpoint as anyone would load it."""
+    try:
+        with quiet():
+            model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+                folder, trust_remote_code=spec.trust_remote_code
+            )
+    except Exception as error:
+        raise UnsupportedModelError(
+            f"{kind} cannot be exported: transformers does not load the pruned checkpoint "
+            f"({type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}); "
+            "choose another mask or architecture"
+        ) from error
+    return model.eval()
+
+
+def _write_papers(folder: Path, name: str, pruned: Pruned, evidence: Evidence, *, tokenizer: bool) -> None:
+    """The model card, the mergekit recipe and the record for machines."""
+    record = {"mask": list(pruned.mask), "n_layers_dense": pruned.n_layers_dense, "evidence": asdict(evidence)}
+    (folder / "README.md").write_text(model_card(pruned, evidence, name, tokenizer=tokenizer), encoding="utf-8")
+    (folder / "mergekit.yaml").write_text(mergekit_yaml(pruned), encoding="utf-8")
+    (folder / "raysearch.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+
+
+@contextlib.contextmanager
+def _replacing(out: Path) -> Iterator[Path]:
+    """A fresh folder beside `out` that takes its place when all went well, and is gone when not."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    unique = uuid.uuid4().hex[:8]
+    partial, replaced = (out.with_name(f".{out.name}.{what}-{unique}") for what in ("partial", "replaced"))
+    partial.mkdir()
+    try:
+        yield partial
+        if out.exists():
+            os.rename(out, replaced)
+        try:
+            os.rename(partial, out)
+        except OSError:
+            if replaced.exists():
+                os.rename(replaced, out)
+            raise
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    shutil.rmtree(replaced, ignore_errors=True)

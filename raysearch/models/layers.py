@@ -1,0 +1,119 @@
+"""Which of a model's modules are its layers, and how each is called: what `LayerStack` learns from one tiny forward."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from raysearch.errors import UnsupportedModelError
+
+
+@dataclass(frozen=True)
+class LayerCall:
+    """What the model passes to one layer beside the hidden state."""
+
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Convention:
+    """How one layer takes and returns the hidden state.
+
+    Args:
+        keyword: The argument it comes in by; None for the first positional one.
+        container: tuple or list when the layer returns one, hidden state first; None when it returns the tensor.
+        length: How many values the container holds.
+    """
+
+    keyword: str | None
+    container: type | None
+    length: int
+
+    @classmethod
+    def of(cls, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any) -> Convention:
+        """What one call and its output tell."""
+        keyword = None if args else "hidden_states"
+        if isinstance(output, (tuple, list)):
+            return cls(keyword, list if isinstance(output, list) else tuple, len(output))
+        return cls(keyword, None, 1)
+
+    def split(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Tensor, LayerCall]:
+        """The hidden state, and the rest of a call."""
+        if self.keyword is None:
+            return args[0], LayerCall(args[1:], kwargs)
+        return kwargs[self.keyword], LayerCall(args, {name: v for name, v in kwargs.items() if name != self.keyword})
+
+    def wrap(self, hidden: Tensor) -> Any:
+        """The hidden state as the layer would return it."""
+        return hidden if self.container is None else self.container([hidden] + [None] * (self.length - 1))
+
+
+def layer_lists(model: PreTrainedModel) -> list[nn.ModuleList]:
+    """The lists of as many blocks as the text config has layers: the stack is one of them.
+
+    Raises:
+        UnsupportedModelError: The model is an encoder-decoder, or has no such list.
+    """
+    config = model.config
+    if getattr(config, "is_encoder_decoder", False):
+        raise UnsupportedModelError(f"{config.model_type} is an encoder-decoder; use a decoder-only language model")
+    n_layers = getattr(config.get_text_config(), "num_hidden_layers", None)
+    lists = [part for part in model.modules() if isinstance(part, nn.ModuleList) and len(part) == n_layers]
+    if not lists:
+        raise UnsupportedModelError(
+            f"{config.model_type} has no list of num_hidden_layers={n_layers} layers; use a decoder with one stack"
+        )
+    return lists
+
+
+@torch.inference_mode()
+def find_stack(model: PreTrainedModel) -> tuple[tuple[nn.Module, ...], tuple[Convention, ...]]:
+    """Runs two tokens through the model and watches which list is the stack, and how its layers are called.
+
+    Returns:
+        The layers in order, and each one's convention.
+    """
+    kind, lists = model.config.model_type, layer_lists(model)
+    called: dict[int, list[tuple[nn.Module, Convention]]] = {index: [] for index in range(len(lists))}
+
+    def watch(index: int) -> Callable[..., None]:
+        def hook(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+            called[index].append((layer, Convention.of(args, kwargs, output)))
+
+        return hook
+
+    with contextlib.ExitStack() as hooks:
+        for index, blocks in enumerate(lists):
+            for block in dict.fromkeys(blocks):
+                hooks.callback(block.register_forward_hook(watch(index), with_kwargs=True).remove)
+        plain_logits(model, torch.zeros(1, 2, dtype=torch.int64))
+    stacks = [index for index, blocks in enumerate(lists) if [layer for layer, _ in called[index]] == list(blocks)]
+    stacks = [index for index in stacks if len(set(lists[index])) == len(lists[index])]
+    if len(stacks) != 1:
+        found = "more than one stack of layers" if stacks else "no stack whose layers each run once and in order"
+        raise UnsupportedModelError(f"{kind} has {found}; use a plain decoder")
+    layers, conventions = zip(*called[stacks[0]], strict=True)
+    return layers, conventions
+
+
+def plain_logits(
+    model: PreTrainedModel, input_ids: Tensor, attention_mask: Tensor | None = None, read: bool = True
+) -> Tensor:
+    """The model's own forward without a cache; the logits, [B, T, vocabulary], or fewer if nobody reads them."""
+    options: dict[str, Any] = {"use_cache": False}
+    if not read and "logits_to_keep" in inspect.signature(model.forward).parameters:
+        options["logits_to_keep"] = 1  # spares the head all but the last position
+    if getattr(model.config, "output_router_logits", False):
+        options["output_router_logits"] = False  # a loss over the layers' routers, which stand-ins do not run
+    if attention_mask is not None:
+        options["attention_mask"] = attention_mask.to(model.device)
+    logits: Tensor = model(input_ids=input_ids.to(model.device), **options).logits
+    return logits

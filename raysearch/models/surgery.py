@@ -1,0 +1,103 @@
+"""Really removes layers from a model in memory, so that what is saved is an ordinary, shallower checkpoint.
+
+The blocks are the easy half. The config must describe them too, since a reloaded model is built from it alone: how many
+layers there are, and whatever it says layer by layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import nn
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from raysearch.errors import UserError
+from raysearch.mask import Mask
+from raysearch.models.stack import LayerStack
+
+#: "The first k layers are different": k becomes how many of those are left.
+_LEADING_COUNTS = ("first_k_dense_replace", "max_window_layers", "num_dense_layers", "moe_layer_start_index")
+#: Where a block remembers its place, which is also its slot in the KV cache.
+_PLACES = ("layer_idx", "layer_id", "layer_index", "layer_number")
+
+
+def remove_layers(stack: LayerStack, mask: Mask) -> PreTrainedModel:
+    """Removes the mask's layers from the stack's model, in place; the stack must not be used any more.
+
+    Args:
+        stack: The model, and which of its modules are its layers.
+        mask: The layers to remove.
+
+    Returns:
+        The same model with the kept layers, renumbered, and a config that describes them.
+
+    Raises:
+        UserError: The mask names a layer that the model does not have, or leaves none.
+    """
+    check_mask(mask, stack.n_layers)
+    model, kept = stack.model, mask.kept(stack.n_layers)
+    parent, attribute = _holder(model, stack.layers)
+    setattr(parent, attribute, nn.ModuleList(stack.layers[layer] for layer in kept))
+    for new, layer in enumerate(kept):
+        for part in stack.layers[layer].modules():
+            for place in _PLACES:
+                if vars(part).get(place) == layer:
+                    vars(part)[place] = new
+    shrink_config(model.config.get_text_config(), kept, stack.n_layers)
+    return model
+
+
+def check_mask(mask: Mask, n_layers: int) -> None:
+    """Refuses a mask that does not fit a model of `n_layers`.
+
+    Raises:
+        UserError: The mask names a layer that the model does not have, or leaves none.
+    """
+    if any(layer >= n_layers for layer in mask) or len(mask) == n_layers:
+        raise UserError(
+            f"mask={mask} does not fit a model of {n_layers} layers; name at most {n_layers - 1} of 0..{n_layers - 1}"
+        )
+
+
+def shrink_config(config: PreTrainedConfig, kept: Sequence[int], n_layers: int) -> None:
+    """Rewrites a (text) config for the kept layers, in place.
+
+    Per-layer lists are filtered, lists of layer indices renumbered, and counts of leading layers recounted. A value
+    that only a rule of the architecture ties to the layers' places (a period, say) cannot be: the export's own
+    verification finds that out.
+
+    Args:
+        config: The config of the dense model.
+        kept: The layers that stay, ascending.
+        n_layers: N, the layers of the dense model.
+    """
+    changed: dict[str, Any] = {}
+    for name, value in vars(config).items():
+        if name.startswith("_") or name.endswith(("token_id", "token_ids")):
+            continue
+        if isinstance(value, (list, tuple)) and _are_indices(name, value, n_layers):
+            changed[name] = [kept.index(layer) for layer in value if layer in kept]
+        elif isinstance(value, (list, tuple)) and len(value) == n_layers:
+            changed[name] = [value[layer] for layer in kept]
+        elif name in _LEADING_COUNTS and isinstance(value, int):
+            changed[name] = sum(layer < value for layer in kept)
+    # Last, so that what the config derives from its depth is not derived from half a change.
+    for name, value in (changed | {"num_hidden_layers": len(kept)}).items():
+        setattr(config, name, value)
+
+
+def _are_indices(name: str, value: Sequence[Any], n_layers: int) -> bool:
+    """Whether a list names layers, as ``mlp_only_layers=[0, 2]`` does, rather than giving a value for each."""
+    ascending = all(type(item) is int and 0 <= item < n_layers for item in value) and list(value) == sorted(set(value))
+    complete = len(value) < n_layers or list(value) == list(range(n_layers))
+    return ascending and complete and ("layer" in name or "idx" in name or "indices" in name)
+
+
+def _holder(model: PreTrainedModel, layers: Sequence[nn.Module]) -> tuple[nn.Module, str]:
+    """The module that holds the list of layers, and the attribute it holds it by."""
+    name = next(
+        name for name, part in model.named_modules() if isinstance(part, nn.ModuleList) and list(part) == list(layers)
+    )
+    parent, _, attribute = name.rpartition(".")
+    return model.get_submodule(parent), attribute

@@ -1,0 +1,109 @@
+"""The conformance suite of the searcher contract (`raysearch.searchers.base`).
+
+A new searcher is tested by one YAML file in ``conf/searcher/``: raysearch's own tests run this suite over all of them.
+For a searcher kept elsewhere, subclass the suite in a test file:
+
+    class TestMySearcher(SearcherSuite):
+        def make_searcher(self):
+            return MySearcher(width=3)
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import numpy as np
+
+from raysearch.mask import Mask
+from raysearch.problem import Problem
+from raysearch.searchers.base import Round, Scores, Searcher, run_searcher
+
+Loss = Callable[[Mask], float]
+
+
+class SearcherSuite:
+    """What every searcher must do, on toy losses whose optimum is known. Override `make_searcher`."""
+
+    problem = Problem.create(n_layers=12, remove=4, protect=[0, -1])
+    #: Whether the searcher must find the optimum of an additive loss; random and data-free ones need not.
+    solves_additive = True
+
+    def make_searcher(self) -> Searcher:
+        """A fresh searcher."""
+        raise NotImplementedError
+
+    def drive(self, loss: Loss, seed: int = 0, problem: Problem | None = None) -> tuple[Mask, list[Round]]:
+        """Runs the searcher to its end on a toy loss; `run_searcher` checks legality and the final mask."""
+        rounds: list[Round] = []
+
+        def evaluate(proposed: Round) -> Scores:
+            rounds.append(proposed)
+            return toy_scores(proposed, loss)
+
+        return run_searcher(self.make_searcher(), problem or self.problem, seed, evaluate), rounds
+
+    def test_keeps_the_contract(self) -> None:
+        """Every mask is legal, the found one removes M layers and has a score: `run_searcher` raises otherwise."""
+        found, rounds = self.drive(additive_loss(self.problem, seed=1))
+        assert self.problem.is_solution(found)
+        assert all(proposed.masks for proposed in rounds), "an empty round asks for nothing"
+
+    def test_same_seed_same_rounds(self) -> None:
+        """Rounds depend on the problem, the scores and the seed alone."""
+        loss = rugged_loss(self.problem, seed=2)
+        first = self.drive(loss, seed=7)
+        random.seed(123)
+        np.random.seed(123)  # noqa: NPY002 - a searcher that reads the global generator is what this test is for
+        assert self.drive(loss, seed=7) == first
+
+    def test_leaves_global_random_numbers_alone(self) -> None:
+        """Random numbers come from the generator handed over."""
+        before = random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[index,union-attr]  # noqa: NPY002
+        self.drive(rugged_loss(self.problem, seed=3))
+        assert before == (random.getstate(), np.random.get_state()[1].tolist())  # type: ignore[index,union-attr]  # noqa: NPY002
+
+    def test_lower_is_better(self) -> None:
+        """On an additive loss the optimum, the M cheapest layers, is found."""
+        loss = additive_loss(self.problem, seed=4)
+        found, _ = self.drive(loss)
+        optimum = Mask.of(*sorted(self.problem.free, key=lambda layer: loss(Mask.of(layer)))[: self.problem.n_remove])
+        if self.solves_additive:
+            assert found == optimum
+        assert loss(found) <= loss(Mask.of(*self.problem.free[: self.problem.n_remove])) or not self.solves_additive
+
+    def test_failures_are_not_losses(self) -> None:
+        """Masks that fail are never returned, and never stop a search that can go on."""
+        loss = additive_loss(self.problem, seed=5)
+        broken = self.problem.free[3]
+        found, _ = self.drive(lambda mask: float("nan") if broken in mask else loss(mask))
+        assert broken not in found
+
+    def test_smallest_and_largest_problems(self) -> None:
+        """One layer to remove, and every free layer to remove."""
+        for remove in (1, len(self.problem.free)):
+            problem = Problem.create(self.problem.n_layers, remove, sorted(self.problem.protected))
+            found, _ = self.drive(additive_loss(problem, seed=6), problem=problem)
+            assert problem.is_solution(found)
+
+
+def toy_scores(proposed: Round, loss: Loss) -> Scores:
+    """Answers a round from a toy loss; a NaN is a failed evaluation."""
+    losses = {mask: loss(mask) for mask in proposed.masks}
+    return Scores(
+        {mask: value for mask, value in losses.items() if not np.isnan(value)},
+        {mask: "the loss is nan" for mask, value in losses.items() if np.isnan(value)},
+    )
+
+
+def additive_loss(problem: Problem, seed: int) -> Loss:
+    """Each layer has a cost of its own; a mask costs their sum."""
+    costs = np.random.default_rng(seed).random(problem.n_layers)
+    return lambda mask: float(costs[list(mask)].sum())
+
+
+def rugged_loss(problem: Problem, seed: int) -> Loss:
+    """Pairs of layers interact as strongly as single ones cost, in either direction."""
+    rng = np.random.default_rng(seed)
+    costs, pairs = rng.random(problem.n_layers), rng.normal(size=(problem.n_layers, problem.n_layers))
+    return lambda mask: float(costs[list(mask)].sum() + pairs[np.ix_(list(mask), list(mask))].sum())

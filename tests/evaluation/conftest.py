@@ -1,0 +1,32 @@
+"""A tiny real decoder and a calibration on it."""
+
+import copy
+
+import numpy as np
+import pytest
+
+from raysearch.calibration.batch import Batch
+from raysearch.calibration.calibration import Calibration
+from raysearch.calibration.objectives.perplexity import PerplexityObjective
+from raysearch.evaluation.replica import Replica
+from raysearch.models.stack import LayerStack
+from tests.models.families import FAMILIES
+
+
+@pytest.fixture(scope="session")
+def model():
+    return FAMILIES["llama"]()
+
+
+@pytest.fixture(scope="session")
+def calibration():
+    ids = np.random.default_rng(0).integers(0, 100, size=(5, 12))
+    scored = np.ones(ids.shape, dtype=bool)
+    scored[:, 0] = False
+    scored[1, :6] = False  # a sample of which only the end is scored
+    return Calibration.create(Batch(ids, scored), 2, {"test": 1}, {})
+
+
+@pytest.fixture
+def make_replica(model, calibration):
+    return lambda: Replica(LayerStack(copy.deepcopy(model)), calibration, PerplexityObjective())

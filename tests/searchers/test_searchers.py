@@ -1,0 +1,110 @@
+"""Every searcher that ships, by its YAML: the conformance suite, and what each is known to cost."""
+
+from itertools import combinations
+
+import pytest
+import yaml
+
+from raysearch.build import build_searcher
+from raysearch.config import conf_dir
+from raysearch.errors import EvaluationError, UserError
+from raysearch.mask import Mask
+from raysearch.problem import Problem
+from raysearch.searchers.base import ContractError, Round, Scores, run_searcher
+from raysearch.searchers.beam import BeamSearcher
+from raysearch.searchers.one_shot import OneShotSearcher
+from raysearch.study.forecast import forecast
+from raysearch.testing.searcher_suite import SearcherSuite, additive_loss, rugged_loss, toy_scores
+
+FILES = sorted((conf_dir() / "searcher").glob("*.yaml"))
+
+
+@pytest.fixture(params=FILES, ids=lambda file: file.stem)
+def section(request):
+    return yaml.safe_load(request.param.read_text())
+
+
+class TestShippedSearchers(SearcherSuite):
+    @pytest.fixture(autouse=True)
+    def _section(self, section):
+        self.section = section
+
+    def make_searcher(self):
+        return build_searcher(self.section)
+
+
+def test_there_are_searchers():
+    assert {file.stem for file in FILES} >= {"one_shot", "greedy", "beam"}
+
+
+@pytest.mark.parametrize(
+    ("searcher", "protect", "evaluations"),
+    [
+        (OneShotSearcher(), [], 32 + 1),  # the ablations, and the mask they add up to
+        (BeamSearcher(width=1), [], 203),
+        (BeamSearcher(width=1), [0, -1], 189),  # SLEB's barriers
+    ],
+)
+def test_evaluations_at_32_layers_remove_7(searcher, protect, evaluations):
+    rounds = forecast(searcher, Problem.create(32, 7, protect), seed=0)
+    assert sum(cost.masks for cost in rounds) == evaluations
+
+
+def test_beam_of_five_at_32_layers_remove_7():
+    rounds = forecast(BeamSearcher(width=5), Problem.create(32, 7), seed=0)
+    assert sum(cost.masks for cost in rounds) <= 887
+
+
+def test_a_wide_beam_is_exhaustive():
+    problem = Problem.create(8, 3)
+    loss = rugged_loss(problem, seed=11)
+    found = run_searcher(BeamSearcher(width=100), problem, 0, lambda proposed: toy_scores(proposed, loss))
+    assert found == min((Mask.of(*layers) for layers in combinations(range(8), 3)), key=loss)
+
+
+def test_greedy_is_the_plain_loop():
+    problem = Problem.create(10, 4, [0])
+    loss = rugged_loss(problem, seed=12)
+    removed = []
+    for _ in range(4):
+        left = [layer for layer in problem.free if layer not in removed]
+        removed.append(min(left, key=lambda layer: loss(Mask.of(*removed, layer))))
+    found = run_searcher(BeamSearcher(width=1), problem, 0, lambda proposed: toy_scores(proposed, loss))
+    assert found == Mask.of(*removed)
+
+
+def test_ties_are_broken_by_mask_order():
+    found = run_searcher(BeamSearcher(width=2), Problem.create(6, 2), 0, lambda p: Scores(dict.fromkeys(p.masks, 1.0)))
+    assert found == Mask.of(0, 1)
+
+
+def test_illegal_masks_are_the_searchers_fault():
+    class Rogue:
+        def search(self, problem, rng):
+            yield Round([Mask.of(0)])
+            return Mask.of(0)
+
+    problem = Problem.create(4, 1, protect=[0])
+    with pytest.raises(ContractError, match=r"Rogue proposed \{0\}"):
+        run_searcher(Rogue(), problem, 0, lambda p: toy_scores(p, additive_loss(problem, 0)))
+
+
+def test_an_unscored_result_is_the_searchers_fault():
+    class Guess:
+        def search(self, problem, rng):
+            yield Round([Mask.of(1)])
+            return Mask.of(2)
+
+    problem = Problem.create(4, 1)
+    with pytest.raises(ContractError, match="without a score"):
+        run_searcher(Guess(), problem, 0, lambda p: toy_scores(p, additive_loss(problem, 0)))
+
+
+def test_a_round_of_failures_ends_the_search_with_the_cause():
+    with pytest.raises(EvaluationError, match="the loss is nan"):
+        run_searcher(BeamSearcher(1), Problem(4, 1), 0, lambda p: toy_scores(p, lambda mask: float("nan")))
+
+
+def test_options_are_checked():
+    with pytest.raises(UserError, match=r"searcher.width=0 keeps no mask; use 1 \(greedy\) or more"):
+        BeamSearcher(width=0)

@@ -1,0 +1,56 @@
+import pytest
+
+from raysearch import Mask, UserError
+
+
+def test_text_and_json_round_trip():
+    mask = Mask.of(25, 21, 22)
+    assert str(mask) == "{21,22,25}"
+    assert Mask.parse(" {21, 22,25} ") == mask == Mask.from_json(mask.to_json())
+    assert str(Mask()) == "{}"
+    assert Mask.parse("{}") == Mask.from_json("[]") == Mask()
+
+
+def test_equal_masks_hash_alike_and_order_by_layers():
+    assert {Mask.of(2, 1), Mask.of(1, 2)} == {Mask((1, 2))}
+    assert sorted([Mask.of(2), Mask.of(1, 3), Mask.of(1, 2), Mask()]) == [
+        Mask(),
+        Mask.of(1, 2),
+        Mask.of(1, 3),
+        Mask.of(2),
+    ]
+
+
+def test_set_algebra():
+    a, b = Mask.of(1, 2, 3), Mask.of(3, 4)
+    assert (a | b, a & b, a - b, a ^ b) == (Mask.of(1, 2, 3, 4), Mask.of(3), Mask.of(1, 2), Mask.of(1, 2, 4))
+    assert a | [7] == Mask.of(1, 2, 3, 7)
+    assert Mask.of(3).issubset(a) and not b.issubset(a)
+    assert a.kept(6) == (0, 4, 5)
+
+
+def test_jaccard():
+    assert Mask.of(1, 2, 3).jaccard(Mask.of(2, 3, 4)) == 0.5
+    assert Mask.of(1).jaccard(Mask.of(2)) == 0
+    assert Mask().jaccard(Mask()) == 1
+
+
+@pytest.mark.parametrize("text", ["21,22", "{a}", "{1,}", "{-1}", "{1.5}", "", "{1}{2}"])
+def test_bad_text_is_refused(text):
+    with pytest.raises(UserError, match="is not a set of layers"):
+        Mask.parse(text)
+
+
+@pytest.mark.parametrize("text", ["{1}", "[1.5]", "[true]", "3", '["1"]'])
+def test_bad_json_is_refused(text):
+    with pytest.raises(UserError, match="is not a JSON list"):
+        Mask.from_json(text)
+
+
+def test_impossible_masks_are_refused():
+    with pytest.raises(UserError, match="negative layer"):
+        Mask.of(-1)
+    with pytest.raises(UserError, match="repeats a layer"):
+        Mask.of(3, 3)
+    with pytest.raises(UserError, match="not ascending"):
+        Mask((3, 2))

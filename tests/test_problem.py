@@ -1,0 +1,35 @@
+import pytest
+
+from raysearch import Mask, Problem, UserError
+
+
+def test_children_extend_every_parent_once_and_spare_the_protected():
+    problem = Problem.create(5, 2, protect=[0, -1])
+    assert problem.protected == {0, 4}
+    assert problem.children([problem.dense]) == problem.singles == (Mask.of(1), Mask.of(2), Mask.of(3))
+    assert problem.children([Mask.of(1), Mask.of(2)]) == (Mask.of(1, 2), Mask.of(1, 3), Mask.of(2, 3))
+
+
+def test_legality():
+    problem = Problem.create(5, 2, protect=[0])
+    assert problem.is_legal(Mask()) and problem.is_legal(Mask.of(1, 2, 3, 4))
+    assert not problem.is_legal(Mask.of(0)) and not problem.is_legal(Mask.of(5))
+    assert problem.is_solution(Mask.of(1, 4)) and not problem.is_solution(Mask.of(1))
+    assert not Problem(3, 1).is_legal(Mask.of(0, 1, 2))
+    assert problem.n_solutions == 6
+
+
+@pytest.mark.parametrize(
+    ("remove", "protect", "message"),
+    [
+        (31, [], r"remove=31 leaves no layer of the 30 that smollm2-135m has; use 1..29"),
+        (30, [], r"remove=30 leaves no layer of the 30 that smollm2-135m has; use 1..29"),
+        (0, [], r"remove=0 removes nothing; use 1..29"),
+        (29, [0, -1], r"remove=29 is more than can go of the 30 that smollm2-135m has with 2 protected; use 1..28"),
+        (5, [30], r"protect=\[30\] names layer 30, but smollm2-135m has layers 0 … 29"),
+        (5, [-31], r"protect=\[-31\] names layer -31"),
+    ],
+)
+def test_impossible_problems_say_what_would_do(remove, protect, message):
+    with pytest.raises(UserError, match=message):
+        Problem.create(30, remove, protect, model="smollm2-135m")

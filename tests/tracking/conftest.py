@@ -1,0 +1,87 @@
+"""One MLflow server for all tests, started as users start it; a start takes seconds."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from raysearch.testing.tracker_suite import greedy_search
+from raysearch.tracking.mlflow_tracker import MlflowTracker
+
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True)
+class Served:
+    """A server, by `serve_ui`, on an embedded store that holds one search.
+
+    Args:
+        url: Where it answers.
+        run_id: The search's parent run.
+    """
+
+    url: str
+    run_id: str
+
+
+@pytest.fixture(scope="session")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """The server; when all is done it is sent Ctrl-C and must leave nothing behind."""
+    folder = tmp_path_factory.mktemp("served") / "a folder"
+    tracker = MlflowTracker(None, "tests", folder, pytest.fail)
+    greedy_search(4, 1).tell(tracker)
+    run_id = tracker.close()
+    assert run_id is not None
+    port = closed_port()
+    script = f"from raysearch.tracking.ui import serve_ui; serve_ui(Path('a folder'), None, port={port})"
+    process = start_python(f"from pathlib import Path; {script}", folder.parent, subprocess.DEVNULL)
+    try:
+        assert get(f"http://127.0.0.1:{port}/health", wait_s=60) == b"OK"
+        yield Served(f"http://127.0.0.1:{port}", run_id)
+    finally:
+        process.send_signal(signal.SIGINT)
+        assert process.wait(15) == 0
+    with socket.socket() as probe:
+        assert probe.connect_ex(("127.0.0.1", port)) != 0, "no server is left behind"
+
+
+def start_python(script: str, folder: Path, output: int, *arguments: str) -> subprocess.Popen[str]:
+    """A Python process of its own, both of whose outputs go to `output`."""
+    return subprocess.Popen(
+        [sys.executable, "-c", script, *arguments],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def closed_port() -> int:
+    """A port on which nobody listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def get(url: str, wait_s: float = 0) -> bytes:
+    """What the address answers, as soon as it does."""
+    deadline = time.monotonic() + wait_s
+    while True:
+        try:
+            with urllib.request.urlopen(url, timeout=5) as answer:
+                content: bytes = answer.read()
+                return content
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.2)
