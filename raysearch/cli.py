@@ -152,14 +152,16 @@ def export(
     raysearch export greedy-m5-3fa2c1d0 --out pruned-model --overwrite --prompt "The state of the Union is"
     """
     with _reporting(as_json) as report:
+        from raysearch import build
         from raysearch.study.exporting import export_run
 
-        done = export_run(_find_run(run, store, ledger), out, overwrite=overwrite, prompt=prompt)
+        record = _find_run(run, store, ledger)
+        done = export_run(record, build.search_spec(record.config), out, overwrite=overwrite, prompt=prompt)
         lines = [f"Wrote {done.out}: {done.n_layers} layers, {done.parameters / 1e6:,.1f} M parameters."]
         lines.append(f"Reloaded with plain transformers; largest logit difference {done.max_logit_difference:.2g}.")
         if prompt is not None:
             lines += [f"Before: {prompt}{done.before}", f"After:  {prompt}{done.after}"]
-        report.answer(done.as_json(), *lines)
+        report.answer({**vars(done), "out": str(done.out), "run_id": record.run_id}, *lines)
 
 
 @app.command()

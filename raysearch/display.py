@@ -98,7 +98,7 @@ class SearchDisplay:
 
     def _say(self, line: str) -> None:
         self._last_line = time.monotonic()
-        self._console.print(line, highlight=False)
+        self._console.print(line, highlight=False, soft_wrap=True)
 
     def _cost(self, forwards: Progress) -> float:
         return forwards.layer_forwards + self._head_cost * forwards.head_forwards

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import importlib.util
 import os
+import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,8 @@ DATA_FOLDER = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 # Before anything imports the libraries that read these once.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-os.environ.setdefault("HF_DATASETS_CACHE", tempfile.mkdtemp(prefix="raysearch-datasets-"))
+os.environ["HF_DATASETS_CACHE"] = tempfile.mkdtemp(prefix="raysearch-datasets-")
+atexit.register(shutil.rmtree, os.environ["HF_DATASETS_CACHE"], ignore_errors=True)
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("RAY_AUTH_MODE", "disabled")

@@ -100,6 +100,8 @@ def export_checkpoint(
             model.save_pretrained(folder)
             if tokenizer is not None:
                 tokenizer.save_pretrained(folder)
+        for weights in folder.glob("*.safetensors"):  # written for the owner alone
+            weights.chmod((folder / "config.json").stat().st_mode)
         _write_papers(folder, out.name, pruned, evidence, tokenizer=tokenizer is not None)
         del model, stack  # never two models in memory
         reloaded = _reload(folder, spec, kind)

@@ -110,7 +110,7 @@ def resolve_dtype(spec: ModelSpec, config: PreTrainedConfig) -> torch.dtype:
     if spec.dtype != "auto":
         named: torch.dtype = getattr(torch, spec.dtype)
         return named
-    if _source(spec).gguf is not None:
+    if locate(spec.name, spec.path).gguf is not None:
         return torch.bfloat16 if resolve_device(spec).startswith("cuda") else torch.float32
     own = config.dtype or config.get_text_config().dtype or torch.float32
     return own if isinstance(own, torch.dtype) else resolve_dtype(replace(spec, dtype=own), config)
@@ -128,7 +128,7 @@ def load_config(spec: ModelSpec) -> PreTrainedConfig:
     _check_name("dtype", spec.dtype, _DTYPES)
     _check_name("attention", spec.attention, _ATTENTIONS)
     resolve_device(spec)
-    source = _source(spec)
+    source = locate(spec.name, spec.path)
     with _explained(spec), quiet():
         config: PreTrainedConfig = AutoConfig.from_pretrained(source.location, **_where(spec, source))
     if source.gguf is not None:
@@ -145,7 +145,7 @@ def load_tokenizer(spec: ModelSpec) -> PreTrainedTokenizerBase:
     """
     from transformers import AutoTokenizer
 
-    source = _source(spec)
+    source = locate(spec.name, spec.path)
     with _explained(spec, "tokenizer"), quiet():
         return AutoTokenizer.from_pretrained(source.location, **_where(spec, source))
 
@@ -165,7 +165,7 @@ def load_model(spec: ModelSpec, device: str | None = None) -> PreTrainedModel:
     from transformers import AutoModelForCausalLM
 
     device = device or resolve_device(spec)
-    config, source = load_config(spec), _source(spec)
+    config, source = load_config(spec), locate(spec.name, spec.path)
     with _explained(spec), quiet():
         # With its report, from_pretrained returns a pair, which its annotations do not know.
         loaded: Any = AutoModelForCausalLM.from_pretrained(
@@ -187,10 +187,7 @@ def load_model(spec: ModelSpec, device: str | None = None) -> PreTrainedModel:
         torch.nn.Module.to(model, device)
     if source.gguf is not None:
         _drop_quantization(model.config)
-        # Without these save_pretrained takes the plain weights for plain weights.
-        model.hf_quantizer = None
-        vars(model).pop("quantization_method", None)
-        vars(model).pop("is_quantized", None)
+        vars(model).pop("hf_quantizer", None)  # or save_pretrained refuses the weights as quantised
     model.eval().requires_grad_(False)
     return model
 
@@ -234,7 +231,7 @@ def fingerprint(spec: ModelSpec) -> str:
     Raises:
         UserError: As `load_config`.
     """
-    source = _source(spec)
+    source = locate(spec.name, spec.path)
     if source.gguf is not None:
         return _sha256(source.folder / source.gguf)
     folder = source.folder
@@ -264,11 +261,6 @@ def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _source(spec: ModelSpec) -> Source:
-    """The spec's files."""
-    return locate(spec.name, spec.path)
-
-
 def _where(spec: ModelSpec, source: Source) -> dict[str, Any]:
     """The arguments that lead every `from_pretrained` to the same files."""
     where: dict[str, Any] = {"trust_remote_code": spec.trust_remote_code}
@@ -295,7 +287,7 @@ def _explained(spec: ModelSpec, part: str = "model") -> Iterator[None]:
         if "trust_remote_code" in str(error):
             message = f"{known} brings its own code; read it, then set trust_remote_code=true"
         elif isinstance(error, (ValueError, ImportError)) and "ttention" in str(error):
-            message = f"attention={spec.attention} does not work for {known}: {reason}; use attention=eager"
+            message = f"attention={spec.attention} does not work for {known}: {reason}; use attention=auto"
         elif "does not recognize this architecture" in str(error):
             raise UnsupportedModelError(
                 f"{known} is of a kind that this transformers does not know: {reason}"

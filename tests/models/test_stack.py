@@ -15,7 +15,7 @@ from raysearch.calibration.batch import Batch
 from raysearch.errors import UnsupportedModelError, UserError
 from raysearch.mask import Mask
 from raysearch.models.stack import LayerStack, relative_gap
-from tests.models.families import FAMILIES, HYBRIDS, N_LAYERS, REFUSED, UNEXPORTABLE, VOCABULARY
+from tests.models.families import FAMILIES, HYBRIDS, N_LAYERS, REFUSED, UNEXPORTABLE, VOCABULARY, tiny
 
 torch.set_num_threads(1)
 
@@ -137,6 +137,29 @@ def test_logits_of_chunks_equal_logits_of_all_positions() -> None:
     hidden = stack.capture(Batch(TOKENS, SCORED)).embedded.flatten(0, 1)
     chunks = torch.cat([stack.logits(chunk) for chunk in hidden.split(5)])
     torch.testing.assert_close(chunks, stack.logits(hidden), rtol=1e-6, atol=1e-6)
+
+
+def test_router_logits_are_not_asked_for() -> None:
+    """A config may ask for a loss over the routers, which do not run where stand-ins do."""
+    model = FAMILIES["mixtral"]()
+    model.config.output_router_logits = True
+    LayerStack(model).verify()
+
+
+def test_a_model_of_one_layer_is_driven() -> None:
+    LayerStack(tiny("llama", vocab_size=16, hidden_size=8, num_hidden_layers=1, num_attention_heads=2)).verify()
+
+
+def test_verify_notices_a_tail_that_is_not_position_wise() -> None:
+    """This one adds the embedding to what leaves the layers."""
+    model = FAMILIES["llama"]()
+    stack = LayerStack(model)
+    norm = model.get_submodule("model.norm")
+    seen: list[torch.Tensor] = []
+    model.get_submodule("model.embed_tokens").register_forward_hook(lambda *call: seen.append(call[2]))
+    norm.register_forward_hook(lambda *call: call[2] + seen[-1])
+    with pytest.raises(UnsupportedModelError, match="llama does more between its layers"):
+        stack.verify()
 
 
 def test_a_16_bit_model_verifies() -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from raysearch.testing.tracker_suite import greedy_search
 from raysearch.tracking.mlflow_tracker import MlflowTracker
+from raysearch.tracking.store import Store
 
 ROOT = Path(__file__).parents[2]
 
@@ -30,6 +31,16 @@ class Served:
 
     url: str
     run_id: str
+
+
+@pytest.fixture(scope="session")
+def store_with_tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The database of an embedded store in which nothing is recorded yet."""
+    from mlflow import MlflowClient
+
+    folder = tmp_path_factory.mktemp("store")
+    MlflowClient(Store.locate(None, folder).uri).search_experiments()
+    return folder / "mlflow.db"
 
 
 @pytest.fixture(scope="session")

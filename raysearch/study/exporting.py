@@ -1,0 +1,57 @@
+"""From a finished search to a checkpoint: what to export, and the evidence that goes on its card."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from pathlib import Path
+
+from raysearch.errors import UserError
+from raysearch.evaluation.runs import RunRecord
+from raysearch.mask import Mask
+from raysearch.models.card import Evidence
+from raysearch.models.export import ExportReport, export_checkpoint
+from raysearch.study.spec import SearchSpec, describe
+
+
+def export_run(
+    run: RunRecord, spec: SearchSpec, out: Path, *, overwrite: bool = False, prompt: str | None = None
+) -> ExportReport:
+    """Writes the model without the layers that a search removed.
+
+    Args:
+        run: The search's record.
+        spec: What it was made of, built from `run.config`.
+        out: The folder to write.
+        overwrite: Whether a folder that is not empty is replaced.
+        prompt: A text for both models to go on with, as a spot check.
+
+    Raises:
+        UserError: The search has not finished, or the folder or the model cannot be used.
+    """
+    if run.result is None:
+        raise UserError(f"RUN={run.run_id} is {run.state} and has found nothing yet; finish it: raysearch resume {run.run_id}")
+    judge, result = spec.judge, run.result
+    evidence = Evidence(
+        model=judge.model.name,
+        searcher=_in_brief(spec.searcher),
+        objective=run.config["choices"]["objective"],
+        calibration=f"{run.config['choices']['data']}, {judge.windows.samples} x {judge.windows.seq_len} tokens, "
+        f"{judge.windows.sampling}, seed {judge.data_seed}",
+        dense_loss_nats=result["dense_loss"],
+        loss_nats=result["loss"],
+        evaluations=result["evaluations"]["asked"],
+        layer_forwards=round(result["layer_forwards"]["run"]),
+        search_s=result["seconds"],
+        run_id=run.run_id,
+        version=importlib.metadata.version("raysearch"),
+    )
+    return export_checkpoint(
+        judge.model, Mask(tuple(result["removed"])), out, overwrite=overwrite, evidence=evidence, prompt=prompt
+    )
+
+
+def _in_brief(searcher: object) -> str:
+    """A searcher and its options: ``BeamSearcher(width=5)``."""
+    options = describe(searcher)
+    kind = options.pop("type")
+    return f"{kind}({', '.join(f'{name}={value}' for name, value in options.items())})"
