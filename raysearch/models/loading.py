@@ -62,6 +62,7 @@ class ModelInfo:
         vocab_size: Tokens in the vocabulary.
         hidden_size: d, the width of the hidden state.
         max_positions: The longest sequence the model was made for, in tokens; None when it has no such limit.
+        dtype: What the weights are held in, e.g. ``bfloat16``.
     """
 
     n_layers: int
@@ -71,6 +72,7 @@ class ModelInfo:
     vocab_size: int
     hidden_size: int
     max_positions: int | None
+    dtype: str
 
 
 def resolve_device(spec: ModelSpec) -> str:
@@ -220,6 +222,7 @@ def describe(spec: ModelSpec) -> ModelInfo:
         vocab_size=text.vocab_size,
         hidden_size=text.hidden_size,
         max_positions=getattr(text, "max_position_embeddings", getattr(text, "max_seq_len", None)),
+        dtype=str(resolve_dtype(spec, config)).removeprefix("torch."),
     )
 
 

@@ -17,10 +17,8 @@ from raysearch.models.loading import (
     ModelInfo,
     describe,
     fingerprint,
-    load_config,
     load_tokenizer,
     resolve_device,
-    resolve_dtype,
     tokenizer_fingerprint,
 )
 from raysearch.study import spec as specs
@@ -68,7 +66,7 @@ def open_judge(spec: specs.JudgeSpec, on_progress: Callable[[Progress], None]) -
         "model": model_fingerprint,
         "tokenizer": tokenizer_fingerprint(tokenizer),
         "objective": specs.describe(spec.objective),
-        "dtype": str(resolve_dtype(spec.model, load_config(spec.model))),
+        "dtype": info.dtype,
         "attention": spec.model.attention,
         "device": resolve_device(spec.model).partition(":")[0],
         "threads": spec.cluster.cpus_per_replica,

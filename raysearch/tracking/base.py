@@ -4,7 +4,8 @@ A search tells its tracker, in this order: `start` once, then for each round its
 `finish` once with the result or the failure, then `close`. On a resumed search the whole history is told again; a tracker
 writes what it has not yet written. Losses are nats per token, seconds are wall-clock, layers are 0-based.
 
-A tracker never stops a search: whatever goes wrong inside is its own to report, in one line, through `warn`.
+A tracker never stops a search: whatever goes wrong inside is its own to report, in one line, through the `warn` that it was
+made with, from whichever thread notices.
 """
 
 from __future__ import annotations
@@ -66,7 +67,9 @@ class Trial:
 
 @dataclass(frozen=True)
 class RoundSummary:
-    """Where a search stands after a round; every count is over the whole search up to here.
+    """Where a search stands after a round; counts are over the search up to here, as this process sees it.
+
+    When a search is taken up again, what an earlier process computed is answered by the ledger, and counts as that.
 
     Args:
         round: The round just done, 1-based.
@@ -76,7 +79,7 @@ class RoundSummary:
         best_loss: The lowest loss so far of a mask that removes M layers; None before there is one.
         layer_forwards_run: Layer-forwards computed, in passes of one layer over the whole calibration.
         layer_forwards_naive: What a full forward per mask asked would have computed, in the same unit.
-        seconds: Since the search started.
+        seconds: Since this process started the search.
         busy_share: Share of replica time spent computing, 0 … 1.
         round_best: The mask of the round's lowest loss; None if all failed.
     """

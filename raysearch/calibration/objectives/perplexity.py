@@ -16,7 +16,7 @@ from raysearch.calibration.batch import Batch
 from raysearch.calibration.objectives.base import Head
 
 #: Logits that stand in memory at once. A CPU likes them near its caches, a GPU wants large matrix products.
-_LOGITS_AT_ONCE = {"cpu": 2**24, "cuda": 2**27}
+_LOGITS_AT_ONCE = {"cpu": 2**22, "cuda": 2**27}
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class PerplexityObjective:
         scored = torch.from_numpy(batch.scored[:, 1:]).to(hidden.device)
         targets = torch.from_numpy(batch.input_ids[:, 1:]).to(hidden.device)[scored]
         predictors = hidden[:, :-1][scored]  # [n, d]: the state before each scored token
-        rows = max(1, _LOGITS_AT_ONCE.get(hidden.device.type, 2**24) // head.vocab_size)
+        rows = max(1, _LOGITS_AT_ONCE.get(hidden.device.type, 2**22) // head.vocab_size)
         nll = [
             functional.cross_entropy(head.logits(states).float(), wanted, reduction="none")
             for states, wanted in zip(predictors.split(rows), targets.split(rows), strict=True)

