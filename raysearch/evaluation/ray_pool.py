@@ -113,7 +113,7 @@ class RayPool:
             self._owns_ray = False
 
     def _start_replica(self) -> None:
-        actor = self._actor_class.remote()
+        actor: Any = self._actor_class.remote()
         self._busy[actor.load.remote(self._make_replica, self._packed)] = actor, None
 
     def _replace(self, owned: Unit | None, error: BaseException) -> None:

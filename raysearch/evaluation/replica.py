@@ -17,7 +17,7 @@ from raysearch.calibration.objectives.base import Objective
 from raysearch.evaluation.unit import Unit, UnitResult
 from raysearch.mask import Mask
 from raysearch.models.stack import LayerStack
-from raysearch.prefix import Op, plan_prefixes
+from raysearch.prefix import Op, Step, plan_prefixes
 
 
 class Replica:
@@ -52,10 +52,11 @@ class Replica:
         return UnitResult(losses, plan.layer_forwards, plan.head_forwards, time.perf_counter() - started)
 
     @torch.inference_mode()
-    def _walk(self, steps: Sequence, masks: Sequence[Mask], shard: int) -> dict[Mask, npt.NDArray[np.float64]]:
+    def _walk(self, steps: Sequence[Step], masks: Sequence[Mask], shard: int) -> dict[Mask, npt.NDArray[np.float64]]:
         batch = self.calibration.shards[shard]
         captured = self.stack.capture(batch)
-        hidden, held, losses = captured.embedded, [], {}
+        hidden, held = captured.embedded, list[torch.Tensor]()
+        losses: dict[Mask, npt.NDArray[np.float64]] = {}
         for step in steps:
             match step.op:
                 case Op.RUN:

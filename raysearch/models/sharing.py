@@ -4,8 +4,8 @@
 share their memory. Put into Ray's object store once, the arrays are mapped, not copied, into every replica; `unpack`
 puts the tree back together around them. Tied weights stay tied, since a tensor met twice gets one number.
 
-The arrays of `unpack` may be read-only memory shared by all replicas of a machine: a mask is applied by skipping layers,
-never by writing into weights.
+The arrays of `unpack` may be read-only memory shared by all replicas of a machine: a mask is applied by skipping
+layers, never by writing into weights.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import nn
+from transformers import PreTrainedModel
 
 #: NumPy has no bfloat16: such tensors travel as integers of the same width.
 _TRAVELS_AS = {torch.bfloat16: torch.int16}
@@ -27,11 +28,11 @@ _TRAVELS_AS = {torch.bfloat16: torch.int16}
 Packed = tuple[bytes, list[npt.NDArray[Any]]]
 
 
-def pack(model: nn.Module) -> Packed:
+def pack(model: PreTrainedModel) -> Packed:
     """Takes a CPU model apart.
 
     Args:
-        model: Any picklable module on the CPU.
+        model: A model on the CPU.
 
     Returns:
         The pickled structure, and the tensors as arrays over the same memory.
@@ -42,10 +43,10 @@ def pack(model: nn.Module) -> Packed:
     return stream.getvalue(), pickler.arrays
 
 
-def unpack(structure: bytes, arrays: Sequence[npt.NDArray[Any]]) -> nn.Module:
+def unpack(structure: bytes, arrays: Sequence[npt.NDArray[Any]]) -> PreTrainedModel:
     """Puts together what `pack` took apart; the tensors use the arrays' memory."""
-    module: nn.Module = _Unpacker(io.BytesIO(structure), arrays).load()
-    return module
+    model: PreTrainedModel = _Unpacker(io.BytesIO(structure), arrays).load()
+    return model
 
 
 class _Packer(pickle.Pickler):

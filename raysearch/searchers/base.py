@@ -14,8 +14,8 @@ The rules, each a test in `raysearch.testing.searcher_suite`:
 
 - **Legal.** Every mask of a round is legal for the problem (`Problem.is_legal`); so is the one returned, which removes
   exactly ``problem.n_remove`` layers and has been scored.
-- **Deterministic.** Rounds depend on the problem, the scores and `rng` alone. That is what makes resume a replay: on the
-  same command the ledger answers what is known, and the searcher walks the same way to where it stopped.
+- **Deterministic.** Rounds depend on the problem, the scores and `rng` alone. That is what makes resume a replay: on
+  the same command the ledger answers what is known, and the searcher walks the same way to where it stopped.
 - **Blind.** A searcher knows masks and random numbers, nothing of models, Ray, disks or trackers.
 - **Lower is better.** Scores are losses in nats. Ties are broken by mask order, so no result depends on a hash.
 - **Failure is data.** A mask whose evaluation failed is in ``scores.failed`` with its cause and has no loss; a NaN
@@ -113,9 +113,7 @@ class Searcher(Protocol):
         ...
 
 
-def run_searcher(
-    searcher: Searcher, problem: Problem, seed: int, evaluate: Callable[[Round], Scores]
-) -> Mask:
+def run_searcher(searcher: Searcher, problem: Problem, seed: int, evaluate: Callable[[Round], Scores]) -> Mask:
     """Drives a searcher to its end and holds it to the contract.
 
     Args:

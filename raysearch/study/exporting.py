@@ -29,7 +29,9 @@ def export_run(
         UserError: The search has not finished, or the folder or the model cannot be used.
     """
     if run.result is None:
-        raise UserError(f"RUN={run.run_id} is {run.state} and has found nothing yet; finish it: raysearch resume {run.run_id}")
+        raise UserError(
+            f"RUN={run.run_id} is {run.state}, so nothing is found yet; first: raysearch resume {run.run_id}"
+        )
     judge, result = spec.judge, run.result
     evidence = Evidence(
         model=judge.model.name,

@@ -1,7 +1,7 @@
 """From a `JudgeSpec` to something that can be asked: the model's facts, its calibration, and an evaluator.
 
-Everything that can be wrong is found here before any weights are loaded: the text, the tokenizer, the model's shape. The
-replicas themselves start when the ledger cannot answer for the first time.
+Everything that can be wrong is found here before any weights are loaded: the text, the tokenizer, the model's shape.
+The replicas themselves start when the ledger cannot answer for the first time.
 """
 
 from __future__ import annotations

@@ -252,6 +252,8 @@ def _header(spec: SearchSpec, judge: Judge) -> SearchHeader:
     versions = {name: importlib.metadata.version(name) for name in packages}
     return SearchHeader(
         run_id=spec.run_id(judge.calibration.fingerprint),
+        model=spec.judge.model.name,
+        choices=spec.config["choices"],
         config=spec.config,
         fingerprints=judge.fingerprints,
         versions={**versions, "python": platform.python_version()},

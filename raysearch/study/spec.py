@@ -76,7 +76,7 @@ class SearchSpec:
     config: Mapping[str, Any]
 
     def run_id(self, calibration_fingerprint: str) -> str:
-        """The search's name: the same command on the same text and model always has the same, so it can be taken up again."""
+        """The search's name: the same for the same command on the same text and model, so that it can be taken up."""
         identity = {
             "calibration": calibration_fingerprint,
             "searcher": describe(self.searcher),

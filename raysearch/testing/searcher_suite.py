@@ -59,9 +59,9 @@ class SearcherSuite:
 
     def test_leaves_global_random_numbers_alone(self) -> None:
         """Random numbers come from the generator handed over."""
-        before = random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[index,union-attr]  # noqa: NPY002
+        before = random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[index]  # noqa: NPY002
         self.drive(rugged_loss(self.problem, seed=3))
-        assert before == (random.getstate(), np.random.get_state()[1].tolist())  # type: ignore[index,union-attr]  # noqa: NPY002
+        assert before == (random.getstate(), np.random.get_state()[1].tolist())  # type: ignore[index]  # noqa: NPY002
 
     def test_lower_is_better(self) -> None:
         """On an additive loss the optimum, the M cheapest layers, is found."""

@@ -113,13 +113,9 @@ def tell_rounds(
     assert final.loss is not None
     header = SearchHeader(
         run_id=run_id,
-        config={
-            "searcher": {"name": "greedy", "width": 1},
-            "model": {"name": "tiny"},
-            "data": "wikitext",
-            "objective": {"name": "perplexity"},
-            "seed": 0,
-        },
+        model="tiny",
+        choices={"searcher": "greedy", "data": "wikitext", "objective": "perplexity", "cluster": "local"},
+        config={"searcher": {"type": "beam", "width": 1}, "model": {"name": "tiny"}, "seed": 0},
         fingerprints={"calibration": "c" * 16, "model": "m" * 16},
         versions={"raysearch": "0.1.0", "python": "3.11"},
         git_commit="0123abc",

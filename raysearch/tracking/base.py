@@ -1,11 +1,11 @@
 """What a tracker is told of a search, and the contract it keeps.
 
 A search tells its tracker, in this order: `start` once, then for each round its `trial`s and one `round_done`, then
-`finish` once with the result or the failure, then `close`. On a resumed search the whole history is told again; a tracker
-writes what it has not yet written. Losses are nats per token, seconds are wall-clock, layers are 0-based.
+`finish` once with the result or the failure, then `close`. On a resumed search the whole history is told again; a
+tracker writes what it has not yet written. Losses are nats per token, seconds are wall-clock, layers are 0-based.
 
-A tracker never stops a search: whatever goes wrong inside is its own to report, in one line, through the `warn` that it was
-made with, from whichever thread notices.
+A tracker never stops a search: whatever goes wrong inside is its own to report, in one line, through the `warn` that it
+was made with, from whichever thread notices.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ class SearchHeader:
 
     Args:
         run_id: The search's own name, the same whenever the same command is given: ``greedy-m5-3fa2c1d0``.
+        model: The model as the user named it.
+        choices: The chosen file of each group of ``conf/``: ``searcher``, ``data``, ``objective`` …
         config: The resolved configuration, nested, plain values only.
         fingerprints: Hex digests by subject: ``calibration``, ``model``, ``text``.
         versions: Version by package: raysearch, torch, transformers, ray, mlflow, python.
@@ -34,6 +36,8 @@ class SearchHeader:
     """
 
     run_id: str
+    model: str
+    choices: Mapping[str, str]
     config: Mapping[str, Any]
     fingerprints: Mapping[str, str]
     versions: Mapping[str, str]
@@ -105,7 +109,7 @@ class SearchResult:
         model: The model as the user named it.
         n_layers: N, the layers of the dense model.
         removed: The removed layers, 0-based, ascending.
-        removal_order: The order of removal, when each round extended the best mask of the one before (greedy); else None.
+        removal_order: The order of removal, if each round extended the best mask of the one before (greedy); else None.
         dense_loss: Nats per token with nothing removed.
         loss: Nats per token with the layers removed.
         asked: Evaluations the searcher asked for.
@@ -205,7 +209,7 @@ class Tracker(Protocol):
         ...
 
     def close(self) -> str | None:
-        """Writes out what is pending; returns the tracker's own id of the run, if it has one. Closing twice is harmless."""
+        """Writes out what is pending; returns the tracker's id of the run, if it has one. Closing twice is harmless."""
         ...
 
 

@@ -19,6 +19,9 @@ MAX_KEY = 250
 MAX_PARAM = 6000
 MAX_TAG = 8000
 
+#: The groups of the configuration that searches are filtered by.
+_FILTERS = ("searcher", "data", "objective")
+
 TRIALS_CSV_COLUMNS = ("index", "round", "removed", "n_removed", "loss", "perplexity", "delta", "answered", "failure")
 
 
@@ -70,22 +73,12 @@ def search_params(header: SearchHeader) -> dict[str, str]:
 
 def search_tags(header: SearchHeader) -> dict[str, str]:
     """Tags of the parent run: what it is found and filtered by."""
-    tags = {"raysearch.run_id": header.run_id, "raysearch.kind": "search"}
-    for subject in ("searcher", "model", "data", "objective"):
-        if label := _label(header.config.get(subject)):
-            tags[f"raysearch.{subject}"] = label
+    tags = {"raysearch.run_id": header.run_id, "raysearch.kind": "search", "raysearch.model": header.model}
+    tags |= {f"raysearch.{group}": choice for group, choice in header.choices.items() if group in _FILTERS}
     tags |= {f"raysearch.fingerprint.{subject}": digest for subject, digest in header.fingerprints.items()}
     if header.git_commit:
         tags["mlflow.source.git.commit"] = header.git_commit  # MLflow shows it in its Version column
     return {key: clip(value, MAX_TAG) for key, value in tags.items()}
-
-
-def _label(group: Any) -> str:
-    """The short name of a configuration group, which is a plain name or a mapping that holds one."""
-    if isinstance(group, Mapping):
-        named = (group[key] for key in ("name", "path", "id") if group.get(key))
-        return str(next(named, json.dumps(plain(group))))
-    return "" if group is None else str(group)
 
 
 def trial_name(trial: Trial) -> str:

@@ -6,7 +6,7 @@ import pytest
 from raysearch.calibration.objectives.perplexity import PerplexityObjective
 from raysearch.errors import EvaluationError
 from raysearch.evaluation import evaluator as module
-from raysearch.evaluation.evaluator import Evaluator
+from raysearch.evaluation.evaluator import Evaluator, Progress
 from raysearch.evaluation.inline_pool import InlinePool
 from raysearch.evaluation.ledger import Ledger
 from raysearch.mask import Mask
@@ -68,7 +68,8 @@ def test_only_what_is_missing_is_computed(make_evaluator, calibration):
     first.ledger.connection.execute("DELETE FROM evaluations WHERE shard = 1")
     second = make_evaluator()
     answers = second.evaluate([Mask.of(1), Mask.of(2)])
-    assert sorted(second._pool.asked) == sorted([(Mask.of(1), 1), *((Mask.of(2), s) for s in range(calibration.n_shards))])
+    missing = [(Mask.of(1), 1), *((Mask.of(2), shard) for shard in range(calibration.n_shards))]
+    assert sorted(second._pool.asked) == sorted(missing)
     assert not answers[Mask.of(1)].answered
 
 
@@ -90,7 +91,7 @@ def test_large_rounds_are_cut(make_evaluator, monkeypatch):
 
 
 def test_progress_ends_where_the_plan_said(make_evaluator):
-    seen = []
+    seen: list[Progress] = []
     make_evaluator(on_progress=seen.append).evaluate(MASKS)
     assert (seen[0].layer_forwards, seen[0].masks_done) == (0, 0)
     assert seen[-1].layer_forwards == seen[-1].layer_forwards_planned > 0
@@ -131,12 +132,16 @@ def test_a_unit_that_keeps_failing_ends_with_the_cause(make_evaluator, make_repl
 
 
 def test_two_searches_at_once_compute_everything_once(make_evaluator, tmp_path, calibration, make_replica):
-    pools, losses = [], []
+    pools: list[CountingPool] = []
+    losses = []
+
+    def make_pool():
+        pools.append(CountingPool(make_replica))
+        return pools[-1]
 
     def work():
-        evaluator = Evaluator(calibration, 4, Ledger(tmp_path / "shared.db"), lambda: CountingPool(make_replica))
+        evaluator = Evaluator(calibration, 4, Ledger(tmp_path / "shared.db"), make_pool)
         losses.append([value.loss for value in evaluator.evaluate(MASKS).values()])
-        pools.append(evaluator._pool)
         evaluator.close()
         evaluator.ledger.close()
 
@@ -145,6 +150,6 @@ def test_two_searches_at_once_compute_everything_once(make_evaluator, tmp_path, 
         thread.start()
     for thread in threads:
         thread.join()
-    computed = [one for pool in pools if pool for one in pool.asked]
+    computed = [one for pool in pools for one in pool.asked]
     assert len(computed) == len(set(computed)) == len(MASKS) * calibration.n_shards
     assert losses[0] == losses[1]

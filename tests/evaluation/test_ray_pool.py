@@ -79,9 +79,8 @@ def pool_of(model, calibration, n_replicas, kind=Replica):
 
 def answers(pool, units):
     """Every loss as bytes."""
-    return {
-        (unit.shard, mask): losses.tobytes() for unit, result in pool.run(units) for mask, losses in result.losses.items()
-    }
+    done = list(pool.run(units))
+    return {(unit.shard, mask): losses.tobytes() for unit, result in done for mask, losses in result.losses.items()}
 
 
 @pytest.fixture
@@ -107,10 +106,8 @@ def test_a_killed_replica_is_replaced_and_its_unit_redone(model, calibration, un
 
 
 def test_a_unit_that_always_fails_ends_with_its_cause(model, calibration, units):
-    with (
-        pool_of(model, calibration, 2, BrokenReplica) as pool,
-        pytest.raises(EvaluationError, match=r"7 mask\(s\) on shard 1 failed 3 times.*RuntimeError: this shard is cursed"),
-    ):
+    said = r"7 mask\(s\) on shard 1 failed 3 times.*RuntimeError: this shard is cursed"
+    with pool_of(model, calibration, 2, BrokenReplica) as pool, pytest.raises(EvaluationError, match=said):
         answers(pool, units)
 
 

@@ -47,11 +47,13 @@ def test_there_are_searchers():
 )
 def test_evaluations_at_32_layers_remove_7(searcher, protect, evaluations):
     rounds = forecast(searcher, Problem.create(32, 7, protect), seed=0)
+    assert rounds is not None
     assert sum(cost.masks for cost in rounds) == evaluations
 
 
 def test_beam_of_five_at_32_layers_remove_7():
     rounds = forecast(BeamSearcher(width=5), Problem.create(32, 7), seed=0)
+    assert rounds is not None
     assert sum(cost.masks for cost in rounds) <= 887
 
 
@@ -65,7 +67,7 @@ def test_a_wide_beam_is_exhaustive():
 def test_greedy_is_the_plain_loop():
     problem = Problem.create(10, 4, [0])
     loss = rugged_loss(problem, seed=12)
-    removed = []
+    removed: list[int] = []
     for _ in range(4):
         left = [layer for layer in problem.free if layer not in removed]
         removed.append(min(left, key=lambda layer: loss(Mask.of(*removed, layer))))

@@ -31,10 +31,12 @@ def test_what_mlflow_refuses_is_clipped_or_replaced():
     assert len(value) == records.MAX_PARAM and value.endswith("x…")
 
 
-def test_groups_are_tagged_by_their_name():
+def test_searches_are_filtered_by_the_choice_of_each_group():
     tags = records.search_tags(greedy_search().header)
     assert tags["raysearch.searcher"] == "greedy"
     assert tags["raysearch.data"] == "wikitext"
+    assert tags["raysearch.model"] == "tiny"
+    assert "raysearch.cluster" not in tags, "where a search ran says nothing about what it found"
     assert tags["raysearch.fingerprint.model"] == "m" * 16
 
 

@@ -1,8 +1,8 @@
 """The contract of an objective: from final hidden states to one loss per sample.
 
-An objective is always a per-sample loss in nats that adds up over samples, lower is better, so that it can be split over
-shards and summed again in shard order. It sees the hidden states that leave the last kept layer and reaches logits
-through the model's own tail, in chunks, at the positions it scores.
+An objective is always a per-sample loss in nats that adds up over samples, lower is better, so that it can be split
+over shards and summed again in shard order. It sees the hidden states that leave the last kept layer and reaches
+logits through the model's own tail, in chunks, at the positions it scores.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ from raysearch.calibration.batch import Batch
 class Head(Protocol):
     """The model's own tail: final norm, output projection and what follows it (soft-capping, scaling)."""
 
-    vocab_size: int
+    @property
+    def vocab_size(self) -> int:
+        """Logits of a position."""
+        ...
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Hidden states [n, d] to logits [n, vocab], position by position."""

@@ -36,4 +36,4 @@ class PerplexityObjective:
         per_token = torch.cat(nll).double().cpu().numpy() if nll else np.empty(0)
         # bincount adds one by one in token order, so the sum does not depend on the device or the chunking.
         sample_of_token = np.repeat(np.arange(batch.n_samples), batch.scored_per_sample)
-        return np.bincount(sample_of_token, weights=per_token, minlength=batch.n_samples)
+        return np.bincount(sample_of_token, weights=per_token, minlength=batch.n_samples).astype(np.float64)
