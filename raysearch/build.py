@@ -9,9 +9,10 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import inspect
+import json
 import pkgutil
 import typing
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,13 +39,14 @@ def search_spec(config: Mapping[str, Any]) -> SearchSpec:
     """
     _check_names("", config, _JUDGE_KEYS | {"searcher", "tracking", "remove", "protect"})
     tracking = _section(config, "tracking")
+    seed = _seed("seed", config["seed"])  # before data.seed, which repeats it
     return SearchSpec(
         judge=_judge_spec(config),
         searcher=build_searcher(_section(config, "searcher")),
         searcher_name=config["choices"]["searcher"],
         remove=_check(int, "remove", config["remove"]),
         protect=_check(list[int], "protect", config["protect"]),
-        seed=_seed("seed", config["seed"]),
+        seed=seed,
         tracking=_build(TrackingOptions, "tracking", {**tracking, "folder": _store(config)}),
         config=config,
     )
@@ -60,6 +62,13 @@ def score_spec(config: Mapping[str, Any]) -> ScoreSpec:
     masks = _check(list[list[int]], "masks", config["masks"])
     if not masks:
         raise UserError("masks=[] names no mask; give a list of lists, such as masks=[[3],[3,5],[]]")
+    for layers in masks:
+        if min(layers, default=0) < 0 or len(set(layers)) < len(layers):
+            raise UserError(
+                f"masks={_as_typed(masks)} has {layers}, which holds a negative or a repeated layer; "
+                "name each layer once, from 0"
+            )
+    _seed("seed", config["seed"])
     return ScoreSpec(judge=_judge_spec(config), masks=[Mask.of(*layers) for layers in masks])
 
 
@@ -78,13 +87,11 @@ def _judge_spec(config: Mapping[str, Any]) -> JudgeSpec:
     window_names = {field.name for field in dataclasses.fields(WindowOptions)}
     windows = {key: data.pop(key) for key in list(data) if key in window_names}
     data_seed = _seed("data.seed", data.pop("seed", 0))
-    kind = data.pop("type", "")
-    if kind not in SOURCES:
-        raise UserError(f"data.type={kind} is unknown; {did_you_mean(str(kind), SOURCES)}")
+    kind = _kind("data", data, SOURCES)
     ledger = config["ledger"]
     return JudgeSpec(
         model=_build(ModelSpec, "model", _section(config, "model")),
-        source=_build(SOURCES[kind], "data", data),
+        source=_build(SOURCES[kind], "data", {key: value for key, value in data.items() if key != "type"}),
         windows=_build(WindowOptions, "data", windows),
         data_seed=data_seed,
         objective=_build_by_type("raysearch.calibration.objectives", "losses", "objective", _section(config, "objective")),
@@ -114,9 +121,7 @@ def _seed(name: str, value: Any) -> int:
 def _build_by_type(package: str, method: str, section: str, values: Mapping[str, Any]) -> Any:
     """Builds the one class with `method` in the module of `package` that the section's `type` names."""
     names = {module.name for module in pkgutil.iter_modules(importlib.import_module(package).__path__)} - {"base"}
-    kind = str(values.get("type", ""))
-    if kind not in names:
-        raise UserError(f"{section}.type={kind} is unknown; {did_you_mean(kind, names)}")
+    kind = _kind(section, values, names)
     module = importlib.import_module(f"{package}.{kind}")
     (part,) = [
         member
@@ -124,6 +129,15 @@ def _build_by_type(package: str, method: str, section: str, values: Mapping[str,
         if member.__module__ == module.__name__ and dataclasses.is_dataclass(member) and hasattr(member, method)
     ]
     return _build(part, section, {key: value for key, value in values.items() if key != "type"})
+
+
+def _kind(section: str, values: Mapping[str, Any], known: Collection[str]) -> str:
+    if "type" not in values:
+        raise UserError(f"{section}.type has no value; {did_you_mean('', known)}")
+    kind = _as_typed(values["type"])
+    if kind not in known:
+        raise UserError(f"{section}.type={kind} is unknown; {did_you_mean(kind, known)}")
+    return kind
 
 
 def _build(part: type, section: str, values: Mapping[str, Any]) -> Any:
@@ -149,4 +163,12 @@ def _check(expected: Any, name: str, value: Any) -> Any:
         return TypeAdapter(expected).validate_python(value, strict=True)
     except ValidationError as error:
         wanted = dict.fromkeys(problem["msg"].removeprefix("Input should be ") for problem in error.errors())
-        raise UserError(f"{name}={value} should be {' or '.join(wanted)}") from error
+        remedy = "" if "a valid string" not in wanted else f'''; for text that reads like something else, quote it twice: {name}="'…'"'''
+        raise UserError(f"{name}={_as_typed(value)} should be {' or '.join(wanted)}{remedy}") from error
+
+
+def _as_typed(value: Any) -> str:
+    """A value as the user writes it on the command line."""
+    if isinstance(value, list | tuple):
+        return f"[{','.join(map(_as_typed, value))}]"
+    return value if isinstance(value, str) else json.dumps(value, default=str)

@@ -16,7 +16,7 @@ MOST_LINES = 350
 
 #: A module imports from the floors below its own; what shares a floor knows nothing of each other.
 FLOORS = (
-    {"errors"},
+    {"errors", "locks"},
     {"mask", "config"},
     {"problem"},
     {"prefix", "searchers", "calibration"},

@@ -2,7 +2,7 @@
 
 A process claims evaluations before it computes them, and holds an operating-system lock on a file of its own for as
 long as it lives. A claim whose owner's lock is free belongs to a dead process and may be taken over at once, however
-it died. (The write-ahead log of SQLite needs all processes on one machine anyway, so a lock on a file reaches all of them.)
+it died. (SQLite's write-ahead log needs all processes on one machine anyway, so a lock on a file reaches them all.)
 """
 
 from __future__ import annotations
@@ -14,16 +14,6 @@ from pathlib import Path
 
 from raysearch.evaluation.ledger import Ledger
 from raysearch.mask import Mask
-
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS claims (
-    calibration TEXT NOT NULL,
-    mask        TEXT NOT NULL,
-    shard       INTEGER NOT NULL,
-    owner       TEXT NOT NULL,
-    PRIMARY KEY (calibration, mask, shard)
-) WITHOUT ROWID
-"""
 
 
 class Claims:
@@ -38,7 +28,6 @@ class Claims:
         self._owner = uuid.uuid4().hex
         self._lock = self._lock_file(self._owner).open("w")
         fcntl.flock(self._lock, fcntl.LOCK_EX)
-        ledger.connection.execute(_SCHEMA)
 
     def take(self, calibration: str, wanted: Iterable[tuple[Mask, int]]) -> list[tuple[Mask, int]]:
         """Claims what neither the ledger knows nor a living process has claimed.

@@ -48,6 +48,26 @@ class ClusterOptions:
         if self.gpus_per_replica != "auto" and self.gpus_per_replica < 0:
             raise UserError(f"cluster.gpus_per_replica={self.gpus_per_replica} is negative; use 0 or more, or auto")
 
+    def check(self, on_gpu: bool) -> None:
+        """Refuses replicas for which there are not the GPUs: Ray would wait for those for ever.
+
+        Raises:
+            UserError: There are too few.
+        """
+        if self.backend == "inline":
+            return
+        gpus, there = self.gpus(on_gpu), torch.cuda.device_count()
+        if gpus and not on_gpu:
+            raise UserError(
+                f"cluster.gpus_per_replica={gpus:g} asks for GPUs, but the model runs on the CPU; "
+                "use cluster.gpus_per_replica=auto, or model.device=cuda where there is a GPU"
+            )
+        if gpus > there or (self.replicas != "auto" and gpus * self.replicas > there):
+            raise UserError(
+                f"cluster.replicas={self.replicas} with {gpus:g} GPUs each need more than the {there} that torch sees; "
+                "use cluster.replicas=auto, or a smaller cluster.gpus_per_replica, so that replicas share a GPU"
+            )
+
     def n_replicas(self, on_gpu: bool, n_shards: int) -> int:
         """How many replicas to start: those asked for, or as many as fit and have a shard to work on."""
         if self.replicas != "auto":

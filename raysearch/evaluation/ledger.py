@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from raysearch.errors import UserError
+from raysearch.locks import locked
 from raysearch.mask import Mask
 
 SCHEMA_VERSION = 1
@@ -27,6 +28,13 @@ CREATE TABLE IF NOT EXISTS evaluations (
     mask        TEXT NOT NULL,     -- {21,22,25}
     shard       INTEGER NOT NULL,  -- 0-based
     losses      BLOB NOT NULL,     -- summed nats per sample, little-endian float64
+    PRIMARY KEY (calibration, mask, shard)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS claims (
+    calibration TEXT NOT NULL,
+    mask        TEXT NOT NULL,
+    shard       INTEGER NOT NULL,
+    owner       TEXT NOT NULL,     -- see claims.py
     PRIMARY KEY (calibration, mask, shard)
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS runs (
@@ -54,18 +62,23 @@ class Ledger:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self.connection = sqlite3.connect(path, timeout=60, isolation_level=None)
-            version = self.connection.execute("PRAGMA user_version").fetchone()[0]
-            if version not in (0, SCHEMA_VERSION):
-                raise UserError(
-                    f"ledger={path} was written by another version of raysearch (format {version}, this one reads "
-                    f"{SCHEMA_VERSION}); name another file with ledger=…"
-                )
-            self.connection.execute("PRAGMA journal_mode = WAL")
-            self.connection.execute("PRAGMA synchronous = FULL")
-            self.connection.executescript(_SCHEMA)
-            self.connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+            with locked(path.with_name(f"{path.name}.lock")):  # SQLite does not wait for a change of journal mode
+                self._prepare()
         except (sqlite3.Error, OSError) as error:
             raise UserError(f"ledger={path} cannot be used ({error}); name another file with ledger=…") from error
+
+    def _prepare(self) -> None:
+        """Makes the tables of a new file, or checks that an old one is of this format."""
+        version = self.connection.execute("PRAGMA user_version").fetchone()[0]
+        if version not in (0, SCHEMA_VERSION):
+            raise UserError(
+                f"ledger={self.path} was written by another version of raysearch (format {version}, this one reads "
+                f"{SCHEMA_VERSION}); name another file with ledger=…"
+            )
+        self.connection.execute("PRAGMA journal_mode = WAL")
+        self.connection.execute("PRAGMA synchronous = FULL")
+        self.connection.executescript(_SCHEMA)
+        self.connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
     def known(
         self, calibration: str, masks: Iterable[Mask]

@@ -39,10 +39,11 @@ class RunRecord:
 def write_run(
     ledger: Ledger, run_id: str, config: Mapping[str, Any], state: State, result: Mapping[str, Any] | None = None
 ) -> None:
-    """Records where a search stands; an earlier record of the same run is replaced."""
+    """Records where a search stands; what an earlier run of the same search found stays until there is a new result."""
     now = datetime.now(UTC).isoformat(sep=" ", timespec="microseconds")
     ledger.connection.execute(
-        "INSERT OR REPLACE INTO runs VALUES (?, ?, ?, ?, ?)",
+        "INSERT INTO runs VALUES (?, ?, ?, ?, ?) ON CONFLICT (run_id) DO UPDATE SET config = excluded.config, "
+        "state = excluded.state, result = coalesce(excluded.result, result), updated = excluded.updated",
         (run_id, json.dumps(config), state, None if result is None else json.dumps(result), now),
     )
 

@@ -119,11 +119,11 @@ def _check_destination(spec: ModelSpec, out: Path, overwrite: bool) -> None:
     """Refuses to write over anything the user did not offer, and over the dense model in any case."""
     source = locate(spec.name, spec.path)
     if not source.is_hub and source.folder.resolve().is_relative_to(out.resolve()):
-        raise UserError(f"out={out} holds the dense model itself; write to another folder")
+        raise UserError(f"--out={out} holds the dense model itself; write to another folder")
     if out.exists() and not out.is_dir():
-        raise UserError(f"out={out} is a file; name a folder")
+        raise UserError(f"--out={out} is a file; name a folder")
     if out.is_dir() and any(out.iterdir()) and not overwrite:
-        raise UserError(f"out={out} is not empty; name another folder, or replace it with overwrite=true")
+        raise UserError(f"--out={out} is not empty; name another folder, or replace it with --overwrite")
 
 
 def _tokenizer(spec: ModelSpec, prompt: str | None) -> PreTrainedTokenizerBase | None:

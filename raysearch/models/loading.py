@@ -84,7 +84,7 @@ def resolve_device(spec: ModelSpec) -> str:
     kind, _, index = spec.device.partition(":")
     if kind not in ("auto", "cpu", "cuda") or (index and (kind != "cuda" or not index.isdecimal())):
         raise UserError(
-            f"device={spec.device} is unknown; {did_you_mean(spec.device, ['auto', 'cpu', 'cuda', 'cuda:0'])}"
+            f"model.device={spec.device} is unknown; {did_you_mean(spec.device, ['auto', 'cpu', 'cuda', 'cuda:0'])}"
         )
     if kind == "cpu":
         return "cpu"
@@ -93,10 +93,10 @@ def resolve_device(spec: ModelSpec) -> str:
     if kind == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if not torch.cuda.is_available():
-        raise UserError(f"device={spec.device} asks for a GPU, but torch sees none; use device=cpu or device=auto")
+        raise UserError(f"model.device={spec.device} asks for a GPU, but torch sees none; use model.device=cpu or model.device=auto")
     count = torch.cuda.device_count()
     if index and int(index) >= count:
-        raise UserError(f"device={spec.device} is not there; torch sees {count}: use cuda:0 … cuda:{count - 1}")
+        raise UserError(f"model.device={spec.device} is not there; torch sees {count}: use cuda:0 … cuda:{count - 1}")
     return spec.device
 
 
@@ -108,7 +108,7 @@ def resolve_dtype(spec: ModelSpec, config: PreTrainedConfig) -> torch.dtype:
     """
     import torch
 
-    _check_name("dtype", spec.dtype, _DTYPES)
+    _check_name("model.dtype", spec.dtype, _DTYPES)
     if spec.dtype != "auto":
         named: torch.dtype = getattr(torch, spec.dtype)
         return named
@@ -127,8 +127,8 @@ def load_config(spec: ModelSpec) -> PreTrainedConfig:
     """
     from transformers import AutoConfig
 
-    _check_name("dtype", spec.dtype, _DTYPES)
-    _check_name("attention", spec.attention, _ATTENTIONS)
+    _check_name("model.dtype", spec.dtype, _DTYPES)
+    _check_name("model.attention", spec.attention, _ATTENTIONS)
     resolve_device(spec)
     source = locate(spec.name, spec.path)
     with _explained(spec), quiet():
@@ -148,7 +148,7 @@ def load_tokenizer(spec: ModelSpec) -> PreTrainedTokenizerBase:
     from transformers import AutoTokenizer
 
     source = locate(spec.name, spec.path)
-    with _explained(spec, "tokenizer"), quiet():
+    with _explained(spec, "the tokenizer of "), quiet():
         return AutoTokenizer.from_pretrained(source.location, **_where(spec, source))
 
 
@@ -278,7 +278,7 @@ def _where(spec: ModelSpec, source: Source) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _explained(spec: ModelSpec, part: str = "model") -> Iterator[None]:
+def _explained(spec: ModelSpec, part: str = "") -> Iterator[None]:
     """Turns what transformers raises into one sentence, with the original error chained."""
     try:
         yield
@@ -286,11 +286,11 @@ def _explained(spec: ModelSpec, part: str = "model") -> Iterator[None]:
         raise
     except Exception as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0].split(". ")[0].rstrip(".")
-        known = f"{part}={spec.name} ({spec.path})"
+        known = f"{part}model={spec.name}" + (f" ({spec.path})" if spec.path != spec.name else "")
         if "trust_remote_code" in str(error):
-            message = f"{known} brings its own code; read it, then set trust_remote_code=true"
+            message = f"{known} brings its own code; read it, then set model.trust_remote_code=true"
         elif isinstance(error, (ValueError, ImportError)) and "ttention" in str(error):
-            message = f"attention={spec.attention} does not work for {known}: {reason}; use attention=auto"
+            message = f"model.attention={spec.attention} does not work for {known}: {reason}; use model.attention=auto"
         elif "does not recognize this architecture" in str(error):
             raise UnsupportedModelError(
                 f"{known} is of a kind that this transformers does not know: {reason}"

@@ -15,7 +15,6 @@ from raysearch.evaluation.evaluator import Evaluator, Progress
 from raysearch.evaluation.ledger import Ledger
 from raysearch.models.loading import (
     ModelInfo,
-    describe,
     fingerprint,
     load_tokenizer,
     resolve_device,
@@ -48,18 +47,19 @@ class Judge:
         self.ledger.close()
 
 
-def open_judge(spec: specs.JudgeSpec, on_progress: Callable[[Progress], None]) -> Judge:
-    """Reads the text and the model's shape, opens the ledger, loads no weights.
+def open_judge(spec: specs.JudgeSpec, info: ModelInfo, on_progress: Callable[[Progress], None]) -> Judge:
+    """Reads the text, then opens the ledger; loads no weights, and leaves nothing behind if something is wrong.
 
     Args:
         spec: What to open.
+        info: The model's shape, by `describe`.
         on_progress: Told how far a round is.
 
     Raises:
         UserError: Something the user named is not there, too small, or does not fit together.
     """
     spec.source.check()
-    info = describe(spec.model)
+    spec.cluster.check(resolve_device(spec.model) != "cpu")
     tokenizer = load_tokenizer(spec.model)
     model_fingerprint = fingerprint(spec.model)
     identity = {

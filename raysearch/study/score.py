@@ -9,6 +9,7 @@ from typing import Any
 from raysearch.errors import EvaluationError, UserError
 from raysearch.evaluation.evaluator import Progress
 from raysearch.mask import Mask
+from raysearch.models.loading import describe
 from raysearch.study.judge import open_judge
 from raysearch.study.spec import ScoreSpec
 
@@ -46,16 +47,20 @@ def score_masks(spec: ScoreSpec, on_progress: Callable[[Progress], None]) -> lis
         UserError: A mask names a layer that the model does not have, or removes all.
         EvaluationError: A mask has no finite loss.
     """
-    judge = open_judge(spec.judge, on_progress)
+    info = describe(spec.judge.model)
+    last = info.n_layers - 1
+    for mask in spec.masks:
+        if any(layer > last for layer in mask):
+            raise UserError(
+                f"masks=[…,{list(mask)},…] names layer {max(mask)}, but {spec.judge.model.name} has layers 0 … {last}; "
+                "name only those"
+            )
+        if len(mask) > last:
+            raise UserError(
+                f"masks=[…,{list(mask)},…] removes every layer of {spec.judge.model.name}; keep at least one"
+            )
+    judge = open_judge(spec.judge, info, on_progress)
     try:
-        last = judge.info.n_layers - 1
-        for mask in spec.masks:
-            if any(layer > last for layer in mask):
-                raise UserError(
-                    f"masks={list(mask)} names layer {max(mask)}, but {spec.judge.model.name} has layers 0 … {last}"
-                )
-            if len(mask) > last:
-                raise UserError(f"masks={list(mask)} removes every layer of {spec.judge.model.name}; keep at least one")
         evaluations = judge.evaluator.evaluate(dict.fromkeys(spec.masks))
         scores = []
         for mask in spec.masks:

@@ -84,9 +84,10 @@ def run_search(spec: SearchSpec, observer: Observer, resumes: str | None = None)
         KeyboardInterrupt: The user stopped it; everything evaluated so far is in the ledger.
     """
     started = time.perf_counter()
-    judge = open_judge(spec.judge, observer.progress)
+    info = describe(spec.judge.model)
+    problem = _problem(spec, info)  # refuses numbers that do not fit before anything is written
+    judge = open_judge(spec.judge, info, observer.progress)
     try:
-        problem = _problem(spec, judge.info)
         header = _header(spec, judge)
         if resumes not in (None, header.run_id):
             raise UserError(
@@ -96,20 +97,23 @@ def run_search(spec: SearchSpec, observer: Observer, resumes: str | None = None)
         write_run(judge.ledger, header.run_id, spec.config, "running")
         tracker = spec.tracking.open(observer.warn)
         try:
-            tracker.start(header)
-            expected = forecast(spec.searcher, problem, spec.seed)
-            observer.started(header, expected, judge.info.head_parameters / max(1, judge.info.layer_parameters[0]))
-            chronicle = Chronicle(problem, judge.evaluator, tracker, observer, started)
-            result = _search(spec, judge, problem, chronicle)
+            try:
+                tracker.start(header)
+                expected = forecast(spec.searcher, problem, spec.seed)
+                observer.started(header, expected, info.head_parameters / max(1, info.layer_parameters[0]))
+                chronicle = Chronicle(problem, judge.evaluator, tracker, observer, started)
+                result = _search(spec, judge, problem, chronicle)
+            except BaseException as error:
+                state: State = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+                write_run(judge.ledger, header.run_id, spec.config, state)
+                tracker.finish(None, None if state == "interrupted" else str(error) or type(error).__name__)
+                raise
+            # Before the tracker has its last word: a search that is stopped while it waits for that has finished.
+            write_run(judge.ledger, header.run_id, spec.config, "finished", result.as_record())
             tracker.finish(result)
             result = replace(result, mlflow_run_id=tracker.close())
             write_run(judge.ledger, header.run_id, spec.config, "finished", result.as_record())
             return result
-        except BaseException as error:
-            state: State = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
-            write_run(judge.ledger, header.run_id, spec.config, state)
-            tracker.finish(None, None if state == "interrupted" else str(error) or type(error).__name__)
-            raise
         finally:
             tracker.close()
     finally:

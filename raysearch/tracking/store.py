@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+from raysearch.locks import locked
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,5 @@ class Store:
             yield
             return
         self.folder.mkdir(parents=True, exist_ok=True)
-        with open(self.folder / "mlflow.lock", "w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+        with locked(self.folder / "mlflow.lock"):
             yield

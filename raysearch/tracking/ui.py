@@ -37,9 +37,9 @@ def serve_ui(folder: Path, uri: str | None, host: str = "127.0.0.1", port: int =
     """
     store = Store.locate(uri, folder)
     if store.is_server:
-        raise UserError(f"tracking.uri={store.uri} is a server already; open that address in a browser")
+        raise UserError(f"--uri={store.uri} is a server already; open that address in a browser")
     if store.is_embedded and not (store.folder / "mlflow.db").is_file():
-        raise UserError(f"{store.folder} holds no recorded search yet; make one with `raysearch search`")
+        raise UserError(f"--store={folder} holds no recorded search yet; make one with `raysearch search`")
     _require_free(host, port)
     with _terminate_as_interrupt():
         # In a session of its own, so that it ends as a whole when told to, not in parts on the terminal's Ctrl-C.
@@ -63,18 +63,18 @@ def _command(store: Store, host: str, port: int) -> list[str]:
 
 def _require_free(host: str, port: int) -> None:
     if not 1 <= port <= 65535:
-        raise UserError(f"port={port} is no port; use 1024..65535")
+        raise UserError(f"--port={port} is no port; use 1024..65535")
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except OSError as error:
-        raise UserError(f"host={host} is no address of this machine ({error.strerror}); use 127.0.0.1") from None
+        raise UserError(f"--host={host} is no address of this machine ({error.strerror}); use 127.0.0.1") from None
     with socket.socket(family, kind, protocol) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # one left a moment ago is free
         try:
             probe.bind(address)
         except OSError as error:
             raise UserError(
-                f"port={port} of {host} cannot be had ({error.strerror}); choose another, as in `--port 5050`"
+                f"--port={port} of {host} cannot be had ({error.strerror}); choose another, as in `--port 5050`"
             ) from None
 
 

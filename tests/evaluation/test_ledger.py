@@ -91,7 +91,7 @@ def test_a_dead_process_loses_its_claims(ledger):
     assert ledger.connection.execute("SELECT count(*) FROM claims").fetchone() == (1,)
     with closing(Claims(ledger)) as claims:
         assert claims.take("cal", [(A, 0)]) == [(A, 0)]
-    assert not list(ledger.path.parent.glob("*.lock"))
+    assert [file.name for file in ledger.path.parent.glob("*.lock")] == ["ledger.db.lock"]
 
 
 def test_runs_are_found_by_name_prefix_mlflow_id_and_latest(ledger):

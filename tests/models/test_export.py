@@ -130,7 +130,7 @@ def test_a_folder_in_the_way_is_only_replaced_on_demand(tmp_path: Path) -> None:
     spec, out = dense("llama", tmp_path), tmp_path / "pruned"
     out.mkdir()
     exported(spec, Mask.of(1), out)  # an empty folder is not in the way
-    with pytest.raises(UserError, match=r"out=.*pruned is not empty; name another folder.*overwrite=true"):
+    with pytest.raises(UserError, match=r"out=.*pruned is not empty; name another folder.*--overwrite"):
         exported(spec, Mask.of(2), out)
     (out / "stale.txt").touch()
     exported(spec, Mask.of(2), out, overwrite=True)
@@ -183,7 +183,7 @@ def test_the_tokenizer_goes_along_and_both_models_speak(tmp_path: Path) -> None:
 
 def test_a_prompt_needs_a_tokenizer(tmp_path: Path) -> None:
     spec = dense("llama", tmp_path)
-    with pytest.raises(UserError, match="tokenizer=llama .* cannot be loaded"):
+    with pytest.raises(UserError, match="the tokenizer of model=llama .* cannot be loaded"):
         export_checkpoint(spec, Mask.of(1), tmp_path / "out", overwrite=False, evidence=EVIDENCE, prompt="hello")
 
 

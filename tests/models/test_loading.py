@@ -130,14 +130,14 @@ def test_unknown_names_are_refused(folder: Path, settings: dict[str, str], messa
 
 def test_an_attention_that_does_not_work_is_refused_with_a_remedy(tmp_path: Path) -> None:
     FAMILIES["gpt_oss"]().save_pretrained(tmp_path)
-    with pytest.raises(UserError, match="attention=sdpa does not work .*use attention=auto"):
+    with pytest.raises(UserError, match="model.attention=sdpa does not work .*use model.attention=auto"):
         describe(spec(tmp_path, attention="sdpa"))
     assert describe(spec(tmp_path, attention="eager")).n_layers == N_LAYERS
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="says what happens without a GPU")
 def test_a_gpu_that_is_not_there_is_refused() -> None:
-    with pytest.raises(UserError, match="device=cuda:0 asks for a GPU, but torch sees none; use device=cpu"):
+    with pytest.raises(UserError, match="model.device=cuda:0 asks for a GPU, but torch sees none; use model.device=cpu"):
         resolve_device(spec("any", device="cuda:0"))
     assert resolve_device(spec("any", device="auto")) == "cpu"
 
