@@ -94,7 +94,9 @@ def _judge_spec(config: Mapping[str, Any]) -> JudgeSpec:
         source=_build(SOURCES[kind], "data", {key: value for key, value in data.items() if key != "type"}),
         windows=_build(WindowOptions, "data", windows),
         data_seed=data_seed,
-        objective=_build_by_type("raysearch.calibration.objectives", "losses", "objective", _section(config, "objective")),
+        objective=_build_by_type(
+            "raysearch.calibration.objectives", "losses", "objective", _section(config, "objective")
+        ),
         cluster=_build(ClusterOptions, "cluster", _section(config, "cluster")),
         ledger=_store(config) / "ledger.db" if ledger is None else Path(_check(str, "ledger", ledger)),
     )
@@ -107,7 +109,9 @@ def _store(config: Mapping[str, Any]) -> Path:
 def _section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     section = config[name]
     if not isinstance(section, Mapping):
-        raise UserError(f"{name}={section} is not a section; choose one of conf/{name}/ or set its keys as {name}.key=value")
+        raise UserError(
+            f"{name}={_as_typed(section)} is not a section; choose one of conf/{name}/, or set {name}.key=value"
+        )
     return section
 
 
@@ -163,7 +167,8 @@ def _check(expected: Any, name: str, value: Any) -> Any:
         return TypeAdapter(expected).validate_python(value, strict=True)
     except ValidationError as error:
         wanted = dict.fromkeys(problem["msg"].removeprefix("Input should be ") for problem in error.errors())
-        remedy = "" if "a valid string" not in wanted else f'''; for text that reads like something else, quote it twice: {name}="'…'"'''
+        quoted = f"; where text reads like something else, quote it twice: {name}=\"'{_as_typed(value)}'\""
+        remedy = quoted if "a valid string" in wanted else ""
         raise UserError(f"{name}={_as_typed(value)} should be {' or '.join(wanted)}{remedy}") from error
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TextIO
 
 import typer
 
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
 
     from raysearch.evaluation.runs import RunRecord
 
+_UsageError: Any = typer.BadParameter.__base__  # a mistake in the words themselves; typer has no public name for it
+
+_WIDTH_OF_FILES = 200  # characters; tables that go to a file or a program are not cut to a terminal's 80
+
 _SEARCH_HELP = """Finds which layers of a model to remove, and records the evidence.
 
 \b
@@ -29,8 +34,8 @@ raysearch search model=Qwen/Qwen3-0.6B model.dtype=bfloat16 data=file data.path=
 raysearch search data=hub data.name=allenai/c4 data.config=en data.samples=64 data.seq_len=2048
 raysearch search cluster.replicas=2 tracking.uri=http://127.0.0.1:5000
 
-The same command again goes on where it was stopped. Groups: model= data= objective= searcher= cluster= tracking=; see the
-files under conf/. Layers are 0-based.
+The same command again goes on where it was stopped. Groups: model= data= objective= searcher= cluster= tracking=; see
+the files under conf/. Layers are 0-based.
 """
 
 app = typer.Typer(
@@ -46,7 +51,7 @@ app = typer.Typer(
 
 Overrides = Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Options, as in conf/.")]
 ConfigDir = Annotated[Path | None, typer.Option(help="A folder of your own YAML files, laid out like conf/.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON value on standard output, all else on standard error.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON value on stdout, all else on stderr.")]
 Run = Annotated[str, typer.Argument(metavar="RUN", help="A run id, the start of one, an MLflow run id, or latest.")]
 Store = Annotated[Path, typer.Option(help="The folder that searches wrote to (their store=).")]
 LedgerFile = Annotated[Path | None, typer.Option("--ledger", help="The ledger, if it is not in the store.")]
@@ -82,6 +87,7 @@ def score(overrides: Overrides = None, config_dir: ConfigDir = None, as_json: Js
         from raysearch.display import SearchDisplay, score_table
         from raysearch.study.score import score_masks
 
+        report.when_stopped = "stopped; the same command again goes on from here"
         spec = build.score_spec(config.compose("score", overrides or [], config_dir))
         with SearchDisplay(report.err) as display:
             scores = score_masks(spec, display.progress)
@@ -100,7 +106,9 @@ def resume(run: Run, store: Store = Path("mlruns"), ledger: LedgerFile = None, a
         from raysearch import build
 
         record = _find_run(run, store, ledger)
-        report.search(build.search_spec(record.config), resumes=record.run_id)
+        # The same ledger and store, from whatever folder this is typed in.
+        here = {"ledger": str(ledger)} if ledger else {"ledger": None, "store": str(store)}
+        report.search(build.search_spec({**record.config, **here}), resumes=record.run_id)
 
 
 @app.command()
@@ -169,7 +177,7 @@ def ui(
     store: Store = Path("mlruns"),
     uri: Annotated[str | None, typer.Option(help="A tracking URI other than the store's own.")] = None,
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=1, max=65535, help="The port to listen on.")] = 5000,
+    port: Annotated[int, typer.Option(help="The port to listen on.")] = 5000,
 ) -> None:
     """Opens MLflow's own UI on the recorded searches, until Ctrl-C.
 
@@ -187,8 +195,15 @@ def main() -> NoReturn:
     """The console script: 0 done, 1 failed, 2 a mistake of the user's, 130 stopped by the user."""
     _quiet_libraries()
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
-    app()
-    raise AssertionError("typer exits by itself")
+    try:
+        sys.exit(app(prog_name="raysearch", standalone_mode=False))
+    except _UsageError as error:
+        if sys.argv[1:]:
+            command = error.ctx.command_path if error.ctx else "raysearch"
+            _say(_stderr(), "[red]error:[/]", f"{error.format_message().rstrip('.')}; see {command} --help")
+        else:
+            error.show()  # the help
+        sys.exit(2)
 
 
 class _Report:
@@ -196,6 +211,7 @@ class _Report:
 
     def __init__(self, as_json: bool, out: Console, err: Console) -> None:
         self.as_json, self.out, self.err = as_json, out, err
+        self.when_stopped = "stopped"
 
     def answer(self, value: Any, *readable: Any) -> None:
         """Prints the one answer of a command."""
@@ -203,22 +219,26 @@ class _Report:
             self.out.file.write(json.dumps(value) + "\n")
         else:
             for part in readable:
-                self.out.print(part, highlight=False, soft_wrap=isinstance(part, str), markup=False)
+                self.out.print(part, highlight=False, soft_wrap=isinstance(part, str))
 
     def search(self, spec: Any, resumes: str | None = None) -> None:
         """Runs a search to its closing table."""
         from raysearch import display
         from raysearch.study.search import run_search
 
-        try:
-            with display.SearchDisplay(self.err) as live:
+        self.when_stopped = "stopped; the same command again goes on from here"
+        store, ledger, embedded = spec.tracking.folder, spec.judge.ledger, spec.tracking.is_embedded
+        in_store = "" if store == Path("mlruns") else f" --store {shlex.quote(str(store))}"
+        in_ledger = in_store if ledger == store / "ledger.db" else f" --ledger {shlex.quote(str(ledger))}"
+        with display.SearchDisplay(self.err) as live:
+            try:
                 result = run_search(spec, live, resumes)
-        except KeyboardInterrupt:
-            self.err.print("stopped; the same command again goes on from here, or: raysearch resume latest")
-            raise
-        store = spec.tracking.folder
-        note = "" if store == Path("mlruns") else f" --store {store}"
-        self.answer(result.as_json(), display.result_table(result), *display.result_notes(result, note))
+            except KeyboardInterrupt:
+                if live.run_id:
+                    self.when_stopped += f", and so does: raysearch resume {live.run_id}{in_ledger}"
+                raise
+        notes = display.result_notes(result, in_ledger, in_store if embedded else None)
+        self.answer(result.as_json(), display.result_table(result), *notes)
 
     def forecast(self, spec: Any) -> None:
         """Says what a search would cost."""
@@ -235,29 +255,48 @@ def _reporting(as_json: bool) -> Iterator[_Report]:
     """Gives a command its outputs, and ends it with one sentence and the right exit code if it fails."""
     from rich.console import Console
 
-    err = Console(stderr=True)
-    results = sys.stdout
-    if as_json:  # whatever a library prints must not end up among the JSON
-        results = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
+    err = _stderr()
+    with _clean_stdout() if as_json else nullcontext(sys.stdout) as results:
+        width = None if results.isatty() else _WIDTH_OF_FILES
+        report = _Report(as_json, Console(file=results, markup=False, emoji=False, width=width), err)
+        try:
+            yield report
+        except UserError as error:
+            _say(err, "[red]error:[/]", error)
+            raise typer.Exit(2) from error
+        except EvaluationError as error:
+            _say(err, "[red]failed:[/]", error)
+            raise typer.Exit(1) from error
+        except KeyboardInterrupt as error:
+            _say(err, "", report.when_stopped)
+            raise typer.Exit(130) from error
+
+
+@contextmanager
+def _clean_stdout() -> Iterator[TextIO]:
+    """Standard output for the JSON alone: what a library prints meanwhile goes to standard error."""
+    sys.stdout.flush()
+    with os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8") as results:
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    try:
-        yield _Report(as_json, Console(file=results), err)
-    except UserError as error:
-        err.print(f"[red]error:[/] {_escape(error)}", highlight=False, soft_wrap=True)
-        raise typer.Exit(2) from error
-    except EvaluationError as error:
-        err.print(f"[red]failed:[/] {_escape(error)}", highlight=False, soft_wrap=True)
-        raise typer.Exit(1) from error
-    except KeyboardInterrupt as error:
-        raise typer.Exit(130) from error
-    finally:
-        results.flush()
+        try:
+            yield results
+        finally:
+            sys.stdout.flush()
+            os.dup2(results.fileno(), sys.stdout.fileno())
 
 
-def _escape(error: Exception) -> str:
+def _stderr() -> Console:
+    from rich.console import Console
+
+    return Console(stderr=True, emoji=False)
+
+
+def _say(err: Console, opening: str, sentence: object) -> None:
+    """One line on standard error, whatever a file name in it may hold."""
     from rich.markup import escape
 
-    return escape(str(error))
+    text = escape(" ".join(str(sentence).splitlines()))
+    err.print(f"{opening} {text}".lstrip(), highlight=False, soft_wrap=True)
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from hydra.core.override_parser.types import Quote, QuotedString
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from raysearch.errors import UserError, did_you_mean
 
@@ -55,11 +57,15 @@ def compose(job: str, overrides: Sequence[str], config_dir: Path | None = None) 
             choices = {key: name for key, name in config.hydra.runtime.choices.items() if key in groups}
             OmegaConf.set_struct(config, False)
             del config["hydra"]
-            for missing in sorted(OmegaConf.missing_keys(config), key=len):
+            for missing in sorted(_missing(config), key=len):
                 raise UserError(f"{missing} has no value; give {missing}=…")
             resolved: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
     except (HydraException, OmegaConfBaseException) as error:
         raise UserError(f"the configuration cannot be composed: {str(error).splitlines()[0]}") from error
+    except YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"line {mark.line + 1} of {mark.name}" if mark else f"a file of --config-dir={config_dir}"
+        raise UserError(f"{where} is not YAML ({getattr(error, 'problem', None) or error}); mend it") from error
     return {**resolved, "choices": dict(sorted(choices.items()))}
 
 
@@ -89,7 +95,7 @@ def _key_words(values: Mapping[str, Any]) -> Iterator[str]:
         if isinstance(value, str | os.PathLike):
             yield f"{key}={_quote(os.fspath(value))}"
         else:
-            yield f"{key}={json.dumps(value, default=lambda part: _as_list(key, part))}"
+            yield f"{key}={json.dumps(value, default=partial(_as_list, key))}"
 
 
 def _as_list(key: str, part: object) -> list[Any]:
@@ -143,7 +149,7 @@ def _choose(group: str, value: str, names: list[str]) -> Iterator[str]:
 
 
 def _quoted_if_needed(key: str, value: str) -> str:
-    """The value as it is if Hydra's grammar takes it for a number, a list or such, else in quotes: names hold anything."""
+    """The value as it is if Hydra's grammar takes it for a number, a list or such, else quoted: names hold anything."""
     try:
         parsed = OverridesParser.create().parse_override(f"{key}={value}")
     except HydraException:
@@ -154,7 +160,9 @@ def _quoted_if_needed(key: str, value: str) -> str:
 
 
 def _refuse_sweep(key: str, value: str) -> str:
-    raise UserError(f"{key}={value} holds several values; give one, or a list as {key}=[{value}]")
+    raise UserError(
+        f"{key}={value} holds several values; give one, a list as {key}=[{value}], or text as {key}=\"'{value}'\""
+    )
 
 
 def _quote(value: str) -> str:
@@ -172,8 +180,18 @@ def _check_keys(job: str, path: list[str], words: list[str], groups: Mapping[str
             raise UserError(f"{key} is no key of this configuration; {did_you_mean(key, known | set(groups))}")
 
 
+def _missing(config: DictConfig, prefix: str = "") -> Iterator[str]:
+    """Every key that still has to be given; what refers to one of them is none."""
+    for key in map(str, config):
+        node = config._get_node(key)
+        if OmegaConf.is_dict(node):
+            yield from _missing(node, f"{prefix}{key}.")  # type: ignore[arg-type]
+        elif node._value() == "???":  # type: ignore[union-attr]
+            yield f"{prefix}{key}"
+
+
 def _flatten(config: DictConfig, prefix: str = "") -> Iterator[str]:
-    for key in config:
+    for key in map(str, config):
         yield f"{prefix}{key}"
         if not OmegaConf.is_missing(config, key) and OmegaConf.is_dict(config._get_node(key)):
             yield from _flatten(config._get_node(key), f"{prefix}{key}.")  # type: ignore[arg-type]

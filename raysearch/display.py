@@ -7,18 +7,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.live import Live
+from rich.markup import escape
 from rich.table import Table
 
-from raysearch.evaluation.evaluator import Progress
-from raysearch.evaluation.runs import RunRecord
 from raysearch.mask import Mask
-from raysearch.study.forecast import RoundCost
-from raysearch.study.score import Score
 from raysearch.tracking.base import RoundSummary, SearchHeader, SearchResult, perplexity
+
+if TYPE_CHECKING:  # `raysearch show` needs none of what these bring along
+    from raysearch.evaluation.evaluator import Progress
+    from raysearch.evaluation.runs import RunRecord
+    from raysearch.study.forecast import RoundCost
+    from raysearch.study.score import Score
 
 _SECONDS_BETWEEN_LINES = 15
 
@@ -31,6 +34,7 @@ class SearchDisplay:
     """
 
     def __init__(self, console: Console) -> None:
+        self.run_id: str | None = None  # once it has started
         self._console = console
         self._live = Live(console=console, refresh_per_second=4, transient=True) if console.is_terminal else None
         self._expected: Sequence[RoundCost] | None = None
@@ -53,8 +57,9 @@ class SearchDisplay:
 
     def started(self, header: SearchHeader, expected: Sequence[RoundCost] | None, head_cost: float) -> None:
         """See `Observer`."""
+        self.run_id = header.run_id
         self._expected, self._head_cost = expected, head_cost
-        self._say(f"[bold]{header.run_id}[/]: remove {header.n_remove} of {header.n_layers} layers (0-based)")
+        self._say(f"[bold]{escape(header.run_id)}[/]: remove {header.n_remove} of {header.n_layers} layers (0-based)")
         self._say(forecast_line(expected))
 
     def progress(self, progress: Progress) -> None:
@@ -87,7 +92,7 @@ class SearchDisplay:
 
     def warn(self, message: str) -> None:
         """See `Observer`."""
-        self._say(f"[yellow]warning:[/] {message}")
+        self._say(f"[yellow]warning:[/] {escape(message)}")
 
     def _show(self, line: str) -> None:
         """The line that changes all the time: live on a terminal, now and then elsewhere."""
@@ -140,8 +145,14 @@ def result_table(result: SearchResult) -> Table:
     return table
 
 
-def result_notes(result: SearchResult, ledger_note: str) -> list[str]:
-    """The lines under the closing table: what went, what it cost, what to type next."""
+def result_notes(result: SearchResult, in_ledger: str, in_store: str | None) -> list[str]:
+    """The lines under the closing table: what went, what it cost, what to type next.
+
+    Args:
+        result: What was found.
+        in_ledger: The option that leads to its ledger, as in `` --store other``; empty for the usual one.
+        in_store: The option that leads to its MLflow store; None if it was not recorded in the embedded one.
+    """
     notes = [f"Removed layers (0-based): {result.mask}"]
     if result.removal_order:
         notes.append(f"In this order: {', '.join(map(str, result.removal_order))}")
@@ -151,14 +162,14 @@ def result_notes(result: SearchResult, ledger_note: str) -> list[str]:
         f"each on {result.n_tokens:,} scored tokens",
         f"Layer-forwards: {run:,.0f} run, {naive:,.0f} by a full forward per mask"
         + (f" ({naive / run:.2f}x fewer)" if run else ""),
-        f"Time: {_duration(result.seconds)}, replicas busy {result.busy_share:.0%}" if run else
-        f"Time: {_duration(result.seconds)}",
+        f"Time: {_duration(result.seconds)}, replicas busy {result.busy_share:.0%}"
+        if run
+        else f"Time: {_duration(result.seconds)}",
         "",
-        f"Next: raysearch export {result.run_id} --out pruned-model{ledger_note}",
-        f"      raysearch show {result.run_id}{ledger_note}",
-        f"      raysearch ui{ledger_note}",
+        f"Next: raysearch export {result.run_id} --out pruned-model{in_ledger}",
+        f"      raysearch show {result.run_id}{in_ledger}",
     ]
-    return notes
+    return notes if in_store is None else [*notes, f"      raysearch ui{in_store}"]
 
 
 def score_table(scores: Sequence[Score]) -> Table:
@@ -178,7 +189,7 @@ def runs_table(runs: Sequence[RunRecord]) -> Table:
     """Every search of a ledger."""
     table = Table(title="Searches, the newest first (layers are 0-based)")
     for column in ("run", "state", "model", "data", "objective", "removed", "loss (nats)", "updated (UTC)"):
-        table.add_column(column)
+        table.add_column(column, overflow="fold", no_wrap=column == "run")  # a run's name is there to be copied
     for run in runs:
         result: Mapping[str, Any] = run.result or {}
         choices = run.config["choices"]
@@ -197,7 +208,7 @@ def runs_table(runs: Sequence[RunRecord]) -> Table:
 
 def trials_table(record: Mapping[str, Any], most: int) -> Table:
     """The best masks that a search saw, of the size it looked for and below."""
-    trials = sorted(record["trials"], key=lambda trial: (-len(trial["mask"]), trial["loss"] is None, trial["loss"] or 0))
+    trials = sorted(record["trials"], key=lambda one: (-len(one["mask"]), one["loss"] is None, one["loss"] or 0))
     table = Table(title=f"The {min(most, len(trials))} best of {len(trials)} masks, largest first (layers are 0-based)")
     for column in ("removed", "loss (nats per token)", "perplexity", "over dense", "round"):
         table.add_column(column, justify="left" if column == "removed" else "right")

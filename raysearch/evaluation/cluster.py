@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -88,12 +88,14 @@ def open_pool(options: ClusterOptions, model: ModelSpec, calibration: Calibratio
     On a CPU the model is loaded once and its weights are shared by all replicas of the machine; on GPUs each replica
     loads its own copy straight onto its device.
     """
+    on_gpu = resolve_device(model) != "cpu"
+    if on_gpu and options.backend == "ray":
+        model = replace(model, device="cuda")  # an actor sees the GPUs that Ray gave it, and no others
     make_replica = functools.partial(_make_replica, model, calibration, objective, options.cpus_per_replica)
     if options.backend == "inline":
         return InlinePool(lambda: make_replica(None))
     from raysearch.evaluation.ray_pool import RayPool  # Ray takes a second to import
 
-    on_gpu = resolve_device(model) != "cpu"
     return RayPool(
         make_replica,
         packed=None if on_gpu else pack(load_model(model)),

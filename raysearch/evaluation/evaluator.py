@@ -106,17 +106,18 @@ class Evaluator:
         """
         wanted = tuple(masks)
         known = self.ledger.known(self.calibration.fingerprint, wanted)
-        answered = {mask for mask in wanted if len(known.get(mask, ())) == self.calibration.n_shards}
+        computed: set[Mask] = set()  # here, at least in part; what another search computes meanwhile is answered too
         while missing := self._missing(wanted, known):
             claimed = self._claims.take(self.calibration.fingerprint, missing)
             if claimed:
+                computed.update(mask for mask, _ in claimed)
                 self._run(_units(claimed))
                 self._claims.release()
             else:
                 self.on_progress(Progress(masks_elsewhere=len({mask for mask, _ in missing})))
                 time.sleep(_POLL_S)
             known = self.ledger.known(self.calibration.fingerprint, wanted)
-        return {mask: self._total(known[mask], mask in answered) for mask in wanted}
+        return {mask: self._total(known[mask], mask not in computed) for mask in wanted}
 
     def close(self) -> None:
         """Frees the pool and what was claimed. Closing twice is harmless."""

@@ -22,6 +22,7 @@ from raysearch.locks import locked
 from raysearch.mask import Mask
 
 SCHEMA_VERSION = 1
+_TABLES = {"evaluations", "runs", "claims"}
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS evaluations (
     calibration TEXT NOT NULL,     -- fingerprint
@@ -65,7 +66,9 @@ class Ledger:
             with locked(path.with_name(f"{path.name}.lock")):  # SQLite does not wait for a change of journal mode
                 self._prepare()
         except (sqlite3.Error, OSError) as error:
-            raise UserError(f"ledger={path} cannot be used ({error}); name another file with ledger=…") from error
+            raise UserError(
+                f"ledger={path} cannot be used ({error}); name another with ledger=…, or another folder with store=…"
+            ) from error
 
     def _prepare(self) -> None:
         """Makes the tables of a new file, or checks that an old one is of this format."""
@@ -75,14 +78,15 @@ class Ledger:
                 f"ledger={self.path} was written by another version of raysearch (format {version}, this one reads "
                 f"{SCHEMA_VERSION}); name another file with ledger=…"
             )
+        tables = {name for (name,) in self.connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        if version == 0 and tables - _TABLES:
+            raise UserError(f"ledger={self.path} is a database of something else; name another file with ledger=…")
         self.connection.execute("PRAGMA journal_mode = WAL")
         self.connection.execute("PRAGMA synchronous = FULL")
         self.connection.executescript(_SCHEMA)
         self.connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
-    def known(
-        self, calibration: str, masks: Iterable[Mask]
-    ) -> dict[Mask, dict[int, npt.NDArray[np.float64]]]:
+    def known(self, calibration: str, masks: Iterable[Mask]) -> dict[Mask, dict[int, npt.NDArray[np.float64]]]:
         """What is known of some masks.
 
         Args:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
+import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -125,11 +127,21 @@ class RayPool:
 
 
 def _start_ray(cpus: float) -> None:
-    """Starts Ray on this machine, quietly, with room for the replicas even where there are fewer cores."""
+    """Starts Ray on this machine, quietly, with room for the replicas even where there are fewer cores.
+
+    Ray puts its own handler in the place of the one for SIGTERM, which would end the process with no word of farewell.
+    """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    ray.init(
-        num_cpus=max(os.cpu_count() or 1, int(cpus + 0.999)),
-        include_dashboard=False,
-        log_to_driver=False,
-        logging_level=logging.ERROR,
-    )
+    on_termination = signal.getsignal(signal.SIGTERM)
+    try:
+        ray.init(
+            num_cpus=max(os.cpu_count() or 1, int(cpus + 0.999)),
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+        )
+    except SystemExit as error:  # that handler, while Ray starts
+        raise KeyboardInterrupt from error
+    finally:
+        if callable(on_termination) and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, on_termination)

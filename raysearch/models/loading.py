@@ -93,7 +93,9 @@ def resolve_device(spec: ModelSpec) -> str:
     if kind == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if not torch.cuda.is_available():
-        raise UserError(f"model.device={spec.device} asks for a GPU, but torch sees none; use model.device=cpu or model.device=auto")
+        raise UserError(
+            f"model.device={spec.device} asks for a GPU, but torch sees none; use model.device=cpu or model.device=auto"
+        )
     count = torch.cuda.device_count()
     if index and int(index) >= count:
         raise UserError(f"model.device={spec.device} is not there; torch sees {count}: use cuda:0 … cuda:{count - 1}")

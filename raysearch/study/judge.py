@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from raysearch.calibration.calibration import Calibration, build_text_calibration
+from raysearch.errors import UserError
 from raysearch.evaluation.cluster import open_pool
 from raysearch.evaluation.evaluator import Evaluator, Progress
 from raysearch.evaluation.ledger import Ledger
@@ -74,6 +75,12 @@ def open_judge(spec: specs.JudgeSpec, info: ModelInfo, on_progress: Callable[[Pr
     calibration = build_text_calibration(
         spec.source, spec.windows, tokenizer, spec.data_seed, identity, info.max_positions
     )
+    highest = max(int(shard.input_ids.max()) for shard in calibration.shards)
+    if highest >= info.vocab_size:
+        raise UserError(
+            f"the tokenizer of model={spec.model.name} gives token {highest}, but the model has {info.vocab_size} in "
+            "its vocabulary; use the tokenizer that the model was made with"
+        )
     ledger = Ledger(spec.ledger)
     evaluator = Evaluator(
         calibration=calibration,

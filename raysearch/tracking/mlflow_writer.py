@@ -26,6 +26,16 @@ _PAGE = 1000
 _DPI = 150
 
 
+def _make_tables(store: Store) -> None:
+    """Makes a new embedded store beside its place and moves it there: MLflow can do nothing with half of its tables."""
+    database = store.folder / "mlflow.db"
+    if store.is_embedded and not database.exists():
+        unfinished = database.with_name("mlflow.db.new")
+        unfinished.unlink(missing_ok=True)  # of a search that was killed meanwhile
+        MlflowClient(f"sqlite:///{unfinished}").search_experiments()
+        unfinished.rename(database)
+
+
 @dataclass(frozen=True)
 class _Child:
     """What is known of a trial written by an earlier process."""
@@ -51,6 +61,7 @@ class MlflowWriter:
 
     def __init__(self, store: Store, experiment: str, header: SearchHeader, now: int) -> None:
         with store.alone():
+            _make_tables(store)
             self._client = MlflowClient(store.uri)
             self._experiment = self._experiment_id(store, experiment)
         self._header = header

@@ -26,6 +26,11 @@ class TrackingOptions:
     experiment: str
     folder: Path
 
+    @property
+    def is_embedded(self) -> bool:
+        """Whether ``raysearch ui`` on the store's folder shows the search."""
+        return self.type == "mlflow" and self.uri is None
+
     def open(self, warn: Callable[[str], None]) -> Tracker:
         """Makes the tracker; `warn` gets its one-line troubles."""
         if self.type == "none":

@@ -1,0 +1,152 @@
+"""A tiny model with a real tokenizer, a text, and the command line: in this process, and as a process of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.models.families import tiny
+
+N_LAYERS = 5
+POSITIONS = 64
+MAIN = "from raysearch.cli import main; main()"
+_VOCABULARY = (
+    "the of and people state union government year nation law peace war great public power trade congress treaty "
+    "country citizens shall been which every present system duty interest money revenue army navy"
+)
+
+
+@dataclass(frozen=True)
+class World:
+    """What a user has: a checkpoint and a text."""
+
+    model: Path
+    text: Path
+
+    def words(self, **changes: object) -> list[str]:
+        """The words of a quick search or score; `changes` replace or add keys, ``__`` for a dot, None takes away."""
+        keys: dict[str, object] = {
+            "model": self.model,
+            "data": "file",
+            "data.path": self.text,
+            "data.samples": 8,
+            "data.seq_len": 16,
+            "cluster": "inline",
+        }
+        keys |= {key.replace("__", "."): value for key, value in changes.items()}
+        return [f"{key}={value}" for key, value in keys.items() if value is not None]
+
+    def search(self, **changes: object) -> list[str]:
+        """The words of a quick search that MLflow does not see."""
+        return self.words(**{"tracking": "none", "remove": 2, **changes})
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+Run = Callable[..., Outcome]
+
+
+def prose(n_words: int) -> str:
+    """Sentences of words that are always the same."""
+    chosen = np.random.default_rng(0).choice(_VOCABULARY.split(), size=n_words).tolist()
+    return "".join(f"{' '.join(chosen[start : start + 12])}.\n" for start in range(0, n_words, 12))
+
+
+@pytest.fixture(scope="session")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    """A random Llama of five layers with a word-level tokenizer, and a few thousand words."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    folder = tmp_path_factory.mktemp("world")
+    (folder / "prose.txt").write_text(prose(4000))
+    tokenizer = Tokenizer(models.WordLevel(unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    special = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+    trainer = trainers.WordLevelTrainer(special_tokens=list(special.values()), show_progress=False)
+    tokenizer.train_from_iterator([prose(4000)], trainer)
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special).save_pretrained(folder / "model")
+    model = tiny(
+        "llama",
+        vocab_size=64,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=N_LAYERS,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=POSITIONS,
+        pad_token_id=0,
+        bos_token_id=1,
+        eos_token_id=2,
+    )
+    model.save_pretrained(folder / "model")
+    return World(folder / "model", folder / "prose.txt")
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The empty folder in which commands are typed."""
+    folder = tmp_path / "here"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@pytest.fixture
+def run(here: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Iterator[Run]:
+    """Types a command in this process: quick, since torch is imported once."""
+    from raysearch.cli import main
+
+    before = signal.getsignal(signal.SIGTERM)
+    for name in ("TRANSFORMERS_VERBOSITY", "HF_HUB_DISABLE_PROGRESS_BARS", "TOKENIZERS_PARALLELISM"):
+        monkeypatch.setenv(name, os.environ.get(name, "error"))  # main sets them where they are missing
+
+    def type_in(*words: object) -> Outcome:
+        monkeypatch.setattr(sys, "argv", ["raysearch", *map(str, words)])
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        code = ended.value.code
+        return Outcome(code if isinstance(code, int) else int(code is not None), *capfd.readouterr())
+
+    yield type_in
+    signal.signal(signal.SIGTERM, before)
+
+
+def spawn(*words: object, **settings: str) -> subprocess.Popen[str]:
+    """Types a command in a process of its own, with these environment variables too."""
+    return subprocess.Popen(
+        [sys.executable, "-c", MAIN, *map(str, words)],
+        env=os.environ | settings,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,  # so that a Ctrl-C can be sent to all of it, as a terminal does
+    )
+
+
+def finish(process: subprocess.Popen[str], timeout_s: float = 120) -> Outcome:
+    """Waits for a process."""
+    out, err = process.communicate(timeout=timeout_s)
+    return Outcome(process.returncode, out, err)
+
+
+def alone(*words: object, **settings: str) -> Outcome:
+    """Types a command in a process of its own and waits for it."""
+    return finish(spawn(*words, **settings))

@@ -1,0 +1,77 @@
+"""The Python API: the command line's words as values."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import raysearch
+from raysearch import config
+from raysearch.errors import UserError
+from raysearch.mask import Mask
+from tests.cli.conftest import Run, World
+from tests.cli.test_search import found
+
+NAMES = [
+    "two words",
+    "a,b",
+    "it's",
+    "a=b",
+    "é ü 日本",
+    "[x]",
+    "back\\slash\\",
+    "\\'",
+    " padded ",
+    "123",
+    "true",
+    "null",
+    "~",
+]
+
+
+def settings(world: World, store: str | Path) -> dict[str, Any]:
+    """A quick search as values; paths may be `Path`s."""
+    return {
+        "model": world.model,
+        "data": {"path": world.text, "samples": 8, "seq_len": 16},
+        "cluster": "inline",
+        "store": store,
+    }
+
+
+def test_it_finds_what_the_command_line_finds(run: Run, world: World) -> None:
+    printed = found(run("search", *world.search(protect="[0]"), "--json"))
+    values = settings(world, "mlruns")
+    result = raysearch.search("data=file", remove=2, protect=(0,), tracking="none", **values)
+    assert (result.run_id, result.loss, list(result.removed)) == (
+        printed["run_id"],
+        printed["loss"],
+        printed["removed"],
+    )
+    assert result.run == 0 and result.trials[0].mask == Mask()
+    scores = raysearch.score("data=file", masks=[result.mask, np.arange(2), {3}, []], **values)
+    assert [list(one.mask) for one in scores] == [printed["removed"], [0, 1], [3], []]
+    assert [scores[0].loss, scores[3].loss] == [printed["loss"], printed["dense_loss"]]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_text_arrives_as_it_is(name: str) -> None:
+    composed = config.compose("search", ["data=file", *config.as_overrides({"data": {"path": name}, "store": name})])
+    assert (composed["data"]["path"], composed["store"]) == (name, name)
+
+
+def test_mistakes_are_exceptions_in_one_sentence(world: World, here: Path) -> None:
+    values = settings(world, "mlruns")
+    for wrong, said in {
+        "remov": "remov is no key .* did you mean 'remove'",
+        "remove": "remove=x should be a valid integer",
+        "seed": "seed=x should be a valid integer",
+    }.items():
+        with pytest.raises(UserError, match=said):
+            raysearch.search("data=file", tracking="none", **{**values, wrong: "x"})
+    with pytest.raises(UserError, match=r"remove=<object .* is a object; give text, a number, a list or a mapping"):
+        raysearch.search("data=file", tracking="none", **values, remove=object())
+    assert not list(here.iterdir())

@@ -1,0 +1,305 @@
+"""Whatever a user gets wrong is said in one sentence that names it and the way out, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import sqlite3
+import stat
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from raysearch import config
+from raysearch.evaluation.ledger import Ledger
+from raysearch.evaluation.runs import write_run
+from tests.cli.conftest import Run, World, alone
+
+#: Words, in which BAD is a folder of rubbish and a search's usual keys need not be repeated; what must be said.
+SEARCHES: list[tuple[str, list[str]]] = [
+    # keys and choices
+    ("remov=3", ["remov is no key", "did you mean 'remove'?"]),
+    ("searcher.widht=3", ["searcher.widht is no key", "did you mean 'searcher.width'?"]),
+    ("searcher=gredy", ["searcher=gredy is unknown", "did you mean 'greedy'?"]),
+    ("data=sotuu", ["data=sotuu is unknown", "did you mean 'sotu'?"]),
+    ("model=smollm", ["model=smollm is unknown", "did you mean 'smollm2-135m'?", "a folder"]),
+    ("cluster=", ["cluster= is unknown", "choose one of: inline, local"]),
+    ("tracking.type=foo", ["tracking.type=foo", "'mlflow' or 'none'"]),
+    ("searcher.type=bream", ["searcher.type=bream is unknown", "did you mean 'beam'?"]),
+    ("data.type=fil", ["data.type=fil is unknown", "did you mean 'file'?"]),
+    ("objective.type=ppl", ["objective.type=ppl is unknown", "perplexity"]),
+    # Hydra's grammar
+    ("remove", ["'remove' is not understood", "remove=5"]),
+    ("=5", ["'=5' is not understood", "key=value"]),
+    ("remove=1,2", ["remove=1,2 holds several values", "remove=[1,2]", "remove=\"'1,2'\""]),
+    ("remove=range(1,3)", ["remove=range(1,3) holds several values", "give one"]),
+    ("+new=1", ["+new is no key"]),
+    ("~remove", ["'~remove' is not understood", "key=value"]),
+    ("~remove=2", ["~remove is no key", "did you mean 'remove'?"]),
+    ("hydra.run.dir=x", ["hydra.run.dir is no key"]),
+    ("store=${oc.env:HOME}", ["store=${oc.env:HOME} refers to another key", "give the value itself"]),
+    ("model=./${oc.env:HOME}", ["model=./${oc.env:HOME} refers to another key"]),
+    ("data={type:file}", ["data={type:file} is unknown", "choose one of"]),
+    # types and ranges
+    ("remove=abc", ["remove=abc should be a valid integer"]),
+    ("remove=2.5", ["remove=2.5 should be a valid integer"]),
+    ("remove=true", ["remove=true should be a valid integer"]),
+    ("remove=null", ["remove=null should be a valid integer"]),
+    ("remove=[2]", ["remove=[2] should be a valid integer"]),
+    ("remove=", ["remove= should be a valid integer"]),
+    ("remove=0", ["remove=0 removes nothing", "use 1..4"]),
+    ("remove=-1", ["remove=-1 removes nothing", "use 1..4"]),
+    ("remove=5", ["remove=5 leaves no layer of the 5", "use 1..4"]),
+    ("remove=4 protect=[0,-1]", ["remove=4 is more than can go", "2 protected", "use 1..3"]),
+    ("protect=5", ["protect=5 should be a valid list"]),
+    ("protect=[a]", ["protect=[a] should be a valid integer"]),
+    ("protect=[9]", ["protect=[9] names layer 9", "use indices from -5 to 4"]),
+    ("protect=[-6]", ["protect=[-6] names layer -6", "use indices from -5 to 4"]),
+    ("seed=-1", ["error: seed=-1 is negative", "use 0 or more"]),
+    ("seed=x", ["error: seed=x should be a valid integer"]),
+    ("data.seed=-1", ["data.seed=-1 is negative"]),
+    ("searcher=beam searcher.width=0", ["searcher.width=0 keeps no mask", "use 1"]),
+    ("data.samples=-1", ["data.samples=-1 draws nothing", "use 1 or more"]),
+    ("data.samples=1e3", ["data.samples=1000.0 should be a valid integer"]),
+    ("data.seq_len=1", ["data.seq_len=1 leaves no token", "use 2 or more"]),
+    ("data.seq_len=65", ["data.seq_len=65 is longer than the 64 positions", "use 64 or less"]),
+    ("data.samples=9999", ["data.samples=9999 windows of data.seq_len=16", "data.samples="]),
+    ("data.shard_samples=0", ["data.shard_samples=0 makes empty shards", "null"]),
+    ("data.sampling=foo", ["data.sampling=foo", "'random' or 'sequential'"]),
+    ("tracking.experiment=2024", ["tracking.experiment=2024 should be a valid string", "\"'2024'\""]),
+    # data
+    ("data=file data.path=null", ["data.path=null should be a valid string"]),
+    ("data=file", ["data.path has no value", "give data.path="]),
+    ("data=hub", ["data.name has no value", "give data.name="]),
+    ("data.path=BAD/none.txt", ["data.path=BAD/none.txt does not exist", ".txt or .jsonl"]),
+    ("data.path=BAD/empty.txt", ["data.path=BAD/empty.txt holds no text"]),
+    ("data.path=BAD/blank.txt data.samples=1", ["data holds no text", "choose another source"]),
+    ("data.path=BAD/prose.pdf", ["data.path=BAD/prose.pdf has the ending '.pdf'", ".txt or a .jsonl"]),
+    ("data.path=BAD/folder.txt", ["data.path=BAD/folder.txt is a folder"]),
+    ("data.path=BAD/latin.txt", ["data.path=BAD/latin.txt is not UTF-8", "iconv"]),
+    ("data.path=BAD/rows.jsonl", ["row 1 of data.path=BAD/rows.jsonl has no data.field=text", "choose one of: body"]),
+    ("data.path=BAD/rows.jsonl data.field=boddy", ["data.field=boddy", "did you mean 'body'?"]),
+    ("data.path=BAD/broken.jsonl", ["row 2 of data.path=BAD/broken.jsonl is not JSON"]),
+    ("data.path=BAD/lists.jsonl", ["row 1 of data.path=BAD/lists.jsonl is not a JSON object"]),
+    ("data.path=BAD/short.txt", ["data.samples=8 windows", "the text holds 0 (3 tokens)", "more text"]),
+    # replicas
+    ("cluster.backend=foo", ["cluster.backend=foo", "'ray' or 'inline'"]),
+    ("cluster.replicas=0", ["cluster.replicas=0 runs nothing", "use 1 or more"]),
+    ("cluster.replicas=many", ["cluster.replicas=many", "'auto'"]),
+    ("cluster=inline cluster.replicas=2", ["cluster.replicas=2 needs cluster.backend=ray"]),
+    ("cluster.cpus_per_replica=0", ["cluster.cpus_per_replica=0", "use 1 or more"]),
+    ("cluster=local cluster.gpus_per_replica=1 model.device=cpu", ["cluster.gpus_per_replica=1 asks for GPUs", "auto"]),
+    # models
+    ("model.dtype=float8", ["model.dtype=float8 is unknown", "did you mean 'float32'?"]),
+    ("model.attention=foo", ["model.attention=foo is unknown", "choose one of"]),
+    ("model.device=tpu", ["model.device=tpu is unknown", "did you mean"]),
+    ("model=custom", ["model.path has no value", "give model.path="]),
+    ("model=BAD/none", ["model=BAD/none", "there is no folder", "check the path"]),
+    ("model=BAD/bare", ["model=BAD/bare", "has no config.json", "save_pretrained"]),
+    ("model=BAD/t5", ["model=BAD/t5 (t5) is an encoder-decoder", "use a decoder-only"]),
+    ("model=BAD/pickled", ["model=BAD/pickled", "only pickled weights", "safetensors"]),
+    ("model=BAD/corrupt", ["model=BAD/corrupt cannot be loaded", "check that its files"]),
+    ("model=BAD/dumb", ["the tokenizer of model=BAD/dumb cannot be loaded"]),
+    ("model=BAD/narrow", ["the tokenizer of model=BAD/narrow gives token", "10 in its vocabulary"]),
+    ("model=BAD/none.gguf", ["there is no GGUF file BAD/none.gguf"]),
+    (
+        "model=nobody/nothing",
+        ["model=nobody/nothing is neither a folder nor reachable", "check the name and the network"],
+    ),
+    # stores
+    ("ledger=BAD/text.db", ["ledger=BAD/text.db cannot be used", "ledger=…"]),
+    ("ledger=BAD/other.db", ["ledger=BAD/other.db is a database of something else", "ledger=…"]),
+    ("ledger=BAD/folder.txt", ["ledger=BAD/folder.txt cannot be used", "ledger=…"]),
+    ("store=BAD/empty.txt", ["ledger=BAD/empty.txt/ledger.db cannot be used", "store=…"]),
+    ("store=7", ["store=7 should be a valid string", "\"'7'\""]),
+    # the user's own YAML
+    ("--config-dir BAD/none", ["--config-dir=BAD/none is not a folder", "laid out like conf/"]),
+    ("--config-dir BAD/conf-broken searcher=mine", ["line 2 of BAD/conf-broken/searcher/mine.yaml is not YAML"]),
+    ("--config-dir BAD/conf-untyped searcher=mine", ["searcher.type has no value", "choose one of:"]),
+    ("--config-dir BAD/conf-list searcher=mine", ["searcher=[type] is not a section"]),
+    ("--config-dir BAD/conf-unknown searcher=mine", ["searcher.type=magic is unknown", "choose one of:"]),
+    ("--config-dir BAD/conf-extra searcher=mine", ["searcher.depth is no key", "width"]),
+    ("--config-dir BAD/conf-shadow", ["--config-dir has searcher/greedy.yaml", "rename the file"]),
+    ("--config-dir", ["--config-dir", "requires an argument", "--help"]),
+    ("--jsn", ["--jsn", "raysearch search --help"]),
+]
+
+#: Other commands, whole.
+COMMANDS: list[tuple[str, list[str]]] = [
+    ("score WORLD", ["masks has no value", "give masks="]),
+    ("score WORLD masks=5", ["masks=5 should be a valid list"]),
+    ("score WORLD masks=[]", ["masks=[] names no mask", "[[3],[3,5],[]]"]),
+    ("score WORLD masks=[1]", ["masks=[1] should be a valid list"]),
+    ("score WORLD masks=[[x]]", ["masks=[[x]] should be a valid integer"]),
+    ("score WORLD masks=[[99]]", ["masks=[…,[99],…] names layer 99", "layers 0 … 4"]),
+    ("score WORLD masks=[[0,1,2,3,4]]", ["masks=[…,[0, 1, 2, 3, 4],…] removes every layer", "keep at least one"]),
+    ("score WORLD masks=[[1,1]]", ["masks=[[1,1]]", "repeated", "once"]),
+    ("score WORLD masks=[[0],[-1]]", ["masks=[[0],[-1]]", "negative", "from 0"]),
+    ("score WORLD masks=[[1]] seed=-1", ["error: seed=-1 is negative"]),
+    ("score WORLD masks=[[1]] remove=2", ["remove is no key"]),
+    ("resume greedy", ["there is no ledger at mlruns/ledger.db", "--store"]),
+    ("show --store BAD/none", ["there is no ledger at BAD/none/ledger.db", "--store"]),
+    ("show --ledger BAD/text.db", ["ledger=BAD/text.db cannot be used"]),
+    ("show --most 0", ["--most", "show --help"]),
+    ("show x --store BAD/store", ["RUN='x' is not in BAD/store/ledger.db", "choose one of"]),
+    ("resume gredy-m2-bb --store BAD/store", ["did you mean 'greedy-m2-bb'?"]),
+    ("resume greedy --store BAD/store", ["RUN='greedy' fits greedy-m2-", "give more of the name"]),
+    ("resume", ["Missing argument 'RUN'", "resume --help"]),
+    ("export latest --out x", ["there is no ledger at mlruns/ledger.db"]),
+    ("export latest", ["Missing option '--out'", "export --help"]),
+    ("export nothing --out x --store BAD/store", ["RUN='nothing' is not in"]),
+    (
+        "export greedy-m2-bb --out x --store BAD/store",
+        ["RUN=greedy-m2-bb is interrupted", "raysearch resume greedy-m2-bb"],
+    ),
+    ("ui --store BAD/none", ["--store=BAD/none holds no recorded search", "raysearch search"]),
+    ("ui --port 0 --store BAD/ui", ["--port=0 is no port", "use"]),
+    ("ui --port x", ["--port", "ui --help"]),
+    ("ui --uri http://localhost:1", ["--uri=http://localhost:1 is a server already", "browser"]),
+    ("ui --host nowhere.invalid --store BAD/ui", ["--host=nowhere.invalid is no address", "127.0.0.1"]),
+    ("serach", ["No such command 'serach'", "raysearch --help"]),
+]
+
+
+@pytest.fixture(scope="session")
+def rubbish(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Everything that can be wrong with files."""
+    bad = tmp_path_factory.mktemp("bad")
+    for name, content in {
+        "empty.txt": b"",
+        "blank.txt": b" \n",
+        "short.txt": b"the of and",
+        "prose.pdf": b"%PDF",
+        "latin.txt": "caf\u00e9".encode("latin-1"),
+        "rows.jsonl": b'{"body": "the of"}\n',
+        "broken.jsonl": b'{"text": "the of"}\n{"text": \n',
+        "lists.jsonl": b'["the of"]\n',
+        "text.db": b"this is no database, but long enough to be looked at. " * 20,
+        "t5/config.json": json.dumps({"model_type": "t5", "is_encoder_decoder": True}).encode(),
+        "t5/model.safetensors": b"",
+        "pickled/config.json": b'{"model_type": "llama"}',
+        "pickled/pytorch_model.bin": b"",
+        "corrupt/config.json": b"{",
+        "corrupt/model.safetensors": b"",
+        "bare/readme.md": b"",
+        "conf-broken/searcher/mine.yaml": b"type: [beam\nwidth: {",
+        "conf-untyped/searcher/mine.yaml": b"width: 2\n",
+        "conf-list/searcher/mine.yaml": b"- type\n",
+        "conf-unknown/searcher/mine.yaml": b"type: magic\n",
+        "conf-extra/searcher/mine.yaml": b"type: beam\ndepth: 2\n",
+        "conf-shadow/searcher/greedy.yaml": b"type: beam\nwidth: 2\n",
+        "ui/mlflow.db": b"",
+    }.items():
+        (bad / name).parent.mkdir(parents=True, exist_ok=True)
+        (bad / name).write_bytes(content)
+    (bad / "folder.txt").mkdir()
+    for name in ("dumb", "narrow"):
+        shutil.copytree(world.model, bad / name)
+    (bad / "dumb" / "tokenizer.json").write_text("{")
+    settings = json.loads((bad / "narrow" / "config.json").read_text())
+    (bad / "narrow" / "config.json").write_text(json.dumps(settings | {"vocab_size": 10}))
+    with closing(sqlite3.connect(bad / "other.db")) as other:
+        other.execute("CREATE TABLE people (name TEXT)")
+    asked = config.compose("search", world.search())
+    with closing(Ledger(bad / "store" / "ledger.db")) as ledger:
+        write_run(ledger, "greedy-m2-aa", asked, "failed")
+        write_run(ledger, "greedy-m2-bb", asked, "interrupted")
+    return bad
+
+
+def tree(*folders: Path) -> dict[Path, int]:
+    """Every file and folder with its size, but for what stands beside a database while it is opened."""
+    return {
+        path: path.stat().st_size if path.is_file() else 0
+        for folder in folders
+        for path in folder.rglob("*")
+        if not path.name.endswith((".lock", "-wal", "-shm"))
+    }
+
+
+def refuses(code: int, out: str, err: str, said: list[str], bad: Path) -> None:
+    """One sentence on standard error, exit code 2, and nothing else."""
+    err = err.replace(str(bad), "BAD")
+    assert err.startswith("error: ") and err.count("\n") == 1 and err.endswith("\n"), err
+    assert "Traceback" not in err and "omegaconf" not in err.lower() and "hydra." not in err.replace("hydra.run", "")
+    for part in said:
+        assert part in err
+    assert (code, out) == (2, "")
+
+
+@pytest.mark.parametrize(("words", "said"), SEARCHES, ids=[words for words, _ in SEARCHES])
+def test_a_search_that_cannot_be(
+    run: Run, here: Path, world: World, rubbish: Path, words: str, said: list[str]
+) -> None:
+    given = words.replace("BAD", str(rubbish)).split()
+    keys = {word.partition("=")[0] for word in given}
+    replaced = keys | ({"data.path", "data.samples", "data.seq_len"} if "data" in keys else set())
+    usual = [word for word in world.search() if word.partition("=")[0] not in replaced]
+    before = tree(here, rubbish)
+    outcome = run("search", *usual, *given)
+    refuses(outcome.code, outcome.out, outcome.err, said, rubbish)
+    assert tree(here, rubbish) == before, "nothing is left behind"
+
+
+@pytest.mark.parametrize(("words", "said"), COMMANDS, ids=[words for words, _ in COMMANDS])
+def test_a_command_that_cannot_be(
+    run: Run, here: Path, world: World, rubbish: Path, words: str, said: list[str]
+) -> None:
+    given = words.replace("BAD", str(rubbish)).replace("WORLD", " ".join(world.words())).split()
+    before = tree(here, rubbish)
+    outcome = run(*given)
+    refuses(outcome.code, outcome.out, outcome.err, said, rubbish)
+    assert tree(here, rubbish) == before, "nothing is left behind"
+
+
+def test_a_gpu_that_is_not_there(
+    run: Run, here: Path, world: World, rubbish: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    outcome = run("search", *world.search(model__device="cuda"))
+    refuses(
+        outcome.code, outcome.out, outcome.err, ["model.device=cuda asks for a GPU", "use model.device=cpu"], rubbish
+    )
+
+
+def test_more_replicas_than_gpus(run: Run, world: World, rubbish: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    outcome = run("search", *world.search(cluster="local", cluster__replicas=2))
+    refuses(outcome.code, outcome.out, outcome.err, ["cluster.replicas=2 with 1 GPUs each", "replicas share"], rubbish)
+
+
+def test_a_port_in_use(run: Run, rubbish: Path) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        outcome = run("ui", "--store", rubbish / "ui", "--port", port)
+    refuses(outcome.code, outcome.out, outcome.err, [f"--port={port}", "in use", "--port 5050"], rubbish)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_store_that_cannot_be_written(run: Run, here: Path, world: World, rubbish: Path) -> None:
+    (here / "locked").mkdir()
+    (here / "locked").chmod(stat.S_IRUSR | stat.S_IXUSR)
+    outcome = run("search", *world.search(store="locked"))
+    refuses(outcome.code, outcome.out, outcome.err, ["ledger=locked/ledger.db cannot be used", "store=…"], rubbish)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("search --json remov=3", ["remov is no key"]),
+        ("search model=nobody/nothing --json", ["model=nobody/nothing is neither"]),
+        ("show", ["there is no ledger"]),
+        ("resume", ["Missing argument 'RUN'"]),
+    ],
+)
+def test_the_console_script_itself(here: Path, rubbish: Path, words: str, said: list[str]) -> None:
+    outcome = alone(*words.split())
+    refuses(outcome.code, outcome.out, outcome.err, said, rubbish)
+    assert not tree(here)

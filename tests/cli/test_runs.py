@@ -1,0 +1,109 @@
+"""What can be done with a search that the ledger knows: resume, show, export."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from raysearch.calibration.calibration import WindowOptions, build_text_calibration
+from raysearch.calibration.sources import FileText
+from raysearch.mask import Mask
+from tests.cli.conftest import Run, World
+from tests.cli.test_search import GREEDY, found, numbers, table
+from tests.evaluation.oracle import plain_losses
+
+
+@pytest.mark.parametrize("name", ["latest", "greedy", "whole"])
+def test_resume_takes_up_by_name(run: Run, world: World, name: str) -> None:
+    result = found(run("search", *world.search(), "--json"))
+    again = found(run("resume", result["run_id"] if name == "whole" else name, "--json"))
+    assert numbers(again) == numbers(result) and again["evaluations"]["run"] == 0
+
+
+def test_resume_from_another_folder_uses_the_same_ledger(
+    run: Run, here: Path, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = found(run("search", *world.search(), "--json"))
+    elsewhere = here / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    again = found(run("resume", "latest", "--store", here / "mlruns", "--json"))
+    assert again["evaluations"]["run"] == 0 and numbers(again) == numbers(result)
+    again = found(run("resume", "latest", "--ledger", here / "mlruns" / "ledger.db", "--json"))
+    assert again["evaluations"]["run"] == 0
+    assert not list(elsewhere.iterdir())
+
+
+def test_a_ledger_of_its_own_is_found_again(run: Run, here: Path, world: World) -> None:
+    outcome = run("search", *world.search(ledger="my own.db"))
+    assert "--out pruned-model --ledger 'my own.db'" in outcome.out
+    assert found(run("show", "--ledger", "my own.db", "--json"))[0]["state"] == "finished"
+    assert not (here / "mlruns").exists()
+
+
+def test_a_changed_text_cannot_be_resumed(run: Run, here: Path, world: World) -> None:
+    (here / "text.txt").write_text(world.text.read_text())
+    result = found(run("search", *world.search(data__path="text.txt"), "--json"))
+    (here / "text.txt").write_text(world.text.read_text()[::-1])
+    outcome = run("resume", "latest", "--json")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err.startswith(
+        f"error: RUN={result['run_id']} cannot be taken up: its model or its text has changed"
+    )
+    assert outcome.err.count("\n") == 1
+    assert found(run("show", "--json"))[0]["run_id"] == result["run_id"], "and nothing else was begun"
+
+
+def test_show_lists_searches_and_what_they_saw(run: Run, world: World) -> None:
+    greedy = found(run("search", *world.search(), "--json"))
+    one_shot = found(run("search", *world.search(searcher="one_shot"), "--json"))
+    listed = found(run("show", "--json"))
+    assert [one["run_id"] for one in listed] == [one_shot["run_id"], greedy["run_id"]], "the newest first"
+    assert [one["state"] for one in listed] == ["finished", "finished"]
+    assert listed[1]["result"] == greedy
+    readable = run("show").out
+    assert [row[0].strip() for row in table(readable)] == [one_shot["run_id"], greedy["run_id"]]
+    assert str(world.model) in readable, "names are not cut where there is no terminal"
+
+    whole = found(run("show", greedy["run_id"], "--json"))
+    assert whole["config"]["remove"] == 2 and len(whole["result"]["trials"]) == GREEDY + 1
+    best = [row[0].strip() for row in table(run("show", greedy["run_id"], "--most", "1").out)]
+    assert best == [greedy["run_id"], str(Mask(tuple(greedy["removed"])))]
+
+
+def test_an_export_is_what_the_search_judged(run: Run, here: Path, world: World) -> None:
+    result = found(run("search", *world.search(), "--json"))
+    outcome = run("export", "latest", "--out", "pruned model", "--prompt", "the state of")
+    assert outcome.code == 0 and "Wrote" in outcome.out and "3 layers" in outcome.out
+    assert "Before: the state of" in outcome.out and "After:  the state of" in outcome.out
+
+    model = AutoModelForCausalLM.from_pretrained(here / "pruned model", dtype=torch.float32).eval()
+    assert model.config.num_hidden_layers == 3
+    tokenizer = AutoTokenizer.from_pretrained(here / "pruned model")
+    windows = build_text_calibration(FileText(str(world.text)), WindowOptions(8, 16), tokenizer, 0, {})
+    loss = sum(plain_losses(model, Mask(), shard).sum() for shard in windows.shards) / windows.n_tokens
+    assert loss == pytest.approx(result["loss"], rel=1e-5)
+    scores = found(run("score", *world.words(model="./pruned model", masks="[[]]"), "--json"))
+    assert scores[0]["loss"] == pytest.approx(result["loss"], rel=1e-6)
+
+
+def test_an_export_overwrites_only_what_it_may(run: Run, here: Path, world: World) -> None:
+    found(run("search", *world.search(), "--json"))
+    (here / "taken").mkdir()
+    (here / "taken" / "thesis.txt").write_text("mine")
+    refused = run("export", "latest", "--out", "taken", "--json")
+    assert (refused.code, refused.out) == (2, "")
+    assert (
+        refused.err == f"error: --out={here}/taken is not empty; name another folder, or replace it with --overwrite\n"
+    )
+    assert [path.name for path in (here / "taken").iterdir()] == ["thesis.txt"]
+    written = found(run("export", "latest", "--out", "taken", "--overwrite", "--json"))
+    assert written["n_layers"] == 3 and Path(written["out"]) == here / "taken"
+    assert json.loads((here / "taken" / "config.json").read_text())["num_hidden_layers"] == 3
+    assert not (here / "taken" / "thesis.txt").exists()
+    onto_itself = run("export", "latest", "--out", world.model, "--overwrite")
+    assert onto_itself.code == 2 and "holds the dense model itself" in onto_itself.err

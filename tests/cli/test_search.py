@@ -1,0 +1,251 @@
+"""`raysearch search` and `raysearch score`, as people and as programs use them."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+import torch
+import yaml
+from safetensors.torch import load_file, save_file
+
+from tests.cli.conftest import N_LAYERS, Outcome, Run, World, alone
+
+TIMES = {"seconds", "busy_share", "mlflow_run_id"}  # what may differ between two runs of the same search
+EFFORT = {"evaluations", "layer_forwards"}  # what the ledger saves
+GREEDY = 5 + 4  # masks that two rounds of greedy see
+
+
+def found(outcome: Outcome) -> Any:
+    """The one JSON value of a command that went well."""
+    assert outcome.code == 0, outcome.err
+    assert outcome.out.count("\n") == 1, "one line, and nothing else on standard output"
+    return json.loads(outcome.out)
+
+
+def numbers(result: dict[str, Any], without: set[str] = TIMES | EFFORT) -> dict[str, Any]:
+    """A result without what may differ."""
+    return {key: value for key, value in result.items() if key not in without}
+
+
+@pytest.fixture(scope="module")
+def recorded(world: World, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """A folder with a search by two Ray replicas that MLflow recorded, and what it printed."""
+    folder = tmp_path_factory.mktemp("recorded")
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        result = found(alone("search", *world.words(remove=2, cluster="local", cluster__replicas=2), "--json"))
+    finally:
+        os.chdir(before)
+    return folder, result
+
+
+def test_people_get_a_table_and_what_to_type_next(run: Run, here: Path, world: World) -> None:
+    outcome = run("search", *world.search(store="my store", searcher="greedy"))
+    result = found(run("search", *world.search(store="my store"), "--json"))
+    assert outcome.code == 0
+    rows = {cells[0].strip(): [cell.strip() for cell in cells[1:]] for cells in table(outcome.out)}
+    assert rows["loss (nats per token)"] == [f"{result['dense_loss']:.4f}", f"{result['loss']:.4f}"]
+    assert rows["perplexity"] == [f"{result['dense_perplexity']:.2f}", f"{result['perplexity']:.2f}"]
+    assert rows["layers"] == ["5", "3"]
+    assert rows["parameters"][1].endswith(f"(-{result['parameters_removed'] / result['parameters']:.1%})")
+    removed = ",".join(map(str, result["removed"]))
+    order = ", ".join(map(str, result["removal_order"]))
+    for line in (
+        f"Removed layers (0-based): {{{removed}}}",
+        f"In this order: {order}",
+        f"Evaluations: {GREEDY} asked, {GREEDY} run, 0 answered by the ledger, each on 120 scored tokens",
+        "Layer-forwards: 24 run, 32 by a full forward per mask (1.33x fewer)",
+        f"Next: raysearch export {result['run_id']} --out pruned-model --store 'my store'",
+        f"raysearch show {result['run_id']} --store 'my store'",
+    ):
+        assert line in outcome.out
+    assert "raysearch ui" not in outcome.out, "nothing was recorded that it would show"
+    assert "9 masks in 2 rounds: 23 layer-forwards" in outcome.err and "round 2 done" in outcome.err
+
+
+def table(text: str) -> list[list[str]]:
+    """The rows of the tables in a text."""
+    return [line.strip("│").split("│") for line in text.splitlines() if line.startswith("│")]
+
+
+@pytest.mark.slow
+def test_programs_get_one_json_object_with_ray_and_mlflow_on(recorded: tuple[Path, dict[str, Any]]) -> None:
+    _, result = recorded
+    assert set(result) >= {
+        "model",
+        "run_id",
+        "loss",
+        "perplexity",
+        "dense_loss",
+        "n_tokens",
+        "seconds",
+        *TIMES,
+        *EFFORT,
+    }
+    assert result["n_layers"] == N_LAYERS and len(result["removed"]) == 2
+    assert result["removed"] == sorted(result["removed"]) == sorted(result["removal_order"])
+    assert result["evaluations"] == {"asked": GREEDY, "run": GREEDY, "answered": 0}
+    assert result["layer_forwards"] == {"run": 24.0, "naive": 32}
+    assert result["run_id"].startswith("greedy-m2-")
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")  # MLflow's own calls
+def test_mlflow_holds_all_of_it(recorded: tuple[Path, dict[str, Any]], world: World) -> None:
+    from mlflow import MlflowClient
+
+    folder, result = recorded
+    client = MlflowClient(f"sqlite:///{folder / 'mlruns' / 'mlflow.db'}")
+    experiment = client.get_experiment_by_name("raysearch")
+    assert experiment is not None
+    runs = client.search_runs([experiment.experiment_id])
+    (parent,) = [one for one in runs if one.info.run_id == result["mlflow_run_id"]]
+    children = [one for one in runs if one.data.tags.get("mlflow.parentRunId") == parent.info.run_id]
+    assert len(children) == len(runs) - 1 == GREEDY + 1, "a child for every trial, the dense model too"
+    assert parent.info.run_name == result["run_id"] and parent.info.status == "FINISHED"
+    assert parent.data.params["model.path"] == str(world.model) and parent.data.params["remove"] == "2"
+    assert parent.data.params["cluster.replicas"] == "2" and parent.data.params["versions.torch"] == torch.__version__
+    assert parent.data.tags["raysearch.searcher"] == "greedy" and parent.data.tags["raysearch.data"] == "file"
+    assert json.loads(parent.data.tags["raysearch.removal_order"]) == result["removal_order"]
+    assert parent.data.metrics["loss"] == result["loss"] and parent.data.metrics["evaluations_run"] == GREEDY
+    names = {artifact.path for artifact in client.list_artifacts(parent.info.run_id)}
+    assert names == {"config.yaml", "trials.csv", "mask_map.png", "best_so_far.png"}
+    files = folder / "mlruns" / "artifacts" / parent.info.run_id / "artifacts"
+    assert yaml.safe_load((files / "config.yaml").read_text())["data"]["path"] == str(world.text)
+    rows = list(csv.DictReader(io.StringIO((files / "trials.csv").read_text())))
+    losses = {one.data.params["removed"]: one.data.metrics["loss"] for one in children}
+    assert {row["removed"]: float(row["loss"]) for row in rows} == losses
+    assert losses["{}"] == result["dense_loss"]
+
+
+@pytest.mark.slow
+def test_any_number_of_replicas_finds_the_same_bits(
+    run: Run, world: World, recorded: tuple[Path, dict[str, Any]]
+) -> None:
+    inline = numbers(found(run("search", *world.search(store="inline"), "--json")), TIMES)
+    assert numbers(recorded[1], TIMES) == inline
+    ray.init(num_cpus=3, include_dashboard=False, log_to_driver=False)
+    try:
+        for count in (1, 3):
+            words = world.search(store=f"ray{count}", cluster="local", cluster__replicas=count)
+            assert numbers(found(run("search", *words, "--json")), TIMES) == inline
+    finally:
+        ray.shutdown()
+
+
+def test_the_second_time_nothing_is_run(run: Run, world: World) -> None:
+    first = found(run("search", *world.search(), "--json"))
+    again = found(run("search", *world.search(), "--json"))
+    assert again["evaluations"] == {"asked": GREEDY, "run": 0, "answered": GREEDY}
+    assert again["layer_forwards"]["run"] == 0
+    assert numbers(again) == numbers(first)
+
+
+def test_another_searcher_runs_only_what_nobody_has(run: Run, world: World) -> None:
+    run("search", *world.search(), "--json")
+    beam = found(run("search", *world.search(searcher="beam", searcher__width=3), "--json"))
+    singles_pairs = 5 + 4 + 3 + 2
+    assert beam["evaluations"]["asked"] <= singles_pairs and beam["evaluations"]["answered"] == GREEDY
+    one_shot = found(run("search", *world.search(searcher="one_shot"), "--json"))
+    assert one_shot["evaluations"]["answered"] >= N_LAYERS
+    assert beam["removal_order"] is None and one_shot["removal_order"] is None
+    assert beam["loss"] <= one_shot["loss"]
+
+
+def test_a_beam_of_one_is_greedy(run: Run, world: World) -> None:
+    greedy = found(run("search", *world.search(), "--json"))
+    beam = found(run("search", *world.search(searcher="beam", searcher__width=1), "--json"))
+    assert beam["removal_order"] == greedy["removal_order"] and beam["loss"] == greedy["loss"]
+    assert beam["run_id"].startswith("beam-m2-")
+
+
+def test_protected_layers_stay(run: Run, world: World) -> None:
+    result = found(run("search", *world.search(protect="[0,-1]", remove=3), "--json"))
+    assert result["removed"] == [1, 2, 3]
+
+
+def test_a_dry_run_says_what_it_costs_and_writes_nothing(run: Run, here: Path, world: World) -> None:
+    assert run("search", *world.search(), "--dry-run").out.startswith("9 masks in 2 rounds: 23 layer-forwards")
+    rounds = found(run("search", *world.search(), "--dry-run", "--json"))["rounds"]
+    assert [one["masks"] for one in rounds] == [5, 4] and rounds[0]["naive_layer_forwards"] == 20
+    assert not list(here.iterdir())
+
+
+def test_without_tracking_there_is_a_ledger_alone(run: Run, here: Path, world: World) -> None:
+    result = found(run("search", *world.search(), "--json"))
+    assert result["mlflow_run_id"] is None
+    assert {path.name for path in (here / "mlruns").iterdir()} <= {"ledger.db", "ledger.db.lock"}
+
+
+def test_the_users_own_yaml(run: Run, here: Path, world: World) -> None:
+    own = here / "my own, conf"
+    (own / "searcher").mkdir(parents=True)
+    (own / "data").mkdir()
+    (own / "searcher" / "wide.yaml").write_text("type: beam\nwidth: 3\n")
+    (own / "data" / "letters.yaml").write_text(f"defaults: [file]\npath: {world.text}\nsamples: 8\nseq_len: 16\n")
+    words = ["search", f"model={world.model}", "cluster=inline", "tracking=none", "remove=2", "--json"]
+    mine = found(run(*words, "searcher=wide", "data=letters", "data.seed=0", "--config-dir", own))
+    ours = found(run("search", *world.search(searcher="beam", searcher__width=3), "--json"))
+    assert numbers(mine, TIMES | EFFORT | {"run_id"}) == numbers(ours, TIMES | EFFORT | {"run_id"})
+    assert mine["run_id"].removeprefix("wide") == ours["run_id"].removeprefix("beam"), "the same search by another name"
+    assert ours["evaluations"]["run"] == 0
+
+
+@pytest.mark.parametrize(
+    "name", ["two words", "a,b", "it's", 'say "x"', "a=b", "é ü 日本", "[x]", "{1}", "back\\slash", "#1"]
+)
+def test_paths_may_hold_anything(run: Run, here: Path, world: World, name: str) -> None:
+    shutil.copy(world.text, here / f"{name}.txt")
+    (here / name).symlink_to(world.model)
+    (here / f"{name} store").mkdir()
+    changes = {"data.path": f"{name}.txt", "model": f"./{name}", "store": name + " store", "masks": "[[]]"}
+    assert found(run("score", *world.words(**changes), "--json"))[0]["n_tokens"] == 120
+    assert (here / f"{name} store" / "ledger.db").is_file()
+    assert run("search", *world.search(**{**changes, "masks": None})).code == 0, "nor does a table mind"
+
+
+def test_scores_are_those_of_the_search(run: Run, world: World) -> None:
+    result = found(run("search", *world.search(store="one"), "--json"))
+    masks = [result["removed"], [], result["removal_order"][:1], []]
+    scores = found(run("score", *world.words(store="two", masks=json.dumps(masks).replace(" ", "")), "--json"))
+    assert [one["removed"] for one in scores] == masks and {one["n_tokens"] for one in scores} == {result["n_tokens"]}
+    assert [scores[0]["loss"], scores[1]["loss"]] == [result["loss"], result["dense_loss"]], "bit for bit"
+    assert scores[3] == scores[1]
+    readable = run("score", *world.words(store="two", masks="[[]]"))
+    assert [cell.strip() for cell in table(readable.out)[0]][:2] == ["{}", f"{result['dense_loss']:.6f}"]
+
+
+def test_a_model_that_computes_nonsense_is_refused(run: Run, here: Path, world: World) -> None:
+    shutil.copytree(world.model, here / "broken")
+    weights = load_file(here / "broken" / "model.safetensors")
+    save_file({name: tensor * torch.nan for name, tensor in weights.items()}, here / "broken" / "model.safetensors")
+    (here / "broken" / "model.safetensors").chmod(0o644)
+    outcome = run("score", *world.words(model="./broken", masks="[[1]]"), "--json")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err == "error: llama gives non-finite logits in torch.float32; use model.dtype=bfloat16 or float32\n"
+
+
+@pytest.mark.parametrize("command", ["", "search", "score", "resume", "show", "export", "ui"])
+def test_help_answers_at_once(command: str) -> None:
+    script = (
+        "import sys, time; from raysearch.cli import main\n"
+        "try: main()\n"
+        "finally: print(time.process_time(), *{'torch', 'ray', 'mlflow', 'transformers', 'hydra'} & set(sys.modules))"
+    )
+    words = [sys.executable, "-c", script, *command.split(), "--help"]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    *shown, last = done.stdout.splitlines()
+    assert shown[0].startswith(f"Usage: raysearch {command}".rstrip()) and done.stderr == ""
+    assert len(last.split()) == 1, f"{last} was imported for a help text"
+    assert float(last) < 1
