@@ -6,7 +6,7 @@ PYTHON ?= $(firstword $(foreach name,python3.11 python3,$(shell $(name) -c '$(NE
 NEW_ENOUGH = import sys; sys.exit(sys.version_info < (3, 11))
 PIP = .venv/bin/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-SEARCH = searcher=greedy remove=5 model.dtype=bfloat16 data.seq_len=128
+SEARCH = searcher=greedy remove=5 model.dtype=bfloat16 data.samples=8 data.seq_len=128
 PROMPT = The people of the United States
 
 .PHONY: demo test check install clean

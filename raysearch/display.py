@@ -43,7 +43,7 @@ class SearchDisplay:
         self._best = ""
         self._cost_done = 0.0  # of finished rounds' units, in layer-forwards
         self._seconds_computing = 0.0
-        self._last: Progress | None = None
+        self._cost_before = 0.0  # of the round in hand, when it was last heard of
         self._last_time = self._last_line = time.monotonic()
 
     def __enter__(self) -> SearchDisplay:
@@ -66,22 +66,20 @@ class SearchDisplay:
         """See `Observer`."""
         if progress.masks_elsewhere:
             return self._show(f"waiting for {progress.masks_elsewhere} masks that another search is computing")
-        now = time.monotonic()
-        if self._last is None or progress.masks_planned != self._last.masks_planned or not progress.layer_forwards:
-            self._last = None
-        else:
-            self._cost_done += self._cost(progress) - self._cost(self._last)
+        now, cost = time.monotonic(), self._cost(progress)
+        if cost:  # else the round begins: what came before was not computing
+            self._cost_done += cost - self._cost_before
             self._seconds_computing += now - self._last_time
-        self._last, self._last_time = progress, now
+        self._cost_before, self._last_time = cost, now
         rounds = f"/{len(self._expected)}" if self._expected else ""
         self._show(
-            f"round {self._round}{rounds}  masks {progress.masks_done}/{progress.masks_planned}  {self._best}"
-            f"left {_duration(self._seconds_left(progress))}  replicas {progress.n_replicas}"
+            f"round {self._round}{rounds}  {cost / self._planned(progress):.0%} of "
+            f"{progress.masks_planned} masks  {self._best}left {_duration(self._seconds_left(progress))}  "
+            f"replicas {progress.n_replicas}"
         )
 
     def round_done(self, summary: RoundSummary) -> None:
         """See `Observer`."""
-        self._last = None
         if summary.round_best is not None and summary.round_best_loss is not None:
             self._best = f"best {summary.round_best} {summary.round_best_loss:.4f} nats  "
         self._say(
@@ -105,14 +103,19 @@ class SearchDisplay:
         self._last_line = time.monotonic()
         self._console.print(line, highlight=False, soft_wrap=True)
 
-    def _cost(self, forwards: Progress) -> float:
-        return forwards.layer_forwards + self._head_cost * forwards.head_forwards
+    def _cost(self, progress: Progress) -> float:
+        """What is done of a round, in layer-forwards."""
+        return progress.layer_forwards + self._head_cost * progress.head_forwards
+
+    def _planned(self, progress: Progress) -> float:
+        """What a round takes in all, in layer-forwards."""
+        return progress.layer_forwards_planned + self._head_cost * progress.head_forwards_planned
 
     def _seconds_left(self, progress: Progress) -> float | None:
         """Of the whole search, from the speed so far; None before anything was computed."""
         if not self._cost_done:
             return None
-        left = progress.layer_forwards_planned + self._head_cost * progress.head_forwards_planned - self._cost(progress)
+        left = self._planned(progress) - self._cost(progress)
         for later in (self._expected or [])[self._round :]:
             left += later.layer_forwards + self._head_cost * later.head_forwards
         return left * self._seconds_computing / self._cost_done
@@ -133,9 +136,9 @@ def forecast_line(expected: Sequence[RoundCost] | None) -> str:
 
 def result_table(result: SearchResult) -> Table:
     """The closing table of a search."""
-    table = Table(title=f"{result.run_id}: {result.model} without {len(result.removed)} of {result.n_layers} layers")
-    for column in ("", "dense", "pruned"):
-        table.add_column(column, justify="left" if not column else "right")
+    table = Table(title=result.run_id)
+    for column in (result.model, "dense", "pruned"):
+        table.add_column(column, justify="left" if column == result.model else "right")
     table.add_row("loss (nats per token)", f"{result.dense_loss:.4f}", f"{result.loss:.4f}")
     table.add_row("perplexity", f"{result.dense_perplexity:.2f}", f"{result.perplexity:.2f}")
     table.add_row("layers", str(result.n_layers), str(result.n_layers - len(result.removed)))
