@@ -124,7 +124,8 @@ def _seed(name: str, value: Any) -> int:
 
 def _build_by_type(package: str, method: str, section: str, values: Mapping[str, Any]) -> Any:
     """Builds the one class with `method` in the module of `package` that the section's `type` names."""
-    names = {module.name for module in pkgutil.iter_modules(importlib.import_module(package).__path__)} - {"base"}
+    modules = pkgutil.iter_modules(importlib.import_module(package).__path__)
+    names = {module.name for module in modules if not module.ispkg} - {"base"}
     kind = _kind(section, values, names)
     module = importlib.import_module(f"{package}.{kind}")
     (part,) = [

@@ -124,8 +124,8 @@ def run_search(spec: SearchSpec, observer: Observer, resumes: str | None = None)
 class Chronicle:
     """Answers the searcher's rounds and tells tracker and observer what happened.
 
-    The dense model rides in the first round, where it costs one layer-forward more; it is trial 0 and counts neither as
-    an evaluation asked nor in the naive cost.
+    The dense model rides in the first round, where it costs a layer-forward or so more. It is trial 0, and counts neither
+    as asked nor in the naive cost, not even where the searcher asks for it.
     """
 
     problem: Problem
@@ -158,15 +158,16 @@ class Chronicle:
             self._tell_dense(evaluations[self.problem.dense])
         self.rounds.append(proposed)
         asked = {mask: evaluations[mask] for mask in proposed.masks}
+        scores = Scores(
+            {mask: evaluation.loss for mask, evaluation in asked.items() if evaluation.loss is not None},
+            {mask: evaluation.failure for mask, evaluation in asked.items() if evaluation.failure is not None},
+        )
+        asked.pop(self.problem.dense, None)
         for mask, evaluation in asked.items():
             self._tell(mask, evaluation, len(self.rounds))
         self.asked += len(asked)
         self.run += sum(not evaluation.answered for evaluation in asked.values())
         self.naive_layer_forwards += naive_layer_forwards(asked, self.problem.n_layers)
-        scores = Scores(
-            {mask: evaluation.loss for mask, evaluation in asked.items() if evaluation.loss is not None},
-            {mask: evaluation.failure for mask, evaluation in asked.items() if evaluation.failure is not None},
-        )
         summary = self._summary(scores)
         self.tracker.round_done(summary)
         self.observer.round_done(summary)

@@ -1,0 +1,217 @@
+"""Bayesian optimisation over masks of M layers.
+
+Source: the prior-guided BO of Kim et al. 2026 (arXiv 2604.24938), section 4.2: 200 trials of which 10 are random, the
+single-layer ablation losses s_i seeding the surrogate. The paper names no surrogate. Here it is a Gaussian process on
+Hamming distance around a trend in the sum of s_i (`hamming_gp`), and the acquisition, log expected improvement
+(Jones et al. 1998), is climbed by swapping layers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from raysearch.errors import EvaluationError, UserError
+from raysearch.mask import Mask
+from raysearch.problem import Problem
+from raysearch.searchers.base import Round, SearchGenerator
+from raysearch.searchers.toolbox.hamming_gp import Hyperparameters, Posterior, fit, log_expected_improvement
+from raysearch.searchers.toolbox.subsets import all_masks, draw_mask, draw_masks, one_shot_mask
+
+Array = NDArray[np.float64]
+
+_REFIT = 5  # asked masks between two fits of the hyperparameters
+_STARTS = 3  # local searches from the best known masks, and as many from random ones
+_SMALL = 4096  # spaces up to this size (or twice the trials) are scanned instead of climbed
+
+
+@dataclass(frozen=True)
+class BayesianSearcher:
+    """Asks for the masks from which a Gaussian process expects most: F + trials evaluations for F removable layers.
+
+    A search ends early when every mask has been asked for. A failed mask counts as a trial, and as one as bad as the
+    worst.
+
+    Args:
+        trials: Masks of M layers to score, the initial ones among them, at least 1.
+        initial: How many of them are drawn at random before the surrogate is used, at least 1. With the ablation
+            prior the first of them is the one-shot mask.
+        batch: Masks a round, at least 1. Within a round each is chosen as if those before it had come out at the mean
+            that the surrogate predicts (the "kriging believer", Ginsbourger et al. 2010).
+        prior: What the surrogate's mean follows: "ablation" (the sum of single-layer losses, F evaluations more) or
+            "none" (a constant).
+    """
+
+    trials: int = 200
+    initial: int = 10
+    batch: int = 1
+    prior: Literal["ablation", "none"] = "ablation"
+
+    def __post_init__(self) -> None:
+        if self.trials < 1:
+            raise UserError(f"searcher.trials={self.trials} scores nothing; use 1 or more")
+        if not 1 <= self.initial <= self.trials:
+            raise UserError(
+                f"searcher.initial={self.initial} is not a part of searcher.trials={self.trials}; use 1..{self.trials}"
+            )
+        if self.batch < 1:
+            raise UserError(f"searcher.batch={self.batch} asks for nothing; use 1 or more")
+        if self.prior not in ("ablation", "none"):
+            raise UserError(f"searcher.prior={self.prior} is unknown; choose one of: ablation, none")
+
+    def search(self, problem: Problem, rng: np.random.Generator) -> SearchGenerator:
+        """See `raysearch.searchers.base`."""
+        costs = np.zeros(len(problem.free))
+        initial: list[Mask] = []
+        if self.prior == "ablation":
+            ablations = yield Round(problem.singles)
+            ablations.best(1)  # no ablation at all: the cause ends the search
+            costs = compress(np.array([ablations.losses.get(single, np.nan) for single in problem.singles]))
+            initial = [one_shot_mask(problem, ablations)]
+        initial += draw_masks(problem, rng, self.initial - len(initial), initial)
+
+        losses: dict[Mask, float] = {}  # NaN where the evaluation failed
+        surrogate = Surrogate(problem, costs, scan=problem.n_solutions <= max(_SMALL, 2 * self.trials))
+        proposed, cause = initial, ""
+        while proposed:
+            scores = yield Round(proposed)
+            losses.update((mask, scores.losses.get(mask, np.nan)) for mask in proposed)
+            cause = next(iter(scores.failed.values()), cause)
+            surrogate.learn(losses)
+            wanted = min(self.batch, self.trials - len(losses), problem.n_solutions - len(losses))
+            proposed = surrogate.propose(wanted, rng)
+        scored = {mask: loss for mask, loss in losses.items() if not np.isnan(loss)}
+        if not scored:
+            raise EvaluationError(f"none of the {len(losses)} masks asked for could be evaluated: {cause}")
+        return min(scored, key=lambda mask: (scored[mask], mask))
+
+
+def compress(losses: Array) -> Array:
+    """log(1 + (L - min L) / (median L - min L)): order kept, near the best linear, far from it logarithmic.
+
+    Losses of masks are heavy-tailed (one wrong layer costs more than all others together), may be negative (margins),
+    and only their lower end matters. A failed evaluation (NaN) becomes the worst.
+    """
+    if np.isnan(losses).all():
+        return np.zeros_like(losses)
+    excess = np.where(np.isnan(losses), np.nanmax(losses), losses) - np.nanmin(losses)
+    return np.log1p(excess / (np.median(excess) or excess.max() or 1.0))
+
+
+class Surrogate:
+    """What is known of the losses, and which masks promise most. Masks are rows of bits over the removable layers.
+
+    Args:
+        problem: The space of legal masks.
+        costs: The trend's share of each removable layer, compressed; zeros for a constant trend.
+        scan: Whether every mask there is competes, instead of those that swaps reach.
+    """
+
+    def __init__(self, problem: Problem, costs: Array, scan: bool) -> None:
+        self._problem = problem
+        self._costs = costs
+        self._hyper = Hyperparameters(length=float(problem.n_remove))
+        self._fitted_at = 0
+        self._seen = np.zeros((0, len(costs)))
+        self._targets = np.zeros(0)
+        self._intercept, self._slope = 0.0, 0.0
+        self._everything = self._bits(all_masks(problem)) if scan else None
+
+    def learn(self, losses: dict[Mask, float]) -> None:
+        """Takes in every mask asked for so far; a NaN is a failure."""
+        self._seen = self._bits(list(losses))
+        targets = compress(np.array(list(losses.values())))
+        self._targets = (targets - targets.mean()) / (targets.std() or 1.0)
+        self._intercept, self._slope = self._fit_trend()
+        if len(losses) >= self._fitted_at + _REFIT:
+            self._hyper = fit(self._distances(self._seen), self._residuals(), self._hyper)
+            self._fitted_at = len(losses)
+
+    def propose(self, count: int, rng: np.random.Generator) -> list[Mask]:
+        """The `count` masks, none asked for before, that promise most: each as if the ones before it were known."""
+        found = []
+        for _ in range(count):
+            self._posterior = Posterior.of(self._hyper, self._distances(self._seen), self._residuals())
+            row = self._climb(rng) if self._everything is None else self._scan(self._everything)
+            believed, _ = self._predict(row[None])
+            self._seen = np.vstack([self._seen, row])
+            self._targets = np.append(self._targets, believed)
+            free = np.array(self._problem.free)
+            found.append(Mask.of(*free[row > 0].tolist()))
+        return found
+
+    def _scan(self, rows: Array) -> Array:
+        return rows[int(np.argmax(self._promise(rows)))]
+
+    def _climb(self, rng: np.random.Generator) -> Array:
+        """The best mask that steepest ascent by swaps reaches from the best known masks and from random ones."""
+        known = self._seen[np.argsort(self._targets, kind="stable")[:_STARTS]]
+        rows = np.vstack([known, self._bits([draw_mask(self._problem, rng) for _ in range(_STARTS)])])
+        promise = self._promise(rows)  # -inf for the known ones: the first swap improves on those
+        climbing = np.arange(len(rows))
+        while len(climbing):
+            swapped = np.stack([swaps(row) for row in rows[climbing]])
+            gains = self._promise(swapped.reshape(-1, swapped.shape[-1])).reshape(swapped.shape[:2])
+            best = gains.argmax(axis=1)
+            reached = gains[np.arange(len(climbing)), best]
+            up = reached > promise[climbing]
+            rows[climbing[up]] = swapped[up, best[up]]
+            promise[climbing[up]] = reached[up]
+            climbing = climbing[up]
+        if promise.max() == -np.inf:  # bad luck: only masks seen before
+            return self._climb(rng)
+        return rows[int(promise.argmax())]
+
+    def _promise(self, rows: Array) -> Array:
+        """Log expected improvement, -inf for masks asked for before; rounded, so that no tie hangs on the last bit."""
+        distances = self._distances(rows)
+        mean, deviation = self._posterior.predict(distances)
+        value = log_expected_improvement(mean + self._trend(rows), deviation, float(self._targets.min()))
+        return np.where(distances.min(axis=1) == 0, -np.inf, np.round(value, 9))
+
+    def _predict(self, rows: Array) -> tuple[Array, Array]:
+        mean, deviation = self._posterior.predict(self._distances(rows))
+        return mean + self._trend(rows), deviation
+
+    def _fit_trend(self) -> tuple[float, float]:
+        """Ridge regression of the targets (mean 0) on the summed costs, with a penalty of one observation."""
+        sums = self._seen @ self._costs
+        centred = sums - sums.mean()
+        spread = float(centred @ centred)
+        if spread < 1e-12:
+            return 0.0, 0.0
+        slope = float(centred @ self._targets) / (spread * (1 + 1 / len(sums)))
+        return -slope * float(sums.mean()), slope
+
+    def _trend(self, rows: Array) -> Array:
+        trend: Array = self._intercept + self._slope * (rows @ self._costs)
+        return trend
+
+    def _residuals(self) -> Array:
+        return self._targets - self._trend(self._seen)
+
+    def _distances(self, rows: Array) -> Array:
+        """Hamming distances to the masks seen; all have M layers, so what is not shared differs twice."""
+        distances: Array = 2 * (self._problem.n_remove - rows @ self._seen.T)
+        return distances
+
+    def _bits(self, masks: list[Mask]) -> Array:
+        place = {layer: index for index, layer in enumerate(self._problem.free)}
+        bits = np.zeros((len(masks), len(place)))
+        for row, mask in zip(bits, masks, strict=True):
+            row[[place[layer] for layer in mask]] = 1
+        return bits
+
+
+def swaps(row: Array) -> Array:
+    """Every mask that exchanges one removed layer for a kept one [M (F - M), F]; the mask itself where none does."""
+    removed, kept = np.flatnonzero(row > 0), np.flatnonzero(row == 0)
+    if not len(kept):
+        return row[None]
+    out, back = (grid.ravel() for grid in np.meshgrid(kept, removed, indexing="ij"))
+    rows = np.repeat(row[None], len(out), axis=0)
+    rows[np.arange(len(out)), out], rows[np.arange(len(out)), back] = 1, 0
+    return rows

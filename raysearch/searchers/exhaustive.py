@@ -1,0 +1,56 @@
+"""Exhaustive search: every legal mask of M layers, for small problems and for judging the other searchers.
+
+Source: Kim et al. 2026 (arXiv 2604.24938), equation 1, taken literally.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import combinations, islice
+
+import numpy as np
+
+from raysearch.errors import EvaluationError, UserError
+from raysearch.mask import Mask
+from raysearch.problem import Problem
+from raysearch.searchers.base import Round, SearchGenerator
+
+
+@dataclass(frozen=True)
+class ExhaustiveSearcher:
+    """Scores all C(F, M) masks of M among F removable layers.
+
+    Masks come in lexicographic order, so that those of a round share as many leading layers as they can.
+
+    Args:
+        round_size: Masks a round, at least 1; what is in memory and in flight at once.
+        limit: The most masks it agrees to score, at least 1.
+    """
+
+    round_size: int = 512
+    limit: int = 50_000
+
+    def __post_init__(self) -> None:
+        if self.round_size < 1:
+            raise UserError(f"searcher.round_size={self.round_size} asks for nothing; use 1 or more")
+        if self.limit < 1:
+            raise UserError(f"searcher.limit={self.limit} allows no mask; use 1 or more")
+
+    def search(self, problem: Problem, rng: np.random.Generator) -> SearchGenerator:
+        """See `raysearch.searchers.base`."""
+        if problem.n_solutions > self.limit:
+            raise UserError(
+                f"searcher.limit={self.limit} is below the C({len(problem.free)},{problem.n_remove}) = "
+                f"{problem.n_solutions} masks there are; give searcher.limit={problem.n_solutions} to score them all"
+            )
+        best: dict[Mask, float] = {}
+        cause = ""
+        masks = map(Mask, combinations(problem.free, problem.n_remove))
+        while batch := tuple(islice(masks, self.round_size)):
+            scores = yield Round(batch, keep=1)
+            best.update(scores.losses)
+            best = {mask: best[mask] for mask in sorted(best, key=lambda mask: (best[mask], mask))[:1]}
+            cause = next(iter(scores.failed.values()), cause)
+        if not best:
+            raise EvaluationError(f"none of the {problem.n_solutions} masks could be evaluated: {cause}")
+        return next(iter(best))

@@ -1,0 +1,137 @@
+"""Genetic search over masks of M layers, started from what single-layer ablations say.
+
+Source: the prior-guided GA of Kim et al. 2026 (arXiv 2604.24938), section 4.2: population 16, elitism 0.2, mutation
+0.15, 10 generations, the ablation losses s_i biasing the initial population. The paper gives no operators; those here
+are the usual ones for subsets of fixed size: parents by tournament, what they share is inherited, a swap mutates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from raysearch.errors import UserError
+from raysearch.mask import Mask
+from raysearch.problem import Problem
+from raysearch.searchers.base import Round, SearchGenerator
+from raysearch.searchers.toolbox.subsets import ablation_logits, draw_masks, one_shot_mask
+
+_TOURNAMENT = 3  # masks that compete to be a parent
+_TRIES = 30  # matings for one child that was never asked for before
+
+
+@dataclass(frozen=True)
+class GeneticSearcher:
+    """Breeds masks of M layers, never the same one twice.
+
+    With F removable layers, E = round(elitism x population) and the ablation prior it costs
+    F + population + generations x (population - E) evaluations; fewer where masks run out.
+
+    Args:
+        population: Masks in a generation, at least 2.
+        generations: How often the population is renewed, at least 1.
+        elitism: The share of the population that survives into the next, 0 … 1 (1 excluded).
+        mutation: The probability that a child has one removed layer exchanged for a kept one, 0 … 1.
+        prior: What the first population is drawn by: "ablation" (the single-layer losses s_i, with probabilities
+            softmax(-s_i / temperature), and the one-shot mask among them) or "none" (uniformly).
+        temperature: Of that softmax, above 0, in robust standard deviations of s_i. At 1 a layer that is one of them
+            cheaper is e times likelier to be drawn.
+    """
+
+    population: int = 16
+    generations: int = 10
+    elitism: float = 0.2
+    mutation: float = 0.15
+    prior: Literal["ablation", "none"] = "ablation"
+    temperature: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.population < 2:
+            raise UserError(f"searcher.population={self.population} cannot breed; use 2 or more")
+        if self.generations < 1:
+            raise UserError(f"searcher.generations={self.generations} breeds nothing; use 1 or more")
+        if self.elitism < 0 or self.n_elite >= self.population:
+            raise UserError(
+                f"searcher.elitism={self.elitism} is not a share of the {self.population} masks that leaves room for "
+                "children; use 0 or more, and less than 1"
+            )
+        if not 0 <= self.mutation <= 1:
+            raise UserError(f"searcher.mutation={self.mutation} is not a probability; use 0 … 1")
+        if self.prior not in ("ablation", "none"):
+            raise UserError(f"searcher.prior={self.prior} is unknown; choose one of: ablation, none")
+        if not self.temperature > 0:
+            raise UserError(f"searcher.temperature={self.temperature} orders no layers; use a number above 0")
+
+    @property
+    def n_elite(self) -> int:
+        """How many masks survive a generation."""
+        return round(self.elitism * self.population)
+
+    def search(self, problem: Problem, rng: np.random.Generator) -> SearchGenerator:
+        """See `raysearch.searchers.base`."""
+        founders: list[Mask] = []
+        logits = None
+        if self.prior == "ablation":
+            ablations = yield Round(problem.singles)
+            ablations.best(1)  # no ablation at all: the cause ends the search
+            founders = [one_shot_mask(problem, ablations)]
+            logits = ablation_logits(problem, ablations, self.temperature)
+        founders += draw_masks(problem, rng, self.population - len(founders), founders, logits)
+
+        scores = yield Round(founders)
+        population = scores.best(self.population)
+        losses, asked = dict(scores.losses), set(founders)
+        for _ in range(self.generations):
+            children = self._breed(problem, rng, population, asked)
+            if not children:
+                break  # every mask within reach has been scored
+            scores = yield Round(children)
+            losses.update(scores.losses)
+            asked.update(children)
+            population = population[: self.n_elite] + list(scores.losses) or population
+            population.sort(key=lambda mask: (losses[mask], mask))
+        return min(losses, key=lambda mask: (losses[mask], mask))
+
+    def _breed(
+        self,
+        problem: Problem,
+        rng: np.random.Generator,
+        population: Sequence[Mask],
+        asked: Collection[Mask],
+    ) -> list[Mask]:
+        """Children that nobody has asked for yet: as many as are needed beside the elite, or as can be found."""
+        children: dict[Mask, None] = {}
+        for _ in range(self.population - self.n_elite):
+            for attempt in range(_TRIES):
+                child = cross(problem, rng, select(population, rng), select(population, rng))
+                # A repeat would teach nothing, so from the second attempt on the child is mutated in any case.
+                if attempt or rng.random() < self.mutation:
+                    child = mutate(problem, rng, child)
+                if child not in asked and child not in children:
+                    children[child] = None
+                    break
+        return list(children)
+
+
+def select(population: Sequence[Mask], rng: np.random.Generator) -> Mask:
+    """The best of a few drawn masks; `population` is ordered, best first."""
+    return population[int(rng.integers(len(population), size=_TOURNAMENT).min())]
+
+
+def cross(problem: Problem, rng: np.random.Generator, mother: Mask, father: Mask) -> Mask:
+    """Inherits the layers that both parents remove, and fills up from those that one of them removes."""
+    common = mother & father
+    either = (mother ^ father).layers
+    rest = rng.permutation(len(either))[: problem.n_remove - len(common)]
+    return common | (either[index] for index in rest)
+
+
+def mutate(problem: Problem, rng: np.random.Generator, mask: Mask) -> Mask:
+    """Exchanges one removed layer for one that is kept and may be removed."""
+    kept = [layer for layer in problem.free if layer not in mask]
+    if not kept:
+        return mask
+    return mask - [mask.layers[rng.integers(len(mask))]] | [kept[rng.integers(len(kept))]]

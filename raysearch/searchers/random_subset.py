@@ -1,0 +1,38 @@
+"""Random subsets: the best of k masks drawn blindly, the floor every other searcher has to clear.
+
+Source: the random baseline of depth pruning, uniform over the subsets of M layers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from raysearch.errors import UserError
+from raysearch.problem import Problem
+from raysearch.searchers.base import Round, SearchGenerator
+from raysearch.searchers.toolbox.subsets import draw_masks
+
+
+@dataclass(frozen=True)
+class RandomSubsetSearcher:
+    """Draws `k` masks without repetition and keeps the best: k evaluations, or all there are if those are fewer.
+
+    Args:
+        k: How many masks to draw, at least 1.
+    """
+
+    solves_additive: ClassVar[bool] = False
+
+    k: int = 20
+
+    def __post_init__(self) -> None:
+        if self.k < 1:
+            raise UserError(f"searcher.k={self.k} draws no mask; use 1 or more")
+
+    def search(self, problem: Problem, rng: np.random.Generator) -> SearchGenerator:
+        """See `raysearch.searchers.base`."""
+        scores = yield Round(draw_masks(problem, rng, self.k), keep=1)
+        return scores.best(1)[0]

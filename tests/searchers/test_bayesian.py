@@ -1,0 +1,115 @@
+"""Bayesian optimisation: what it costs, what it never asks twice, and what it finds."""
+
+import numpy as np
+import pytest
+
+from raysearch.errors import EvaluationError, UserError
+from raysearch.mask import Mask
+from raysearch.problem import Problem
+from raysearch.searchers.base import run_searcher
+from raysearch.searchers.bayesian import BayesianSearcher, compress, swaps
+from raysearch.testing.searcher_suite import additive_loss, rugged_loss, toy_scores
+
+PROBLEM = Problem.create(32, 7)
+
+
+def rounds_of(searcher, problem, loss, seed=0):
+    rounds = []
+
+    def evaluate(proposed):
+        rounds.append(proposed.masks)
+        return toy_scores(proposed, loss)
+
+    return run_searcher(searcher, problem, seed, evaluate), rounds
+
+
+def test_evaluations_at_32_layers_remove_7():
+    _, rounds = rounds_of(BayesianSearcher(), PROBLEM, rugged_loss(PROBLEM, 0))
+    assert [len(masks) for masks in rounds] == [32, 10, *[1] * 190]  # 32 ablations and 200 trials, 10 of them random
+    solutions = [mask for masks in rounds[1:] for mask in masks]
+    assert len(set(solutions)) == 200
+    assert all(PROBLEM.is_solution(mask) for mask in solutions)
+
+
+def test_batches_share_the_trials():
+    _, rounds = rounds_of(BayesianSearcher(trials=40, batch=8, prior="none"), PROBLEM, additive_loss(PROBLEM, 0))
+    assert [len(masks) for masks in rounds] == [10, 8, 8, 8, 6]
+    assert len({mask for masks in rounds for mask in masks}) == 40
+
+
+def test_the_prior_finds_an_additive_optimum_at_once():
+    loss = additive_loss(PROBLEM, 1)
+    optimum = Mask.of(*sorted(range(32), key=lambda layer: loss(Mask.of(layer)))[:7])
+    found, rounds = rounds_of(BayesianSearcher(trials=10), PROBLEM, loss)
+    assert found == rounds[1][0] == optimum
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_it_beats_as_many_random_masks(seed):
+    loss = rugged_loss(PROBLEM, seed)
+    found, _ = rounds_of(BayesianSearcher(trials=60, prior="none"), PROBLEM, loss, seed)
+    rng = np.random.default_rng(seed)
+    assert loss(found) < min(loss(Mask.of(*rng.permutation(32)[:7].tolist())) for _ in range(2000))
+
+
+@pytest.mark.parametrize("trials", [100, 10_000])
+def test_it_ends_when_every_mask_has_been_asked_for(trials):
+    problem = Problem.create(8, 3, protect=[0])
+    loss = rugged_loss(problem, 0)
+    found, rounds = rounds_of(BayesianSearcher(trials=trials, batch=3), problem, loss)
+    solutions = [mask for masks in rounds[1:] for mask in masks]
+    assert len(solutions) == len(set(solutions)) == problem.n_solutions == 35
+    assert found == min(solutions, key=loss)
+
+
+def test_failures_count_as_trials_and_are_avoided():
+    loss = rugged_loss(PROBLEM, 4)
+    _, rounds = rounds_of(
+        BayesianSearcher(trials=60, prior="none"),
+        PROBLEM,
+        lambda mask: float("nan") if {3, 4, 5, 6} & set(mask) else loss(mask),
+    )
+    solutions = [mask for masks in rounds for mask in masks]
+    assert len(solutions) == 60
+    assert sum(bool({3, 4, 5, 6} & set(mask)) for mask in solutions[30:]) < 6  # 20 of 30 by chance
+
+
+def test_a_search_without_any_score_ends_with_the_cause():
+    problem = Problem.create(5, 2)
+    for prior in ("ablation", "none"):
+        with pytest.raises(EvaluationError, match="the loss is nan"):
+            rounds_of(BayesianSearcher(prior=prior), problem, lambda mask: float("nan"))
+
+
+def test_compressed_losses_keep_their_order_and_lose_their_tail():
+    losses = np.array([-0.5, -0.4, -0.3, 0.1, 2.0, 900.0, np.nan])
+    compressed = compress(losses)
+    assert compressed[0] == 0
+    assert (np.diff(compressed[:6]) > 0).all()
+    assert compressed[5] == compressed[6] < 12 * compressed[3]
+    assert (compress(np.full(4, 2.5)) == 0).all()
+    assert (compress(np.full(2, np.nan)) == 0).all()
+
+
+def test_swaps_are_all_the_masks_one_exchange_away():
+    row = np.array([1.0, 0, 1, 0, 0])
+    rows = swaps(row)
+    assert len(rows) == len({tuple(other) for other in rows.tolist()}) == 2 * 3
+    assert (rows.sum(axis=1) == 2).all()
+    assert (np.abs(rows - row).sum(axis=1) == 2).all()
+    assert swaps(np.ones(3)).tolist() == [[1, 1, 1]]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"trials": 0}, "searcher.trials=0 scores nothing; use 1 or more"),
+        ({"trials": 5}, r"searcher.initial=10 is not a part of searcher.trials=5; use 1..5"),
+        ({"initial": 0}, "searcher.initial=0 is not a part"),
+        ({"batch": 0}, "searcher.batch=0 asks for nothing"),
+        ({"prior": "magic"}, "searcher.prior=magic is unknown; choose one of: ablation, none"),
+    ],
+)
+def test_options_are_checked(options, message):
+    with pytest.raises(UserError, match=message):
+        BayesianSearcher(**options)

@@ -1,0 +1,54 @@
+"""Exhaustive search."""
+
+import pytest
+
+from raysearch.errors import EvaluationError, UserError
+from raysearch.problem import Problem
+from raysearch.searchers.base import run_searcher
+from raysearch.searchers.exhaustive import ExhaustiveSearcher
+from raysearch.testing.searcher_suite import rugged_loss, toy_scores
+
+
+def rounds_of(searcher, problem, loss):
+    rounds = []
+
+    def evaluate(proposed):
+        rounds.append(proposed.masks)
+        return toy_scores(proposed, loss)
+
+    return run_searcher(searcher, problem, 0, evaluate), rounds
+
+
+def test_every_mask_is_scored_once_in_order():
+    problem = Problem.create(12, 4, protect=[3])
+    found, rounds = rounds_of(ExhaustiveSearcher(round_size=100), problem, rugged_loss(problem, 0))
+    asked = [mask for masks in rounds for mask in masks]
+    assert [len(masks) for masks in rounds] == [100, 100, 100, 30]  # C(11, 4) = 330
+    assert asked == sorted(set(asked))
+    assert found == min(asked, key=rugged_loss(problem, 0))
+
+
+def test_a_round_of_failures_is_not_the_end():
+    problem = Problem.create(6, 2)
+    loss = rugged_loss(problem, 0)
+    found, rounds = rounds_of(
+        ExhaustiveSearcher(round_size=5), problem, lambda mask: float("nan") if 0 in mask else loss(mask)
+    )
+    assert 0 not in found
+    assert len(rounds) == 3
+    with pytest.raises(EvaluationError, match="none of the 15 masks could be evaluated: the loss is nan"):
+        rounds_of(ExhaustiveSearcher(), problem, lambda mask: float("nan"))
+
+
+def test_too_large_a_space_is_refused_before_anything_is_asked():
+    message = r"searcher.limit=50000 is below the C\(32,7\) = 3365856 masks there are; give searcher.limit=3365856"
+    problem = Problem.create(34, 7, protect=[0, -1])
+    with pytest.raises(UserError, match=message):
+        rounds_of(ExhaustiveSearcher(), problem, lambda mask: pytest.fail("nothing should be asked"))
+
+
+def test_options_are_checked():
+    with pytest.raises(UserError, match="searcher.round_size=0 asks for nothing; use 1 or more"):
+        ExhaustiveSearcher(round_size=0)
+    with pytest.raises(UserError, match="searcher.limit=0 allows no mask; use 1 or more"):
+        ExhaustiveSearcher(limit=0)

@@ -1,0 +1,135 @@
+"""Genetic search: what it costs, its operators, and what the prior does."""
+
+import numpy as np
+import pytest
+
+from raysearch.errors import EvaluationError, UserError
+from raysearch.mask import Mask
+from raysearch.problem import Problem
+from raysearch.searchers.base import Scores, run_searcher
+from raysearch.searchers.genetic import GeneticSearcher, cross, mutate, select
+from raysearch.searchers.toolbox.subsets import ablation_logits, draw_mask, draw_masks, one_shot_mask
+from raysearch.testing.searcher_suite import additive_loss, rugged_loss, toy_scores
+
+PROBLEM = Problem.create(32, 7)
+
+
+def rounds_of(searcher, problem, loss, seed=0):
+    rounds = []
+
+    def evaluate(proposed):
+        rounds.append(proposed.masks)
+        return toy_scores(proposed, loss)
+
+    return run_searcher(searcher, problem, seed, evaluate), rounds
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("kind", [additive_loss, rugged_loss])
+def test_evaluations_at_32_layers_remove_7(kind, seed):
+    _, rounds = rounds_of(GeneticSearcher(), PROBLEM, kind(PROBLEM, seed), seed)
+    assert [len(masks) for masks in rounds] == [32, 16, *[13] * 10]  # 178; 208 if the elite were scored again each time
+    solutions = [mask for masks in rounds[1:] for mask in masks]
+    assert len(set(solutions)) == len(solutions) == 146
+
+
+def test_without_a_prior_there_are_no_ablations():
+    _, rounds = rounds_of(GeneticSearcher(prior="none"), PROBLEM, additive_loss(PROBLEM, 0))
+    assert [len(masks) for masks in rounds] == [16, *[13] * 10]
+
+
+def test_the_one_shot_mask_is_a_founder():
+    loss = additive_loss(PROBLEM, 3)
+    _, rounds = rounds_of(GeneticSearcher(), PROBLEM, loss)
+    assert rounds[1][0] == Mask.of(*sorted(range(32), key=lambda layer: loss(Mask.of(layer)))[:7])
+
+
+def test_the_best_mask_ever_scored_is_returned():
+    loss = rugged_loss(PROBLEM, 5)
+    found, rounds = rounds_of(GeneticSearcher(elitism=0.0), PROBLEM, loss)
+    assert found == min((mask for masks in rounds[1:] for mask in masks), key=loss)
+
+
+def test_a_small_space_is_bred_empty():
+    problem = Problem.create(6, 3)
+    found, rounds = rounds_of(GeneticSearcher(prior="none", generations=50), problem, rugged_loss(problem, 1))
+    asked = [mask for masks in rounds for mask in masks]
+    assert len(asked) == len(set(asked)) == problem.n_solutions
+    assert found == min(asked, key=rugged_loss(problem, 1))
+
+
+def test_children_inherit_what_their_parents_share_and_nothing_else():
+    rng = np.random.default_rng(0)
+    mother, father = Mask.of(1, 2, 3, 4, 5, 6, 7), Mask.of(4, 5, 6, 7, 8, 9, 10)
+    for _ in range(50):
+        child = cross(PROBLEM, rng, mother, father)
+        assert len(child) == 7
+        assert (mother & father).issubset(child)
+        assert child.issubset(mother | father)
+    assert cross(PROBLEM, rng, mother, mother) == mother
+
+
+def test_mutation_swaps_one_layer_and_spares_protected_ones():
+    problem = Problem.create(8, 3, protect=[0, -1])
+    rng = np.random.default_rng(0)
+    mask = Mask.of(1, 2, 3)
+    mutants = {mutate(problem, rng, mask) for _ in range(200)}
+    assert mutants == {mask - [out] | [back] for out in mask for back in (4, 5, 6)}
+
+
+def test_selection_prefers_the_front():
+    rng = np.random.default_rng(0)
+    population = [Mask.of(layer) for layer in range(10)]
+    ranks = [population.index(select(population, rng)) for _ in range(2000)]
+    assert np.mean(ranks) == pytest.approx(2.025, abs=0.2)  # the least of three uniform ranks
+
+
+def test_cheap_layers_are_drawn_more_often_and_one_ruinous_layer_flattens_nothing():
+    problem = Problem.create(10, 3)
+    losses = {Mask.of(layer): 2.0 + 0.1 * layer for layer in range(10)} | {Mask.of(0): 500.0}
+    logits = ablation_logits(problem, Scores(losses), temperature=0.5)
+    drawn = [draw_mask(problem, np.random.default_rng(seed), logits) for seed in range(400)]
+    counts = [sum(layer in mask for mask in drawn) for layer in range(10)]
+    assert counts[0] == 0
+    assert counts[1] > counts[4] > counts[8]
+
+
+def test_layers_without_an_ablation_are_a_last_resort():
+    problem = Problem.create(6, 4)
+    scores = Scores({Mask.of(layer): float(layer) for layer in (1, 2, 3)}, {Mask.of(0): "broke"})
+    logits = ablation_logits(problem, scores, temperature=0.5)
+    assert one_shot_mask(problem, scores) == Mask.of(0, 1, 2, 3)
+    assert Mask.of(1, 2, 3).issubset(draw_mask(problem, np.random.default_rng(1), logits))
+
+
+def test_masks_are_drawn_without_repetition_until_none_is_left():
+    problem = Problem.create(5, 2)
+    rng = np.random.default_rng(0)
+    first = draw_masks(problem, rng, 4)
+    assert len(set(first)) == 4
+    rest = draw_masks(problem, rng, 100, avoid=first)
+    assert len(rest) == 6
+    assert not set(first) & set(rest)
+
+
+def test_a_search_without_any_score_ends_with_the_cause():
+    for prior in ("ablation", "none"):
+        with pytest.raises(EvaluationError, match="the loss is nan"):
+            rounds_of(GeneticSearcher(prior=prior), PROBLEM, lambda mask: float("nan"))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"population": 1}, "searcher.population=1 cannot breed; use 2 or more"),
+        ({"generations": 0}, "searcher.generations=0 breeds nothing"),
+        ({"elitism": 1.0}, "searcher.elitism=1.0 is not a share"),
+        ({"elitism": -0.1}, "searcher.elitism=-0.1 is not a share"),
+        ({"mutation": 1.5}, "searcher.mutation=1.5 is not a probability"),
+        ({"prior": "magic"}, "searcher.prior=magic is unknown; choose one of: ablation, none"),
+        ({"temperature": 0.0}, "searcher.temperature=0.0 orders no layers"),
+    ],
+)
+def test_options_are_checked(options, message):
+    with pytest.raises(UserError, match=message):
+        GeneticSearcher(**options)

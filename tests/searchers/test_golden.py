@@ -1,0 +1,80 @@
+"""What every shipped searcher reaches on toy losses, against a record: a change of behaviour shows.
+
+After a change that is meant, write the record anew and look at the difference:
+
+    python tests/searchers/test_golden.py
+"""
+
+import json
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+import yaml
+
+from raysearch.build import build_searcher
+from raysearch.config import conf_dir
+from raysearch.mask import Mask
+from raysearch.problem import Problem
+from raysearch.searchers.base import run_searcher
+from raysearch.testing.searcher_suite import additive_loss, rugged_loss, toy_scores
+
+RECORD = Path(__file__).with_name("golden.json")
+PROBLEM = Problem.create(n_layers=16, remove=5)
+LOSSES = {"additive": additive_loss, "pairwise": rugged_loss}
+SEEDS = range(3)
+FILES = sorted((conf_dir() / "searcher").glob("*.yaml"))
+
+
+def optimum(kind: str, seed: int) -> float:
+    """The lowest loss of any mask, by brute force."""
+    loss = LOSSES[kind](PROBLEM, seed)
+    return min(loss(Mask(layers)) for layers in combinations(PROBLEM.free, PROBLEM.n_remove))
+
+
+def reached(file: Path, kind: str, seed: int) -> tuple[float, int]:
+    """The loss of the mask that a searcher returns, and the distinct masks it asked for."""
+    loss = LOSSES[kind](PROBLEM, seed)
+    asked: set[Mask] = set()
+
+    def evaluate(proposed):
+        asked.update(proposed.masks)
+        return toy_scores(proposed, loss)
+
+    searcher = build_searcher(yaml.safe_load(file.read_text()))
+    # Another seed than the loss has: from the same stream, random masks would know the costs.
+    return loss(run_searcher(searcher, PROBLEM, 100 + seed, evaluate)), len(asked)
+
+
+@pytest.fixture(scope="module")
+def record():
+    return json.loads(RECORD.read_text())
+
+
+@pytest.mark.parametrize("kind", LOSSES)
+def test_the_optima_are_those_recorded(record, kind):
+    assert [optimum(kind, seed) for seed in SEEDS] == pytest.approx(record["optimum"][kind])
+
+
+@pytest.mark.parametrize("kind", LOSSES)
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_searchers_reach_what_they_reached(record, file, kind):
+    assert file.stem in record["reached"], "a new searcher: write the record anew"
+    losses, masks = zip(*(reached(file, kind, seed) for seed in SEEDS), strict=True)
+    assert list(losses) == pytest.approx(record["reached"][file.stem][kind])
+    assert list(masks) == record["masks"][file.stem][kind]
+
+
+def write_record() -> None:
+    """Runs everything and writes the record."""
+    runs = {file.stem: {kind: [reached(file, kind, seed) for seed in SEEDS] for kind in LOSSES} for file in FILES}
+    contents = {
+        "optimum": {kind: [optimum(kind, seed) for seed in SEEDS] for kind in LOSSES},
+        "reached": {name: {kind: [loss for loss, _ in seen] for kind, seen in of.items()} for name, of in runs.items()},
+        "masks": {name: {kind: [masks for _, masks in seen] for kind, seen in of.items()} for name, of in runs.items()},
+    }
+    RECORD.write_text(json.dumps(contents, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    write_record()

@@ -1,0 +1,48 @@
+"""Random subsets."""
+
+from collections import Counter
+
+import pytest
+
+from raysearch.errors import UserError
+from raysearch.problem import Problem
+from raysearch.searchers.base import run_searcher
+from raysearch.searchers.random_subset import RandomSubsetSearcher
+from raysearch.testing.searcher_suite import additive_loss, toy_scores
+
+
+def masks_of(searcher, problem, seed=0):
+    rounds = []
+
+    def evaluate(proposed):
+        rounds.append(proposed)
+        return toy_scores(proposed, additive_loss(problem, 0))
+
+    found = run_searcher(searcher, problem, seed, evaluate)
+    (proposed,) = rounds
+    assert found == min(proposed.masks, key=additive_loss(problem, 0))
+    return proposed.masks
+
+
+@pytest.mark.parametrize("k", [1, 20, 500])
+def test_k_masks_are_drawn_without_repetition(k):
+    assert len(set(masks_of(RandomSubsetSearcher(k=k), Problem.create(32, 7)))) == k
+
+
+def test_a_small_space_is_drawn_empty():
+    problem = Problem.create(6, 2, protect=[0])
+    assert len(masks_of(RandomSubsetSearcher(k=20), problem)) == problem.n_solutions == 10
+
+
+def test_draws_are_seeded_and_even():
+    problem = Problem.create(8, 2)
+    assert masks_of(RandomSubsetSearcher(), problem, 1) == masks_of(RandomSubsetSearcher(), problem, 1)
+    assert masks_of(RandomSubsetSearcher(), problem, 1) != masks_of(RandomSubsetSearcher(), problem, 2)
+    counts = Counter(masks_of(RandomSubsetSearcher(k=1), problem, seed)[0] for seed in range(2800))
+    assert len(counts) == 28
+    assert max(counts.values()) < 150 and min(counts.values()) > 60  # 100 each, give or take 10
+
+
+def test_options_are_checked():
+    with pytest.raises(UserError, match="searcher.k=0 draws no mask; use 1 or more"):
+        RandomSubsetSearcher(k=0)

@@ -1,0 +1,89 @@
+"""The lowest states of quadratic models: all three solvers against brute force."""
+
+import math
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from raysearch.searchers import cbo, ising
+from raysearch.searchers.cbo import lowest_states
+from raysearch.searchers.toolbox.ising import Ising, LowestStates, enumerate_lowest, swap_lowest
+from raysearch.searchers.toolbox.ising_milp import prove_lowest
+
+NOTHING = LowestStates((), (), 0, math.inf)
+
+
+def random_model(n, seed, forbid=0.0):
+    rng = np.random.default_rng(seed)
+    pairs = np.triu(rng.normal(size=(n, n)), 1)
+    forbidden = np.triu(rng.random((n, n)) < forbid, 1)
+    return Ising(rng.normal(size=n), pairs + pairs.T, forbidden | forbidden.T)
+
+
+def brute_force(model, size, count):
+    """By the definition of the energy, term by term."""
+    found = []
+    for state in combinations(range(len(model.linear)), size):
+        pairs = list(combinations(state, 2))
+        if not any(model.forbidden[i, j] for i, j in pairs):
+            found.append((sum(model.linear[i] for i in state) + sum(model.pairs[i, j] for i, j in pairs), state))
+    return sorted(found)[:count]
+
+
+SIZES = [(1, 1), (2, 1), (6, 1), (6, 5), (7, 7), (9, 2), (12, 5), (20, 3), (20, 6)]
+
+
+@pytest.mark.parametrize("forbid", [0.0, 0.15])
+@pytest.mark.parametrize(("n", "size"), SIZES)
+@pytest.mark.parametrize("solver", ["enumerate", "swap", "milp"])
+def test_solvers_agree_with_brute_force(solver, n, size, forbid):
+    model = random_model(n, seed=100 * n + size, forbid=forbid)
+    count = 20 if solver != "milp" else 5
+    truth = brute_force(model, size, count)
+    if solver == "enumerate":
+        found = enumerate_lowest(model, size, count)
+    elif solver == "swap":
+        found = swap_lowest(model, size, count, np.random.default_rng(0))
+    else:
+        found = prove_lowest(model, size, count, NOTHING, time_limit_s=60)
+    assert list(found.states) == [state for _, state in truth]
+    assert found.energies == pytest.approx([energy for energy, _ in truth])
+    assert found.proven == (0 if solver == "swap" else len(truth))
+    assert found.gap == (math.inf if solver == "swap" else 0)
+
+
+def test_a_model_without_couplings_has_the_cheapest_variables_lowest():
+    model = Ising(np.array([3.0, -1.0, 2.0, 0.5]), np.zeros((4, 4)), np.zeros((4, 4), dtype=bool))
+    assert lowest_states(model, 2, 2, np.random.default_rng(0), 10).states == ((1, 3), (1, 2))
+
+
+def test_enumeration_in_many_chunks_is_the_same(monkeypatch):
+    model = random_model(14, seed=1)
+    whole = enumerate_lowest(model, 5, 20)
+    monkeypatch.setattr(ising, "_CHUNK", 7)
+    assert enumerate_lowest(model, 5, 20) == whole
+
+
+def test_large_problems_are_searched_and_then_proven(monkeypatch):
+    model = random_model(12, seed=2)
+    exact = enumerate_lowest(model, 4, 5)
+    monkeypatch.setattr(cbo, "_ENUMERABLE", 10)
+    assert lowest_states(model, 4, 5, np.random.default_rng(0), 60).states == exact.states
+
+
+def test_when_time_is_up_the_local_search_stands_and_the_gap_is_told():
+    model = random_model(30, seed=3)
+    candidates = swap_lowest(model, 10, 5, np.random.default_rng(0))
+    found = prove_lowest(model, 10, 5, candidates, time_limit_s=0.3)
+    assert found.proven == 0
+    assert found.states == candidates.states
+    assert found.gap > 0
+
+
+def test_the_result_is_at_least_as_low_as_the_candidates():
+    model = random_model(12, seed=4)
+    best = enumerate_lowest(model, 4, 3)
+    poor = LowestStates.of(model.sorted_states([(0, 1, 2, 3), (1, 2, 3, 4)]), proven=0)
+    assert prove_lowest(model, 4, 3, poor, time_limit_s=60).states == best.states
+    assert set(prove_lowest(model, 4, 3, poor, time_limit_s=0).states) == {(0, 1, 2, 3), (1, 2, 3, 4)}
