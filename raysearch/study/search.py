@@ -124,8 +124,8 @@ def run_search(spec: SearchSpec, observer: Observer, resumes: str | None = None)
 class Chronicle:
     """Answers the searcher's rounds and tells tracker and observer what happened.
 
-    The dense model rides in the first round, where it costs a layer-forward or so more. It is trial 0, and counts neither
-    as asked nor in the naive cost, not even where the searcher asks for it.
+    The dense model rides in the first round, where it costs a layer-forward or so more. It is trial 0, and counts
+    neither as asked nor in the naive cost, not even where the searcher asks for it.
     """
 
     problem: Problem

@@ -6,8 +6,9 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from raysearch.searchers import cbo, ising
+from raysearch.searchers import cbo
 from raysearch.searchers.cbo import lowest_states
+from raysearch.searchers.toolbox import ising
 from raysearch.searchers.toolbox.ising import Ising, LowestStates, enumerate_lowest, swap_lowest
 from raysearch.searchers.toolbox.ising_milp import prove_lowest
 
