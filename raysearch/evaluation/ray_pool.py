@@ -135,6 +135,7 @@ def _start_ray(cpus: float) -> None:
     on_termination = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(
+            address="local",
             num_cpus=max(os.cpu_count() or 1, int(cpus + 0.999)),
             include_dashboard=False,
             log_to_driver=False,

@@ -8,8 +8,9 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 from raysearch.errors import UserError
@@ -41,15 +42,20 @@ def serve_ui(folder: Path, uri: str | None, host: str = "127.0.0.1", port: int =
     if store.is_embedded and not (store.folder / "mlflow.db").is_file():
         raise UserError(f"--store={folder} holds no recorded search yet; make one with `raysearch search`")
     _require_free(host, port)
-    with _terminate_as_interrupt():
-        # In a session of its own, so that it ends as a whole when told to, not in parts on the terminal's Ctrl-C.
-        server = subprocess.Popen(_command(store, host, port), env=os.environ | _ENVIRONMENT, start_new_session=True)
+    with _terminate_as_interrupt(), ExitStack() as ending:
         try:
+            with _signals_held() as let_through:
+                # In a session of its own, so that it ends as a whole when told to, and not in parts by Ctrl-C.
+                server = subprocess.Popen(
+                    _command(store, host, port),
+                    env=os.environ | _ENVIRONMENT,
+                    start_new_session=True,
+                    preexec_fn=let_through,
+                )
+                ending.callback(_stop, server)
             code = server.wait()
         except KeyboardInterrupt:
             return
-        finally:
-            _stop(server)
     raise UserError(f"the MLflow server on port {port} stopped with code {code}; its own words are above")
 
 
@@ -89,6 +95,17 @@ def _terminate_as_interrupt() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _signals_held() -> Iterator[Callable[[], object]]:
+    """Keeps Ctrl-C and SIGTERM waiting, and gives what lets them through again in a child."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    let_through = partial(signal.pthread_sigmask, signal.SIG_SETMASK, before)
+    try:
+        yield let_through
+    finally:
+        let_through()
 
 
 def _stop(server: subprocess.Popen[bytes]) -> None:
