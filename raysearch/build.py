@@ -19,6 +19,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from raysearch.calibration.calibration import WindowOptions
+from raysearch.calibration.objectives.base import Objective
 from raysearch.calibration.sources import SOURCES
 from raysearch.errors import UserError, did_you_mean
 from raysearch.evaluation.cluster import ClusterOptions
@@ -82,6 +83,16 @@ def build_searcher(values: Mapping[str, Any]) -> Searcher:
     return searcher
 
 
+def build_objective(values: Mapping[str, Any]) -> Objective:
+    """Builds an objective from the keys of a file in ``conf/objective/``.
+
+    Raises:
+        UserError: As `search_spec`.
+    """
+    objective: Objective = _build_by_type("raysearch.calibration.objectives", "losses", "objective", values)
+    return objective
+
+
 def _judge_spec(config: Mapping[str, Any]) -> JudgeSpec:
     data = dict(_section(config, "data"))
     window_names = {field.name for field in dataclasses.fields(WindowOptions)}
@@ -94,9 +105,7 @@ def _judge_spec(config: Mapping[str, Any]) -> JudgeSpec:
         source=_build(SOURCES[kind], "data", {key: value for key, value in data.items() if key != "type"}),
         windows=_build(WindowOptions, "data", windows),
         data_seed=data_seed,
-        objective=_build_by_type(
-            "raysearch.calibration.objectives", "losses", "objective", _section(config, "objective")
-        ),
+        objective=build_objective(_section(config, "objective")),
         cluster=_build(ClusterOptions, "cluster", _section(config, "cluster")),
         ledger=_store(config) / "ledger.db" if ledger is None else Path(_check(str, "ledger", ledger)),
     )
