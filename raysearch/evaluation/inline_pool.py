@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from raysearch.errors import EvaluationError, UserError
 from raysearch.evaluation.replica import Replica
-from raysearch.evaluation.unit import MAX_ATTEMPTS, Unit, UnitResult
+from raysearch.evaluation.unit import MAX_ATTEMPTS, Unit, UnitResult, unit_failure
 
 
 class InlinePool:
@@ -38,11 +38,3 @@ class InlinePool:
 
     def close(self) -> None:
         """See `Pool.close`."""
-
-
-def unit_failure(unit: Unit, error: BaseException) -> str:
-    """One sentence on a unit that failed for good."""
-    return (
-        f"{len(unit.masks)} mask(s) on shard {unit.shard} failed {MAX_ATTEMPTS} times; "
-        f"the last cause: {type(error).__name__}: {str(error).strip().splitlines()[-1] if str(error) else 'no message'}"
-    )

@@ -18,9 +18,8 @@ import ray
 from ray.exceptions import RayActorError, RayTaskError
 
 from raysearch.errors import EvaluationError, UserError
-from raysearch.evaluation.inline_pool import unit_failure
 from raysearch.evaluation.replica import Replica
-from raysearch.evaluation.unit import MAX_ATTEMPTS, Unit, UnitResult
+from raysearch.evaluation.unit import MAX_ATTEMPTS, Unit, UnitResult, unit_failure
 from raysearch.models.sharing import Packed
 
 

@@ -57,3 +57,11 @@ class Pool(Protocol):
 
 #: How often a unit is tried before its failure ends the search.
 MAX_ATTEMPTS = 3
+
+
+def unit_failure(unit: Unit, error: BaseException) -> str:
+    """One sentence on a unit that failed for good."""
+    return (
+        f"{len(unit.masks)} mask(s) on shard {unit.shard} failed {MAX_ATTEMPTS} times; "
+        f"the last cause: {type(error).__name__}: {str(error).strip().splitlines()[-1] if str(error) else 'no message'}"
+    )

@@ -10,7 +10,7 @@ from raysearch.evaluation.runs import RunRecord
 from raysearch.mask import Mask
 from raysearch.models.card import Evidence
 from raysearch.models.export import ExportReport, export_checkpoint
-from raysearch.study.spec import SearchSpec, describe
+from raysearch.study.spec import SearchSpec, identity_of
 
 
 def export_run(
@@ -54,6 +54,6 @@ def export_run(
 
 def _in_brief(searcher: object) -> str:
     """A searcher and its options: ``BeamSearcher(width=5)``."""
-    options = describe(searcher)
+    options = identity_of(searcher)
     kind = options.pop("type")
     return f"{kind}({', '.join(f'{name}={value}' for name, value in options.items())})"

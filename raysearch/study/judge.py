@@ -21,7 +21,7 @@ from raysearch.models.loading import (
     resolve_device,
     tokenizer_fingerprint,
 )
-from raysearch.study import spec as specs
+from raysearch.study.spec import JudgeSpec, identity_of
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Judge:
         self.ledger.close()
 
 
-def open_judge(spec: specs.JudgeSpec, info: ModelInfo, on_progress: Callable[[Progress], None]) -> Judge:
+def open_judge(spec: JudgeSpec, info: ModelInfo, on_progress: Callable[[Progress], None]) -> Judge:
     """Reads the text, then opens the ledger; loads no weights, and leaves nothing behind if something is wrong.
 
     Args:
@@ -66,7 +66,7 @@ def open_judge(spec: specs.JudgeSpec, info: ModelInfo, on_progress: Callable[[Pr
     identity = {
         "model": model_fingerprint,
         "tokenizer": tokenizer_fingerprint(tokenizer),
-        "objective": specs.describe(spec.objective),
+        "objective": identity_of(spec.objective),
         "dtype": info.dtype,
         "attention": spec.model.attention,
         "device": resolve_device(spec.model).partition(":")[0],

@@ -134,7 +134,7 @@ class Chronicle:
     observer: Observer
     started: float
     trials: list[Trial] = field(default_factory=list)
-    rounds: list[Round] = field(default_factory=list)
+    rounds: list[tuple[Round, Scores]] = field(default_factory=list)
     losses: dict[Mask, float] = field(default_factory=dict)
     asked: int = 0
     run: int = 0
@@ -156,12 +156,12 @@ class Chronicle:
         evaluations = self.evaluator.evaluate(masks)
         if not self.rounds:
             self._tell_dense(evaluations[self.problem.dense])
-        self.rounds.append(proposed)
         asked = {mask: evaluations[mask] for mask in proposed.masks}
         scores = Scores(
             {mask: evaluation.loss for mask, evaluation in asked.items() if evaluation.loss is not None},
             {mask: evaluation.failure for mask, evaluation in asked.items() if evaluation.failure is not None},
         )
+        self.rounds.append((proposed, scores))
         asked.pop(self.problem.dense, None)
         for mask, evaluation in asked.items():
             self._tell(mask, evaluation, len(self.rounds))
@@ -177,12 +177,10 @@ class Chronicle:
         """The layers in the order they went, if every round tried just the extensions of the last round's best mask."""
         order: list[int] = []
         parent = self.problem.dense
-        for proposed in self.rounds:
+        for proposed, scores in self.rounds:
             if set(proposed.masks) != set(self.problem.children([parent])):
                 return None
-            best = min(
-                (mask for mask in proposed.masks if mask in self.losses), key=lambda mask: (self.losses[mask], mask)
-            )
+            best = scores.best(1)[0]
             order.extend(best - parent)
             parent = best
         return tuple(order)

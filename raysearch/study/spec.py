@@ -79,7 +79,7 @@ class SearchSpec:
         """The search's name: the same for the same command on the same text and model, so that it can be taken up."""
         identity = {
             "calibration": calibration_fingerprint,
-            "searcher": describe(self.searcher),
+            "searcher": identity_of(self.searcher),
             "remove": self.remove,
             "protect": sorted(self.protect),
             "seed": self.seed,
@@ -88,6 +88,6 @@ class SearchSpec:
         return f"{self.searcher_name}-m{self.remove}-{digest[:8]}"
 
 
-def describe(part: Any) -> dict[str, Any]:
+def identity_of(part: Any) -> dict[str, Any]:
     """A configured part (searcher, objective) as plain values: its class and its options."""
     return {"type": type(part).__name__, **dataclasses.asdict(part)}

@@ -36,13 +36,7 @@ class SearcherSuite:
 
     def drive(self, loss: Loss, seed: int = 0, problem: Problem | None = None) -> tuple[Mask, list[Round]]:
         """Runs the searcher to its end on a toy loss; `run_searcher` checks legality and the final mask."""
-        rounds: list[Round] = []
-
-        def evaluate(proposed: Round) -> Scores:
-            rounds.append(proposed)
-            return toy_scores(proposed, loss)
-
-        return run_searcher(self.make_searcher(), problem or self.problem, seed, evaluate), rounds
+        return drive(self.make_searcher(), problem or self.problem, loss, seed)
 
     def test_keeps_the_contract(self) -> None:
         """Every mask is legal, the found one removes M layers and has a score: `run_searcher` raises otherwise."""
@@ -86,6 +80,17 @@ class SearcherSuite:
             problem = Problem.create(self.problem.n_layers, remove, sorted(self.problem.protected))
             found, _ = self.drive(additive_loss(problem, seed=6), problem=problem)
             assert problem.is_solution(found)
+
+
+def drive(searcher: Searcher, problem: Problem, loss: Loss, seed: int = 0) -> tuple[Mask, list[Round]]:
+    """Runs a searcher to its end on a toy loss: the mask it found, and the rounds it proposed."""
+    rounds: list[Round] = []
+
+    def evaluate(proposed: Round) -> Scores:
+        rounds.append(proposed)
+        return toy_scores(proposed, loss)
+
+    return run_searcher(searcher, problem, seed, evaluate), rounds
 
 
 def toy_scores(proposed: Round, loss: Loss) -> Scores:

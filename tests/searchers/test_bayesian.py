@@ -6,21 +6,11 @@ import pytest
 from raysearch.errors import EvaluationError, UserError
 from raysearch.mask import Mask
 from raysearch.problem import Problem
-from raysearch.searchers.base import run_searcher
 from raysearch.searchers.bayesian import BayesianSearcher, compress, swaps
-from raysearch.testing.searcher_suite import additive_loss, rugged_loss, toy_scores
+from raysearch.testing.searcher_suite import additive_loss, rugged_loss
+from tests.searchers.toys import rounds_of
 
 PROBLEM = Problem.create(32, 7)
-
-
-def rounds_of(searcher, problem, loss, seed=0):
-    rounds = []
-
-    def evaluate(proposed):
-        rounds.append(proposed.masks)
-        return toy_scores(proposed, loss)
-
-    return run_searcher(searcher, problem, seed, evaluate), rounds
 
 
 def test_evaluations_at_32_layers_remove_7():

@@ -7,19 +7,9 @@ import pytest
 from raysearch.errors import EvaluationError, UserError
 from raysearch.mask import Mask
 from raysearch.problem import Problem
-from raysearch.searchers.base import run_searcher
 from raysearch.searchers.cbo import CboSearcher, pair_model
 from raysearch.testing.searcher_suite import rugged_loss, toy_scores
-
-
-def rounds_of(searcher, problem, loss, seed=0):
-    rounds = []
-
-    def evaluate(proposed):
-        rounds.append(proposed.masks)
-        return toy_scores(proposed, loss)
-
-    return run_searcher(searcher, problem, seed, evaluate), rounds
+from tests.searchers.toys import rounds_of
 
 
 def test_evaluations_at_32_layers_remove_7():

@@ -6,22 +6,13 @@ import pytest
 from raysearch.errors import EvaluationError, UserError
 from raysearch.mask import Mask
 from raysearch.problem import Problem
-from raysearch.searchers.base import Scores, run_searcher
+from raysearch.searchers.base import Scores
 from raysearch.searchers.genetic import GeneticSearcher, cross, mutate, select
 from raysearch.searchers.toolbox.subsets import ablation_logits, draw_mask, draw_masks, one_shot_mask
-from raysearch.testing.searcher_suite import additive_loss, rugged_loss, toy_scores
+from raysearch.testing.searcher_suite import additive_loss, rugged_loss
+from tests.searchers.toys import rounds_of
 
 PROBLEM = Problem.create(32, 7)
-
-
-def rounds_of(searcher, problem, loss, seed=0):
-    rounds = []
-
-    def evaluate(proposed):
-        rounds.append(proposed.masks)
-        return toy_scores(proposed, loss)
-
-    return run_searcher(searcher, problem, seed, evaluate), rounds
 
 
 @pytest.mark.parametrize("seed", range(5))
