@@ -12,7 +12,7 @@ import inspect
 import json
 import pkgutil
 import typing
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from raysearch.errors import UserError, did_you_mean
 from raysearch.evaluation.cluster import ClusterOptions
 from raysearch.mask import Mask
 from raysearch.models.loading import ModelSpec
+from raysearch.problem import sizes_of
 from raysearch.searchers.base import Searcher
 from raysearch.study.spec import JudgeSpec, ScoreSpec, SearchSpec
 from raysearch.tracking.options import TrackingOptions
@@ -45,7 +46,7 @@ def search_spec(config: Mapping[str, Any]) -> SearchSpec:
         judge=_judge_spec(config),
         searcher=build_searcher(_section(config, "searcher")),
         searcher_name=config["choices"]["searcher"],
-        remove=_check(int, "remove", config["remove"]),
+        remove=_remove(config["remove"]),
         protect=_check(list[int], "protect", config["protect"]),
         seed=seed,
         tracking=_build(TrackingOptions, "tracking", {**tracking, "folder": _store(config)}),
@@ -79,7 +80,7 @@ def build_searcher(values: Mapping[str, Any]) -> Searcher:
     Raises:
         UserError: As `search_spec`.
     """
-    searcher: Searcher = _build_by_type("raysearch.searchers", "search", "searcher", values)
+    searcher: Searcher = _build_by_type(("searchers", "bridges"), "search", "searcher", values)
     return searcher
 
 
@@ -89,7 +90,7 @@ def build_objective(values: Mapping[str, Any]) -> Objective:
     Raises:
         UserError: As `search_spec`.
     """
-    objective: Objective = _build_by_type("raysearch.calibration.objectives", "losses", "objective", values)
+    objective: Objective = _build_by_type(("calibration.objectives",), "losses", "objective", values)
     return objective
 
 
@@ -124,6 +125,13 @@ def _section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return section
 
 
+def _remove(value: Any) -> int | str:
+    """How many layers go, if it is a whole number or a range."""
+    remove: int | str = value if type(value) is int else _as_typed(value)
+    sizes_of(remove)
+    return remove
+
+
 def _seed(name: str, value: Any) -> int:
     seed: int = _check(int, name, value)
     if seed < 0:
@@ -131,12 +139,16 @@ def _seed(name: str, value: Any) -> int:
     return seed
 
 
-def _build_by_type(package: str, method: str, section: str, values: Mapping[str, Any]) -> Any:
-    """Builds the one class with `method` in the module of `package` that the section's `type` names."""
-    modules = pkgutil.iter_modules(importlib.import_module(package).__path__)
-    names = {module.name for module in modules if not module.ispkg} - {"base"}
-    kind = _kind(section, values, names)
-    module = importlib.import_module(f"{package}.{kind}")
+def _build_by_type(packages: Sequence[str], method: str, section: str, values: Mapping[str, Any]) -> Any:
+    """Builds the one configurable class with `method` in the module of `packages` that the section's `type` names."""
+    homes = {
+        module.name: f"raysearch.{package}.{module.name}"
+        for package in packages
+        for module in pkgutil.iter_modules(importlib.import_module(f"raysearch.{package}").__path__)
+        if not module.ispkg and module.name != "base"
+    }
+    kind = _kind(section, values, homes.keys())
+    module = importlib.import_module(homes[kind])
     (part,) = [
         member
         for _, member in inspect.getmembers(module, inspect.isclass)

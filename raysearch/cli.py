@@ -30,6 +30,7 @@ _SEARCH_HELP = """Finds which layers of a model to remove, and records the evide
 \b
 raysearch search                                       greedy, 5 layers of SmolLM2-135M, on installed prose
 raysearch search searcher=beam searcher.width=3 remove=7 protect=[0,-1]
+raysearch search remove=1..9                           the best mask for each number of layers, in one search
 raysearch search model=Qwen/Qwen3-0.6B model.dtype=bfloat16 data=file data.path=my.txt
 raysearch search data=hub data.name=allenai/c4 data.config=en data.samples=64 data.seq_len=2048
 raysearch search cluster.replicas=2 tracking.uri=http://127.0.0.1:5000
@@ -115,38 +116,42 @@ def resume(run: Run, store: Store = Path("mlruns"), ledger: LedgerFile = None, a
 def show(
     run: Annotated[str | None, typer.Argument(metavar="[RUN]", help="A run; all of them if left out.")] = None,
     most: Annotated[int, typer.Option(min=1, help="How many masks to list.")] = 20,
+    gap: Annotated[bool, typer.Option("--gap", help="Rank what was found among all masks there are.")] = False,
     store: Store = Path("mlruns"),
     ledger: LedgerFile = None,
     as_json: Json = False,
 ) -> None:
-    """Lists the searches of a ledger, or the masks that one of them saw.
+    """Lists the searches of a ledger, or what one of them found and saw.
 
     \b
     raysearch show
     raysearch show greedy-m5-3fa2c1d0 --most 50
+    raysearch show latest --gap
     """
-    with _reporting(as_json) as report:
+    with _reporting(as_json) as report, _open_ledger(store, ledger) as opened:
         from raysearch import display
-        from raysearch.evaluation.runs import list_runs
+        from raysearch.evaluation.runs import find_run, list_runs
+        from raysearch.study.gap import gaps_of
 
         if run is None:
-            with _open_ledger(store, ledger) as opened:
-                runs = list_runs(opened)
+            if gap:
+                raise UserError("--gap ranks what one search found; name it, as in raysearch show latest --gap")
+            runs = list_runs(opened)
             listing = [{"run_id": one.run_id, "state": one.state, "result": _brief(one)} for one in runs]
             report.answer(listing, display.runs_table(runs))
         else:
-            record = _find_run(run, store, ledger)
+            record = find_run(opened, run)
             whole = {"run_id": record.run_id, "state": record.state, "config": record.config, "result": record.result}
-            tables = [display.runs_table([record])]
-            if record.result:
-                tables.append(display.trials_table(record.result, most))
-            report.answer(whole, *tables)
+            gaps = gaps_of(record, opened) if gap else []
+            ranks = {"gap": [one.as_json() for one in gaps]} if gap else {}
+            report.answer({**whole, **ranks}, *display.run_tables(record, most, gaps))
 
 
 @app.command()
 def export(
     run: Run,
     out: Annotated[Path, typer.Option(help="The folder to write.")],
+    remove: Annotated[int | None, typer.Option(help="Its best mask of so many layers, not the one it found.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the folder if it is not empty.")] = False,
     prompt: Annotated[str | None, typer.Option(help="Continue this text with the model before and after.")] = None,
     store: Store = Path("mlruns"),
@@ -157,6 +162,7 @@ def export(
 
     \b
     raysearch export latest --out pruned-model
+    raysearch export latest --out pruned-by-3 --remove 3
     raysearch export greedy-m5-3fa2c1d0 --out pruned-model --overwrite --prompt "The state of the Union is"
     """
     with _reporting(as_json) as report:
@@ -164,7 +170,8 @@ def export(
         from raysearch.study.exporting import export_run
 
         record = _find_run(run, store, ledger)
-        done = export_run(record, build.search_spec(record.config), out, overwrite=overwrite, prompt=prompt)
+        spec = build.search_spec(record.config)
+        done = export_run(record, spec, out, remove=remove, overwrite=overwrite, prompt=prompt)
         lines = [f"Wrote {done.out}: {done.n_layers} layers, {done.parameters / 1e6:,.1f} M parameters."]
         lines.append(f"Reloaded with plain transformers; largest logit difference {done.max_logit_difference:.2g}.")
         if prompt is not None:
@@ -237,8 +244,11 @@ class _Report:
                 if live.run_id:
                     self.when_stopped += f", and so does: raysearch resume {live.run_id}{in_ledger}"
                 raise
-        notes = display.result_notes(result, in_ledger, in_store if embedded else None)
-        self.answer(result.as_json(), display.result_table(result), *notes)
+        value = result.as_json()
+        tables = [display.result_table(result)]
+        if len(value["path"]) > 2 or len(spec.sizes) > 1:
+            tables.append(display.path_table(value["path"]))
+        self.answer(value, *tables, *display.result_notes(result, in_ledger, in_store if embedded else None))
 
     def forecast(self, spec: Any) -> None:
         """Says what a search would cost."""

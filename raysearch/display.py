@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -21,6 +22,7 @@ if TYPE_CHECKING:  # `raysearch show` needs none of what these bring along
     from raysearch.evaluation.evaluator import Progress
     from raysearch.evaluation.runs import RunRecord
     from raysearch.study.forecast import RoundCost
+    from raysearch.study.gap import Gap
     from raysearch.study.score import Score
 
 _SECONDS_BETWEEN_LINES = 15
@@ -42,9 +44,9 @@ class SearchDisplay:
         self._round = 1
         self._best = ""
         self._cost_done = 0.0  # of finished rounds' units, in layer-forwards
-        self._seconds_computing = 0.0
         self._cost_before = 0.0  # of the round in hand, when it was last heard of
-        self._last_time = self._last_line = time.monotonic()
+        self._seconds_computing = 0.0  # as if replicas were always busy: without their start
+        self._last_line = time.monotonic()
 
     def __enter__(self) -> SearchDisplay:
         if self._live:
@@ -59,22 +61,25 @@ class SearchDisplay:
         """See `Observer`."""
         self.run_id = header.run_id
         self._expected, self._head_cost = expected, head_cost
-        self._say(f"[bold]{escape(header.run_id)}[/]: remove {header.n_remove} of {header.n_layers} layers (0-based)")
+        asked = header.config["remove"]
+        self._say(f"[bold]{escape(header.run_id)}[/]: remove {asked} of {header.n_layers} layers (0-based)")
         self._say(forecast_line(expected))
 
     def progress(self, progress: Progress) -> None:
         """See `Observer`."""
         if progress.masks_elsewhere:
             return self._show(f"waiting for {progress.masks_elsewhere} masks that another search is computing")
-        now, cost = time.monotonic(), self._cost(progress)
-        if cost:  # else the round begins: what came before was not computing
+        cost = self._cost(progress)
+        if cost:  # else a round begins
             self._cost_done += cost - self._cost_before
-            self._seconds_computing += now - self._last_time
-        self._cost_before, self._last_time = cost, now
+        self._cost_before = cost
+        self._seconds_computing = progress.computing_s / progress.n_replicas
         rounds = f"/{len(self._expected)}" if self._expected else ""
+        planned = self._planned(progress)
+        left = self._seconds_left(planned - cost)
         self._show(
-            f"round {self._round}{rounds}  {cost / self._planned(progress):.0%} of "
-            f"{progress.masks_planned} masks  {self._best}left {_duration(self._seconds_left(progress))}  "
+            f"round {self._round}{rounds}  {cost / max(1.0, planned):.0%} of "
+            f"{progress.masks_planned} masks  {self._best}left {_duration(left)}  "
             f"replicas {progress.n_replicas}"
         )
 
@@ -82,9 +87,11 @@ class SearchDisplay:
         """See `Observer`."""
         if summary.round_best is not None and summary.round_best_loss is not None:
             self._best = f"best {summary.round_best} {summary.round_best_loss:.4f} nats  "
+        left = self._seconds_left(0.0)
         self._say(
             f"round {summary.round} done  {self._best}"
             f"{summary.run} run, {summary.asked - summary.run} answered by the ledger  {_duration(summary.seconds)}"
+            + (f"  left about {_duration(left)}" if left and left >= 1 else "")
         )
         self._round = summary.round + 1
 
@@ -111,11 +118,10 @@ class SearchDisplay:
         """What a round takes in all, in layer-forwards."""
         return progress.layer_forwards_planned + self._head_cost * progress.head_forwards_planned
 
-    def _seconds_left(self, progress: Progress) -> float | None:
-        """Of the whole search, from the speed so far; None before anything was computed."""
+    def _seconds_left(self, left: float) -> float | None:
+        """Of the whole search, with so much left of this round; None while the speed is unknown."""
         if not self._cost_done:
             return None
-        left = self._planned(progress) - self._cost(progress)
         for later in (self._expected or [])[self._round :]:
             left += later.layer_forwards + self._head_cost * later.head_forwards
         return left * self._seconds_computing / self._cost_done
@@ -164,15 +170,61 @@ def result_notes(result: SearchResult, in_ledger: str, in_store: str | None) -> 
         f"Evaluations: {result.asked:,} asked, {result.run:,} run, {result.answered:,} answered by the ledger, "
         f"each on {result.n_tokens:,} scored tokens",
         f"Layer-forwards: {run:,.0f} run, {naive:,.0f} by a full forward per mask"
-        + (f" ({naive / run:.2f}x fewer)" if run else ""),
-        f"Time: {_duration(result.seconds)}, replicas busy {result.busy_share:.0%}"
-        if run
-        else f"Time: {_duration(result.seconds)}",
+        + (f" ({naive / run:.2f}x fewer)" if 0 < run < naive else ""),
+        f"Time: {_duration(result.seconds)} (the searcher itself {_fine(result.searcher_s)}, "
+        f"{_fine(result.searcher_s / max(1, result.asked))} a mask asked)"
+        + (f", replicas busy {result.busy_share:.0%}" if run else ""),
+        *remark_notes(result.remarks),
         "",
         f"Next: raysearch export {result.run_id} --out pruned-model{in_ledger}",
         f"      raysearch show {result.run_id}{in_ledger}",
     ]
     return notes if in_store is None else [*notes, f"      raysearch ui{in_store}"]
+
+
+def path_table(path: Sequence[Mapping[str, Any]]) -> Table:
+    """The best mask of each number of layers, from the ``path`` of a result."""
+    table = Table(title="Best by number of layers removed (0-based)")
+    for column in ("layers", "removed", "loss (nats per token)", "perplexity"):
+        table.add_column(column, justify="left" if column == "removed" else "right")
+    for entry in path:
+        loss = entry["loss"]
+        mask = Mask(tuple(entry["removed"]))
+        table.add_row(str(entry["n_removed"]), str(mask), f"{loss:.4f}", f"{perplexity(loss):.2f}")
+    return table
+
+
+def gap_table(gaps: Sequence[Gap]) -> Table:
+    """How far the masks that a search found are from the best there are."""
+    table = Table(title="Rank among all masks of as many layers (0-based)")
+    for column in ("layers", "removed", "rank", "of", "percentile", "best", "gap (nats per token)"):
+        table.add_column(column, justify="left" if column in ("removed", "best") else "right")
+    for gap in gaps:
+        known = f"{gap.n_known:,} known", f"{gap.n_masks:,}", "", "", ""
+        if gap.rank is not None:
+            known = str(gap.rank), f"{gap.n_masks:,}", f"{gap.percentile:.4g}", str(gap.best), f"{gap.gap:.4f}"
+        table.add_row(str(len(gap.mask)), str(gap.mask), *known)
+    return table
+
+
+def remark_notes(remarks: Mapping[str, Any]) -> list[str]:
+    """The numbers and texts that a searcher put on the record, a line each."""
+    return [
+        f"{name.replace('_', ' ')}: {' '.join(value.split()) if isinstance(value, str) else _number(value)}"
+        for name, value in remarks.items()
+        if not isinstance(value, list)
+    ]
+
+
+def remark_table(remarks: Mapping[str, Any]) -> Table:
+    """The lists that a searcher put on the record, side by side, a row for each layer."""
+    lists = {name: value for name, value in remarks.items() if isinstance(value, list)}
+    table = Table(title="What the searcher made of each layer (0-based)")
+    for column in ("layer", *lists):
+        table.add_column(column.replace("_", " "), justify="right")
+    for layer, values in enumerate(zip_longest(*lists.values(), fillvalue="")):
+        table.add_row(str(layer), *(value if isinstance(value, str) else _number(value) for value in values))
+    return table
 
 
 def score_table(scores: Sequence[Score]) -> Table:
@@ -209,6 +261,22 @@ def runs_table(runs: Sequence[RunRecord]) -> Table:
     return table
 
 
+def run_tables(run: RunRecord, most: int, gaps: Sequence[Gap]) -> list[Table | str]:
+    """All that is known of a search, with at most so many of its masks."""
+    tables: list[Table | str] = [runs_table([run])]
+    if run.result is None:
+        return tables
+    remarks = run.result["remarks"]
+    tables += [path_table(run.result["path"]), *remark_notes(remarks)]
+    if any(isinstance(value, list) for value in remarks.values()):
+        tables.append(remark_table(remarks))
+    tables.append(trials_table(run.result, most))
+    if gaps:
+        tables.append(gap_table(gaps))
+        tables += [f"To rank more: {gap.remedy}" for gap in gaps if gap.rank is None][:1]
+    return tables
+
+
 def trials_table(record: Mapping[str, Any], most: int) -> Table:
     """The best masks that a search saw, of the size it looked for and below."""
     trials = sorted(record["trials"], key=lambda one: (-len(one["mask"]), one["loss"] is None, one["loss"] or 0))
@@ -225,6 +293,21 @@ def trials_table(record: Mapping[str, Any], most: int) -> Table:
             str(trial["round"]),
         )
     return table
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "not finite"
+    if float(value).is_integer():
+        return f"{value:,.0f}"
+    return f"{value:,.1f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def _fine(seconds: float) -> str:
+    """A time that may be short."""
+    if seconds < 1:
+        return f"{seconds * 1000:{'.0f' if seconds >= 0.01 else '.2g'}} ms"
+    return f"{seconds:.1f} s" if seconds < 10 else _duration(seconds)
 
 
 def _duration(seconds: float | None) -> str:

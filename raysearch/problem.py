@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -30,18 +31,19 @@ class Problem:
     protected: frozenset[int] = field(default_factory=frozenset)
 
     @classmethod
-    def create(cls, n_layers: int, remove: int, protect: Sequence[int] = (), model: str = "the model") -> Problem:
+    def create(cls, n_layers: int, remove: int | str, protect: Sequence[int] = (), model: str = "the model") -> Problem:
         """Checks the user's numbers against the model.
 
         Args:
             n_layers: N, the layers of the dense model.
-            remove: M, the layers to remove.
+            remove: M, the layers to remove; of a range, as in `sizes_of`, M is the largest number.
             protect: Layers that must stay; a negative index counts from the end, so ``[0, -1]`` are both ends.
             model: The name used in error messages.
 
         Raises:
             UserError: A protected index lies outside the model, or too few layers are left to remove.
         """
+        sizes = sizes_of(remove)
         for layer in protect:
             if not -n_layers <= layer < n_layers:
                 raise UserError(
@@ -50,13 +52,13 @@ class Problem:
                 )
         protected = frozenset(layer % n_layers for layer in protect)
         most = min(n_layers - len(protected), n_layers - 1)
-        if remove < 1:
+        if sizes[0] < 1:
             raise UserError(f"remove={remove} removes nothing; use 1..{most} for the {n_layers} layers of {model}")
-        if remove > most:
+        if sizes[-1] > most:
             why = f" with {len(protected)} protected" if protected else ""
-            left = "leaves no layer" if remove >= n_layers else "is more than can go"
+            left = "leaves no layer" if sizes[-1] >= n_layers else "is more than can go"
             raise UserError(f"remove={remove} {left} of the {n_layers} that {model} has{why}; use 1..{most}")
-        return cls(n_layers, remove, protected)
+        return cls(n_layers, sizes[-1], protected)
 
     @property
     def dense(self) -> Mask:
@@ -89,3 +91,22 @@ class Problem:
     def is_solution(self, mask: Mask) -> bool:
         """Whether the mask is legal and removes exactly `n_remove` layers."""
         return len(mask) == self.n_remove and self.is_legal(mask)
+
+
+def sizes_of(remove: int | str) -> range:
+    """The numbers of layers that a user asks for: ``5`` alone, or each of ``"1..9"``.
+
+    Raises:
+        UserError: The text is no range of such numbers.
+    """
+    if isinstance(remove, int):
+        return range(remove, remove + 1)
+    ends = re.fullmatch(r"(-?\d+)\.\.(-?\d+)", remove)
+    if ends is None:
+        raise UserError(f"remove={remove} should be a valid integer, or a range such as 1..9")
+    first, last = map(int, ends.groups())
+    if first > last:
+        raise UserError(f"remove={remove} runs backwards; use {last}..{first}")
+    if first < 1:
+        raise UserError(f"remove={remove} begins below 1; use 1..{max(last, 1)}")
+    return range(first, last + 1)

@@ -17,7 +17,7 @@ MOST_LINES = 350
 #: A module imports from the floors below its own; what shares a floor knows nothing of each other.
 FLOORS = (
     {"errors", "locks"},
-    {"mask", "config"},
+    {"mask", "statistic", "config"},
     {"problem"},
     {"prefix", "searchers", "calibration"},
     {"models"},
@@ -36,10 +36,11 @@ EDGES = {
     "hydra": ("config.py",),
     "omegaconf": ("config.py",),
     "typer": ("cli.py",),
+    "nevergrad": ("bridges/nevergrad.py",),
 }
 
 #: What is pure: it must run, and be tested, without any of these.
-PURE = ("errors.py", "mask.py", "problem.py", "prefix.py", "searchers/")
+PURE = ("errors.py", "mask.py", "statistic.py", "problem.py", "prefix.py", "searchers/")
 HEAVY = {"torch", "ray", "mlflow", "transformers"}
 
 

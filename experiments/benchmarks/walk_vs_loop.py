@@ -41,7 +41,7 @@ def main() -> None:
 
     walk_s, loop_s = [], []
     for _ in range(options.repeats):
-        walked, seconds = timed(lambda: replica.evaluate(Unit(0, plan.masks)).losses, options.device)
+        walked, seconds = timed(lambda: replica.evaluate(Unit(0, plan.masks)).values, options.device)
         walk_s.append(seconds)
         looped, seconds = timed(lambda: {mask: plain_losses(model, mask, batch) for mask in plan.masks}, options.device)
         loop_s.append(seconds)

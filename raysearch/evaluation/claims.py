@@ -12,8 +12,7 @@ import uuid
 from collections.abc import Iterable
 from pathlib import Path
 
-from raysearch.evaluation.ledger import Ledger
-from raysearch.mask import Mask
+from raysearch.evaluation.ledger import Ledger, SubjectT
 
 
 class Claims:
@@ -29,12 +28,12 @@ class Claims:
         self._lock = self._lock_file(self._owner).open("w")
         fcntl.flock(self._lock, fcntl.LOCK_EX)
 
-    def take(self, calibration: str, wanted: Iterable[tuple[Mask, int]]) -> list[tuple[Mask, int]]:
+    def take(self, calibration: str, wanted: Iterable[tuple[SubjectT, int]]) -> list[tuple[SubjectT, int]]:
         """Claims what neither the ledger knows nor a living process has claimed.
 
         Args:
             calibration: The calibration's fingerprint.
-            wanted: Masks and shards.
+            wanted: Masks, or statistics, and shards.
 
         Returns:
             Those now claimed, in the order given; the others are known, or will be.
@@ -46,15 +45,15 @@ class Claims:
                 if self._is_dead(owner):
                     connection.execute("DELETE FROM claims WHERE owner = ?", (owner,))
             taken = []
-            for mask, shard in wanted:
-                key = (calibration, str(mask), shard)
+            for subject, shard in wanted:
+                key = (calibration, str(subject), shard)
                 cursor = connection.execute(
                     "INSERT OR IGNORE INTO claims SELECT ?, ?, ?, ? WHERE NOT EXISTS "
-                    "(SELECT 1 FROM evaluations WHERE calibration = ? AND mask = ? AND shard = ?)",
+                    "(SELECT 1 FROM evaluations WHERE calibration = ? AND subject = ? AND shard = ?)",
                     (*key, self._owner, *key),
                 )
                 if cursor.rowcount:
-                    taken.append((mask, shard))
+                    taken.append((subject, shard))
         return taken
 
     def release(self) -> None:

@@ -1,7 +1,11 @@
-"""From masks to losses: ask the ledger, run what it does not know on the pool, add the shards in order."""
+"""From masks to losses: ask the ledger, run what it does not know on the pool, add the shards in order.
+
+Statistics of the dense model take the same way.
+"""
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from collections import Counter
@@ -12,11 +16,14 @@ import numpy as np
 import numpy.typing as npt
 
 from raysearch.calibration.calibration import Calibration
+from raysearch.errors import EvaluationError
 from raysearch.evaluation.claims import Claims
-from raysearch.evaluation.ledger import Ledger
-from raysearch.evaluation.unit import Pool, Unit
+from raysearch.evaluation.ledger import Ledger, SubjectT
+from raysearch.evaluation.totals import total
+from raysearch.evaluation.unit import Pool, Subject, Survey, Task, Unit
 from raysearch.mask import Mask
 from raysearch.prefix import plan_prefixes
+from raysearch.statistic import Statistic
 
 #: Masks in one unit at most: a larger round is cut, along mask order, so that a kill loses little.
 MAX_MASKS_PER_UNIT = 1024
@@ -67,6 +74,7 @@ class Progress:
     masks_planned: int = 0
     n_replicas: int = 0
     masks_elsewhere: int = 0
+    computing_s: float = 0.0  # of all replicas, since the search began
 
 
 @dataclass
@@ -105,19 +113,25 @@ class Evaluator:
             EvaluationError: A unit failed for good.
         """
         wanted = tuple(masks)
-        known = self.ledger.known(self.calibration.fingerprint, wanted)
-        computed: set[Mask] = set()  # here, at least in part; what another search computes meanwhile is answered too
-        while missing := self._missing(wanted, known):
-            claimed = self._claims.take(self.calibration.fingerprint, missing)
-            if claimed:
-                computed.update(mask for mask, _ in claimed)
-                self._run(_units(claimed))
-                self._claims.release()
-            else:
-                self.on_progress(Progress(masks_elsewhere=len({mask for mask, _ in missing})))
-                time.sleep(_POLL_S)
-            known = self.ledger.known(self.calibration.fingerprint, wanted)
+        known, computed = self._complete(sorted(wanted), range(self.calibration.n_shards))
         return {mask: self._total(known[mask], mask not in computed) for mask in wanted}
+
+    def measure(self, statistic: Statistic) -> npt.NDArray[np.float64]:
+        """Measures a statistic of the dense model on the whole calibration.
+
+        Returns:
+            Its rows, float64, of the shape that `Statistic` states.
+
+        Raises:
+            EvaluationError: A shard failed for good, or the statistic is not finite.
+        """
+        shards = range(self.calibration.n_shards) if statistic.by_sample else range(1)
+        known, _ = self._complete((statistic,), shards)
+        rows = np.concatenate([known[statistic][shard] for shard in shards])
+        rows = rows.reshape(-1, *statistic.shape(self.n_layers))
+        if not np.isfinite(rows).all():
+            raise EvaluationError(f"{statistic} is not finite; use model.dtype=bfloat16 or float32")
+        return rows
 
     def close(self) -> None:
         """Frees the pool and what was claimed. Closing twice is harmless."""
@@ -126,69 +140,102 @@ class Evaluator:
             self._pool.close()
             self._pool = None
 
-    def _missing(self, wanted: Sequence[Mask], known: Mapping[Mask, Mapping[int, object]]) -> list[tuple[Mask, int]]:
-        """What the ledger lacks, shard by shard, in mask order so that neighbours share prefixes."""
-        return [
-            (mask, shard)
-            for shard in range(self.calibration.n_shards)
-            for mask in sorted(wanted)
-            if shard not in known.get(mask, ())
-        ]
+    def _complete(
+        self, wanted: Sequence[SubjectT], shards: Sequence[int]
+    ) -> tuple[Mapping[SubjectT, Mapping[int, npt.NDArray[np.float64]]], set[SubjectT]]:
+        """All that is wanted on these shards, once the ledger has it, and what was computed for that.
 
-    def _run(self, units: Sequence[Unit]) -> None:
-        """Computes the units; each is in the ledger before the next is looked at."""
+        Masks come in mask order, so that neighbours in a large round, which is cut, share prefixes.
+        """
+        known = self.ledger.known(self.calibration.fingerprint, wanted)
+        computed: set[SubjectT] = set()  # here, in part; what another search computes meanwhile is answered too
+        while missing := _missing(wanted, shards, known):
+            claimed = self._claims.take(self.calibration.fingerprint, missing)
+            if claimed:
+                computed.update(subject for subject, _ in claimed)
+                self._run(_tasks(claimed))
+                self._claims.release()
+            else:
+                self.on_progress(Progress(masks_elsewhere=len({subject for subject, _ in missing})))
+                time.sleep(_POLL_S)
+            known = self.ledger.known(self.calibration.fingerprint, wanted)
+        return known, computed
+
+    def _run(self, tasks: Sequence[Task]) -> None:
+        """Computes the tasks; each is in the ledger before the next is looked at."""
         if self._pool is None:
             self._pool = self.make_pool()
         pool = self._pool
-        plans = {masks: plan_prefixes(masks, self.n_layers) for masks in {unit.masks for unit in units}}
-        layers_planned = self._passes(units, lambda unit: plans[unit.masks].layer_forwards)
-        heads_planned = self._passes(units, lambda unit: plans[unit.masks].head_forwards)
-        shards_left = Counter(mask for unit in units for mask in unit.masks)
-        done: list[Unit] = []
+        costs = self._costs(tasks)
+        layers_planned, heads_planned = self._passes(costs.values())
+        shards_left = Counter(subject for task in tasks for subject in task.subjects)
+        done: list[Task] = []
         before = self.meter.layer_forwards, self.meter.head_forwards
 
         def report() -> None:
-            layers = self._passes(done, lambda unit: plans[unit.masks].layer_forwards)
-            heads = self._passes(done, lambda unit: plans[unit.masks].head_forwards)
+            layers, heads = self._passes(costs[task] for task in done)
             self.meter.layer_forwards, self.meter.head_forwards = before[0] + layers, before[1] + heads
             masks_done = sum(left == 0 for left in shards_left.values())
             self.on_progress(
-                Progress(layers, layers_planned, heads, heads_planned, masks_done, len(shards_left), pool.n_replicas)
+                Progress(
+                    *(layers, layers_planned, heads, heads_planned, masks_done, len(shards_left), pool.n_replicas),
+                    computing_s=self.meter.computing_s,
+                )
             )
 
         report()
-        started, computing = time.perf_counter(), 0.0
-        for unit, result in pool.run(units):
-            self.ledger.record(self.calibration.fingerprint, unit.shard, result.losses)
-            done.append(unit)
-            shards_left.subtract(unit.masks)
-            computing += result.seconds
+        started = time.perf_counter()
+        for task, result in pool.run(tasks):
+            self.ledger.record(self.calibration.fingerprint, task.shard, result.values)
+            done.append(task)
+            shards_left.subtract(task.subjects)
+            self.meter.computing_s += result.seconds
             report()
-        self.meter.computing_s += computing
         self.meter.offered_s += (time.perf_counter() - started) * pool.n_replicas
 
-    def _passes(self, units: Iterable[Unit], forwards: Callable[[Unit], int]) -> float:
-        """Forwards over single shards, as passes over the whole calibration (exact: one division)."""
-        shards = self.calibration.shards
-        return sum(shards[unit.shard].n_samples * forwards(unit) for unit in units) / self.calibration.n_samples
+    def _costs(self, tasks: Iterable[Task]) -> dict[Task, tuple[int, int]]:
+        """What each task runs: layer-forwards and head-forwards of single samples."""
+        plan = functools.cache(lambda masks: plan_prefixes(masks, self.n_layers))  # the same masks on every shard
+        costs: dict[Task, tuple[int, int]] = {}
+        for task in tasks:
+            samples = self.calibration.shards[task.shard].n_samples
+            if isinstance(task, Unit):
+                costs[task] = samples * plan(task.masks).layer_forwards, samples * len(task.masks)
+            else:
+                samples = samples if task.statistic.by_sample else self.calibration.n_samples
+                passes = task.statistic.passes
+                costs[task] = samples * passes * self.n_layers, samples * task.statistic.needs_gradients
+        return costs
+
+    def _passes(self, costs: Iterable[tuple[int, int]]) -> tuple[float, float]:
+        """Layer- and head-forwards of single samples, as passes over the whole calibration (exact: one division)."""
+        layers, heads = map(sum, zip(*costs, strict=True)) if (costs := list(costs)) else (0, 0)
+        return layers / self.calibration.n_samples, heads / self.calibration.n_samples
 
     def _total(self, shards: Mapping[int, npt.NDArray[np.float64]], answered: bool) -> Evaluation:
-        """Adds samples and shards in their fixed order, so that the sum never depends on who computed what when."""
-        total = 0.0
-        for shard in range(self.calibration.n_shards):
-            for loss in shards[shard].tolist():
-                total += loss
-        if not math.isfinite(total):
-            return Evaluation(None, f"the loss is {total}", answered)
-        return Evaluation(total / self.calibration.n_tokens, None, answered)
+        nats = total(shards, self.calibration.n_shards)
+        if not math.isfinite(nats):
+            return Evaluation(None, f"the loss is {nats}", answered)
+        return Evaluation(nats / self.calibration.n_tokens, None, answered)
 
 
-def _units(claimed: Iterable[tuple[Mask, int]]) -> list[Unit]:
-    """Claimed evaluations as units, shard by shard in the order given."""
+def _missing(
+    wanted: Sequence[SubjectT], shards: Iterable[int], known: Mapping[SubjectT, Mapping[int, object]]
+) -> list[tuple[SubjectT, int]]:
+    """What the ledger lacks, shard by shard."""
+    return [(subject, shard) for shard in shards for subject in wanted if shard not in known.get(subject, ())]
+
+
+def _tasks(claimed: Iterable[tuple[Subject, int]]) -> list[Task]:
+    """Claimed evaluations as tasks, shard by shard in the order given."""
+    surveys: list[Task] = []
     masks_of_shard: dict[int, list[Mask]] = {}
-    for mask, shard in claimed:
-        masks_of_shard.setdefault(shard, []).append(mask)
-    return [
+    for subject, shard in claimed:
+        if isinstance(subject, Mask):
+            masks_of_shard.setdefault(shard, []).append(subject)
+        else:
+            surveys.append(Survey(shard, subject))
+    return surveys + [
         Unit(shard, tuple(masks[start : start + MAX_MASKS_PER_UNIT]))
         for shard, masks in masks_of_shard.items()
         for start in range(0, len(masks), MAX_MASKS_PER_UNIT)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from raysearch.errors import EvaluationError, UserError
 from raysearch.evaluation.replica import Replica
-from raysearch.evaluation.unit import MAX_ATTEMPTS, Unit, UnitResult, unit_failure
+from raysearch.evaluation.unit import MAX_ATTEMPTS, Task, UnitResult, unit_failure
 
 
 class InlinePool:
@@ -20,12 +20,12 @@ class InlinePool:
         self.n_replicas = 1
         self._replica = make_replica()
 
-    def run(self, units: Sequence[Unit]) -> Iterator[tuple[Unit, UnitResult]]:
+    def run(self, units: Sequence[Task]) -> Iterator[tuple[Task, UnitResult]]:
         """See `Pool.run`."""
         for unit in units:
             yield unit, self._answer(unit)
 
-    def _answer(self, unit: Unit) -> UnitResult:
+    def _answer(self, unit: Task) -> UnitResult:
         for attempt in range(1, MAX_ATTEMPTS + 1):
             try:
                 return self._replica.evaluate(unit)

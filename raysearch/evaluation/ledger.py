@@ -1,8 +1,8 @@
 """The durable record of every evaluation: nothing in it is ever computed twice.
 
-One SQLite file. A row is what one mask lost on one shard of one calibration, sample by sample. Rows are committed, with
-the write-ahead log synced, before any searcher sees a score made of them; so a search killed at any moment loses only
-what was in flight. Several searches and processes may share the file.
+One SQLite file. A row is what one mask lost on one shard of one calibration, sample by sample, or a statistic of the
+dense model there. Rows are committed, with the write-ahead log synced, before any searcher sees an answer made of them;
+so a search killed at any moment loses only what was in flight. Several searches and processes may share the file.
 """
 
 from __future__ import annotations
@@ -13,30 +13,33 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from raysearch.errors import UserError
+from raysearch.evaluation.unit import Subject
 from raysearch.locks import locked
-from raysearch.mask import Mask
 
-SCHEMA_VERSION = 1
+SubjectT = TypeVar("SubjectT", bound=Subject)
+
+SCHEMA_VERSION = 2
 _TABLES = {"evaluations", "runs", "claims"}
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS evaluations (
     calibration TEXT NOT NULL,     -- fingerprint
-    mask        TEXT NOT NULL,     -- {21,22,25}
+    subject     TEXT NOT NULL,     -- a mask, {21,22,25}, or a statistic's name
     shard       INTEGER NOT NULL,  -- 0-based
-    losses      BLOB NOT NULL,     -- summed nats per sample, little-endian float64
-    PRIMARY KEY (calibration, mask, shard)
+    samples     BLOB NOT NULL,     -- little-endian float64: summed nats per sample, or the statistic's rows
+    PRIMARY KEY (calibration, subject, shard)
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS claims (
     calibration TEXT NOT NULL,
-    mask        TEXT NOT NULL,
+    subject     TEXT NOT NULL,
     shard       INTEGER NOT NULL,
     owner       TEXT NOT NULL,     -- see claims.py
-    PRIMARY KEY (calibration, mask, shard)
+    PRIMARY KEY (calibration, subject, shard)
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS runs (
     run_id        TEXT PRIMARY KEY,
@@ -86,33 +89,36 @@ class Ledger:
         self.connection.executescript(_SCHEMA)
         self.connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
-    def known(self, calibration: str, masks: Iterable[Mask]) -> dict[Mask, dict[int, npt.NDArray[np.float64]]]:
-        """What is known of some masks.
+    def known(
+        self, calibration: str, subjects: Iterable[SubjectT]
+    ) -> dict[SubjectT, dict[int, npt.NDArray[np.float64]]]:
+        """What is known of some masks or statistics.
 
         Args:
             calibration: The calibration's fingerprint.
-            masks: The masks asked for.
+            subjects: What is asked for.
 
         Returns:
-            For each mask of which anything is known: summed nats per sample, float64 [B], by shard.
+            For each subject of which anything is known, by shard: summed nats per sample, float64 [B], or the
+            statistic's rows, flat.
         """
-        by_text = {str(mask): mask for mask in masks}
+        by_text = {str(subject): subject for subject in subjects}
         rows = self.connection.execute(
-            "SELECT mask, shard, losses FROM evaluations WHERE calibration = ? "
-            "AND mask IN (SELECT value FROM json_each(?))",
+            "SELECT subject, shard, samples FROM evaluations WHERE calibration = ? "
+            "AND subject IN (SELECT value FROM json_each(?))",
             (calibration, json.dumps(list(by_text))),
         )
-        found: dict[Mask, dict[int, npt.NDArray[np.float64]]] = defaultdict(dict)
-        for text, shard, losses in rows:
-            found[by_text[text]][shard] = np.frombuffer(losses, dtype="<f8")
+        found: dict[SubjectT, dict[int, npt.NDArray[np.float64]]] = defaultdict(dict)
+        for text, shard, samples in rows:
+            found[by_text[text]][shard] = np.frombuffer(samples, dtype="<f8")
         return dict(found)
 
-    def record(self, calibration: str, shard: int, losses: Mapping[Mask, npt.NDArray[np.float64]]) -> None:
-        """Makes a unit's losses durable, all or none. What another process wrote first stays."""
+    def record(self, calibration: str, shard: int, values: Mapping[Subject, npt.NDArray[np.float64]]) -> None:
+        """Makes a unit's values durable, all or none. What another process wrote first stays."""
         with self.transaction() as connection:
             connection.executemany(
                 "INSERT OR IGNORE INTO evaluations VALUES (?, ?, ?, ?)",
-                [(calibration, str(mask), shard, values.astype("<f8").tobytes()) for mask, values in losses.items()],
+                [(calibration, str(subject), shard, rows.astype("<f8").tobytes()) for subject, rows in values.items()],
             )
 
     @contextmanager

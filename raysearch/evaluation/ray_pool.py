@@ -19,7 +19,7 @@ from ray.exceptions import RayActorError, RayTaskError
 
 from raysearch.errors import EvaluationError, UserError
 from raysearch.evaluation.replica import Replica
-from raysearch.evaluation.unit import MAX_ATTEMPTS, Unit, UnitResult, unit_failure
+from raysearch.evaluation.unit import MAX_ATTEMPTS, Task, UnitResult, unit_failure
 from raysearch.models.sharing import Packed
 
 
@@ -30,7 +30,7 @@ class ReplicaActor:
         """Makes the replica, around shared weights if there are any."""
         self._replica = make_replica(packed)
 
-    def evaluate(self, unit: Unit) -> UnitResult:
+    def evaluate(self, unit: Task) -> UnitResult:
         """See `Replica.evaluate`."""
         return self._replica.evaluate(unit)
 
@@ -66,15 +66,15 @@ class RayPool:
         self._packed = ray.put(packed)
         self._actor_class = ray.remote(num_cpus=cpus_per_replica, num_gpus=gpus_per_replica)(ReplicaActor)
         self._idle: list[Any] = []
-        self._busy: dict[Any, tuple[Any, Unit | None]] = {}  # call -> actor, its unit (None while it loads)
+        self._busy: dict[Any, tuple[Any, Task | None]] = {}  # call -> actor, its unit (None while it loads)
         self._deaths_while_loading = 0
         for _ in range(n_replicas):
             self._start_replica()
 
-    def run(self, units: Sequence[Unit]) -> Iterator[tuple[Unit, UnitResult]]:
+    def run(self, units: Sequence[Task]) -> Iterator[tuple[Task, UnitResult]]:
         """See `Pool.run`."""
         waiting = deque(units)
-        attempts: Counter[Unit] = Counter()
+        attempts: Counter[Task] = Counter()
         answered = 0
         while answered < len(units):
             while waiting and self._idle:
@@ -117,7 +117,7 @@ class RayPool:
         actor: Any = self._actor_class.remote()
         self._busy[actor.load.remote(self._make_replica, self._packed)] = actor, None
 
-    def _replace(self, owned: Unit | None, error: BaseException) -> None:
+    def _replace(self, owned: Task | None, error: BaseException) -> None:
         """Starts another replica for a dead one, unless replicas keep dying before they have loaded."""
         self._deaths_while_loading = self._deaths_while_loading + 1 if owned is None else 0
         if self._deaths_while_loading == MAX_ATTEMPTS * self.n_replicas:

@@ -1,4 +1,4 @@
-"""The unit of work: some masks on one shard, and what came of it."""
+"""The unit of work: some masks, or a statistic, on one shard, and what came of it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from raysearch.mask import Mask
+from raysearch.statistic import Statistic
+
+#: What is computed, claimed and recorded shard by shard.
+Subject = Mask | Statistic
 
 
 @dataclass(frozen=True)
@@ -19,19 +23,47 @@ class Unit:
     shard: int
     masks: tuple[Mask, ...]
 
+    @property
+    def subjects(self) -> tuple[Subject, ...]:
+        """What it answers."""
+        return self.masks
+
+    def __str__(self) -> str:
+        return f"{len(self.masks)} mask(s) on shard {self.shard}"
+
+
+@dataclass(frozen=True)
+class Survey:
+    """A statistic to measure of the dense model, on a shard; on all of them if samples cannot be told apart."""
+
+    shard: int
+    statistic: Statistic
+
+    @property
+    def subjects(self) -> tuple[Subject, ...]:
+        """What it answers."""
+        return (self.statistic,)
+
+    def __str__(self) -> str:
+        return f"{self.statistic} on " + (f"shard {self.shard}" if self.statistic.by_sample else "all shards")
+
+
+Task = Unit | Survey
+
 
 @dataclass(frozen=True)
 class UnitResult:
     """A replica's answer.
 
     Args:
-        losses: Summed loss of each sample of the shard, nats, float64 [B], by mask.
+        values: Float64. By mask: the summed loss of each sample of the shard, nats, [B]. By statistic: as `Statistic`
+            states, [B or 1, …].
         layer_forwards: Layers run on the shard.
         head_forwards: Times the final norm and head ran on it.
         seconds: Spent computing.
     """
 
-    losses: Mapping[Mask, npt.NDArray[np.float64]]
+    values: Mapping[Subject, npt.NDArray[np.float64]]
     layer_forwards: int
     head_forwards: int
     seconds: float
@@ -42,7 +74,7 @@ class Pool(Protocol):
 
     n_replicas: int
 
-    def run(self, units: Sequence[Unit]) -> Iterator[tuple[Unit, UnitResult]]:
+    def run(self, units: Sequence[Task]) -> Iterator[tuple[Task, UnitResult]]:
         """Answers every unit once, in whatever order they get done.
 
         Raises:
@@ -59,9 +91,9 @@ class Pool(Protocol):
 MAX_ATTEMPTS = 3
 
 
-def unit_failure(unit: Unit, error: BaseException) -> str:
+def unit_failure(unit: Task, error: BaseException) -> str:
     """One sentence on a unit that failed for good."""
     return (
-        f"{len(unit.masks)} mask(s) on shard {unit.shard} failed {MAX_ATTEMPTS} times; "
+        f"{unit} failed {MAX_ATTEMPTS} times; "
         f"the last cause: {type(error).__name__}: {str(error).strip().splitlines()[-1] if str(error) else 'no message'}"
     )

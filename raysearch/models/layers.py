@@ -74,7 +74,7 @@ def layer_lists(model: PreTrainedModel) -> list[nn.ModuleList]:
     return lists
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def find_stack(model: PreTrainedModel) -> tuple[tuple[nn.Module, ...], tuple[Convention, ...]]:
     """Runs two tokens through the model and watches which list is the stack, and how its layers are called.
 

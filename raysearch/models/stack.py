@@ -80,7 +80,7 @@ class LayerStack:
         """The layers in order."""
         return self._layers
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def capture(self, batch: Batch) -> Captured:
         """Runs the model's own forward with recording stand-ins in place of all layers.
 
@@ -107,9 +107,8 @@ class LayerStack:
             plain_logits(self.model, torch.tensor(batch.input_ids), mask, read=False)
         return Captured(embedded[0], tuple(calls))
 
-    @torch.inference_mode()
     def run_layer(self, layer: int, hidden: Tensor, captured: Captured) -> Tensor:
-        """Runs the real layer.
+        """Runs the real layer, with gradients if they are enabled.
 
         Args:
             layer: Its index.
@@ -126,9 +125,8 @@ class LayerStack:
             output = self._layers[layer](*call.args, **{keyword: hidden}, **call.kwargs)
         return output[0] if isinstance(output, (tuple, list)) else output
 
-    @torch.inference_mode()
     def logits(self, hidden: Tensor) -> Tensor:
-        """Finishes positions by the model's own tail: final norm, head, scaling, soft-capping.
+        """Finishes positions by the model's own tail: final norm, head, soft-capping; with gradients if enabled.
 
         The tail is position-wise, so the positions are handed to it as n sequences of one token. Memory is n times the
         vocabulary: pass the scored positions in chunks.
@@ -172,7 +170,7 @@ class LayerStack:
         with self._standing_in({layer: self._pass_through(layer) for layer in mask}):
             yield self.model
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def verify(self) -> None:
         """Proves on random tokens that the walk gives what the model's own forward gives, dense and without a layer.
 

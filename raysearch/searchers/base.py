@@ -10,11 +10,14 @@ round's `Scores`, and at the end returns the mask it found:
             beams = scores.best(self.width)
         return beams[0]
 
+Beside rounds it may yield a `Statistic`, to be sent what the dense model's layers look like, and a `Remark`, which goes
+on the record (a criterion's scores, a solver's gap) and is answered by None.
+
 The rules, each a test in `raysearch.testing.searcher_suite`:
 
 - **Legal.** Every mask of a round is legal for the problem (`Problem.is_legal`); so is the one returned, which removes
   exactly ``problem.n_remove`` layers and has been scored.
-- **Deterministic.** Rounds depend on the problem, the scores and `rng` alone. That is what makes resume a replay: on
+- **Deterministic.** Rounds depend on the problem, the answers and `rng` alone. That is what makes resume a replay: on
   the same command the ledger answers what is known, and the searcher walks the same way to where it stopped.
 - **Blind.** A searcher knows masks and random numbers, nothing of models, Ray, disks or trackers.
 - **Lower is better.** Scores are losses in nats. Ties are broken by mask order, so no result depends on a hash.
@@ -23,7 +26,7 @@ The rules, each a test in `raysearch.testing.searcher_suite`:
 
 A worked call sequence, one layer of three to remove by `one_shot`:
 
-    searcher                                     driver (`run_searcher`)
+    searcher                                     oracle (driven by `run_searcher`)
     yield Round({0} {1} {2})          ─────►     evaluates the three masks
                                       ◄─────     Scores({0}: 4.0, {1}: 3.2, {2}: 3.5)
     yield Round({1})                  ─────►     answered by the ledger
@@ -33,15 +36,17 @@ A worked call sequence, one layer of three to remove by `one_shot`:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from raysearch.errors import EvaluationError
 from raysearch.mask import Mask
 from raysearch.problem import Problem
+from raysearch.statistic import Statistic
 
 
 @dataclass(frozen=True)
@@ -90,15 +95,53 @@ class Scores:
         return sorted(self.losses, key=lambda mask: (self.losses[mask], mask))[:count]
 
 
+@dataclass(frozen=True)
+class Remark:
+    """What a searcher wants on the record beside its masks; the last one of a name stands.
+
+    Args:
+        name: What it is, as in ``block_influence`` or ``gap``.
+        value: A number, a text, or one number for each layer.
+    """
+
+    name: str
+    value: float | str | list[float]
+
+
 class ContractError(Exception):
     """A searcher broke the contract: a bug in the searcher, not in the user's input."""
 
 
-SearchGenerator = Generator[Round, Scores, Mask]
+#: `Round` is answered by `Scores`, `Statistic` by its array, `Remark` by None.
+SearchGenerator = Generator[Round | Statistic | Remark, Any, Mask]
+
+
+class Oracle(Protocol):
+    """Who answers a searcher: a real search, a rehearsal of one, or a toy."""
+
+    def evaluate(self, proposed: Round) -> Scores:
+        """What the masks of a round lose."""
+        ...
+
+    def measure(self, statistic: Statistic) -> NDArray[np.float64]:
+        """A statistic of the dense model, of the shape that `Statistic` states.
+
+        Raises:
+            EvaluationError: It could not be computed, or is not finite.
+        """
+        ...
+
+    def note(self, remark: Remark) -> None:
+        """Puts a remark on the record."""
+        ...
 
 
 class Searcher(Protocol):
-    """An algorithm that proposes rounds of masks and ends with one. Its options are its constructor's arguments."""
+    """An algorithm that proposes rounds of masks and ends with one. Its options are its constructor's arguments.
+
+    One that finds the mask of every smaller number of layers on its way to M says ``nested: ClassVar[bool] = True``; a
+    range of numbers then takes one run of it.
+    """
 
     def search(self, problem: Problem, rng: np.random.Generator) -> SearchGenerator:
         """Starts the search.
@@ -108,22 +151,21 @@ class Searcher(Protocol):
             rng: The only source of random numbers.
 
         Returns:
-            A generator of rounds that is sent scores and returns the mask found.
+            A generator of rounds (and statistics, and remarks) that is sent the answers and returns the mask found.
         """
         ...
 
 
-def run_searcher(searcher: Searcher, problem: Problem, seed: int, evaluate: Callable[[Round], Scores]) -> Mask:
-    """Drives a searcher to its end and holds it to the contract.
+def supervise(searcher: Searcher, problem: Problem, seed: int) -> SearchGenerator:
+    """A searcher's coroutine, held to the contract, for whoever answers it one request at a time.
 
     Args:
         searcher: The algorithm.
         problem: The space of legal masks.
         seed: Seeds the searcher's random numbers.
-        evaluate: Answers a round.
 
     Returns:
-        The mask found.
+        The searcher's generator, whose requests and result are checked on their way.
 
     Raises:
         ContractError: The searcher yielded an illegal mask, or returned one that is illegal or has no score.
@@ -131,15 +173,20 @@ def run_searcher(searcher: Searcher, problem: Problem, seed: int, evaluate: Call
     name = type(searcher).__name__
     scored: set[Mask] = set()
     generator = searcher.search(problem, np.random.default_rng(seed))
+    answer: Any = None
     try:
-        proposed = next(generator)
         while True:
-            for mask in proposed.masks:
-                if not problem.is_legal(mask):
-                    raise ContractError(f"{name} proposed {mask}, which is not legal for {problem}")
-            scores = evaluate(proposed)
-            scored.update(scores.losses)
-            proposed = generator.send(scores)
+            match request := generator.send(answer):
+                case Round():
+                    for mask in request.masks:
+                        if not problem.is_legal(mask):
+                            raise ContractError(f"{name} proposed {mask}, which is not legal for {problem}")
+                    answer = yield request
+                    scored.update(answer.losses)
+                case Statistic() | Remark():
+                    answer = yield request
+                case _:
+                    raise ContractError(f"{name} yielded {request!r}, which is no Round, Statistic or Remark")
     except StopIteration as stop:
         found = stop.value
     if not isinstance(found, Mask) or not problem.is_solution(found):
@@ -147,3 +194,35 @@ def run_searcher(searcher: Searcher, problem: Problem, seed: int, evaluate: Call
     if found not in scored:
         raise ContractError(f"{name} returned {found} without a score for it")
     return found
+
+
+def run_searcher(searcher: Searcher, problem: Problem, seed: int, oracle: Oracle) -> Mask:
+    """Drives a searcher to its end and holds it to the contract.
+
+    Args:
+        searcher: The algorithm.
+        problem: The space of legal masks.
+        seed: Seeds the searcher's random numbers.
+        oracle: Answers it.
+
+    Returns:
+        The mask found.
+
+    Raises:
+        ContractError: As `supervise`.
+    """
+    generator = supervise(searcher, problem, seed)
+    answer: Any = None
+    try:
+        while True:
+            match request := generator.send(answer):
+                case Round():
+                    answer = oracle.evaluate(request)
+                case Statistic():
+                    answer = oracle.measure(request)
+                case Remark():
+                    oracle.note(request)
+                    answer = None
+    except StopIteration as stop:
+        found: Mask = stop.value
+        return found

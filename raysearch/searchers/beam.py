@@ -7,6 +7,7 @@ Source: greedy, Song et al. 2024 (SLEB, arXiv 2402.09025), algorithm 1; beam of 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -25,6 +26,8 @@ class BeamSearcher:
     Args:
         width: How many masks of each size survive, at least 1.
     """
+
+    nested: ClassVar[bool] = True
 
     width: int = 5
 

@@ -10,11 +10,18 @@ from raysearch.evaluation.runs import RunRecord
 from raysearch.mask import Mask
 from raysearch.models.card import Evidence
 from raysearch.models.export import ExportReport, export_checkpoint
+from raysearch.study.recorded import found_by_size
 from raysearch.study.spec import SearchSpec, identity_of
 
 
 def export_run(
-    run: RunRecord, spec: SearchSpec, out: Path, *, overwrite: bool = False, prompt: str | None = None
+    run: RunRecord,
+    spec: SearchSpec,
+    out: Path,
+    *,
+    remove: int | None = None,
+    overwrite: bool = False,
+    prompt: str | None = None,
 ) -> ExportReport:
     """Writes the model without the layers that a search removed.
 
@@ -22,17 +29,21 @@ def export_run(
         run: The search's record.
         spec: What it was made of, built from `run.config`.
         out: The folder to write.
+        remove: How many layers go: those of the best mask of that size; None for the mask that the search found.
         overwrite: Whether a folder that is not empty is replaced.
         prompt: A text for both models to go on with, as a spot check.
 
     Raises:
-        UserError: The search has not finished, or the folder or the model cannot be used.
+        UserError: The search has not finished or has no such mask, or the folder or the model cannot be used.
     """
-    if run.result is None:
+    found = found_by_size(run)
+    judge, result = spec.judge, found[max(found)]
+    chosen = result if remove is None else found.get(remove)
+    if chosen is None:
         raise UserError(
-            f"RUN={run.run_id} is {run.state}, so nothing is found yet; first: raysearch resume {run.run_id}"
+            f"--remove={remove} is no number of layers that {run.run_id} has a mask of; "
+            f"choose one of: {', '.join(map(str, found))}"
         )
-    judge, result = spec.judge, run.result
     evidence = Evidence(
         model=judge.model.name,
         searcher=_in_brief(spec.searcher),
@@ -40,7 +51,7 @@ def export_run(
         calibration=f"{run.config['choices']['data']}, {judge.windows.samples} x {judge.windows.seq_len} tokens, "
         f"{judge.windows.sampling}, seed {judge.data_seed}",
         dense_loss_nats=result["dense_loss"],
-        loss_nats=result["loss"],
+        loss_nats=chosen["loss"],
         evaluations=result["evaluations"]["asked"],
         layer_forwards=round(result["layer_forwards"]["run"]),
         search_s=result["seconds"],
@@ -48,7 +59,7 @@ def export_run(
         version=importlib.metadata.version("raysearch"),
     )
     return export_checkpoint(
-        judge.model, Mask(tuple(result["removed"])), out, overwrite=overwrite, evidence=evidence, prompt=prompt
+        judge.model, Mask(tuple(chosen["removed"])), out, overwrite=overwrite, evidence=evidence, prompt=prompt
     )
 
 

@@ -10,11 +10,13 @@ import time
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from raysearch.mask import Mask
 from raysearch.prefix import naive_layer_forwards, plan_prefixes
 from raysearch.problem import Problem
-from raysearch.searchers.base import Round, Scores, Searcher, run_searcher
+from raysearch.searchers.base import Remark, Round, Scores, Searcher, run_searcher
+from raysearch.statistic import Statistic
 
 
 @dataclass(frozen=True)
@@ -46,25 +48,41 @@ def forecast(searcher: Searcher, problem: Problem, seed: int, patience_s: float 
     Returns:
         The expected cost of each round, or None if the searcher itself is too slow to rehearse.
     """
-    layer_costs = np.random.default_rng(seed).random(problem.n_layers)
-    deadline = time.monotonic() + patience_s
-    seen: set[Mask] = set()
-    rounds: list[RoundCost] = []
-
-    def rehearse(proposed: Round) -> Scores:
-        if time.monotonic() > deadline:
-            raise _TooSlow
-        plan = plan_prefixes((mask for mask in proposed.masks if mask not in seen), problem.n_layers)
-        naive = naive_layer_forwards(proposed.masks, problem.n_layers)
-        rounds.append(RoundCost(len(proposed.masks), plan.layer_forwards, plan.head_forwards, naive))
-        seen.update(proposed.masks)
-        return Scores({mask: float(layer_costs[list(mask)].sum()) for mask in proposed.masks})
-
+    rehearsal = _Rehearsal(problem, seed, time.monotonic() + patience_s)
     try:
-        run_searcher(searcher, problem, seed, rehearse)
+        run_searcher(searcher, problem, seed, rehearsal)
     except _TooSlow:
         return None
-    return rounds
+    return rehearsal.rounds
+
+
+class _Rehearsal:
+    """Answers with made-up numbers, and counts what real ones would cost."""
+
+    def __init__(self, problem: Problem, seed: int, deadline: float) -> None:
+        self.rounds: list[RoundCost] = []
+        self._problem, self._deadline = problem, deadline
+        self._layer_costs = np.random.default_rng(seed).random(problem.n_layers)
+        self._seen: set[Mask] = set()
+
+    def evaluate(self, proposed: Round) -> Scores:
+        """See `Oracle`."""
+        if time.monotonic() > self._deadline:
+            raise _TooSlow
+        n_layers = self._problem.n_layers
+        plan = plan_prefixes((mask for mask in proposed.masks if mask not in self._seen), n_layers)
+        naive = naive_layer_forwards(proposed.masks, n_layers)
+        self.rounds.append(RoundCost(len(proposed.masks), plan.layer_forwards, plan.head_forwards, naive))
+        self._seen.update(proposed.masks)
+        return Scores({mask: float(self._layer_costs[list(mask)].sum()) for mask in proposed.masks})
+
+    def measure(self, statistic: Statistic) -> NDArray[np.float64]:
+        """See `Oracle`; a statistic takes about one pass, which is not a round."""
+        shape = statistic.shape(self._problem.n_layers)
+        return np.broadcast_to(self._layer_costs, (1, *shape)) if len(shape) == 1 else np.ones((1, *shape))
+
+    def note(self, remark: Remark) -> None:
+        """See `Oracle`."""
 
 
 class _TooSlow(Exception):

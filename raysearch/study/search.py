@@ -7,9 +7,13 @@ import platform
 import subprocess
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from raysearch.errors import EvaluationError, UserError
 from raysearch.evaluation.evaluator import Evaluation, Evaluator, Progress
@@ -18,9 +22,11 @@ from raysearch.mask import Mask
 from raysearch.models.loading import ModelInfo, describe
 from raysearch.prefix import naive_layer_forwards
 from raysearch.problem import Problem
-from raysearch.searchers.base import Round, Scores, run_searcher
+from raysearch.searchers.base import Remark, Round, Scores, run_searcher
+from raysearch.statistic import Statistic
 from raysearch.study.forecast import RoundCost, forecast
 from raysearch.study.judge import Judge, open_judge
+from raysearch.study.sizes import for_sizes
 from raysearch.study.spec import SearchSpec
 from raysearch.tracking.base import RoundSummary, SearchHeader, SearchResult, Tracker, Trial
 
@@ -64,7 +70,7 @@ class SilentObserver:
 
 def forecast_search(spec: SearchSpec) -> list[RoundCost] | None:
     """What a search would cost on an empty ledger; only the model's configuration is read. See `forecast`."""
-    return forecast(spec.searcher, _problem(spec, describe(spec.judge.model)), spec.seed)
+    return forecast(for_sizes(spec.searcher, spec.sizes), _problem(spec, describe(spec.judge.model)), spec.seed)
 
 
 def run_search(spec: SearchSpec, observer: Observer, resumes: str | None = None) -> SearchResult:
@@ -85,7 +91,8 @@ def run_search(spec: SearchSpec, observer: Observer, resumes: str | None = None)
     """
     started = time.perf_counter()
     info = describe(spec.judge.model)
-    problem = _problem(spec, info)  # refuses numbers that do not fit before anything is written
+    problem = _problem(spec, info)  # refuses numbers that do not fit before anything is written, as a searcher may
+    expected = forecast(for_sizes(spec.searcher, spec.sizes), problem, spec.seed)
     judge = open_judge(spec.judge, info, observer.progress)
     try:
         header = _header(spec, judge)
@@ -99,7 +106,6 @@ def run_search(spec: SearchSpec, observer: Observer, resumes: str | None = None)
         try:
             try:
                 tracker.start(header)
-                expected = forecast(spec.searcher, problem, spec.seed)
                 observer.started(header, expected, info.head_parameters / max(1, info.layer_parameters[0]))
                 chronicle = Chronicle(problem, judge.evaluator, tracker, observer, started)
                 result = _search(spec, judge, problem, chronicle)
@@ -136,9 +142,14 @@ class Chronicle:
     trials: list[Trial] = field(default_factory=list)
     rounds: list[tuple[Round, Scores]] = field(default_factory=list)
     losses: dict[Mask, float] = field(default_factory=dict)
+    remarks: dict[str, float | str | list[float]] = field(default_factory=dict)
     asked: int = 0
     run: int = 0
     naive_layer_forwards: int = 0
+    searcher_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._answered = time.perf_counter()
 
     @property
     def dense_loss(self) -> float:
@@ -150,8 +161,29 @@ class Chronicle:
         """Since the search started."""
         return time.perf_counter() - self.started
 
-    def answer(self, proposed: Round) -> Scores:
-        """Evaluates a round, for `run_searcher`."""
+    def evaluate(self, proposed: Round) -> Scores:
+        """See `Oracle`."""
+        with self._answering():
+            return self._evaluate(proposed)
+
+    def measure(self, statistic: Statistic) -> NDArray[np.float64]:
+        """See `Oracle`."""
+        with self._answering():
+            self.naive_layer_forwards += statistic.passes * self.problem.n_layers  # which cannot be shared
+            return self.evaluator.measure(statistic)
+
+    def note(self, remark: Remark) -> None:
+        """See `Oracle`."""
+        self.remarks[remark.name] = remark.value
+
+    @contextmanager
+    def _answering(self) -> Iterator[None]:
+        """Tells the time that the searcher takes from that of its answers."""
+        self.searcher_s += time.perf_counter() - self._answered
+        yield
+        self._answered = time.perf_counter()
+
+    def _evaluate(self, proposed: Round) -> Scores:
         masks = proposed.masks if self.rounds else tuple(dict.fromkeys([self.problem.dense, *proposed.masks]))
         evaluations = self.evaluator.evaluate(masks)
         if not self.rounds:
@@ -227,7 +259,7 @@ def _problem(spec: SearchSpec, info: ModelInfo) -> Problem:
 
 
 def _search(spec: SearchSpec, judge: Judge, problem: Problem, chronicle: Chronicle) -> SearchResult:
-    found = run_searcher(spec.searcher, problem, spec.seed, chronicle.answer)
+    found = run_searcher(for_sizes(spec.searcher, spec.sizes), problem, spec.seed, chronicle)
     return SearchResult(
         run_id=spec.run_id(judge.calibration.fingerprint),
         model=spec.judge.model.name,
@@ -242,10 +274,13 @@ def _search(spec: SearchSpec, judge: Judge, problem: Problem, chronicle: Chronic
         layer_forwards_run=judge.evaluator.meter.layer_forwards,
         layer_forwards_naive=chronicle.naive_layer_forwards,
         seconds=chronicle.seconds,
+        searcher_s=chronicle.searcher_s,
         busy_share=judge.evaluator.meter.busy_share,
         n_tokens=judge.calibration.n_tokens,
         parameters=judge.info.parameters,
         parameters_removed=sum(judge.info.layer_parameters[layer] for layer in found),
+        fingerprints=judge.fingerprints,
+        remarks=chronicle.remarks,
         trials=tuple(chronicle.trials),
     )
 
@@ -262,7 +297,7 @@ def _header(spec: SearchSpec, judge: Judge) -> SearchHeader:
         versions={**versions, "python": platform.python_version()},
         git_commit=_git_commit(),
         n_layers=judge.info.n_layers,
-        n_remove=spec.remove,
+        n_remove=spec.sizes[-1],
     )
 
 

@@ -16,6 +16,7 @@ from raysearch.calibration.sources import TextSource
 from raysearch.evaluation.cluster import ClusterOptions
 from raysearch.mask import Mask
 from raysearch.models.loading import ModelSpec
+from raysearch.problem import sizes_of
 from raysearch.searchers.base import Searcher
 from raysearch.tracking.options import TrackingOptions
 
@@ -59,7 +60,7 @@ class SearchSpec:
         judge: How masks are judged.
         searcher: The algorithm.
         searcher_name: Its name in ``conf/searcher/``, for people.
-        remove: M, how many layers go.
+        remove: M, how many layers go; or a range, ``"1..9"``, of which each number is searched.
         protect: Layers that stay; negative indices count from the end.
         seed: Of the searcher's random numbers.
         tracking: Where the search is recorded for people.
@@ -69,11 +70,16 @@ class SearchSpec:
     judge: JudgeSpec
     searcher: Searcher
     searcher_name: str
-    remove: int
+    remove: int | str
     protect: Sequence[int]
     seed: int
     tracking: TrackingOptions
     config: Mapping[str, Any]
+
+    @property
+    def sizes(self) -> range:
+        """The numbers of layers that are asked for."""
+        return sizes_of(self.remove)
 
     def run_id(self, calibration_fingerprint: str) -> str:
         """The search's name: the same for the same command on the same text and model, so that it can be taken up."""
@@ -85,7 +91,7 @@ class SearchSpec:
             "seed": self.seed,
         }
         digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
-        return f"{self.searcher_name}-m{self.remove}-{digest[:8]}"
+        return f"{self.searcher_name}-m{str(self.remove).replace('..', '-')}-{digest[:8]}"
 
 
 def identity_of(part: Any) -> dict[str, Any]:

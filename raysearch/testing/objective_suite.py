@@ -46,7 +46,7 @@ class ObjectiveSuite:
         hidden = captured.embedded
         for layer in range(self.stack.n_layers):
             hidden = self.stack.run_layer(layer, hidden, captured)
-        return self.make_objective().losses(hidden, batch, self.stack)
+        return self.make_objective().losses(hidden, batch, self.stack).numpy()
 
     def test_one_finite_number_a_sample(self) -> None:
         """Summed nats, float64, [B]."""

@@ -12,12 +12,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from contextlib import suppress
 
 import numpy as np
+from numpy.typing import NDArray
 
 from raysearch.mask import Mask
 from raysearch.problem import Problem
-from raysearch.searchers.base import Round, Scores, Searcher, run_searcher
+from raysearch.searchers.base import Remark, Round, Scores, Searcher, run_searcher
+from raysearch.statistic import Statistic
 
 Loss = Callable[[Mask], float]
 
@@ -52,6 +55,17 @@ class SearcherSuite:
         np.random.seed(123)  # noqa: NPY002 - a searcher that reads the global generator is what this test is for
         assert self.drive(loss, seed=7) == first
 
+    def test_replays_from_any_point(self) -> None:
+        """Killed at some evaluation and run again, a search asks for the same masks and finds the same one."""
+        loss = rugged_loss(self.problem, seed=8)
+        searcher = self.make_searcher()  # one object for all of them: nothing of a killed search may stay in it
+        whole = drive(searcher, self.problem, loss, seed=9)
+        evaluations = sum(len(proposed.masks) for proposed in whole[1])
+        for survived in sorted({0, evaluations // 3, evaluations - 1}):
+            with suppress(KeyboardInterrupt):
+                drive(searcher, self.problem, killed_after(survived, loss), seed=9)
+            assert drive(searcher, self.problem, loss, seed=9) == whole
+
     def test_leaves_global_random_numbers_alone(self) -> None:
         """Random numbers come from the generator handed over."""
         before = random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[index]  # noqa: NPY002
@@ -82,15 +96,43 @@ class SearcherSuite:
             assert problem.is_solution(found)
 
 
+class ToyOracle:
+    """Answers a searcher from a toy loss, in which a NaN is a failed evaluation, and keeps what it was asked.
+
+    Its statistics follow from what single layers cost: a layer is as influential, as large and as steep as that.
+    """
+
+    def __init__(self, problem: Problem, loss: Loss) -> None:
+        self.rounds: list[Round] = []
+        self.remarks: list[Remark] = []
+        self._problem, self._loss = problem, loss
+
+    def evaluate(self, proposed: Round) -> Scores:
+        """See `Oracle`."""
+        self.rounds.append(proposed)
+        return toy_scores(proposed, self._loss)
+
+    def measure(self, statistic: Statistic) -> NDArray[np.float64]:
+        """See `Oracle`."""
+        layers = range(self._problem.n_layers)
+        costs = np.array([self._loss(Mask.of(layer)) for layer in layers]) - self._loss(Mask())
+        costs = np.where(np.isnan(costs), 1e3, costs)
+        if statistic is Statistic.GATE_GRADIENTS:
+            return -costs[None]
+        if statistic.shape(len(layers)) == (len(layers),):
+            return costs[None]
+        depth = np.concatenate([[0.0], np.cumsum(costs)])
+        return np.abs(depth[:, None] - depth)[None]
+
+    def note(self, remark: Remark) -> None:
+        """See `Oracle`."""
+        self.remarks.append(remark)
+
+
 def drive(searcher: Searcher, problem: Problem, loss: Loss, seed: int = 0) -> tuple[Mask, list[Round]]:
     """Runs a searcher to its end on a toy loss: the mask it found, and the rounds it proposed."""
-    rounds: list[Round] = []
-
-    def evaluate(proposed: Round) -> Scores:
-        rounds.append(proposed)
-        return toy_scores(proposed, loss)
-
-    return run_searcher(searcher, problem, seed, evaluate), rounds
+    oracle = ToyOracle(problem, loss)
+    return run_searcher(searcher, problem, seed, oracle), oracle.rounds
 
 
 def toy_scores(proposed: Round, loss: Loss) -> Scores:
@@ -100,6 +142,18 @@ def toy_scores(proposed: Round, loss: Loss) -> Scores:
         {mask: value for mask, value in losses.items() if not np.isnan(value)},
         {mask: "the loss is nan" for mask, value in losses.items() if np.isnan(value)},
     )
+
+
+def killed_after(evaluations: int, loss: Loss) -> Loss:
+    """The loss, until that many masks were evaluated; the next one kills the search."""
+    left = iter(range(evaluations))
+
+    def deadly(mask: Mask) -> float:
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+        return loss(mask)
+
+    return deadly
 
 
 def additive_loss(problem: Problem, seed: int) -> Loss:

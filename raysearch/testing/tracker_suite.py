@@ -136,10 +136,13 @@ def tell_rounds(
         layer_forwards_run=told[-1][1].layer_forwards_run,
         layer_forwards_naive=told[-1][1].layer_forwards_naive,
         seconds=2.5 * len(told),
+        searcher_s=0.25,
         busy_share=0.9,
         n_tokens=8192,
         parameters=1000,
         parameters_removed=250,
+        fingerprints=header.fingerprints,
+        remarks={"gap": 0.031, "solver": "proven", "ablation": [loss(Mask.of(layer)) for layer in range(n_layers)]},
         trials=tuple(trials),
     )
     return ToldSearch(header, tuple(told), result)
@@ -184,7 +187,7 @@ class TrackerSuite(ABC):
         assert warnings == [], warnings
 
     def test_odd_values_are_recorded(self, tmp_path: Path) -> None:
-        """Infinite losses, long texts, failed trials and rounds without a loss are data."""
+        """Infinite losses, long texts, odd remarks, failed trials and rounds without a loss are data."""
         warnings: list[str] = []
         search = greedy_search()
         tracker = self.make_tracker(tmp_path, warnings.append)
@@ -195,7 +198,13 @@ class TrackerSuite(ABC):
         tracker.trial(Trial(1, 1, Mask.of(0), float("inf"), float("inf"), None, answered=False))
         tracker.trial(Trial(2, 1, Mask.of(1), None, None, "the replica died 3 times: " + "x" * 10_000, answered=False))
         tracker.round_done(RoundSummary(1, 3, 2, None, None, 0.0, 0.0, 0.0, 0.0))
-        tracker.finish(replace(search.result, removal_order=None, loss=float("inf"), trials=()))
+        remarks: dict[str, float | str | list[float]] = {
+            "gap": float("nan"),
+            "a@b" * 100: "x" * 10_000,
+            "list": [1.0, float("inf")] * 1000,
+            "none": [],
+        }
+        tracker.finish(replace(search.result, removal_order=None, loss=float("inf"), trials=(), remarks=remarks))
         tracker.close()
         assert warnings == [], warnings
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -118,10 +118,13 @@ class SearchResult:
         layer_forwards_run: Passes of one layer over the whole calibration.
         layer_forwards_naive: What a full forward per mask asked would have run.
         seconds: Wall-clock, this process only.
+        searcher_s: Of these, what the searcher itself took between an answer and its next request.
         busy_share: Share of replica time spent computing, 0 … 1.
         n_tokens: Scored tokens of the calibration.
         parameters: Of the dense model.
         parameters_removed: Of the removed layers.
+        fingerprints: Hex digests by subject, as in the header.
+        remarks: What the searcher put on the record, by name: a number, a text, or one number for each layer.
         mlflow_run_id: The parent run, if the tracker wrote one.
         trials: Every mask the search saw, in order.
     """
@@ -139,10 +142,13 @@ class SearchResult:
     layer_forwards_run: float
     layer_forwards_naive: float
     seconds: float
+    searcher_s: float
     busy_share: float
     n_tokens: int
     parameters: int
     parameters_removed: int
+    fingerprints: Mapping[str, str]
+    remarks: Mapping[str, float | str | list[float]] = field(default_factory=dict)
     mlflow_run_id: str | None = None
     trials: Sequence[Trial] = field(default=(), repr=False)
 
@@ -161,6 +167,11 @@ class SearchResult:
         """exp of the loss."""
         return perplexity(self.loss)
 
+    @property
+    def path(self) -> tuple[Trial, ...]:
+        """The best trial of each number of layers that the search scored, from 1 up to M."""
+        return best_by_size(self.trials, len(self.removed))
+
     def as_json(self) -> dict[str, Any]:
         """The object that ``--json`` prints."""
         return {
@@ -171,8 +182,22 @@ class SearchResult:
             "removal_order": None if self.removal_order is None else list(self.removal_order),
             "dense_loss": self.dense_loss,
             "loss": self.loss,
-            "dense_perplexity": self.dense_perplexity,
-            "perplexity": self.perplexity,
+            "dense_perplexity": _finite(self.dense_perplexity),
+            "perplexity": _finite(self.perplexity),
+            "path": [
+                {
+                    "n_removed": len(trial.mask),
+                    "removed": list(trial.mask),
+                    "loss": trial.loss,
+                    "perplexity": _finite(perplexity(trial.loss)),
+                }
+                for trial in self.path
+                if trial.loss is not None
+            ],
+            "remarks": {
+                name: [*map(_finite, value)] if isinstance(value, list) else _finite(value)
+                for name, value in self.remarks.items()
+            },
             "n_tokens": self.n_tokens,
             "evaluations": {"asked": self.asked, "run": self.run, "answered": self.answered},
             "layer_forwards": {"run": self.layer_forwards_run, "naive": self.layer_forwards_naive},
@@ -180,6 +205,8 @@ class SearchResult:
             "parameters_removed": self.parameters_removed,
             "busy_share": self.busy_share,
             "seconds": self.seconds,
+            "searcher_seconds": self.searcher_s,
+            "fingerprints": dict(self.fingerprints),
             "mlflow_run_id": self.mlflow_run_id,
         }
 
@@ -236,3 +263,22 @@ class NullTracker:
 def perplexity(loss: float) -> float:
     """exp of a loss in nats per token; infinite where that overflows."""
     return math.exp(loss) if loss < 709 else math.inf
+
+
+def ranked(trials: Iterable[Trial]) -> list[Trial]:
+    """The trials that have a loss, lowest first; ties in mask order, as searchers break them."""
+    scored = [(trial.loss, trial.mask, trial.index, trial) for trial in trials if trial.loss is not None]
+    return [trial for *_, trial in sorted(scored, key=lambda item: item[:3])]
+
+
+def best_by_size(trials: Iterable[Trial], at_most: int) -> tuple[Trial, ...]:
+    """The best trial of each number of layers from 1 to `at_most`, ascending."""
+    best: dict[int, Trial] = {}
+    for trial in ranked(trials):
+        best.setdefault(len(trial.mask), trial)
+    return tuple(best[size] for size in sorted(best) if 1 <= size <= at_most)
+
+
+def _finite(value: Any) -> Any:
+    """The value as JSON can say it: None for a number that is infinite or none at all."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value

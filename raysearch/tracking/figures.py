@@ -1,4 +1,4 @@
-"""Two pictures of a search, drawn from its trials: which layers went, and how the loss came down.
+"""Pictures of a search, drawn from its trials: which layers went, how the loss came down, what each layer more costs.
 
 Matplotlib is imported when a figure is asked for, and used without pyplot, so nothing global is touched and any thread
 may draw. Save a figure with ``figure.savefig(path)``.
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from raysearch.mask import Mask
-from raysearch.tracking.base import Trial, perplexity
+from raysearch.tracking.base import Trial, best_by_size, perplexity, ranked
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -152,19 +152,40 @@ def best_so_far(trials: Sequence[Trial], n_remove: int) -> Figure:
         axes.scatter(
             failed, [low] * len(failed), s=22, marker="x", color=_RED, label=f"failed ({len(failed)})", clip_on=False
         )
-    _finish_axes(axes, low, high, sum(loss > high for _, loss, _ in masks), n_remove)
+    axes.set_ylim(low, high)
+    _finish_axes(axes, f"Best loss so far, removing {n_remove} layers", "evaluations asked for by the searcher")
+    if above := sum(loss > high for _, loss, _ in masks):
+        note = f"▲ {above} masks above the scale" if above > 1 else "▲ 1 mask above the scale"
+        axes.set_title(note, color=_GREY, fontsize=8, loc="right")
     if axes.get_legend_handles_labels()[0]:
         figure.legend(loc="outside right upper", frameon=False, fontsize=8, labelcolor=_INK)
     return figure
 
 
-def _finish_axes(axes: Axes, low: float, high: float, above: int, n_remove: int) -> None:
-    axes.set_ylim(low, high)
-    axes.set_title(f"Best loss so far, removing {n_remove} layers", color=_INK, weight="bold", loc="left")
-    if above:
-        note = f"▲ {above} masks above the scale" if above > 1 else "▲ 1 mask above the scale"
-        axes.set_title(note, color=_GREY, fontsize=8, loc="right")
-    axes.set_xlabel("evaluations asked for by the searcher", color=_INK)
+def loss_by_size(trials: Sequence[Trial], n_remove: int) -> Figure:
+    """What each layer more costs: the loss of the best mask of each number of layers, beginning with the dense model.
+
+    Args:
+        trials: Every trial of the search.
+        n_remove: M, the largest number of layers to show.
+    """
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    figure = Figure(figsize=(9.0, 5.0), layout="constrained")
+    axes = figure.subplots()
+    dense = [trial for trial in trials if not trial.mask]
+    scored = [(len(trial.mask), trial.loss) for trial in [*dense, *best_by_size(trials, n_remove)]]
+    points = [(size, loss) for size, loss in scored if loss is not None and math.isfinite(loss)]
+    axes.plot(*_columns(points), color=_ORANGE, marker="o", lw=2)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    _finish_axes(axes, "Best loss by number of layers removed", "layers removed")
+    return figure
+
+
+def _finish_axes(axes: Axes, title: str, x_label: str) -> None:
+    axes.set_title(title, color=_INK, weight="bold", loc="left")
+    axes.set_xlabel(x_label, color=_INK)
     axes.set_ylabel("loss (nats/token)", color=_INK)
     right = axes.secondary_yaxis("right")
     right.set_ylabel("perplexity", color=_INK)
@@ -178,13 +199,7 @@ def _finish_axes(axes: Axes, low: float, high: float, above: int, n_remove: int)
 
 
 def _best(trials: Iterable[Trial]) -> Trial | None:
-    return next(iter(_ranked(trials)), None)
-
-
-def _ranked(trials: Iterable[Trial]) -> list[Trial]:
-    """The trials that have a loss, lowest first; ties in mask order, as searchers break them."""
-    scored = [(trial.loss, trial.mask, trial.index, trial) for trial in trials if trial.loss is not None]
-    return [trial for *_, trial in sorted(scored, key=lambda item: item[:3])]
+    return next(iter(ranked(trials)), None)
 
 
 def _best_by_round(trials: Sequence[Trial]) -> dict[int, list[Trial]]:
@@ -198,7 +213,7 @@ def _best_by_round(trials: Sequence[Trial]) -> dict[int, list[Trial]]:
 
 def _top(trials: list[Trial]) -> list[Trial]:
     largest = max(len(trial.mask) for trial in trials)
-    return _ranked(trial for trial in trials if len(trial.mask) == largest)[:TOP]
+    return ranked(trial for trial in trials if len(trial.mask) == largest)[:TOP]
 
 
 def _tint(share: float) -> tuple[float, float, float]:

@@ -113,6 +113,9 @@ class MlflowWriter:
             return
         if result is not None:
             if not self._has_result:
+                for name, series in records.result_series(result).items():
+                    chart = [point for step, value in series for point in self._points({name: value}, now, step)]
+                    self._client.log_batch(self.run_id, chart)
                 metrics = records.result_metrics(result) | {"seconds": self._seconds_before + result.seconds}
                 points = self._points(metrics, now, self._rounds_written + 1)
                 self._client.log_batch(self.run_id, points, self._params({"removed": str(result.mask)}))
@@ -180,5 +183,6 @@ class MlflowWriter:
         for name, figure in (
             ("mask_map.png", figures.mask_map(trials, n_layers, n_remove)),
             ("best_so_far.png", figures.best_so_far(trials, n_remove)),
+            ("loss_by_size.png", figures.loss_by_size(trials, n_remove)),
         ):
             self._client.log_figure(self.run_id, figure, name, save_kwargs={"dpi": _DPI})

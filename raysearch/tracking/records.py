@@ -18,6 +18,7 @@ from raysearch.tracking.base import RoundSummary, SearchHeader, SearchResult, Tr
 MAX_KEY = 250
 MAX_PARAM = 6000
 MAX_TAG = 8000
+MAX_POINTS = 1000  # in one batch
 
 #: The groups of the configuration that searches are filtered by.
 _FILTERS = ("searcher", "data", "objective")
@@ -42,13 +43,17 @@ def flatten(config: Mapping[str, Any]) -> dict[str, str]:
     """
     flat: dict[str, str] = {}
     for key, value in config.items():
-        name = re.sub(r"[^\w\-. :]", "_", str(key))
         if isinstance(value, Mapping) and value:
-            flat.update({clip(f"{name}.{rest}", MAX_KEY): text for rest, text in flatten(value).items()})
+            flat.update({_key(f"{key}.{rest}"): text for rest, text in flatten(value).items()})
         else:
             text = value if isinstance(value, str) else json.dumps(plain(value), ensure_ascii=False)
-            flat[clip(name, MAX_KEY)] = clip(text, MAX_PARAM)
+            flat[_key(str(key))] = clip(text, MAX_PARAM)
     return flat
+
+
+def _key(name: str) -> str:
+    """The name of a param, metric or tag, cut to its limit and without the characters that MLflow refuses."""
+    return re.sub(r"[^\w\-. :]", "_", name)[:MAX_KEY]
 
 
 def plain(value: Any) -> Any:
@@ -108,9 +113,13 @@ def trial_tags(trial: Trial, parent: str) -> dict[str, str]:
     }
     if trial.failure is not None:
         tags["raysearch.failure"] = clip(trial.failure, MAX_TAG)
-    if dropped := sorted(name for name, value in trial_metrics(trial).items() if not math.isfinite(value)):
-        tags["raysearch.not_finite"] = ",".join(dropped)  # MLflow would store inf as 1.8e308 and ruin every chart
-    return tags
+    return tags | _not_finite(trial_metrics(trial).items())
+
+
+def _not_finite(metrics: Iterable[tuple[str, float]]) -> dict[str, str]:
+    """The tag that names the metrics left out: MLflow would store inf as 1.8e308 and ruin every chart."""
+    dropped = sorted({name for name, value in metrics if not math.isfinite(value)})
+    return {"raysearch.not_finite": clip(",".join(dropped), MAX_TAG)} if dropped else {}
 
 
 def trial_metrics(trial: Trial) -> dict[str, float]:
@@ -137,8 +146,11 @@ def round_metrics(summary: RoundSummary) -> dict[str, float]:
 
 
 def result_metrics(result: SearchResult) -> dict[str, float]:
-    """Metrics of the parent run that are known at the end."""
-    return {
+    """Metrics of the parent run that are known at the end, not yet rid of infinite ones."""
+    remarks = {
+        _key(f"remark.{name}"): value for name, value in result.remarks.items() if isinstance(value, int | float)
+    }
+    return remarks | {
         "dense_loss": result.dense_loss,
         "dense_perplexity": result.dense_perplexity,
         "loss": result.loss,
@@ -146,7 +158,21 @@ def result_metrics(result: SearchResult) -> dict[str, float]:
         "delta": result.loss - result.dense_loss,
         "parameters_removed_share": result.parameters_removed / result.parameters if result.parameters else 0.0,
         "n_tokens": result.n_tokens,
+        "searcher_seconds": result.searcher_s,
     }
+
+
+def result_series(result: SearchResult) -> dict[str, list[tuple[int, float]]]:
+    """Metrics of the parent run that are charts: points of step and value by name, not yet rid of infinite ones.
+
+    The steps are numbers of layers removed (``path_…``), and places in a list, which are layers (``remark.…``).
+    """
+    path = [(len(trial.mask), trial.loss) for trial in result.path if trial.loss is not None]
+    series = {"path_loss": path, "path_perplexity": [(size, perplexity(loss)) for size, loss in path]}
+    for name, value in result.remarks.items():
+        if isinstance(value, list):
+            series[_key(f"remark.{name}")] = list(enumerate(value))[:MAX_POINTS]
+    return series
 
 
 def result_tags(result: SearchResult) -> dict[str, str]:
@@ -161,7 +187,11 @@ def result_tags(result: SearchResult) -> dict[str, str]:
     }
     if result.removal_order is not None:
         tags["raysearch.removal_order"] = clip(json.dumps(list(result.removal_order)), MAX_TAG)
-    return tags
+    for name, value in result.remarks.items():
+        if isinstance(value, str):
+            tags[_key(f"raysearch.remark.{name}")] = clip(value, MAX_TAG)
+    points = [(name, value) for name, series in result_series(result).items() for _, value in series]
+    return tags | _not_finite([*result_metrics(result).items(), *points])
 
 
 def trials_csv(trials: Iterable[Trial]) -> str:

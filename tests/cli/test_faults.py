@@ -70,7 +70,7 @@ def losses(store: str) -> dict[tuple[str, str, int], bytes]:
     """Every row of a ledger, which must be whole."""
     with closing(sqlite3.connect(Path(store) / "ledger.db")) as ledger:
         assert ledger.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-        rows = ledger.execute("SELECT calibration, mask, shard, losses FROM evaluations")
+        rows = ledger.execute("SELECT calibration, subject, shard, samples FROM evaluations")
         return {(calibration, mask, shard): blob for calibration, mask, shard, blob in rows}
 
 
@@ -240,7 +240,7 @@ def test_stopped_while_the_tracker_says_its_last_word(
 def test_a_finished_search_stays_found(run: Run, command: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     result = found(run(*command))
     with monkeypatch.context() as patch:
-        patch.setattr("raysearch.study.search.forecast", stop)
+        patch.setattr("raysearch.study.search.run_searcher", stop)
         assert run(*command).code == 130
     listed = json.loads(run("show", "latest", "--json").out)
     assert listed["state"] == "interrupted" and same(listed["result"], result)

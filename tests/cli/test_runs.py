@@ -72,7 +72,7 @@ def test_show_lists_searches_and_what_they_saw(run: Run, world: World) -> None:
     whole = found(run("show", greedy["run_id"], "--json"))
     assert whole["config"]["remove"] == 2 and len(whole["result"]["trials"]) == GREEDY + 1
     best = [row[0].strip() for row in table(run("show", greedy["run_id"], "--most", "1").out)]
-    assert best == [greedy["run_id"], str(Mask(tuple(greedy["removed"])))]
+    assert best == [greedy["run_id"], "1", "2", str(Mask(tuple(greedy["removed"])))]
 
 
 def test_an_export_is_what_the_search_judged(run: Run, here: Path, world: World) -> None:

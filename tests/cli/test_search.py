@@ -20,7 +20,8 @@ from safetensors.torch import load_file, save_file
 
 from tests.cli.conftest import N_LAYERS, Outcome, Run, World, alone
 
-TIMES = {"seconds", "busy_share", "mlflow_run_id"}  # what may differ between two runs of the same search
+#: What may differ between two runs of the same search.
+TIMES = {"seconds", "searcher_seconds", "busy_share", "mlflow_run_id"}
 EFFORT = {"evaluations", "layer_forwards"}  # what the ledger saves
 GREEDY = 5 + 4  # masks that two rounds of greedy see
 
@@ -120,7 +121,9 @@ def test_mlflow_holds_all_of_it(recorded: tuple[Path, dict[str, Any]], world: Wo
     assert json.loads(parent.data.tags["raysearch.removal_order"]) == result["removal_order"]
     assert parent.data.metrics["loss"] == result["loss"] and parent.data.metrics["evaluations_run"] == GREEDY
     names = {artifact.path for artifact in client.list_artifacts(parent.info.run_id)}
-    assert names == {"config.yaml", "trials.csv", "mask_map.png", "best_so_far.png"}
+    assert names == {"config.yaml", "trials.csv", "mask_map.png", "best_so_far.png", "loss_by_size.png"}
+    path = client.get_metric_history(parent.info.run_id, "path_loss")
+    assert [(one.step, one.value) for one in path] == [(one["n_removed"], one["loss"]) for one in result["path"]]
     files = folder / "mlruns" / "artifacts" / parent.info.run_id / "artifacts"
     assert yaml.safe_load((files / "config.yaml").read_text())["data"]["path"] == str(world.text)
     rows = list(csv.DictReader(io.StringIO((files / "trials.csv").read_text())))

@@ -10,6 +10,8 @@ from raysearch.evaluation.evaluator import Evaluator, Progress
 from raysearch.evaluation.inline_pool import InlinePool
 from raysearch.evaluation.ledger import Ledger
 from raysearch.mask import Mask
+from raysearch.models.statistics import measure
+from raysearch.statistic import Statistic
 from tests.evaluation.oracle import plain_losses
 
 MASKS = [Mask.of(2), Mask(), Mask.of(1), Mask.of(1, 2)]
@@ -24,7 +26,7 @@ class CountingPool(InlinePool):
 
     def run(self, units):
         for unit in units:
-            self.asked += [(mask, unit.shard) for mask in unit.masks]
+            self.asked += [(mask, unit.shard) for mask in unit.subjects]
         yield from super().run(units)
 
 
@@ -153,3 +155,34 @@ def test_two_searches_at_once_compute_everything_once(make_evaluator, tmp_path, 
     computed = [one for pool in pools for one in pool.asked]
     assert len(computed) == len(set(computed)) == len(MASKS) * calibration.n_shards
     assert losses[0] == losses[1]
+
+
+@pytest.mark.parametrize("statistic", Statistic)
+def test_statistics_are_joined_over_shards_and_measured_once(make_evaluator, make_replica, calibration, statistic):
+    first = make_evaluator()
+    rows = first.measure(statistic)
+    replica = make_replica()
+    expected = measure(statistic, replica.stack, calibration.shards, replica.objective)
+    assert rows.tobytes() == expected.tobytes()
+    assert rows.shape == (calibration.n_samples if statistic.by_sample else 1, *statistic.shape(4))
+    again = make_evaluator(make_replica=lambda: pytest.fail("the ledger knows it"))
+    assert again.measure(statistic).tobytes() == rows.tobytes()
+    assert first.meter.layer_forwards == 4 * statistic.passes and again.meter.layer_forwards == 0
+
+
+def test_a_statistic_that_is_not_finite_ends_with_the_cause(make_evaluator, make_replica):
+    def broken():
+        replica = make_replica()
+        replica.stack.layers[2].mlp.down_proj.weight.data[0] = np.inf
+        return replica
+
+    with pytest.raises(EvaluationError, match="magnitude_l1 is not finite"):
+        make_evaluator(make_replica=broken).measure(Statistic.MAGNITUDE_L1)
+
+
+def test_progress_of_a_statistic_ends_where_the_plan_said(make_evaluator):
+    told: list[Progress] = []
+    make_evaluator(on_progress=told.append).measure(Statistic.GATE_GRADIENTS)
+    assert told[0].layer_forwards == 0
+    assert told[-1].layer_forwards == told[-1].layer_forwards_planned == 8
+    assert told[-1].head_forwards == told[-1].head_forwards_planned == 1

@@ -60,7 +60,7 @@ def test_files_that_are_no_ledger_are_refused(tmp_path):
         Ledger(tmp_path / "text.db")
     with closing(sqlite3.connect(tmp_path / "future.db")) as connection:
         connection.execute("PRAGMA user_version = 99")
-    with pytest.raises(UserError, match="format 99, this one reads 1"):
+    with pytest.raises(UserError, match="format 99, this one reads 2"):
         Ledger(tmp_path / "future.db")
     (tmp_path / "folder.db").mkdir()
     with pytest.raises(UserError, match="cannot be used"):
@@ -85,6 +85,7 @@ def test_what_is_known_needs_no_claim(ledger):
 def test_a_dead_process_loses_its_claims(ledger):
     script = (
         "import os, sys; from pathlib import Path; from raysearch.evaluation.claims import *;"
+        "from raysearch.mask import Mask;"
         "claims = Claims(Ledger(Path(sys.argv[1]))); claims.take('cal', [(Mask.of(1), 0)]); os._exit(9)"
     )
     subprocess.run([sys.executable, "-c", script, str(ledger.path)], check=False)

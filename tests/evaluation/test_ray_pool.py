@@ -15,10 +15,11 @@ from raysearch.errors import EvaluationError, UserError
 from raysearch.evaluation.inline_pool import InlinePool
 from raysearch.evaluation.ray_pool import RayPool
 from raysearch.evaluation.replica import Replica
-from raysearch.evaluation.unit import Unit
+from raysearch.evaluation.unit import Survey, Unit
 from raysearch.mask import Mask
 from raysearch.models.sharing import pack, unpack
 from raysearch.models.stack import LayerStack
+from raysearch.statistic import Statistic
 
 MASKS = tuple(Mask.of(*layers) for layers in [(), (0,), (1,), (2,), (3,), (1, 2), (0, 3)])
 
@@ -67,7 +68,9 @@ def _ray():
 
 @pytest.fixture
 def units(calibration):
-    return [Unit(shard, MASKS) for shard in range(calibration.n_shards)]
+    shards = range(calibration.n_shards)
+    surveys = [Survey(0, Statistic.TAYLOR), *(Survey(shard, Statistic.GATE_GRADIENTS) for shard in shards)]
+    return [*(Unit(shard, MASKS) for shard in shards), *surveys]
 
 
 @contextmanager
@@ -78,9 +81,9 @@ def pool_of(model, calibration, n_replicas, kind=Replica):
 
 
 def answers(pool, units):
-    """Every loss as bytes."""
+    """Every loss, and every statistic, as bytes."""
     done = list(pool.run(units))
-    return {(unit.shard, mask): losses.tobytes() for unit, result in done for mask, losses in result.losses.items()}
+    return {(unit.shard, subject): rows.tobytes() for unit, result in done for subject, rows in result.values.items()}
 
 
 @pytest.fixture

@@ -13,14 +13,14 @@ def test_losses_are_those_of_a_plain_forward_without_the_layers(make_replica, mo
     for shard, batch in enumerate(calibration.shards):
         result = replica.evaluate(Unit(shard, MASKS))
         for mask in MASKS:
-            np.testing.assert_allclose(result.losses[mask], plain_losses(model, mask, batch), rtol=1e-5)
+            np.testing.assert_allclose(result.values[mask], plain_losses(model, mask, batch), rtol=1e-5)
 
 
 def test_a_masks_numbers_do_not_depend_on_its_company(make_replica):
     replica = make_replica()
-    together = replica.evaluate(Unit(0, MASKS)).losses
+    together = replica.evaluate(Unit(0, MASKS)).values
     for mask in MASKS:
-        alone = replica.evaluate(Unit(0, (mask,))).losses[mask]
+        alone = replica.evaluate(Unit(0, (mask,))).values[mask]
         assert alone.tobytes() == together[mask].tobytes()
 
 
@@ -36,7 +36,7 @@ def test_the_result_names_its_cost(make_replica):
 def test_chunks_of_logits_change_nothing_but_memory(make_replica, monkeypatch, at_once):
     from raysearch.calibration.objectives import perplexity
 
-    whole = make_replica().evaluate(Unit(0, MASKS)).losses
+    whole = make_replica().evaluate(Unit(0, MASKS)).values
     monkeypatch.setattr(perplexity, "_LOGITS_AT_ONCE", {"cpu": at_once})
-    for mask, losses in make_replica().evaluate(Unit(0, MASKS)).losses.items():
+    for mask, losses in make_replica().evaluate(Unit(0, MASKS)).values.items():
         np.testing.assert_allclose(losses, whole[mask], rtol=1e-6)

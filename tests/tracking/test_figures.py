@@ -53,6 +53,15 @@ def test_best_so_far_names_sizes_dense_and_failures():
     assert {"dense: 2.800", "failed (1)", "loss (nats/token)", "perplexity"} <= shown
 
 
+def test_loss_by_size_is_a_line_from_the_dense_model_to_m():
+    search = greedy_search(n_layers=12, n_remove=3)
+    figure = figures.loss_by_size(search.trials, 3)
+    assert {"Best loss by number of layers removed", "layers removed", "perplexity"} <= texts_of(figure)
+    (line,) = figure.axes[0].get_lines()
+    points = np.asarray(line.get_xydata()).tolist()
+    assert points == [[0, 2.8], *([len(trial.mask), trial.loss] for trial in search.result.path)]
+
+
 def texts_of(figure: Figure) -> set[str]:
     draw(figure)
     return texts(figure)
@@ -72,6 +81,7 @@ def texts_of(figure: Figure) -> set[str]:
 def test_hardly_anything_can_be_drawn(trials):
     draw(figures.mask_map(trials, 4, 1))
     draw(figures.best_so_far(trials, 1))
+    draw(figures.loss_by_size(trials, 1))
 
 
 def test_ties_go_to_mask_order():

@@ -19,6 +19,8 @@ from tests.tracking.conftest import Served, closed_port, start_python
 # MLflow's own calls of SQLAlchemy.
 pytestmark = pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")
 
+ARTIFACTS = {"config.yaml", "trials.csv", "mask_map.png", "best_so_far.png", "loss_by_size.png"}
+
 
 @pytest.fixture(autouse=True)
 def _store_with_tables(tmp_path: Path, store_with_tables: Path) -> None:
@@ -89,7 +91,11 @@ def test_a_search_is_written_in_full(tmp_path):
     assert recorded.steps("round_best_loss") == [1, 2, 3]
     assert recorded.steps("best_loss") == [search.result.asked]
     assert recorded.steps("best_loss_by_second") == [7]
-    assert recorded.artifacts() == {"config.yaml", "trials.csv", "mask_map.png", "best_so_far.png"}
+    assert recorded.steps("path_loss") == recorded.steps("path_perplexity") == [1, 2, 3]
+    assert recorded.steps("remark.ablation") == list(range(8))
+    assert parent.data.metrics["remark.gap"] == 0.031 and parent.data.tags["raysearch.remark.solver"] == "proven"
+    assert parent.data.metrics["searcher_seconds"] == 0.25 and "raysearch.not_finite" not in parent.data.tags
+    assert recorded.artifacts() == ARTIFACTS
     assert (folder / "artifacts" / run_id / "artifacts" / "trials.csv").is_file()
 
     assert sorted(recorded.children) == [trial.index for trial in search.trials]
@@ -116,6 +122,25 @@ def test_a_failed_trial_keeps_its_cause_and_no_metric_is_infinite(tmp_path):
     assert set(huge.data.metrics) == {"loss", "delta"}
     assert recorded.parent.info.status == "FAILED"
     assert recorded.parent.data.tags["raysearch.failure"] == "every replica died"
+
+
+def test_odd_remarks_ruin_no_chart(tmp_path):
+    search = greedy_search()
+    odd: dict[str, float | str | list[float]] = {
+        "gap": float("nan"),
+        "by layer": [1.0, float("inf"), 3.0],
+        "a@b": -1.0,
+        "none": [],
+        "why": "x" * 10_000,
+    }
+    tracker = open_tracker(tmp_path)
+    replace(search, result=replace(search.result, remarks=odd)).tell(tracker)
+    tracker.close()
+    recorded = Recorded(tmp_path)
+    assert recorded.steps("remark.by layer") == [0, 2]
+    assert recorded.parent.data.metrics["remark.a_b"] == -1 and "remark.gap" not in recorded.parent.data.metrics
+    assert recorded.parent.data.tags["raysearch.not_finite"] == "remark.by layer,remark.gap"
+    assert recorded.parent.data.tags["raysearch.remark.why"].endswith("x…")
 
 
 @pytest.mark.parametrize(("failure", "status"), [(None, "KILLED"), ("no replica left", "FAILED")])
@@ -267,7 +292,7 @@ def test_a_server_holds_the_runs_and_their_files(tmp_path, served: Served, capfd
     recorded = Recorded(folder, served.url, "remote")
     assert recorded.parent.info.run_id == run_id
     assert sorted(recorded.children) == [trial.index for trial in search.trials]
-    assert recorded.artifacts() == {"config.yaml", "trials.csv", "mask_map.png", "best_so_far.png"}
+    assert recorded.artifacts() == ARTIFACTS
     assert not folder.exists(), "a server keeps its own files"
 
 

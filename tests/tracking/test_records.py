@@ -1,5 +1,6 @@
 import csv
 import io
+import json
 from dataclasses import replace
 
 from raysearch.mask import Mask
@@ -72,3 +73,30 @@ def test_a_result_without_an_order_has_no_such_tag():
     result = greedy_search().result
     assert "raysearch.removal_order" in records.result_tags(result)
     assert "raysearch.removal_order" not in records.result_tags(replace(result, removal_order=None))
+
+
+def test_remarks_are_metrics_charts_and_tags_within_the_limits_of_mlflow():
+    result = greedy_search().result
+    remarks: dict[str, float | str | list[float]] = {
+        "gap": 1,
+        "scores": [0.5] * 2000,
+        "why": "x" * 10_000,
+        "n" * 300: 2.0,
+    }
+    odd = replace(result, remarks=remarks)
+    assert records.result_metrics(odd)["remark.gap"] == 1
+    assert all(len(key) <= records.MAX_KEY for key in records.result_metrics(odd))
+    series = records.result_series(odd)
+    assert series["remark.scores"][:2] == [(0, 0.5), (1, 0.5)] and len(series["remark.scores"]) == records.MAX_POINTS
+    assert series["path_loss"][-1] == (3, result.loss)
+    assert len(records.result_tags(odd)["raysearch.remark.why"]) == records.MAX_TAG
+
+
+def test_a_result_is_json_whatever_its_numbers():
+    result = greedy_search().result
+    odd = replace(result, loss=800.0, remarks={"gap": INF, "scores": [1.0, INF], "why": "so"})
+    value = json.loads(json.dumps(odd.as_json(), allow_nan=False))
+    assert value["perplexity"] is None and value["remarks"] == {"gap": None, "scores": [1.0, None], "why": "so"}
+    assert [entry["n_removed"] for entry in value["path"]] == [1, 2, 3]
+    assert value["path"][-1]["removed"] == list(result.removed) and value["path"][-1]["loss"] == result.loss
+    assert value["searcher_seconds"] == 0.25 and value["fingerprints"]["model"] == "m" * 16

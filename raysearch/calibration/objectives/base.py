@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from typing import Protocol
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
 from raysearch.calibration.batch import Batch
@@ -32,7 +30,7 @@ class Head(Protocol):
 class Objective(Protocol):
     """What a search minimises. Its options are its constructor's arguments and part of the fingerprint."""
 
-    def losses(self, hidden: torch.Tensor, batch: Batch, head: Head) -> npt.NDArray[np.float64]:
+    def losses(self, hidden: torch.Tensor, batch: Batch, head: Head) -> torch.Tensor:
         """The summed loss of each sample of a shard.
 
         Args:
@@ -41,6 +39,7 @@ class Objective(Protocol):
             head: Turns hidden states into logits.
 
         Returns:
-            Nats per sample, float64, [B]. The loss of a mask is their sum over all shards divided by the scored tokens.
+            Nats per sample, float64, [B], on the CPU, differentiable in `hidden`. The loss of a mask is their sum over
+            all shards divided by the scored tokens.
         """
         ...

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch.nn import functional
 
@@ -23,7 +21,7 @@ _LOGITS_AT_ONCE = {"cpu": 2**22, "cuda": 2**27}
 class PerplexityObjective:
     """-log p(token | tokens before it), summed over the scored tokens of each sample."""
 
-    def losses(self, hidden: torch.Tensor, batch: Batch, head: Head) -> npt.NDArray[np.float64]:
+    def losses(self, hidden: torch.Tensor, batch: Batch, head: Head) -> torch.Tensor:
         """See `Objective.losses`."""
         scored = torch.from_numpy(batch.scored[:, 1:]).to(hidden.device)
         targets = torch.from_numpy(batch.input_ids[:, 1:]).to(hidden.device)[scored]
@@ -33,7 +31,7 @@ class PerplexityObjective:
             functional.cross_entropy(head.logits(states).float(), wanted, reduction="none")
             for states, wanted in zip(predictors.split(rows), targets.split(rows), strict=True)
         ]
-        per_token = torch.cat(nll).double().cpu().numpy() if nll else np.empty(0)
-        # bincount adds one by one in token order, so the sum does not depend on the device or the chunking.
-        sample_of_token = np.repeat(np.arange(batch.n_samples), batch.scored_per_sample)
-        return np.bincount(sample_of_token, weights=per_token, minlength=batch.n_samples).astype(np.float64)
+        # On the CPU, index_add adds one by one in token order: the sum depends on neither the device nor the chunks.
+        sample_of_token = torch.arange(batch.n_samples).repeat_interleave(torch.from_numpy(batch.scored_per_sample))
+        zeros = torch.zeros(batch.n_samples, dtype=torch.float64)
+        return zeros.index_add(0, sample_of_token, torch.cat(nll).double().cpu()) if nll else zeros

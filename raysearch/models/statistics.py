@@ -1,0 +1,212 @@
+"""Computes what `raysearch.statistic` names, on the layer stack of any decoder.
+
+Gradients go backward layer by layer: a forward pass keeps the hidden state before each layer, and on the way back each
+layer runs once more to be differentiated. So one layer's activations are in memory at a time, and N + 1 hidden states.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from raysearch.calibration.batch import Batch
+from raysearch.calibration.objectives.base import Objective
+from raysearch.models.stack import Captured, LayerStack
+from raysearch.statistic import Statistic
+
+_TOKENS_AT_ONCE = 64  # whose N + 1 hidden states stand in memory in float64
+
+
+def measure(
+    statistic: Statistic, stack: LayerStack, batches: Sequence[Batch], objective: Objective
+) -> npt.NDArray[np.float64]:
+    """Measures a statistic of the dense model.
+
+    Args:
+        statistic: Which.
+        stack: The model's layers.
+        batches: The samples: all of them for a statistic that cannot be told apart by sample.
+        objective: Whose loss is differentiated, where one is.
+
+    Returns:
+        Its rows, float64, [samples or 1, …].
+    """
+    match statistic:
+        case Statistic.BLOCK_INFLUENCE:
+            rows = [block_influence(stack, batch) for batch in batches]
+        case Statistic.ANGULAR_DISTANCE_LAST:
+            rows = [angular_distance(stack, batch, _last_token(batch)) for batch in batches]
+        case Statistic.ANGULAR_DISTANCE_ALL:
+            rows = [angular_distance(stack, batch, _real_tokens(batch)) for batch in batches]
+        case Statistic.GATE_GRADIENTS:
+            rows = [gate_gradients(stack, batch, objective) for batch in batches]
+        case Statistic.MAGNITUDE_L1:
+            rows = [magnitude(stack, 1)]
+        case Statistic.MAGNITUDE_L2:
+            rows = [magnitude(stack, 2)]
+        case Statistic.TAYLOR:
+            rows = [taylor(stack, batches, objective)]
+    return torch.cat(rows).numpy()
+
+
+def block_influence(stack: LayerStack, batch: Batch) -> Tensor:
+    """1 - cos(h_i, h_{i+1}), the mean over each sample's tokens: float64 [B, N]. See `Statistic.BLOCK_INFLUENCE`."""
+    _, states = _forward(stack, batch)
+    tokens = _real_tokens(batch).to(states[0].device)
+    rows = [
+        ((1 - functional.cosine_similarity(before.float(), after.float(), dim=-1).double()) * tokens).sum(1)
+        for before, after in itertools.pairwise(states)
+    ]
+    return (torch.stack(rows, dim=1) / tokens.sum(1, keepdim=True)).cpu()
+
+
+def angular_distance(stack: LayerStack, batch: Batch, tokens: Tensor) -> Tensor:
+    """arccos(cos(h_a, h_b)) / pi between the hidden states at all depths, the mean over some tokens of each sample.
+
+    Args:
+        stack: The model's layers.
+        batch: The samples.
+        tokens: Which tokens count, bool [B, T], at least one a sample.
+
+    Returns:
+        Float64 [B, N + 1, N + 1]. Source: Gromov et al. 2024 (arXiv 2403.17887), equation 7.
+    """
+    _, states = _forward(stack, batch)
+    depths = len(states)
+    sample_of_token, place = torch.nonzero(tokens, as_tuple=True)
+    totals = torch.zeros(batch.n_samples, depths, depths, dtype=torch.float64)
+    for sample, at in zip(sample_of_token.split(_TOKENS_AT_ONCE), place.split(_TOKENS_AT_ONCE), strict=True):
+        vectors = functional.normalize(torch.stack([state[sample, at] for state in states], dim=1).double(), dim=-1)
+        angles = (vectors @ vectors.mT).clamp(-1, 1).arccos() / torch.pi
+        totals.index_add_(0, sample, angles.cpu())
+    totals.diagonal(dim1=1, dim2=2).zero_()  # arccos is steep where the cosine is 1
+    return totals / tokens.sum(1)[:, None, None]
+
+
+def gate_gradients(stack: LayerStack, batch: Batch, objective: Objective) -> Tensor:
+    """d loss_s / d a_i at a_i = 1 of gates h <- h + a_i * (layer_i(h) - h): float64 [B, N].
+
+    A gate on the whole layer is the same at both its ends (1: dense, 0: removed) as gates on its sub-layers' outputs,
+    and asks for no knowledge of what a layer is made of. See `Statistic.GATE_GRADIENTS`.
+    """
+    rows = torch.zeros(batch.n_samples, stack.n_layers, dtype=torch.float64)
+    for step in _backward(stack, batch, objective):
+        added = (step.after - step.before).float()
+        rows[:, step.layer] = (step.gradient.float() * added).flatten(1).sum(1, dtype=torch.float64).cpu()
+    return rows / torch.from_numpy(batch.scored_per_sample).clamp_min(1)[:, None]
+
+
+def magnitude(stack: LayerStack, power: int) -> Tensor:
+    """sum |W|^power over each layer's weights: float64 [1, N]. See `Statistic.MAGNITUDE_L1`."""
+    weights = [_weights(layer).values() for layer in stack.layers]
+    return torch.stack([_sum(w.float().abs().pow(power) for w in of) for of in weights])[None]
+
+
+def taylor(stack: LayerStack, batches: Sequence[Batch], objective: Objective) -> Tensor:
+    """sum |W * d loss / d W| over each layer's weights: float64 [1, N]. See `Statistic.TAYLOR`.
+
+    The gradients are summed over all samples before the magnitude is taken, in float32: as much memory as the layers'
+    weights take in float32.
+    """
+    weights = [_weights(layer) for layer in stack.layers]
+    totals = [{name: torch.zeros_like(w, dtype=torch.float32) for name, w in of.items()} for of in weights]
+    for batch in batches:
+        for step in _backward(stack, batch, objective, through_weights=True):
+            for name, gradient in step.weight_gradients.items():
+                totals[step.layer][name] += gradient
+    n_tokens = sum(batch.n_scored for batch in batches)
+    pairs = zip(weights, totals, strict=True)
+    scores = torch.stack([_sum((w * total[name]).abs() for name, w in of.items()) for of, total in pairs])
+    return scores[None] / n_tokens
+
+
+@dataclass(frozen=True)
+class _BackwardStep:
+    """What is known of a layer when the backward pass has come to it.
+
+    Args:
+        layer: Its index.
+        before: The hidden state that enters it, [B, T, d].
+        after: The hidden state that leaves it, [B, T, d].
+        gradient: d (summed loss) / d after, [B, T, d].
+        weight_gradients: d (summed loss) / d weight by name, if asked for.
+    """
+
+    layer: int
+    before: Tensor
+    after: Tensor
+    gradient: Tensor
+    weight_gradients: dict[str, Tensor]
+
+
+def _backward(
+    stack: LayerStack, batch: Batch, objective: Objective, through_weights: bool = False
+) -> Iterator[_BackwardStep]:
+    """Goes from the objective's loss, summed over the samples, back through the layers, last one first."""
+    captured, states = _forward(stack, batch)
+    with torch.enable_grad():
+        final = states[-1].detach().requires_grad_()
+        (gradient,) = torch.autograd.grad(objective.losses(final, batch, stack).sum(), final)
+    for layer in reversed(range(stack.n_layers)):
+        weights = _weights(stack.layers[layer]) if through_weights else {}
+        with torch.enable_grad(), _differentiable(weights.values()):
+            before = states[layer].detach().requires_grad_()
+            after = stack.run_layer(layer, before.clone(), captured)  # a layer may write into its input
+            into_layer, *into_weights = torch.autograd.grad(
+                after, [before, *weights.values()], gradient, allow_unused=True
+            )
+        found = {name: grad for name, grad in zip(weights, into_weights, strict=True) if grad is not None}
+        yield _BackwardStep(layer, before.detach(), after.detach(), gradient, found)
+        gradient = into_layer
+
+
+def _forward(stack: LayerStack, batch: Batch) -> tuple[Captured, list[Tensor]]:
+    """A pass of the dense model that keeps the hidden states h_0 … h_N."""
+    with torch.no_grad():
+        captured = stack.capture(batch)
+        states = [captured.embedded]
+        for layer in range(stack.n_layers):
+            states.append(stack.run_layer(layer, states[-1].clone(), captured))  # a layer may write into its input
+    return captured, states
+
+
+def _weights(layer: nn.Module) -> dict[str, Tensor]:
+    """A layer's weights and biases by name, norms included."""
+    return {name: weight for name, weight in layer.named_parameters() if weight.is_floating_point()}
+
+
+@contextlib.contextmanager
+def _differentiable(weights: Iterable[Tensor]) -> Iterator[None]:
+    """Within the context, gradients reach these weights."""
+    weights = list(weights)
+    try:
+        for weight in weights:
+            weight.requires_grad_()
+        yield
+    finally:
+        for weight in weights:
+            weight.requires_grad_(False)
+
+
+def _sum(parts: Iterable[Tensor]) -> Tensor:
+    """The sum of all elements of all parts, float64, on the CPU."""
+    return torch.stack([part.sum(dtype=torch.float64).cpu() for part in parts]).sum()
+
+
+def _real_tokens(batch: Batch) -> Tensor:
+    """Which tokens are not padding, bool [B, T]."""
+    return torch.from_numpy(np.ones_like(batch.scored) if batch.attention_mask is None else batch.attention_mask)
+
+
+def _last_token(batch: Batch) -> Tensor:
+    """Which token is a sample's last that is not padding, bool [B, T]."""
+    real = _real_tokens(batch)
+    return functional.one_hot(real.sum(1) - 1, real.shape[1]).bool()

@@ -1,0 +1,22 @@
+"""What a finished search has left in the ledger for later commands."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from raysearch.errors import UserError
+from raysearch.evaluation.runs import RunRecord
+
+
+def found_by_size(run: RunRecord) -> dict[int, Mapping[str, Any]]:
+    """What holds ``removed`` and ``loss`` of the best mask of each number of layers; the last is the result itself.
+
+    Raises:
+        UserError: The search has not finished.
+    """
+    if run.result is None:
+        raise UserError(
+            f"RUN={run.run_id} is {run.state}, so nothing is found yet; first: raysearch resume {run.run_id}"
+        )
+    return {entry["n_removed"]: entry for entry in run.result["path"]} | {len(run.result["removed"]): run.result}

@@ -1,0 +1,110 @@
+"""Several numbers of layers in one search, the best mask of each, and its rank among all there are."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import raysearch
+from tests.cli.conftest import Run, World
+from tests.cli.test_api import settings
+from tests.cli.test_search import found, table
+
+
+def cells(text: str) -> list[list[str]]:
+    """The rows of the tables in a text, without padding."""
+    return [[cell.strip() for cell in row] for row in table(text)]
+
+
+@pytest.mark.parametrize("searcher", ["greedy", "one_shot"])
+def test_a_range_holds_what_searches_for_each_size_find(run: Run, world: World, searcher: str) -> None:
+    result = found(run("search", *world.search(searcher=searcher, remove="1..3"), "--json"))
+    assert result["run_id"].startswith(f"{searcher}-m1-3-")
+    assert [entry["n_removed"] for entry in result["path"]] == [1, 2, 3]
+    assert result["removed"] == result["path"][-1]["removed"]
+    for entry in result["path"]:
+        alone = found(run("search", *world.search(searcher=searcher, remove=entry["n_removed"]), "--json"))
+        assert (alone["removed"], alone["loss"]) == (entry["removed"], entry["loss"])
+        assert alone["evaluations"]["run"] == 0 and alone["perplexity"] == entry["perplexity"]
+    again = found(run("resume", result["run_id"], "--json"))
+    assert again["path"] == result["path"] and again["evaluations"]["run"] == 0
+
+
+def test_people_see_the_best_of_each_size(run: Run, world: World) -> None:
+    outcome = run("search", *world.search(remove="1..2", searcher="one_shot"))
+    assert "remove 1..2 of 5 layers" in outcome.err
+    result = found(run("show", "latest", "--json"))["result"]
+    rows = [
+        [str(e["n_removed"]), f"{{{','.join(map(str, e['removed']))}}}", f"{e['loss']:.4f}", f"{e['perplexity']:.2f}"]
+        for e in result["path"]
+    ]
+    assert "Best by number of layers removed" in outcome.out
+    for shown in (outcome, run("show", "latest")):
+        assert [row for row in cells(shown.out) if row in rows] == rows
+    assert "Best by number" not in run("search", *world.search()).out, "two sizes are on the way to any two layers"
+    assert "Best by number" in run("search", *world.search(remove=3)).out
+
+
+def test_a_range_is_told_beforehand(run: Run, here: Path, world: World) -> None:
+    rounds = found(run("search", *world.search(remove="1..3", searcher="one_shot"), "--dry-run", "--json"))["rounds"]
+    assert [one["masks"] for one in rounds] == [5, 1, 5, 1, 5, 1]
+    assert run("search", *world.search(remove="1..3"), "--dry-run").out.startswith("12 masks in 3 rounds")
+    assert not list(here.iterdir())
+
+
+def test_a_range_in_python(world: World, here: Path) -> None:
+    result = raysearch.search("data=file", remove="1..2", tracking="none", **settings(world, "mlruns"))
+    assert len(result.removed) == 2 and [len(trial.mask) for trial in result.path] == [1, 2]
+    assert result.path[-1].mask == result.mask
+
+
+def test_any_size_can_be_exported(run: Run, here: Path, world: World) -> None:
+    result = found(run("search", *world.search(remove=3), "--json"))
+    written = found(run("export", "latest", "--out", "two", "--remove", 2, "--json"))
+    assert written["n_layers"] == 3
+    card = (here / "two" / "README.md").read_text()
+    assert f"{result['path'][1]['loss']:.4f}" in card and f"{result['loss']:.4f}" not in card
+    refused = run("export", "latest", "--out", "four", "--remove", 4)
+    assert (refused.code, refused.out) == (2, "")
+    assert refused.err == (
+        f"error: --remove=4 is no number of layers that {result['run_id']} has a mask of; choose one of: 1, 2, 3\n"
+    )
+    assert not (here / "four").exists()
+
+
+def test_a_found_mask_is_ranked_once_all_are_known(run: Run, world: World) -> None:
+    words = {"protect": "[0]", "searcher": "random", "searcher.k": 2}
+    result = found(run("search", *world.search(**words), "--json"))
+    refused = run("show", "latest", "--gap")
+    assert (refused.code, refused.out) == (2, "")
+    assert "2 of the 6 masks of 2 layers are known" in refused.err
+    assert "raysearch search searcher=exhaustive remove=2 and the same model" in refused.err
+    best = found(run("search", *world.search(protect="[0]", searcher="exhaustive"), "--json"))
+    losses = [t["loss"] for t in found(run("show", "latest", "--json"))["result"]["trials"] if len(t["mask"]) == 2]
+    (gap,) = found(run("show", result["run_id"], "--gap", "--json"))["gap"]
+    assert gap["rank"] == 1 + sum(loss < result["loss"] for loss in losses) and gap["n_masks"] == len(losses) == 6
+    assert (gap["removed"], gap["best"], gap["best_loss"]) == (result["removed"], best["removed"], best["loss"])
+    assert gap["gap"] == result["loss"] - best["loss"]
+    row = ["2", f"{{{','.join(map(str, gap['removed']))}}}", str(gap["rank"]), "6", f"{gap['percentile']:.4g}"]
+    assert row in [cells[:5] for cells in cells(run("show", result["run_id"], "--gap").out)]
+
+
+def test_a_range_is_ranked_as_far_as_all_masks_are_known(run: Run, world: World) -> None:
+    run("search", *world.search(remove="1..3"))
+    shown = run("show", "latest", "--gap")
+    ranks = [row[:4] for row in cells(shown.out) if row[2:3] == ["1"] or (row[2:3] and row[2].endswith("known"))]
+    assert [[row[0], *row[2:]] for row in ranks] == [["1", "1", "5"], ["2", "4 known", "10"], ["3", "3 known", "10"]]
+    assert "To rank more: raysearch search searcher=exhaustive remove=2 and the same model" in shown.out
+
+
+def test_what_a_searcher_remarks_is_kept_and_shown(run: Run, world: World) -> None:
+    outcome = run("search", *world.search(searcher="block_influence"))
+    assert outcome.code == 0 and "(the searcher itself " in outcome.out and " a mask asked)" in outcome.out
+    record = json.loads(run("show", "latest", "--json").out)["result"]
+    (name,) = record["remarks"]
+    assert name == "block_influence" and len(record["remarks"][name]) == 5
+    rows = [[str(layer), f"{value:.4g}"] for layer, value in enumerate(record["remarks"][name])]
+    assert [row for row in cells(run("show", "latest").out) if len(row) == 2] == rows
+    assert name not in outcome.out.replace(record["run_id"], ""), "a list is for show"

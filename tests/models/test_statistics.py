@@ -1,0 +1,159 @@
+"""The statistics of the dense model, against plain forwards and plain autograd of the whole model."""
+
+from __future__ import annotations
+
+import contextlib
+from copy import deepcopy
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+from raysearch.calibration.batch import Batch
+from raysearch.calibration.objectives.perplexity import PerplexityObjective
+from raysearch.models.stack import LayerStack
+from raysearch.models.statistics import measure
+from raysearch.statistic import Statistic
+from tests.models.families import FAMILIES, N_LAYERS, VOCABULARY
+
+torch.set_num_threads(1)
+
+TOKENS = np.random.default_rng(7).integers(3, VOCABULARY, size=(3, 9))
+REAL = np.arange(9)[None, :] < np.array([[9], [5], [7]])
+SCORED = REAL & (np.arange(9)[None, :] > np.array([[0], [1], [0]]))
+BATCH = Batch(TOKENS, SCORED, REAL)
+NAMES = ["llama", "gemma2", "gpt2", "falcon", "mixtral", "olmo2"]
+
+
+def stack_of(family):
+    stack = LayerStack(FAMILIES[family]().requires_grad_(False))
+    stack.verify()
+    return stack
+
+
+def measured(statistic, stack, batches=(BATCH,)):
+    rows = measure(statistic, stack, batches, PerplexityObjective())
+    assert rows.dtype == np.float64 and rows.shape[1:] == statistic.shape(N_LAYERS)
+    return rows
+
+
+def plain_losses(model):
+    """Each sample's summed nats, by one plain forward of the model."""
+    logits = model(torch.tensor(TOKENS), attention_mask=torch.tensor(REAL).long(), use_cache=False).logits[:, :-1]
+    nll = functional.cross_entropy(logits.flatten(0, 1), torch.tensor(TOKENS)[:, 1:].flatten(), reduction="none")
+    return (nll.view(3, -1) * torch.tensor(SCORED[:, 1:])).sum(1)
+
+
+@contextlib.contextmanager
+def watched(stack, gates=None):
+    """What enters and leaves each layer in a plain forward, each layer gated if there are gates [B, N]."""
+    seen = {}
+
+    def watch(index):
+        def hook(layer, args, output):
+            after = output if torch.is_tensor(output) else output[0]
+            seen[index] = args[0].detach().clone(), after.detach().clone()
+            if gates is None:
+                return None
+            gated = args[0] + gates[:, index, None, None] * (after - args[0])
+            return gated if torch.is_tensor(output) else (gated, *output[1:])
+
+        return hook
+
+    with contextlib.ExitStack() as hooks:
+        for index, layer in enumerate(stack.layers):
+            hooks.callback(layer.register_forward_hook(watch(index)).remove)
+        yield seen
+
+
+@pytest.mark.parametrize("family", NAMES)
+def test_block_influence_is_that_of_plain_hidden_states(family):
+    stack = stack_of(family)
+    with watched(stack) as seen:
+        plain_losses(stack.model)
+    rows = measured(Statistic.BLOCK_INFLUENCE, stack)
+    for layer, (before, after) in seen.items():
+        for sample in range(3):
+            x, y = before[sample][REAL[sample]].double().numpy(), after[sample][REAL[sample]].double().numpy()
+            cosines = (x * y).sum(1) / np.linalg.norm(x, axis=1) / np.linalg.norm(y, axis=1)
+            assert rows[sample, layer] == pytest.approx(1 - cosines.mean(), rel=1e-4, abs=1e-6)
+
+
+@pytest.mark.parametrize("family", NAMES[:3])
+@pytest.mark.parametrize("statistic", [Statistic.ANGULAR_DISTANCE_LAST, Statistic.ANGULAR_DISTANCE_ALL])
+def test_angular_distances_are_those_of_plain_hidden_states(family, statistic):
+    stack = stack_of(family)
+    with watched(stack) as seen:
+        plain_losses(stack.model)
+    states = [seen[0][0], *(after for _, after in seen.values())]
+    rows = measured(statistic, stack)
+    for sample, length in enumerate(REAL.sum(1)):
+        tokens = [length - 1] if statistic is Statistic.ANGULAR_DISTANCE_LAST else range(length)
+        for a in range(N_LAYERS + 1):
+            for b in range(N_LAYERS + 1):
+                x, y = (states[at][sample, list(tokens)].double().numpy() for at in (a, b))
+                cosines = (x * y).sum(1) / np.linalg.norm(x, axis=1) / np.linalg.norm(y, axis=1)
+                expected = 0.0 if a == b else np.mean(np.arccos(cosines) / np.pi)
+                assert rows[sample, a, b] == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_gate_gradients_are_those_of_autograd_through_the_whole_model(family):
+    stack = stack_of(family)
+    gates = torch.ones(3, N_LAYERS, requires_grad=True)
+    with watched(stack, gates):
+        (expected,) = torch.autograd.grad(plain_losses(stack.model).sum(), gates)
+    expected /= torch.tensor(SCORED.sum(1))[:, None]
+    rows = measured(Statistic.GATE_GRADIENTS, stack)
+    np.testing.assert_allclose(rows, expected.numpy(), rtol=1e-3, atol=1e-6 * float(expected.abs().max()) + 1e-7)
+
+
+def test_gate_gradients_are_the_slope_of_the_loss():
+    stack = LayerStack(FAMILIES["llama"]().double().requires_grad_(False))
+    rows = measured(Statistic.GATE_GRADIENTS, stack)
+    for layer in range(N_LAYERS):
+        losses = []
+        for step in (1e-2, -1e-2):
+            gates = torch.ones(3, N_LAYERS, dtype=torch.float64)
+            gates[:, layer] += step
+            with watched(stack, gates):
+                losses.append(plain_losses(stack.model))
+        slope = (losses[0] - losses[1]).numpy() / 2e-2 / SCORED.sum(1)
+        np.testing.assert_allclose(rows[:, layer], slope, rtol=1e-2, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", NAMES)
+def test_taylor_is_that_of_autograd_through_the_whole_model(family):
+    stack = stack_of(family)
+    model = deepcopy(stack.model).requires_grad_(True)
+    plain_losses(model).sum().backward()
+    expected = [
+        sum(
+            (weight * weight.grad).abs().sum().item() if weight.grad is not None else 0.0
+            for weight in layer.parameters()
+        )
+        / SCORED.sum()
+        for layer in LayerStack(model).layers
+    ]
+    whole = measured(Statistic.TAYLOR, stack)
+    np.testing.assert_allclose(whole[0], expected, rtol=1e-3)
+    halves = measured(Statistic.TAYLOR, stack, [BATCH.rows(0, 1), BATCH.rows(1, 3)])
+    np.testing.assert_allclose(halves, whole, rtol=1e-4)  # summed before the magnitude is taken
+    assert not any(weight.requires_grad or weight.grad is not None for weight in stack.model.parameters())
+
+
+def test_magnitudes_are_sums_over_all_weights_of_a_layer():
+    stack = stack_of("llama")
+    sizes = [torch.cat([w.flatten() for w in layer.parameters()]).double() for layer in stack.layers]
+    assert all(len(size) == len(sizes[0]) > 2 * 32 for size in sizes)
+    l1, l2 = measured(Statistic.MAGNITUDE_L1, stack), measured(Statistic.MAGNITUDE_L2, stack)
+    np.testing.assert_allclose(l1[0], [size.abs().sum().item() for size in sizes], rtol=1e-9)
+    np.testing.assert_allclose(l2[0], [size.square().sum().item() for size in sizes], rtol=1e-6)
+
+
+@pytest.mark.parametrize("statistic", [statistic for statistic in Statistic if statistic.by_sample])
+def test_samples_do_not_know_of_each_other(statistic):
+    stack = stack_of("llama")
+    whole = measured(statistic, stack)
+    np.testing.assert_allclose(measured(statistic, stack, [BATCH.rows(0, 1), BATCH.rows(1, 3)]), whole, rtol=1e-4)
