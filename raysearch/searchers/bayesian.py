@@ -9,7 +9,7 @@ Hamming distance around a trend in the sum of s_i (`hamming_gp`), and the acquis
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,8 @@ from raysearch.mask import Mask
 from raysearch.problem import Problem
 from raysearch.searchers.base import Round, SearchGenerator
 from raysearch.searchers.toolbox.hamming_gp import Hyperparameters, Posterior, fit, log_expected_improvement
-from raysearch.searchers.toolbox.subsets import all_masks, draw_mask, draw_masks, one_shot_mask
+from raysearch.searchers.toolbox.priors import Prior, layer_costs
+from raysearch.searchers.toolbox.subsets import all_masks, cheapest_mask, draw_mask, draw_masks
 
 Array = NDArray[np.float64]
 
@@ -30,25 +31,25 @@ _SMALL = 4096  # spaces up to this size (or twice the trials) are scanned instea
 
 @dataclass(frozen=True)
 class BayesianSearcher:
-    """Asks for the masks from which a Gaussian process expects most: F + trials evaluations for F removable layers.
+    """Asks for the masks from which a Gaussian process expects most.
 
-    A search ends early when every mask has been asked for. A failed mask counts as a trial, and as one as bad as the
-    worst.
+    It costs `trials` evaluations, and with the ablation prior F more for F removable layers; it ends early when every
+    mask has been asked for. A failed mask counts as a trial, and as one as bad as the worst.
 
     Args:
         trials: Masks of M layers to score, the initial ones among them, at least 1.
-        initial: How many of them are drawn at random before the surrogate is used, at least 1. With the ablation
-            prior the first of them is the one-shot mask.
+        initial: How many of them are drawn at random before the surrogate is used, at least 1. With a prior the first
+            of them is the mask of the M layers that cost least.
         batch: Masks a round, at least 1. Within a round each is chosen as if those before it had come out at the mean
             that the surrogate predicts (the "kriging believer", Ginsbourger et al. 2010).
-        prior: What the surrogate's mean follows: "ablation" (the sum of single-layer losses, F evaluations more) or
-            "none" (a constant).
+        prior: What the surrogate's mean follows: the sum of what layers cost alone, by "ablation" (single-layer losses)
+            or "influence" (Block Influence, from one dense pass), or "none" (a constant).
     """
 
     trials: int = 200
     initial: int = 10
     batch: int = 1
-    prior: Literal["ablation", "none"] = "ablation"
+    prior: Prior = "ablation"
 
     def __post_init__(self) -> None:
         if self.trials < 1:
@@ -59,22 +60,17 @@ class BayesianSearcher:
             )
         if self.batch < 1:
             raise UserError(f"searcher.batch={self.batch} asks for nothing; use 1 or more")
-        if self.prior not in ("ablation", "none"):
-            raise UserError(f"searcher.prior={self.prior} is unknown; choose one of: ablation, none")
+        if self.prior not in get_args(Prior):
+            raise UserError(f"searcher.prior={self.prior} is unknown; choose one of: {', '.join(get_args(Prior))}")
 
     def search(self, problem: Problem, rng: np.random.Generator) -> SearchGenerator:
         """See `raysearch.searchers.base`."""
-        costs = np.zeros(len(problem.free))
-        initial: list[Mask] = []
-        if self.prior == "ablation":
-            ablations = yield Round(problem.singles)
-            ablations.best(1)  # no ablation at all: the cause ends the search
-            costs = compress(np.array([ablations.losses.get(single, np.nan) for single in problem.singles]))
-            initial = [one_shot_mask(problem, ablations)]
+        costs = yield from layer_costs(problem, self.prior)
+        initial = [] if self.prior == "none" else [cheapest_mask(problem, costs)]
         initial += draw_masks(problem, rng, self.initial - len(initial), initial)
 
         losses: dict[Mask, float] = {}  # NaN where the evaluation failed
-        surrogate = Surrogate(problem, costs, scan=problem.n_solutions <= max(_SMALL, 2 * self.trials))
+        surrogate = Surrogate(problem, compress(costs), scan=problem.n_solutions <= max(_SMALL, 2 * self.trials))
         proposed, cause = initial, ""
         while proposed:
             scores = yield Round(proposed)

@@ -1,11 +1,15 @@
 """Constrained binary optimisation: a quadratic model of the loss, its lowest states, and the best of those.
 
-    E(S) = sum_{i in S} d_i + sum_{i<j in S} Q_ij,    Q_ij = D({i,j}) - D({i}) - D({j}),    D(S) = L(S) - L(dense)
+    E(S) = sum_{i in S} d_i + sum_{i<j in S} Q_ij
 
 Source: Jansen et al. 2026 (arXiv 2602.00161): block removal as an Ising problem with sum_i x_i = M, whose low-lying
-states are evaluated, since the lowest is often not the best. They take the couplings from gradients, with no linear
-term; here, as in Kim et al. 2026 (arXiv 2604.24938), section 4.2, the calibration loss itself is what is modelled:
-d_i = D({i}) and Q_ij are measured by removing single layers and pairs. For M <= 2 the model is exact.
+states are evaluated, since the lowest is often not the best. The model E of D(S) = L(S) - L(dense) comes from
+
+- ablation, as in Kim et al. 2026 (arXiv 2604.24938), section 4.2: d_i = D({i}) and Q_ij = D({i,j}) - d_i - d_j are
+  measured by removing single layers and pairs. For M <= 2 the model is exact.
+- gradients, as in Jansen et al.: with a gate a_i on each layer and A_si = d loss_s / d a_i at the dense model, the
+  expansion of D to second order, H = A^T A / S (the empirical Fisher matrix) standing in for the Hessian, is
+  d_i = H_ii / 2 - mean_s A_si and Q_ij = H_ij. The paper drops the first order, mean_s A_si.
 """
 
 from __future__ import annotations
@@ -13,53 +17,80 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from itertools import combinations
+from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from raysearch.errors import EvaluationError, UserError
 from raysearch.mask import Mask
 from raysearch.problem import Problem
-from raysearch.searchers.base import Round, Scores, SearchGenerator
+from raysearch.searchers.base import Remark, Round, Scores, SearchGenerator
 from raysearch.searchers.toolbox.ising import Ising, LowestStates, enumerate_lowest, swap_lowest
 from raysearch.searchers.toolbox.ising_milp import prove_lowest
+from raysearch.statistic import Statistic
 
 _ENUMERABLE = 300_000_000  # states: some seconds on one thread
 
 
 @dataclass(frozen=True)
 class CboSearcher:
-    """Measures all singles and pairs, solves the quadratic model and scores its k lowest masks.
+    """Models the loss of single layers and pairs, solves the model and scores its k lowest masks.
 
-    With F removable layers it costs F (F + 1) / 2 + k evaluations, and the dense model. A layer whose ablation failed
-    is not removed, and neither are both layers of a pair that failed.
+    By gradients it costs k evaluations and one pass forward and back. By ablation, with F removable layers, it costs
+    F (F + 1) / 2 + k evaluations, and the dense model; a layer whose ablation failed is not removed, and neither are
+    both layers of a pair that failed. On the record: how many of the lowest states are proven and the solver's gap, and
+    of the gradients their mean (gate_gradient) and mean square (gate_fisher) for each layer.
 
     Args:
         k: How many of the lowest states are scored, at least 1.
+        couplings: What the model is built from: "ablation" (what singles and pairs lose) or "gradient".
+        first_order: Whether the first order is kept beside the second. Ablation measures both, so it must be kept. The
+            gradients' is about 0 where the model was trained to minimise the very loss, and the paper drops it; keep it
+            for other objectives, such as margins.
         time_limit_s: How long the solver may take where it proves its states instead of enumerating them (more than
             3e8 masks), above 0. When time is up the states of a local search stand, so a repeated search proposes the
             same masks unless the solver did better than that in one of them and not in the other.
     """
 
     k: int = 20
+    couplings: Literal["ablation", "gradient"] = "ablation"
+    first_order: bool = True
     time_limit_s: float = 60.0
 
     def __post_init__(self) -> None:
         if self.k < 1:
             raise UserError(f"searcher.k={self.k} scores no mask; use 1 or more")
+        if self.couplings not in ("ablation", "gradient"):
+            raise UserError(f"searcher.couplings={self.couplings} is unknown; choose one of: ablation, gradient")
+        if self.couplings == "ablation" and not self.first_order:
+            raise UserError(
+                "searcher.first_order=false drops what searcher.couplings=ablation measures; use first_order=true, or "
+                "couplings=gradient"
+            )
         if not self.time_limit_s > 0:
             raise UserError(f"searcher.time_limit_s={self.time_limit_s} leaves no time to solve; use a number above 0")
 
     def search(self, problem: Problem, rng: np.random.Generator) -> SearchGenerator:
         """See `raysearch.searchers.base`."""
-        pairs = [Mask(pair) for pair in combinations(problem.free, 2)] if problem.n_remove > 1 else []
-        scores = yield Round([problem.dense, *problem.singles, *pairs])
-        layers, model = pair_model(problem, scores)
+        cause = ""
+        if self.couplings == "gradient":
+            gradients = yield Statistic.GATE_GRADIENTS
+            yield Remark("gate_gradient", gradients.mean(axis=0).tolist())
+            yield Remark("gate_fisher", (gradients**2).mean(axis=0).tolist())
+            layers, model = gradient_model(problem, gradients, self.first_order)
+        else:
+            pairs = [Mask(pair) for pair in combinations(problem.free, 2)] if problem.n_remove > 1 else []
+            scores = yield Round([problem.dense, *problem.singles, *pairs])
+            layers, model = pair_model(problem, scores)
+            cause = next(iter(scores.failed.values()), "")
         lowest = lowest_states(model, problem.n_remove, self.k, rng, self.time_limit_s)
         if not lowest.states:
             raise EvaluationError(
-                f"no mask of {problem.n_remove} layers is left: too many pairs could not be evaluated: "
-                f"{next(iter(scores.failed.values()))}"
+                f"no mask of {problem.n_remove} layers is left: too many pairs could not be evaluated: {cause}"
             )
+        yield Remark("proven_states", lowest.proven)
+        yield Remark("solver_gap", lowest.gap)
         candidates = [Mask.of(*(layers[variable] for variable in state)) for state in lowest.states]
         scores = yield Round(candidates, keep=1)
         return scores.best(1)[0]
@@ -93,6 +124,27 @@ def pair_model(problem: Problem, scores: Scores) -> tuple[list[int], Ising]:
         elif problem.n_remove > 1:
             forbidden[i, j] = forbidden[j, i] = True
     return layers, Ising(linear, couplings, forbidden)
+
+
+def gradient_model(problem: Problem, gradients: NDArray[np.float64], first_order: bool) -> tuple[list[int], Ising]:
+    """The quadratic model of the loss from the gates' gradients of each sample.
+
+    Args:
+        problem: The space of legal masks.
+        gradients: d loss_s / d a_i at the dense model, [S, N] in nats per token.
+        first_order: Whether the first order is kept.
+
+    Returns:
+        The layer that each variable stands for, and the model over those variables.
+    """
+    layers = list(problem.free)
+    rows = gradients[:, layers]
+    fisher = rows.T @ rows / len(rows)
+    linear = np.diag(fisher) / 2
+    if first_order:
+        linear = linear - rows.mean(axis=0)
+    couplings = fisher - np.diag(np.diag(fisher))
+    return layers, Ising(linear, couplings, np.zeros(fisher.shape, dtype=np.bool_))
 
 
 def lowest_states(model: Ising, size: int, count: int, rng: np.random.Generator, time_limit_s: float) -> LowestStates:

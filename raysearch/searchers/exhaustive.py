@@ -20,7 +20,8 @@ from raysearch.searchers.base import Round, SearchGenerator
 class ExhaustiveSearcher:
     """Scores all C(F, M) masks of M among F removable layers.
 
-    Masks come in lexicographic order, so that those of a round share as many leading layers as they can.
+    Masks come in lexicographic order, so that those of a round share as many leading layers as they can. The first is a
+    round of its own: it tells soon how long all of them will take.
 
     Args:
         round_size: Masks a round, at least 1; what is in memory and in flight at once.
@@ -46,11 +47,13 @@ class ExhaustiveSearcher:
         best: dict[Mask, float] = {}
         cause = ""
         masks = map(Mask, combinations(problem.free, problem.n_remove))
-        while batch := tuple(islice(masks, self.round_size)):
+        size = 1
+        while batch := tuple(islice(masks, size)):
             scores = yield Round(batch, keep=1)
             best.update(scores.losses)
             best = {mask: best[mask] for mask in sorted(best, key=lambda mask: (best[mask], mask))[:1]}
             cause = next(iter(scores.failed.values()), cause)
+            size = self.round_size
         if not best:
             raise EvaluationError(f"none of the {problem.n_solutions} masks could be evaluated: {cause}")
         return next(iter(best))

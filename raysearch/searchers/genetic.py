@@ -1,4 +1,4 @@
-"""Genetic search over masks of M layers, started from what single-layer ablations say.
+"""Genetic search over masks of M layers, started from what single layers cost.
 
 Source: the prior-guided GA of Kim et al. 2026 (arXiv 2604.24938), section 4.2: population 16, elitism 0.2, mutation
 0.15, 10 generations, the ablation losses s_i biasing the initial population. The paper gives no operators; those here
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import get_args
 
 import numpy as np
 
@@ -17,7 +17,8 @@ from raysearch.errors import UserError
 from raysearch.mask import Mask
 from raysearch.problem import Problem
 from raysearch.searchers.base import Round, SearchGenerator
-from raysearch.searchers.toolbox.subsets import ablation_logits, draw_masks, one_shot_mask
+from raysearch.searchers.toolbox.priors import Prior, layer_costs
+from raysearch.searchers.toolbox.subsets import cheapest_mask, draw_masks, logits_of
 
 _TOURNAMENT = 3  # masks that compete to be a parent
 _TRIES = 30  # matings for one child that was never asked for before
@@ -27,16 +28,17 @@ _TRIES = 30  # matings for one child that was never asked for before
 class GeneticSearcher:
     """Breeds masks of M layers, never the same one twice.
 
-    With F removable layers, E = round(elitism x population) and the ablation prior it costs
-    F + population + generations x (population - E) evaluations; fewer where masks run out.
+    With E = round(elitism x population) it costs population + generations x (population - E) evaluations, fewer where
+    masks run out, and with the ablation prior F more for F removable layers.
 
     Args:
         population: Masks in a generation, at least 2.
         generations: How often the population is renewed, at least 1.
         elitism: The share of the population that survives into the next, 0 … 1 (1 excluded).
         mutation: The probability that a child has one removed layer exchanged for a kept one, 0 … 1.
-        prior: What the first population is drawn by: "ablation" (the single-layer losses s_i, with probabilities
-            softmax(-s_i / temperature), and the one-shot mask among them) or "none" (uniformly).
+        prior: What the first population is drawn by, with probabilities softmax(-s_i / temperature) and the M layers of
+            lowest s_i among it: "ablation" (single-layer losses) or "influence" (Block Influence, from one dense pass);
+            or "none" (uniformly).
         temperature: Of that softmax, above 0, in robust standard deviations of s_i. At 1 a layer that is one of them
             cheaper is e times likelier to be drawn.
     """
@@ -45,7 +47,7 @@ class GeneticSearcher:
     generations: int = 10
     elitism: float = 0.2
     mutation: float = 0.15
-    prior: Literal["ablation", "none"] = "ablation"
+    prior: Prior = "ablation"
     temperature: float = 1.0
 
     def __post_init__(self) -> None:
@@ -60,8 +62,8 @@ class GeneticSearcher:
             )
         if not 0 <= self.mutation <= 1:
             raise UserError(f"searcher.mutation={self.mutation} is not a probability; use 0 … 1")
-        if self.prior not in ("ablation", "none"):
-            raise UserError(f"searcher.prior={self.prior} is unknown; choose one of: ablation, none")
+        if self.prior not in get_args(Prior):
+            raise UserError(f"searcher.prior={self.prior} is unknown; choose one of: {', '.join(get_args(Prior))}")
         if not self.temperature > 0:
             raise UserError(f"searcher.temperature={self.temperature} orders no layers; use a number above 0")
 
@@ -72,13 +74,9 @@ class GeneticSearcher:
 
     def search(self, problem: Problem, rng: np.random.Generator) -> SearchGenerator:
         """See `raysearch.searchers.base`."""
-        founders: list[Mask] = []
-        logits = None
-        if self.prior == "ablation":
-            ablations = yield Round(problem.singles)
-            ablations.best(1)  # no ablation at all: the cause ends the search
-            founders = [one_shot_mask(problem, ablations)]
-            logits = ablation_logits(problem, ablations, self.temperature)
+        costs = yield from layer_costs(problem, self.prior)
+        founders = [] if self.prior == "none" else [cheapest_mask(problem, costs)]
+        logits = logits_of(costs, self.temperature)
         founders += draw_masks(problem, rng, self.population - len(founders), founders, logits)
 
         scores = yield Round(founders)

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from raysearch.mask import Mask
 from raysearch.problem import Problem
 from raysearch.searchers.base import Round, SearchGenerator
+from raysearch.searchers.toolbox.priors import layer_costs
+from raysearch.searchers.toolbox.subsets import cheapest_mask
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,6 @@ class OneShotSearcher:
 
     def search(self, problem: Problem, rng: np.random.Generator) -> SearchGenerator:
         """See `raysearch.searchers.base`."""
-        ablations = yield Round(problem.singles)
-        found = Mask.of(*(layer for single in ablations.best(problem.n_remove) for layer in single))
-        yield Round([found])
-        return found
+        costs = yield from layer_costs(problem, "ablation")
+        scores = yield Round([cheapest_mask(problem, costs)])
+        return scores.best(1)[0]

@@ -27,11 +27,17 @@ def test_batches_share_the_trials():
     assert len({mask for masks in rounds for mask in masks}) == 40
 
 
-def test_the_prior_finds_an_additive_optimum_at_once():
+def test_block_influence_saves_the_ablations():
+    _, rounds = rounds_of(BayesianSearcher(prior="influence"), PROBLEM, rugged_loss(PROBLEM, 0))
+    assert [len(masks) for masks in rounds] == [10, *[1] * 190]
+
+
+@pytest.mark.parametrize("prior", ["ablation", "influence"])
+def test_a_prior_finds_an_additive_optimum_at_once(prior):
     loss = additive_loss(PROBLEM, 1)
     optimum = Mask.of(*sorted(range(32), key=lambda layer: loss(Mask.of(layer)))[:7])
-    found, rounds = rounds_of(BayesianSearcher(trials=10), PROBLEM, loss)
-    assert found == rounds[1][0] == optimum
+    found, rounds = rounds_of(BayesianSearcher(trials=10, prior=prior), PROBLEM, loss)
+    assert found == rounds[-1][0] == optimum
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -66,7 +72,7 @@ def test_failures_count_as_trials_and_are_avoided():
 
 def test_a_search_without_any_score_ends_with_the_cause():
     problem = Problem.create(5, 2)
-    for prior in ("ablation", "none"):
+    for prior in ("ablation", "influence", "none"):
         with pytest.raises(EvaluationError, match="the loss is nan"):
             rounds_of(BayesianSearcher(prior=prior), problem, lambda mask: float("nan"))
 
@@ -97,7 +103,7 @@ def test_swaps_are_all_the_masks_one_exchange_away():
         ({"trials": 5}, r"searcher.initial=10 is not a part of searcher.trials=5; use 1..5"),
         ({"initial": 0}, "searcher.initial=0 is not a part"),
         ({"batch": 0}, "searcher.batch=0 asks for nothing"),
-        ({"prior": "magic"}, "searcher.prior=magic is unknown; choose one of: ablation, none"),
+        ({"prior": "magic"}, "searcher.prior=magic is unknown; choose one of: ablation, influence, none"),
     ],
 )
 def test_options_are_checked(options, message):

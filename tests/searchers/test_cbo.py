@@ -1,15 +1,20 @@
 """Constrained binary optimisation: what it costs, what it is exact on, and what failed pairs forbid."""
 
+import math
 from itertools import combinations
 
+import numpy as np
 import pytest
 
 from raysearch.errors import EvaluationError, UserError
 from raysearch.mask import Mask
 from raysearch.problem import Problem
-from raysearch.searchers.cbo import CboSearcher, pair_model
-from raysearch.testing.searcher_suite import rugged_loss, toy_scores
-from tests.searchers.toys import rounds_of
+from raysearch.searchers import cbo
+from raysearch.searchers.base import Remark, run_searcher
+from raysearch.searchers.cbo import CboSearcher, gradient_model, pair_model
+from raysearch.statistic import Statistic
+from raysearch.testing.searcher_suite import ToyOracle, rugged_loss, toy_scores
+from tests.searchers.toys import rounds_of, run_on
 
 
 def test_evaluations_at_32_layers_remove_7():
@@ -69,6 +74,70 @@ def test_the_model_is_the_loss_of_singles_and_pairs():
         assert energy == pytest.approx(loss(Mask.of(layers[i], layers[j])))
 
 
+def test_by_gradients_only_the_low_states_are_evaluated():
+    problem = Problem.create(32, 7)
+    searcher = CboSearcher(couplings="gradient", first_order=False)
+    _, rounds = rounds_of(searcher, problem, rugged_loss(problem, 0))
+    assert [len(masks) for masks in rounds] == [20]
+
+
+@pytest.mark.parametrize("remove", [1, 4])
+@pytest.mark.parametrize("protect", [[], [0, 3]])
+@pytest.mark.parametrize("first_order", [True, False])
+def test_the_gradient_model_is_the_expansion_of_the_loss(first_order, protect, remove):
+    problem = Problem.create(10, remove, protect)
+    rows = np.random.default_rng(3).normal(0.3, 1.0, size=(7, 10))
+
+    def change(mask):
+        """-g x + x H x / 2, summed sample by sample."""
+        removed = rows[:, list(mask)].sum(axis=1)
+        return float((0.5 * removed**2 - first_order * removed).mean())
+
+    layers, model = gradient_model(problem, rows, first_order)
+    for size in (1, 2, 5):
+        for variables in combinations(range(len(layers)), size):
+            bits = np.zeros((1, len(layers)))
+            bits[0, list(variables)] = 1
+            assert model.energies(bits)[0] == pytest.approx(change(Mask.of(*(layers[one] for one in variables))))
+
+    searcher = CboSearcher(k=6, couplings="gradient", first_order=first_order)
+    found, oracle = run_on(searcher, problem, rows, loss=change)
+    ranked = sorted((Mask(layers) for layers in combinations(problem.free, remove)), key=change)
+    assert [proposed.masks for proposed in oracle.rounds] == [tuple(ranked[:6])]
+    assert found == ranked[0]
+
+
+@pytest.mark.parametrize(("first_order", "layer"), [(False, 1), (True, 0)])
+def test_two_layers_by_hand(first_order, layer):
+    # g = (2, 0) and H = ((5, -2), (-2, 4)): the second order alone has layer 1 cost less, 2 and not 2.5; with the first
+    # order it is layer 0, 2.5 - 2.
+    searcher = CboSearcher(k=1, couplings="gradient", first_order=first_order)
+    found, oracle = run_on(searcher, Problem.create(2, 1), [[1, 2], [3, -2]])
+    assert found == Mask.of(layer)
+    assert oracle.asked == [Statistic.GATE_GRADIENTS]
+    assert oracle.remarks == [
+        Remark("gate_gradient", [2, 0]),
+        Remark("gate_fisher", [5, 4]),
+        Remark("proven_states", 1),
+        Remark("solver_gap", 0),
+    ]
+
+
+def test_the_solvers_verdict_goes_on_the_record():
+    problem = Problem.create(8, 3)
+    oracle = ToyOracle(problem, rugged_loss(problem, 0))
+    run_searcher(CboSearcher(k=5), problem, 0, oracle)
+    assert oracle.remarks == [Remark("proven_states", 5), Remark("solver_gap", 0)]
+
+
+def test_a_solver_out_of_time_says_that_it_proved_nothing(monkeypatch):
+    monkeypatch.setattr(cbo, "_ENUMERABLE", 1)
+    problem = Problem.create(8, 3)
+    oracle = ToyOracle(problem, rugged_loss(problem, 0))
+    run_searcher(CboSearcher(k=5, time_limit_s=1e-9), problem, 0, oracle)
+    assert oracle.remarks == [Remark("proven_states", 0), Remark("solver_gap", math.inf)]
+
+
 @pytest.mark.parametrize(
     ("fails", "message"),
     [
@@ -84,8 +153,15 @@ def test_a_search_that_cannot_go_on_says_why(fails, message):
         rounds_of(CboSearcher(), problem, lambda mask: float("nan") if fails(mask) else 1.0)
 
 
-def test_options_are_checked():
-    with pytest.raises(UserError, match="searcher.k=0 scores no mask; use 1 or more"):
-        CboSearcher(k=0)
-    with pytest.raises(UserError, match="searcher.time_limit_s=0.0 leaves no time to solve"):
-        CboSearcher(time_limit_s=0.0)
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"k": 0}, "searcher.k=0 scores no mask; use 1 or more"),
+        ({"time_limit_s": 0.0}, "searcher.time_limit_s=0.0 leaves no time to solve"),
+        ({"couplings": "magic"}, "searcher.couplings=magic is unknown; choose one of: ablation, gradient"),
+        ({"first_order": False}, "searcher.first_order=false drops what searcher.couplings=ablation measures; use"),
+    ],
+)
+def test_options_are_checked(options, message):
+    with pytest.raises(UserError, match=message):
+        CboSearcher(**options)

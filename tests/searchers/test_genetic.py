@@ -6,9 +6,7 @@ import pytest
 from raysearch.errors import EvaluationError, UserError
 from raysearch.mask import Mask
 from raysearch.problem import Problem
-from raysearch.searchers.base import Scores
 from raysearch.searchers.genetic import GeneticSearcher, cross, mutate, select
-from raysearch.searchers.toolbox.subsets import ablation_logits, draw_mask, draw_masks, one_shot_mask
 from raysearch.testing.searcher_suite import additive_loss, rugged_loss
 from tests.searchers.toys import rounds_of
 
@@ -24,15 +22,17 @@ def test_evaluations_at_32_layers_remove_7(kind, seed):
     assert len(set(solutions)) == len(solutions) == 146
 
 
-def test_without_a_prior_there_are_no_ablations():
-    _, rounds = rounds_of(GeneticSearcher(prior="none"), PROBLEM, additive_loss(PROBLEM, 0))
-    assert [len(masks) for masks in rounds] == [16, *[13] * 10]
+@pytest.mark.parametrize("prior", ["influence", "none"])
+def test_without_the_ablation_prior_there_are_no_ablations(prior):
+    _, rounds = rounds_of(GeneticSearcher(prior=prior), PROBLEM, additive_loss(PROBLEM, 0))
+    assert [len(masks) for masks in rounds] == [16, *[13] * 10]  # 146
 
 
-def test_the_one_shot_mask_is_a_founder():
+@pytest.mark.parametrize("prior", ["ablation", "influence"])
+def test_the_cheapest_layers_are_a_founder(prior):
     loss = additive_loss(PROBLEM, 3)
-    _, rounds = rounds_of(GeneticSearcher(), PROBLEM, loss)
-    assert rounds[1][0] == Mask.of(*sorted(range(32), key=lambda layer: loss(Mask.of(layer)))[:7])
+    _, rounds = rounds_of(GeneticSearcher(prior=prior), PROBLEM, loss)
+    assert rounds[-11][0] == Mask.of(*sorted(range(32), key=lambda layer: loss(Mask.of(layer)))[:7])
 
 
 def test_the_best_mask_ever_scored_is_returned():
@@ -75,36 +75,8 @@ def test_selection_prefers_the_front():
     assert np.mean(ranks) == pytest.approx(2.025, abs=0.2)  # the least of three uniform ranks
 
 
-def test_cheap_layers_are_drawn_more_often_and_one_ruinous_layer_flattens_nothing():
-    problem = Problem.create(10, 3)
-    losses = {Mask.of(layer): 2.0 + 0.1 * layer for layer in range(10)} | {Mask.of(0): 500.0}
-    logits = ablation_logits(problem, Scores(losses), temperature=0.5)
-    drawn = [draw_mask(problem, np.random.default_rng(seed), logits) for seed in range(400)]
-    counts = [sum(layer in mask for mask in drawn) for layer in range(10)]
-    assert counts[0] == 0
-    assert counts[1] > counts[4] > counts[8]
-
-
-def test_layers_without_an_ablation_are_a_last_resort():
-    problem = Problem.create(6, 4)
-    scores = Scores({Mask.of(layer): float(layer) for layer in (1, 2, 3)}, {Mask.of(0): "broke"})
-    logits = ablation_logits(problem, scores, temperature=0.5)
-    assert one_shot_mask(problem, scores) == Mask.of(0, 1, 2, 3)
-    assert Mask.of(1, 2, 3).issubset(draw_mask(problem, np.random.default_rng(1), logits))
-
-
-def test_masks_are_drawn_without_repetition_until_none_is_left():
-    problem = Problem.create(5, 2)
-    rng = np.random.default_rng(0)
-    first = draw_masks(problem, rng, 4)
-    assert len(set(first)) == 4
-    rest = draw_masks(problem, rng, 100, avoid=first)
-    assert len(rest) == 6
-    assert not set(first) & set(rest)
-
-
 def test_a_search_without_any_score_ends_with_the_cause():
-    for prior in ("ablation", "none"):
+    for prior in ("ablation", "influence", "none"):
         with pytest.raises(EvaluationError, match="the loss is nan"):
             rounds_of(GeneticSearcher(prior=prior), PROBLEM, lambda mask: float("nan"))
 
@@ -117,7 +89,7 @@ def test_a_search_without_any_score_ends_with_the_cause():
         ({"elitism": 1.0}, "searcher.elitism=1.0 is not a share"),
         ({"elitism": -0.1}, "searcher.elitism=-0.1 is not a share"),
         ({"mutation": 1.5}, "searcher.mutation=1.5 is not a probability"),
-        ({"prior": "magic"}, "searcher.prior=magic is unknown; choose one of: ablation, none"),
+        ({"prior": "magic"}, "searcher.prior=magic is unknown; choose one of: ablation, influence, none"),
         ({"temperature": 0.0}, "searcher.temperature=0.0 orders no layers"),
     ],
 )

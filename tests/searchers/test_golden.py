@@ -16,8 +16,7 @@ from raysearch.build import build_searcher
 from raysearch.config import conf_dir
 from raysearch.mask import Mask
 from raysearch.problem import Problem
-from raysearch.searchers.base import run_searcher
-from raysearch.testing.searcher_suite import additive_loss, rugged_loss, toy_scores
+from raysearch.testing.searcher_suite import additive_loss, drive, rugged_loss
 
 RECORD = Path(__file__).with_name("golden.json")
 PROBLEM = Problem.create(n_layers=16, remove=5)
@@ -35,15 +34,10 @@ def optimum(kind: str, seed: int) -> float:
 def reached(file: Path, kind: str, seed: int) -> tuple[float, int]:
     """The loss of the mask that a searcher returns, and the distinct masks it asked for."""
     loss = LOSSES[kind](PROBLEM, seed)
-    asked: set[Mask] = set()
-
-    def evaluate(proposed):
-        asked.update(proposed.masks)
-        return toy_scores(proposed, loss)
-
     searcher = build_searcher(yaml.safe_load(file.read_text()))
     # Another seed than the loss has: from the same stream, random masks would know the costs.
-    return loss(run_searcher(searcher, PROBLEM, 100 + seed, evaluate)), len(asked)
+    found, rounds = drive(searcher, PROBLEM, loss, 100 + seed)
+    return loss(found), len({mask for proposed in rounds for mask in proposed.masks})
 
 
 @pytest.fixture(scope="module")

@@ -6,22 +6,15 @@ import pytest
 
 from raysearch.errors import UserError
 from raysearch.problem import Problem
-from raysearch.searchers.base import run_searcher
 from raysearch.searchers.random_subset import RandomSubsetSearcher
-from raysearch.testing.searcher_suite import additive_loss, toy_scores
+from raysearch.testing.searcher_suite import additive_loss
+from tests.searchers.toys import rounds_of
 
 
 def masks_of(searcher, problem, seed=0):
-    rounds = []
-
-    def evaluate(proposed):
-        rounds.append(proposed)
-        return toy_scores(proposed, additive_loss(problem, 0))
-
-    found = run_searcher(searcher, problem, seed, evaluate)
-    (proposed,) = rounds
-    assert found == min(proposed.masks, key=additive_loss(problem, 0))
-    return proposed.masks
+    found, (masks,) = rounds_of(searcher, problem, additive_loss(problem, 0), seed)
+    assert found == min(masks, key=additive_loss(problem, 0))
+    return masks
 
 
 @pytest.mark.parametrize("k", [1, 20, 500])

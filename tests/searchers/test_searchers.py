@@ -10,11 +10,11 @@ from raysearch.config import conf_dir
 from raysearch.errors import EvaluationError, UserError
 from raysearch.mask import Mask
 from raysearch.problem import Problem
-from raysearch.searchers.base import ContractError, Round, Scores, run_searcher
+from raysearch.searchers.base import ContractError, Round, run_searcher
 from raysearch.searchers.beam import BeamSearcher
 from raysearch.searchers.one_shot import OneShotSearcher
 from raysearch.study.forecast import forecast
-from raysearch.testing.searcher_suite import SearcherSuite, additive_loss, rugged_loss, toy_scores
+from raysearch.testing.searcher_suite import SearcherSuite, ToyOracle, additive_loss, drive, rugged_loss
 
 FILES = sorted((conf_dir() / "searcher").glob("*.yaml"))
 
@@ -36,8 +36,28 @@ class TestShippedSearchers(SearcherSuite):
 
 def test_there_are_searchers():
     assert {file.stem for file in FILES} >= {
-        *("one_shot", "greedy", "beam", "genetic", "bayesian", "cbo", "random", "exhaustive", "reverse")
+        *("one_shot", "greedy", "beam", "genetic", "bayesian", "cbo", "random", "exhaustive", "reverse"),
+        *("block_influence", "magnitude", "taylor", "angular_distance", "fast_block_select", "cbo_gradient"),
     }
+
+
+@pytest.mark.parametrize("name", ["genetic", "bayesian", "random"])
+def test_another_seed_is_another_search(name):
+    searcher = build_searcher(yaml.safe_load((conf_dir() / "searcher" / f"{name}.yaml").read_text()))
+    problem = Problem.create(12, 4)
+    loss = rugged_loss(problem, seed=0)
+    assert drive(searcher, problem, loss, seed=1)[1] != drive(searcher, problem, loss, seed=2)[1]
+
+
+def test_one_shot_removes_what_could_not_be_ablated_last():
+    problem = Problem.create(6, 5)
+    found, _ = drive(OneShotSearcher(), problem, lambda mask: float("nan") if mask in problem.singles[1:4] else 1.0)
+    assert found == Mask.of(0, 1, 2, 4, 5)
+
+
+def test_one_shot_tells_why_its_mask_has_no_loss():
+    with pytest.raises(EvaluationError, match="the loss is nan"):
+        drive(OneShotSearcher(), Problem.create(6, 3), lambda mask: float("nan") if len(mask) > 1 else 1.0)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +83,7 @@ def test_beam_of_five_at_32_layers_remove_7():
 def test_a_wide_beam_is_exhaustive():
     problem = Problem.create(8, 3)
     loss = rugged_loss(problem, seed=11)
-    found = run_searcher(BeamSearcher(width=100), problem, 0, lambda proposed: toy_scores(proposed, loss))
+    found = run_searcher(BeamSearcher(width=100), problem, 0, ToyOracle(problem, loss))
     assert found == min((Mask.of(*layers) for layers in combinations(range(8), 3)), key=loss)
 
 
@@ -74,12 +94,12 @@ def test_greedy_is_the_plain_loop():
     for _ in range(4):
         left = [layer for layer in problem.free if layer not in removed]
         removed.append(min(left, key=lambda layer: loss(Mask.of(*removed, layer))))
-    found = run_searcher(BeamSearcher(width=1), problem, 0, lambda proposed: toy_scores(proposed, loss))
+    found = run_searcher(BeamSearcher(width=1), problem, 0, ToyOracle(problem, loss))
     assert found == Mask.of(*removed)
 
 
 def test_ties_are_broken_by_mask_order():
-    found = run_searcher(BeamSearcher(width=2), Problem.create(6, 2), 0, lambda p: Scores(dict.fromkeys(p.masks, 1.0)))
+    found, _ = drive(BeamSearcher(width=2), Problem.create(6, 2), lambda mask: 1.0)
     assert found == Mask.of(0, 1)
 
 
@@ -91,7 +111,7 @@ def test_illegal_masks_are_the_searchers_fault():
 
     problem = Problem.create(4, 1, protect=[0])
     with pytest.raises(ContractError, match=r"Rogue proposed \{0\}"):
-        run_searcher(Rogue(), problem, 0, lambda p: toy_scores(p, additive_loss(problem, 0)))
+        run_searcher(Rogue(), problem, 0, ToyOracle(problem, additive_loss(problem, 0)))
 
 
 def test_an_unscored_result_is_the_searchers_fault():
@@ -102,12 +122,12 @@ def test_an_unscored_result_is_the_searchers_fault():
 
     problem = Problem.create(4, 1)
     with pytest.raises(ContractError, match="without a score"):
-        run_searcher(Guess(), problem, 0, lambda p: toy_scores(p, additive_loss(problem, 0)))
+        run_searcher(Guess(), problem, 0, ToyOracle(problem, additive_loss(problem, 0)))
 
 
 def test_a_round_of_failures_ends_the_search_with_the_cause():
     with pytest.raises(EvaluationError, match="the loss is nan"):
-        run_searcher(BeamSearcher(1), Problem(4, 1), 0, lambda p: toy_scores(p, lambda mask: float("nan")))
+        drive(BeamSearcher(1), Problem(4, 1), lambda mask: float("nan"))
 
 
 def test_options_are_checked():

@@ -1,11 +1,11 @@
-"""Draws masks of M layers, uniformly or by a prior over layers, and reads that prior from single-layer ablations.
+"""Masks of M layers: drawn uniformly or by what layers cost alone, all there are, the cheapest; and runs of layers.
 
-Not a searcher: what the stochastic ones share.
+Not a searcher: what several of them share.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from itertools import combinations
 
 import numpy as np
@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 
 from raysearch.mask import Mask
 from raysearch.problem import Problem
-from raysearch.searchers.base import Scores
 
-#: A layer without an ablation loss is drawn only when nothing else is left to draw.
+#: A layer of unknown cost is drawn only when nothing else is left to draw.
 _LAST_RESORT = -1e9
 
 
@@ -68,28 +67,39 @@ def all_masks(problem: Problem) -> list[Mask]:
     return [Mask(layers) for layers in combinations(problem.free, problem.n_remove)]
 
 
-def one_shot_mask(problem: Problem, ablations: Scores) -> Mask:
-    """The M layers whose single removal costs least; a layer without a loss comes after all others."""
-    order = sorted(problem.singles, key=lambda single: (ablations.losses.get(single, np.inf), single))
-    return Mask.of(*(layer for single in order[: problem.n_remove] for layer in single))
+def runs(layers: Iterable[int], length: int) -> list[Mask]:
+    """Every run of `length` consecutive layers among some, in mask order."""
+    among = set(layers)
+    windows = [range(start, start + length) for start in sorted(among)]
+    return [Mask(tuple(window)) for window in windows if among.issuperset(window)]
 
 
-def ablation_logits(problem: Problem, ablations: Scores, temperature: float) -> NDArray[np.float64]:
-    """-s_i / temperature, with the ablation losses s_i standardised by median and interquartile range.
+def cheapest_mask(problem: Problem, costs: NDArray[np.float64]) -> Mask:
+    """The M layers that cost least alone; one of unknown cost comes after all others.
+
+    Args:
+        problem: The space of legal masks.
+        costs: One for each layer of ``problem.free``, NaN where it is unknown.
+    """
+    order = np.argsort(costs, kind="stable")  # NaN is last
+    return Mask.of(*np.array(problem.free)[order[: problem.n_remove]].tolist())
+
+
+def logits_of(costs: NDArray[np.float64], temperature: float) -> NDArray[np.float64]:
+    """-cost / temperature, with the costs standardised by median and interquartile range.
 
     A layer or two whose removal ruins the model (the first one, as a rule) would stretch a standard deviation until all
     other layers looked alike; quartiles do not notice them.
 
     Args:
-        problem: The space of legal masks.
-        ablations: The scores of ``problem.singles``, at least one of them a loss.
+        costs: One for each layer of ``problem.free``, NaN where it is unknown, but not everywhere.
         temperature: Above 0; the higher, the nearer to uniform.
 
     Returns:
         One logit for each layer of ``problem.free``.
     """
-    low, middle, high = np.quantile(list(ablations.losses.values()), [0.25, 0.5, 0.75])
+    known = ~np.isnan(costs)
+    low, middle, high = np.quantile(costs[known], [0.25, 0.5, 0.75])
     scale = (high - low) / 1.349 or 1.0  # 1.349 standard deviations lie between a normal's quartiles
-    losses = np.array([ablations.losses.get(single, np.inf) for single in problem.singles])
-    logits: NDArray[np.float64] = np.where(np.isinf(losses), _LAST_RESORT, (middle - losses) / (scale * temperature))
+    logits: NDArray[np.float64] = np.where(known, (middle - costs) / (scale * temperature), _LAST_RESORT)
     return logits

@@ -1,0 +1,54 @@
+"""Angular distance: remove the M consecutive layers between whose ends the hidden state turns least.
+
+    l* = argmin_l d(l, M),    d(l, M) = arccos(cos(h_l, h_{l+M})) / pi,    S = {l, …, l + M - 1}
+
+Source: Gromov et al. 2024 (The Unreasonable Ineffectiveness of the Deeper Layers, arXiv 2403.17887), equations 6 and 7.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from raysearch.errors import UserError
+from raysearch.problem import Problem
+from raysearch.searchers.base import Remark, Round, SearchGenerator
+from raysearch.searchers.toolbox.subsets import runs
+from raysearch.statistic import Statistic
+
+
+@dataclass(frozen=True)
+class AngularWindowSearcher:
+    """Compares all windows of M layers: one pass of the dense model, and one evaluation to know what the best costs.
+
+    A window that holds a protected layer does not compete. The distance of every window is put on the record.
+
+    Args:
+        tokens: Where the distance is taken: "last" (a sample's last token, as in the paper) or "all" (the mean).
+    """
+
+    solves_additive: ClassVar[bool] = False
+
+    tokens: Literal["last", "all"] = "last"
+
+    def __post_init__(self) -> None:
+        if self.tokens not in ("last", "all"):
+            raise UserError(f"searcher.tokens={self.tokens} is unknown; choose one of: last, all")
+
+    def search(self, problem: Problem, rng: np.random.Generator) -> SearchGenerator:
+        """See `raysearch.searchers.base`."""
+        windows = runs(problem.free, problem.n_remove)
+        if not windows:
+            longest = max(length for length in range(1, problem.n_remove) if runs(problem.free, length))
+            raise UserError(
+                f"remove={problem.n_remove} finds no {problem.n_remove} consecutive layers between those of "
+                f"protect={sorted(problem.protected)}; use remove=1..{longest}, or protect fewer"
+            )
+        statistic = Statistic(f"angular_distance_{self.tokens}")
+        rows = yield statistic
+        distances = np.diagonal(rows.mean(axis=0), problem.n_remove)  # d(l, M) for l = 0 … N - M
+        yield Remark(statistic.value, distances.tolist())
+        scores = yield Round([min(windows, key=lambda window: distances[window.layers[0]])])
+        return scores.best(1)[0]

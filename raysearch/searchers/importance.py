@@ -1,0 +1,48 @@
+"""Importance: remove the M layers that a statistic of the dense model calls least important.
+
+Source: Block Influence, Men et al. 2024 (ShortGPT, arXiv 2403.03853), equation 1, its mean over samples and tokens;
+magnitude and Taylor, Kim et al. 2024 (Shortened LLaMA, arXiv 2402.02834). What the literature calls Mag+ and Taylor+
+spares the first four layers and the last two: protect=[0,1,2,3,-2,-1].
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+
+from raysearch.errors import UserError
+from raysearch.problem import Problem
+from raysearch.searchers.base import Round, SearchGenerator
+from raysearch.searchers.toolbox.priors import layer_scores
+from raysearch.searchers.toolbox.subsets import cheapest_mask
+from raysearch.statistic import Statistic
+
+Criterion = Literal["block_influence", "magnitude_l1", "magnitude_l2", "taylor"]
+
+
+@dataclass(frozen=True)
+class ImportanceSearcher:
+    """Removes the M free layers of lowest score: one evaluation, beside what the statistic takes.
+
+    The scores of all layers are put on the record, under the criterion's name.
+
+    Args:
+        criterion: What scores a layer: "block_influence" (how far it turns the hidden state), "magnitude_l1",
+            "magnitude_l2" (the size of its weights) or "taylor" (weights times gradients); see `Statistic`.
+    """
+
+    criterion: Criterion
+
+    def __post_init__(self) -> None:
+        if self.criterion not in get_args(Criterion):
+            raise UserError(
+                f"searcher.criterion={self.criterion} is unknown; choose one of: {', '.join(get_args(Criterion))}"
+            )
+
+    def search(self, problem: Problem, rng: np.random.Generator) -> SearchGenerator:
+        """See `raysearch.searchers.base`."""
+        importance = yield from layer_scores(Statistic(self.criterion))
+        scores = yield Round([cheapest_mask(problem, importance[list(problem.free)])])
+        return scores.best(1)[0]

@@ -1,0 +1,48 @@
+"""What the removal of each layer alone costs: measured by ablation, or guessed from a statistic of the dense model.
+
+Not a searcher: sub-generators that ask for what they need, ``costs = yield from layer_costs(problem, "ablation")``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from raysearch.problem import Problem
+from raysearch.searchers.base import Remark, Round
+from raysearch.statistic import Statistic
+
+Array = NDArray[np.float64]
+Prior = Literal["ablation", "influence", "none"]
+
+
+def layer_costs(problem: Problem, prior: Prior) -> Generator[Round | Statistic | Remark, Any, Array]:
+    """One cost for each layer of ``problem.free``, in no unit: only how they compare is meant [F].
+
+    Args:
+        problem: The space of legal masks.
+        prior: "ablation" (the single-layer losses s_i, F evaluations; NaN where one failed), "influence" (Block
+            Influence, from one pass of the dense model) or "none" (zeros).
+
+    Raises:
+        EvaluationError: No layer could be ablated.
+    """
+    if prior == "ablation":
+        ablations = yield Round(problem.singles)
+        ablations.best(1)  # no ablation at all: the cause ends the search
+        return np.array([ablations.losses.get(single, np.nan) for single in problem.singles])
+    if prior == "influence":
+        influence = yield from layer_scores(Statistic.BLOCK_INFLUENCE)
+        return influence[list(problem.free)]
+    return np.zeros(len(problem.free))
+
+
+def layer_scores(statistic: Statistic) -> Generator[Statistic | Remark, Any, Array]:
+    """Asks for a statistic with one number a layer, and puts its mean over samples on the record [N]."""
+    rows: Array = yield statistic
+    scores = rows.mean(axis=0)
+    yield Remark(statistic.value, scores.tolist())
+    return scores

@@ -1,0 +1,61 @@
+"""Angular distance: the window whose ends are nearest, among those that spare the protected layers."""
+
+import numpy as np
+import pytest
+
+from raysearch.errors import UserError
+from raysearch.mask import Mask
+from raysearch.problem import Problem
+from raysearch.searchers.angular_window import AngularWindowSearcher
+from raysearch.statistic import Statistic
+from raysearch.testing.searcher_suite import additive_loss
+from tests.searchers.toys import rounds_of, run_on
+
+
+def distances(windows, size=2):
+    """One sample's matrix with d(l, l + size) as given and 0, the lowest, everywhere else."""
+    return np.diag(np.array(windows, dtype=float), size)
+
+
+def test_one_evaluation_at_32_layers_remove_7():
+    problem = Problem.create(32, 7)
+    found, rounds = rounds_of(AngularWindowSearcher(), problem, additive_loss(problem, 0))
+    assert rounds == [(found,)]
+
+
+@pytest.mark.parametrize("tokens", ["last", "all"])
+def test_the_window_of_least_mean_distance_goes(tokens):
+    rows = [distances([0.5, 0.1, 0.3, 0.2, 0.9]), distances([0.5, 0.7, 0.3, 0.3, 0.1])]
+    found, oracle = run_on(AngularWindowSearcher(tokens), Problem.create(6, 2), rows)
+    assert found == Mask.of(3, 4)  # neither sample's own choice
+    assert oracle.asked == [Statistic(f"angular_distance_{tokens}")]
+    (remark,) = oracle.remarks
+    assert remark.name == f"angular_distance_{tokens}"
+    assert remark.value == pytest.approx([0.5, 0.4, 0.3, 0.25, 0.5])
+
+
+@pytest.mark.parametrize(
+    ("protect", "window"),
+    [([], (0, 1)), ([0], (4, 5)), ([0, -1], (1, 2)), ([1, 5], (2, 3)), ([0, 1, 4], (2, 3))],
+)
+def test_windows_on_protected_layers_do_not_compete(protect, window):
+    rows = [distances([0.1, 0.3, 0.4, 0.5, 0.2])]
+    found, oracle = run_on(AngularWindowSearcher(), Problem.create(6, 2, protect), rows)
+    assert found == Mask(window)
+    assert len(oracle.remarks[0].value) == 5
+
+
+def test_of_equal_windows_the_first_goes():
+    found, _ = run_on(AngularWindowSearcher(), Problem.create(6, 2, [0]), [distances([0.1] * 5)])
+    assert found == Mask.of(1, 2)
+
+
+def test_protection_that_leaves_no_window_is_refused_before_anything_is_asked():
+    message = r"remove=4 finds no 4 consecutive layers between those of protect=\[3, 7\]; use remove=1..3, or protect"
+    with pytest.raises(UserError, match=message):
+        run_on(AngularWindowSearcher(), Problem.create(10, 4, [3, 7]), None)
+
+
+def test_options_are_checked():
+    with pytest.raises(UserError, match="searcher.tokens=first is unknown; choose one of: last, all"):
+        AngularWindowSearcher("first")  # type: ignore[arg-type]

@@ -1,0 +1,136 @@
+"""Fast-Block-Select: a search followed by hand, what it costs, and what it exchanges."""
+
+import numpy as np
+import pytest
+
+from raysearch.errors import EvaluationError, UserError
+from raysearch.mask import Mask
+from raysearch.problem import Problem
+from raysearch.searchers.fast_block_select import FastBlockSelectSearcher, conflict_free, exchanges
+from raysearch.testing.searcher_suite import additive_loss, rugged_loss
+from tests.searchers.toys import rounds_of, run_on
+
+NAN = float("nan")
+SIX, COSTS = Problem.create(6, 2), [1.0, 2, 3, 4, 5, 6]  # of layers 0 … 5 alone
+LOSSES = {
+    (0, 1): 50,  # the start
+    # Its five cheapest exchanges. (0, 3) takes out layer 1 as (0, 2) does, which is better; (1, 3) goes with that.
+    **{(0, 2): 40, (0, 3): 45, (1, 2): 60, (0, 4): 60, (1, 3): 42},
+    (2, 3): 70,  # both of them: worse than either, and gone on from
+    **{(2, 4): 30, (2, 5): 80, (3, 4): 65, (3, 5): 80, (4, 5): 80},  # the last one exchanges both layers
+    (1, 4): 90,  # all that is new around (2, 4)
+    (0, 5): 95,
+}
+
+
+def trace(losses, **options):
+    found, oracle = run_on(
+        FastBlockSelectSearcher(**options), SIX, [COSTS], loss=lambda mask: float(losses[mask.layers])
+    )
+    return found.layers, [[mask.layers for mask in proposed.masks] for proposed in oracle.rounds]
+
+
+def test_a_search_by_hand():
+    found, rounds = trace(LOSSES)
+    assert rounds == [
+        [(0, 1)],
+        [(0, 2), (0, 3), (1, 2), (0, 4), (1, 3)],
+        [(2, 3)],
+        [(2, 4), (2, 5), (3, 4), (3, 5), (4, 5)],
+        [(1, 4)],
+    ]
+    assert found == (2, 4)
+
+
+def test_the_best_mask_of_the_history_is_restored():
+    found, rounds = trace({**LOSSES, (0, 2): 20})
+    assert rounds[-1] == [(1, 4)]
+    assert found == (0, 2)
+
+
+def test_no_round_more_than_asked_for():
+    found, rounds = trace(LOSSES, rounds=1)
+    assert rounds[-1] == [(2, 3)]
+    assert found == (0, 2)
+
+
+def test_a_combination_that_fails_is_not_gone_on_from():
+    found, rounds = trace({**LOSSES, (2, 3): NAN})
+    assert rounds[2:] == [[(2, 3)], [(0, 5), (2, 4), (2, 5)], [(1, 4), (3, 4), (4, 5)]]  # around (0, 2), then (2, 4)
+    assert found == (2, 4)
+
+
+def test_a_start_that_fails_is_left():
+    found, rounds = trace({**LOSSES, (0, 1): NAN, (0, 3): NAN})
+    assert rounds[2] == [(2, 3)]
+    assert found == (2, 4)
+
+
+def test_it_stops_where_it_has_been_before():
+    couples = {Mask.of(0, 1), Mask.of(2, 3), Mask.of(4, 5)}
+    _, oracle = run_on(
+        FastBlockSelectSearcher(rounds=10),
+        Problem.create(8, 2),
+        [[*COSTS, 50.0, 50.0]],
+        loss=lambda mask: 9.0 if mask in couples or max(mask) > 5 else 5.0,
+    )
+    # By (2, 3) and (4, 5) to (0, 1) again, around which there would be more to try.
+    assert [len(proposed.masks) for proposed in oracle.rounds] == [1, 5, 1, 5, 5]
+    assert oracle.rounds[-1].masks[:3] == (Mask.of(0, 5), Mask.of(1, 4), Mask.of(1, 5))
+
+
+@pytest.mark.parametrize("prior", ["influence", "ablation"])
+@pytest.mark.parametrize("seed", range(5))
+def test_evaluations_at_32_layers_remove_7(prior, seed):
+    problem = Problem.create(32, 7)
+    loss = rugged_loss(problem, seed)
+    found, rounds = rounds_of(FastBlockSelectSearcher(prior=prior), problem, loss)
+    if prior == "ablation":
+        assert rounds.pop(0) == problem.singles
+    asked = [mask for masks in rounds for mask in masks]
+    assert len(asked) == len(set(asked)) <= 1 + 4 * (5 + 1)
+    assert all(len(masks) in (1, 5) for masks in rounds)
+    assert found == min(asked, key=loss)
+
+
+def test_an_additive_optimum_is_the_start():
+    problem = Problem.create(32, 7, [0, -1])
+    loss = additive_loss(problem, 0)
+    found, rounds = rounds_of(FastBlockSelectSearcher(), problem, loss)
+    assert found == rounds[0][0] == Mask.of(*sorted(problem.free, key=lambda layer: loss(Mask.of(layer)))[:7])
+    assert [len(masks) for masks in rounds] == [1, 5]
+
+
+def test_runs_of_equal_length_are_exchanged_and_protected_layers_part_them():
+    problem = Problem.create(8, 3, protect=[5])
+    found = exchanges(problem, Mask.of(0, 1, 3), np.array([0.0, 0, 9, 0, 1, 2, NAN]))
+    ones = [{0, 1, 3} - {out} | {back} for out in (0, 1, 3) for back in (2, 4, 6, 7)]
+    twos = [{3, 6, 7}]  # no two of 2, 4, 6 are consecutive
+    assert sorted(map(sorted, found)) == sorted(map(sorted, [*ones, *twos]))
+    assert found[:3] == [Mask.of(0, 1, 4), Mask.of(0, 3, 4), Mask.of(1, 3, 4)]
+    assert found[-4:] == sorted(mask for mask in found if 7 in mask)  # unknown cost
+
+
+def test_of_exchanges_on_the_same_layer_the_first_is_made():
+    centre = Mask.of(0, 1, 2)
+    improving = [Mask.of(0, 1, 5), Mask.of(0, 1, 6), Mask.of(0, 2, 5), Mask.of(2, 7, 8), Mask.of(1, 2, 9)]
+    assert conflict_free(centre, improving) == Mask.of(5, 7, 8)
+
+
+def test_a_search_without_any_score_ends_with_the_cause():
+    for prior in ("influence", "ablation"):
+        with pytest.raises(EvaluationError, match="the loss is nan"):
+            rounds_of(FastBlockSelectSearcher(prior=prior), SIX, lambda mask: NAN if mask else 0.0)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"k": 0}, "searcher.k=0 tries no exchange; use 1 or more"),
+        ({"rounds": 0}, "searcher.rounds=0 exchanges nothing; use 1 or more"),
+        ({"prior": "none"}, "searcher.prior=none is unknown; choose one of: influence, ablation"),
+    ],
+)
+def test_options_are_checked(options, message):
+    with pytest.raises(UserError, match=message):
+        FastBlockSelectSearcher(**options)

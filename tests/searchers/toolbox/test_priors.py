@@ -1,0 +1,45 @@
+"""What layers cost alone: what is asked for, and what comes of it."""
+
+import numpy as np
+import pytest
+
+from raysearch.errors import EvaluationError
+from raysearch.mask import Mask
+from raysearch.problem import Problem
+from raysearch.searchers.base import Remark, Round, Scores
+from raysearch.searchers.toolbox.priors import layer_costs
+from raysearch.statistic import Statistic
+
+PROBLEM = Problem.create(5, 2, protect=[1])
+
+
+def test_ablation_asks_for_the_singles_and_knows_nothing_of_those_that_failed():
+    generator = layer_costs(PROBLEM, "ablation")
+    assert next(generator) == Round(PROBLEM.singles)
+    with pytest.raises(StopIteration) as stop:
+        generator.send(Scores({Mask.of(4): 1.0, Mask.of(0): 3.0, Mask.of(2): 2.0}, {Mask.of(3): "broke"}))
+    assert stop.value.value.tolist() == pytest.approx([3, 2, np.nan, 1], nan_ok=True)
+
+
+def test_no_ablation_at_all_ends_the_search_with_the_cause():
+    generator = layer_costs(PROBLEM, "ablation")
+    next(generator)
+    with pytest.raises(EvaluationError, match="broke"):
+        generator.send(Scores({}, dict.fromkeys(PROBLEM.singles, "broke")))
+
+
+def test_influence_is_a_mean_over_samples_of_which_all_layers_go_on_the_record():
+    generator = layer_costs(PROBLEM, "influence")
+    assert next(generator) is Statistic.BLOCK_INFLUENCE
+    assert generator.send(np.array([[1.0, 2, 3, 4, 5], [3.0, 2, 1, 0, 0]])) == Remark(
+        "block_influence", [2, 2, 2, 2, 2.5]
+    )
+    with pytest.raises(StopIteration) as stop:
+        next(generator)
+    assert stop.value.value.tolist() == [2, 2, 2, 2.5]
+
+
+def test_no_prior_asks_for_nothing():
+    with pytest.raises(StopIteration) as stop:
+        next(layer_costs(PROBLEM, "none"))
+    assert stop.value.value.tolist() == [0, 0, 0, 0]

@@ -1,0 +1,53 @@
+"""Masks of M layers: how they are drawn, the cheapest one, and runs of layers."""
+
+import numpy as np
+import pytest
+
+from raysearch.mask import Mask
+from raysearch.problem import Problem
+from raysearch.searchers.toolbox.subsets import cheapest_mask, draw_mask, draw_masks, logits_of, runs
+
+
+def test_cheap_layers_are_drawn_more_often_and_one_ruinous_layer_flattens_nothing():
+    problem = Problem.create(10, 3)
+    logits = logits_of(np.array([500.0, *(2.0 + 0.1 * layer for layer in range(1, 10))]), temperature=0.5)
+    drawn = [draw_mask(problem, np.random.default_rng(seed), logits) for seed in range(400)]
+    counts = [sum(layer in mask for mask in drawn) for layer in range(10)]
+    assert counts[0] == 0
+    assert counts[1] > counts[4] > counts[8]
+
+
+def test_layers_of_unknown_cost_are_a_last_resort():
+    problem = Problem.create(6, 4)
+    costs = np.array([np.nan, 1.0, 2.0, 3.0, np.nan, np.nan])
+    assert cheapest_mask(problem, costs) == Mask.of(0, 1, 2, 3)
+    assert Mask.of(1, 2, 3).issubset(draw_mask(problem, np.random.default_rng(1), logits_of(costs, 0.5)))
+
+
+def test_the_cheapest_layers_are_free_ones_and_ties_go_to_the_first():
+    problem = Problem.create(6, 2, protect=[0, 3])
+    assert cheapest_mask(problem, np.array([7.0, 5.0, 5.0, 5.0])) == Mask.of(2, 4)
+
+
+def test_equal_costs_draw_as_no_costs_do():
+    problem = Problem.create(8, 3)
+    alike = draw_mask(problem, np.random.default_rng(0), logits_of(np.full(8, 2.5), temperature=1.0))
+    assert alike == draw_mask(problem, np.random.default_rng(0))
+
+
+def test_masks_are_drawn_without_repetition_until_none_is_left():
+    problem = Problem.create(5, 2)
+    rng = np.random.default_rng(0)
+    first = draw_masks(problem, rng, 4)
+    assert len(set(first)) == 4
+    rest = draw_masks(problem, rng, 100, avoid=first)
+    assert len(rest) == 6
+    assert not set(first) & set(rest)
+
+
+@pytest.mark.parametrize(
+    ("length", "found"),
+    [(1, [(2,), (3,), (4,), (6,), (8,), (9,)]), (2, [(2, 3), (3, 4), (8, 9)]), (3, [(2, 3, 4)]), (4, [])],
+)
+def test_runs_are_consecutive(length, found):
+    assert runs([4, 3, 2, 6, 9, 8], length) == [Mask(layers) for layers in found]
