@@ -149,12 +149,14 @@ def _build_by_type(packages: Sequence[str], method: str, section: str, values: M
     }
     kind = _kind(section, values, homes.keys())
     module = importlib.import_module(homes[kind])
-    (part,) = [
+    parts = [
         member
         for _, member in inspect.getmembers(module, inspect.isclass)
         if member.__module__ == module.__name__ and dataclasses.is_dataclass(member) and hasattr(member, method)
     ]
-    return _build(part, section, {key: value for key, value in values.items() if key != "type"})
+    if len(parts) != 1:  # a helper among them, such as the bridge that leads the other way
+        raise UserError(f"{section}.type={kind} is no {section}; choose one of conf/{section}/")
+    return _build(parts[0], section, {key: value for key, value in values.items() if key != "type"})
 
 
 def _kind(section: str, values: Mapping[str, Any], known: Collection[str]) -> str:

@@ -226,3 +226,5 @@ def run_searcher(searcher: Searcher, problem: Problem, seed: int, oracle: Oracle
     except StopIteration as stop:
         found: Mask = stop.value
         return found
+    finally:
+        generator.close()  # some of Nevergrad's optimizers run in a thread, which ends with them

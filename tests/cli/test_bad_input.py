@@ -28,6 +28,7 @@ SEARCHES: list[tuple[str, list[str]]] = [
     ("model=smollm", ["model=smollm is unknown", "did you mean 'smollm2-135m'?", "a folder"]),
     ("cluster=", ["cluster= is unknown", "choose one of: inline, local"]),
     ("tracking.type=foo", ["tracking.type=foo", "'mlflow' or 'none'"]),
+    ("searcher.type=ray_tune", ["searcher.type=ray_tune is no searcher", "choose one of conf/searcher/"]),
     ("searcher.type=bream", ["searcher.type=bream is unknown", "did you mean 'beam'?"]),
     ("data.type=fil", ["data.type=fil is unknown", "did you mean 'file'?"]),
     ("objective.type=ppl", ["objective.type=ppl is unknown", "perplexity"]),

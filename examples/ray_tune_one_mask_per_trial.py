@@ -1,0 +1,111 @@
+"""A `ray.tune.Tuner` whose trials are masks, and an actor that keeps the model loaded and answers them.
+
+    python examples/ray_tune_one_mask_per_trial.py
+    python examples/ray_tune_one_mask_per_trial.py searcher=beam remove=3 data.samples=8 data.seq_len=256
+
+The words are those of `raysearch search`, which needs no Tuner: it drives its replicas directly, and the masks of a
+round share their prefixes. Take this road where trials, callbacks and restore are to be Tune's.
+"""
+
+import argparse
+import logging
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import ray
+from numpy.typing import NDArray
+from ray import tune
+
+import raysearch
+from raysearch import build
+from raysearch.bridges.ray_tune import TuneSearcher
+from raysearch.config import compose
+from raysearch.errors import EvaluationError
+from raysearch.mask import Mask
+from raysearch.models.loading import describe, resolve_device
+from raysearch.problem import Problem
+from raysearch.statistic import Statistic
+from raysearch.study.judge import open_judge
+from raysearch.study.spec import JudgeSpec
+
+#: Small enough for a laptop. The replica is the actor itself, so it needs no actors of its own.
+DEFAULTS = ["remove=2", "model.dtype=bfloat16", "data.samples=2", "data.seq_len=64", "cluster=inline", "tracking=none"]
+
+
+class JudgeActor:
+    """Loads the model once, and asks the ledger before it computes."""
+
+    def __init__(self, spec: JudgeSpec) -> None:
+        self._judge = open_judge(spec, describe(spec.model), lambda progress: None)
+
+    def loss(self, removed: list[int]) -> float:
+        """Nats per token without these layers."""
+        (evaluation,) = self._judge.evaluator.evaluate([Mask.of(*removed)]).values()
+        if evaluation.loss is None:
+            raise EvaluationError(evaluation.failure)
+        return evaluation.loss
+
+    def measure(self, statistic: Statistic) -> NDArray[np.float64]:
+        """A statistic of the dense model."""
+        return self._judge.evaluator.measure(statistic)
+
+    def close(self) -> None:
+        """Leaves the ledger to others."""
+        self._judge.close()
+
+
+def trial(config: dict[str, Any], judge: Any) -> dict[str, float]:
+    """Holds no model, so it does not matter in which process Tune runs it."""
+    return {"loss": ray.get(judge.loss.remote(config["removed"]))}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("words", nargs="*", metavar="key=value", help="as of raysearch search")
+    parser.add_argument("--concurrent", type=int, default=2, help="trials at a time; the judge answers one by one")
+    options = parser.parse_args()
+    words = [*DEFAULTS, *options.words]
+
+    spec = build.search_spec(compose("search", words))
+    info = describe(spec.judge.model)
+    problem = Problem.create(info.n_layers, spec.remove, spec.protect, spec.judge.model.name)
+
+    ray.init(address="local", include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+    on_gpu = resolve_device(spec.judge.model) != "cpu"
+    # Each trial reserves a CPU while it waits for the judge, who must not wait for one of those.
+    judge: Any = ray.remote(num_cpus=0, num_gpus=int(on_gpu))(JudgeActor).remote(spec.judge)
+    print(f"dense: {ray.get(judge.loss.remote([])):.4f} nats per token")  # the model is loaded by now
+
+    def measure(statistic: Statistic) -> NDArray[np.float64]:
+        return ray.get(judge.measure.remote(statistic))
+
+    searcher = TuneSearcher(spec.searcher, problem, spec.seed, measure=measure)
+    tuner = tune.Tuner(
+        tune.with_parameters(trial, judge=judge),
+        tune_config=tune.TuneConfig(
+            search_alg=searcher,
+            num_samples=-1,  # as many as the searcher asks for
+            max_concurrent_trials=options.concurrent,
+            reuse_actors=True,  # a new process for each trial takes a second or two
+        ),
+        run_config=tune.RunConfig(storage_path=str(Path(spec.config["store"]).resolve() / "ray_tune"), verbose=0),
+    )
+    started = time.perf_counter()
+    results = tuner.fit()
+    seconds = time.perf_counter() - started
+    print(f"Tuner: {searcher.found} after {len(results)} trials of {seconds / len(results):.2f} s")
+    ray.get(judge.close.remote())
+
+    found = raysearch.search(*words)
+    print(f"raysearch search: {Mask.of(*found.removed)}; of {found.asked} evaluations the ledger knew {found.answered}")
+    if searcher.found != Mask.of(*found.removed):
+        raise SystemExit("they differ")
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")  # no tables of trials
+    os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")  # one file for each trial instead of six
+    main()

@@ -1,0 +1,134 @@
+"""Any optimizer of Nevergrad as a searcher.
+
+Source: Bennet et al. 2021, "Nevergrad: black-box optimization platform", SIGEVOlution 14(1). Its optimizers move points
+of R^F. Here a point gives each of the F removable layers a cost, and stands for the mask of the M cheapest ("random
+keys", Bean 1994): so every point is legal. With Nevergrad's own parameters for choices they hardly beat random masks.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from raysearch.errors import UserError, did_you_mean
+from raysearch.mask import Mask
+from raysearch.problem import Problem
+from raysearch.searchers.base import Round, Scores, SearchGenerator
+from raysearch.searchers.toolbox.priors import Prior, layer_costs
+from raysearch.searchers.toolbox.subsets import cheapest_mask, logits_of
+
+_ASKS = 20  # points asked for, at most, for each mask to score
+_USUAL = ("CMA", "DE", "DiscreteOnePlusOne", "NGOpt", "PSO")  # of more than 500
+_WORST = 1e9  # what failures are told to lose as long as nothing has a loss; infinity would be clipped with a warning
+
+
+@dataclass(frozen=True)
+class NevergradSearcher:
+    """Asks an optimizer of Nevergrad for masks: `trials` evaluations, and with the ablation prior F more.
+
+    A mask asked for again is answered at once with what is known of it, and counts as no trial; a search ends when
+    every mask has been scored, or after 20 points a trial: some optimizers run out of new masks. A failed mask counts
+    as a trial, and is told as the worst loss so far.
+
+    A few optimizers (CmaFmin2, MultiDS, Carola8 and their like) run in a thread, with random numbers that nobody can
+    seed: they ask for other masks each time, and are not replayed from the ledger.
+
+    Args:
+        optimizer: Its name in Nevergrad's registry, as in "DiscreteOnePlusOne", "NGOpt", "CMA", "DE".
+        trials: Distinct masks to score, at least 1.
+        batch: Points asked for before any of them is told, at least 1, and so the most masks a round. Some optimizers,
+            such as "Cobyla", take only 1.
+        prior: Around which costs of the layers the points begin: "ablation" (single-layer losses), "influence" (Block
+            Influence, from one dense pass) or "none" (all alike).
+    """
+
+    optimizer: str = "DiscreteOnePlusOne"
+    trials: int = 200
+    batch: int = 8
+    prior: Prior = "ablation"
+
+    def __post_init__(self) -> None:
+        if self.trials < 1:
+            raise UserError(f"searcher.trials={self.trials} scores nothing; use 1 or more")
+        if self.batch < 1:
+            raise UserError(f"searcher.batch={self.batch} asks for nothing; use 1 or more")
+        if self.prior not in get_args(Prior):
+            raise UserError(f"searcher.prior={self.prior} is unknown; choose one of: {', '.join(get_args(Prior))}")
+        known = _nevergrad().optimizers.registry
+        if self.optimizer not in known:
+            near = [name for name in known if name.lower() == self.optimizer.lower()]
+            near = near or difflib.get_close_matches(self.optimizer, known) or list(_USUAL)
+            raise UserError(f"searcher.optimizer={self.optimizer} is unknown; {did_you_mean(self.optimizer, near)}")
+        if self.batch > 1 and known[self.optimizer].no_parallelization:
+            raise UserError(
+                f"searcher.batch={self.batch} is too many for searcher.optimizer={self.optimizer}, which asks for one "
+                "mask at a time; use searcher.batch=1"
+            )
+
+    def search(self, problem: Problem, rng: np.random.Generator) -> SearchGenerator:
+        """See `raysearch.searchers.base`."""
+        costs = yield from layer_costs(problem, self.prior)
+        start = -logits_of(costs, temperature=2.0).clip(-2, 2)  # any mask must stay within reach
+        optimizer = self._open(start, rng)
+        losses: dict[Mask, float] = {}
+        failed: dict[Mask, str] = {}
+        asked: list[tuple[Any, Mask]] = []
+        n_points = 0
+        while True:
+            wanted = min(self.batch, min(self.trials, problem.n_solutions) - len(losses) - len(failed))
+            worst = max(losses.values(), default=_WORST)
+            with self._calls(rng):
+                for point, mask in asked:
+                    optimizer.tell(point, losses.get(mask, worst))
+                asked = []
+                while len(asked) < wanted and n_points < _ASKS * self.trials:
+                    point, n_points = optimizer.ask(), n_points + 1
+                    mask = cheapest_mask(problem, point.value)
+                    if mask in losses or mask in failed:
+                        optimizer.tell(point, losses.get(mask, worst))
+                    else:
+                        asked.append((point, mask))
+            if not asked:
+                return Scores(losses, failed).best(1)[0]
+            scores = yield Round(mask for _, mask in asked)
+            losses.update(scores.losses)
+            failed.update(scores.failed)
+
+    def _open(self, start: NDArray[np.float64], rng: np.random.Generator) -> Any:
+        """A fresh optimizer. Without a budget and the workers it has, NGOpt may choose one that waits for ever."""
+        ng = _nevergrad()
+        space = ng.p.Array(init=start)
+        space.random_state = np.random.RandomState(int(rng.integers(2**32)))
+        with self._calls(rng):
+            return ng.optimizers.registry[self.optimizer](space, budget=_ASKS * self.trials, num_workers=self.batch)
+
+    @contextmanager
+    def _calls(self, rng: np.random.Generator) -> Iterator[None]:
+        """Around calls of an optimizer: some draw from numpy's global generator, and some fail."""
+        before = np.random.get_state()  # noqa: NPY002
+        np.random.seed(int(rng.integers(2**32)))  # noqa: NPY002
+        try:
+            yield
+        except Exception as error:
+            reason = " ".join(str(error).split()) or type(error).__name__
+            raise UserError(f"searcher.optimizer={self.optimizer} failed: {reason}; use another one") from error
+        finally:
+            np.random.set_state(before)  # noqa: NPY002
+
+
+def _nevergrad() -> ModuleType:
+    """Nevergrad, which takes two seconds to import."""
+    try:
+        import nevergrad
+    except ImportError as error:
+        raise UserError(
+            "searcher=nevergrad needs the nevergrad package; install it with pip install 'raysearch[nevergrad]'"
+        ) from error
+    return nevergrad

@@ -1,0 +1,170 @@
+"""Any searcher of raysearch for a `ray.tune.Tuner` whose trials each evaluate one mask.
+
+The way back, Tune's search algorithms as searchers of raysearch, is `raysearch.bridges.tune_algorithm`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import ray.tune
+from numpy.typing import NDArray
+
+from raysearch.errors import UserError
+from raysearch.mask import Mask
+from raysearch.problem import Problem
+from raysearch.searchers.base import Remark, Round, Scores, Searcher, SearchGenerator, supervise
+from raysearch.statistic import Statistic
+
+#: What is known of masks: a loss in nats, or why there is none.
+Outcomes = dict[Mask, float | str]
+
+
+class TuneSearcher(ray.tune.search.Searcher):
+    """Shows a searcher to `ray.tune.Tuner`; a trial is a mask.
+
+    A trial finds the layers to remove in its configuration, as the list ``removed``, and reports what that loses:
+
+        searcher = TuneSearcher(BeamSearcher(width=1), Problem.create(n_layers=30, remove=5))
+        options = TuneConfig(search_alg=searcher, num_samples=-1, max_concurrent_trials=4)
+        Tuner(lambda config: {"loss": loss_of(config["removed"])}, tune_config=options).fit()
+        searcher.found
+
+    The search ends the experiment, so ``num_samples=-1`` lets it. A trial that fails, or reports no finite loss, is a
+    failed evaluation. What is saved and pickled are the answers, never the searcher's state: restored, it is stepped
+    through them again. ``Tuner.restore(path, …)`` works on a copy; ``searcher.restore_from_dir(path)`` brings here what
+    that has found.
+
+    Args:
+        searcher: The algorithm.
+        problem: The space of legal masks.
+        seed: Seeds the searcher's random numbers.
+        metric: The name by which trials report their loss.
+        measure: Computes a statistic of the dense model, for searchers that ask for one. What it answers is saved and
+            pickled, itself is not.
+    """
+
+    def __init__(
+        self,
+        searcher: Searcher,
+        problem: Problem,
+        seed: int = 0,
+        metric: str = "loss",
+        measure: Callable[[Statistic], NDArray[np.float64]] | None = None,
+    ) -> None:
+        super().__init__(metric=metric, mode="min")
+        self.found: Mask | None = None  # at the end of the search
+        self.remarks: dict[str, float | str | list[float]] = {}
+        self._searcher, self._problem, self._seed, self._measure = searcher, problem, seed, measure
+        self._outcomes: Outcomes = {}
+        self._statistics: dict[Statistic, NDArray[np.float64]] = {}
+        self._running: dict[str, Mask] = {}  # by trial
+        self._steps: SearchGenerator | None = None
+        self._request: Round | Statistic | Remark | None = None
+
+    @property
+    def losses(self) -> dict[Mask, float]:
+        """Every loss known so far."""
+        return dict(scores_of(self._outcomes).losses)
+
+    def suggest(self, trial_id: str) -> Any:
+        """The next mask of the round in hand; None while all of them run; FINISHED at the end of the search."""
+        unknown = self._unknown()
+        if self.found is not None:
+            return self.FINISHED
+        running = self._running.values()
+        mask = next((mask for mask in unknown if mask not in running), None)
+        if mask is None:
+            return None
+        self._running[trial_id] = mask
+        return {"removed": list(mask)}
+
+    def on_trial_complete(self, trial_id: str, result: Mapping[str, Any] | None = None, error: bool = False) -> None:
+        """Takes in what a trial reported; of a mask that runs twice after a restore, the first answer stands."""
+        result = result or {}
+        mask = self._running.pop(trial_id, None)
+        if mask is None and "config/removed" in result:  # a trial from before a restore; Tune flattens results
+            mask = Mask.of(*result["config/removed"])
+        if mask is not None:
+            self._outcomes.setdefault(mask, _outcome(result.get(self.metric), self.metric, error))
+
+    def save(self, checkpoint_path: str) -> None:
+        """Writes every answer so far, and what came of them, as JSON."""
+        record = {
+            "masks": {str(mask): outcome for mask, outcome in self._outcomes.items()},
+            "statistics": {str(statistic): rows.tolist() for statistic, rows in self._statistics.items()},
+            "remarks": self.remarks,
+            "found": self.found and str(self.found),
+        }
+        Path(checkpoint_path).write_text(json.dumps(record), encoding="utf-8")
+
+    def restore(self, checkpoint_path: str) -> None:
+        """Starts over with the answers that `save` wrote."""
+        record = json.loads(Path(checkpoint_path).read_text(encoding="utf-8"))
+        self._outcomes = {Mask.parse(text): outcome for text, outcome in record["masks"].items()}
+        self._statistics = {Statistic(name): np.array(rows) for name, rows in record["statistics"].items()}
+        self.remarks = record["remarks"]
+        self.found = record["found"] and Mask.parse(record["found"])
+        self._steps, self._request, self._running = None, None, {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A generator cannot be pickled, and the handle of an actor that is gone cannot be unpickled.
+        return {**self.__dict__, "_steps": None, "_request": None, "_running": {}, "_measure": None}
+
+    def _unknown(self) -> list[Mask]:
+        """Steps the searcher to where it asks for masks of which nothing is known, and returns those; or to its end."""
+        while self.found is None:
+            if isinstance(self._request, Round):
+                unknown = [mask for mask in self._request.masks if mask not in self._outcomes]
+                if unknown:
+                    return unknown
+            if self._steps is None:
+                self._steps = supervise(self._searcher, self._problem, self._seed)
+            answer = self._answer()
+            try:
+                self._request = self._steps.send(answer)
+            except StopIteration as stop:
+                self.found = stop.value
+            except BaseException:
+                self._steps = self._request = None  # whoever asks again is told again
+                raise
+        return []
+
+    def _answer(self) -> Any:
+        match self._request:
+            case Round(masks=masks):
+                return scores_of({mask: self._outcomes[mask] for mask in masks})
+            case Statistic() as statistic:
+                if statistic not in self._statistics:
+                    if self._measure is None:
+                        raise UserError(
+                            f"measure=None cannot tell {type(self._searcher).__name__} the {statistic} it asks for; "
+                            "give a function that computes it"
+                        )
+                    self._statistics[statistic] = self._measure(statistic)
+                return self._statistics[statistic]
+            case Remark(name, value):
+                self.remarks[name] = value
+        return None
+
+
+def _outcome(value: Any, metric: str, error: bool) -> float | str:
+    """A loss, or why there is none."""
+    if error:
+        return "the trial failed"
+    if value is None:
+        return f"the trial reported no {metric}"
+    return float(value) if math.isfinite(value) else f"the {metric} is {value}"
+
+
+def scores_of(outcomes: Outcomes) -> Scores:
+    """The outcomes as an answer to a round."""
+    return Scores(
+        {mask: outcome for mask, outcome in outcomes.items() if not isinstance(outcome, str)},
+        {mask: outcome for mask, outcome in outcomes.items() if isinstance(outcome, str)},
+    )

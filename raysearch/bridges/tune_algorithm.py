@@ -1,0 +1,179 @@
+"""Any search algorithm that Ray Tune knows as a searcher: Optuna's, HyperOpt's, random points.
+
+The way back, our searchers for a `ray.tune.Tuner`, is `raysearch.bridges.ray_tune`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import ray.tune
+from ray.tune.search import SEARCH_ALG_IMPORT, BasicVariantGenerator
+
+from raysearch.bridges.ray_tune import Outcomes, scores_of
+from raysearch.errors import UserError, did_you_mean
+from raysearch.mask import Mask
+from raysearch.problem import Problem
+from raysearch.searchers.base import Round, SearchGenerator
+from raysearch.searchers.toolbox.subsets import cheapest_mask
+
+_REPEATS = 100  # points in a row that stand for known masks, after which an algorithm has converged
+_SEEDS = {"seed", "random_state", "random_state_seed"}  # what Tune's algorithms call it
+
+#: Why what Tune knows by name cannot be used by name here.
+_UNFIT = {
+    "bohb": "it learns from HyperBandForBOHB's budgets alone; use searcher.algorithm=optuna",
+    "nevergrad": "it is given an optimizer; use searcher=nevergrad",
+}
+
+
+@dataclass(frozen=True)
+class TuneAlgorithmSearcher:
+    """Asks a search algorithm of Ray Tune for masks: `trials` evaluations, or fewer where it runs out of new ones.
+
+    Its search space is a number from 0 to 1 for each removable layer, ``layer_0`` and so on; the M layers of the
+    largest go. A mask asked for again is answered at once with what is known of it, and counts as no trial. An
+    algorithm that asks for nothing else has converged, and is started afresh; a search ends early when that brings
+    nothing new either. A failed mask counts as a trial, and is told as a failure.
+
+    Args:
+        algorithm: Its name in `ray.tune.search`, as in "variant_generator" (random points), "optuna", "hyperopt".
+        trials: Distinct masks to score, at least 1.
+        batch: Points asked for before any of them is told, at least 1, and so the most masks a round.
+        options: Further arguments of the algorithm's constructor. Its seed is drawn where none is given; an algorithm
+            that takes none (ax, zoopt) asks for other masks each time, and is not replayed from the ledger.
+    """
+
+    solves_additive: ClassVar[bool] = False
+
+    algorithm: str = "variant_generator"
+    trials: int = 100
+    batch: int = 1
+    options: dict[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        if self.trials < 1:
+            raise UserError(f"searcher.trials={self.trials} scores nothing; use 1 or more")
+        if self.batch < 1:
+            raise UserError(f"searcher.batch={self.batch} asks for nothing; use 1 or more")
+        if self.algorithm in _UNFIT:
+            raise UserError(f"searcher.algorithm={self.algorithm} cannot be used: {_UNFIT[self.algorithm]}")
+        known = SEARCH_ALG_IMPORT.keys() - _UNFIT
+        if self.algorithm not in known:
+            raise UserError(f"searcher.algorithm={self.algorithm} is unknown; {did_you_mean(self.algorithm, known)}")
+        self._open(seed=0)  # says what is missing or wrong before a model is loaded
+
+    def search(self, problem: Problem, rng: np.random.Generator) -> SearchGenerator:
+        """See `raysearch.searchers.base`."""
+        outcomes: Outcomes = {}
+        known = -1
+        while known < len(outcomes) < min(self.trials, problem.n_solutions):
+            known = len(outcomes)
+            algorithm = self._open(int(rng.integers(2**31)))
+            found = yield from search_with(algorithm, problem, self.trials, self.batch, outcomes)
+        return found
+
+    def _open(self, seed: int) -> ray.tune.search.Searcher:
+        kind = SEARCH_ALG_IMPORT[self.algorithm]()
+        if kind is BasicVariantGenerator:  # which works for a Tuner alone
+            kind = _RandomPoints
+        known = set(inspect.signature(kind).parameters)
+        options = {**dict.fromkeys(_SEEDS & known, seed), **(self.options or {})}
+        for name in options:
+            if name not in known:
+                raise UserError(
+                    f"searcher.options.{name} is no option of searcher.algorithm={self.algorithm}; "
+                    f"{did_you_mean(name, known)}"
+                )
+        try:
+            return kind(**options)
+        except (AssertionError, ImportError, TypeError, ValueError) as error:
+            reason = " ".join(str(error).split())
+            raise UserError(f"searcher.algorithm={self.algorithm} cannot be used: {reason}") from error
+
+
+def search_with(
+    algorithm: ray.tune.search.Searcher,
+    problem: Problem,
+    trials: int,
+    batch: int = 1,
+    outcomes: Outcomes | None = None,
+) -> SearchGenerator:
+    """What `TuneAlgorithmSearcher` does between two fresh starts, with an algorithm at hand.
+
+    Args:
+        algorithm: Fresh, and without a search space.
+        problem: The space of legal masks.
+        trials: As of `TuneAlgorithmSearcher`, those in `outcomes` among them.
+        batch: As of `TuneAlgorithmSearcher`.
+        outcomes: What is known already; what becomes known is added.
+
+    Raises:
+        UserError: The algorithm has a search space.
+    """
+    space = {f"layer_{layer}": ray.tune.uniform(0.0, 1.0) for layer in problem.free}
+    log = logging.getLogger("optuna")
+    level = log.level
+    log.setLevel(logging.WARNING)  # it announces the study
+    try:
+        if not algorithm.set_search_properties("loss", "min", space):
+            raise UserError(f"{type(algorithm).__name__} has a search space of its own; make it without one")
+    finally:
+        log.setLevel(level)
+
+    outcomes = {} if outcomes is None else outcomes
+    names = map(str, itertools.count())
+    repeats = 0
+    asked: dict[str, Mask] = {}
+    while True:
+        for trial, mask in asked.items():
+            _tell(algorithm, trial, outcomes[mask])
+        asked = {}
+        wanted = min(batch, min(trials, problem.n_solutions) - len(outcomes))
+        while len(asked) < wanted and repeats < _REPEATS:
+            trial, repeats = next(names), repeats + 1
+            point: Any = algorithm.suggest(trial)
+            if point == algorithm.FINISHED or (point is None and asked):
+                break
+            if point is None:
+                continue
+            mask = cheapest_mask(problem, -np.array([point[name] for name in space]))
+            if mask in outcomes:
+                _tell(algorithm, trial, outcomes[mask])
+            else:
+                asked[trial], repeats = mask, 0
+        if not asked:
+            return scores_of(outcomes).best(1)[0]
+        scores = yield Round(asked.values())
+        outcomes |= {**scores.losses, **scores.failed}
+
+
+def _tell(algorithm: ray.tune.search.Searcher, trial: str, outcome: float | str) -> None:
+    if isinstance(outcome, str):
+        algorithm.on_trial_complete(trial, error=True)
+    else:
+        algorithm.on_trial_complete(trial, {"loss": outcome})
+
+
+class _RandomPoints(ray.tune.search.Searcher):
+    """Draws points as Tune's `BasicVariantGenerator` does."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(metric="loss", mode="min")
+        self._rng = np.random.default_rng(seed)
+
+    def set_search_properties(self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any) -> bool:
+        self._space = config
+        return True
+
+    def suggest(self, trial_id: str) -> dict[str, float]:
+        return {name: domain.sample(random_state=self._rng) for name, domain in self._space.items()}
+
+    def on_trial_complete(self, trial_id: str, result: Mapping[str, Any] | None = None, error: bool = False) -> None:
+        pass

@@ -1,0 +1,169 @@
+"""Nevergrad's optimizers as searchers: the contract for several of them, and what they are told."""
+
+import sys
+import threading
+
+import nevergrad
+import numpy as np
+import pytest
+
+from raysearch.bridges.nevergrad import NevergradSearcher
+from raysearch.errors import EvaluationError, UserError
+from raysearch.mask import Mask
+from raysearch.problem import Problem
+from raysearch.testing.searcher_suite import SearcherSuite, additive_loss, rugged_loss
+from tests.searchers.toys import rounds_of
+
+PROBLEM = Problem.create(32, 7)
+
+
+class TestOptimizers(SearcherSuite):
+    @pytest.fixture(
+        autouse=True, params=["NGOpt", "CMA", "DE", "TwoPointsDE", "PSO", "OnePlusOne", "LognormalDiscreteOnePlusOne"]
+    )
+    def _optimizer(self, request):
+        self.optimizer = request.param
+
+    def make_searcher(self):
+        return NevergradSearcher(self.optimizer, trials=40, batch=4)
+
+
+@pytest.mark.parametrize("batch", [1, 8])
+def test_trials_are_distinct_masks(batch):
+    _, rounds = rounds_of(NevergradSearcher(trials=60, batch=batch), PROBLEM, rugged_loss(PROBLEM, 0))
+    assert len(rounds[0]) == 32
+    assert max(len(masks) for masks in rounds[1:]) == batch
+    solutions = [mask for masks in rounds[1:] for mask in masks]
+    assert len(set(solutions)) == len(solutions) == 60
+
+
+@pytest.mark.parametrize("prior", ["ablation", "influence"])
+def test_points_begin_where_the_prior_says(prior):
+    loss = additive_loss(PROBLEM, 1)
+    optimum = Mask.of(*sorted(range(32), key=lambda layer: loss(Mask.of(layer)))[:7])
+    found, rounds = rounds_of(NevergradSearcher(trials=1, prior=prior), PROBLEM, loss)
+    assert found == rounds[-1][0] == optimum
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_it_beats_as_many_random_masks(seed):
+    loss = rugged_loss(PROBLEM, seed)
+    found, _ = rounds_of(NevergradSearcher(prior="none"), PROBLEM, loss, seed)
+    rng = np.random.default_rng(seed)
+    assert loss(found) < min(loss(Mask.of(*rng.permutation(32)[:7].tolist())) for _ in range(200))
+
+
+def test_it_ends_when_every_mask_has_been_asked_for():
+    problem = Problem.create(8, 3, protect=[0])
+    loss = rugged_loss(problem, 0)
+    found, rounds = rounds_of(NevergradSearcher("HaltonSearch", prior="none"), problem, loss)
+    solutions = [mask for masks in rounds for mask in masks]
+    assert len(solutions) == len(set(solutions)) == problem.n_solutions == 35
+    assert found == min(solutions, key=loss)
+
+
+class Stub:
+    """An optimizer that asks for the same masks over and over, and keeps what it is told."""
+
+    no_parallelization = False
+    last: "Stub"
+    masks = ((0, 1), (0, 1), (0, 2), (1, 2), (0, 3))
+
+    def __init__(self, space, budget, num_workers):
+        self.space, self.budget, self.told = space, budget, []
+        self.asked = 0
+        Stub.last = self
+
+    def ask(self):
+        mask = self.masks[self.asked % len(self.masks)]
+        self.asked += 1
+        return self.space.spawn_child(new_value=np.array([-1.0 if layer in mask else 1.0 for layer in range(4)]))
+
+    def tell(self, point, loss):
+        self.told.append((tuple(np.flatnonzero(point.value < 0).tolist()), loss))
+
+
+@pytest.fixture
+def stub(monkeypatch):
+    monkeypatch.setitem(nevergrad.optimizers.registry.data, "Stub", Stub)
+    return lambda loss, **options: rounds_of(
+        NevergradSearcher("Stub", prior="none", **options), Problem.create(4, 2), loss
+    )
+
+
+def test_a_repeat_is_told_what_is_known_and_not_asked_again(stub):
+    found, rounds = stub(lambda mask: float(sum(mask)), trials=5, batch=3)
+    # Two points of the first round stand for one mask; four of the six masks are all that ever come.
+    assert rounds == [(Mask.of(0, 1), Mask.of(0, 2)), (Mask.of(1, 2), Mask.of(0, 3))]
+    assert found == Mask.of(0, 1)
+    assert Stub.last.asked == len(Stub.last.told) == Stub.last.budget == 20 * 5
+    assert Stub.last.told[:4] == [((0, 1), 1), ((0, 1), 1), ((0, 2), 2), ((0, 1), 1)]
+
+
+def test_a_failure_is_a_trial_told_as_the_worst_loss(stub):
+    found, rounds = stub(lambda mask: float("nan") if 1 in mask else float(sum(mask)), trials=4, batch=1)
+    assert [str(mask) for masks in rounds for mask in masks] == ["{0,1}", "{0,2}", "{1,2}", "{0,3}"]
+    assert found == Mask.of(0, 2)
+    assert Stub.last.told == [((0, 1), 1e9), ((0, 1), 1e9), ((0, 2), 2), ((1, 2), 2), ((0, 3), 3)]
+
+
+def test_what_fails_in_nevergrad_is_reported(stub, monkeypatch):
+    def ask(self):
+        raise ModuleNotFoundError("No module named 'nlopt'")
+
+    monkeypatch.setattr(Stub, "ask", ask)
+    with pytest.raises(UserError, match="searcher.optimizer=Stub failed: No module named 'nlopt'; use another one"):
+        stub(lambda mask: 0.0)
+
+
+def test_failures_are_avoided():
+    loss = rugged_loss(PROBLEM, 4)
+    _, rounds = rounds_of(
+        NevergradSearcher(trials=100, prior="none"),
+        PROBLEM,
+        lambda mask: float("nan") if {3, 4, 5, 6} & set(mask) else loss(mask),
+    )
+    solutions = [mask for masks in rounds for mask in masks]
+    assert len(solutions) == 100
+    assert sum(bool({3, 4, 5, 6} & set(mask)) for mask in solutions[50:]) < 25  # 33 of 50 by chance
+
+
+def test_a_search_without_any_score_ends_with_the_cause():
+    for prior in ("ablation", "influence", "none"):
+        with pytest.raises(EvaluationError, match="the loss is nan"):
+            rounds_of(NevergradSearcher(prior=prior), Problem.create(5, 2), lambda mask: float("nan"))
+
+
+@pytest.mark.filterwarnings("ignore")  # the optimizer converges, and says so
+def test_the_thread_of_an_optimizer_ends_with_the_search():
+    before = set(threading.enumerate())
+    rounds_of(NevergradSearcher("NelderMead", trials=20, batch=1), PROBLEM, rugged_loss(PROBLEM, 0))
+    for thread in set(threading.enumerate()) - before:
+        thread.join(timeout=10)
+        assert not thread.is_alive()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"trials": 0}, "searcher.trials=0 scores nothing; use 1 or more"),
+        ({"batch": 0}, "searcher.batch=0 asks for nothing; use 1 or more"),
+        ({"prior": "magic"}, "searcher.prior=magic is unknown; choose one of: ablation, influence, none"),
+        ({"optimizer": "DiscreteOnePlusTwo"}, "searcher.optimizer=DiscreteOnePlusTwo is unknown; did you mean"),
+        ({"optimizer": "cma"}, "searcher.optimizer=cma is unknown; choose one of: CMA$"),
+        ({"optimizer": "§"}, "is unknown; choose one of: CMA, DE, DiscreteOnePlusOne, NGOpt, PSO$"),
+        (
+            {"optimizer": "Cobyla"},
+            "searcher.batch=8 is too many for searcher.optimizer=Cobyla, .*; use searcher.batch=1",
+        ),
+    ],
+)
+def test_options_are_checked(options, message):
+    with pytest.raises(UserError, match=message):
+        NevergradSearcher(**options)
+
+
+def test_a_missing_package_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "nevergrad", None)
+    with pytest.raises(UserError, match=r"searcher=nevergrad needs the nevergrad package; .*'raysearch\[nevergrad\]'"):
+        NevergradSearcher()

@@ -1,0 +1,195 @@
+"""Both bridges to Ray Tune without a Tuner: what is asked, what is told, what is kept."""
+
+import math
+import pickle
+
+import pytest
+import yaml
+from ray.tune.search import ConcurrencyLimiter
+
+from raysearch.bridges.ray_tune import TuneSearcher
+from raysearch.build import build_searcher
+from raysearch.config import conf_dir
+from raysearch.errors import EvaluationError, UserError
+from raysearch.mask import Mask
+from raysearch.problem import Problem
+from raysearch.searchers.base import ContractError, Remark, Round, run_searcher
+from raysearch.searchers.beam import BeamSearcher
+from raysearch.searchers.one_shot import OneShotSearcher
+from raysearch.statistic import Statistic
+from raysearch.testing.searcher_suite import ToyOracle, additive_loss, rugged_loss
+
+PROBLEM = Problem.create(6, 2)
+LOSS = rugged_loss(PROBLEM, seed=3)
+FINISHED = TuneSearcher.FINISHED
+
+
+def answer_all(searcher, loss=LOSS, at_once=3, most=1000):
+    """Plays the Tuner: some trials at once, the youngest done first. Returns the masks of all trials."""
+    running: dict[str, Mask] = {}
+    asked: list[Mask] = []
+    while running or len(asked) < most:
+        trial = f"{id(searcher)}_{len(asked)}"
+        config = searcher.suggest(trial) if len(running) < at_once and len(asked) < most else None
+        if config == FINISHED:
+            assert not running
+            break
+        if config is None:
+            trial, mask = running.popitem()
+            searcher.on_trial_complete(trial, {"loss": loss(mask)})
+        else:
+            running[trial] = Mask.of(*config["removed"])
+            asked.append(running[trial])
+    return asked
+
+
+class AsksForStatistics:
+    """Removes the layers of least influence, and says so."""
+
+    def search(self, problem, rng):
+        influence = yield Statistic.BLOCK_INFLUENCE
+        yield Remark("influence", influence.mean(axis=0).tolist())
+        found = Mask.of(*influence.mean(axis=0).argsort()[: problem.n_remove].tolist())
+        yield Round([found])
+        return found
+
+
+@pytest.mark.parametrize("name", ["one_shot", "beam", "genetic", "random", "cbo", "exhaustive"])
+def test_a_tuner_finds_what_a_search_finds(name):
+    searcher = build_searcher(yaml.safe_load((conf_dir() / "searcher" / f"{name}.yaml").read_text()))
+    oracle = ToyOracle(PROBLEM, LOSS)
+    found = run_searcher(searcher, PROBLEM, 5, oracle)
+    tuned = TuneSearcher(searcher, PROBLEM, seed=5)
+    asked = answer_all(tuned)
+    assert tuned.found == found
+    assert len(set(asked)) == len(asked), "a mask that is known is no trial"
+    assert set(asked) == {mask for proposed in oracle.rounds for mask in proposed.masks}
+    assert tuned.losses == {mask: LOSS(mask) for mask in asked}
+
+
+def test_none_is_wait_and_finished_is_the_end():
+    searcher = TuneSearcher(OneShotSearcher(), Problem.create(3, 1))
+    assert [searcher.suggest(str(layer)) for layer in range(3)] == [{"removed": [layer]} for layer in range(3)]
+    assert searcher.suggest("early") is None
+    for layer in range(3):
+        assert searcher.found is None
+        searcher.on_trial_complete(str(layer), {"loss": 4.0 - layer})
+    assert searcher.suggest("late") == searcher.suggest("later") == FINISHED  # the last round is of a known mask
+    assert searcher.found == Mask.of(2)
+
+
+@pytest.mark.parametrize(
+    ("result", "error", "cause"),
+    [
+        (None, True, "the trial failed"),
+        ({"loss": 1.0}, True, "the trial failed"),
+        ({"accuracy": 1.0}, False, "the trial reported no loss"),
+        ({"loss": math.nan}, False, "the loss is nan"),
+        ({"loss": math.inf}, False, "the loss is inf"),
+    ],
+)
+def test_what_is_no_loss_is_a_failure(result, error, cause):
+    searcher = TuneSearcher(BeamSearcher(1), Problem.create(3, 1))
+    for layer in range(2):
+        searcher.suggest(str(layer))
+        searcher.on_trial_complete(str(layer), result, error)
+    searcher.suggest("2")
+    if error:
+        searcher.on_trial_complete("2", {"loss": 1.0})
+        assert searcher.suggest("3") == FINISHED
+        assert searcher.found == Mask.of(2)
+    else:
+        searcher.on_trial_complete("2", result)
+        for _ in range(2):  # whoever asks again is told again
+            with pytest.raises(EvaluationError, match=f"no mask of the round could be evaluated: {cause}"):
+                searcher.suggest("3")
+
+
+def test_another_metric():
+    searcher = TuneSearcher(BeamSearcher(1), Problem.create(2, 1), metric="nats")
+    assert (searcher.metric, searcher.mode) == ("nats", "min")
+    for layer in range(2):
+        searcher.suggest(str(layer))
+        searcher.on_trial_complete(str(layer), {"nats": -float(layer), "loss": 7})
+    assert searcher.suggest("2") == FINISHED
+    assert searcher.found == Mask.of(1)
+
+
+def test_statistics_are_measured_once_and_remarks_kept():
+    oracle, measured = ToyOracle(PROBLEM, LOSS), []
+
+    def measure(statistic):
+        measured.append(statistic)
+        return oracle.measure(statistic)
+
+    searcher = TuneSearcher(AsksForStatistics(), PROBLEM, measure=measure)
+    answer_all(searcher)
+    assert measured == [Statistic.BLOCK_INFLUENCE]
+    assert list(searcher.remarks) == ["influence"]
+    assert searcher.found == run_searcher(AsksForStatistics(), PROBLEM, 0, oracle)
+
+
+def test_a_statistic_needs_someone_to_measure_it():
+    with pytest.raises(UserError, match="measure=None cannot tell AsksForStatistics the block_influence it asks for"):
+        TuneSearcher(AsksForStatistics(), PROBLEM).suggest("0")
+
+
+def test_illegal_masks_are_the_searchers_fault():
+    class Rogue:
+        def search(self, problem, rng):
+            yield Round([Mask.of(9)])
+
+    with pytest.raises(ContractError, match=r"Rogue proposed \{9\}"):
+        TuneSearcher(Rogue(), PROBLEM).suggest("0")
+
+
+@pytest.mark.parametrize("most", range(0, 12, 3))
+@pytest.mark.parametrize("pickled", [False, True])
+def test_a_restored_search_asks_only_for_the_rest(tmp_path, most, pickled):
+    whole = answer_all(TuneSearcher(BeamSearcher(1), PROBLEM), at_once=1)
+    first = TuneSearcher(BeamSearcher(1), PROBLEM)
+    before = answer_all(first, at_once=1, most=most)
+    first.suggest("never heard of again")
+    if pickled:
+        second = pickle.loads(pickle.dumps(first))
+    else:
+        first.save(str(tmp_path / "state"))
+        second = TuneSearcher(BeamSearcher(1), PROBLEM)
+        second.restore(str(tmp_path / "state"))
+    assert second.losses == first.losses
+    assert [*before, *answer_all(second, at_once=1)] == whole
+    assert second.found == run_searcher(BeamSearcher(1), PROBLEM, 0, ToyOracle(PROBLEM, LOSS))
+
+
+def test_all_that_is_known_is_restored(tmp_path):
+    problem = Problem.create(3, 1)
+    first = TuneSearcher(AsksForStatistics(), problem, measure=ToyOracle(problem, additive_loss(problem, 0)).measure)
+    first.suggest("a")
+    first.save(str(tmp_path / "early"))
+    first.on_trial_complete("a", {"loss": 0.1})
+    assert first.suggest("b") == FINISHED
+    first.save(str(tmp_path / "late"))
+
+    early = pickle.loads(
+        pickle.dumps(TuneSearcher(AsksForStatistics(), problem, measure=ToyOracle(problem, LOSS).measure))
+    )
+    early.restore(str(tmp_path / "early"))  # the statistic is known, so nobody need measure it
+    assert early.found is None
+    # The trial goes on under its old name, of which nothing is known here.
+    early.on_trial_complete("a", {"loss": 0.1, "config/removed": next(iter(first.losses)).layers})
+    early.on_trial_complete("unheard of", error=True)
+    assert early.suggest("b") == FINISHED
+
+    late = TuneSearcher(AsksForStatistics(), problem)
+    late.restore(str(tmp_path / "late"))
+    assert (late.found, late.losses, late.remarks) == (first.found, first.losses, first.remarks)
+    assert (early.found, early.losses, early.remarks) == (first.found, first.losses, first.remarks)
+
+
+def test_a_limiter_limits_it():
+    searcher = TuneSearcher(BeamSearcher(1), PROBLEM)
+    limited = ConcurrencyLimiter(searcher, max_concurrent=2)
+    assert limited.suggest("0") and limited.suggest("1")
+    assert limited.suggest("2") is None
+    limited.on_trial_complete("0", {"loss": 1.0})
+    assert limited.suggest("2") == {"removed": [2]}

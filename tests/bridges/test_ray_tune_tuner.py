@@ -1,0 +1,99 @@
+"""Searchers in a real `ray.tune.Tuner`."""
+
+import gc
+import logging
+import math
+
+import pytest
+import ray
+from ray import tune
+
+from raysearch.bridges.ray_tune import TuneSearcher
+from raysearch.mask import Mask
+from raysearch.problem import Problem
+from raysearch.searchers.base import run_searcher
+from raysearch.searchers.beam import BeamSearcher
+from raysearch.testing.searcher_suite import ToyOracle, rugged_loss
+
+PROBLEM = Problem.create(6, 2)
+LOSS = rugged_loss(PROBLEM, seed=3)
+GREEDY = BeamSearcher(width=1)
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _ray():
+    """Ray on this machine, with a Tuner that writes what it must."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_AIR_NEW_OUTPUT", "0")
+        patch.setenv("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
+        patch.setenv("TUNE_DISABLE_SIGINT_HANDLER", "1")  # it would stay after the Tuner
+        patch.setenv("TUNE_GLOBAL_CHECKPOINT_S", "0")
+        ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+        yield
+        ray.shutdown()
+
+
+def toy(config):
+    """A trial."""
+    return {"loss": LOSS(Mask.of(*config["removed"]))}
+
+
+def frail_toy(config):
+    """A trial that fails without layer 0, and reports a NaN without layer 1."""
+    if 0 in config["removed"]:
+        raise RuntimeError("this trial is cursed")
+    return {"loss": math.nan} if 1 in config["removed"] else toy(config)
+
+
+def tuner(trainable, searcher, folder, *callbacks):
+    options = tune.TuneConfig(search_alg=searcher, num_samples=-1, max_concurrent_trials=2, reuse_actors=True)
+    run = tune.RunConfig(storage_path=str(folder), name="toy", verbose=0, callbacks=list(callbacks))
+    return tune.Tuner(trainable, tune_config=options, run_config=run)
+
+
+def test_a_tuner_finds_what_a_search_finds(tmp_path):
+    oracle = ToyOracle(PROBLEM, LOSS)
+    searcher = TuneSearcher(GREEDY, PROBLEM)
+    results = tuner(toy, searcher, tmp_path).fit()
+    assert searcher.found == run_searcher(GREEDY, PROBLEM, 0, oracle)
+    assert len(results) == 6 + 5
+    assert {Mask.of(*result.config["removed"]) for result in results} == set(searcher.losses)
+    assert results.get_best_result("loss", "min").metrics["loss"] == LOSS(searcher.found)
+
+
+def test_failed_trials_are_failures(tmp_path):
+    searcher = TuneSearcher(GREEDY, PROBLEM)
+    results = tuner(frail_toy, searcher, tmp_path).fit()
+    assert results.num_errors == 2  # {0}, and {0} beside the best layer
+    oracle = ToyOracle(PROBLEM, lambda mask: math.nan if {0, 1} & set(mask) else LOSS(mask))
+    assert searcher.found == run_searcher(GREEDY, PROBLEM, 0, oracle)
+
+
+class Kill(tune.Callback):
+    """Ends the Tuner from within, once, as soon as some trials are done."""
+
+    def __init__(self, marker):
+        self.marker = marker
+
+    def on_step_begin(self, iteration, trials, **info):
+        if sum(trial.status == "TERMINATED" for trial in trials) >= 4 and not self.marker.exists():
+            self.marker.touch()
+            raise KeyboardInterrupt
+
+
+def test_a_killed_tuner_goes_on(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        tuner(toy, TuneSearcher(GREEDY, PROBLEM), tmp_path, Kill(tmp_path / "killed")).fit()
+    gc.collect()  # lets go of the actors
+    before = TuneSearcher(GREEDY, PROBLEM)
+    before.restore_from_dir(str(tmp_path / "toy"))
+    assert before.found is None
+    assert 0 < len(before.losses) < 6
+
+    results = tune.Tuner.restore(str(tmp_path / "toy"), toy).fit()
+    after = TuneSearcher(GREEDY, PROBLEM)
+    after.restore_from_dir(str(tmp_path / "toy"))
+    assert after.found == run_searcher(GREEDY, PROBLEM, 0, ToyOracle(PROBLEM, LOSS))
+    assert 6 + 5 <= len(results) <= 6 + 5 + 2  # what ran when it was killed may run twice

@@ -1,0 +1,169 @@
+"""Search algorithms of Ray Tune as searchers."""
+
+import itertools
+import logging
+import math
+import warnings
+
+import pytest
+import ray.tune
+from ray.tune.search.optuna import OptunaSearch
+
+from raysearch.bridges.ray_tune import TuneSearcher
+from raysearch.bridges.tune_algorithm import TuneAlgorithmSearcher, search_with
+from raysearch.errors import EvaluationError, UserError
+from raysearch.mask import Mask
+from raysearch.problem import Problem
+from raysearch.testing.searcher_suite import additive_loss, drive, rugged_loss
+
+PROBLEM = Problem.create(6, 2)
+LOSS = rugged_loss(PROBLEM, seed=3)
+FINISHED = TuneSearcher.FINISHED
+
+
+class Scripted(ray.tune.search.Searcher):
+    """An algorithm that says what it was told to say, and remembers what it hears."""
+
+    def __init__(self, *script):
+        super().__init__()
+        self.script, self.heard = list(script), []
+
+    def set_search_properties(self, metric, mode, config, **spec):
+        self.names = list(config)
+        return True
+
+    def suggest(self, trial_id):
+        said = self.script.pop(0) if self.script else FINISHED
+        return dict(zip(self.names, said, strict=True)) if isinstance(said, tuple) else said
+
+    def on_trial_complete(self, trial_id, result=None, error=False):
+        self.heard.append((trial_id, result and result["loss"], error))
+
+
+class Uses:
+    """A searcher around an algorithm at hand."""
+
+    def __init__(self, algorithm, **options):
+        self.algorithm, self.options = algorithm, options
+
+    def search(self, problem, rng):
+        return search_with(self.algorithm, problem, **self.options)
+
+
+def test_the_largest_coordinates_go():
+    algorithm = Scripted((0.5, 0.1, 0.5, 0.5), (0.9, 0.1, 0.2, 0.3))
+    problem = Problem.create(5, 2, protect=[1])
+    found, rounds = drive(Uses(algorithm, trials=5), problem, lambda mask: float(sum(mask)))
+    assert algorithm.names == ["layer_0", "layer_2", "layer_3", "layer_4"]
+    assert [proposed.masks for proposed in rounds] == [(Mask.of(0, 3),), (Mask.of(0, 4),)]  # ties go to the first
+    assert found == Mask.of(0, 3)
+
+
+def test_an_algorithm_may_wait_repeat_itself_and_end():
+    one, two, three = (0.9, 0.0, 0.0), (0.0, 0.9, 0.0), (0.0, 0.0, 0.9)
+    algorithm = Scripted(None, one, two, one, None, three, None, one)
+    found, rounds = drive(
+        Uses(algorithm, trials=9, batch=3), Problem.create(3, 1), lambda mask: math.nan if 1 in mask else sum(mask)
+    )
+    assert [proposed.masks for proposed in rounds] == [(Mask.of(0), Mask.of(1)), (Mask.of(2),)]
+    assert algorithm.heard == [("1", 0, False), ("2", None, True), ("3", 0, False), ("5", 2, False)]
+    assert found == Mask.of(0)
+
+
+@pytest.mark.parametrize("algorithm", ["variant_generator", "optuna"])
+@pytest.mark.parametrize("batch", [1, 4])
+def test_algorithms_are_seeded(algorithm, batch):
+    problem = Problem.create(12, 4)
+    loss = rugged_loss(problem, seed=1)
+    searcher = TuneAlgorithmSearcher(algorithm, trials=24, batch=batch)
+    found, rounds = drive(searcher, problem, loss, seed=7)
+    assert drive(searcher, problem, loss, seed=7) == (found, rounds)
+    assert drive(searcher, problem, loss, seed=8)[1] != rounds
+    masks = [mask for proposed in rounds for mask in proposed.masks]
+    assert len(masks) == len(set(masks)) == 24
+    assert found == min(masks, key=loss)
+
+
+def test_optuna_learns():
+    problem = Problem.create(16, 5)
+    loss = additive_loss(problem, seed=2)
+    found, _ = drive(TuneAlgorithmSearcher("optuna", trials=60), problem, loss)
+    blind, _ = drive(TuneAlgorithmSearcher("random", trials=60), problem, loss)
+    assert loss(found) < loss(blind)
+
+
+def test_what_has_converged_starts_afresh(monkeypatch):
+    first, second = (0.9, 0.0, 0.0), (0.0, 0.9, 0.0)
+    started = [Scripted(first), Scripted(first, second), Scripted()]
+    opened = iter(started)
+    searcher = TuneAlgorithmSearcher(trials=3)
+    monkeypatch.setattr(TuneAlgorithmSearcher, "_open", lambda self, seed: next(opened))
+    found, rounds = drive(searcher, Problem.create(3, 1), lambda mask: -float(sum(mask)))
+    assert [proposed.masks for proposed in rounds] == [(Mask.of(0),), (Mask.of(1),)]
+    assert [algorithm.heard for algorithm in started] == [
+        [("0", 0, False)],
+        [("0", 0, False), ("1", -1, False)],
+        [],  # nothing new: the end
+    ]
+    assert found == Mask.of(1)
+
+
+def test_optuna_is_quiet(capfd):
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        drive(TuneAlgorithmSearcher("optuna", trials=3), PROBLEM, LOSS)
+    assert not warned
+    assert capfd.readouterr() == ("", "")
+    assert logging.getLogger("optuna").level == logging.INFO  # as it was
+
+
+@pytest.mark.parametrize("algorithm", ["variant_generator", "optuna"])
+def test_a_search_ends_when_all_masks_are_scored(algorithm):
+    problem = Problem.create(3, 1)
+    _, rounds = drive(TuneAlgorithmSearcher(algorithm, trials=50, batch=2), problem, additive_loss(problem, 0))
+    assert sorted(itertools.chain(*(proposed.masks for proposed in rounds))) == list(problem.singles)
+
+
+def test_a_search_of_failures_ends_with_the_cause():
+    with pytest.raises(EvaluationError, match="the loss is nan"):
+        drive(TuneAlgorithmSearcher(trials=3), PROBLEM, lambda mask: math.nan)
+
+
+def test_options_reach_the_algorithm():
+    first = {"layer_0": 0.9, "layer_1": 0.8} | {f"layer_{layer}": 0.1 for layer in range(2, 6)}
+    searcher = TuneAlgorithmSearcher("optuna", trials=2, options={"points_to_evaluate": [first], "seed": 1})
+    _, rounds = drive(searcher, PROBLEM, LOSS)
+    assert rounds[0].masks == (Mask.of(0, 1),)
+
+
+def test_an_algorithm_with_a_space_of_its_own_is_refused():
+    from optuna.distributions import FloatDistribution
+
+    algorithm = OptunaSearch({"x": FloatDistribution(0, 1)}, metric="loss", mode="min", seed=0)
+    with pytest.raises(UserError, match="OptunaSearch has a search space of its own; make it without one"):
+        drive(Uses(algorithm, trials=2), PROBLEM, LOSS)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"trials": 0}, "searcher.trials=0 scores nothing; use 1 or more"),
+        ({"batch": 0}, "searcher.batch=0 asks for nothing; use 1 or more"),
+        ({"algorithm": "optna"}, "searcher.algorithm=optna is unknown; did you mean 'optuna'?"),
+        ({"algorithm": "bohb"}, "searcher.algorithm=bohb cannot be used: .*; use searcher.algorithm=optuna"),
+        ({"algorithm": "nevergrad"}, "searcher.algorithm=nevergrad cannot be used: .*; use searcher=nevergrad"),
+        (
+            {"algorithm": "optuna", "options": {"sed": 1}},
+            "searcher.options.sed is no option of searcher.algorithm=optuna; did you mean 'seed'?",
+        ),
+    ],
+)
+def test_options_are_checked(options, message):
+    with pytest.raises(UserError, match=message):
+        TuneAlgorithmSearcher(**options)
+
+
+def test_a_missing_package_is_named(monkeypatch):
+    monkeypatch.setattr("ray.tune.search.optuna.optuna_search.ot", None)
+    with pytest.raises(UserError, match=r"searcher.algorithm=optuna cannot be used: .*`pip install optuna`"):
+        TuneAlgorithmSearcher("optuna")
