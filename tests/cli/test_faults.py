@@ -164,6 +164,18 @@ def check_mlflow(store: str, result: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("moment", [SHARDS // 2, SHARDS + SHARDS // 2])  # in the statistic, in the masks after it
+def test_killed_with_a_statistic(here: Path, run: Run, world: World, moment: int) -> None:
+    gradient = {**LONG, "searcher": "cbo", "searcher.couplings": "gradient", "searcher.k": 5}
+    del gradient["searcher.width"]
+    command = ["search", *world.search(**gradient), "--json"]
+    undisturbed = found(run(*command, "store=undisturbed"))
+    kill_at(command, "killed", moment, "killed")
+    assert same(found(run(*command, "store=killed")), undisturbed)
+    assert losses("killed") == losses("undisturbed")
+
+
+@pytest.mark.slow
 def test_killed_on_ray(here: Path, command: list[str], undisturbed: dict[str, Any]) -> None:
     mark = uuid.uuid4().hex
     on_ray = [*command, "cluster=local", "cluster.replicas=2"]
