@@ -135,8 +135,8 @@ def forecast_line(expected: Sequence[RoundCost] | None) -> str:
     layers = sum(cost.layer_forwards for cost in expected)
     naive = sum(cost.naive_layer_forwards for cost in expected)
     return (
-        f"{masks:,} masks in {len(expected)} rounds: {layers:,} layer-forwards over the calibration "
-        f"instead of {naive:,}, and {masks:,} head-forwards at most"
+        f"{_count(masks, 'mask')} in {_count(len(expected), 'round')}: {layers:,} layer-forwards over the calibration "
+        f"instead of {naive:,}, and {_count(masks, 'head-forward')} at most"
     )
 
 
@@ -293,6 +293,10 @@ def trials_table(record: Mapping[str, Any], most: int) -> Table:
             str(trial["round"]),
         )
     return table
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
 
 
 def _number(value: float | None) -> str:

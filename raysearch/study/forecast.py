@@ -64,6 +64,7 @@ class _Rehearsal:
         self._problem, self._deadline = problem, deadline
         self._layer_costs = np.random.default_rng(seed).random(problem.n_layers)
         self._seen: set[Mask] = set()
+        self._surveyed = 0  # layer-forwards of statistics since the last round
 
     def evaluate(self, proposed: Round) -> Scores:
         """See `Oracle`."""
@@ -71,13 +72,16 @@ class _Rehearsal:
             raise _TooSlow
         n_layers = self._problem.n_layers
         plan = plan_prefixes((mask for mask in proposed.masks if mask not in self._seen), n_layers)
-        naive = naive_layer_forwards(proposed.masks, n_layers)
-        self.rounds.append(RoundCost(len(proposed.masks), plan.layer_forwards, plan.head_forwards, naive))
+        layers = plan.layer_forwards + self._surveyed
+        naive = naive_layer_forwards(proposed.masks, n_layers) + self._surveyed
+        self.rounds.append(RoundCost(len(proposed.masks), layers, plan.head_forwards, naive))
         self._seen.update(proposed.masks)
+        self._surveyed = 0
         return Scores({mask: float(self._layer_costs[list(mask)].sum()) for mask in proposed.masks})
 
     def measure(self, statistic: Statistic) -> NDArray[np.float64]:
-        """See `Oracle`; a statistic takes about one pass, which is not a round."""
+        """See `Oracle`; what a statistic runs is added to the round after it."""
+        self._surveyed += statistic.passes * self._problem.n_layers
         shape = statistic.shape(self._problem.n_layers)
         return np.broadcast_to(self._layer_costs, (1, *shape)) if len(shape) == 1 else np.ones((1, *shape))
 
