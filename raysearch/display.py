@@ -134,9 +134,10 @@ def forecast_line(expected: Sequence[RoundCost] | None) -> str:
     masks = sum(cost.masks for cost in expected)
     layers = sum(cost.layer_forwards for cost in expected)
     naive = sum(cost.naive_layer_forwards for cost in expected)
+    about = "about " if any(cost.estimated for cost in expected) else ""
     return (
-        f"{_count(masks, 'mask')} in {_count(len(expected), 'round')}: {layers:,} layer-forwards over the calibration "
-        f"instead of {naive:,}, and {_count(masks, 'head-forward')} at most"
+        f"{_count(masks, 'mask')} in {_count(len(expected), 'round')}: {about}{layers:,} layer-forwards over the "
+        f"calibration instead of {naive:,}, and {_count(masks, 'head-forward')} at most"
     )
 
 

@@ -140,7 +140,8 @@ class Searcher(Protocol):
     """An algorithm that proposes rounds of masks and ends with one. Its options are its constructor's arguments.
 
     One that finds the mask of every smaller number of layers on its way to M says ``nested: ClassVar[bool] = True``; a
-    range of numbers then takes one run of it.
+    range of numbers then takes one run of it. One that may ask for too many masks to be rehearsed has a method
+    ``count(problem)`` that says how many.
     """
 
     def search(self, problem: Problem, rng: np.random.Generator) -> SearchGenerator:

@@ -37,6 +37,10 @@ class ExhaustiveSearcher:
         if self.limit < 1:
             raise UserError(f"searcher.limit={self.limit} allows no mask; use 1 or more")
 
+    def count(self, problem: Problem) -> int:
+        """How many masks it scores."""
+        return problem.n_solutions
+
     def search(self, problem: Problem, rng: np.random.Generator) -> SearchGenerator:
         """See `raysearch.searchers.base`."""
         if problem.n_solutions > self.limit:

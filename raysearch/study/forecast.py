@@ -28,12 +28,14 @@ class RoundCost:
         layer_forwards: Layers that the prefix plan runs.
         head_forwards: Times the final norm and head run.
         naive_layer_forwards: Layers that one full forward per mask would run.
+        estimated: Whether only the number of masks is sure.
     """
 
     masks: int
     layer_forwards: int
     head_forwards: int
     naive_layer_forwards: int
+    estimated: bool = False
 
 
 def forecast(searcher: Searcher, problem: Problem, seed: int, patience_s: float = 2.0) -> list[RoundCost] | None:
@@ -46,13 +48,15 @@ def forecast(searcher: Searcher, problem: Problem, seed: int, patience_s: float 
         patience_s: How long the rehearsal may take.
 
     Returns:
-        The expected cost of each round, or None if the searcher itself is too slow to rehearse.
+        The expected cost of each round. If the rehearsal takes too long, the rounds it did not come to are taken to be
+        like the others, where the searcher can `count` its masks; else None.
     """
     rehearsal = _Rehearsal(problem, seed, time.monotonic() + patience_s)
     try:
         run_searcher(searcher, problem, seed, rehearsal)
     except _TooSlow:
-        return None
+        count = getattr(searcher, "count", None)
+        return None if count is None else rehearsal.rounds + rehearsal.rest(count(problem))
     return rehearsal.rounds
 
 
@@ -87,6 +91,15 @@ class _Rehearsal:
 
     def note(self, remark: Remark) -> None:
         """See `Oracle`."""
+
+    def rest(self, masks: int) -> list[RoundCost]:
+        """The rounds that are left of so many masks in all, as large as the last one and as dear as all on average."""
+        done = sum(cost.masks for cost in self.rounds)
+        layers = sum(cost.layer_forwards for cost in self.rounds) / done
+        naive = sum(cost.naive_layer_forwards for cost in self.rounds) / done
+        size = self.rounds[-1].masks
+        sizes = [min(size, masks - start) for start in range(done, masks, size)]
+        return [RoundCost(size, round(layers * size), size, round(naive * size), estimated=True) for size in sizes]
 
 
 class _TooSlow(Exception):

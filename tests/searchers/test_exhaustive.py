@@ -5,6 +5,7 @@ import pytest
 from raysearch.errors import EvaluationError, UserError
 from raysearch.problem import Problem
 from raysearch.searchers.exhaustive import ExhaustiveSearcher
+from raysearch.study.forecast import forecast
 from raysearch.testing.searcher_suite import rugged_loss
 from tests.searchers.toys import rounds_of
 
@@ -35,6 +36,18 @@ def test_too_large_a_space_is_refused_before_anything_is_asked():
     problem = Problem.create(34, 7, protect=[0, -1])
     with pytest.raises(UserError, match=message):
         rounds_of(ExhaustiveSearcher(), problem, lambda mask: pytest.fail("nothing should be asked"))
+
+
+def test_a_count_is_told_without_a_whole_rehearsal():
+    problem = Problem.create(24, 5)
+    whole = forecast(ExhaustiveSearcher(), problem, seed=0, patience_s=60)
+    hasty = forecast(ExhaustiveSearcher(), problem, seed=0, patience_s=0.02)
+    assert whole is not None and hasty is not None
+    assert [cost.masks for cost in hasty] == [cost.masks for cost in whole]
+    assert sum(cost.masks for cost in hasty) == problem.n_solutions == 42_504
+    assert hasty[-1].estimated and not any(cost.estimated for cost in whole)
+    layers = [sum(cost.layer_forwards for cost in costs) for costs in (hasty, whole)]
+    assert layers[1] / 2 < layers[0] < layers[1] * 2  # the first masks share less than most
 
 
 def test_options_are_checked():
