@@ -79,7 +79,7 @@ class SearchDisplay:
         left = self._seconds_left(planned - cost)
         self._show(
             f"round {self._round}{rounds}  {cost / max(1.0, planned):.0%} of "
-            f"{progress.masks_planned} masks  {self._best}left {_duration(left)}  "
+            f"{_count(progress.masks_planned, 'mask')}  {self._best}left {_duration(left)}  "
             f"replicas {progress.n_replicas}"
         )
 
