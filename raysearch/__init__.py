@@ -2,7 +2,7 @@
 
 >>> import raysearch
 >>> result = raysearch.search(model="smollm2-135m", searcher="greedy", remove=5)
->>> result.removed, result.perplexity
+>>> result.removed, result.readout
 """
 
 from raysearch.api import score, search

@@ -18,19 +18,20 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from raysearch.calibration.calibration import WindowOptions
+from raysearch.calibration.data import Data
 from raysearch.calibration.objectives.base import Objective
-from raysearch.calibration.sources import SOURCES
+from raysearch.calibration.objectives.weighted import WeightedObjective
+from raysearch.calibration.rows import Rows
 from raysearch.errors import UserError, did_you_mean
 from raysearch.evaluation.cluster import ClusterOptions
 from raysearch.mask import Mask
 from raysearch.models.loading import ModelSpec
 from raysearch.problem import sizes_of
 from raysearch.searchers.base import Searcher
-from raysearch.study.spec import JudgeSpec, ScoreSpec, SearchSpec
+from raysearch.study.spec import CalibrationSpec, JudgeSpec, ScoreSpec, SearchSpec
 from raysearch.tracking.options import TrackingOptions
 
-_JUDGE_KEYS = {"model", "data", "objective", "cluster", "store", "ledger", "seed", "choices"}
+_JUDGE_KEYS = {"model", "data", "objective", "cluster", "calibration", "store", "ledger", "seed", "choices"}
 
 
 def search_spec(config: Mapping[str, Any]) -> SearchSpec:
@@ -74,6 +75,24 @@ def score_spec(config: Mapping[str, Any]) -> ScoreSpec:
     return ScoreSpec(judge=_judge_spec(config), masks=[Mask.of(*layers) for layers in masks])
 
 
+def judge_spec(config: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> JudgeSpec:
+    """Builds how masks are judged from the configuration composed from ``conf/judge.yaml``.
+
+    Args:
+        config: The composed configuration.
+        others: Calibrations to lay beside its own, by `raysearch.config.compose_calibration`.
+
+    Raises:
+        UserError: As `search_spec`.
+    """
+    _check_names("", config, _JUDGE_KEYS)
+    _seed("seed", config["seed"])
+    spec = _judge_spec(config)
+    if spec.weighting is not None:
+        raise UserError("objective=weighted is several calibrations in one; lay them side by side with --also instead")
+    return dataclasses.replace(spec, calibrations=[*spec.calibrations, *map(_calibration_spec, others)])
+
+
 def build_searcher(values: Mapping[str, Any]) -> Searcher:
     """Builds a searcher from the keys of a file in ``conf/searcher/``.
 
@@ -90,26 +109,53 @@ def build_objective(values: Mapping[str, Any]) -> Objective:
     Raises:
         UserError: As `search_spec`.
     """
-    objective: Objective = _build_by_type(("calibration.objectives",), "losses", "objective", values)
+    objective: Objective = _build_by_type(("calibration.objectives",), "measure", "objective", values)
     return objective
 
 
+def build_data(values: Mapping[str, Any]) -> Data:
+    """Builds data from the keys of a file in ``conf/data/``: where rows come from, how they are read, how drawn.
+
+    Raises:
+        UserError: As `search_spec`.
+    """
+    format_type = _part_by_type(("calibration.formats",), "read", "data", values)
+    parts = {"rows": Rows, "format": format_type, "draw": format_type.draws}
+    names = {part: {field.name for field in dataclasses.fields(parts[part])} for part in parts}
+    given = {key: value for key, value in values.items() if key != "type"}
+    _check_names("data.", given, set().union(*names.values()))
+    taken = {part: {key: value for key, value in given.items() if key in names[part]} for part in parts}
+    return Data(**{part: _build(parts[part], "data", taken[part]) for part in parts})
+
+
 def _judge_spec(config: Mapping[str, Any]) -> JudgeSpec:
-    data = dict(_section(config, "data"))
-    window_names = {field.name for field in dataclasses.fields(WindowOptions)}
-    windows = {key: data.pop(key) for key in list(data) if key in window_names}
-    data_seed = _seed("data.seed", data.pop("seed", 0))
-    kind = _kind("data", data, SOURCES)
     ledger = config["ledger"]
+    objective = _section(config, "objective")
+    parts = objective.get("parts")
     return JudgeSpec(
         model=_build(ModelSpec, "model", _section(config, "model")),
-        source=_build(SOURCES[kind], "data", {key: value for key, value in data.items() if key != "type"}),
-        windows=_build(WindowOptions, "data", windows),
-        data_seed=data_seed,
-        objective=build_objective(_section(config, "objective")),
+        calibrations=[_calibration_spec(part) for part in ([config] if parts is None else parts)],
         cluster=_build(ClusterOptions, "cluster", _section(config, "cluster")),
         ledger=_store(config) / "ledger.db" if ledger is None else Path(_check(str, "ledger", ledger)),
+        weighting=None if parts is None else _weighting(objective),
     )
+
+
+def _calibration_spec(config: Mapping[str, Any]) -> CalibrationSpec:
+    """An objective and its data, from a configuration or from a part of one."""
+    return CalibrationSpec(
+        name=f"{config['choices']['objective']} on {config['choices']['data']}",
+        objective=build_objective(_section(config, "objective")),
+        data=build_data(_section(config, "data")),
+    )
+
+
+def _weighting(values: Mapping[str, Any]) -> WeightedObjective:
+    """A weighted objective, whose parts are calibrations of their own."""
+    weights = [_check(float, "objective.parts: weight", part["weight"]) for part in values["parts"]]
+    own = {key: value for key, value in values.items() if key not in ("type", "parts")}
+    weighting: WeightedObjective = _build(WeightedObjective, "objective", {**own, "weights": tuple(weights)})
+    return weighting
 
 
 def _store(config: Mapping[str, Any]) -> Path:
@@ -140,7 +186,13 @@ def _seed(name: str, value: Any) -> int:
 
 
 def _build_by_type(packages: Sequence[str], method: str, section: str, values: Mapping[str, Any]) -> Any:
-    """Builds the one configurable class with `method` in the module of `packages` that the section's `type` names."""
+    """Builds the class that `_part_by_type` finds."""
+    part = _part_by_type(packages, method, section, values)
+    return _build(part, section, {key: value for key, value in values.items() if key != "type"})
+
+
+def _part_by_type(packages: Sequence[str], method: str, section: str, values: Mapping[str, Any]) -> Any:
+    """The one configurable class with `method` in the module of `packages` that the section's `type` names."""
     homes = {
         module.name: f"raysearch.{package}.{module.name}"
         for package in packages
@@ -156,7 +208,7 @@ def _build_by_type(packages: Sequence[str], method: str, section: str, values: M
     ]
     if len(parts) != 1:  # a helper among them, such as the bridge that leads the other way
         raise UserError(f"{section}.type={kind} is no {section}; choose one of conf/{section}/")
-    return _build(parts[0], section, {key: value for key, value in values.items() if key != "type"})
+    return parts[0]
 
 
 def _kind(section: str, values: Mapping[str, Any], known: Collection[str]) -> str:

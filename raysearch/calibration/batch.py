@@ -1,34 +1,112 @@
-"""Samples as the model sees them: token ids, which of them are scored, and which are padding.
+"""Samples as the model sees them: token ids, which of them are scored, and what is asked of them.
 
 Pure NumPy, so that a calibration travels between processes without torch.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from functools import cached_property
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 
 
+class Form(Enum):
+    """What an objective asks of a sample, and data may offer."""
+
+    TEXT = "text"  #: one row, of which some tokens are scored
+    CHOICES = "choices"  #: one row for each choice of an item, of which the choice's tokens are scored
+    PROMPT = "prompt"  #: one row to go on from, and the answer that is expected
+
+    @property
+    def wanted(self) -> str:
+        """What it takes, in words: ``items with choices``."""
+        return {"text": "text", "choices": "items with choices", "prompt": "questions with an answer"}[self.value]
+
+
 @dataclass(frozen=True)
-class Batch:
-    """B samples of T tokens, padded on the right.
+class Choices:
+    """What makes items of R rows; the rows of an item follow each other.
 
     Args:
-        input_ids: Token ids, int64, [B, T].
-        scored: Whether a token counts in the loss as a prediction from those before it, bool, [B, T]; never the first.
-        attention_mask: Whether a token is real (not padding), bool, [B, T]; None when all are.
+        item: The item of each row, int64, [R], from 0 and ascending by 0 or 1.
+        gold: Whether a row is the right choice, bool, [R]; one of each item's rows is.
+        characters: Length of each choice's text, int64, [R].
+    """
+
+    item: npt.NDArray[np.int64]
+    gold: npt.NDArray[np.bool_]
+    characters: npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a generated text is checked against.
+
+    Args:
+        text: The right answer.
+        choices: All answers among which it is the right one, in order; empty where the question is open.
+    """
+
+    text: str
+    choices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a model is run on: the rows of a batch, as they are or packed.
+
+    Args:
+        input_ids: Token ids, int64, [P, L].
+        attention_mask: Whether a token is real, bool, [P, L]; or what each position attends to, bool, [P, L, L]; None
+            for all tokens being real, each attending to those before it.
+        position_ids: Where a token stands in its own row, int64, [P, L]; None for 0 … L - 1.
+        predictors: Position in the flattened [P * L] of the state that predicts each scored token of the batch, in
+            the batch's order, int64, [n].
+    """
+
+    input_ids: npt.NDArray[np.int64]
+    attention_mask: npt.NDArray[np.bool_] | None
+    position_ids: npt.NDArray[np.int64] | None
+    predictors: npt.NDArray[np.int64]
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens that each layer computes, padding included."""
+        return self.input_ids.size
+
+
+@dataclass(frozen=True)
+class Batch:
+    """R rows of T tokens, padded on the right. A sample is a row; or, where there are choices, an item's rows.
+
+    Args:
+        input_ids: Token ids, int64, [R, T].
+        scored: Whether a token counts in the loss as a prediction from those before it, bool, [R, T]; never the first.
+        attention_mask: Whether a token is real (not padding), bool, [R, T]; None when all are.
+        choices: What makes items of the rows; None where each row is a sample.
+        answers: What is expected after each row; None where nothing is to be generated.
     """
 
     input_ids: npt.NDArray[np.int64]
     scored: npt.NDArray[np.bool_]
     attention_mask: npt.NDArray[np.bool_] | None = None
+    choices: Choices | None = None
+    answers: tuple[Answer, ...] | None = None
 
     @property
     def n_samples(self) -> int:
-        """B."""
-        return int(self.input_ids.shape[0])
+        """B, the rows or the items."""
+        return int(self.sample_of_row[-1]) + 1 if len(self.input_ids) else 0
+
+    @cached_property
+    def sample_of_row(self) -> npt.NDArray[np.int64]:
+        """The sample that each row belongs to, int64, [R]."""
+        return np.arange(len(self.input_ids)) if self.choices is None else self.choices.item
 
     @property
     def n_scored(self) -> int:
@@ -36,11 +114,71 @@ class Batch:
         return int(self.scored.sum())
 
     @property
-    def scored_per_sample(self) -> npt.NDArray[np.int64]:
-        """Scored tokens, int64, [B]."""
+    def scored_per_row(self) -> npt.NDArray[np.int64]:
+        """Scored tokens, int64, [R]."""
         return self.scored.sum(axis=1).astype(np.int64)
 
-    def rows(self, start: int, stop: int) -> Batch:
-        """Samples `start` … `stop` - 1."""
-        mask = self.attention_mask
-        return Batch(self.input_ids[start:stop], self.scored[start:stop], None if mask is None else mask[start:stop])
+    @property
+    def scored_per_sample(self) -> npt.NDArray[np.int64]:
+        """Scored tokens, int64, [B]."""
+        return np.bincount(self.sample_of_row, self.scored_per_row, self.n_samples).astype(np.int64)
+
+    @property
+    def row_of_token(self) -> npt.NDArray[np.int64]:
+        """The row of each scored token, int64, [n]."""
+        return np.nonzero(self.scored)[0]
+
+    @property
+    def targets(self) -> npt.NDArray[np.int64]:
+        """The scored tokens' ids, row by row, int64, [n]."""
+        return self.input_ids[self.scored]
+
+    @property
+    def lengths(self) -> npt.NDArray[np.int64]:
+        """Real tokens of each row, int64, [R]."""
+        if self.attention_mask is None:
+            return np.full(len(self.input_ids), self.input_ids.shape[1])
+        return self.attention_mask.sum(axis=1).astype(np.int64)
+
+    @property
+    def n_tokens(self) -> int:
+        """Real tokens of all rows."""
+        return int(self.lengths.sum())
+
+    @property
+    def inputs(self) -> Inputs:
+        """The rows as they are."""
+        row, token = np.nonzero(self.scored)
+        return Inputs(self.input_ids, self.attention_mask, None, row * self.input_ids.shape[1] + token - 1)
+
+    def samples(self, start: int, stop: int) -> Self:
+        """Samples `start` … `stop` - 1, without the padding that none of them needs."""
+        rows = slice(*np.searchsorted(self.sample_of_row, [start, stop]))
+        longest = int(self.lengths[rows].max(initial=0))
+        mask = None if self.attention_mask is None else self.attention_mask[rows, :longest]
+        choices = self.choices
+        if choices is not None:
+            choices = Choices(choices.item[rows] - start, choices.gold[rows], choices.characters[rows])
+        return replace(
+            self,
+            input_ids=self.input_ids[rows, :longest],
+            scored=self.scored[rows, :longest],
+            attention_mask=None if mask is None or mask.all() else mask,
+            choices=choices,
+            answers=None if self.answers is None else self.answers[start:stop],
+        )
+
+    @classmethod
+    def of(
+        cls,
+        rows: Sequence[Sequence[int]],
+        scored: Sequence[Sequence[bool]],
+        choices: Choices | None = None,
+        answers: tuple[Answer, ...] | None = None,
+    ) -> Self:
+        """A batch of rows of any length, padded with token 0, which nothing attends to."""
+        shape = len(rows), max(map(len, rows), default=0)
+        ids, counts, real = np.zeros(shape, np.int64), np.zeros(shape, np.bool_), np.zeros(shape, np.bool_)
+        for index, (row, marks) in enumerate(zip(rows, scored, strict=True)):
+            ids[index, : len(row)], counts[index, : len(row)], real[index, : len(row)] = row, marks, True
+        return cls(ids, counts, None if real.all() else real, choices, answers)

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import functools
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
 
 from raysearch.calibration.calibration import Calibration
-from raysearch.calibration.objectives.base import Objective
+from raysearch.calibration.objectives.base import ModelObjective
 from raysearch.errors import UserError
 from raysearch.evaluation.inline_pool import InlinePool
 from raysearch.evaluation.replica import Replica
 from raysearch.evaluation.unit import Pool
-from raysearch.models.loading import ModelSpec, load_model, resolve_device
+from raysearch.models.loading import ModelSpec, load_model, load_tokenizer, resolve_device
 from raysearch.models.sharing import Packed, pack, unpack
 from raysearch.models.stack import LayerStack
 
@@ -82,7 +83,7 @@ class ClusterOptions:
         return float(on_gpu) if self.gpus_per_replica == "auto" else self.gpus_per_replica
 
 
-def open_pool(options: ClusterOptions, model: ModelSpec, calibration: Calibration, objective: Objective) -> Pool:
+def open_pool(options: ClusterOptions, model: ModelSpec, calibrations: Sequence[Calibration]) -> Pool:
     """Loads the replicas.
 
     On a CPU the model is loaded once and its weights are shared by all replicas of the machine; on GPUs each replica
@@ -91,7 +92,7 @@ def open_pool(options: ClusterOptions, model: ModelSpec, calibration: Calibratio
     on_gpu = resolve_device(model) != "cpu"
     if on_gpu and options.backend == "ray":
         model = replace(model, device="cuda")  # an actor sees the GPUs that Ray gave it, and no others
-    make_replica = functools.partial(_make_replica, model, calibration, objective, options.cpus_per_replica)
+    make_replica = functools.partial(_make_replica, model, calibrations, options.cpus_per_replica)
     if options.backend == "inline":
         return InlinePool(lambda: make_replica(None))
     from raysearch.evaluation.ray_pool import RayPool  # Ray takes a second to import
@@ -99,14 +100,15 @@ def open_pool(options: ClusterOptions, model: ModelSpec, calibration: Calibratio
     return RayPool(
         make_replica,
         packed=None if on_gpu else pack(load_model(model)),
-        n_replicas=options.n_replicas(on_gpu, calibration.n_shards),
+        n_replicas=options.n_replicas(on_gpu, sum(calibration.n_shards for calibration in calibrations)),
         cpus_per_replica=options.cpus_per_replica,
         gpus_per_replica=options.gpus(on_gpu),
     )
 
 
 def _make_replica(
-    model: ModelSpec, calibration: Calibration, objective: Objective, threads: int, packed: Packed | None
+    model: ModelSpec, calibrations: Sequence[Calibration], threads: int, packed: Packed | None
 ) -> Replica:
     module = load_model(model) if packed is None else unpack(*packed)
-    return Replica(LayerStack(module), calibration, objective, threads)
+    generates = any(isinstance(calibration.objective, ModelObjective) for calibration in calibrations)
+    return Replica(LayerStack(module), calibrations, threads, load_tokenizer(model) if generates else None)

@@ -16,13 +16,15 @@ import numpy as np
 import numpy.typing as npt
 
 from raysearch.calibration.calibration import Calibration
+from raysearch.calibration.objectives.weighted import WeightedObjective
 from raysearch.errors import EvaluationError
 from raysearch.evaluation.claims import Claims
+from raysearch.evaluation.costs import check_statistic, passes
 from raysearch.evaluation.ledger import Ledger, SubjectT
+from raysearch.evaluation.progress import Meter, Progress
 from raysearch.evaluation.totals import total
-from raysearch.evaluation.unit import Pool, Subject, Survey, Task, Unit
+from raysearch.evaluation.unit import Pool, Subject, Survey, Task, Unit, UnitResult
 from raysearch.mask import Mask
-from raysearch.prefix import plan_prefixes
 from raysearch.statistic import Statistic
 
 #: Masks in one unit at most: a larger round is cut, along mask order, so that a kill loses little.
@@ -31,50 +33,25 @@ MAX_MASKS_PER_UNIT = 1024
 #: How often to look whether another process has finished what it claimed.
 _POLL_S = 0.2
 
+#: What is known of some subjects on one calibration, shard by shard.
+Known = Mapping[SubjectT, Mapping[int, npt.NDArray[np.float64]]]
+
 
 @dataclass(frozen=True)
 class Evaluation:
     """What one mask loses on the whole calibration.
 
     Args:
-        loss: Nats per scored token; None if the evaluation failed.
+        loss: In the objective's unit; None if the evaluation failed.
         failure: The cause, if it failed.
         answered: Whether the ledger knew all of it.
+        parts: The loss on each calibration; None where that failed.
     """
 
     loss: float | None
     failure: str | None
     answered: bool
-
-
-@dataclass
-class Meter:
-    """What this process has computed. A forward is a pass of one layer, or of the head, over the whole calibration."""
-
-    layer_forwards: float = 0.0
-    head_forwards: float = 0.0
-    computing_s: float = 0.0
-    offered_s: float = 0.0
-
-    @property
-    def busy_share(self) -> float:
-        """Share of the replicas' time spent computing, 0 … 1."""
-        return min(1.0, self.computing_s / self.offered_s) if self.offered_s else 0.0
-
-
-@dataclass(frozen=True)
-class Progress:
-    """How far the round in hand is, in the forwards that its plans state; or that another search computes the rest."""
-
-    layer_forwards: float = 0.0
-    layer_forwards_planned: float = 0.0
-    head_forwards: float = 0.0
-    head_forwards_planned: float = 0.0
-    masks_done: int = 0
-    masks_planned: int = 0
-    n_replicas: int = 0
-    masks_elsewhere: int = 0
-    computing_s: float = 0.0  # of all replicas, since the search began
+    parts: tuple[float | None, ...]
 
 
 @dataclass
@@ -82,26 +59,29 @@ class Evaluator:
     """Answers "what do these masks lose?" with as little work as possible.
 
     Args:
-        calibration: What masks are judged on.
+        calibrations: What masks are judged on.
         n_layers: N, the layers of the dense model.
         ledger: What is already known, and where new evaluations go first.
         make_pool: Loads the replicas; called when the ledger cannot answer for the first time.
+        weighting: How several calibrations give one loss; None for that of the first.
         on_progress: Told how far a round is.
     """
 
-    calibration: Calibration
+    calibrations: Sequence[Calibration]
     n_layers: int
     ledger: Ledger
     make_pool: Callable[[], Pool]
+    weighting: WeightedObjective | None = None
     on_progress: Callable[[Progress], None] = lambda progress: None
     meter: Meter = field(default_factory=Meter)
     _pool: Pool | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         self._claims = Claims(self.ledger)
+        self._by_fingerprint = {calibration.fingerprint: calibration for calibration in self.calibrations}
 
     def evaluate(self, masks: Iterable[Mask]) -> dict[Mask, Evaluation]:
-        """Evaluates masks on the whole calibration.
+        """Evaluates masks on all samples of all calibrations.
 
         Args:
             masks: Distinct masks.
@@ -113,21 +93,28 @@ class Evaluator:
             EvaluationError: A unit failed for good.
         """
         wanted = tuple(masks)
-        known, computed = self._complete(sorted(wanted), range(self.calibration.n_shards))
-        return {mask: self._total(known[mask], mask not in computed) for mask in wanted}
+        references = () if self.weighting is None else self.weighting.references(self.n_layers)
+        known, computed = self._complete(sorted({*wanted, *references}), _all_shards(self.calibrations))
+        losses = {mask: self._losses(mask, known) for mask in {*wanted, *references}}
+        reference_losses = {mask: _finite(mask, losses[mask]) for mask in references}
+        return {mask: self._evaluation(losses[mask], reference_losses, mask not in computed) for mask in wanted}
 
     def measure(self, statistic: Statistic) -> npt.NDArray[np.float64]:
-        """Measures a statistic of the dense model on the whole calibration.
+        """Measures a statistic of the dense model on all samples, calibration by calibration.
 
         Returns:
             Its rows, float64, of the shape that `Statistic` states.
 
         Raises:
+            UserError: It takes gradients that the objective does not have.
             EvaluationError: A shard failed for good, or the statistic is not finite.
         """
-        shards = range(self.calibration.n_shards) if statistic.by_sample else range(1)
+        check_statistic(statistic, [calibration.objective for calibration in self.calibrations])
+        shards = _all_shards(self.calibrations)
+        if not statistic.by_sample:
+            shards = {self.calibrations[0].fingerprint: range(1)}
         known, _ = self._complete((statistic,), shards)
-        rows = np.concatenate([known[statistic][shard] for shard in shards])
+        rows = np.concatenate([known[name][statistic][shard] for name, of in shards.items() for shard in of])
         rows = rows.reshape(-1, *statistic.shape(self.n_layers))
         if not np.isfinite(rows).all():
             raise EvaluationError(f"{statistic} is not finite; use model.dtype=bfloat16 or float32")
@@ -141,25 +128,27 @@ class Evaluator:
             self._pool = None
 
     def _complete(
-        self, wanted: Sequence[SubjectT], shards: Sequence[int]
-    ) -> tuple[Mapping[SubjectT, Mapping[int, npt.NDArray[np.float64]]], set[SubjectT]]:
-        """All that is wanted on these shards, once the ledger has it, and what was computed for that.
+        self, wanted: Sequence[SubjectT], shards: Mapping[str, range]
+    ) -> tuple[Mapping[str, Known[SubjectT]], set[SubjectT]]:
+        """All that is wanted on these shards, by calibration, once the ledger has it, and what was computed for that.
 
         Masks come in mask order, so that neighbours in a large round, which is cut, share prefixes.
         """
-        known = self.ledger.known(self.calibration.fingerprint, wanted)
         computed: set[SubjectT] = set()  # here, in part; what another search computes meanwhile is answered too
-        while missing := _missing(wanted, shards, known):
-            claimed = self._claims.take(self.calibration.fingerprint, missing)
-            if claimed:
-                computed.update(subject for subject, _ in claimed)
-                self._run(_tasks(claimed))
+        while True:
+            known = {name: self.ledger.known(name, wanted) for name in shards}
+            missing = {name: _missing(wanted, of, known[name]) for name, of in shards.items()}
+            if not any(missing.values()):
+                return known, computed
+            claimed = {name: self._claims.take(name, pairs) for name, pairs in missing.items() if pairs}
+            if any(claimed.values()):
+                computed.update(subject for pairs in claimed.values() for subject, _ in pairs)
+                self._run([task for name, pairs in claimed.items() for task in _tasks(name, pairs)])
                 self._claims.release()
             else:
-                self.on_progress(Progress(masks_elsewhere=len({subject for subject, _ in missing})))
+                elsewhere = {subject for pairs in missing.values() for subject, _ in pairs}
+                self.on_progress(Progress(masks_elsewhere=len(elsewhere)))
                 time.sleep(_POLL_S)
-            known = self.ledger.known(self.calibration.fingerprint, wanted)
-        return known, computed
 
     def _run(self, tasks: Sequence[Task]) -> None:
         """Computes the tasks; each is in the ledger before the next is looked at."""
@@ -168,17 +157,17 @@ class Evaluator:
         pool = self._pool
         costs = self._costs(tasks)
         layers_planned, heads_planned = self._passes(costs.values())
-        shards_left = Counter(subject for task in tasks for subject in task.subjects)
+        tasks_left = Counter(subject for task in tasks for subject in task.subjects)
         done: list[Task] = []
         before = self.meter.layer_forwards, self.meter.head_forwards
 
         def report() -> None:
             layers, heads = self._passes(costs[task] for task in done)
             self.meter.layer_forwards, self.meter.head_forwards = before[0] + layers, before[1] + heads
-            masks_done = sum(left == 0 for left in shards_left.values())
+            masks_done = sum(left == 0 for left in tasks_left.values())
             self.on_progress(
                 Progress(
-                    *(layers, layers_planned, heads, heads_planned, masks_done, len(shards_left), pool.n_replicas),
+                    *(layers, layers_planned, heads, heads_planned, masks_done, len(tasks_left), pool.n_replicas),
                     computing_s=self.meter.computing_s,
                 )
             )
@@ -186,47 +175,82 @@ class Evaluator:
         report()
         started = time.perf_counter()
         for task, result in pool.run(tasks):
-            self.ledger.record(self.calibration.fingerprint, task.shard, result.values)
+            self.ledger.record(task.calibration, task.shard, result.values)
             done.append(task)
-            shards_left.subtract(task.subjects)
-            self.meter.computing_s += result.seconds
+            tasks_left.subtract(task.subjects)
+            self._count(task, result)
             report()
         self.meter.offered_s += (time.perf_counter() - started) * pool.n_replicas
 
+    def _count(self, task: Task, result: UnitResult) -> None:
+        """Puts on the meter what plans do not tell."""
+        tokens = sum(batch.n_tokens for batch in task.batches(self._by_fingerprint[task.calibration]))
+        self.meter.computing_s += result.seconds
+        self.meter.layer_tokens += result.layer_tokens
+        self.meter.layer_tokens_by_row += result.layer_forwards * tokens
+        self.meter.packed = self.meter.packed if result.packed is None else result.packed
+
     def _costs(self, tasks: Iterable[Task]) -> dict[Task, tuple[int, int]]:
-        """What each task runs: layer-forwards and head-forwards of single samples."""
-        plan = functools.cache(lambda masks: plan_prefixes(masks, self.n_layers))  # the same masks on every shard
+        """What each task runs: layer- and head-forwards of single tokens."""
+
+        @functools.cache  # the same masks on every shard
+        def plan(calibration: str, masks: tuple[Mask, ...]) -> tuple[int, int]:
+            return passes(self._by_fingerprint[calibration].objective, masks, self.n_layers)
+
         costs: dict[Task, tuple[int, int]] = {}
         for task in tasks:
-            samples = self.calibration.shards[task.shard].n_samples
+            tokens = sum(batch.n_tokens for batch in task.batches(self._by_fingerprint[task.calibration]))
             if isinstance(task, Unit):
-                costs[task] = samples * plan(task.masks).layer_forwards, samples * len(task.masks)
+                layers, heads = plan(task.calibration, task.masks)
             else:
-                samples = samples if task.statistic.by_sample else self.calibration.n_samples
-                passes = task.statistic.passes
-                costs[task] = samples * passes * self.n_layers, samples * task.statistic.needs_gradients
+                layers, heads = task.statistic.passes * self.n_layers, int(task.statistic.needs_gradients)
+            costs[task] = tokens * layers, tokens * heads
         return costs
 
     def _passes(self, costs: Iterable[tuple[int, int]]) -> tuple[float, float]:
-        """Layer- and head-forwards of single samples, as passes over the whole calibration (exact: one division)."""
+        """Layer- and head-forwards of single tokens, as passes over all samples (exact: one division)."""
         layers, heads = map(sum, zip(*costs, strict=True)) if (costs := list(costs)) else (0, 0)
-        return layers / self.calibration.n_samples, heads / self.calibration.n_samples
+        tokens = sum(batch.n_tokens for calibration in self.calibrations for batch in calibration.shards)
+        return layers / tokens, heads / tokens
 
-    def _total(self, shards: Mapping[int, npt.NDArray[np.float64]], answered: bool) -> Evaluation:
-        nats = total(shards, self.calibration.n_shards)
-        if not math.isfinite(nats):
-            return Evaluation(None, f"the loss is {nats}", answered)
-        return Evaluation(nats / self.calibration.n_tokens, None, answered)
+    def _losses(self, mask: Mask, known: Mapping[str, Known[Mask]]) -> list[float]:
+        """What a mask loses on each calibration; not finite where that failed."""
+        return [
+            total(known[calibration.fingerprint][mask], calibration.n_shards) / calibration.divisor
+            for calibration in self.calibrations
+        ]
+
+    def _evaluation(
+        self, losses: Sequence[float], references: Mapping[Mask, Sequence[float]], answered: bool
+    ) -> Evaluation:
+        parts = tuple(loss if math.isfinite(loss) else None for loss in losses)
+        judged = losses[:1] if self.weighting is None else losses
+        failed = [loss for loss in judged if not math.isfinite(loss)]
+        if failed:
+            return Evaluation(None, f"the loss is {failed[0]}", answered, parts)
+        loss = losses[0] if self.weighting is None else self.weighting.combine(losses, references)
+        return Evaluation(loss, None, answered, parts)
 
 
-def _missing(
-    wanted: Sequence[SubjectT], shards: Iterable[int], known: Mapping[SubjectT, Mapping[int, object]]
-) -> list[tuple[SubjectT, int]]:
+def _finite(mask: Mask, losses: Sequence[float]) -> Sequence[float]:
+    """The losses of a reference mask, without which there is none of any other."""
+    for loss in losses:
+        if not math.isfinite(loss):
+            raise EvaluationError(f"mask {mask}, by which the weighted losses are scaled, loses {loss}")
+    return losses
+
+
+def _all_shards(calibrations: Sequence[Calibration]) -> dict[str, range]:
+    """Every shard, by calibration."""
+    return {calibration.fingerprint: range(calibration.n_shards) for calibration in calibrations}
+
+
+def _missing(wanted: Iterable[SubjectT], shards: Iterable[int], known: Known[SubjectT]) -> list[tuple[SubjectT, int]]:
     """What the ledger lacks, shard by shard."""
     return [(subject, shard) for shard in shards for subject in wanted if shard not in known.get(subject, ())]
 
 
-def _tasks(claimed: Iterable[tuple[Subject, int]]) -> list[Task]:
+def _tasks(calibration: str, claimed: Iterable[tuple[Subject, int]]) -> list[Task]:
     """Claimed evaluations as tasks, shard by shard in the order given."""
     surveys: list[Task] = []
     masks_of_shard: dict[int, list[Mask]] = {}
@@ -234,9 +258,9 @@ def _tasks(claimed: Iterable[tuple[Subject, int]]) -> list[Task]:
         if isinstance(subject, Mask):
             masks_of_shard.setdefault(shard, []).append(subject)
         else:
-            surveys.append(Survey(shard, subject))
+            surveys.append(Survey(calibration, shard, subject))
     return surveys + [
-        Unit(shard, tuple(masks[start : start + MAX_MASKS_PER_UNIT]))
+        Unit(calibration, shard, tuple(masks[start : start + MAX_MASKS_PER_UNIT]))
         for shard, masks in masks_of_shard.items()
         for start in range(0, len(masks), MAX_MASKS_PER_UNIT)
     ]

@@ -24,14 +24,14 @@ from raysearch.locks import locked
 
 SubjectT = TypeVar("SubjectT", bound=Subject)
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 _TABLES = {"evaluations", "runs", "claims"}
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS evaluations (
     calibration TEXT NOT NULL,     -- fingerprint
     subject     TEXT NOT NULL,     -- a mask, {21,22,25}, or a statistic's name
     shard       INTEGER NOT NULL,  -- 0-based
-    samples     BLOB NOT NULL,     -- little-endian float64: summed nats per sample, or the statistic's rows
+    samples     BLOB NOT NULL,     -- little-endian float64: each sample's loss, or the statistic's rows
     PRIMARY KEY (calibration, subject, shard)
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS claims (

@@ -5,41 +5,54 @@ A plain class: torch only, no Ray. Ray actors, the inline pool, tests and benchm
 
 from __future__ import annotations
 
+import functools
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
+from raysearch.calibration.batch import Batch
 from raysearch.calibration.calibration import Calibration
-from raysearch.calibration.objectives.base import Objective
-from raysearch.evaluation.unit import Subject, Task, Unit, UnitResult
+from raysearch.calibration.objectives.base import ModelObjective, StateObjective
+from raysearch.calibration.packing import pack
+from raysearch.evaluation.costs import passes, plan_of
+from raysearch.evaluation.unit import Subject, Survey, Task, Unit, UnitResult
 from raysearch.mask import Mask
-from raysearch.models.stack import LayerStack
+from raysearch.models.stack import LayerStack, predicting
 from raysearch.models.statistics import measure
-from raysearch.prefix import Op, Step, plan_prefixes
+from raysearch.prefix import Op
+
+Values = dict[Subject, npt.NDArray[np.float64]]
 
 
 class Replica:
-    """A model, resident, with the calibration it is asked about.
+    """A model, resident, with the calibrations it is asked about.
 
     Args:
         stack: The model's layers; checked against the model's own forward before the first answer.
-        calibration: The shards.
-        objective: What is computed from the final hidden states.
+        calibrations: What it is asked about.
         threads: CPU threads of torch, fixed because kernels may add in another order with another count.
+        tokenizer: The model's; needed where an objective reads what the model generates.
     """
 
-    def __init__(self, stack: LayerStack, calibration: Calibration, objective: Objective, threads: int = 1) -> None:
+    def __init__(
+        self, stack: LayerStack, calibrations: Iterable[Calibration], threads: int = 1, tokenizer: Any = None
+    ) -> None:
         torch.set_num_threads(threads)
         stack.verify()
         self.stack = stack
-        self.calibration = calibration
-        self.objective = objective
+        self.calibrations = {calibration.fingerprint: calibration for calibration in calibrations}
+        self.tokenizer = tokenizer
+        self._packs = functools.cache(self._packs_choices)
 
     def evaluate(self, task: Task) -> UnitResult:
         """Answers a unit by walking the prefix plan of its masks over its shard, and a survey by measuring.
+
+        Where the objective looks at the model at work, a unit's masks are run one by one instead.
 
         Args:
             task: The masks, or the statistic, and the shard.
@@ -48,23 +61,35 @@ class Replica:
             The summed loss of every sample for every mask, or the statistic's rows, and what it cost.
         """
         started = time.perf_counter()
-        if isinstance(task, Unit):
-            plan = plan_prefixes(task.masks, self.stack.n_layers)
-            losses = self._walk(plan.steps, plan.masks, task.shard)
-            return UnitResult(losses, plan.layer_forwards, plan.head_forwards, time.perf_counter() - started)
-        shards = self.calibration.shards
-        batches = [shards[task.shard]] if task.statistic.by_sample else shards
-        rows = measure(task.statistic, self.stack, batches, self.objective)
-        layers, heads = task.statistic.passes * self.stack.n_layers, int(task.statistic.needs_gradients)
-        return UnitResult({task.statistic: rows}, layers, heads, time.perf_counter() - started)
+        calibration = self.calibrations[task.calibration]
+        (batch, *_) = batches = task.batches(calibration)
+        objective = calibration.objective
+        packed = None
+        if isinstance(task, Survey):
+            values: Values = {task.statistic: measure(task.statistic, self.stack, batches, objective)}
+            layers, heads = task.statistic.passes * self.stack.n_layers, int(task.statistic.needs_gradients)
+            tokens = layers * sum(each.input_ids.size for each in batches)
+        elif isinstance(objective, StateObjective):
+            packed = None if batch.choices is None else self._packs(task.calibration)
+            values, tokens = self._walk(task, batch, objective, bool(packed))
+            layers, heads = passes(objective, task.masks, self.stack.n_layers)
+        else:
+            assert isinstance(objective, ModelObjective), "an objective is of states, or of the model"
+            values, tokens = self._run(task, batch, objective)
+            layers, heads = passes(objective, task.masks, self.stack.n_layers)
+        return UnitResult(values, layers, heads, tokens, packed, time.perf_counter() - started)
 
     @torch.no_grad()  # not inference mode: what a model caches in a walk must serve a gradient too
-    def _walk(self, steps: Sequence[Step], masks: Sequence[Mask], shard: int) -> dict[Subject, npt.NDArray[np.float64]]:
-        batch = self.calibration.shards[shard]
-        captured = self.stack.capture(batch)
-        hidden, held = captured.embedded, list[torch.Tensor]()
-        losses: dict[Subject, npt.NDArray[np.float64]] = {}
-        for step in steps:
+    def _walk(self, unit: Unit, batch: Batch, objective: StateObjective, packed: bool) -> tuple[Values, int]:
+        """The losses, and the tokens that went through layers."""
+        plan = plan_of(objective, unit.masks, self.stack.n_layers)
+        inputs = pack(batch) if packed else batch.inputs
+        captured = self.stack.capture(inputs)
+        hidden, held = captured.embedded, list[Tensor]()
+        dense: Tensor | None = None
+        wanted = set(unit.masks)
+        values: Values = {}
+        for step in plan.steps:
             match step.op:
                 case Op.RUN:
                     hidden = self.stack.run_layer(step.index, hidden, captured)
@@ -73,5 +98,29 @@ class Replica:
                 case Op.RESTORE:
                     hidden = held.pop()
                 case Op.SCORE:
-                    losses[masks[step.index]] = self.objective.losses(hidden, batch, self.stack).numpy()
-        return losses
+                    mask = plan.masks[step.index]
+                    states = predicting(hidden, inputs)
+                    if objective.compares and mask == Mask():  # the first to be scored
+                        dense = states
+                    if mask in wanted:
+                        values[mask] = objective.losses(states, batch, self.stack, dense).numpy()
+        return values, plan.layer_forwards * inputs.n_tokens
+
+    @torch.no_grad()
+    def _run(self, unit: Unit, batch: Batch, objective: ModelObjective) -> tuple[Values, int]:
+        """The losses, and the tokens that went through layers."""
+        values: Values = {}
+        layer_tokens = 0
+        for mask in unit.masks:
+            with self.stack.bypassed(mask) as model:
+                losses, tokens = objective.model_losses(model, self.tokenizer, batch)
+            values[mask] = losses.numpy()
+            layer_tokens += tokens * (self.stack.n_layers - len(mask))
+        return values, layer_tokens
+
+    def _packs_choices(self, calibration: str) -> bool:
+        """Whether choices may share their prompt: proven on the calibration's longest item."""
+        shards = self.calibrations[calibration].shards
+        longest = max(shards, key=lambda shard: int(shard.lengths.max()))
+        item = int(longest.sample_of_row[longest.lengths.argmax()])
+        return self.stack.packs(longest.samples(item, item + 1))

@@ -9,6 +9,8 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from raysearch.calibration.batch import Batch
+from raysearch.calibration.calibration import Calibration
 from raysearch.mask import Mask
 from raysearch.statistic import Statistic
 
@@ -18,8 +20,15 @@ Subject = Mask | Statistic
 
 @dataclass(frozen=True)
 class Unit:
-    """Masks to evaluate on a shard: what a replica is asked, what is retried, what the ledger writes at once."""
+    """Masks to evaluate on a shard: what a replica is asked, what is retried, what the ledger writes at once.
 
+    Args:
+        calibration: The fingerprint of the one that the shard is of.
+        shard: Its number.
+        masks: What to evaluate.
+    """
+
+    calibration: str
     shard: int
     masks: tuple[Mask, ...]
 
@@ -27,6 +36,10 @@ class Unit:
     def subjects(self) -> tuple[Subject, ...]:
         """What it answers."""
         return self.masks
+
+    def batches(self, calibration: Calibration) -> Sequence[Batch]:
+        """The samples it is on."""
+        return calibration.shards[self.shard : self.shard + 1]
 
     def __str__(self) -> str:
         return f"{len(self.masks)} mask(s) on shard {self.shard}"
@@ -36,6 +49,7 @@ class Unit:
 class Survey:
     """A statistic to measure of the dense model, on a shard; on all of them if samples cannot be told apart."""
 
+    calibration: str
     shard: int
     statistic: Statistic
 
@@ -43,6 +57,11 @@ class Survey:
     def subjects(self) -> tuple[Subject, ...]:
         """What it answers."""
         return (self.statistic,)
+
+    def batches(self, calibration: Calibration) -> Sequence[Batch]:
+        """The samples it is on."""
+        shards = calibration.shards
+        return shards[self.shard : self.shard + 1] if self.statistic.by_sample else shards
 
     def __str__(self) -> str:
         return f"{self.statistic} on " + (f"shard {self.shard}" if self.statistic.by_sample else "all shards")
@@ -60,12 +79,16 @@ class UnitResult:
             states, [B or 1, …].
         layer_forwards: Layers run on the shard.
         head_forwards: Times the final norm and head ran on it.
+        layer_tokens: Tokens that went through layers, padding included, each once a layer.
+        packed: Whether choices shared their prompt; None where there are none.
         seconds: Spent computing.
     """
 
     values: Mapping[Subject, npt.NDArray[np.float64]]
     layer_forwards: int
     head_forwards: int
+    layer_tokens: int
+    packed: bool | None
     seconds: float
 
 

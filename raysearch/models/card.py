@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from itertools import pairwise
 
 from raysearch.mask import Mask
+from raysearch.measure import Measure
 
 
 @dataclass(frozen=True)
@@ -18,8 +18,9 @@ class Evidence:
         searcher: The algorithm and its options, e.g. ``beam(width=5)``.
         objective: What was minimised, e.g. ``perplexity``.
         calibration: The data it was judged on, described in one line.
-        dense_loss_nats: The dense model's loss on the calibration.
-        loss_nats: The pruned model's loss on the calibration.
+        measure: What losses are counted in.
+        dense_loss: The dense model's loss on the calibration.
+        loss: The pruned model's loss on the calibration.
         evaluations: Masks evaluated to find it.
         layer_forwards: Layer-forwards run to find it, over all shards.
         search_s: Wall-clock time of the search.
@@ -31,8 +32,9 @@ class Evidence:
     searcher: str
     objective: str
     calibration: str
-    dense_loss_nats: float
-    loss_nats: float
+    measure: Measure
+    dense_loss: float
+    loss: float
     evaluations: int
     layer_forwards: int
     search_s: float
@@ -95,14 +97,15 @@ def model_card(pruned: Pruned, evidence: Evidence, name: str, *, tokenizer: bool
     """
     n_kept, n_dense = pruned.n_layers_dense - len(pruned.mask), pruned.n_layers_dense
     share = pruned.parameters / pruned.parameters_dense
+    measure = evidence.measure
     rows = [
         ("layers", f"{n_dense}", f"{n_kept}"),
         ("parameters", f"{pruned.parameters_dense:,}", f"{pruned.parameters:,} ({share:.1%})"),
-        (f"loss, nats ({evidence.objective})", f"{evidence.dense_loss_nats:.4f}", f"{evidence.loss_nats:.4f}"),
+        (f"loss ({measure.unit})", f"{evidence.dense_loss:.4f}", f"{evidence.loss:.4f}"),
     ]
-    if evidence.objective == "perplexity":
-        dense, left = math.exp(evidence.dense_loss_nats), math.exp(evidence.loss_nats)
-        rows.append(("perplexity", f"{dense:.3f}", f"{left:.3f}"))
+    if measure.readout is not None:
+        dense, left = measure.read(evidence.dense_loss), measure.read(evidence.loss)
+        rows.append((measure.readout, f"{dense:.4f}", f"{left:.4f}"))
     table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
     load_tokenizer = f'\ntokenizer = AutoTokenizer.from_pretrained("{name}")' if tokenizer else ""
     classes = "AutoModelForCausalLM, AutoTokenizer" if tokenizer else "AutoModelForCausalLM"
@@ -126,6 +129,7 @@ nothing was trained. The weights are {pruned.dtype}. The terms of use are those 
 |---|---:|---:|
 {table}
 
+- Objective: {evidence.objective}
 - Calibration: {evidence.calibration}
 - Searcher: {evidence.searcher}
 - Cost: {evidence.evaluations:,} evaluations, {evidence.layer_forwards:,} layer-forwards, {evidence.search_s:,.1f} s

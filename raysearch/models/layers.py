@@ -104,16 +104,13 @@ def find_stack(model: PreTrainedModel) -> tuple[tuple[nn.Module, ...], tuple[Con
     return layers, conventions
 
 
-def plain_logits(
-    model: PreTrainedModel, input_ids: Tensor, attention_mask: Tensor | None = None, read: bool = True
-) -> Tensor:
+def plain_logits(model: PreTrainedModel, input_ids: Tensor, read: bool = True, **inputs: Tensor | None) -> Tensor:
     """The model's own forward without a cache; the logits, [B, T, vocabulary], or fewer if nobody reads them."""
-    options: dict[str, Any] = {"use_cache": False}
+    given = {name: value.to(model.device) for name, value in inputs.items() if value is not None}
+    options: dict[str, Any] = {"use_cache": False, **given}
     if not read and "logits_to_keep" in inspect.signature(model.forward).parameters:
         options["logits_to_keep"] = 1  # spares the head all but the last position
     if getattr(model.config, "output_router_logits", False):
         options["output_router_logits"] = False  # a loss over the layers' routers, which stand-ins do not run
-    if attention_mask is not None:
-        options["attention_mask"] = attention_mask.to(model.device)
     logits: Tensor = model(input_ids=input_ids.to(model.device), **options).logits
     return logits

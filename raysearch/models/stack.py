@@ -5,7 +5,7 @@ positions), runs the layers, and finishes with a tail (final norm, head, soft-ca
 on the hidden state, so one forward with recording stand-ins in place of the layers captures it all, and from then on
 any subset of the real layers can run on any hidden state:
 
-    captured = stack.capture(batch)                      the model's own embedding, masks, positions
+    captured = stack.capture(batch.inputs)               the model's own embedding, masks, positions
     hidden = captured.embedded
     for layer in mask.kept(stack.n_layers):
         hidden = stack.run_layer(layer, hidden, captured)
@@ -28,7 +28,8 @@ from torch import Tensor, nn
 from transformers import Cache, PreTrainedModel
 from transformers.cache_utils import CacheLayerMixin
 
-from raysearch.calibration.batch import Batch
+from raysearch.calibration.batch import Batch, Inputs
+from raysearch.calibration.packing import pack
 from raysearch.errors import UnsupportedModelError, UserError
 from raysearch.mask import Mask
 from raysearch.models.layers import LayerCall, find_stack, plain_logits
@@ -81,11 +82,11 @@ class LayerStack:
         return self._layers
 
     @torch.no_grad()
-    def capture(self, batch: Batch) -> Captured:
+    def capture(self, inputs: Inputs) -> Captured:
         """Runs the model's own forward with recording stand-ins in place of all layers.
 
         Args:
-            batch: The samples; they are moved to the model's device.
+            inputs: The rows; they are moved to the model's device.
 
         Returns:
             The embedded samples and what the model passes to each layer. No layer has run.
@@ -102,9 +103,15 @@ class LayerStack:
 
             return forward
 
-        mask = None if batch.attention_mask is None else torch.tensor(batch.attention_mask, dtype=torch.int64)
+        positions = None if inputs.position_ids is None else torch.tensor(inputs.position_ids)
         with self._standing_in({layer: recorder(layer) for layer in range(self.n_layers)}):
-            plain_logits(self.model, torch.tensor(batch.input_ids), mask, read=False)
+            plain_logits(
+                self.model,
+                torch.tensor(inputs.input_ids),
+                read=False,
+                attention_mask=self._attention_mask(inputs),
+                position_ids=positions,
+            )
         return Captured(embedded[0], tuple(calls))
 
     def run_layer(self, layer: int, hidden: Tensor, captured: Captured) -> Tensor:
@@ -137,12 +144,46 @@ class LayerStack:
         Returns:
             The logits, [n, vocabulary].
         """
-        last = self.n_layers - 1
-        stand_ins = {layer: self._pass_through(layer) for layer in range(last)}
-        stand_ins[last] = lambda *args, **kwargs: self._conventions[last].wrap(hidden[:, None])
-        with self._standing_in(stand_ins):
+        with self._leaving(hidden):
             output = plain_logits(self.model, torch.zeros(len(hidden), 1, dtype=torch.int64))
         return output[:, 0]
+
+    def last_hidden(self, hidden: Tensor) -> Tensor:
+        """Finishes positions by the model's own tail up to the head: what transformers calls ``last_hidden_state``.
+
+        Args:
+            hidden: The hidden state that leaves the last kept layer, [n, d].
+
+        Returns:
+            The hidden state after the final norm, if there is one, [n, d].
+        """
+        with self._leaving(hidden):
+            ids = torch.zeros(len(hidden), 1, dtype=torch.int64, device=self.model.device)
+            output = self.model.base_model(input_ids=ids, use_cache=False)
+        return output.last_hidden_state[:, 0]
+
+    def packs(self, batch: Batch) -> bool:
+        """Proves on a batch whether the dense model gives packed choices the states that it gives plain rows.
+
+        Args:
+            batch: Items with choices, best the longest ones: a layer may look no further than some tokens back.
+        """
+        try:
+            packed = self._states(pack(batch))
+        except (UserError, torch.OutOfMemoryError):
+            raise
+        except Exception:  # whatever a model raises that takes no positions, or no mask of this kind
+            return False
+        return relative_gap(packed, self._states(batch.inputs)) <= tolerance(packed.dtype)
+
+    @torch.no_grad()
+    def _states(self, inputs: Inputs) -> Tensor:
+        """What leaves the last layer of the dense model where a scored token is predicted, [n, d]."""
+        captured = self.capture(inputs)
+        hidden = captured.embedded
+        for layer in range(self.n_layers):
+            hidden = self.run_layer(layer, hidden, captured)
+        return predicting(hidden, inputs)
 
     @contextlib.contextmanager
     def bypassed(self, mask: Mask) -> Iterator[PreTrainedModel]:
@@ -191,7 +232,7 @@ class LayerStack:
         """The comparison that `verify` makes."""
         vocabulary = min(self.model.config.get_text_config().vocab_size, _VERIFY_TOKENS)
         tokens = np.random.default_rng(0).integers(vocabulary, size=_VERIFY_SHAPE)
-        captured = self.capture(Batch(tokens, np.ones_like(tokens, dtype=np.bool_)))
+        captured = self.capture(Batch(tokens, np.ones_like(tokens, dtype=np.bool_)).inputs)
         if captured.embedded.ndim != 3:
             raise UnsupportedModelError(
                 f"{kind} passes a hidden state of shape {list(captured.embedded.shape)} from layer to layer, "
@@ -220,6 +261,25 @@ class LayerStack:
                     f"the logits differ by {gap:.1e} of the largest); use another architecture"
                 )
 
+    def _attention_mask(self, inputs: Inputs) -> Tensor | None:
+        """As transformers takes it: integers [P, L], or what is added to attention scores, [P, 1, L, L]."""
+        if inputs.attention_mask is None:
+            return None
+        mask = torch.tensor(inputs.attention_mask)
+        if mask.ndim == 2:
+            return mask.long()
+        dtype = self.model.dtype
+        return torch.zeros(mask.shape, dtype=dtype).masked_fill_(~mask, torch.finfo(dtype).min)[:, None]
+
+    @contextlib.contextmanager
+    def _leaving(self, hidden: Tensor) -> Iterator[None]:
+        """Within the context the last layer gives this hidden state [n, d], as n sequences of one token."""
+        last = self.n_layers - 1
+        stand_ins = {layer: self._pass_through(layer) for layer in range(last)}
+        stand_ins[last] = lambda *args, **kwargs: self._conventions[last].wrap(hidden[:, None])
+        with self._standing_in(stand_ins):
+            yield
+
     def _pass_through(self, layer: int) -> Callable[..., Any]:
         """A stand-in that returns its input, and tells a KV cache that the tokens went by."""
 
@@ -247,6 +307,11 @@ class LayerStack:
                 vars(self._layers[layer]).pop("forward", None)
                 if own is not None:
                     vars(self._layers[layer])["forward"] = own
+
+
+def predicting(hidden: Tensor, inputs: Inputs) -> Tensor:
+    """The states [P, L, d] that predict the scored tokens, [n, d]."""
+    return hidden.flatten(0, 1)[torch.from_numpy(inputs.predictors).to(hidden.device)]
 
 
 def tolerance(dtype: torch.dtype) -> float:

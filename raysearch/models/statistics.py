@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from raysearch.calibration.batch import Batch
-from raysearch.calibration.objectives.base import Objective
-from raysearch.models.stack import Captured, LayerStack
+from raysearch.calibration.objectives.base import Objective, StateObjective
+from raysearch.models.stack import Captured, LayerStack, predicting
 from raysearch.statistic import Statistic
 
 _TOKENS_AT_ONCE = 64  # whose N + 1 hidden states stand in memory in float64
@@ -65,7 +65,7 @@ def block_influence(stack: LayerStack, batch: Batch) -> Tensor:
         ((1 - functional.cosine_similarity(before.float(), after.float(), dim=-1).double()) * tokens).sum(1)
         for before, after in itertools.pairwise(states)
     ]
-    return (torch.stack(rows, dim=1) / tokens.sum(1, keepdim=True)).cpu()
+    return _by_sample(batch, torch.stack(rows, dim=1)) / _by_sample(batch, tokens.sum(1, keepdim=True))
 
 
 def angular_distance(stack: LayerStack, batch: Batch, tokens: Tensor) -> Tensor:
@@ -74,21 +74,21 @@ def angular_distance(stack: LayerStack, batch: Batch, tokens: Tensor) -> Tensor:
     Args:
         stack: The model's layers.
         batch: The samples.
-        tokens: Which tokens count, bool [B, T], at least one a sample.
+        tokens: Which tokens count, bool [R, T], at least one a row.
 
     Returns:
         Float64 [B, N + 1, N + 1]. Source: Gromov et al. 2024 (arXiv 2403.17887), equation 7.
     """
     _, states = _forward(stack, batch)
     depths = len(states)
-    sample_of_token, place = torch.nonzero(tokens, as_tuple=True)
-    totals = torch.zeros(batch.n_samples, depths, depths, dtype=torch.float64)
-    for sample, at in zip(sample_of_token.split(_TOKENS_AT_ONCE), place.split(_TOKENS_AT_ONCE), strict=True):
-        vectors = functional.normalize(torch.stack([state[sample, at] for state in states], dim=1).double(), dim=-1)
+    row_of_token, place = torch.nonzero(tokens, as_tuple=True)
+    totals = torch.zeros(len(tokens), depths, depths, dtype=torch.float64)
+    for row, at in zip(row_of_token.split(_TOKENS_AT_ONCE), place.split(_TOKENS_AT_ONCE), strict=True):
+        vectors = functional.normalize(torch.stack([state[row, at] for state in states], dim=1).double(), dim=-1)
         angles = (vectors @ vectors.mT).clamp(-1, 1).arccos() / torch.pi
-        totals.index_add_(0, sample, angles.cpu())
+        totals.index_add_(0, row, angles.cpu())
     totals.diagonal(dim1=1, dim2=2).zero_()  # arccos is steep where the cosine is 1
-    return totals / tokens.sum(1)[:, None, None]
+    return _by_sample(batch, totals) / _by_sample(batch, tokens.sum(1)[:, None, None])
 
 
 def gate_gradients(stack: LayerStack, batch: Batch, objective: Objective) -> Tensor:
@@ -97,11 +97,15 @@ def gate_gradients(stack: LayerStack, batch: Batch, objective: Objective) -> Ten
     A gate on the whole layer is the same at both its ends (1: dense, 0: removed) as gates on its sub-layers' outputs,
     and asks for no knowledge of what a layer is made of. See `Statistic.GATE_GRADIENTS`.
     """
-    rows = torch.zeros(batch.n_samples, stack.n_layers, dtype=torch.float64)
+    rows = torch.zeros(len(batch.input_ids), stack.n_layers, dtype=torch.float64)
     for step in _backward(stack, batch, objective):
         added = (step.after - step.before).float()
         rows[:, step.layer] = (step.gradient.float() * added).flatten(1).sum(1, dtype=torch.float64).cpu()
-    return rows / torch.from_numpy(batch.scored_per_sample).clamp_min(1)[:, None]
+    rows = _by_sample(batch, rows)
+    if objective.measure.per != "token":
+        return rows
+    tokens = torch.from_numpy(batch.scored_per_sample).clamp_min(1)
+    return rows / tokens[:, None]
 
 
 def magnitude(stack: LayerStack, power: int) -> Tensor:
@@ -122,10 +126,12 @@ def taylor(stack: LayerStack, batches: Sequence[Batch], objective: Objective) ->
         for step in _backward(stack, batch, objective, through_weights=True):
             for name, gradient in step.weight_gradients.items():
                 totals[step.layer][name] += gradient
-    n_tokens = sum(batch.n_scored for batch in batches)
+    divisor = objective.measure.divisor(
+        sum(batch.n_scored for batch in batches), sum(batch.n_samples for batch in batches)
+    )
     pairs = zip(weights, totals, strict=True)
     scores = torch.stack([_sum((w * total[name]).abs() for name, w in of.items()) for of, total in pairs])
-    return scores[None] / n_tokens
+    return scores[None] / divisor
 
 
 @dataclass(frozen=True)
@@ -152,9 +158,11 @@ def _backward(
 ) -> Iterator[_BackwardStep]:
     """Goes from the objective's loss, summed over the samples, back through the layers, last one first."""
     captured, states = _forward(stack, batch)
+    assert isinstance(objective, StateObjective), "gradients are of an objective of states"
     with torch.enable_grad():
         final = states[-1].detach().requires_grad_()
-        (gradient,) = torch.autograd.grad(objective.losses(final, batch, stack).sum(), final)
+        losses = objective.losses(predicting(final, batch.inputs), batch, stack, None)
+        (gradient,) = torch.autograd.grad(losses.sum(), final)
     for layer in reversed(range(stack.n_layers)):
         weights = _weights(stack.layers[layer]) if through_weights else {}
         with torch.enable_grad(), _differentiable(weights.values()):
@@ -171,7 +179,7 @@ def _backward(
 def _forward(stack: LayerStack, batch: Batch) -> tuple[Captured, list[Tensor]]:
     """A pass of the dense model that keeps the hidden states h_0 … h_N."""
     with torch.no_grad():
-        captured = stack.capture(batch)
+        captured = stack.capture(batch.inputs)
         states = [captured.embedded]
         for layer in range(stack.n_layers):
             states.append(stack.run_layer(layer, states[-1].clone(), captured))  # a layer may write into its input
@@ -201,12 +209,18 @@ def _sum(parts: Iterable[Tensor]) -> Tensor:
     return torch.stack([part.sum(dtype=torch.float64).cpu() for part in parts]).sum()
 
 
+def _by_sample(batch: Batch, rows: Tensor) -> Tensor:
+    """The sum over each sample's rows, [R, …] to [B, …], float64, on the CPU."""
+    totals = torch.zeros(batch.n_samples, *rows.shape[1:], dtype=torch.float64)
+    return totals.index_add_(0, torch.from_numpy(batch.sample_of_row), rows.double().cpu())
+
+
 def _real_tokens(batch: Batch) -> Tensor:
-    """Which tokens are not padding, bool [B, T]."""
+    """Which tokens are not padding, bool [R, T]."""
     return torch.from_numpy(np.ones_like(batch.scored) if batch.attention_mask is None else batch.attention_mask)
 
 
 def _last_token(batch: Batch) -> Tensor:
-    """Which token is a sample's last that is not padding, bool [B, T]."""
+    """Which token is a row's last that is not padding, bool [R, T]."""
     real = _real_tokens(batch)
     return functional.one_hot(real.sum(1) - 1, real.shape[1]).bool()

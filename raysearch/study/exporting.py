@@ -8,10 +8,11 @@ from pathlib import Path
 from raysearch.errors import UserError
 from raysearch.evaluation.runs import RunRecord
 from raysearch.mask import Mask
+from raysearch.measure import Measure
 from raysearch.models.card import Evidence
 from raysearch.models.export import ExportReport, export_checkpoint
 from raysearch.study.recorded import found_by_size
-from raysearch.study.spec import SearchSpec, identity_of
+from raysearch.study.spec import CalibrationSpec, SearchSpec, identity_of
 
 
 def export_run(
@@ -48,10 +49,10 @@ def export_run(
         model=judge.model.name,
         searcher=_in_brief(spec.searcher),
         objective=run.config["choices"]["objective"],
-        calibration=f"{run.config['choices']['data']}, {judge.windows.samples} x {judge.windows.seq_len} tokens, "
-        f"{judge.windows.sampling}, seed {judge.data_seed}",
-        dense_loss_nats=result["dense_loss"],
-        loss_nats=chosen["loss"],
+        calibration="; ".join(_calibration_in_brief(one) for one in judge.calibrations),
+        measure=Measure(**result["measure"]),
+        dense_loss=result["dense_loss"],
+        loss=chosen["loss"],
         evaluations=result["evaluations"]["asked"],
         layer_forwards=round(result["layer_forwards"]["run"]),
         search_s=result["seconds"],
@@ -61,6 +62,13 @@ def export_run(
     return export_checkpoint(
         judge.model, Mask(tuple(chosen["removed"])), out, overwrite=overwrite, evidence=evidence, prompt=prompt
     )
+
+
+def _calibration_in_brief(spec: CalibrationSpec) -> str:
+    """Where its samples are from and how many: ``perplexity on sotu, 16 x 256 tokens, seed 0``."""
+    draw = spec.data.draw
+    flagged = ", from an evaluation split" if "evaluation_split" in spec.data.rows.describe() else ""
+    return f"{spec.name}, {draw.samples} x {draw.seq_len} tokens, {draw.sampling}, seed {draw.seed}{flagged}"
 
 
 def _in_brief(searcher: object) -> str:

@@ -7,13 +7,16 @@ once against made-up additive scores, and the prefix plans of its rounds are kep
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from raysearch.calibration.objectives.base import Objective
+from raysearch.evaluation.costs import check_statistic, passes
 from raysearch.mask import Mask
-from raysearch.prefix import naive_layer_forwards, plan_prefixes
+from raysearch.prefix import naive_layer_forwards
 from raysearch.problem import Problem
 from raysearch.searchers.base import Remark, Round, Scores, Searcher, run_searcher
 from raysearch.statistic import Statistic
@@ -38,20 +41,26 @@ class RoundCost:
     estimated: bool = False
 
 
-def forecast(searcher: Searcher, problem: Problem, seed: int, patience_s: float = 2.0) -> list[RoundCost] | None:
+def forecast(
+    searcher: Searcher, problem: Problem, seed: int, objectives: Sequence[Objective], patience_s: float = 2.0
+) -> list[RoundCost] | None:
     """Rehearses a search against made-up scores.
 
     Args:
         searcher: The algorithm.
         problem: The space of legal masks.
         seed: Seeds both the searcher and the made-up scores.
+        objectives: What is computed; several are taken to have as many samples each.
         patience_s: How long the rehearsal may take.
 
     Returns:
         The expected cost of each round. If the rehearsal takes too long, the rounds it did not come to are taken to be
         like the others, where the searcher can `count` its masks; else None.
+
+    Raises:
+        UserError: The searcher asks for gradients that the objectives do not have.
     """
-    rehearsal = _Rehearsal(problem, seed, time.monotonic() + patience_s)
+    rehearsal = _Rehearsal(problem, seed, objectives, time.monotonic() + patience_s)
     try:
         run_searcher(searcher, problem, seed, rehearsal)
     except _TooSlow:
@@ -63,9 +72,9 @@ def forecast(searcher: Searcher, problem: Problem, seed: int, patience_s: float 
 class _Rehearsal:
     """Answers with made-up numbers, and counts what real ones would cost."""
 
-    def __init__(self, problem: Problem, seed: int, deadline: float) -> None:
+    def __init__(self, problem: Problem, seed: int, objectives: Sequence[Objective], deadline: float) -> None:
         self.rounds: list[RoundCost] = []
-        self._problem, self._deadline = problem, deadline
+        self._problem, self._objectives, self._deadline = problem, objectives, deadline
         self._layer_costs = np.random.default_rng(seed).random(problem.n_layers)
         self._seen: set[Mask] = set()
         self._surveyed = 0  # layer-forwards of statistics since the last round
@@ -75,16 +84,18 @@ class _Rehearsal:
         if time.monotonic() > self._deadline:
             raise _TooSlow
         n_layers = self._problem.n_layers
-        plan = plan_prefixes((mask for mask in proposed.masks if mask not in self._seen), n_layers)
-        layers = plan.layer_forwards + self._surveyed
+        new = [mask for mask in proposed.masks if mask not in self._seen]
+        costs = [passes(objective, new, n_layers) for objective in self._objectives]
+        layers, heads = (round(sum(cost) / len(costs)) for cost in zip(*costs, strict=True))
         naive = naive_layer_forwards(proposed.masks, n_layers) + self._surveyed
-        self.rounds.append(RoundCost(len(proposed.masks), layers, plan.head_forwards, naive))
+        self.rounds.append(RoundCost(len(proposed.masks), layers + self._surveyed, heads, naive))
         self._seen.update(proposed.masks)
         self._surveyed = 0
         return Scores({mask: float(self._layer_costs[list(mask)].sum()) for mask in proposed.masks})
 
     def measure(self, statistic: Statistic) -> NDArray[np.float64]:
         """See `Oracle`; what a statistic runs is added to the round after it."""
+        check_statistic(statistic, self._objectives)
         self._surveyed += statistic.passes * self._problem.n_layers
         shape = statistic.shape(self._problem.n_layers)
         return np.broadcast_to(self._layer_costs, (1, *shape)) if len(shape) == 1 else np.ones((1, *shape))

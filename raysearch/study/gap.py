@@ -6,11 +6,13 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from raysearch.calibration.objectives.weighted import WeightedObjective
 from raysearch.errors import UserError
 from raysearch.evaluation.ledger import Ledger
 from raysearch.evaluation.runs import RunRecord
 from raysearch.evaluation.totals import known_totals
 from raysearch.mask import Mask
+from raysearch.measure import Measure
 from raysearch.problem import Problem, sizes_of
 from raysearch.searchers.exhaustive import ExhaustiveSearcher
 from raysearch.study.recorded import found_by_size
@@ -22,13 +24,13 @@ class Gap:
 
     Args:
         mask: The mask.
-        loss: Nats per token.
+        loss: In the unit of the search's measure.
         n_masks: How many legal masks of its size there are.
         n_known: Those that the ledger knows; what follows is None unless it knows them all.
         rank: 1 plus the number of masks that lose less.
         percentile: Share of the masks that lose as much or more, in percent: 100 for the best.
         best: The best mask; ties in mask order.
-        best_loss: Nats per token.
+        best_loss: What it loses.
     """
 
     mask: Mask
@@ -42,7 +44,7 @@ class Gap:
 
     @property
     def gap(self) -> float | None:
-        """What the mask loses more than the best one, nats per token."""
+        """What the mask loses more than the best one."""
         return None if self.best_loss is None else self.loss - self.best_loss
 
     @property
@@ -76,19 +78,27 @@ def gaps_of(run: RunRecord, ledger: Ledger) -> list[Gap]:
         ledger: Where it is recorded.
 
     Raises:
-        UserError: The search has not finished, or of no number of layers that it was asked for all masks are known.
+        UserError: The search has not finished, its losses are weighted ones, or of no number of layers that it was
+            asked for all masks are known.
     """
     found = found_by_size(run)
     masks = {size: Mask(tuple(entry["removed"])) for size, entry in found.items()}
     most = max(found)
     result, calibration = found[most], found[most]["fingerprints"]["calibration"]
+    measure = Measure(**result["measure"])
+    if measure.unit == WeightedObjective.measure.unit:
+        raise UserError(
+            f"RUN={run.run_id} cannot be ranked: the ledger holds the parts of its weighted losses, not the losses "
+            "themselves; rank a search on one objective"
+        )
+    divisor = measure.divisor(result["n_tokens"], result["n_samples"])
     free = set(Problem.create(result["n_layers"], most, run.config["protect"]).free)
     n_shards = len(ledger.known(calibration, [masks[most]]).get(masks[most], ()))
     losses: dict[int, list[float]] = {size: [] for size in found}
     best = {size: (math.inf, mask) for size, mask in masks.items()}
-    for mask, nats in known_totals(ledger, calibration, n_shards):
+    for mask, summed in known_totals(ledger, calibration, n_shards):
         if len(mask) in found and free.issuperset(mask):
-            loss = nats / result["n_tokens"] if math.isfinite(nats) else math.inf
+            loss = summed / divisor if math.isfinite(summed) else math.inf
             losses[len(mask)].append(loss)
             best[len(mask)] = min(best[len(mask)], (loss, mask))
     gaps = [

@@ -1,19 +1,25 @@
-"""From a `JudgeSpec` to something that can be asked: the model's facts, its calibration, and an evaluator.
+"""From a `JudgeSpec` to something that can be asked: the model's facts, its calibrations, and an evaluator.
 
-Everything that can be wrong is found here before any weights are loaded: the text, the tokenizer, the model's shape.
+Everything that can be wrong is found here before any weights are loaded: the data, the tokenizer, the model's shape.
 The replicas themselves start when the ledger cannot answer for the first time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
+import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from raysearch.calibration.calibration import Calibration, build_text_calibration
+from raysearch.calibration.calibration import Calibration
+from raysearch.calibration.objectives.weighted import WeightedObjective
 from raysearch.errors import UserError
 from raysearch.evaluation.cluster import open_pool
-from raysearch.evaluation.evaluator import Evaluator, Progress
+from raysearch.evaluation.evaluator import Evaluator
 from raysearch.evaluation.ledger import Ledger
+from raysearch.evaluation.progress import Progress
+from raysearch.measure import Measure
 from raysearch.models.loading import (
     ModelInfo,
     fingerprint,
@@ -21,26 +27,43 @@ from raysearch.models.loading import (
     resolve_device,
     tokenizer_fingerprint,
 )
-from raysearch.study.spec import JudgeSpec, identity_of
+from raysearch.study.spec import CalibrationSpec, JudgeSpec, identity_of
 
 
 @dataclass(frozen=True)
 class Judge:
-    """A model and a calibration, ready to be asked.
+    """A model and its calibrations, ready to be asked.
 
     Args:
         info: The model's shape.
-        calibration: What masks are judged on.
+        calibrations: What masks are judged on.
+        measure: What their one loss is counted in.
         fingerprints: By subject: ``calibration``, ``model``, ``text``.
         ledger: What is known.
         evaluator: Answers.
     """
 
     info: ModelInfo
-    calibration: Calibration
+    calibrations: Sequence[Calibration]
+    measure: Measure
     fingerprints: dict[str, str]
     ledger: Ledger
     evaluator: Evaluator
+
+    @property
+    def fingerprint(self) -> str:
+        """Names everything that a loss depends on besides the mask."""
+        return self.fingerprints["calibration"]
+
+    @property
+    def n_tokens(self) -> int:
+        """Scored tokens of all calibrations."""
+        return sum(calibration.n_tokens for calibration in self.calibrations)
+
+    @property
+    def n_samples(self) -> int:
+        """Samples of all calibrations."""
+        return sum(calibration.n_samples for calibration in self.calibrations)
 
     def close(self) -> None:
         """Frees the replicas and the ledger. Closing twice is harmless."""
@@ -49,7 +72,7 @@ class Judge:
 
 
 def open_judge(spec: JudgeSpec, info: ModelInfo, on_progress: Callable[[Progress], None]) -> Judge:
-    """Reads the text, then opens the ledger; loads no weights, and leaves nothing behind if something is wrong.
+    """Reads the data, then opens the ledger; loads no weights, and leaves nothing behind if something is wrong.
 
     Args:
         spec: What to open.
@@ -59,39 +82,62 @@ def open_judge(spec: JudgeSpec, info: ModelInfo, on_progress: Callable[[Progress
     Raises:
         UserError: Something the user named is not there, too small, or does not fit together.
     """
-    spec.source.check()
     spec.cluster.check(resolve_device(spec.model) != "cpu")
+    calibrations = read_calibrations(spec, info)
+    ledger = Ledger(spec.ledger)
+    evaluator = Evaluator(
+        calibrations=calibrations,
+        n_layers=info.n_layers,
+        ledger=ledger,
+        make_pool=lambda: open_pool(spec.cluster, spec.model, calibrations),
+        weighting=spec.weighting,
+        on_progress=on_progress,
+    )
+    fingerprints = {
+        "calibration": _joint([one.fingerprint for one in calibrations], spec.weighting),
+        "model": fingerprint(spec.model),
+        "text": _joint([one.text_fingerprint for one in calibrations], spec.weighting),
+    }
+    measure = calibrations[0].measure if spec.weighting is None else spec.weighting.measure
+    return Judge(info, calibrations, measure, fingerprints, ledger, evaluator)
+
+
+def read_calibrations(spec: JudgeSpec, info: ModelInfo) -> list[Calibration]:
+    """Draws and tokenises the samples of each calibration.
+
+    Raises:
+        UserError: Data cannot be read, hold too little, or do not fit the objective, the model or its tokenizer.
+    """
+    for one in spec.calibrations:
+        one.data.check_form(one.objective.form)
+        one.data.check()
     tokenizer = load_tokenizer(spec.model)
-    model_fingerprint = fingerprint(spec.model)
     identity = {
-        "model": model_fingerprint,
+        "model": fingerprint(spec.model),
         "tokenizer": tokenizer_fingerprint(tokenizer),
-        "objective": identity_of(spec.objective),
         "dtype": info.dtype,
         "attention": spec.model.attention,
         "device": resolve_device(spec.model).partition(":")[0],
         "threads": spec.cluster.cpus_per_replica,
     }
-    calibration = build_text_calibration(
-        spec.source, spec.windows, tokenizer, spec.data_seed, identity, info.max_positions
-    )
-    highest = max(int(shard.input_ids.max()) for shard in calibration.shards)
+    return [_read(one, tokenizer, identity, spec.model.name, info) for one in spec.calibrations]
+
+
+def _read(spec: CalibrationSpec, tokenizer: Any, identity: dict[str, Any], model: str, info: ModelInfo) -> Calibration:
+    drawn = spec.data.samples(tokenizer, spec.objective.form, info.max_positions)
+    highest = int(drawn.batch.input_ids.max())
     if highest >= info.vocab_size:
         raise UserError(
-            f"the tokenizer of model={spec.model.name} gives token {highest}, but the model has {info.vocab_size} in "
+            f"the tokenizer of model={model} gives token {highest}, but the model has {info.vocab_size} in "
             "its vocabulary; use the tokenizer that the model was made with"
         )
-    ledger = Ledger(spec.ledger)
-    evaluator = Evaluator(
-        calibration=calibration,
-        n_layers=info.n_layers,
-        ledger=ledger,
-        make_pool=lambda: open_pool(spec.cluster, spec.model, calibration, spec.objective),
-        on_progress=on_progress,
-    )
-    fingerprints = {
-        "calibration": calibration.fingerprint,
-        "model": model_fingerprint,
-        "text": calibration.text_fingerprint,
-    }
-    return Judge(info, calibration, fingerprints, ledger, evaluator)
+    whole = {**identity, "objective": identity_of(spec.objective)}
+    return Calibration.create(spec.objective, drawn.batch, spec.data.draw.shard_samples, whole, drawn.description)
+
+
+def _joint(fingerprints: Sequence[str], weighting: WeightedObjective | None) -> str:
+    """The name of what is weighed; without a weighting, that of the first alone."""
+    if weighting is None:
+        return fingerprints[0]
+    whole = json.dumps([*fingerprints, identity_of(weighting)], sort_keys=True)
+    return hashlib.sha256(whole.encode()).hexdigest()[:32]

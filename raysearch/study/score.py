@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from raysearch.errors import EvaluationError, UserError
-from raysearch.evaluation.evaluator import Progress
+from raysearch.evaluation.progress import Progress
 from raysearch.mask import Mask
+from raysearch.measure import Measure
 from raysearch.models.loading import describe
 from raysearch.study.judge import open_judge
 from raysearch.study.spec import ScoreSpec
+from raysearch.tracking.base import plain_readout
 
 
 @dataclass(frozen=True)
@@ -20,22 +22,29 @@ class Score:
 
     Args:
         mask: The removed layers.
-        loss: Nats per token.
+        measure: What the loss is counted in.
+        loss: The loss.
         n_tokens: Scored tokens.
+        n_samples: Samples.
         answered: Whether the ledger knew it.
     """
 
     mask: Mask
+    measure: Measure
     loss: float
     n_tokens: int
+    n_samples: int
     answered: bool
 
     def as_json(self) -> dict[str, Any]:
         """The object that ``--json`` prints."""
         return {
             "removed": list(self.mask),
+            "measure": asdict(self.measure),
             "loss": self.loss,
+            **plain_readout(self.measure, self.loss),
             "n_tokens": self.n_tokens,
+            "n_samples": self.n_samples,
             "answered": self.answered,
         }
 
@@ -67,7 +76,9 @@ def score_masks(spec: ScoreSpec, on_progress: Callable[[Progress], None]) -> lis
             evaluation = evaluations[mask]
             if evaluation.loss is None:
                 raise EvaluationError(f"mask {mask}: {evaluation.failure}")
-            scores.append(Score(mask, evaluation.loss, judge.calibration.n_tokens, evaluation.answered))
+            scores.append(
+                Score(mask, judge.measure, evaluation.loss, judge.n_tokens, judge.n_samples, evaluation.answered)
+            )
         return scores
     finally:
         judge.close()

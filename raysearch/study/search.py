@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from raysearch.errors import EvaluationError, UserError
-from raysearch.evaluation.evaluator import Evaluation, Evaluator, Progress
+from raysearch.evaluation.evaluator import Evaluation, Evaluator
+from raysearch.evaluation.progress import Progress
 from raysearch.evaluation.runs import State, write_run
 from raysearch.mask import Mask
 from raysearch.models.loading import ModelInfo, describe
@@ -70,7 +71,12 @@ class SilentObserver:
 
 def forecast_search(spec: SearchSpec) -> list[RoundCost] | None:
     """What a search would cost on an empty ledger; only the model's configuration is read. See `forecast`."""
-    return forecast(for_sizes(spec.searcher, spec.sizes), _problem(spec, describe(spec.judge.model)), spec.seed)
+    return forecast(
+        for_sizes(spec.searcher, spec.sizes),
+        _problem(spec, describe(spec.judge.model)),
+        spec.seed,
+        spec.judge.objectives,
+    )
 
 
 def run_search(spec: SearchSpec, observer: Observer, resumes: str | None = None) -> SearchResult:
@@ -92,7 +98,7 @@ def run_search(spec: SearchSpec, observer: Observer, resumes: str | None = None)
     started = time.perf_counter()
     info = describe(spec.judge.model)
     problem = _problem(spec, info)  # refuses numbers that do not fit before anything is written, as a searcher may
-    expected = forecast(for_sizes(spec.searcher, spec.sizes), problem, spec.seed)
+    expected = forecast(for_sizes(spec.searcher, spec.sizes), problem, spec.seed, spec.judge.objectives)
     judge = open_judge(spec.judge, info, observer.progress)
     try:
         header = _header(spec, judge)
@@ -107,7 +113,7 @@ def run_search(spec: SearchSpec, observer: Observer, resumes: str | None = None)
             try:
                 tracker.start(header)
                 observer.started(header, expected, info.head_parameters / max(1, info.layer_parameters[0]))
-                chronicle = Chronicle(problem, judge.evaluator, tracker, observer, started)
+                chronicle = Chronicle(problem, judge.evaluator, tracker, observer, started, _part_names(spec))
                 result = _search(spec, judge, problem, chronicle)
             except BaseException as error:
                 state: State = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
@@ -132,6 +138,14 @@ class Chronicle:
 
     The dense model rides in the first round, where it costs a layer-forward or so more. It is trial 0, and counts
     neither as asked nor in the naive cost, not even where the searcher asks for it.
+
+    Args:
+        problem: What is searched.
+        evaluator: Answers.
+        tracker: Told for the record.
+        observer: Told for whoever watches.
+        started: When the search began, by `time.perf_counter`.
+        part_names: The names of its calibrations, where there are several.
     """
 
     problem: Problem
@@ -139,6 +153,7 @@ class Chronicle:
     tracker: Tracker
     observer: Observer
     started: float
+    part_names: Sequence[str] = ()
     trials: list[Trial] = field(default_factory=list)
     rounds: list[tuple[Round, Scores]] = field(default_factory=list)
     losses: dict[Mask, float] = field(default_factory=dict)
@@ -153,7 +168,7 @@ class Chronicle:
 
     @property
     def dense_loss(self) -> float:
-        """Nats per token with nothing removed."""
+        """The loss with nothing removed."""
         return self.losses[self.problem.dense]
 
     @property
@@ -234,6 +249,9 @@ class Chronicle:
             delta=None if evaluation.loss is None else evaluation.loss - self.dense_loss,
             failure=evaluation.failure,
             answered=evaluation.answered,
+            parts={
+                name: loss for name, loss in zip(self.part_names, evaluation.parts, strict=False) if loss is not None
+            },
         )
         self.trials.append(trial)
         self.tracker.trial(trial)
@@ -260,25 +278,32 @@ def _problem(spec: SearchSpec, info: ModelInfo) -> Problem:
 
 def _search(spec: SearchSpec, judge: Judge, problem: Problem, chronicle: Chronicle) -> SearchResult:
     found = run_searcher(for_sizes(spec.searcher, spec.sizes), problem, spec.seed, chronicle)
+    meter = judge.evaluator.meter
     return SearchResult(
-        run_id=spec.run_id(judge.calibration.fingerprint),
+        run_id=spec.run_id(judge.fingerprint),
         model=spec.judge.model.name,
         n_layers=problem.n_layers,
         removed=found.layers,
         removal_order=chronicle.removal_order(),
+        measure=judge.measure,
         dense_loss=chronicle.dense_loss,
         loss=chronicle.losses[found],
         asked=chronicle.asked,
         run=chronicle.run,
         answered=chronicle.asked - chronicle.run,
-        layer_forwards_run=judge.evaluator.meter.layer_forwards,
+        layer_forwards_run=meter.layer_forwards,
         layer_forwards_naive=chronicle.naive_layer_forwards,
+        layer_tokens=meter.layer_tokens,
+        layer_tokens_by_row=meter.layer_tokens_by_row,
+        packed=meter.packed,
         seconds=chronicle.seconds,
         searcher_s=chronicle.searcher_s,
-        busy_share=judge.evaluator.meter.busy_share,
-        n_tokens=judge.calibration.n_tokens,
+        busy_share=meter.busy_share,
+        n_tokens=judge.n_tokens,
+        n_samples=judge.n_samples,
         parameters=judge.info.parameters,
         parameters_removed=sum(judge.info.layer_parameters[layer] for layer in found),
+        data=[one.description for one in judge.calibrations],
         fingerprints=judge.fingerprints,
         remarks=chronicle.remarks,
         trials=tuple(chronicle.trials),
@@ -289,16 +314,26 @@ def _header(spec: SearchSpec, judge: Judge) -> SearchHeader:
     packages = ("raysearch", "torch", "transformers", "ray", "mlflow")
     versions = {name: importlib.metadata.version(name) for name in packages}
     return SearchHeader(
-        run_id=spec.run_id(judge.calibration.fingerprint),
+        run_id=spec.run_id(judge.fingerprint),
         model=spec.judge.model.name,
         choices=spec.config["choices"],
         config=spec.config,
+        measure=judge.measure,
+        data=[one.description for one in judge.calibrations],
         fingerprints=judge.fingerprints,
         versions={**versions, "python": platform.python_version()},
         git_commit=_git_commit(),
         n_layers=judge.info.n_layers,
         n_remove=spec.sizes[-1],
     )
+
+
+def _part_names(spec: SearchSpec) -> list[str]:
+    """What the calibrations are called where there are several; those of the same name are numbered."""
+    names = [calibration.name for calibration in spec.judge.calibrations]
+    if len(names) == 1:
+        return []
+    return [name if names.count(name) == 1 else f"{name} {number}" for number, name in enumerate(names, start=1)]
 
 
 def _git_commit() -> str | None:

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from raysearch.calibration.calibration import WindowOptions
+from raysearch.calibration.data import Data
 from raysearch.calibration.objectives.base import Objective
-from raysearch.calibration.sources import TextSource
+from raysearch.calibration.objectives.weighted import WeightedObjective
 from raysearch.evaluation.cluster import ClusterOptions
 from raysearch.mask import Mask
 from raysearch.models.loading import ModelSpec
@@ -22,26 +22,42 @@ from raysearch.tracking.options import TrackingOptions
 
 
 @dataclass(frozen=True)
+class CalibrationSpec:
+    """An objective and its data.
+
+    Args:
+        name: For people: ``perplexity on c4``.
+        objective: What is computed.
+        data: On what.
+    """
+
+    name: str
+    objective: Objective
+    data: Data
+
+
+@dataclass(frozen=True)
 class JudgeSpec:
-    """How masks are judged: a model, a calibration, and where it is computed and remembered.
+    """How masks are judged: a model, calibrations, and where it is computed and remembered.
 
     Args:
         model: What to load.
-        source: Where the text comes from.
-        windows: How it is cut into samples.
-        data_seed: Seeds the random choice of windows.
-        objective: What is computed on them.
+        calibrations: What masks are judged on: one, or several that are weighed or laid side by side.
         cluster: Who computes it.
         ledger: The SQLite file that remembers it.
+        weighting: How several calibrations give one loss; None for that of the first.
     """
 
     model: ModelSpec
-    source: TextSource
-    windows: WindowOptions
-    data_seed: int
-    objective: Objective
+    calibrations: Sequence[CalibrationSpec]
     cluster: ClusterOptions
     ledger: Path
+    weighting: WeightedObjective | None = None
+
+    @property
+    def objectives(self) -> list[Objective]:
+        """What is computed, calibration by calibration."""
+        return [calibration.objective for calibration in self.calibrations]
 
 
 @dataclass(frozen=True)

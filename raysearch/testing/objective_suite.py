@@ -10,14 +10,31 @@ them. For an objective kept elsewhere, subclass the suite in a test file:
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from raysearch.calibration.batch import Batch
-from raysearch.calibration.objectives.base import Objective
-from raysearch.models.stack import LayerStack
+from raysearch.calibration.batch import Answer, Batch, Choices, Form
+from raysearch.calibration.objectives.base import ModelObjective, Objective, StateObjective
+from raysearch.calibration.packing import pack
+from raysearch.mask import Mask
+from raysearch.models.stack import LayerStack, predicting
+
+_VOCABULARY = 50
+_SAMPLES = 5
+
+
+class _Words:
+    """A tokenizer that reads tokens as numbers."""
+
+    eos_token_id = 0
+
+    def batch_decode(self, rows: list[list[int]], skip_special_tokens: bool) -> list[str]:
+        """The tokens of each row as words."""
+        return [" ".join(map(str, row)) for row in rows]
 
 
 class ObjectiveSuite:
@@ -28,47 +45,112 @@ class ObjectiveSuite:
         raise NotImplementedError
 
     def setup_method(self) -> None:
-        """A model, and five samples of nine tokens of which an arbitrary part is scored."""
+        """A model of two layers."""
         torch.manual_seed(0)
         config = LlamaConfig(
-            vocab_size=50, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2
+            vocab_size=_VOCABULARY, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2
         )
         self.stack = LayerStack(LlamaForCausalLM(config).eval())
+
+    def make_batch(self, form: Form) -> Batch:
+        """Five samples of what the objective asks for: of different lengths, and with two to four choices."""
         rng = np.random.default_rng(0)
-        scored = rng.random((5, 9)) < 0.6
-        scored[:, 0], scored[:, -1] = False, True
-        self.batch = Batch(rng.integers(0, 50, scored.shape), scored)
+        if form is Form.CHOICES:
+            rows, scored, item = [], [], []
+            for sample in range(_SAMPLES):
+                prompt = rng.integers(_VOCABULARY, size=3 + sample).tolist()
+                for _ in range(2 + sample % 3):
+                    answer = rng.integers(_VOCABULARY, size=rng.integers(1, 4)).tolist()
+                    rows.append([*prompt, *answer])
+                    scored.append([False] * len(prompt) + [True] * len(answer))
+                    item.append(sample)
+            gold = np.diff(item, prepend=-1) > 0  # the first of each
+            return Batch.of(rows, scored, Choices(np.array(item), gold, np.arange(len(rows)) + 1))
+        rows = [rng.integers(_VOCABULARY, size=size).tolist() for size in (9, 7, 8, 9, 5)]
+        if form is Form.PROMPT:
+            answers = tuple(Answer(str(number)) for number in range(_SAMPLES))
+            return Batch.of(rows, [[False] * len(row) for row in rows], answers=answers)
+        return Batch.of(rows, [[False, *(rng.random(len(row) - 2) < 0.6).tolist(), True] for row in rows])
 
     @torch.inference_mode()
-    def losses(self, batch: Batch) -> npt.NDArray[np.float64]:
-        """The objective's losses of the dense model."""
-        captured = self.stack.capture(batch)
+    def losses(self, batch: Batch, mask: Mask = Mask(), packed: bool = False) -> npt.NDArray[np.float64]:  # noqa: B008
+        """The objective's losses of the model without the mask's layers."""
+        objective = self.make_objective()
+        if isinstance(objective, ModelObjective):
+            with self.stack.bypassed(mask) as model:
+                return objective.model_losses(model, _Words(), batch)[0].numpy()
+        assert isinstance(objective, StateObjective)
+        states, dense = self._states(batch, mask, packed), self._states(batch, Mask(), packed)
+        return objective.losses(states, batch, self.stack, dense if objective.compares else None).numpy()
+
+    def _states(self, batch: Batch, mask: Mask, packed: bool) -> Any:
+        inputs = pack(batch) if packed else batch.inputs
+        captured = self.stack.capture(inputs)
         hidden = captured.embedded
-        for layer in range(self.stack.n_layers):
+        for layer in mask.kept(self.stack.n_layers):
             hidden = self.stack.run_layer(layer, hidden, captured)
-        return self.make_objective().losses(hidden, batch, self.stack).numpy()
+        return predicting(hidden, inputs)
+
+    @property
+    def batch(self) -> Batch:
+        """Samples of the form that the objective asks for."""
+        return self.make_batch(self.make_objective().form)
 
     def test_one_finite_number_a_sample(self) -> None:
-        """Summed nats, float64, [B]."""
-        losses = self.losses(self.batch)
-        assert losses.shape == (self.batch.n_samples,)
+        """Float64, [B]."""
+        losses = self.losses(self.batch, Mask.of(1))
+        assert losses.shape == (_SAMPLES,)
         assert losses.dtype == np.float64
         assert np.isfinite(losses).all()
 
     def test_samples_do_not_know_of_each_other(self) -> None:
         """A sample's loss is the same in any order and in any shard."""
-        whole = self.losses(self.batch)
-        shards = [self.losses(self.batch.rows(start, start + 2)) for start in (0, 2, 4)]
-        np.testing.assert_allclose(np.concatenate(shards), whole, rtol=1e-5)
-        turned = Batch(self.batch.input_ids[::-1].copy(), self.batch.scored[::-1].copy())
-        np.testing.assert_allclose(self.losses(turned)[::-1], whole, rtol=1e-5)
+        batch, mask = self.batch, Mask.of(1)
+        whole = self.losses(batch, mask)
+        shards = [self.losses(batch.samples(start, start + 2), mask) for start in (0, 2, 4)]
+        np.testing.assert_allclose(np.concatenate(shards), whole, rtol=1e-5, atol=1e-7)
+        turned = [self.losses(batch.samples(sample, sample + 1), mask) for sample in reversed(range(_SAMPLES))]
+        np.testing.assert_allclose(np.concatenate(turned)[::-1], whole, rtol=1e-5, atol=1e-7)
 
-    def test_only_scored_tokens_count(self) -> None:
-        """With nothing scored there is no loss, and what follows the last scored token changes none."""
-        nothing = Batch(self.batch.input_ids, np.zeros_like(self.batch.scored))
-        assert (self.losses(nothing) == 0).all()
-        ids, scored = self.batch.input_ids.copy(), self.batch.scored.copy()
-        scored[:, -1] = False
-        before = self.losses(Batch(ids, scored))
-        ids[:, -1] = (ids[:, -1] + 1) % 50
-        np.testing.assert_allclose(self.losses(Batch(ids, scored)), before, rtol=1e-6)
+    def test_packed_choices_lose_what_plain_rows_lose(self) -> None:
+        """Where there are no choices, a sample packed is its row."""
+        if isinstance(self.make_objective(), StateObjective):
+            batch, mask = self.batch, Mask.of(0)
+            np.testing.assert_allclose(
+                self.losses(batch, mask, packed=True), self.losses(batch, mask), rtol=1e-5, atol=1e-7
+            )
+
+    def test_what_is_not_scored_after_the_last_scored_token_changes_nothing(self) -> None:
+        """No objective looks ahead."""
+        batch = self.batch
+        if not isinstance(self.make_objective(), StateObjective) or batch.choices is not None:
+            return
+        before = self.losses(batch, Mask.of(1))
+        rows = [row[: int(length)].tolist() for row, length in zip(batch.input_ids, batch.lengths, strict=True)]
+        marks = [row[: int(length)].tolist() for row, length in zip(batch.scored, batch.lengths, strict=True)]
+        longer = Batch.of([[*row, 7] for row in rows], [[*row, False] for row in marks])
+        np.testing.assert_allclose(self.losses(longer, Mask.of(1)), before, rtol=1e-5, atol=1e-7)
+
+    def test_comparing_the_dense_model_with_itself_loses_nothing(self) -> None:
+        """Its least, and there the gradient is zero."""
+        objective = self.make_objective()
+        if isinstance(objective, StateObjective) and objective.compares:
+            np.testing.assert_allclose(self.losses(self.batch), 0, atol=1e-5)
+            assert not objective.differentiable
+
+    def test_gradients_are_those_of_finite_differences(self) -> None:
+        """Where the objective says that it has gradients."""
+        objective, batch = self.make_objective(), self.batch
+        if not isinstance(objective, StateObjective) or not objective.differentiable:
+            return
+        states = self._states(batch, Mask(), packed=False).detach()
+        direction = torch.randn(states.shape, generator=torch.Generator().manual_seed(1))
+        at = states.clone().requires_grad_()
+        (gradient,) = torch.autograd.grad(objective.losses(at, batch, self.stack, None).sum(), at)
+        step = 0.002 * float(states.std())
+        with torch.no_grad():
+            after, before = (
+                float(objective.losses(states + move * direction, batch, self.stack, None).sum())
+                for move in (step, -step)
+            )
+        np.testing.assert_allclose(float((gradient * direction).sum()), (after - before) / (2 * step), rtol=2e-2)

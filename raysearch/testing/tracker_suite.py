@@ -9,6 +9,7 @@ A new tracker is tested by a subclass:
 
 from __future__ import annotations
 
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
@@ -19,10 +20,23 @@ import numpy as np
 import pytest
 
 from raysearch.mask import Mask
+from raysearch.measure import PERPLEXITY, Measure
 from raysearch.problem import Problem
 from raysearch.tracking.base import RoundSummary, SearchHeader, SearchResult, Tracker, Trial
 
-DENSE_LOSS = 2.8
+DENSE_LOSS = 2.8  # nats per token
+
+MARGIN = Measure("nats per answer token", "sample", "margin")
+ACCURACY = Measure("errors per item", "sample", "accuracy")
+KL = Measure("nats per token", "token")
+
+#: Losses in each measure that searches are simulated in, from nats per token: they rank masks alike.
+_FROM_NATS: dict[Measure, Callable[[float], float]] = {
+    PERPLEXITY: lambda nats: nats,
+    MARGIN: lambda nats: nats - 4,
+    ACCURACY: lambda nats: 1 - math.exp(-nats / 5),
+    KL: lambda nats: nats - DENSE_LOSS,
+}
 
 
 @dataclass(frozen=True)
@@ -55,15 +69,16 @@ class ToldSearch:
             tracker.finish(self.result)
 
 
-def simulate_losses(n_layers: int, seed: int = 0) -> Callable[[Mask], float]:
+def simulate_losses(n_layers: int, seed: int = 0, measure: Measure = PERPLEXITY) -> Callable[[Mask], float]:
     """A loss like that of a real decoder: the ends matter most, late middle layers least, neighbours share their work.
 
     Args:
         n_layers: N.
         seed: Seeds the noise between layers.
+        measure: What losses are counted in; one of this module's, or perplexity.
 
     Returns:
-        Loss of a mask, nats per token.
+        Loss of a mask.
     """
     depth = np.linspace(0, 1, n_layers)
     single = 0.04 + 2.5 * np.exp(-18 * depth) + 0.9 * np.exp(-14 * (1 - depth)) + 0.12 * np.abs(depth - 0.68)
@@ -71,38 +86,47 @@ def simulate_losses(n_layers: int, seed: int = 0) -> Callable[[Mask], float]:
 
     def loss(mask: Mask) -> float:
         gaps = np.diff(np.array(mask.layers)) if len(mask) > 1 else np.array([])
-        return float(
-            DENSE_LOSS + sum(single[layer] for layer in mask) * (1 + 0.12 * len(mask)) + 0.06 * (gaps == 1).sum()
-        )
+        more = sum(single[layer] for layer in mask) * (1 + 0.12 * len(mask)) + 0.06 * (gaps == 1).sum()
+        return _FROM_NATS[measure](float(DENSE_LOSS + more))
 
     return loss
 
 
 def greedy_search(
-    n_layers: int = 8, n_remove: int = 3, run_id: str = "greedy-m3-00000000", seed: int = 0
+    n_layers: int = 8,
+    n_remove: int = 3,
+    run_id: str = "greedy-m3-00000000",
+    seed: int = 0,
+    measure: Measure = PERPLEXITY,
 ) -> ToldSearch:
     """A greedy search on simulated losses, as it would be told."""
     problem = Problem(n_layers, n_remove)
-    loss = simulate_losses(n_layers, seed)
+    loss = simulate_losses(n_layers, seed, measure)
     parent = problem.dense
     rounds: list[list[Mask]] = []
     for _ in range(n_remove):
         rounds.append(list(problem.children([parent])))
         parent = min(rounds[-1], key=lambda mask: (loss(mask), mask))
-    return tell_rounds(rounds, loss, n_layers, n_remove, run_id)
+    return tell_rounds(rounds, loss, n_layers, n_remove, run_id, measure)
 
 
 def tell_rounds(
-    rounds: Iterable[Iterable[Mask]], loss: Callable[[Mask], float], n_layers: int, n_remove: int, run_id: str
+    rounds: Iterable[Iterable[Mask]],
+    loss: Callable[[Mask], float],
+    n_layers: int,
+    n_remove: int,
+    run_id: str,
+    measure: Measure = PERPLEXITY,
 ) -> ToldSearch:
     """The search that proposed these rounds of masks and was answered these losses."""
-    trials = [Trial(0, 0, Mask(), loss(Mask()), 0.0, None, answered=False)]
+    dense_loss = loss(Mask())
+    trials = [Trial(0, 0, Mask(), dense_loss, 0.0, None, answered=False)]
     told = []
     begin = 0
     for number, masks in enumerate(rounds, start=1):
         for mask in masks:
             value = loss(mask)
-            trials.append(Trial(len(trials), number, mask, value, value - DENSE_LOSS, None, answered=False))
+            trials.append(Trial(len(trials), number, mask, value, value - dense_loss, None, answered=False))
         best = min((t.loss for t in trials if t.loss is not None and len(t.mask) == n_remove), default=None)
         now = min(t.loss for t in trials[begin:] if t.loss is not None and t.round == number)
         naive = float(len(trials) * n_layers)
@@ -116,6 +140,8 @@ def tell_rounds(
         model="tiny",
         choices={"searcher": "greedy", "data": "wikitext", "objective": "perplexity", "cluster": "local"},
         config={"searcher": {"type": "beam", "width": 1}, "model": {"name": "tiny"}, "seed": 0},
+        measure=measure,
+        data=[{"source": "hub", "name": "wikitext", "split": "train", "samples": 64, "n_tokens": 8192}],
         fingerprints={"calibration": "c" * 16, "model": "m" * 16},
         versions={"raysearch": "0.1.0", "python": "3.11"},
         git_commit="0123abc",
@@ -128,19 +154,25 @@ def tell_rounds(
         n_layers=n_layers,
         removed=final.mask.layers,
         removal_order=final.mask.layers,
-        dense_loss=DENSE_LOSS,
+        measure=measure,
+        dense_loss=dense_loss,
         loss=final.loss,
         asked=len(trials),
         run=len(trials),
         answered=0,
         layer_forwards_run=told[-1][1].layer_forwards_run,
         layer_forwards_naive=told[-1][1].layer_forwards_naive,
+        layer_tokens=300_000,
+        layer_tokens_by_row=400_000,
+        packed=True if measure.per == "sample" else None,
         seconds=2.5 * len(told),
         searcher_s=0.25,
         busy_share=0.9,
         n_tokens=8192,
+        n_samples=64,
         parameters=1000,
         parameters_removed=250,
+        data=header.data,
         fingerprints=header.fingerprints,
         remarks={"gap": 0.031, "solver": "proven", "ablation": [loss(Mask.of(layer)) for layer in range(n_layers)]},
         trials=tuple(trials),
@@ -184,6 +216,20 @@ class TrackerSuite(ABC):
         second = self.make_tracker(tmp_path, warnings.append)
         search.tell(second)
         assert second.close() == name, "a resumed search goes on in the run it had"
+        assert warnings == [], warnings
+
+    @pytest.mark.parametrize("measure", [MARGIN, ACCURACY, KL], ids=["margin", "accuracy", "no readout"])
+    def test_losses_of_every_measure_are_recorded(self, tmp_path: Path, measure: Measure) -> None:
+        """Losses may be negative or shares, have a readout or none, and come with those of their parts."""
+        warnings: list[str] = []
+        search = greedy_search(4, 1, measure=measure)
+        tracker = self.make_tracker(tmp_path, warnings.append)
+        tracker.start(search.header)
+        for trial in search.trials:
+            tracker.trial(replace(trial, parts={"perplexity on c4": 2.5, "a@b " * 100: -0.5}))
+        tracker.round_done(search.rounds[-1][1])
+        tracker.finish(search.result)
+        tracker.close()
         assert warnings == [], warnings
 
     def test_odd_values_are_recorded(self, tmp_path: Path) -> None:

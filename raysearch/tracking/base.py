@@ -2,7 +2,8 @@
 
 A search tells its tracker, in this order: `start` once, then for each round its `trial`s and one `round_done`, then
 `finish` once with the result or the failure, then `close`. On a resumed search the whole history is told again; a
-tracker writes what it has not yet written. Losses are nats per token, seconds are wall-clock, layers are 0-based.
+tracker writes what it has not yet written. Losses are in the unit of the header's measure, seconds are
+wall-clock, layers are 0-based.
 
 A tracker never stops a search: whatever goes wrong inside is its own to report, in one line, through the `warn` that it
 was made with, from whichever thread notices.
@@ -17,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from raysearch.mask import Mask
+from raysearch.measure import Measure
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,9 @@ class SearchHeader:
         model: The model as the user named it.
         choices: The chosen file of each group of ``conf/``: ``searcher``, ``data``, ``objective`` …
         config: The resolved configuration, nested, plain values only.
+        measure: What losses are counted in.
+        data: What the samples of each calibration are, plain values: where they are from, how many, and
+            ``evaluation_split`` where they are kept for evaluation.
         fingerprints: Hex digests by subject: ``calibration``, ``model``, ``text``.
         versions: Version by package: raysearch, torch, transformers, ray, mlflow, python.
         git_commit: The commit of the working folder, when it is a git checkout.
@@ -39,6 +44,8 @@ class SearchHeader:
     model: str
     choices: Mapping[str, str]
     config: Mapping[str, Any]
+    measure: Measure
+    data: Sequence[Mapping[str, Any]]
     fingerprints: Mapping[str, str]
     versions: Mapping[str, str]
     git_commit: str | None
@@ -54,10 +61,11 @@ class Trial:
         index: Its place in the order of proposal, 0-based; the dense model is told first, as trial 0 of round 0.
         round: The round that proposed it, 1-based; 0 for the dense model.
         mask: The removed layers.
-        loss: Nats per token; None if the evaluation failed.
-        delta: Loss minus the dense model's, nats per token; None if the evaluation failed.
+        loss: In the measure's unit; None if the evaluation failed.
+        delta: Loss minus the dense model's; None if the evaluation failed.
         failure: The cause, if it failed.
         answered: Whether the ledger knew it, so that nothing was run for it.
+        parts: The loss on each calibration by its name, where there are several; without those that failed.
     """
 
     index: int
@@ -67,6 +75,7 @@ class Trial:
     delta: float | None
     failure: str | None
     answered: bool
+    parts: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -79,7 +88,7 @@ class RoundSummary:
         round: The round just done, 1-based.
         asked: Evaluations asked for by the searcher.
         run: Those that were computed; the rest the ledger answered.
-        round_best_loss: The lowest loss of this round, nats per token; None if all failed.
+        round_best_loss: The lowest loss of this round; None if all failed.
         best_loss: The lowest loss so far of a mask that removes M layers; None before there is one.
         layer_forwards_run: Layer-forwards computed, in passes of one layer over the whole calibration.
         layer_forwards_naive: What a full forward per mask asked would have computed, in the same unit.
@@ -110,19 +119,25 @@ class SearchResult:
         n_layers: N, the layers of the dense model.
         removed: The removed layers, 0-based, ascending.
         removal_order: The order of removal, if each round extended the best mask of the one before (greedy); else None.
-        dense_loss: Nats per token with nothing removed.
-        loss: Nats per token with the layers removed.
+        measure: What losses are counted in.
+        dense_loss: The loss with nothing removed.
+        loss: The loss with the layers removed.
         asked: Evaluations the searcher asked for.
         run: Those computed.
         answered: Those the ledger knew.
         layer_forwards_run: Passes of one layer over the whole calibration.
         layer_forwards_naive: What a full forward per mask asked would have run.
+        layer_tokens: Tokens that went through layers, padding included, counted once a layer.
+        layer_tokens_by_row: The same with a row for each choice, without padding.
+        packed: Whether choices shared their prompt; None where there are no choices, or nothing was run.
         seconds: Wall-clock, this process only.
         searcher_s: Of these, what the searcher itself took between an answer and its next request.
         busy_share: Share of replica time spent computing, 0 … 1.
-        n_tokens: Scored tokens of the calibration.
+        n_tokens: Scored tokens of all calibrations.
+        n_samples: Samples of all calibrations.
         parameters: Of the dense model.
         parameters_removed: Of the removed layers.
+        data: What the samples are, as in the header.
         fingerprints: Hex digests by subject, as in the header.
         remarks: What the searcher put on the record, by name: a number, a text, or one number for each layer.
         mlflow_run_id: The parent run, if the tracker wrote one.
@@ -134,6 +149,7 @@ class SearchResult:
     n_layers: int
     removed: tuple[int, ...]
     removal_order: tuple[int, ...] | None
+    measure: Measure
     dense_loss: float
     loss: float
     asked: int
@@ -141,12 +157,17 @@ class SearchResult:
     answered: int
     layer_forwards_run: float
     layer_forwards_naive: float
+    layer_tokens: int
+    layer_tokens_by_row: int
+    packed: bool | None
     seconds: float
     searcher_s: float
     busy_share: float
     n_tokens: int
+    n_samples: int
     parameters: int
     parameters_removed: int
+    data: Sequence[Mapping[str, Any]]
     fingerprints: Mapping[str, str]
     remarks: Mapping[str, float | str | list[float]] = field(default_factory=dict)
     mlflow_run_id: str | None = None
@@ -158,14 +179,14 @@ class SearchResult:
         return Mask(self.removed)
 
     @property
-    def dense_perplexity(self) -> float:
-        """exp of the dense loss."""
-        return perplexity(self.dense_loss)
+    def dense_readout(self) -> float:
+        """The dense loss as people read it, e.g. its perplexity."""
+        return self.measure.read(self.dense_loss)
 
     @property
-    def perplexity(self) -> float:
-        """exp of the loss."""
-        return perplexity(self.loss)
+    def readout(self) -> float:
+        """The loss as people read it, e.g. its perplexity."""
+        return self.measure.read(self.loss)
 
     @property
     def path(self) -> tuple[Trial, ...]:
@@ -180,16 +201,17 @@ class SearchResult:
             "n_layers": self.n_layers,
             "removed": list(self.removed),
             "removal_order": None if self.removal_order is None else list(self.removal_order),
+            "measure": dataclasses.asdict(self.measure),
             "dense_loss": self.dense_loss,
             "loss": self.loss,
-            "dense_perplexity": _finite(self.dense_perplexity),
-            "perplexity": _finite(self.perplexity),
+            **plain_readout(self.measure, self.dense_loss, "dense_"),
+            **plain_readout(self.measure, self.loss),
             "path": [
                 {
                     "n_removed": len(trial.mask),
                     "removed": list(trial.mask),
                     "loss": trial.loss,
-                    "perplexity": _finite(perplexity(trial.loss)),
+                    **plain_readout(self.measure, trial.loss),
                 }
                 for trial in self.path
                 if trial.loss is not None
@@ -199,13 +221,16 @@ class SearchResult:
                 for name, value in self.remarks.items()
             },
             "n_tokens": self.n_tokens,
+            "n_samples": self.n_samples,
             "evaluations": {"asked": self.asked, "run": self.run, "answered": self.answered},
             "layer_forwards": {"run": self.layer_forwards_run, "naive": self.layer_forwards_naive},
+            "layer_tokens": {"run": self.layer_tokens, "by_row": self.layer_tokens_by_row, "packed": self.packed},
             "parameters": self.parameters,
             "parameters_removed": self.parameters_removed,
             "busy_share": self.busy_share,
             "seconds": self.seconds,
             "searcher_seconds": self.searcher_s,
+            "data": [dict(one) for one in self.data],
             "fingerprints": dict(self.fingerprints),
             "mlflow_run_id": self.mlflow_run_id,
         }
@@ -260,9 +285,19 @@ class NullTracker:
         return None
 
 
-def perplexity(loss: float) -> float:
-    """exp of a loss in nats per token; infinite where that overflows."""
-    return math.exp(loss) if loss < 709 else math.inf
+def named_readout(measure: Measure, loss: float, prefix: str = "") -> dict[str, float]:
+    """What people read a loss as, under its name: ``{"perplexity": 41.1}``; nothing where there is no readout."""
+    return {} if measure.readout is None else {prefix + measure.readout: measure.read(loss)}
+
+
+def plain_readout(measure: Measure, loss: float, prefix: str = "") -> dict[str, float | None]:
+    """`named_readout` as JSON can say it."""
+    return {name: _finite(value) for name, value in named_readout(measure, loss, prefix).items()}
+
+
+def uses_evaluation_split(data: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether any calibration's samples, as described in the header, are kept for evaluation."""
+    return any(one.get("evaluation_split") for one in data)
 
 
 def ranked(trials: Iterable[Trial]) -> list[Trial]:

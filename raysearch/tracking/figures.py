@@ -10,10 +10,11 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from raysearch.mask import Mask
-from raysearch.tracking.base import Trial, best_by_size, perplexity, ranked
+from raysearch.measure import Measure
+from raysearch.tracking.base import Trial, best_by_size, ranked
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,7 +27,7 @@ _MAX_LABELLED = 40
 _MAX_SIZES_NAMED = 8
 
 
-def mask_map(trials: Sequence[Trial], n_layers: int, n_remove: int) -> Figure:
+def mask_map(trials: Sequence[Trial], n_layers: int, n_remove: int, measure: Measure) -> Figure:
     """Which layers the best masks of each round removed, round below round, and the final mask at the foot.
 
     A round is read by its largest masks, since those are what it sets out to find. Its best mask is in full colour; a
@@ -36,6 +37,7 @@ def mask_map(trials: Sequence[Trial], n_layers: int, n_remove: int) -> Figure:
         trials: Every trial of the search.
         n_layers: N, the layers of the dense model.
         n_remove: M, the layers that the final mask removes.
+        measure: What losses are counted in.
     """
     from matplotlib.figure import Figure
 
@@ -46,13 +48,13 @@ def mask_map(trials: Sequence[Trial], n_layers: int, n_remove: int) -> Figure:
     figure = Figure(figsize=(width, height + 2.0), layout="constrained")
     above, foot = figure.subplots(2, 1, sharex=True, height_ratios=(height, 0.34))
     figure.suptitle(f"Layers removed in each round: {n_remove} of {n_layers}", color=_INK, weight="bold")
-    _draw_rounds(above, rounds, n_layers)
+    _draw_rounds(above, rounds, n_layers, measure)
     _draw_final(foot, final, n_layers)
     _explain_cells(figure, shared=any(len(top) > 1 for top in rounds.values()))
     return figure
 
 
-def _draw_rounds(axes: Axes, rounds: dict[int, list[Trial]], n_layers: int) -> None:
+def _draw_rounds(axes: Axes, rounds: dict[int, list[Trial]], n_layers: int, measure: Measure) -> None:
     from matplotlib.colors import to_rgb
 
     cells = [[to_rgb(_PALE)] * n_layers for _ in rounds] or [[to_rgb(_PALE)] * n_layers]
@@ -69,7 +71,8 @@ def _draw_rounds(axes: Axes, rounds: dict[int, list[Trial]], n_layers: int) -> N
         _rule(axes, n_layers, len(cells))
         for row, top in enumerate(rounds.values()):
             axes.text(n_layers - 0.2, row, f"{top[0].loss:.3f}", va="center", fontsize=8, color=_INK)
-        axes.text(n_layers - 0.2, -0.62, "best loss\nnats/token", va="bottom", fontsize=7, color=_GREY)
+        unit = measure.unit.replace(" per ", "\nper ")
+        axes.text(n_layers - 0.2, -0.62, f"best loss\n{unit}", va="bottom", fontsize=7, color=_GREY)
     else:
         _rule(axes, n_layers, 0)
     axes.tick_params(length=0, colors=_INK, labelsize=8)
@@ -109,7 +112,7 @@ def _explain_cells(figure: Figure, shared: bool) -> None:
     figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False, fontsize=8, labelcolor=_INK)
 
 
-def best_so_far(trials: Sequence[Trial], n_remove: int) -> Figure:
+def best_so_far(trials: Sequence[Trial], n_remove: int, measure: Measure) -> Figure:
     """How the loss came down with the evaluations: every trial a dot, the best so far of each mask size a line.
 
     The scale is chosen for the better masks; those that lose far more are drawn as triangles at its upper edge.
@@ -117,6 +120,7 @@ def best_so_far(trials: Sequence[Trial], n_remove: int) -> Figure:
     Args:
         trials: Every trial of the search.
         n_remove: M, the layers that the final mask removes; its line is the bold one.
+        measure: What losses are counted in.
     """
     from matplotlib import colormaps
     from matplotlib.figure import Figure
@@ -153,7 +157,9 @@ def best_so_far(trials: Sequence[Trial], n_remove: int) -> Figure:
             failed, [low] * len(failed), s=22, marker="x", color=_RED, label=f"failed ({len(failed)})", clip_on=False
         )
     axes.set_ylim(low, high)
-    _finish_axes(axes, f"Best loss so far, removing {n_remove} layers", "evaluations asked for by the searcher")
+    _finish_axes(
+        axes, measure, f"Best loss so far, removing {n_remove} layers", "evaluations asked for by the searcher"
+    )
     if above := sum(loss > high for _, loss, _ in masks):
         note = f"▲ {above} masks above the scale" if above > 1 else "▲ 1 mask above the scale"
         axes.set_title(note, color=_GREY, fontsize=8, loc="right")
@@ -162,12 +168,13 @@ def best_so_far(trials: Sequence[Trial], n_remove: int) -> Figure:
     return figure
 
 
-def loss_by_size(trials: Sequence[Trial], n_remove: int) -> Figure:
+def loss_by_size(trials: Sequence[Trial], n_remove: int, measure: Measure) -> Figure:
     """What each layer more costs: the loss of the best mask of each number of layers, beginning with the dense model.
 
     Args:
         trials: Every trial of the search.
         n_remove: M, the largest number of layers to show.
+        measure: What losses are counted in.
     """
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
@@ -179,21 +186,24 @@ def loss_by_size(trials: Sequence[Trial], n_remove: int) -> Figure:
     points = [(size, loss) for size, loss in scored if loss is not None and math.isfinite(loss)]
     axes.plot(*_columns(points), color=_ORANGE, marker="o", lw=2)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    _finish_axes(axes, "Best loss by number of layers removed", "layers removed")
+    _finish_axes(axes, measure, "Best loss by number of layers removed", "layers removed")
     return figure
 
 
-def _finish_axes(axes: Axes, title: str, x_label: str) -> None:
+def _finish_axes(axes: Axes, measure: Measure, title: str, x_label: str) -> None:
     axes.set_title(title, color=_INK, weight="bold", loc="left")
     axes.set_xlabel(x_label, color=_INK)
-    axes.set_ylabel("loss (nats/token)", color=_INK)
-    right = axes.secondary_yaxis("right")
-    right.set_ylabel("perplexity", color=_INK)
-    right.yaxis.set_major_formatter(lambda loss, _: _rounded(perplexity(loss)))
-    for each in (axes, right):
+    axes.set_ylabel(f"loss ({measure.unit})", color=_INK)
+    axes.spines[["top", "right"]].set_visible(False)
+    scales: list[Any] = [axes]  # the type of the other one is private to Matplotlib
+    if measure.readout is not None:
+        right = axes.secondary_yaxis("right")
+        right.set_ylabel(measure.readout, color=_INK)
+        right.yaxis.set_major_formatter(lambda loss, _: _rounded(measure.read(loss)))
+        scales.append(right)
+    for each in scales:
         each.tick_params(colors=_INK, labelsize=8, length=3)
         each.spines[:].set_color(_GREY)
-    axes.spines["top"].set_visible(False)
     axes.grid(axis="y", color=_PALE)
     axes.set_axisbelow(True)
 
@@ -253,6 +263,7 @@ def _scale(losses: Sequence[float], dense: float | None) -> tuple[float, float]:
 
 def _rounded(number: float) -> str:
     """Three significant digits, ``24.5`` or ``22,000``."""
+    number = round(number, 9) + 0.0  # neither -0 nor the dust of a subtraction
     return f"{float(f'{number:.3g}'):,.0f}" if 100 <= number < 1e7 else f"{number:.3g}"
 
 

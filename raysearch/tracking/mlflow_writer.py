@@ -9,6 +9,7 @@ its own. What was written before is found again by tags and never written twice,
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -83,14 +84,14 @@ class MlflowWriter:
         self._trials.append(trial)
         child = self._children.pop(trial.index, None)
         if child is None:
-            tags = records.trial_tags(trial, self.run_id)
+            tags = records.trial_tags(trial, self.run_id, self._header.measure)
             run = self._client.create_run(self._experiment, self._round_opened, tags, records.trial_name(trial))
             child = _Child(run.info.run_id, "RUNNING", has_metrics=False)
         elif child.is_complete(trial):
             return
         elif child.status == "FAILED":
             self._client.delete_tag(child.run_id, "raysearch.failure")
-        points = [] if child.has_metrics else self._points(records.trial_metrics(trial), now)
+        points = [] if child.has_metrics else self._points(records.trial_metrics(trial, self._header.measure), now)
         self._client.log_batch(child.run_id, points, self._params(records.trial_params(trial)))
         self._client.set_terminated(child.run_id, "FINISHED" if trial.failure is None else "FAILED", now)
 
@@ -163,6 +164,8 @@ class MlflowWriter:
             return
         config = yaml.safe_dump(records.plain(self._header.config), sort_keys=False, allow_unicode=True)
         self._client.log_text(self.run_id, config, "config.yaml")
+        data = json.dumps(records.plain(self._header.data), ensure_ascii=False, indent=2)
+        self._client.log_text(self.run_id, data, "data.json")
         if "raysearch.failure" in run.data.tags:
             self._client.delete_tag(self.run_id, "raysearch.failure")
         if run.info.status != "RUNNING":
@@ -178,11 +181,11 @@ class MlflowWriter:
         self._client.log_batch(self.run_id, tags=[RunTag(key, value) for key, value in tags.items()])
 
     def _log_artifacts(self, trials: Sequence[Trial]) -> None:
-        n_layers, n_remove = self._header.n_layers, self._header.n_remove
-        self._client.log_text(self.run_id, records.trials_csv(trials), "trials.csv")
+        n_layers, n_remove, measure = self._header.n_layers, self._header.n_remove, self._header.measure
+        self._client.log_text(self.run_id, records.trials_csv(trials, measure), "trials.csv")
         for name, figure in (
-            ("mask_map.png", figures.mask_map(trials, n_layers, n_remove)),
-            ("best_so_far.png", figures.best_so_far(trials, n_remove)),
-            ("loss_by_size.png", figures.loss_by_size(trials, n_remove)),
+            ("mask_map.png", figures.mask_map(trials, n_layers, n_remove, measure)),
+            ("best_so_far.png", figures.best_so_far(trials, n_remove, measure)),
+            ("loss_by_size.png", figures.loss_by_size(trials, n_remove, measure)),
         ):
             self._client.log_figure(self.run_id, figure, name, save_kwargs={"dpi": _DPI})

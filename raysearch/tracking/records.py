@@ -13,7 +13,15 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from raysearch.tracking.base import RoundSummary, SearchHeader, SearchResult, Trial, perplexity
+from raysearch.measure import Measure
+from raysearch.tracking.base import (
+    RoundSummary,
+    SearchHeader,
+    SearchResult,
+    Trial,
+    named_readout,
+    uses_evaluation_split,
+)
 
 MAX_KEY = 250
 MAX_PARAM = 6000
@@ -22,8 +30,6 @@ MAX_POINTS = 1000  # in one batch
 
 #: The groups of the configuration that searches are filtered by.
 _FILTERS = ("searcher", "data", "objective")
-
-TRIALS_CSV_COLUMNS = ("index", "round", "removed", "n_removed", "loss", "perplexity", "delta", "answered", "failure")
 
 
 def clip(text: str, limit: int) -> str:
@@ -81,6 +87,9 @@ def search_tags(header: SearchHeader) -> dict[str, str]:
     tags = {"raysearch.run_id": header.run_id, "raysearch.kind": "search", "raysearch.model": header.model}
     tags |= {f"raysearch.{group}": choice for group, choice in header.choices.items() if group in _FILTERS}
     tags |= {f"raysearch.fingerprint.{subject}": digest for subject, digest in header.fingerprints.items()}
+    tags["raysearch.unit"] = header.measure.unit
+    if uses_evaluation_split(header.data):
+        tags["raysearch.evaluation_split"] = "true"
     if header.git_commit:
         tags["mlflow.source.git.commit"] = header.git_commit  # MLflow shows it in its Version column
     return {key: clip(value, MAX_TAG) for key, value in tags.items()}
@@ -96,12 +105,13 @@ def trial_params(trial: Trial) -> dict[str, str]:
     return {"removed": str(trial.mask), "n_removed": str(len(trial.mask)), "round": str(trial.round)}
 
 
-def trial_tags(trial: Trial, parent: str) -> dict[str, str]:
+def trial_tags(trial: Trial, parent: str, measure: Measure) -> dict[str, str]:
     """Tags of a child run.
 
     Args:
         trial: The trial.
         parent: MLflow's id of the parent run.
+        measure: What losses are counted in.
     """
     tags = {
         "mlflow.parentRunId": parent,
@@ -113,7 +123,7 @@ def trial_tags(trial: Trial, parent: str) -> dict[str, str]:
     }
     if trial.failure is not None:
         tags["raysearch.failure"] = clip(trial.failure, MAX_TAG)
-    return tags | _not_finite(trial_metrics(trial).items())
+    return tags | _not_finite(trial_metrics(trial, measure).items())
 
 
 def _not_finite(metrics: Iterable[tuple[str, float]]) -> dict[str, str]:
@@ -122,12 +132,12 @@ def _not_finite(metrics: Iterable[tuple[str, float]]) -> dict[str, str]:
     return {"raysearch.not_finite": clip(",".join(dropped), MAX_TAG)} if dropped else {}
 
 
-def trial_metrics(trial: Trial) -> dict[str, float]:
+def trial_metrics(trial: Trial, measure: Measure) -> dict[str, float]:
     """Metrics of a child run, not yet rid of infinite ones."""
-    values = {"loss": trial.loss, "delta": trial.delta}
-    if trial.loss is not None:
-        values["perplexity"] = perplexity(trial.loss)
-    return {name: value for name, value in values.items() if value is not None}
+    if trial.loss is None or trial.delta is None:
+        return {}
+    parts = {_key(f"part.{name}"): loss for name, loss in trial.parts.items()}
+    return {"loss": trial.loss, "delta": trial.delta, **named_readout(measure, trial.loss), **parts}
 
 
 def round_metrics(summary: RoundSummary) -> dict[str, float]:
@@ -152,12 +162,14 @@ def result_metrics(result: SearchResult) -> dict[str, float]:
     }
     return remarks | {
         "dense_loss": result.dense_loss,
-        "dense_perplexity": result.dense_perplexity,
+        **named_readout(result.measure, result.dense_loss, "dense_"),
         "loss": result.loss,
-        "perplexity": result.perplexity,
+        **named_readout(result.measure, result.loss),
         "delta": result.loss - result.dense_loss,
         "parameters_removed_share": result.parameters_removed / result.parameters if result.parameters else 0.0,
         "n_tokens": result.n_tokens,
+        "n_samples": result.n_samples,
+        "layer_tokens_run": result.layer_tokens,
         "searcher_seconds": result.searcher_s,
     }
 
@@ -168,7 +180,9 @@ def result_series(result: SearchResult) -> dict[str, list[tuple[int, float]]]:
     The steps are numbers of layers removed (``path_…``), and places in a list, which are layers (``remark.…``).
     """
     path = [(len(trial.mask), trial.loss) for trial in result.path if trial.loss is not None]
-    series = {"path_loss": path, "path_perplexity": [(size, perplexity(loss)) for size, loss in path]}
+    series = {"path_loss": path}
+    if result.measure.readout is not None:
+        series[f"path_{result.measure.readout}"] = [(size, result.measure.read(loss)) for size, loss in path]
     for name, value in result.remarks.items():
         if isinstance(value, list):
             series[_key(f"remark.{name}")] = list(enumerate(value))[:MAX_POINTS]
@@ -177,11 +191,12 @@ def result_series(result: SearchResult) -> dict[str, list[tuple[int, float]]]:
 
 def result_tags(result: SearchResult) -> dict[str, str]:
     """Tags of the parent run that are known at the end; the note is what MLflow shows as the run's description."""
+    read_as = result.measure.readout or f"loss ({result.measure.unit})"
     tags = {
         "raysearch.removed": clip(str(result.mask), MAX_TAG),
         "mlflow.note.content": clip(
-            f"Without layers {result.mask} of {result.n_layers}, {result.model} has a perplexity of "
-            f"{result.perplexity:.4g} where the dense model has {result.dense_perplexity:.4g}.",
+            f"Without layers {result.mask} of {result.n_layers}, the {read_as} of {result.model} is "
+            f"{result.readout:.4g}, where the dense model's is {result.dense_readout:.4g}.",
             MAX_TAG,
         ),
     }
@@ -194,14 +209,27 @@ def result_tags(result: SearchResult) -> dict[str, str]:
     return tags | _not_finite([*result_metrics(result).items(), *points])
 
 
-def trials_csv(trials: Iterable[Trial]) -> str:
-    """Every trial as a line of CSV under `TRIALS_CSV_COLUMNS`; what a failed trial lacks is left empty."""
+def trials_csv(trials: Iterable[Trial], measure: Measure) -> str:
+    """Every trial as a line of CSV under `trials_csv_columns`; what a failed trial lacks is left empty."""
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(TRIALS_CSV_COLUMNS)
+    writer = csv.DictWriter(text, trials_csv_columns(measure), lineterminator="\n")
+    writer.writeheader()
     for trial in trials:
-        ppl = None if trial.loss is None else perplexity(trial.loss)
-        answered = str(trial.answered).lower()
-        row = (trial.index, trial.round, trial.mask, len(trial.mask), trial.loss, ppl, trial.delta, answered)
-        writer.writerow((*row, trial.failure))
+        row = {
+            "index": trial.index,
+            "round": trial.round,
+            "removed": trial.mask,
+            "n_removed": len(trial.mask),
+            "loss": trial.loss,
+            "delta": trial.delta,
+            "answered": str(trial.answered).lower(),
+            "failure": trial.failure,
+        }
+        writer.writerow(row if trial.loss is None else row | named_readout(measure, trial.loss))
     return text.getvalue()
+
+
+def trials_csv_columns(measure: Measure) -> tuple[str, ...]:
+    """The columns of `trials_csv`, of which one is named by the readout, if there is one."""
+    readout = () if measure.readout is None else (measure.readout,)
+    return ("index", "round", "removed", "n_removed", "loss", *readout, "delta", "answered", "failure")

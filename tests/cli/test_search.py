@@ -22,7 +22,7 @@ from tests.cli.conftest import N_LAYERS, Outcome, Run, World, alone
 
 #: What may differ between two runs of the same search.
 TIMES = {"seconds", "searcher_seconds", "busy_share", "mlflow_run_id"}
-EFFORT = {"evaluations", "layer_forwards"}  # what the ledger saves
+EFFORT = {"evaluations", "layer_forwards", "layer_tokens"}  # what the ledger saves
 GREEDY = 5 + 4  # masks that two rounds of greedy see
 
 
@@ -99,6 +99,10 @@ def test_programs_get_one_json_object_with_ray_and_mlflow_on(recorded: tuple[Pat
     assert result["evaluations"] == {"asked": GREEDY, "run": GREEDY, "answered": 0}
     assert result["layer_forwards"] == {"run": 24.0, "naive": 32}
     assert result["run_id"].startswith("greedy-m2-")
+    assert result["measure"] == {"unit": "nats per token", "per": "token", "readout": "perplexity"}
+    assert (result["n_tokens"], result["n_samples"]) == (120, 8) and result["layer_tokens"]["packed"] is None
+    (data,) = result["data"]
+    assert (data["source"], data["samples"], data["n_tokens"]) == ("file", 8, 120) and "evaluation_split" not in data
 
 
 @pytest.mark.slow
@@ -121,7 +125,7 @@ def test_mlflow_holds_all_of_it(recorded: tuple[Path, dict[str, Any]], world: Wo
     assert json.loads(parent.data.tags["raysearch.removal_order"]) == result["removal_order"]
     assert parent.data.metrics["loss"] == result["loss"] and parent.data.metrics["evaluations_run"] == GREEDY
     names = {artifact.path for artifact in client.list_artifacts(parent.info.run_id)}
-    assert names == {"config.yaml", "trials.csv", "mask_map.png", "best_so_far.png", "loss_by_size.png"}
+    assert names == {"config.yaml", "data.json", "trials.csv", "mask_map.png", "best_so_far.png", "loss_by_size.png"}
     path = client.get_metric_history(parent.info.run_id, "path_loss")
     assert [(one.step, one.value) for one in path] == [(one["n_removed"], one["loss"]) for one in result["path"]]
     files = folder / "mlruns" / "artifacts" / parent.info.run_id / "artifacts"
@@ -223,6 +227,7 @@ def test_scores_are_those_of_the_search(run: Run, world: World) -> None:
     masks = [result["removed"], [], result["removal_order"][:1], []]
     scores = found(run("score", *world.words(store="two", masks=json.dumps(masks).replace(" ", "")), "--json"))
     assert [one["removed"] for one in scores] == masks and {one["n_tokens"] for one in scores} == {result["n_tokens"]}
+    assert (scores[0]["measure"], scores[0]["perplexity"]) == (result["measure"], result["perplexity"])
     assert [scores[0]["loss"], scores[1]["loss"]] == [result["loss"], result["dense_loss"]], "bit for bit"
     assert scores[3] == scores[1]
     readable = run("score", *world.words(store="two", masks="[[]]"))

@@ -24,9 +24,9 @@ def calibration():
     scored = np.ones(ids.shape, dtype=bool)
     scored[:, 0] = False
     scored[1, :6] = False  # a sample of which only the end is scored
-    return Calibration.create(Batch(ids, scored), 2, {"test": 1}, {})
+    return Calibration.create(PerplexityObjective(), Batch(ids, scored), 2, {"test": 1}, {})
 
 
 @pytest.fixture
 def make_replica(model, calibration):
-    return lambda: Replica(LayerStack(copy.deepcopy(model)), calibration, PerplexityObjective())
+    return lambda: Replica(LayerStack(copy.deepcopy(model)), [calibration])

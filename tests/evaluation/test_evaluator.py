@@ -1,3 +1,4 @@
+import dataclasses
 import threading
 
 import numpy as np
@@ -6,9 +7,10 @@ import pytest
 from raysearch.calibration.objectives.perplexity import PerplexityObjective
 from raysearch.errors import EvaluationError
 from raysearch.evaluation import evaluator as module
-from raysearch.evaluation.evaluator import Evaluator, Progress
+from raysearch.evaluation.evaluator import Evaluator
 from raysearch.evaluation.inline_pool import InlinePool
 from raysearch.evaluation.ledger import Ledger
+from raysearch.evaluation.progress import Progress
 from raysearch.mask import Mask
 from raysearch.models.statistics import measure
 from raysearch.statistic import Statistic
@@ -36,7 +38,7 @@ def make_evaluator(tmp_path, calibration, make_replica):
 
     def make(make_replica=make_replica, **options):
         evaluator = Evaluator(
-            calibration, 4, Ledger(tmp_path / "ledger.db"), lambda: CountingPool(make_replica), **options
+            [calibration], 4, Ledger(tmp_path / "ledger.db"), lambda: CountingPool(make_replica), **options
         )
         made.append(evaluator)
         return evaluator
@@ -104,12 +106,14 @@ def test_progress_ends_where_the_plan_said(make_evaluator):
 def test_a_loss_that_is_not_finite_is_a_failure_with_its_cause(make_evaluator, make_replica):
     def broken():
         replica = make_replica()
-        replica.objective = Spoiled()
+        replica.calibrations = {
+            name: dataclasses.replace(each, objective=Spoiled()) for name, each in replica.calibrations.items()
+        }
         return replica
 
     class Spoiled(PerplexityObjective):
-        def losses(self, hidden, batch, head):
-            return super().losses(hidden, batch, head) * np.nan
+        def losses(self, *given):
+            return super().losses(*given) * np.nan
 
     evaluation = make_evaluator(make_replica=broken).evaluate([Mask.of(1)])[Mask.of(1)]
     assert evaluation.loss is None and evaluation.failure == "the loss is nan"
@@ -142,7 +146,7 @@ def test_two_searches_at_once_compute_everything_once(make_evaluator, tmp_path, 
         return pools[-1]
 
     def work():
-        evaluator = Evaluator(calibration, 4, Ledger(tmp_path / "shared.db"), make_pool)
+        evaluator = Evaluator([calibration], 4, Ledger(tmp_path / "shared.db"), make_pool)
         losses.append([value.loss for value in evaluator.evaluate(MASKS).values()])
         evaluator.close()
         evaluator.ledger.close()
@@ -162,7 +166,7 @@ def test_statistics_are_joined_over_shards_and_measured_once(make_evaluator, mak
     first = make_evaluator()
     rows = first.measure(statistic)
     replica = make_replica()
-    expected = measure(statistic, replica.stack, calibration.shards, replica.objective)
+    expected = measure(statistic, replica.stack, calibration.shards, calibration.objective)
     assert rows.tobytes() == expected.tobytes()
     assert rows.shape == (calibration.n_samples if statistic.by_sample else 1, *statistic.shape(4))
     again = make_evaluator(make_replica=lambda: pytest.fail("the ledger knows it"))

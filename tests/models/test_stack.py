@@ -47,7 +47,7 @@ def deleted(model: PreTrainedModel, mask: Mask) -> PreTrainedModel:
 
 
 def walk(stack: LayerStack, mask: Mask, batch: Batch) -> torch.Tensor:
-    captured = stack.capture(batch)
+    captured = stack.capture(batch.inputs)
     hidden = captured.embedded
     for layer in mask.kept(stack.n_layers):
         hidden = stack.run_layer(layer, hidden, captured)
@@ -113,7 +113,7 @@ def test_the_model_is_left_as_it_was() -> None:
     with pytest.raises(RuntimeError, match="stop"), stack.bypassed(Mask.of(1)):
         raise RuntimeError("stop")
     with pytest.raises(IndexError):
-        stack.capture(Batch(np.full((1, 3), VOCABULARY + 5), SCORED[:1, :3]))
+        stack.capture(Batch(np.full((1, 3), VOCABULARY + 5), SCORED[:1, :3]).inputs)
     assert [dict(vars(layer)) for layer in layers] == before
 
 
@@ -134,7 +134,7 @@ def test_a_mask_beyond_the_model_is_refused() -> None:
 
 def test_logits_of_chunks_equal_logits_of_all_positions() -> None:
     stack = LayerStack(FAMILIES["gemma2"]())
-    hidden = stack.capture(Batch(TOKENS, SCORED)).embedded.flatten(0, 1)
+    hidden = stack.capture(Batch(TOKENS, SCORED).inputs).embedded.flatten(0, 1)
     chunks = torch.cat([stack.logits(chunk) for chunk in hidden.split(5)])
     torch.testing.assert_close(chunks, stack.logits(hidden), rtol=1e-6, atol=1e-6)
 

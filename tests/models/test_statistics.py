@@ -138,7 +138,7 @@ def test_taylor_is_that_of_autograd_through_the_whole_model(family):
     ]
     whole = measured(Statistic.TAYLOR, stack)
     np.testing.assert_allclose(whole[0], expected, rtol=1e-3)
-    halves = measured(Statistic.TAYLOR, stack, [BATCH.rows(0, 1), BATCH.rows(1, 3)])
+    halves = measured(Statistic.TAYLOR, stack, [BATCH.samples(0, 1), BATCH.samples(1, 3)])
     np.testing.assert_allclose(halves, whole, rtol=1e-4)  # summed before the magnitude is taken
     assert not any(weight.requires_grad or weight.grad is not None for weight in stack.model.parameters())
 
@@ -156,4 +156,4 @@ def test_magnitudes_are_sums_over_all_weights_of_a_layer():
 def test_samples_do_not_know_of_each_other(statistic):
     stack = stack_of("llama")
     whole = measured(statistic, stack)
-    np.testing.assert_allclose(measured(statistic, stack, [BATCH.rows(0, 1), BATCH.rows(1, 3)]), whole, rtol=1e-4)
+    np.testing.assert_allclose(measured(statistic, stack, [BATCH.samples(0, 1), BATCH.samples(1, 3)]), whole, rtol=1e-4)

@@ -6,6 +6,7 @@ import pytest
 import yaml
 
 from raysearch.build import build_searcher
+from raysearch.calibration.objectives.perplexity import PerplexityObjective
 from raysearch.config import conf_dir
 from raysearch.errors import EvaluationError, UserError
 from raysearch.mask import Mask
@@ -69,13 +70,13 @@ def test_one_shot_tells_why_its_mask_has_no_loss():
     ],
 )
 def test_evaluations_at_32_layers_remove_7(searcher, protect, evaluations):
-    rounds = forecast(searcher, Problem.create(32, 7, protect), seed=0)
+    rounds = forecast(searcher, Problem.create(32, 7, protect), seed=0, objectives=[PerplexityObjective()])
     assert rounds is not None
     assert sum(cost.masks for cost in rounds) == evaluations
 
 
 def test_beam_of_five_at_32_layers_remove_7():
-    rounds = forecast(BeamSearcher(width=5), Problem.create(32, 7), seed=0)
+    rounds = forecast(BeamSearcher(width=5), Problem.create(32, 7), seed=0, objectives=[PerplexityObjective()])
     assert rounds is not None
     assert sum(cost.masks for cost in rounds) <= 887
 

@@ -1,17 +1,20 @@
 """The rank of a found mask, worked by hand on ledgers that no model filled."""
 
+from dataclasses import asdict
 from itertools import combinations
 
 import numpy as np
 import pytest
 
+from raysearch.calibration.objectives.weighted import WeightedObjective
 from raysearch.errors import UserError
 from raysearch.evaluation.ledger import Ledger
 from raysearch.evaluation.runs import RunRecord
 from raysearch.mask import Mask
+from raysearch.measure import PERPLEXITY, Measure
 from raysearch.study.gap import gaps_of
 
-N_TOKENS = 4
+N_TOKENS = N_SAMPLES = 4
 PAIRS = [Mask.of(*pair) for pair in combinations((0, 1, 2, 4), 2)]  # of five layers, 3 is protected
 
 
@@ -27,10 +30,14 @@ def record(ledger, masks, calibration="here"):
         ledger.record(calibration, 1, {mask: np.array([nats(mask) / 2] * 2)})
 
 
-def run_of(*removed, remove=None, sizes=()):
+def run_of(*removed, remove=None, sizes=(), measure=PERPLEXITY):
     """A finished search that found `removed`, and the best masks of other `sizes` on the way."""
     path = [
-        {"n_removed": len(layers), "removed": list(layers), "loss": nats(Mask(layers)) / N_TOKENS}
+        {
+            "n_removed": len(layers),
+            "removed": list(layers),
+            "loss": nats(Mask(layers)) / measure.divisor(N_TOKENS, N_SAMPLES),
+        }
         for layers in (*sizes, removed)
     ]
     result = {
@@ -38,7 +45,9 @@ def run_of(*removed, remove=None, sizes=()):
         "removed": list(removed),
         "loss": path[-1]["loss"],
         "path": path,
+        "measure": asdict(measure),
         "n_tokens": N_TOKENS,
+        "n_samples": N_SAMPLES,
         "fingerprints": {"calibration": "here"},
     }
     config = {"remove": len(removed) if remove is None else remove, "protect": [3]}
@@ -75,6 +84,20 @@ def test_a_mask_is_ranked_among_all_of_its_size(ledger, removed, rank, percentil
         "best_loss": 0.5,
         "gap": gap,
     }
+
+
+@pytest.mark.parametrize(("per", "best_loss"), [("token", 0.5), ("sample", 1.0), ("set", 2.0)])
+def test_losses_are_divided_as_the_search_divided_them(ledger, monkeypatch, per, best_loss):
+    monkeypatch.setattr(f"{__name__}.N_SAMPLES", 2)
+    record(ledger, PAIRS)
+    (ranked,) = gaps_of(run_of(0, 4, measure=Measure("errors per item", per, "accuracy")), ledger)
+    assert (ranked.best_loss, ranked.gap, ranked.rank) == (best_loss, best_loss, 2)
+
+
+def test_a_weighted_search_is_refused(ledger):
+    record(ledger, PAIRS)
+    with pytest.raises(UserError, match="holds the parts of its weighted losses, not the losses themselves; rank a"):
+        gaps_of(run_of(0, 1, measure=WeightedObjective.measure), ledger)
 
 
 def test_what_is_missing_is_counted_and_named_with_the_command(ledger):

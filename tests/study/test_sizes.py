@@ -2,6 +2,7 @@
 
 import pytest
 
+from raysearch.calibration.objectives.perplexity import PerplexityObjective
 from raysearch.errors import UserError
 from raysearch.mask import Mask
 from raysearch.problem import Problem, sizes_of
@@ -51,7 +52,9 @@ def test_a_size_that_is_too_much_is_refused_before_anything_is_scored():
 
 
 def test_a_forecast_counts_every_size():
-    costs = forecast(for_sizes(ExhaustiveSearcher(), range(1, 4)), Problem(6, 3), seed=0)
+    costs = forecast(
+        for_sizes(ExhaustiveSearcher(), range(1, 4)), Problem(6, 3), seed=0, objectives=[PerplexityObjective()]
+    )
     assert costs is not None and sum(cost.masks for cost in costs) == 6 + 15 + 20
 
 

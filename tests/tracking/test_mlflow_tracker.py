@@ -1,3 +1,4 @@
+import json
 import shutil
 import socket
 import subprocess
@@ -10,7 +11,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Run
 
 from raysearch.mask import Mask
-from raysearch.testing.tracker_suite import TrackerSuite, greedy_search
+from raysearch.testing.tracker_suite import ACCURACY, TrackerSuite, greedy_search
 from raysearch.tracking.base import NullTracker, RoundSummary, Trial
 from raysearch.tracking.mlflow_tracker import MlflowTracker
 from raysearch.tracking.store import Store
@@ -19,7 +20,7 @@ from tests.tracking.conftest import Served, closed_port, start_python
 # MLflow's own calls of SQLAlchemy.
 pytestmark = pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")
 
-ARTIFACTS = {"config.yaml", "trials.csv", "mask_map.png", "best_so_far.png", "loss_by_size.png"}
+ARTIFACTS = {"config.yaml", "data.json", "trials.csv", "mask_map.png", "best_so_far.png", "loss_by_size.png"}
 
 
 @pytest.fixture(autouse=True)
@@ -96,7 +97,10 @@ def test_a_search_is_written_in_full(tmp_path):
     assert parent.data.metrics["remark.gap"] == 0.031 and parent.data.tags["raysearch.remark.solver"] == "proven"
     assert parent.data.metrics["searcher_seconds"] == 0.25 and "raysearch.not_finite" not in parent.data.tags
     assert recorded.artifacts() == ARTIFACTS
-    assert (folder / "artifacts" / run_id / "artifacts" / "trials.csv").is_file()
+    files = folder / "artifacts" / run_id / "artifacts"
+    assert (files / "trials.csv").is_file()
+    assert json.loads((files / "data.json").read_text()) == search.header.data
+    assert parent.data.tags["raysearch.unit"] == "nats per token"
 
     assert sorted(recorded.children) == [trial.index for trial in search.trials]
     trial, child = search.trials[-1], recorded.children[len(search.trials) - 1]
@@ -104,6 +108,22 @@ def test_a_search_is_written_in_full(tmp_path):
     assert child.data.params == {"removed": str(trial.mask), "n_removed": "3", "round": "3"}
     assert child.data.metrics["delta"] == pytest.approx(trial.delta)
     assert parent.info.start_time <= child.info.start_time <= child.info.end_time <= parent.info.end_time
+
+
+def test_a_search_for_accuracy_is_charted_as_such(tmp_path):
+    search = greedy_search(measure=ACCURACY)
+    tracker = open_tracker(tmp_path)
+    search.tell(tracker)
+    run_id = tracker.close()
+    recorded = Recorded(tmp_path)
+    metrics = recorded.parent.data.metrics
+    assert metrics["accuracy"] == pytest.approx(search.result.readout) and "perplexity" not in metrics
+    assert metrics["dense_accuracy"] == pytest.approx(search.result.dense_readout)
+    assert recorded.steps("path_accuracy") == [1, 2, 3]
+    assert set(recorded.children[0].data.metrics) == {"loss", "delta", "accuracy"}
+    assert recorded.parent.data.tags["raysearch.unit"] == "errors per item"
+    csv = tmp_path / "artifacts" / run_id / "artifacts" / "trials.csv"
+    assert csv.read_text().startswith("index,round,removed,n_removed,loss,accuracy,delta,")
 
 
 def test_a_failed_trial_keeps_its_cause_and_no_metric_is_infinite(tmp_path):

@@ -1,17 +1,24 @@
-"""The contract of an objective: from final hidden states to one loss per sample.
+"""The contract of an objective: what one sample loses.
 
-An objective is always a per-sample loss in nats that adds up over samples, lower is better, so that it can be split
-over shards and summed again in shard order. It sees the hidden states that leave the last kept layer and reaches
-logits through the model's own tail, in chunks, at the positions it scores.
+An objective is a loss per sample that adds up over samples, lower is better, so that it can be split over shards and
+summed again in shard order. Nearly all objectives are computed from the hidden states that predict the scored tokens
+(`StateObjective`); they reach logits through the model's own tail, in chunks. One that has to see the masked model at
+work is a `ModelObjective`.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
+from torch import Tensor
 
-from raysearch.calibration.batch import Batch
+from raysearch.calibration.batch import Batch, Form
+from raysearch.measure import Measure
+
+#: Logits that stand in memory at once. A CPU likes them near its caches, a GPU wants large matrix products.
+_LOGITS_AT_ONCE = {"cpu": 2**22, "cuda": 2**27}
 
 
 class Head(Protocol):
@@ -22,24 +29,92 @@ class Head(Protocol):
         """Logits of a position."""
         ...
 
-    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+    def logits(self, hidden: Tensor) -> Tensor:
         """Hidden states [n, d] to logits [n, vocab], position by position."""
+        ...
+
+    def last_hidden(self, hidden: Tensor) -> Tensor:
+        """Hidden states [n, d] to what enters the output projection, [n, d]: after the final norm, if there is one."""
         ...
 
 
 class Objective(Protocol):
     """What a search minimises. Its options are its constructor's arguments and part of the fingerprint."""
 
-    def losses(self, hidden: torch.Tensor, batch: Batch, head: Head) -> torch.Tensor:
-        """The summed loss of each sample of a shard.
+    form: ClassVar[Form]  # what it asks of a sample
+
+    @property
+    def measure(self) -> Measure:
+        """What its loss is counted in."""
+        ...
+
+
+@runtime_checkable
+class StateObjective(Objective, Protocol):
+    """An objective of the hidden states that predict the scored tokens."""
+
+    compares: ClassVar[bool]  # with the dense model
+    heads: ClassVar[int]  # times the head runs for a mask
+    differentiable: ClassVar[bool]  # whether gradients at the dense model say something
+
+    def losses(self, states: Tensor, batch: Batch, head: Head, dense: Tensor | None) -> Tensor:
+        """The loss of each sample of a shard.
 
         Args:
-            hidden: What leaves the last kept layer, [B, T, d].
+            states: The state that predicts each scored token, as it leaves the last kept layer, [n, d].
             batch: The shard's samples.
-            head: Turns hidden states into logits.
+            head: Turns states into logits.
+            dense: The same states of the dense model, [n, d]; None unless the objective compares.
 
         Returns:
-            Nats per sample, float64, [B], on the CPU, differentiable in `hidden`. The loss of a mask is their sum over
-            all shards divided by the scored tokens.
+            Float64, [B], on the CPU, differentiable in `states` if the objective is. The loss of a mask is their sum
+            over all shards, divided as `measure` says.
         """
         ...
+
+
+@runtime_checkable
+class ModelObjective(Objective, Protocol):
+    """An objective of what the masked model does."""
+
+    def model_losses(self, model: Any, tokenizer: Any, batch: Batch) -> tuple[Tensor, int]:
+        """The loss of each sample of a shard.
+
+        Args:
+            model: The transformers model, which behaves as if the mask's layers were deleted.
+            tokenizer: Its tokenizer.
+            batch: The shard's samples.
+
+        Returns:
+            The losses, float64, [B], on the CPU; and the tokens that the model was run on, padding included.
+        """
+        ...
+
+
+def chunks(head: Head, *parts: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Tensors of n positions in slices whose logits fit into memory together."""
+    rows = max(1, _LOGITS_AT_ONCE.get(parts[0].device.type, 2**22) // head.vocab_size)
+    return zip(*(part.split(rows) for part in parts), strict=True)
+
+
+def by_chunk(head: Head, compute: Callable[..., Tensor], *parts: Tensor) -> Tensor:
+    """One number for each of n positions, [n], computed slice by slice: float64, on the CPU."""
+    found = [compute(*slices) for slices in chunks(head, *parts)] if len(parts[0]) else []
+    return torch.cat(found).double().cpu() if found else torch.zeros(0, dtype=torch.float64)
+
+
+def token_log_probs(states: Tensor, batch: Batch, head: Head) -> Tensor:
+    """log p(token | tokens before it) of each scored token, in nats: float64, [n], on the CPU."""
+
+    def log_probs(slice_: Tensor, wanted: Tensor) -> Tensor:
+        return -torch.nn.functional.cross_entropy(head.logits(slice_).float(), wanted, reduction="none")
+
+    return by_chunk(head, log_probs, states, torch.from_numpy(batch.targets).to(states.device))
+
+
+def sum_by(group: Any, values: Tensor, n_groups: int) -> Tensor:
+    """Adds values [n] by their group [n]: float64, [n_groups].
+
+    On the CPU, index_add adds one by one in order: the sum depends on neither the device nor the chunks.
+    """
+    return torch.zeros(n_groups, dtype=torch.float64).index_add(0, torch.as_tensor(group), values)

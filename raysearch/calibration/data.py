@@ -1,0 +1,130 @@
+"""Data: rows, how they are read, and how samples are drawn of them, put together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from raysearch.calibration.batch import Batch, Form
+from raysearch.calibration.encoding import encode_items
+from raysearch.calibration.formats.base import Format, Text
+from raysearch.calibration.items import ItemOptions, Located, draw_items
+from raysearch.calibration.rows import Rows
+from raysearch.calibration.windows import Tokenizer, WindowOptions, draw_windows
+from raysearch.errors import UserError
+
+#: Data to take instead where what an objective asks for is not offered.
+_INSTEAD = {
+    Form.TEXT: "data=sotu or data=file",
+    Form.CHOICES: "data=commonsense170k or data=multiple_choice",
+    Form.PROMPT: "data=gsm8k or data=questions",
+}
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Samples, and what the records say of them.
+
+    Args:
+        batch: The samples.
+        description: Where they come from, how they were drawn and what was left out, plain values.
+    """
+
+    batch: Batch
+    description: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Data:
+    """A data set.
+
+    Args:
+        rows: Where it comes from.
+        format: How a row is read.
+        draw: How samples are drawn: of the options that the format draws by.
+    """
+
+    rows: Rows
+    format: Format
+    draw: WindowOptions | ItemOptions
+
+    @property
+    def offers(self) -> frozenset[Form]:
+        """What objectives can be computed on it."""
+        return self.format.offers
+
+    def check(self) -> None:
+        """Finds the usual mistakes at once: reads at most a first row, and downloads nothing.
+
+        Raises:
+            UserError: The rows are missing or misread.
+        """
+        self.rows.check()
+        if self.rows.is_local:
+            next(self._samples(), None)
+
+    def check_form(self, form: Form) -> None:
+        """Refuses an objective that asks for what is not here.
+
+        Args:
+            form: What the objective asks for.
+
+        Raises:
+            UserError: The form is not offered.
+        """
+        if form not in self.offers:
+            kind = type(self.format).__module__.rpartition(".")[2]
+            offered = " and ".join(sorted(one.wanted for one in self.offers))
+            raise UserError(
+                f"this objective asks for {form.wanted}, but data.type={kind} offers {offered} alone; "
+                f"use {_INSTEAD[form]}"
+            )
+
+    def samples(self, tokenizer: Tokenizer, form: Form, max_positions: int | None = None) -> Drawn:
+        """Draws the samples.
+
+        Args:
+            tokenizer: The model's tokenizer.
+            form: What the objective asks for.
+            max_positions: The longest sequence the model takes, in tokens; None if it sets no limit.
+
+        Raises:
+            UserError: The form is not offered, or the rows are unreadable, too few, or too long.
+        """
+        self.check_form(form)
+        if max_positions is not None and self.draw.seq_len > max_positions:
+            raise UserError(
+                f"data.seq_len={self.draw.seq_len} is longer than the {max_positions} positions of the model; "
+                f"use {max_positions} or less"
+            )
+        self.check()
+        how = {"samples": self.draw.samples, "seq_len": self.draw.seq_len, "sampling": self.draw.sampling}
+        description = {**self.rows.describe(), **how, "seed": self.draw.seed}
+        if isinstance(self.draw, WindowOptions):
+            return Drawn(self._windows(tokenizer, self.draw), description)
+        drawn = draw_items(self._samples(), self.draw)
+        batch, truncated = encode_items(drawn.samples, form, self.draw, tokenizer)
+        if form is Form.TEXT:
+            description["score"] = self.draw.score
+        if drawn.groups:
+            description |= {"balance": self.draw.balance, "groups": dict(drawn.groups)}
+        counts = {"rows_read": drawn.rows_read, "duplicates": drawn.duplicates, "truncated": truncated}
+        return Drawn(batch, {**description, **counts})
+
+    def _windows(self, tokenizer: Tokenizer, options: WindowOptions) -> Batch:
+        """Windows of text, of which every token but the first is scored."""
+        ids = draw_windows(self._documents(), tokenizer, options)
+        scored = np.ones(ids.shape, dtype=np.bool_)
+        scored[:, 0] = False
+        return Batch(ids, scored)
+
+    def _samples(self) -> Iterator[Located]:
+        return (Located(where, self.format.read(row, where)) for where, row in self.rows.read())
+
+    def _documents(self) -> Iterator[str]:
+        for located in self._samples():
+            assert isinstance(located.sample, Text), "windows are cut from text"
+            yield located.sample.text

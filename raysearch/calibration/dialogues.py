@@ -1,0 +1,71 @@
+"""Conversations as the model's own chat template writes them, and where in the text each turn stands."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from raysearch.calibration.formats.base import Dialogue
+from raysearch.errors import UserError
+
+_MARK = re.compile("\ue000(\\d+)\ue001")  # private characters, which stand for a turn's text while its place is sought
+
+Span = tuple[int, int]  #: from and to which character
+
+
+def render(dialogue: Dialogue, tokenizer: Any, where: str) -> tuple[str, tuple[Span, ...]]:
+    """A conversation as text, and the spans of the assistant's turns in it.
+
+    The template is run twice: on the turns, and on marks in their place. What it writes between the marks is what it
+    writes between the turns, so that a turn is found even where its text occurs elsewhere too.
+
+    Args:
+        dialogue: The conversation.
+        tokenizer: A transformers tokenizer with a chat template.
+        where: Names the row in messages.
+
+    Raises:
+        UserError: The template does not take the conversation, or rewrites its turns.
+    """
+    text = _apply(dialogue.messages, tokenizer, where)
+    marked = _apply([(role, f"\ue000{n}\ue001") for n, (role, _) in enumerate(dialogue.messages)], tokenizer, where)
+    before, *rest = _MARK.split(marked)  # what comes first, then the number of a turn and what comes after it, by turns
+    spans = []
+    at = len(before) if text.startswith(before) else len(text)
+    for number, after in zip(map(int, rest[::2]), rest[1::2], strict=True):
+        role, content = dialogue.messages[number]
+        # Templates leave a turn as it is, or without the white space around it.
+        turn = next((turn for turn in (content, content.strip()) if text.startswith(turn + after, at)), None)
+        if turn is None:
+            break
+        if role == "assistant":
+            spans.append((at, at + len(turn)))
+        at += len(turn + after)
+    if at != len(text) or not spans:
+        raise UserError(f"{where} is rewritten by the model's chat template; leave the row out, or use data=questions")
+    return text, tuple(spans)
+
+
+def render_prompt(dialogue: Dialogue, tokenizer: Any, where: str) -> tuple[str, str]:
+    """A conversation up to the assistant's last turn, which is asked for; and that turn's text.
+
+    Raises:
+        UserError: The template does not take the conversation, or nothing comes before the turn.
+    """
+    last = max(number for number, (role, _) in enumerate(dialogue.messages) if role == "assistant")
+    if not last:
+        raise UserError(f"{where} begins with the assistant, so there is nothing to go on from; leave it out")
+    return _apply(dialogue.messages[:last], tokenizer, where, ask=True), dialogue.messages[last][1].strip()
+
+
+def _apply(messages: Sequence[tuple[str, str]], tokenizer: Any, where: str, ask: bool = False) -> str:
+    if not getattr(tokenizer, "chat_template", None):
+        raise UserError("data.type=chat needs a model with a chat template, which this one has not; use data=questions")
+    turns = [{"role": role, "content": content} for role, content in messages]
+    try:
+        return str(tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=ask))
+    except Exception as error:  # whatever the template raises: roles it does not know, turns in the wrong order
+        raise UserError(
+            f"{where} does not fit the model's chat template ({error}); mend the row, or leave it out"
+        ) from error

@@ -1,0 +1,195 @@
+"""From items in words to rows of tokens: what is scored, and what is cut off."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, assert_never
+
+import numpy as np
+
+from raysearch.calibration.batch import Answer, Batch, Choices, Form
+from raysearch.calibration.dialogues import Span, render, render_prompt
+from raysearch.calibration.formats.base import Dialogue, Item, Sample, Text
+from raysearch.calibration.items import ItemOptions, Located
+from raysearch.errors import UserError
+
+
+@dataclass(frozen=True)
+class _Wording:
+    """A row in words: its text, the spans that are scored, and whether the tokenizer adds its special tokens."""
+
+    text: str
+    spans: tuple[Span, ...]
+    special: bool = True
+
+
+@dataclass(frozen=True)
+class _Row:
+    ids: tuple[int, ...]
+    scored: tuple[bool, ...]
+    truncated: bool
+
+
+@dataclass(frozen=True)
+class _Encoded:
+    """A sample in tokens: a row a choice, or one."""
+
+    rows: tuple[_Row, ...]
+    gold: int = 0
+    characters: tuple[int, ...] = ()
+    answer: Answer | None = None
+
+    @property
+    def order(self) -> tuple[Any, ...]:
+        """By length, then by content: neighbours are of one length, and the order in the file does not matter."""
+        content = [(row.ids, row.scored) for row in self.rows]
+        expected = () if self.answer is None else (self.answer.text, self.answer.choices)
+        return max(len(row.ids) for row in self.rows), content, self.gold, expected
+
+
+def encode_items(samples: Sequence[Located], form: Form, options: ItemOptions, tokenizer: Any) -> tuple[Batch, int]:
+    """Tokenises samples.
+
+    Prompt and choice are tokenised as one text. A token counts as the answer's if it ends within the answer, to which
+    the spaces before it belong. The first token of a row, which nothing predicts, is never scored.
+
+    Args:
+        samples: What was drawn.
+        form: A row a choice, a row of text, or a row to go on from.
+        options: The most tokens of a row, and what is scored of text.
+        tokenizer: A transformers tokenizer.
+
+    Returns:
+        The samples by length, and how many of them were cut.
+
+    Raises:
+        UserError: A sample cannot be asked so, or its answer does not fit.
+    """
+    encoded = sorted((_encode(sample, form, options, tokenizer) for sample in samples), key=lambda one: one.order)
+    rows = [row for one in encoded for row in one.rows]
+    choices = answers = None
+    if form is Form.CHOICES:
+        choices = Choices(
+            item=np.repeat(np.arange(len(encoded)), [len(one.rows) for one in encoded]),
+            gold=np.array([place == one.gold for one in encoded for place in range(len(one.rows))]),
+            characters=np.array([length for one in encoded for length in one.characters], dtype=np.int64),
+        )
+    elif form is Form.PROMPT:
+        answers = tuple(one.answer for one in encoded if one.answer is not None)
+    batch = Batch.of([row.ids for row in rows], [row.scored for row in rows], choices, answers)
+    return batch, sum(any(row.truncated for row in one.rows) for one in encoded)
+
+
+def _encode(located: Located, form: Form, options: ItemOptions, tokenizer: Any) -> _Encoded:
+    where, sample = located.where, located.sample
+    match form:
+        case Form.TEXT:
+            wording = _wording(sample, tokenizer, where)
+            if options.score == "answer":
+                return _Encoded((_scored_row(wording, options.seq_len, tokenizer, where),))
+            whole = _Wording(wording.text, ((0, len(wording.text)),), wording.special)
+            return _Encoded((_whole_row(whole, options.seq_len, tokenizer, where),))
+        case Form.CHOICES:
+            assert isinstance(sample, Item), "only items have choices"
+            wordings = [_worded(sample, place) for place in range(len(sample.choices))]
+            rows = tuple(_scored_row(wording, options.seq_len, tokenizer, where) for wording in wordings)
+            return _Encoded(rows, sample.gold, tuple(map(len, sample.choices)))
+        case Form.PROMPT:
+            prompt, answer = _question(sample, tokenizer, where)
+            return _Encoded((_prompt_row(prompt, options.seq_len, tokenizer),), answer=answer)
+    assert_never(form)
+
+
+def _wording(sample: Sample, tokenizer: Any, where: str) -> _Wording:
+    """A sample with its right answer."""
+    match sample:
+        case Text():
+            return _Wording(sample.text, ((0, len(sample.text)),))
+        case Item():
+            return _worded(sample, sample.gold)
+        case Dialogue():
+            return _Wording(*render(sample, tokenizer, where), special=False)
+
+
+def _worded(item: Item, place: int) -> _Wording:
+    """An item with one of its choices."""
+    before = item.prompt + (item.openings[place] if item.openings else "")
+    text = before + (item.separator if before else "") + item.choices[place]
+    return _Wording(text, ((len(before.rstrip(" ")), len(text)),))
+
+
+def _question(sample: Sample, tokenizer: Any, where: str) -> tuple[_Wording, Answer]:
+    """What to go on from, and the answer to it."""
+    match sample:
+        case Dialogue():
+            prompt, answer = render_prompt(sample, tokenizer, where)
+            return _Wording(prompt, (), special=False), Answer(answer)
+        case Item() if sample.prompt.strip() and not sample.openings:
+            choices = tuple(choice.strip() for choice in sample.choices)
+            answer = choices[sample.gold] if sample.answer is None else sample.answer
+            return _Wording(sample.prompt, ()), Answer(answer, choices if len(choices) > 1 else ())
+    raise UserError(
+        f"{where} has nothing to go on from before its answer; give data.prompt=…, and data.blank=null where choices "
+        "fill a blank"
+    )
+
+
+def _scored_row(wording: _Wording, seq_len: int, tokenizer: Any, where: str) -> _Row:
+    """A row that loses tokens on the left, so that the answer stays, or the last one of a conversation."""
+    ids, spans = _tokenise(wording, tokenizer)
+    answer = spans.count(len(wording.spans) - 1)
+    if not answer:
+        raise UserError(
+            f"{where} has an answer of which no token follows another; give it a prompt with data.prompt=…, or leave "
+            "the row out"
+        )
+    if answer > seq_len - 1:
+        raise UserError(
+            f"{where} has an answer of {answer} tokens, which data.seq_len={seq_len} cannot hold with one before it; "
+            f"use data.seq_len={answer + 1} or more, or leave the row out"
+        )
+    return _cut_left(ids, spans, seq_len, tokenizer)
+
+
+def _whole_row(wording: _Wording, seq_len: int, tokenizer: Any, where: str) -> _Row:
+    """A row that loses tokens on the right, as text does."""
+    ids, spans = _tokenise(wording, tokenizer)
+    if not spans.count(0):
+        raise UserError(f"{where} has no token that follows another; leave the row out")
+    return _Row(tuple(ids[:seq_len]), tuple(span >= 0 for span in spans[:seq_len]), len(ids) > seq_len)
+
+
+def _prompt_row(wording: _Wording, seq_len: int, tokenizer: Any) -> _Row:
+    return _cut_left(*_tokenise(wording, tokenizer), seq_len, tokenizer)
+
+
+def _cut_left(ids: list[int], spans: list[int], seq_len: int, tokenizer: Any) -> _Row:
+    """The last tokens, after the one that begins every text, if the tokenizer put it there."""
+    excess = max(0, len(ids) - seq_len)
+    kept = 1 if excess and ids[0] == getattr(tokenizer, "bos_token_id", None) else 0
+    scored = [span >= 0 for span in spans[:kept] + spans[kept + excess :]]
+    return _Row(tuple(ids[:kept] + ids[kept + excess :]), (False, *scored[1:]), excess > 0)
+
+
+def _tokenise(wording: _Wording, tokenizer: Any) -> tuple[list[int], list[int]]:
+    """Token ids, and the span that each token ends in; -1 for none, and always for the first token."""
+    options = {"add_special_tokens": wording.special, "verbose": False}  # a text may be longer than the model's window
+    if getattr(tokenizer, "is_fast", False):
+        found = tokenizer(wording.text, return_offsets_mapping=True, **options)
+        ids, spans = list(found["input_ids"]), [-1] * len(found["input_ids"])
+        for place, (_, end) in enumerate(found["offset_mapping"]):
+            spans[place] = next((n for n, (start, stop) in enumerate(wording.spans) if start < end <= stop), -1)
+    else:
+        ids = list(tokenizer(wording.text, **options)["input_ids"])
+        spans = [-1] * len(ids)
+        for number, span in enumerate(wording.spans):
+            first, last = (_shared(ids, tokenizer(wording.text[:edge], **options)["input_ids"]) for edge in span)
+            spans[first:last] = [number] * (last - first)
+    return ids, [-1] * len(ids[:1]) + spans[1:]
+
+
+def _shared(ids: Sequence[int], others: Sequence[int]) -> int:
+    """How many tokens two rows begin with alike: those of a text and of its beginning, but for what ends each."""
+    differ = (place for place, (one, other) in enumerate(zip(ids, others, strict=False)) if one != other)
+    return next(differ, min(len(ids), len(others)))

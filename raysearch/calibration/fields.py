@@ -1,0 +1,99 @@
+"""Reading the fields of a row, by the keys of the configuration that name them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from raysearch.errors import UserError, did_you_mean
+
+_PLACEHOLDER = re.compile(r"\{([\w.]+)(\|\w+)?\}")
+_FILTERS: dict[str, Callable[[str], str]] = {"capitalize": str.capitalize, "strip": str.strip}
+
+
+def take(row: Mapping[str, Any], key: str, field: str, where: str) -> Any:
+    """The value of a field.
+
+    Args:
+        row: The row's fields.
+        key: The key of the configuration that names the field.
+        field: Its name; ``question.stem`` is the field ``stem`` inside ``question``.
+        where: Names the row in messages.
+
+    Raises:
+        UserError: There is no such field.
+    """
+    found = _find(row, field)
+    if found is None:
+        raise UserError(f"{where} has no data.{key}={field}; {did_you_mean(field, map(str, row))}")
+    return found[0]
+
+
+def take_text(row: Mapping[str, Any], key: str, field: str, where: str) -> str:
+    """The value of a field that holds text; see `take`.
+
+    Raises:
+        UserError: There is no such field, or it holds something else.
+    """
+    value = take(row, key, field, where)
+    if not isinstance(value, str):
+        raise UserError(f"{where} holds a {type(value).__name__} in data.{key}={field}; name a field that holds text")
+    return value
+
+
+def as_text(value: Any) -> str | None:
+    """A text or a number as text; None for anything else."""
+    return str(value) if isinstance(value, str | int | float) and not isinstance(value, bool) else None
+
+
+def fill(template: str, row: Mapping[str, Any], where: str, **keys: str) -> str:
+    """Fills in the ``{fields}`` of ``data.prompt``; other braces stay as they are.
+
+    Args:
+        template: Text with ``{field}``, ``{field|capitalize}`` or ``{field|strip}``.
+        row: The row's fields.
+        where: Names the row in messages.
+        keys: Placeholders that are keys of the configuration, each with the field that it names.
+
+    Raises:
+        UserError: A field does not exist or holds neither text nor a number, or there is no such filter.
+    """
+
+    def value(match: re.Match[str]) -> str:
+        name, filter_ = match[1], (match[2] or "|")[1:]
+        found = (take(row, name, keys[name], where),) if name in keys else _find(row, name)
+        if found is None:
+            raise UserError(f"{where} has no {name}, which data.prompt takes in; {did_you_mean(name, map(str, row))}")
+        text = as_text(found[0])
+        if text is None:
+            kind = type(found[0]).__name__
+            raise UserError(f"{where} holds a {kind} in {name}, which data.prompt takes in; take in a field of text")
+        if filter_ and filter_ not in _FILTERS:
+            raise UserError(f"data.prompt has the unknown filter {match[0]}; {did_you_mean(filter_, _FILTERS)}")
+        return _FILTERS[filter_](text) if filter_ else text
+
+    return _PLACEHOLDER.sub(value, template)
+
+
+def check_prompt(template: str) -> None:
+    """Refuses a prompt that is the same for every row, or has a line break that is none.
+
+    Raises:
+        UserError: It has words, but no ``{field}``; or a backslash and an n.
+    """
+    if "\\n" in template:
+        raise UserError(
+            f"data.prompt={template} has a backslash and an n; for a line break type $'data.prompt=…\\n…' with $ and "
+            "quotes, or write the key in a YAML file"
+        )
+    if template and not _PLACEHOLDER.search(template):
+        raise UserError(f"data.prompt={template!r} takes in no field; name one in braces, such as {{question}}")
+
+
+def _find(row: Mapping[str, Any], field: str) -> tuple[Any] | None:
+    if field in row:
+        return (row[field],)
+    first, dot, rest = field.partition(".")
+    inner = row.get(first)
+    return _find(inner, rest) if dot and isinstance(inner, Mapping) else None

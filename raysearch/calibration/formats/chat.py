@@ -1,0 +1,54 @@
+"""Conversations, which the model's own chat template turns into text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from raysearch.calibration.batch import Form
+from raysearch.calibration.fields import take
+from raysearch.calibration.formats.base import Dialogue
+from raysearch.calibration.items import ItemOptions
+from raysearch.errors import UserError, did_you_mean
+
+#: What data sets call the three roles: OpenAI's names, and ShareGPT's.
+_ROLES = {"system": "system", "user": "user", "human": "user", "assistant": "assistant", "gpt": "assistant"}
+
+
+@dataclass(frozen=True)
+class ChatFormat:
+    """Conversations, of which the assistant's turns are the answers.
+
+    Args:
+        messages: The field of the turns: a list of ``{"role": …, "content": …}``, or of ``{"from": …, "value": …}``.
+    """
+
+    messages: str = "messages"
+
+    offers: ClassVar[frozenset[Form]] = frozenset({Form.TEXT, Form.PROMPT})
+    draws: ClassVar[type] = ItemOptions
+
+    def read(self, row: Mapping[str, Any], where: str) -> Dialogue:
+        """See `Format.read`."""
+        turns = take(row, "messages", self.messages, where)
+        if not isinstance(turns, list) or not turns:
+            kind = "an empty list" if turns == [] else f"a {type(turns).__name__}"
+            raise UserError(
+                f'{where} holds {kind} in data.messages={self.messages}; write [{{"role": "user", "content": …}}, …]'
+            )
+        messages = tuple(_turn(turn, number, where) for number, turn in enumerate(turns, start=1))
+        if "assistant" not in (role for role, _ in messages):
+            raise UserError(f"{where} has no turn of the assistant, so nothing is answered; leave the row out")
+        return Dialogue(messages)
+
+
+def _turn(turn: Any, number: int, where: str) -> tuple[str, str]:
+    if not isinstance(turn, Mapping) or not ({"role", "content"} <= set(turn) or {"from", "value"} <= set(turn)):
+        raise UserError(f'turn {number} of {where} is no message; write {{"role": "user", "content": …}}')
+    role, content = (turn["role"], turn["content"]) if "role" in turn else (turn["from"], turn["value"])
+    if role not in _ROLES:
+        raise UserError(f"turn {number} of {where} has the role {role!r}; {did_you_mean(str(role), _ROLES)}")
+    if not isinstance(content, str) or not content.strip():
+        raise UserError(f"turn {number} of {where} has no text; fill it in, or leave the row out")
+    return _ROLES[role], content

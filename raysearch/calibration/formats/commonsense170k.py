@@ -1,0 +1,118 @@
+"""Commonsense170k, the training set of LLM-Adapters: eight tasks in one instruction format, told apart by its shape.
+
+Source: Hu et al. 2023 (arXiv 2304.01933), ``ft-training_set/commonsense_170k.json`` of AGI-Edgerunners/LLM-Adapters.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from raysearch.calibration.batch import Form
+from raysearch.calibration.blanks import Blank, fill_blank
+from raysearch.calibration.fields import check_prompt, fill
+from raysearch.calibration.formats.base import Item
+from raysearch.calibration.items import ItemOptions
+from raysearch.errors import UserError
+
+_FORMAT = re.compile(r"Answer format:\s*([A-Za-z0-9/ ]+?)\s*$")
+_PROMPTS = {"text": "Question: {stem}\nAnswer:", "label": "{instruction}\nthe correct answer is"}
+_TASKS = {"solution": "piqa", "ending": "hellaswag", "option": "winogrande"}
+
+
+@dataclass(frozen=True)
+class Commonsense170kFormat:
+    """Rows of ``{"instruction": …, "answer": …}``.
+
+    Args:
+        style: What is scored of a choice: its ``text``, after the bare question as in PuDDing; or its ``label``
+            (``answer2``), after the whole instruction, which shows the choices: the set's own format.
+        prompt: What comes before a choice, with ``{stem}``, the question without choices, or ``{instruction}``; None
+            for the style's own.
+        separator: What stands between prompt and choice.
+        blank: In the style ``text``, of WinoGrande: score the ``whole`` sentence with each choice filled in, or what
+            follows the blank (``partial``); None to ask like the other tasks do.
+    """
+
+    style: Literal["text", "label"] = "text"
+    prompt: str | None = None
+    separator: str = " "
+    blank: Blank | None = "whole"
+
+    offers: ClassVar[frozenset[Form]] = frozenset({Form.TEXT, Form.CHOICES, Form.PROMPT})
+    draws: ClassVar[type] = ItemOptions
+
+    def __post_init__(self) -> None:
+        check_prompt(self.prompt or "")
+
+    def read(self, row: Mapping[str, Any], where: str) -> Item:
+        """See `Format.read`."""
+        instruction = _field(row, "instruction", where)
+        stem, choices, labels = _parse(instruction, where)
+        answer = _field(row, "answer", where)
+        if answer not in labels:
+            raise UserError(f"{where} has the answer {answer!r}, which is none of {', '.join(labels)}; mend the row")
+        gold, group = labels.index(answer), _task(labels)
+        if self.style == "text" and group == "winogrande" and self.blank is not None:
+            return fill_blank("", stem, choices, gold, self.blank, where, group)
+        template = _PROMPTS[self.style] if self.prompt is None else self.prompt
+        prompt = fill(template, {**row, "instruction": instruction, "stem": stem}, where)
+        return Item(prompt, choices if self.style == "text" else labels, gold, self.separator, group=group)
+
+
+def _field(row: Mapping[str, Any], name: str, where: str) -> str:
+    if not isinstance(row.get(name), str):
+        raise UserError(f"{where} has no text in its field {name!r}; give rows of Commonsense170k")
+    return row[name].strip()
+
+
+def _parse(instruction: str, where: str) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+    """The question without what introduces it, the choices' texts, and their labels."""
+    found = _FORMAT.search(instruction)
+    if found is None:
+        raise UserError(f"{where} does not end in 'Answer format: …'; give rows of Commonsense170k")
+    labels, body = tuple(found[1].split("/")), instruction[: found.start()]
+    if labels == ("true", "false"):
+        return _question(body), labels, labels
+    starts, ends = _spans(body, [f"{label.capitalize()}:" for label in labels], where)
+    choices = tuple(body[end:start].strip() for end, start in zip(ends, [*starts[1:], len(body)], strict=True))
+    for label, choice in zip(labels, choices, strict=True):
+        if not choice:
+            raise UserError(f"{where} has nothing after {label.capitalize()}; fill it in, or leave the row out")
+    return _question(body[: starts[0]]), choices, labels
+
+
+def _spans(body: str, markers: Sequence[str], where: str) -> tuple[list[int], list[int]]:
+    """Where each marker starts and ends: all in order, from the last place of the first where that works.
+
+    The last place, since a question may itself speak of an ``Answer1:``.
+    """
+    first = body.rfind(markers[0])
+    while first >= 0:
+        starts = [first]
+        for marker in markers[1:]:
+            starts.append(body.find(marker, starts[-1] + 1))
+            if starts[-1] < 0:
+                break
+        else:
+            return starts, [start + len(marker) for start, marker in zip(starts, markers, strict=True)]
+        first = body.rfind(markers[0], 0, first)
+    raise UserError(f"{where} does not hold {' '.join(markers)} in this order; give rows of Commonsense170k")
+
+
+def _question(body: str) -> str:
+    """What follows the introduction, ``Please choose the correct answer to the question:``."""
+    introduction, colon, question = body.partition(":")
+    return question.strip() if colon else introduction.strip()
+
+
+def _task(labels: Sequence[str]) -> str:
+    """The sub-task, as far as labels tell: three answers are Social IQa's, but for a few of ARC's."""
+    if "true" in labels:
+        return "boolq"
+    kind = labels[0].rstrip("0123456789")
+    if kind == "answer":
+        return "social_i_qa" if len(labels) == 3 else "arc_or_obqa"
+    return _TASKS.get(kind, kind)

@@ -1,0 +1,65 @@
+"""Questions with an answer and no choices: GSM8K, arithmetic, instructions and responses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from raysearch.calibration.batch import Form
+from raysearch.calibration.fields import as_text, check_prompt, fill, take, take_text
+from raysearch.calibration.formats.base import Item
+from raysearch.calibration.items import ItemOptions
+from raysearch.errors import UserError
+
+
+@dataclass(frozen=True)
+class QuestionsFormat:
+    r"""Open questions.
+
+    Args:
+        question: The field of the question.
+        answer: The field of the answer, a text or a number: scored where text is, and expected of what is generated.
+        expected: The field of what a generated answer is checked against instead, where answers are worked out at
+            length; None for the answer itself, of which the number after ``####`` counts if there is one.
+        prompt: What comes before the answer, with fields of the row in braces.
+        separator: What stands between the two.
+        group: The field of the sub-task, to draw from each; None where there is only one.
+    """
+
+    question: str = "question"
+    answer: str = "answer"
+    expected: str | None = None
+    prompt: str = "Question: {question}\nAnswer:"
+    separator: str = " "
+    group: str | None = None
+
+    offers: ClassVar[frozenset[Form]] = frozenset({Form.TEXT, Form.PROMPT})
+    draws: ClassVar[type] = ItemOptions
+
+    def __post_init__(self) -> None:
+        check_prompt(self.prompt)
+
+    def read(self, row: Mapping[str, Any], where: str) -> Item:
+        """See `Format.read`."""
+        expected = None if self.expected is None else _answer(row, "expected", self.expected, where).strip()
+        return Item(
+            prompt=fill(self.prompt, row, where, question=self.question),
+            choices=(_answer(row, "answer", self.answer, where),),
+            gold=0,
+            separator=self.separator,
+            group="" if self.group is None else take_text(row, "group", self.group, where),
+            answer=expected,
+        )
+
+
+def _answer(row: Mapping[str, Any], key: str, field: str, where: str) -> str:
+    value = take(row, key, field, where)
+    text = as_text(value)
+    if text is None:
+        raise UserError(
+            f"{where} holds a {type(value).__name__} in data.{key}={field}; name a field of text or numbers"
+        )
+    if not text.strip():
+        raise UserError(f"{where} has an empty data.{key}={field}; fill it in, or leave the row out")
+    return text

@@ -1,0 +1,154 @@
+"""Which items of a data set are taken: each once, from every sub-task, whatever order they are in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Literal, get_args
+
+import numpy as np
+
+from raysearch.calibration.formats.base import Item, Sample
+from raysearch.calibration.windows import check_draw
+from raysearch.errors import UserError, did_you_mean
+
+_MOST_ROWS = 2**18  # of a larger set only the beginning is drawn from: more than the 170,420 of Commonsense170k
+
+Balance = Literal["equal", "proportional"]
+Score = Literal["all", "answer"]
+ItemSampling = Literal["random", "sequential"]
+
+
+@dataclass(frozen=True)
+class ItemOptions:
+    """How items are drawn, and what of them is scored.
+
+    Args:
+        samples: How many items, at least 1.
+        seq_len: The most tokens of a row, at least 2; longer ones are cut.
+        sampling: ``random`` items, or the first ones (``sequential``).
+        balance: As many items of each sub-task (``equal``), or as many as it has a share in the data
+            (``proportional``).
+        score: Where text is asked for: the tokens of the ``answer``, or of ``all``.
+        seed: Seeds the random draw.
+        shard_samples: Items of a shard; None for at most 8192 tokens a shard and at least 8 shards, if possible.
+
+    Raises:
+        UserError: An option is out of range.
+    """
+
+    samples: int = 64
+    seq_len: int = 2048
+    sampling: ItemSampling = "random"
+    balance: Balance = "equal"
+    score: Score = "answer"
+    seed: int = 0
+    shard_samples: int | None = None
+
+    def __post_init__(self) -> None:
+        check_draw(self.samples, self.seq_len, self.seed, self.shard_samples)
+        for key, known in (("sampling", ItemSampling), ("balance", Balance), ("score", Score)):
+            if (value := getattr(self, key)) not in get_args(known):
+                raise UserError(f"data.{key}={value} is unknown; {did_you_mean(value, get_args(known))}")
+
+
+@dataclass(frozen=True)
+class Located:
+    """A sample, and the row it was read from, for messages."""
+
+    where: str
+    sample: Sample
+
+
+@dataclass(frozen=True)
+class DrawnItems:
+    """What was drawn.
+
+    Args:
+        samples: The drawn samples.
+        rows_read: Rows of the data set that were drawn from, duplicates included.
+        duplicates: Rows that said what another one had said.
+        groups: Samples drawn of each sub-task; empty where there is only one.
+    """
+
+    samples: tuple[Located, ...]
+    rows_read: int
+    duplicates: int
+    groups: Mapping[str, int]
+
+
+def draw_items(samples: Iterable[Located], options: ItemOptions) -> DrawnItems:
+    """Draws samples without duplicates.
+
+    A random draw depends on the set of items and the seed, not on the order they come in.
+
+    Args:
+        samples: All samples, in the order of the data set.
+        options: How many, drawn how.
+
+    Raises:
+        UserError: There are too few.
+    """
+    known: dict[Sample, Located] = {}
+    rows_read = 0
+    for located in islice(samples, _MOST_ROWS):
+        rows_read += 1
+        known.setdefault(located.sample, located)
+    groups: dict[str, list[Located]] = {}
+    for located in known.values():
+        groups.setdefault(located.sample.group if isinstance(located.sample, Item) else "", []).append(located)
+    groups = dict(sorted(groups.items()))
+    duplicates = rows_read - len(known)
+    _check_enough(options.samples, len(known), duplicates)
+
+    rng = np.random.default_rng(options.seed)
+    sizes = {name: len(members) for name, members in groups.items()}
+    shares = _proportional(sizes, options.samples)
+    if options.balance == "equal":
+        shares = _equal(sizes, options.samples, rng)
+    drawn: list[Located] = []
+    for name, members in groups.items():
+        if options.sampling == "random":
+            members.sort(key=lambda located: repr(located.sample))
+            chosen = rng.choice(len(members), size=shares[name], replace=False)
+            drawn += [members[place] for place in chosen]
+        else:
+            drawn += members[: shares[name]]
+    return DrawnItems(tuple(drawn), rows_read, duplicates, shares if len(shares) > 1 else {})
+
+
+def _check_enough(samples: int, found: int, duplicates: int) -> None:
+    if not found:
+        raise UserError("data holds no rows; choose another source")
+    if found < samples:
+        without = f", without {duplicates} duplicates" if duplicates else ""
+        raise UserError(
+            f"data.samples={samples} items were asked, but the data holds {found}{without}; use data.samples={found} "
+            "or more data"
+        )
+
+
+def _equal(sizes: Mapping[str, int], samples: int, rng: np.random.Generator) -> dict[str, int]:
+    """As many of each group; what cannot be shared out evenly goes to groups by chance."""
+    each, left = divmod(samples, len(sizes))
+    names = list(sizes)
+    lucky = {names[place] for place in rng.permutation(len(names))[:left]}
+    shares = {name: each + (name in lucky) for name in names}
+    short = min(sizes, key=lambda name: sizes[name] - shares[name])
+    if sizes[short] < shares[short]:
+        raise UserError(
+            f"data.samples={samples} in equal parts takes {shares[short]} of each of {len(names)} sub-tasks, but "
+            f"{short!r} has {sizes[short]}; use data.samples={sizes[short] * len(names)} or data.balance=proportional"
+        )
+    return shares
+
+
+def _proportional(sizes: Mapping[str, int], samples: int) -> dict[str, int]:
+    """As many of each group as its size demands; what is left goes where most was rounded off."""
+    total = sum(sizes.values())
+    shares = {name: samples * size // total for name, size in sizes.items()}
+    rounded_off = sorted(sizes, key=lambda name: -(samples * sizes[name] % total))
+    for name in rounded_off[: samples - sum(shares.values())]:
+        shares[name] += 1
+    return shares

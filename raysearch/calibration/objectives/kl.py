@@ -1,0 +1,57 @@
+"""Divergence of the next-token distributions from the dense model's: no answers are needed, the dense model is.
+
+Source: the KL criterion of Sieberling et al. 2025 (EvoPress, arXiv 2410.14649).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from raysearch.calibration.batch import Batch, Form
+from raysearch.calibration.objectives.base import Head, by_chunk, sum_by
+from raysearch.measure import Measure
+
+
+@dataclass(frozen=True)
+class KLObjective:
+    """The divergence between the dense and the pruned model's distribution of each scored token, summed by sample.
+
+    Args:
+        direction: ``forward`` is KL(dense || pruned), which punishes what the pruned model no longer thinks of;
+            ``reverse`` is KL(pruned || dense), which punishes what it newly thinks of; ``js`` is the Jensen-Shannon
+            divergence, the mean of both to their mixture, at most log 2.
+    """
+
+    direction: Literal["forward", "reverse", "js"] = "forward"
+
+    form: ClassVar[Form] = Form.TEXT
+    compares: ClassVar[bool] = True
+    heads: ClassVar[int] = 2
+    differentiable: ClassVar[bool] = False  # zero where the two models are one
+    measure: ClassVar[Measure] = Measure("nats per token", "token")
+
+    def losses(self, states: Tensor, batch: Batch, head: Head, dense: Tensor | None) -> Tensor:
+        """See `StateObjective.losses`."""
+        assert dense is not None, "a divergence is from something"
+
+        def divergence(pruned_states: Tensor, dense_states: Tensor) -> Tensor:
+            pruned, reference = (head.logits(part).float().log_softmax(-1) for part in (pruned_states, dense_states))
+            if self.direction == "forward":
+                return _kl(reference, pruned)
+            if self.direction == "reverse":
+                return _kl(pruned, reference)
+            mixture = torch.logaddexp(pruned, reference) - math.log(2)
+            return (_kl(reference, mixture) + _kl(pruned, mixture)) / 2
+
+        sample_of_token = batch.sample_of_row[batch.row_of_token]
+        return sum_by(sample_of_token, by_chunk(head, divergence, states, dense), batch.n_samples)
+
+
+def _kl(one: Tensor, other: Tensor) -> Tensor:
+    """KL(one || other) of log-probabilities, [n, vocab] to [n]; a token of no probability in `one` adds nothing."""
+    return torch.where(one.isneginf(), 0.0, one.exp() * (one - other)).sum(-1)

@@ -1,0 +1,48 @@
+"""Accuracy on items with choices: whether the likeliest choice is the right one.
+
+Source: the metrics ``acc`` and ``acc_norm`` of Gao et al., Language Model Evaluation Harness.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from raysearch.calibration.batch import Batch, Form
+from raysearch.calibration.objectives.base import Head
+from raysearch.calibration.objectives.task_margin import choice_log_probs
+from raysearch.measure import Measure
+
+
+@dataclass(frozen=True)
+class TaskAccuracyObjective:
+    """1 for an item whose likeliest choice is not the right one, else 0; the first of equally likely choices is taken.
+
+    Args:
+        normalise: What a choice's log-probability is divided by: ``none`` (``acc`` of lm-eval), its ``characters``
+            (``acc_norm``), or its ``tokens``.
+    """
+
+    normalise: Literal["none", "characters", "tokens"] = "none"
+
+    form: ClassVar[Form] = Form.CHOICES
+    compares: ClassVar[bool] = False
+    heads: ClassVar[int] = 1
+    differentiable: ClassVar[bool] = False
+    measure: ClassVar[Measure] = Measure("errors per item", "sample", "accuracy")
+
+    def losses(self, states: Tensor, batch: Batch, head: Head, dense: Tensor | None) -> Tensor:
+        """See `StateObjective.losses`."""
+        assert batch.choices is not None, "choices are needed to choose from"
+        scores = choice_log_probs(states, batch, head).numpy()
+        if self.normalise == "characters":
+            scores = scores / batch.choices.characters
+        elif self.normalise == "tokens":
+            scores = scores / batch.scored_per_row
+        items = np.split(np.arange(len(scores)), np.flatnonzero(np.diff(batch.choices.item)) + 1)
+        wrong = [not batch.choices.gold[rows[scores[rows].argmax()]] for rows in items]
+        return torch.tensor(wrong, dtype=torch.float64)

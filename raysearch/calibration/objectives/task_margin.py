@@ -1,0 +1,66 @@
+"""Task-likelihood margin: how much likelier the right answer is than the wrong ones.
+
+Source: the task likelihood difference of Wee et al. 2025 (PuDDing, arXiv 2502.04348), in its mean form.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from raysearch.calibration.batch import Batch, Form
+from raysearch.calibration.objectives.base import Head, sum_by, token_log_probs
+from raysearch.measure import Measure
+
+
+@dataclass(frozen=True)
+class TaskMarginObjective:
+    """-(l(gold) - mean of l(c) over the wrong choices c), where l is the log-probability of a choice's tokens.
+
+    Args:
+        tokens: Whether l is the ``mean`` over a choice's tokens, or their ``sum``.
+        against: What gold is held against: the ``mean`` of the wrong choices, the best of them (``max``), or their
+            ``sum``, where gold counts as often as there are wrong ones (PuDDing's code).
+        items: Whether the loss is the ``mean`` over the items, or their ``sum``, which grows with their number.
+    """
+
+    tokens: Literal["mean", "sum"] = "mean"
+    against: Literal["mean", "max", "sum"] = "mean"
+    items: Literal["mean", "sum"] = "mean"
+
+    form: ClassVar[Form] = Form.CHOICES
+    compares: ClassVar[bool] = False
+    heads: ClassVar[int] = 1
+    differentiable: ClassVar[bool] = True
+
+    @property
+    def measure(self) -> Measure:
+        """See `Objective.measure`."""
+        answer = "nats per answer token" if self.tokens == "mean" else "nats per answer"
+        return Measure(
+            answer if self.items == "mean" else "nats", "sample" if self.items == "mean" else "set", "margin"
+        )
+
+    def losses(self, states: Tensor, batch: Batch, head: Head, dense: Tensor | None) -> Tensor:
+        """See `StateObjective.losses`."""
+        assert batch.choices is not None, "a margin needs choices"
+        scores = choice_log_probs(states, batch, head)
+        if self.tokens == "mean":
+            scores = scores / torch.from_numpy(batch.scored_per_row)
+        item, gold = batch.choices.item, torch.from_numpy(batch.choices.gold)
+        right = scores[gold]
+        item_of_wrong, wrong = item[~gold.numpy()], scores[~gold]
+        if self.against == "max":
+            best = torch.full_like(right, -torch.inf)
+            return best.scatter_reduce(0, torch.from_numpy(item_of_wrong), wrong, "amax") - right
+        n_wrong = sum_by(item_of_wrong, torch.ones_like(wrong), batch.n_samples)
+        margins = n_wrong * right - sum_by(item_of_wrong, wrong, batch.n_samples)
+        return -margins if self.against == "sum" else -margins / n_wrong
+
+
+def choice_log_probs(states: Tensor, batch: Batch, head: Head) -> Tensor:
+    """The log-probability of each row's scored tokens, summed, in nats: float64, [R], on the CPU."""
+    return sum_by(batch.row_of_token, token_log_probs(states, batch, head), len(batch.input_ids))

@@ -1,0 +1,73 @@
+"""Several objectives on data of their own, as one: a weighted sum of their losses, made comparable first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from raysearch.errors import EvaluationError, UserError
+from raysearch.mask import Mask
+from raysearch.measure import Measure
+
+
+@dataclass(frozen=True)
+class WeightedObjective:
+    """sum_p w_p L_p / s_p over the parts p, with a loss L_p, a weight w_p and a scale s_p each.
+
+    A `raysearch.evaluation.combination.Combination`: every part is evaluated as a calibration of its own, and is in
+    the ledger as such, shared with searches on that part alone.
+
+    Args:
+        weights: w_p, positive.
+        normalise: What s_p is. ``dense``: |L_p| of the dense model. ``spread``: the standard deviation of L_p over the
+            masks that remove a single layer, all N of them, so that parts weigh alike in how they tell layers apart.
+            ``none``: 1.
+    """
+
+    weights: tuple[float, ...]
+    normalise: Literal["dense", "spread", "none"] = "spread"
+
+    measure: ClassVar[Measure] = Measure("weighted sum", "set")
+
+    def __post_init__(self) -> None:
+        if not self.weights:
+            raise UserError("objective.parts=[] has nothing to weigh; name at least one part")
+        for weight in self.weights:
+            if not (math.isfinite(weight) and weight > 0):
+                raise UserError(f"objective.parts has weight={weight}; use a positive number, or leave the part out")
+
+    def references(self, n_layers: int) -> Sequence[Mask]:
+        """See `Combination.references`."""
+        if self.normalise == "spread":
+            return [Mask.of(layer) for layer in range(n_layers)]
+        return [Mask()] if self.normalise == "dense" else []
+
+    def combine(self, losses: Sequence[float], references: Mapping[Mask, Sequence[float]]) -> float:
+        """See `Combination.combine`."""
+        parts = zip(self.weights, losses, self._scales(references), strict=True)
+        return sum(weight * loss / scale for weight, loss, scale in parts)
+
+    def _scales(self, references: Mapping[Mask, Sequence[float]]) -> list[float]:
+        """s_p of each part."""
+        if self.normalise == "none":
+            return [1.0] * len(self.weights)
+        scales = [
+            _spread(part) if self.normalise == "spread" else abs(part[0])
+            for part in zip(*references.values(), strict=True)
+        ]
+        for number, scale in enumerate(scales, start=1):
+            if not scale:
+                what = "does not tell single layers apart" if self.normalise == "spread" else "is 0 for the dense model"
+                raise EvaluationError(
+                    f"part {number} of objective=weighted {what}, so it cannot be scaled by that; use another "
+                    "objective.normalise"
+                )
+        return scales
+
+
+def _spread(values: Sequence[float]) -> float:
+    """The standard deviation."""
+    mean = math.fsum(values) / len(values)
+    return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / len(values))

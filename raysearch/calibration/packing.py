@@ -1,0 +1,57 @@
+"""Choices that share their prompt, in one row: the prompt is computed once.
+
+    rows of an item          packed                          where a token stands
+    Q u e s t  A             Q u e s t  A  B b b             0 1 2 3 4  5  5 6 7
+    Q u e s t  B b b         A attends to the prompt and itself, B to the prompt and what is before it in B
+
+Shared is whatever tokens an item's rows begin with in common. Each token attends to what it would attend to in a row
+of its own and stands where it would stand there, so that the states are those of plain rows: exactly, in a model whose
+layers look at other tokens through attention masks and positions alone. Which models do is proven where they are run.
+"""
+
+from __future__ import annotations
+
+from itertools import takewhile
+
+import numpy as np
+import numpy.typing as npt
+
+from raysearch.calibration.batch import Batch, Inputs
+
+
+def pack(batch: Batch) -> Inputs:
+    """Packs each sample's rows into one.
+
+    Args:
+        batch: The samples.
+
+    Returns:
+        One row a sample, padded on the right; ``attention_mask`` is [B, L, L].
+    """
+    rows_of_sample = np.split(np.arange(len(batch.input_ids)), np.flatnonzero(np.diff(batch.sample_of_row)) + 1)
+    packed = [_pack_sample(batch, rows) for rows in rows_of_sample]
+    length = max(len(ids) for ids, _, _ in packed)
+    input_ids = np.zeros((len(packed), length), np.int64)
+    positions = np.zeros((len(packed), length), np.int64)
+    attends = np.broadcast_to(np.eye(length, dtype=np.bool_), (len(packed), length, length)).copy()  # padding to itself
+    place = np.zeros(batch.input_ids.shape, np.int64)  # of each token of the batch, in the flattened result
+    for index, (rows, (ids, starts, shared)) in enumerate(zip(rows_of_sample, packed, strict=True)):
+        input_ids[index, : len(ids)] = ids
+        for row, start, end in zip(rows, starts, [*starts[1:], len(ids)], strict=True):
+            own = np.concatenate([np.arange(shared), np.arange(start, end)])  # the row's tokens, in the packed one
+            positions[index, own] = np.arange(len(own))
+            attends[index, own[:, None], own] = np.tril(np.ones((len(own), len(own)), np.bool_))
+            place[row, : len(own)] = index * length + own
+    row, token = np.nonzero(batch.scored)
+    return Inputs(input_ids, attends, positions, place[row, token - 1])
+
+
+def _pack_sample(batch: Batch, rows: npt.NDArray[np.int64]) -> tuple[list[int], list[int], int]:
+    """The tokens of a sample's packed row, where each row's own tokens start in it, and how many are shared."""
+    texts = [batch.input_ids[row, : batch.lengths[row]].tolist() for row in rows]
+    shared = sum(1 for _ in takewhile(lambda column: len(set(column)) == 1, zip(*texts, strict=False)))
+    ids, starts = texts[0][:shared], list[int]()
+    for text in texts:
+        starts.append(len(ids))
+        ids += text[shared:]
+    return ids, starts, shared

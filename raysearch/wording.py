@@ -1,0 +1,35 @@
+"""Counts, numbers and times as people read them."""
+
+from __future__ import annotations
+
+
+def count(number: int, what: str) -> str:
+    """So many of something: ``1 mask``, ``1,024 masks``."""
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
+
+
+def figure(value: float | None) -> str:
+    """A number of any size, in four significant digits or so."""
+    if value is None:
+        return "not finite"
+    if float(value).is_integer():
+        return f"{value:,.0f}"
+    return f"{value:,.1f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def duration(seconds: float | None) -> str:
+    """A time in seconds, minutes or hours; a question mark while it is unknown."""
+    if seconds is None:
+        return "?"
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
+
+
+def short_duration(seconds: float) -> str:
+    """A time that may be short."""
+    if seconds < 1:
+        return f"{seconds * 1000:{'.0f' if seconds >= 0.01 else '.2g'}} ms"
+    return f"{seconds:.1f} s" if seconds < 10 else duration(seconds)

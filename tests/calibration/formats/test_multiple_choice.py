@@ -1,0 +1,191 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+
+from raysearch import config
+from raysearch.build import build_data
+from raysearch.calibration.formats.base import Item
+from raysearch.calibration.formats.multiple_choice import MultipleChoiceFormat
+from raysearch.errors import UserError
+
+WHERE = "row 3 of data.path=a.jsonl"
+
+
+def preset(name: str, row: dict[str, Any], **changes: Any) -> Item:
+    """A row as a file of conf/data/ reads it."""
+    text = (config.conf_dir() / "data" / f"{name}.yaml").read_text(encoding="utf-8")
+    values = yaml.safe_load(text.replace("${seed}", "0")) | {"path": "a.jsonl"} | changes
+    item = build_data(values).format.read(row, WHERE)
+    assert isinstance(item, Item)
+    return item
+
+
+class TestShapes:
+    """One item in each shape that choices and answers come in."""
+
+    @pytest.mark.parametrize(
+        ("row", "options"),
+        [
+            ({"choices": ["dog", "cat"], "answer": 1}, {}),
+            ({"choices": ["dog", "cat"], "answer": "1"}, {}),
+            ({"choices": ["dog", "cat"], "answer": "B"}, {}),
+            ({"choices": ["dog", "cat"], "answer": "cat"}, {}),
+            ({"choices": ["dog", "cat"], "answer": "2"}, {"labels": [1, 2]}),
+            ({"choices": {"text": ["dog", "cat"], "label": ["X", "Y"]}, "answer": "Y"}, {}),
+            ({"choices": [{"text": "dog", "label": "1"}, {"text": "cat", "label": "2"}], "answer": "2"}, {}),
+            ({"choices": {"X": "dog", "Y": "cat"}, "answer": "Y"}, {}),
+            ({"choices": {"X": "dog", "Y": "cat"}, "answer": "cat"}, {"answer_as": "text"}),
+            ({"a": "dog", "b": "cat", "answer": True}, {"choices": ["a", "b"]}),
+            ({"wrong": "dog", "right": "cat"}, {"choices": ["wrong", "right"], "answer": "right"}),
+            ({"answer": True}, {"fixed": ["dog", "cat"]}),
+            ({"deep": {"options": ["dog", "cat"], "key": 1}}, {"choices": "deep.options", "answer": "deep.key"}),
+        ],
+    )
+    def test_one_item(self, row: dict[str, Any], options: dict[str, Any]) -> None:
+        item = MultipleChoiceFormat(**options).read({"question": "Who purrs?", **row}, WHERE)
+        assert item == Item("Question: Who purrs?\nAnswer:", ("dog", "cat"), 1)
+
+    def test_numbers_are_choices_too(self) -> None:
+        item = MultipleChoiceFormat().read({"question": "1 + 1?", "choices": [1, 2, 3], "answer": "B"}, WHERE)
+        assert (item.choices, item.gold) == (("1", "2", "3"), 1)
+
+    def test_letters_for_prompts_that_show_the_options(self) -> None:
+        format_ = MultipleChoiceFormat(prompt="{question}\n{options}\nAnswer:", style="letter")
+        item = format_.read({"question": "Who purrs?", "choices": ["dog", "cat"], "answer": "cat"}, WHERE)
+        assert item == Item("Who purrs?\nA. dog\nB. cat\nAnswer:", ("A", "B"), 1)
+
+    def test_a_group_and_another_question(self) -> None:
+        format_ = MultipleChoiceFormat(question="q", group="task", prompt="{question} ({topic})", separator="\n")
+        row = {"q": "Who?", "topic": "pets", "task": "cats", "choices": ["a", "b"], "answer": 0}
+        item = format_.read(row, WHERE)
+        assert item == Item("Who? (pets)", ("a", "b"), 0, separator="\n", group="cats")
+
+
+class TestPresets:
+    """Each asks as lm-eval 0.4.13 does."""
+
+    def test_boolq(self) -> None:
+        row = {"question": "is it wet", "answer": True, "passage": "Rain is wet."}
+        assert preset("boolq", row) == Item("Rain is wet.\nQuestion: is it wet?\nAnswer:", ("no", "yes"), 1)
+        row = {"question": "is it wet", "label": 0, "passage": "Rain is wet."}
+        assert preset("boolq", row, answer="label").gold == 0
+
+    def test_piqa(self) -> None:
+        row = {"goal": "open a jar", "sol1": "twist the lid", "sol2": "twist the jar's base", "label": 0}
+        expected = Item("Question: open a jar\nAnswer:", ("twist the lid", "twist the jar's base"), 0)
+        assert preset("piqa", row) == expected
+
+    def test_hellaswag(self) -> None:
+        row = {
+            "activity_label": "Home and Garden",
+            "ctx_a": "[header] How to paint [title] Clean the wall. [step] Use a Cloth.",
+            "ctx_b": "the Wall",
+            "ctx": "is not read",
+            "endings": [" dries.", "[substeps] is  wet.", "sings", "[step] falls"],
+            "label": "2",
+        }
+        assert preset("hellaswag", row) == Item(
+            "Home and Garden: How to paint. Clean the wall. Use a Cloth. The wall",
+            ("dries.", " is wet.", "sings", " falls"),
+            2,
+        )
+        assert preset("hellaswag", row | {"ctx_b": ""}).prompt.endswith("Use a Cloth.")
+
+    def test_winogrande(self) -> None:
+        row = {
+            "sentence": "The box beat the bag since the _ was big.",
+            "option1": "box",
+            "option2": "bag",
+            "answer": "1",
+        }
+        assert preset("winogrande", row) == Item(
+            "",
+            ("was big.", "was big."),
+            0,
+            openings=tuple(f"The box beat the bag since the {x}" for x in ("box", "bag")),
+        )
+        assert preset("winogrande", row | {"answer": "2"}, blank="whole") == Item(
+            "", tuple(f"The box beat the bag since the {x} was big." for x in ("box", "bag")), 1
+        )
+        asked = preset("winogrande", row, blank=None, prompt="{question} It is the")
+        assert asked == Item(f"{row['sentence']} It is the", ("box", "bag"), 0)
+
+    @pytest.mark.parametrize("name", ["arc_easy", "arc_challenge"])
+    def test_arc(self, name: str) -> None:
+        row = {
+            "question": "Which is a mammal?",
+            "choices": {"text": ["ant", "cow"], "label": ["1", "2"]},
+            "answerKey": "2",
+        }
+        assert preset(name, row) == Item("Question: Which is a mammal?\nAnswer:", ("ant", "cow"), 1)
+
+    def test_openbookqa(self) -> None:
+        row = {
+            "question_stem": "Plants need",
+            "choices": {"text": ["sun", "ink"], "label": ["A", "B"]},
+            "answerKey": "A",
+        }
+        assert preset("openbookqa", row) == Item("Plants need", ("sun", "ink"), 0)
+
+    def test_ready_made_prompts(self) -> None:
+        row: dict[str, Any] = {"query": "Question: Who?\nAnswer:", "choices": ["a", "b", "c"], "gold": 2}
+        changes = {"question": "query", "answer": "gold", "prompt": "{question}"}
+        assert preset("multiple_choice", row, **changes) == Item(row["query"], ("a", "b", "c"), 2)
+
+
+GOOD = {"question": "Who?", "choices": ["dog", "cat"], "answer": 1}
+
+
+@pytest.mark.parametrize(
+    ("row", "options", "message"),
+    [
+        ({"choices": None}, {}, f"{WHERE} holds a NoneType in data.choices=choices; name a field that holds a list"),
+        ({"choices": "dog"}, {}, f"{WHERE} holds a str in data.choices=choices; name a field that holds a list"),
+        (
+            {"choices": {"text": "ab", "label": "AB"}},
+            {},
+            f"{WHERE} has not one label for each text in data.choices=cho",
+        ),
+        ({"choices": {"text": ["a"], "label": []}}, {}, f"{WHERE} has not one label for each text in data.choices=cho"),
+        ({"choices": []}, {}, f"{WHERE} has 0 choices; give 2 … 26, or leave the row out"),
+        ({"choices": ["dog"]}, {}, f"{WHERE} has 1 choice; give 2 … 26"),
+        ({"choices": ["x"] * 27}, {}, f"{WHERE} has 27 choices; give 2 … 26"),
+        ({"choices": ["dog", " "]}, {}, f"{WHERE} has an empty choice 1, counted from 0; fill it in, or leave the row"),
+        ({"choices": ["dog", None]}, {}, f"{WHERE} has a NoneType as choice 1; write texts"),
+        ({"choices": ["dog", ["cat"]]}, {}, f"{WHERE} has a list as choice 1; write texts"),
+        ({}, {"choices": "options"}, f"{WHERE} has no data.choices=options; choose one of: answer, choices, question"),
+        ({}, {"choices": ["a", "b"]}, f"{WHERE} has no data.choices=a; choose one of"),
+        ({}, {"answer": "label"}, f"{WHERE} has no data.answer=label; choose one of"),
+        ({}, {"question": "questions"}, f"{WHERE} has no data.question=questions; did you mean 'question'?"),
+        ({"question": None}, {}, f"{WHERE} holds a NoneType in question, which data.prompt takes in"),
+        ({"answer": 2}, {}, f"{WHERE} data.answer=answer=2 is out of range of its 2 choices, counted from 0; mend"),
+        ({"answer": None}, {}, f"{WHERE} data.answer=answer is empty; fill it in, or leave the row out"),
+        ({}, {"group": "task"}, f"{WHERE} has no data.group=task; "),
+        ({}, {"blank": "whole"}, f"{WHERE} has no blank _ in its sentence; mend the row, or use data.blank=null"),
+        (
+            {"question": "It is _"},
+            {"blank": "partial"},
+            f"{WHERE} has nothing after its blank _; leave the row out, or u",
+        ),
+    ],
+)
+def test_names_the_row_and_the_way_out(row: dict[str, Any], options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        MultipleChoiceFormat(**options).read(GOOD | row, WHERE)
+    assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"prompt": "Answer:"}, "data.prompt='Answer:' takes in no field; name one in braces"),
+        ({"style": "letter", "blank": "whole"}, "data.style=letter has no letter for data.blank=whole; use data.blank"),
+    ],
+)
+def test_refuses_options_that_contradict(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        MultipleChoiceFormat(**options)
+    assert str(caught.value).startswith(message)

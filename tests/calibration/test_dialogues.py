@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from raysearch.calibration.dialogues import render, render_prompt
+from raysearch.calibration.formats.base import Dialogue
+from raysearch.errors import UserError
+from tests.calibration.tokenizers import PLAIN, STRICT, characters
+
+TALK = Dialogue((("user", "a"), ("assistant", " b c "), ("user", "b c"), ("assistant", "d")))
+
+
+def answers(text: str, spans: tuple[tuple[int, int], ...]) -> list[str]:
+    return [text[start:stop] for start, stop in spans]
+
+
+def test_finds_the_turns_of_the_assistant() -> None:
+    text, spans = render(TALK, characters(template=PLAIN), "row 1")
+    assert text == "<user>a</s><assistant> b c </s><user>b c</s><assistant>d</s>"
+    assert answers(text, spans) == [" b c ", "d"] and text.index(" b c ") == spans[0][0]
+
+
+def test_finds_turns_that_the_template_strips() -> None:
+    text, spans = render(TALK, characters(template=STRICT), "row 1")
+    assert text == "<s><user>a</s><assistant>b c</s><user>b c</s><assistant>d</s>"
+    assert answers(text, spans) == ["b c", "d"] and spans[0][0] == text.index("b c")
+
+
+def test_the_same_text_elsewhere_does_not_mislead() -> None:
+    template = "Be an assistant. yes, yes. " + PLAIN
+    talk = Dialogue((("user", "yes"), ("assistant", "yes")))
+    text, spans = render(talk, characters(template=template), "row 1")
+    assert spans == ((text.rindex("yes"), text.rindex("yes") + 3),)
+
+
+def test_asks_for_the_last_answer() -> None:
+    prompt, answer = render_prompt(TALK, characters(template=PLAIN), "row 1")
+    assert (prompt, answer) == ("<user>a</s><assistant> b c </s><user>b c</s><assistant>", "d")
+    later = Dialogue((*TALK.messages, ("user", "thanks")))
+    assert render_prompt(later, characters(template=PLAIN), "row 1") == (prompt, answer)
+
+
+@pytest.mark.real
+def test_with_a_real_template(smollm2_tokenizer: Any) -> None:
+    text, spans = render(TALK, smollm2_tokenizer, "row 1")
+    assert text == smollm2_tokenizer.apply_chat_template(
+        [{"role": role, "content": content} for role, content in TALK.messages], tokenize=False
+    )
+    assert answers(text, spans) == [" b c ", "d"]
+
+
+@pytest.mark.parametrize(
+    ("template", "messages", "message"),
+    [
+        (None, TALK.messages, "data.type=chat needs a model with a chat template, which this one has not; use data="),
+        (
+            STRICT,
+            TALK.messages[1:],
+            "row 1 does not fit the model's chat template (roles must alternate); mend the row",
+        ),
+        ("{{ messages[-1].content | upper }}", TALK.messages, "row 1 is rewritten by the model's chat template; leave"),
+        ("{{ messages[0].content }}", TALK.messages, "row 1 is rewritten by the model's chat template; leave the row"),
+        ("{{ messages[0].content | length }}", TALK.messages, "row 1 is rewritten by the model's chat template; leave"),
+    ],
+)
+def test_names_what_the_template_does_not_take(
+    template: str | None, messages: tuple[tuple[str, str], ...], message: str
+) -> None:
+    with pytest.raises(UserError) as caught:
+        render(Dialogue(messages), characters(template=template), "row 1")
+    assert str(caught.value).startswith(message)
+
+
+def test_names_a_conversation_with_nothing_to_go_on_from() -> None:
+    with pytest.raises(UserError, match="row 1 begins with the assistant, so there is nothing to go on from; leave it"):
+        render_prompt(Dialogue((("assistant", "hi"),)), characters(template=PLAIN), "row 1")

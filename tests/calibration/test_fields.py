@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import pytest
+
+from raysearch.calibration.fields import check_prompt, fill, take
+from raysearch.errors import UserError
+
+ROW = {"query": "why?", "n": 3, "x": 1.5, "deep": {"stem": "how?"}, "a.b": "dotted", "list": ["a"], "none": None}
+
+
+@pytest.mark.parametrize(
+    ("template", "filled"),
+    [
+        ("Q: {query}\nA:", "Q: why?\nA:"),
+        ("{n} {x}", "3 1.5"),
+        ("{deep.stem} {a.b}", "how? dotted"),
+        ("{question} {query|capitalize}", "why? Why?"),
+        ("{ } {} {{query}} { query }", "{ } {} {why?} { query }"),
+        ("", ""),
+    ],
+)
+def test_fills_in_fields(template: str, filled: str) -> None:
+    assert fill(template, ROW, "row 1", question="query") == filled
+
+
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        ("{qery}", "row 1 has no qery, which data.prompt takes in; did you mean 'query'?"),
+        ("{question}", "row 1 has no data.question=ask; choose one of: a.b, deep, list, n, none, query, x"),
+        ("{deep.item}", "row 1 has no deep.item, which data.prompt takes in; "),
+        ("{list}", "row 1 holds a list in list, which data.prompt takes in; take in a field of text"),
+        ("{none}", "row 1 holds a NoneType in none, which data.prompt takes in"),
+        ("{query|title}", "data.prompt has the unknown filter {query|title}; choose one of: capitalize, strip"),
+    ],
+)
+def test_names_what_cannot_be_filled_in(template: str, message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        fill(template, ROW, "row 1", question="ask")
+    assert str(caught.value).startswith(message)
+
+
+def test_a_prompt_takes_in_a_field() -> None:
+    check_prompt("")
+    check_prompt("{q}")
+    with pytest.raises(UserError, match=r"data.prompt='Question:' takes in no field; name one in braces, such as {que"):
+        check_prompt("Question:")
+
+
+def test_a_line_break_is_one() -> None:
+    check_prompt("{q}\nA:")
+    with pytest.raises(
+        UserError, match=r"data.prompt=\{q\}\\nA: has a backslash and an n; for a line break type \$'data"
+    ):
+        check_prompt("{q}\\nA:")
+
+
+def test_takes_a_field_inside_another() -> None:
+    assert take(ROW, "question", "deep.stem", "row 1") == "how?"
+    with pytest.raises(UserError, match=r"row 1 has no data.question=query.stem; did you mean 'query'\?"):
+        take(ROW, "question", "query.stem", "row 1")

