@@ -5,9 +5,9 @@
 >>> result.removed, result.readout
 """
 
-from raysearch.api import score, search
+from raysearch.api import inspect, score, search, sweep
 from raysearch.errors import EvaluationError, UserError
 from raysearch.mask import Mask
 from raysearch.problem import Problem
 
-__all__ = ["EvaluationError", "Mask", "Problem", "UserError", "score", "search"]
+__all__ = ["EvaluationError", "Mask", "Problem", "UserError", "inspect", "score", "search", "sweep"]

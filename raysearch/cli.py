@@ -28,11 +28,12 @@ raysearch search                                       greedy, 5 layers of SmolL
 raysearch search searcher=beam searcher.width=3 remove=7 protect=[0,-1]
 raysearch search remove=1..9                           the best mask for each number of layers, in one search
 raysearch search model=Qwen/Qwen3-0.6B model.dtype=bfloat16 data=file data.path=my.txt
-raysearch search data=hub data.name=allenai/c4 data.config=en data.samples=64 data.seq_len=2048
+raysearch search calibration=paper_perplexity          perplexity on C4, as in the paper
+raysearch search objective=task_margin data=multiple_choice data.path=my-questions.jsonl
 raysearch search cluster.replicas=2 tracking.uri=http://127.0.0.1:5000
 
-The same command again goes on where it was stopped. Groups: model= data= objective= searcher= cluster= tracking=; see
-the files under conf/. Layers are 0-based.
+The same command again goes on where it was stopped. Groups: model= data= objective= calibration= searcher= cluster=
+tracking=; see the files under conf/. Layers are 0-based.
 """
 
 app = typer.Typer(

@@ -223,6 +223,8 @@ def _facts(one: Inspection) -> dict[str, str]:
     if one.dense_loss is not None:
         names, cells = _loss_columns(one.measure), _loss_cells(one.measure, one.dense_loss)
         facts |= {f"dense {name}": cell for name, cell in zip(names, cells, strict=True)}
+    if one.standard_error is not None:
+        facts["standard error of the dense loss"] = f"{one.standard_error:.4f} (by the choice of samples)"
     return facts
 
 

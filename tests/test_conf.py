@@ -21,7 +21,7 @@ NEEDED = {
     "model=custom": ["model.path=x"],
     "data=file": ["data.path=x.txt"],
     "data=hub": ["data.name=a/b"],
-    **{f"data={name}": ["data.path=x.jsonl"] for name in ("chat", "multiple_choice", "questions")},
+    **{f"data={name}": ["data.path=x.jsonl"] for name in ("chat", "continuation", "multiple_choice", "questions")},
 }
 
 

@@ -35,13 +35,15 @@ def main() -> None:
     model = load(options)
     batch = random_batch(model, options)
     masks = round_masks(options.round, model.config.num_hidden_layers)
-    calibration = Calibration.create(batch, options.samples, {}, {})
-    replica = Replica(LayerStack(model), calibration, PerplexityObjective(), options.threads)
+    calibration = Calibration.create(PerplexityObjective(), batch, options.samples, {}, {})
+    replica = Replica(LayerStack(model), [calibration], options.threads)
     plan = plan_prefixes(masks, replica.stack.n_layers)
 
     walk_s, loop_s = [], []
     for _ in range(options.repeats):
-        walked, seconds = timed(lambda: replica.evaluate(Unit(0, plan.masks)).values, options.device)
+        walked, seconds = timed(
+            lambda: replica.evaluate(Unit(calibration.fingerprint, 0, plan.masks)).values, options.device
+        )
         walk_s.append(seconds)
         looped, seconds = timed(lambda: {mask: plain_losses(model, mask, batch) for mask in plan.masks}, options.device)
         loop_s.append(seconds)

@@ -111,8 +111,10 @@ class Data:
             description["score"] = self.draw.score
         if drawn.groups:
             description |= {"balance": self.draw.balance, "groups": dict(drawn.groups)}
-        counts = {"rows_read": drawn.rows_read, "duplicates": drawn.duplicates, "truncated": truncated}
-        return Drawn(batch, {**description, **counts})
+        description |= {"rows_read": drawn.rows_read, "duplicates": drawn.duplicates}
+        if drawn.skipped:
+            description["skipped"] = drawn.skipped
+        return Drawn(batch, {**description, "truncated": truncated})
 
     def _windows(self, tokenizer: Tokenizer, options: WindowOptions) -> Batch:
         """Windows of text, of which every token but the first is scored."""
@@ -121,10 +123,13 @@ class Data:
         scored[:, 0] = False
         return Batch(ids, scored)
 
-    def _samples(self) -> Iterator[Located]:
-        return (Located(where, self.format.read(row, where)) for where, row in self.rows.read())
+    def _samples(self) -> Iterator[Located | None]:
+        """Each row's sample; None for a row that is skipped."""
+        for where, row in self.rows.read():
+            sample = self.format.read(row, where)
+            yield None if sample is None else Located(where, sample)
 
     def _documents(self) -> Iterator[str]:
         for located in self._samples():
-            assert isinstance(located.sample, Text), "windows are cut from text"
+            assert located is not None and isinstance(located.sample, Text), "windows are cut from text"
             yield located.sample.text

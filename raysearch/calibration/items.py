@@ -67,40 +67,45 @@ class DrawnItems:
 
     Args:
         samples: The drawn samples.
-        rows_read: Rows of the data set that were drawn from, duplicates included.
+        rows_read: Rows of the data set that were drawn from, duplicates and skipped ones included.
         duplicates: Rows that said what another one had said.
+        skipped: Rows that were too short to make a sample.
         groups: Samples drawn of each sub-task; empty where there is only one.
     """
 
     samples: tuple[Located, ...]
     rows_read: int
     duplicates: int
+    skipped: int
     groups: Mapping[str, int]
 
 
-def draw_items(samples: Iterable[Located], options: ItemOptions) -> DrawnItems:
+def draw_items(samples: Iterable[Located | None], options: ItemOptions) -> DrawnItems:
     """Draws samples without duplicates.
 
     A random draw depends on the set of items and the seed, not on the order they come in.
 
     Args:
-        samples: All samples, in the order of the data set.
+        samples: All samples, in the order of the data set; None for a row that is skipped.
         options: How many, drawn how.
 
     Raises:
         UserError: There are too few.
     """
     known: dict[Sample, Located] = {}
-    rows_read = 0
+    rows_read = skipped = 0
     for located in islice(samples, _MOST_ROWS):
         rows_read += 1
-        known.setdefault(located.sample, located)
+        if located is None:
+            skipped += 1
+        else:
+            known.setdefault(located.sample, located)
     groups: dict[str, list[Located]] = {}
     for located in known.values():
         groups.setdefault(located.sample.group if isinstance(located.sample, Item) else "", []).append(located)
     groups = dict(sorted(groups.items()))
-    duplicates = rows_read - len(known)
-    _check_enough(options.samples, len(known), duplicates)
+    duplicates = rows_read - skipped - len(known)
+    _check_enough(options.samples, len(known), duplicates, skipped)
 
     rng = np.random.default_rng(options.seed)
     sizes = {name: len(members) for name, members in groups.items()}
@@ -115,14 +120,21 @@ def draw_items(samples: Iterable[Located], options: ItemOptions) -> DrawnItems:
             drawn += [members[place] for place in chosen]
         else:
             drawn += members[: shares[name]]
-    return DrawnItems(tuple(drawn), rows_read, duplicates, shares if len(shares) > 1 else {})
+    return DrawnItems(tuple(drawn), rows_read, duplicates, skipped, shares if len(shares) > 1 else {})
 
 
-def _check_enough(samples: int, found: int, duplicates: int) -> None:
+def _check_enough(samples: int, found: int, duplicates: int, skipped: int) -> None:
+    if not found and skipped:
+        raise UserError(f"all rows of the data ({skipped}) are too short to make an item; give longer documents")
     if not found:
         raise UserError("data holds no rows; choose another source")
     if found < samples:
-        without = f", without {duplicates} duplicates" if duplicates else ""
+        left_out = [
+            f"{count} {what}"
+            for count, what in ((duplicates, "duplicates"), (skipped, "rows too short to make an item"))
+            if count
+        ]
+        without = f", without {' and '.join(left_out)}" if left_out else ""
         raise UserError(
             f"data.samples={samples} items were asked, but the data holds {found}{without}; use data.samples={found} "
             "or more data"

@@ -36,8 +36,10 @@ def check_statistic(statistic: Statistic, objectives: Sequence[Objective]) -> No
             f"this searcher takes gradients ({statistic}) of one objective, but objective=weighted has "
             f"{len(objectives)}; use another searcher, or one of them alone"
         )
-    if not getattr(objectives[0], "differentiable", False):
+    (objective,) = objectives
+    if not (isinstance(objective, StateObjective) and objective.differentiable):
+        kind = type(objective).__module__.rpartition(".")[2]
         raise UserError(
-            f"this searcher takes gradients ({statistic}), which {type(objectives[0]).__name__} has not at the dense "
-            "model; use objective=perplexity or task_margin, or another searcher"
+            f"this searcher takes gradients ({statistic}), of which objective.type={kind} has none at the dense model; "
+            "use objective=perplexity or objective=task_margin, or another searcher"
         )

@@ -119,8 +119,8 @@ class Replica:
         return values, layer_tokens
 
     def _packs_choices(self, calibration: str) -> bool:
-        """Whether choices may share their prompt: proven on the calibration's longest item."""
+        """Whether choices may share their prompt: proven on the items with the longest row, and the longest packed."""
         shards = self.calibrations[calibration].shards
-        longest = max(shards, key=lambda shard: int(shard.lengths.max()))
-        item = int(longest.sample_of_row[longest.lengths.argmax()])
-        return self.stack.packs(longest.samples(item, item + 1))
+        items = [shard.samples(item, item + 1) for shard in shards for item in range(shard.n_samples)]
+        longest = max(items, key=lambda item: item.input_ids.shape[1]), max(items, key=lambda item: pack(item).n_tokens)
+        return all(map(self.stack.packs, longest))

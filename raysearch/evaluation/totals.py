@@ -21,6 +21,22 @@ def total(shards: Mapping[int, npt.NDArray[np.float64]], n_shards: int) -> float
     return nats
 
 
+def standard_error(samples: npt.NDArray[np.float64], weights: npt.NDArray[np.int64]) -> float:
+    """How far the loss of other samples like these may lie from theirs, by chance alone.
+
+    Args:
+        samples: What each sample loses, float64, [S], at least two.
+        weights: What each counts for in the loss, the sum over samples divided by the sum of these, [S]; their scored
+            tokens, or 1.
+
+    Returns:
+        The standard error of that ratio, in its unit. Source: Cochran, Sampling
+        Techniques, 1977, equation 6.13 (the ratio estimator), without the correction for finite populations.
+    """
+    residuals = samples - weights * (samples.sum() / weights.sum())
+    return float(np.sqrt(len(samples) * residuals.var(ddof=1)) / weights.sum())
+
+
 def known_totals(ledger: Ledger, calibration: str, n_shards: int) -> Iterator[tuple[Mask, float]]:
     """Every mask that the ledger knows on all shards of a calibration, with its nats; read as it is iterated over."""
     rows = ledger.connection.execute(

@@ -7,9 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from raysearch.calibration.batch import Answer
 from raysearch.calibration.calibration import Calibration
+from raysearch.evaluation.ledger import Ledger
 from raysearch.evaluation.progress import Progress
+from raysearch.evaluation.totals import standard_error
 from raysearch.mask import Mask
 from raysearch.measure import Measure
 from raysearch.models.loading import describe, load_tokenizer
@@ -69,6 +73,7 @@ class Inspection:
         n_shards: Shards.
         shown: The first samples.
         dense_loss: What the dense model loses; None if that was not asked for.
+        standard_error: How far that may lie, by the chance of which samples were drawn, from the loss of all there are.
     """
 
     name: str
@@ -82,6 +87,7 @@ class Inspection:
     n_shards: int
     shown: tuple[ShownSample, ...]
     dense_loss: float | None
+    standard_error: float | None
 
 
 def inspect_data(
@@ -100,12 +106,15 @@ def inspect_data(
         EvaluationError: The dense model cannot be evaluated.
     """
     info = describe(spec.model)
-    losses: Sequence[float | None] = [None] * len(spec.calibrations)
+    nothing = [None] * len(spec.calibrations)
+    losses: Sequence[float | None] = nothing
+    errors: Sequence[float | None] = nothing
     if with_loss:
         judge = open_judge(spec, info, on_progress)
         try:
             calibrations = judge.calibrations
             losses = judge.evaluator.evaluate([Mask()])[Mask()].parts
+            errors = [_standard_error(calibration, judge.ledger) for calibration in calibrations]
         finally:
             judge.close()
     else:
@@ -124,9 +133,20 @@ def inspect_data(
             n_shards=calibration.n_shards,
             shown=tuple(itertools.islice(_samples(calibration, tokenizer), n_shown)),
             dense_loss=loss,
+            standard_error=error,
         )
-        for one, calibration, loss in zip(spec.calibrations, calibrations, losses, strict=True)
+        for one, calibration, loss, error in zip(spec.calibrations, calibrations, losses, errors, strict=True)
     ]
+
+
+def _standard_error(calibration: Calibration, ledger: Ledger) -> float | None:
+    """Of the dense model's loss; None where that is a sum, or one sample's."""
+    known = ledger.known(calibration.fingerprint, [Mask()])[Mask()]
+    samples = np.concatenate([known[shard] for shard in range(calibration.n_shards)])
+    weights = np.ones(len(samples), np.int64)
+    if calibration.measure.per == "token":
+        weights = np.concatenate([shard.scored_per_sample for shard in calibration.shards])
+    return None if calibration.measure.per == "set" or len(samples) < 2 else standard_error(samples, weights)
 
 
 def _samples(calibration: Calibration, tokenizer: Any) -> Iterator[ShownSample]:

@@ -82,7 +82,7 @@ def test_shard_size_by_hand(options: tuple[int, int], size: int) -> None:
 def test_shards_of_rows_of_many_lengths_hold_as_many_tokens() -> None:
     lengths = np.sort(np.random.default_rng(0).integers(2, 200, size=100))
     rows = [[1] * length for length in lengths]
-    samples = Batch.of(rows, [[False, *row[1:]] for row in rows])
+    samples = Batch.of(rows, [[place > 0 for place in range(len(row))] for row in rows])
     shards = Calibration.create(PerplexityObjective(), samples, None, IDENTITY, {}).shards
     assert sum(shard.n_samples for shard in shards) == 100
     assert len(shards) in (8, 9, 10)

@@ -46,6 +46,7 @@ class TestConf:
     NEEDED: Mapping[str, dict[str, str]] = {
         "file": {"path": "a.txt"},
         "hub": {"name": "a/b"},
+        "continuation": {"path": "a.jsonl"},
         "multiple_choice": {"path": "a.jsonl"},
         "questions": {"path": "a.jsonl"},
         "chat": {"path": "a.jsonl"},
@@ -64,7 +65,7 @@ class TestConf:
         ]
         assert "licence" in " ".join(comments).lower()
 
-    @pytest.mark.parametrize("name", sorted(set(CHOICES) - set(NEEDED) - {"sotu"}))
+    @pytest.mark.parametrize("name", sorted(set(CHOICES) - set(NEEDED) - {"sotu", "sotu_continuation"}))
     def test_sets_of_the_hub_are_taken_from_their_training_split(self, name: str) -> None:
         rows = choose(name).rows
         assert rows.name and rows.split == "train" and rows.path is None and not rows.allow_evaluation_split
@@ -75,7 +76,7 @@ class TestBuild:
     @pytest.mark.parametrize(
         ("values", "message"),
         [
-            ({}, "data.type has no value; choose one of: chat, commonsense170k, multiple_choice, questions, text"),
+            ({}, "data.type has no value; choose one of: chat, commonsense170k, continuation, multiple_choice, "),
             ({"type": "texts"}, "data.type=texts is unknown; did you mean 'text'?"),
             ({"type": "text", "pth": "a"}, "data.pth is no key of this configuration; did you mean 'path'?"),
             ({"type": "text", "sample": 3}, "data.sample is no key of this configuration; did you mean 'samples'?"),

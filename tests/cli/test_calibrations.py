@@ -1,0 +1,192 @@
+"""Objectives and data from the command line: searched on, looked at, laid side by side, and refused."""
+
+from __future__ import annotations
+
+import csv
+import json
+
+import numpy as np
+import pytest
+
+from tests.cli.conftest import N_LAYERS, prose
+
+
+@pytest.fixture(scope="module")
+def items(tmp_path_factory):
+    """Questions with three choices in the words that the tiny model knows."""
+    words = prose(400).replace(".", "").split()
+    rng = np.random.default_rng(0)
+    rows = [
+        {
+            "question": " ".join(rng.choice(words, size=6)),
+            "choices": [" ".join(rng.choice(words, size=size)) for size in (1, 2, 3)],
+            "answer": int(rng.integers(3)),
+        }
+        for _ in range(12)
+    ]
+    path = tmp_path_factory.mktemp("items") / "items.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.fixture
+def words(world, items):
+    """The words of a quick search on the items; ``__`` for a dot."""
+
+    def make(**changes):
+        chosen = {"data": "multiple_choice", "data__path": items, "data__seq_len": 40, "objective": "task_margin"}
+        return world.search(**{**chosen, **changes})
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("objective", "readout"),
+    [
+        ("perplexity", "perplexity"),
+        ("task_margin", "margin"),
+        ("task_accuracy", "accuracy"),
+        ("kl", None),
+        ("hidden_cosine", "cosine"),
+        ("generation_accuracy", "accuracy"),
+    ],
+)
+def test_every_objective_on_items(run, words, objective, readout):
+    extra = {"objective__max_new_tokens": 2} if objective == "generation_accuracy" else {}
+    changes = {"objective": objective, "searcher": "one_shot", **extra}
+    done = run("search", *words(**changes), "--json")
+    assert done.code == 0, done.err
+    result = json.loads(done.out)
+    assert len(result["removed"]) == 2
+    assert result["measure"]["readout"] == readout
+    assert readout is None or readout in result
+    assert result["layer_tokens"]["packed"] is (True if objective.startswith("task") else None)
+    table = run("search", *words(**changes))
+    assert result["measure"]["unit"] in table.out
+    assert "answered by the ledger" in table.out
+    assert json.loads(run("search", *words(**changes), "--json").out)["evaluations"]["run"] == 0
+
+
+def test_the_closing_lines_tell_what_packing_saved(run, words):
+    out = run("search", *words()).out
+    assert "Choices share their prompt" in out and "with a row for each choice" in out
+
+
+PARTS = '[{weight: 1, of: "objective=perplexity"}, {weight: 2, of: "objective=task_margin data.samples=4"}]'
+
+
+@pytest.mark.parametrize("normalise", ["spread", "dense", "none"])
+def test_a_weighted_search(run, words, normalise):
+    weighted = [f"objective.parts={PARTS}", f"objective.normalise={normalise}"]
+    done = run("search", *words(objective="weighted"), *weighted, "--json")
+    assert done.code == 0, done.err
+    result = json.loads(done.out)
+    assert result["measure"] == {"unit": "weighted sum", "per": "set", "readout": None}
+    assert result["n_samples"] == 8 + 4
+    shown = run("show", result["run_id"])
+    assert "loss of perplexity on multiple_choice" in shown.out
+    resumed = run("resume", result["run_id"], "--json")
+    assert json.loads(resumed.out)["removed"] == result["removed"]
+    refused = run("show", result["run_id"], "--gap")
+    assert refused.code == 2 and "weighted" in refused.err
+
+
+def test_a_weighted_search_shares_the_ledger_with_its_parts(run, words):
+    run("search", *words(objective="perplexity", searcher="one_shot"))
+    parts = f"objective.parts={PARTS.split('},')[0]}}}]"
+    done = run("search", *words(objective="weighted", searcher="one_shot"), parts, "--json")
+    assert json.loads(done.out)["evaluations"]["run"] == 0
+
+
+def test_data_shows_what_the_model_will_see(run, words, items):
+    asked = [word for word in words() if not word.startswith(("tracking", "remove"))]
+    out = run("data", *asked, "--samples", "1").out
+    first = json.loads(items.read_text().splitlines()[0])
+    assert "⟦" in out and "[right, " in out and "[wrong, " in out
+    assert "dense margin" in out and "fingerprint" in out and "duplicates" in out
+    assert "judged on" in out and "8 items" in out
+    [one] = json.loads(run("data", *asked, "--json", "--samples", "12", "--no-loss").out)
+    assert one["dense_loss"] is None and len(one["shown"]) == 8
+    rows = one["shown"][0]["rows"]
+    assert [row["gold"] for row in rows].count(True) == 1 and len(rows) == len(first["choices"])
+    scored = [piece["text"].split() for row in rows for piece in row["runs"] if piece["scored"]]
+    assert sorted(map(len, scored)) == [1, 2, 3]
+
+
+def test_data_without_the_loss_leaves_nothing_behind(run, here, words):
+    asked = [word for word in words() if not word.startswith(("tracking", "remove"))]
+    assert run("data", *asked, "--no-loss").code == 0
+    assert list(here.iterdir()) == []
+
+
+def test_sweep_lays_calibrations_side_by_side(run, here, words):
+    asked = [word for word in words(objective="perplexity") if not word.startswith(("tracking", "remove"))]
+    also = ["--also", "objective=kl", "--also", "objective=task_margin data.samples=4"]
+    done = run("sweep", *asked, *also, "--remove", "2", "--json")
+    assert done.code == 0, done.err
+    found = json.loads(done.out)
+    names = [one["calibration"] for one in found["calibrations"]]
+    assert names == [f"{name} on multiple_choice" for name in ("perplexity", "kl", "task_margin")]
+    assert all(sorted(one["ranking"]) == list(range(N_LAYERS)) for one in found["calibrations"])
+    assert len(found["agreements"]) == 3
+    with (here / "sweep" / "sweep.csv").open(newline="") as file:
+        header, dense, *layers = csv.reader(file)
+    assert header == ["layer", *names] and dense[0] == "dense" and len(layers) == N_LAYERS
+    assert (here / "sweep" / "sweep.png").stat().st_size > 10_000
+    for place, one in enumerate(found["calibrations"]):
+        assert [float(row[place + 1]) for row in layers] == one["losses"]
+    scored = run("score", *asked, "masks=[[],[3]]", "--json")  # answered: the sweep has it
+    assert [one["answered"] for one in json.loads(scored.out)] == [True, True]
+    assert [one["loss"] for one in json.loads(scored.out)] == [float(dense[1]), float(layers[3][1])]
+    again = run("sweep", *asked, *also)
+    assert "Spearman" in again.out and "Wrote sweep/sweep.png" in again.out.replace("\n", "")
+
+
+def test_an_evaluation_split_is_taken_only_when_allowed_and_told_of(run, here, words, items):
+    held_out = here / "test.jsonl"
+    held_out.write_text(items.read_text())
+    refused = run("search", *words(data__path=held_out))
+    assert refused.code == 2 and "data.allow_evaluation_split=true" in refused.err
+    allowed = run("search", *words(data__path=held_out, data__allow_evaluation_split="true"))
+    assert allowed.code == 0 and "calibrated on an evaluation split" in allowed.out
+    assert "calibrated on an evaluation split" in run("show", "latest").out
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"data": "file", "data__path": None, "objective": "task_margin"}, "asks for items with choices"),
+        ({"data": "file", "data__path": None, "objective": "generation_accuracy"}, "questions with an answer"),
+        ({"searcher": "taylor", "objective": "kl"}, "takes gradients (taylor), of which objective.type=kl has none"),
+        ({"searcher": "cbo_gradient", "objective": "task_accuracy"}, "objective.type=task_accuracy has none"),
+        ({"searcher": "taylor", "objective": "generation_accuracy"}, "objective.type=generation_accuracy has none"),
+        ({"searcher": "taylor", "objective": "weighted", "objective__parts": PARTS}, "of one objective"),
+        ({"objective": "task_margin", "objective__against": "min"}, "objective.against=min should be"),
+        ({"objective": "task_margin", "objective__tokens": "median"}, "objective.tokens=median should be"),
+        ({"objective": "kl", "objective__direction": "both"}, "objective.direction=both should be"),
+        ({"objective": "generation_accuracy", "objective__max_new_tokens": 0}, "writes nothing; use 1 or more"),
+        ({"objective": "weighted", "objective__parts": "[]"}, "objective.parts=[] has nothing to weigh"),
+        ({"objective": "weighted", "objective__parts": "[{weight: 1}]"}, "write each part as"),
+        ({"objective": "weighted", "objective__parts": "3"}, "write each part as"),
+        ({"objective": "weighted", "objective__parts": '[{weight: -1, of: "objective=kl"}]'}, "weight=-1"),
+        ({"objective": "weighted", "objective__parts": '[{weight: a, of: "objective=kl"}]'}, "weight=a should be"),
+        ({"objective": "weighted", "objective__parts": '[{weight: 1, of: "objective=weighted"}]'}, "weighted itself"),
+        (
+            {"objective": "weighted", "objective__parts": '[{weight: 1, of: "objective=ppl"}]'},
+            "objective=ppl is unknown",
+        ),
+        ({"objective": "weighted", "objective__normalise": "range"}, "objective.normalise=range should be"),
+        ({"calibration": "paper"}, "calibration=paper is unknown; choose one of"),
+        ({"data__samples": 13}, "data holds 12"),
+        ({"data__seq_len": 3}, "row "),
+        ({"data__seq_len": 65}, "positions of the model"),
+    ],
+    ids=str,
+)
+def test_what_makes_no_sense_is_refused(run, words, world, changes, sentence):
+    if changes.get("data") == "file":
+        changes = {**changes, "data__path": world.text}
+    done = run("search", *words(**changes))
+    assert done.code == 2, done.err
+    assert sentence in done.err.replace("\n", " ")
+    assert "Traceback" not in done.err

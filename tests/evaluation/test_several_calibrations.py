@@ -1,0 +1,149 @@
+"""Several calibrations in one pool: side by side, and weighed into one loss."""
+
+import copy
+import statistics
+
+import numpy as np
+import pytest
+
+from raysearch.calibration.batch import Batch, Choices
+from raysearch.calibration.calibration import Calibration
+from raysearch.calibration.objectives.hidden_cosine import HiddenCosineObjective
+from raysearch.calibration.objectives.kl import KLObjective
+from raysearch.calibration.objectives.task_margin import TaskMarginObjective
+from raysearch.calibration.objectives.weighted import WeightedObjective
+from raysearch.errors import EvaluationError, UserError
+from raysearch.evaluation.evaluator import Evaluator
+from raysearch.evaluation.inline_pool import InlinePool
+from raysearch.evaluation.ledger import Ledger
+from raysearch.evaluation.replica import Replica
+from raysearch.evaluation.unit import Unit
+from raysearch.mask import Mask
+from raysearch.models.stack import LayerStack
+from raysearch.statistic import Statistic
+
+MASKS = [Mask.of(2), Mask.of(1, 2)]
+SINGLES = [Mask.of(layer) for layer in range(4)]
+
+
+@pytest.fixture(scope="module")
+def items():
+    rng = np.random.default_rng(1)
+    rows, scored, item = [], [], []
+    for sample in range(4):
+        prompt = rng.integers(100, size=6 + sample).tolist()
+        for _ in range(3):
+            answer = rng.integers(100, size=rng.integers(1, 4)).tolist()
+            rows.append([*prompt, *answer])
+            scored.append([False] * len(prompt) + [True] * len(answer))
+            item.append(sample)
+    batch = Batch.of(rows, scored, Choices(np.array(item), np.arange(len(rows)) % 3 == 1, np.ones(len(rows), np.int64)))
+    return Calibration.create(TaskMarginObjective(), batch, 2, {"test": 2}, {})
+
+
+@pytest.fixture
+def open_evaluator(tmp_path, model):
+    opened: list[Evaluator] = []
+
+    def make(*calibrations, **options):
+        def make_pool():
+            return InlinePool(lambda: Replica(LayerStack(copy.deepcopy(model)), calibrations))
+
+        evaluator = Evaluator(calibrations, 4, Ledger(tmp_path / f"{len(opened)}.db"), make_pool, **options)
+        opened.append(evaluator)
+        return evaluator
+
+    yield make
+    for evaluator in opened:
+        evaluator.close()
+        evaluator.ledger.close()
+
+
+def test_each_part_loses_what_it_loses_alone(open_evaluator, calibration, items):
+    both = open_evaluator(calibration, items).evaluate(MASKS)
+    for place, alone in enumerate((calibration, items)):
+        for mask, evaluation in open_evaluator(alone).evaluate(MASKS).items():
+            assert both[mask].parts[place] == evaluation.loss
+            assert both[mask].loss == both[mask].parts[0]
+
+
+@pytest.mark.parametrize("normalise", ["none", "dense", "spread"])
+def test_a_weighted_sum(open_evaluator, calibration, items, normalise):
+    weighting = WeightedObjective((1.0, 3.0), normalise)
+    found = open_evaluator(calibration, items, weighting=weighting).evaluate(MASKS)
+    alone = [open_evaluator(one).evaluate([Mask(), *SINGLES, *MASKS[1:]]) for one in (calibration, items)]
+    scales = {
+        "none": [1, 1],
+        "dense": [abs(one[Mask()].loss) for one in alone],
+        "spread": [statistics.pstdev(one[single].loss for single in SINGLES) for one in alone],
+    }[normalise]
+    for mask in MASKS:
+        expected = alone[0][mask].loss / scales[0] + 3 * alone[1][mask].loss / scales[1]
+        assert found[mask].loss == pytest.approx(expected, rel=1e-12)
+
+
+def test_a_weighted_sum_uses_what_the_parts_know(open_evaluator, calibration, items, tmp_path):
+    first = open_evaluator(calibration, items)
+    first.evaluate([Mask(), *SINGLES, *MASKS])
+    again = Evaluator(
+        [items, calibration], 4, first.ledger, lambda: pytest.fail("all is known"), WeightedObjective((1.0, 1.0))
+    )
+    assert all(evaluation.answered for evaluation in again.evaluate(MASKS).values())
+    again.close()
+
+
+def test_a_part_that_tells_nothing_apart_cannot_scale(open_evaluator, calibration, monkeypatch):
+    weighting = WeightedObjective((1.0,), "spread")
+    with pytest.raises(EvaluationError, match="part 1 of objective=weighted does not tell single layers apart"):
+        weighting.combine([1.0], {single: [2.0] for single in SINGLES})
+    with pytest.raises(EvaluationError, match="part 2 of objective=weighted is 0 for the dense model"):
+        WeightedObjective((1.0, 1.0), "dense").combine([1.0, 1.0], {Mask(): [2.0, 0.0]})
+
+
+@pytest.mark.parametrize("weights", [(), (1.0, 0.0), (-1.0,), (float("nan"),)])
+def test_weights_that_weigh_nothing(weights):
+    with pytest.raises(UserError, match=r"objective\.parts"):
+        WeightedObjective(weights)
+
+
+def test_statistics_are_of_all_samples(open_evaluator, calibration, items):
+    both = open_evaluator(calibration, items).measure(Statistic.BLOCK_INFLUENCE)
+    parts = [open_evaluator(one).measure(Statistic.BLOCK_INFLUENCE) for one in (calibration, items)]
+    np.testing.assert_array_equal(both, np.concatenate(parts))
+    assert both.shape == (5 + 4, 4)
+    assert open_evaluator(calibration, items).measure(Statistic.MAGNITUDE_L1).shape == (1, 4)
+
+
+def test_gradients_are_of_one_objective_that_has_them(open_evaluator, calibration, items):
+    with pytest.raises(UserError, match="of one objective, but objective=weighted has 2"):
+        open_evaluator(calibration, items).measure(Statistic.TAYLOR)
+    compared = Calibration.create(KLObjective(), calibration.shards[0], 2, {}, {})
+    with pytest.raises(UserError, match=r"objective\.type=kl has none at the dense model"):
+        open_evaluator(compared).measure(Statistic.GATE_GRADIENTS)
+    assert open_evaluator(items).measure(Statistic.GATE_GRADIENTS).shape == (4, 4)
+
+
+@pytest.mark.parametrize("objective", [KLObjective(), HiddenCosineObjective()])
+def test_the_dense_model_rides_along_where_it_is_compared_with(model, calibration, objective):
+    compared = Calibration.create(objective, calibration.shards[0], None, {}, {})
+    replica = Replica(LayerStack(copy.deepcopy(model)), [compared])
+    alone = {mask: replica.evaluate(Unit(compared.fingerprint, 0, (mask,))) for mask in MASKS}
+    together = replica.evaluate(Unit(compared.fingerprint, 0, (*MASKS, Mask())))
+    for mask in MASKS:
+        assert alone[mask].values[mask].tobytes() == together.values[mask].tobytes()
+        assert list(alone[mask].values) == [mask]
+    np.testing.assert_allclose(together.values[Mask()], 0, atol=1e-6)
+    assert alone[Mask.of(2)].layer_forwards == 4 + 1  # the dense model's four layers, and layer 3 without layer 2
+
+
+def test_choices_are_packed_where_that_is_exact_and_counted(model, items):
+    replica = Replica(LayerStack(copy.deepcopy(model)), [items])
+    unit = Unit(items.fingerprint, 1, tuple(MASKS))
+    packed = replica.evaluate(unit)
+    replica._packs = lambda name: False  # type: ignore[assignment]
+    plain = replica.evaluate(unit)
+    assert packed.packed and plain.packed is False
+    for mask in MASKS:
+        np.testing.assert_allclose(packed.values[mask], plain.values[mask], rtol=1e-5, atol=1e-6)
+    assert packed.layer_forwards == plain.layer_forwards
+    assert packed.layer_tokens < 0.75 * plain.layer_tokens
