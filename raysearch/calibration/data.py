@@ -19,7 +19,7 @@ from raysearch.errors import UserError
 #: Data to take instead where what an objective asks for is not offered.
 _INSTEAD = {
     Form.TEXT: "data=sotu or data=file",
-    Form.CHOICES: "data=commonsense170k or data=multiple_choice",
+    Form.CHOICES: "data=commonsense170k, data=multiple_choice or, made of any text, data=continuation",
     Form.PROMPT: "data=gsm8k or data=questions",
 }
 

@@ -102,7 +102,7 @@ class TestForms:
             (
                 "file",
                 Form.CHOICES,
-                "items with choices, but data.type=text offers text alone; use data=commonsense170k or",
+                "items with choices, but data.type=text offers text alone; use data=commonsense170k, ",
             ),
             ("file", Form.PROMPT, "questions with an answer, but data.type=text offers text alone; use data=gsm8k or"),
             (
