@@ -179,7 +179,7 @@ def sweep_tables(sweep: Sweep, agreements: Sequence[Agreement]) -> list[Table]:
     """What each layer adds to each loss, with its place in the ranking; and how far the rankings agree."""
     names = [f"{profile.name} ({profile.measure.unit})" for profile in sweep.profiles]
     layers = _table(f"Loss over dense without one layer of {sweep.model} (0-based), and its rank", "layer", *names)
-    ranks = [{layer: place for place, layer in enumerate(one.ranking, start=1)} for one in sweep.profiles]
+    ranks = [profile.ranks for profile in sweep.profiles]
     layers.add_row("dense", *(f"{profile.dense_loss:.4f}" for profile in sweep.profiles), end_section=True)
     for layer in range(len(sweep.profiles[0].losses)):
         cells = [
@@ -192,7 +192,9 @@ def sweep_tables(sweep: Sweep, agreements: Sequence[Agreement]) -> list[Table]:
     first = f"shared among the first {agreements[0].n_remove}"
     pairs = _table("How far they agree", "calibration", "and", "Spearman", first, left=("calibration", "and"))
     for one in agreements:
-        pairs.add_row(one.one, one.other, f"{one.spearman:+.3f}", str(one.shared))
+        pairs.add_row(
+            one.one, one.other, "undefined" if one.spearman is None else f"{one.spearman:+.3f}", str(one.shared)
+        )
     return [layers, pairs]
 
 

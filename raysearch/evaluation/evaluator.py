@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from raysearch.calibration.calibration import Calibration
+from raysearch.calibration.objectives.base import StateObjective
 from raysearch.calibration.objectives.weighted import WeightedObjective
 from raysearch.errors import EvaluationError
 from raysearch.evaluation.claims import Claims
@@ -143,7 +144,9 @@ class Evaluator:
             claimed = {name: self._claims.take(name, pairs) for name, pairs in missing.items() if pairs}
             if any(claimed.values()):
                 computed.update(subject for pairs in claimed.values() for subject, _ in pairs)
-                self._run([task for name, pairs in claimed.items() for task in _tasks(name, pairs)])
+                self._run(
+                    [task for name, pairs in claimed.items() for task in _tasks(self._by_fingerprint[name], pairs)]
+                )
                 self._claims.release()
             else:
                 elsewhere = {subject for pairs in missing.values() for subject, _ in pairs}
@@ -250,17 +253,18 @@ def _missing(wanted: Iterable[SubjectT], shards: Iterable[int], known: Known[Sub
     return [(subject, shard) for shard in shards for subject in wanted if shard not in known.get(subject, ())]
 
 
-def _tasks(calibration: str, claimed: Iterable[tuple[Subject, int]]) -> list[Task]:
-    """Claimed evaluations as tasks, shard by shard in the order given."""
+def _tasks(calibration: Calibration, claimed: Iterable[tuple[Subject, int]]) -> list[Task]:
+    """Claimed evaluations as tasks, shard by shard in the order given; where masks share nothing, each by itself."""
+    name, most = calibration.fingerprint, MAX_MASKS_PER_UNIT if isinstance(calibration.objective, StateObjective) else 1
     surveys: list[Task] = []
     masks_of_shard: dict[int, list[Mask]] = {}
     for subject, shard in claimed:
         if isinstance(subject, Mask):
             masks_of_shard.setdefault(shard, []).append(subject)
         else:
-            surveys.append(Survey(calibration, shard, subject))
+            surveys.append(Survey(name, shard, subject))
     return surveys + [
-        Unit(calibration, shard, tuple(masks[start : start + MAX_MASKS_PER_UNIT]))
+        Unit(name, shard, tuple(masks[start : start + most]))
         for shard, masks in masks_of_shard.items()
-        for start in range(0, len(masks), MAX_MASKS_PER_UNIT)
+        for start in range(0, len(masks), most)
     ]

@@ -44,6 +44,11 @@ class Profile:
         """The layers, the one that is missed least first; those that failed last."""
         return sorted(range(len(self.losses)), key=lambda layer: (_or_inf(self.losses[layer]), layer))
 
+    @property
+    def ranks(self) -> list[int]:
+        """Each layer's place in the ranking, from 1; equals share one."""
+        return [int(rank) for rank in stats.rankdata([_or_inf(loss) for loss in self.losses], method="min")]
+
     def as_json(self) -> dict[str, Any]:
         """The object that ``--json`` prints."""
         return {
@@ -62,14 +67,14 @@ class Agreement:
     Args:
         one: A calibration's name.
         other: Another's.
-        spearman: Rank correlation of the losses over all layers, -1 … 1.
+        spearman: Rank correlation of the losses over all layers, -1 … 1; None where one of them tells no layers apart.
         shared: How many of the first `n_remove` of both rankings are the same.
         n_remove: M.
     """
 
     one: str
     other: str
-    spearman: float
+    spearman: float | None
     shared: int
     n_remove: int
 
@@ -133,7 +138,7 @@ def _known(loss: float | None, name: str) -> float:
 def _agreement(one: Profile, other: Profile, n_remove: int) -> Agreement:
     ranks = [stats.rankdata([_or_inf(loss) for loss in profile.losses]) for profile in (one, other)]
     constant = any(np.ptp(rank) == 0 for rank in ranks)
-    spearman = 0.0 if constant else float(np.corrcoef(*ranks)[0, 1])
+    spearman = None if constant else float(np.corrcoef(*ranks)[0, 1])
     shared = len({*one.ranking[:n_remove]} & {*other.ranking[:n_remove]})
     return Agreement(one.name, other.name, spearman, shared, n_remove)
 
