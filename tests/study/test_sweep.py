@@ -1,4 +1,6 @@
 import pytest
+from matplotlib.colors import to_hex
+from matplotlib.patches import Rectangle
 from scipy import stats
 
 from raysearch.measure import PERPLEXITY
@@ -41,8 +43,15 @@ def test_the_figure_has_a_panel_for_each_and_marks_the_first(tmp_path):
     assert [axes.get_title(loc="left") for axes in figure.axes] == [
         f"{name} (dense 1)" for name in ("one", "other", "flat")
     ]
-    marked = [[patch.get_x() + 0.4 for patch in axes.patches if patch.get_facecolor()[0] > 0.8] for axes in figure.axes]
-    assert [list(map(round, places)) for places in marked] == [[1, 3], [0, 1], [0, 1]]
+    marked = [
+        [
+            round(patch.get_center()[0])
+            for patch in axes.patches
+            if isinstance(patch, Rectangle) and to_hex(patch.get_facecolor()) == "#d9622b"
+        ]
+        for axes in figure.axes
+    ]
+    assert marked == [[1, 3], [0, 1], [0, 1]]
     picture, table = write_sweep(Sweep("tiny", (ONE, OTHER)), 2, tmp_path / "new" / "folder")
     assert picture.stat().st_size > 0
     assert table.read_text().splitlines()[:4] == ["layer,one,other", "dense,1.0,1.0", "0,2.0,1.2", "1,1.5,1.1"]
