@@ -144,10 +144,17 @@ def _judge_spec(config: Mapping[str, Any]) -> JudgeSpec:
 def _calibration_spec(config: Mapping[str, Any]) -> CalibrationSpec:
     """An objective and its data, from a configuration or from a part of one."""
     return CalibrationSpec(
-        name=f"{config['choices']['objective']} on {config['choices']['data']}",
+        name=f"{config['choices']['objective']} on {_data_name(config['choices']['data'], config['data'])}",
         objective=build_objective(_section(config, "objective")),
         data=build_data(_section(config, "data")),
     )
+
+
+def _data_name(choice: str, data: Mapping[str, Any]) -> str:
+    """What a calibration's data are called: the choice, and which rows where that may be any."""
+    if data.get("path") and not data.get("name"):
+        return f"{choice} {Path(data['path']).name}"
+    return f"{choice} {data.get('name')}" if choice == "hub" else choice
 
 
 def _weighting(values: Mapping[str, Any]) -> WeightedObjective:

@@ -269,7 +269,7 @@ def ui(
 def main() -> NoReturn:
     """The console script: 0 done, 1 failed, 2 a mistake of the user's, 130 stopped by the user."""
     _quiet_libraries()
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # also where SIGINT itself is ignored, as under nohup
     try:
         sys.exit(app(prog_name="raysearch", standalone_mode=False))
     except _UsageError as error:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # `raysearch show` needs none of what these bring along
     from raysearch.study.gap import Gap
     from raysearch.study.inspection import Inspection, Row
     from raysearch.study.score import Score
-    from raysearch.study.sweep import Agreement, Sweep
+    from raysearch.study.sweep import Agreement, Profile, Sweep
 
 _MOST_PARTS = 4  # losses of parts that fit into a table beside the whole
 
@@ -178,14 +178,13 @@ def trials_table(measure: Measure, trials: Sequence[Mapping[str, Any]], most: in
 def sweep_tables(sweep: Sweep, agreements: Sequence[Agreement]) -> list[Table]:
     """What each layer adds to each loss, with its place in the ranking; and how far the rankings agree."""
     names = [f"{profile.name} ({profile.measure.unit})" for profile in sweep.profiles]
-    layers = _table(f"Loss over dense without one layer of {sweep.model} (0-based), and its rank", "layer", *names)
+    layers = _table(
+        f"Loss over dense without one layer of {sweep.model} (0-based), its standard error, its rank", "layer", *names
+    )
     ranks = [profile.ranks for profile in sweep.profiles]
     layers.add_row("dense", *(f"{profile.dense_loss:.4f}" for profile in sweep.profiles), end_section=True)
     for layer in range(len(sweep.profiles[0].losses)):
-        cells = [
-            "failed" if (loss := one.losses[layer]) is None else f"{loss - one.dense_loss:+.4f} {rank[layer]:>3}"
-            for one, rank in zip(sweep.profiles, ranks, strict=True)
-        ]
+        cells = [f"{_added(one, layer)} {rank[layer]:>3}" for one, rank in zip(sweep.profiles, ranks, strict=True)]
         layers.add_row(str(layer), *cells)
     if not agreements:
         return [layers]
@@ -196,6 +195,14 @@ def sweep_tables(sweep: Sweep, agreements: Sequence[Agreement]) -> list[Table]:
             one.one, one.other, "undefined" if one.spearman is None else f"{one.spearman:+.3f}", str(one.shared)
         )
     return [layers, pairs]
+
+
+def _added(profile: Profile, layer: int) -> str:
+    """What a layer's removal adds to the loss, and how sure that is."""
+    loss, error = profile.losses[layer], profile.errors[layer]
+    if loss is None:
+        return "failed"
+    return f"{loss - profile.dense_loss:+.4f}" + ("" if error is None else f" ± {error:.4f}")
 
 
 def inspections(found: Sequence[Inspection]) -> list[Table | str]:
@@ -287,5 +294,5 @@ def _split_notes(data: Sequence[Mapping[str, Any]]) -> list[str]:
     if not uses_evaluation_split(data):
         return []
     return [
-        "Warning: calibrated on an evaluation split (data.allow_evaluation_split=true): do not report results on it"
+        "Warning: these samples are of an evaluation split (data.allow_evaluation_split=true): report no results on it"
     ]

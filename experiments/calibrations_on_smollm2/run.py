@@ -1,12 +1,15 @@
-"""Objective and data apart: {perplexity, margin} x {C4, Commonsense} on one model, each cell on two draws of samples.
+"""Objective and data apart: {perplexity, margin} x {C4, Commonsense} on one model.
 
-    python experiments/calibrations_on_smollm2/run.py --store /tmp/cells        about half an hour on two cores
+Greedy search on one draw of samples, single layers on others too: they tell how much is chance.
 
-Stopped, the same command goes on. It writes five CSV files, cells.png and, for people, tables.md beside this
-file.
+    python experiments/calibrations_on_smollm2/run.py --store /tmp/cells
+
+It takes about three quarters of an hour on two shared cores. Stopped, the same command goes on. It writes
+six CSV files, cells.png and, for people, tables.md beside this file.
 """
 
 import argparse
+import contextlib
 import csv
 import dataclasses
 import itertools
@@ -15,12 +18,16 @@ import statistics
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
+from scipy import stats
+
 import raysearch
-from raysearch.study.sweep import Agreement
+from raysearch.evaluation.ledger import Ledger
+from raysearch.study.score import Score
 from raysearch.study.sweep_files import sweep_figure
 
 HERE = Path(__file__).parent
-SEEDS = (0, 1)
+DRAWS = (0, 1)  # data.seed; masks are searched on the first
 M = 5
 
 C4 = "data.path={data}/c4/calibration.jsonl"
@@ -32,6 +39,8 @@ CELLS = {
     ("margin", "C4"): f"objective=task_margin data=continuation {C4} data.samples=16",
     ("margin", "Commonsense"): f"objective=task_margin {COMMONSENSE}",
 }
+#: Single layers by more items of a third draw, where few turn out to say little.
+MORE = {("margin", "C4", 2): 48, ("margin", "Commonsense", 2): 192}
 UNSEEN = "data.allow_evaluation_split=true data.seed=0 data.path={data}"
 ARC = "data=arc_easy data.question=query data.choices=choices data.answer=gold data.prompt={{question}}"
 ACCURACY = "objective=task_accuracy objective.normalise=characters data.samples=100"
@@ -41,13 +50,8 @@ HELDOUT = {
     "ARC-Easy accuracy": f"{ACCURACY} {ARC} {UNSEEN}/arc_easy/test.jsonl",
     "PIQA accuracy": f"{ACCURACY} data=piqa {UNSEEN}/piqa/validation.jsonl",
 }
-#: In which of objective, data and draw two searches differ, for people.
-PAIRS = {
-    (True, True): "nothing but the draw of samples",
-    (True, False): "the data",
-    (False, True): "the objective",
-    (False, False): "both",
-}
+#: What two calibrations have in common, objective and data, and so what they differ in, for people.
+PAIRS = {(True, True): "the draw", (True, False): "data, draw", (False, True): "objective, draw", (False, False): "all"}
 
 
 def main() -> None:
@@ -62,47 +66,44 @@ def main() -> None:
     def words(text: str) -> list[str]:
         return [*common, *text.format(data=args.data).split()]
 
-    keys = [(*cell, seed) for seed in SEEDS for cell in CELLS]
+    keys = [(*cell, draw) for draw in DRAWS for cell in CELLS]
     calibrations = {key: f"{CELLS[key[:2]]} data.seed={key[2]}" for key in keys}
-    cells = [search(key, words(calibrations[key]), args.store) for key in keys]
-    masks = [row["removed"] for row in cells]
+    calibrations |= {key: f"{CELLS[key[:2]]} data.seed={key[2]} data.samples={n}" for key, n in MORE.items()}
+    cells = [search(key, words(calibrations[key]), args.store) for key in keys if key[2] == DRAWS[0]]
+    masks = [json.loads(row["removed"]) for row in cells]
 
-    # The single layers are the first round of each search, so the ledger answers.
-    first, *others = (calibrations[key].format(data=args.data) for key in keys)
-    swept = raysearch.sweep(*words(first), also=others)
-    one_draw = dataclasses.replace(swept, profiles=swept.profiles[: len(CELLS)])
-    sweep_figure(one_draw, M).savefig(HERE / "cells.png", dpi=150)
-    singles = [
-        {
-            "layer": layer,
-            **{" ".join(map(str, key)): one.losses[layer] for key, one in zip(keys, swept.profiles, strict=True)},
-        }
-        for layer in range(len(swept.profiles[0].losses))
-    ]
+    first, *others = (text.format(data=args.data) for text in calibrations.values())
+    swept = raysearch.sweep(*words(first), also=others)  # on the first draw, the ledger answers
+    searched = dataclasses.replace(swept, profiles=swept.profiles[: len(cells)])
+    sweep_figure(searched, M).savefig(HERE / "cells.png", dpi=150)
+    names = [" ".join(map(str, key)) for key in calibrations]
+    losses = zip(*(one.losses for one in swept.profiles), strict=True)
+    singles = [{"layer": layer, **dict(zip(names, row, strict=True))} for layer, row in enumerate(losses)]
     pairs = [
-        overlap(one, other, agreement)
-        for (one, other), agreement in zip(itertools.combinations(cells, 2), swept.agreements(M), strict=True)
+        {**labels(one), **labels(other, "other_"), "spearman": agreement.spearman, "shared": agreement.shared}
+        for (one, other), agreement in zip(itertools.combinations(calibrations, 2), swept.agreements(M), strict=True)
     ]
+
+    with contextlib.closing(Ledger(args.store / "ledger.db")) as ledger:
+        noise = [{**labels(key), **split_halves(words(text), ledger)} for key, text in calibrations.items()]
 
     cross = []
     for key in keys:
-        scores = score(words(calibrations[key]), masks)
-        for row, (loss, _) in zip(cells, scores[1:], strict=True):
-            of = {"objective": row["objective"], "data": row["data"], "seed": row["seed"], "removed": row["removed"]}
-            by = {"by_objective": key[0], "by_data": key[1], "by_seed": key[2]}
-            cross.append({**of, **by, "loss": loss, "dense_loss": scores[0][0]})
-
+        dense, *scores = score(words(calibrations[key]), masks)
+        for row, one in zip(cells, scores, strict=True):
+            cross.append({**of(row), **labels(key, "by_"), "loss": one.loss, "dense_loss": dense.loss})
     readouts = {name: score(words(text), masks) for name, text in HELDOUT.items()}
-    dense = {"objective": "dense", "data": "", "seed": "", "removed": "[]"}
     heldout = [
-        {**{name: row[name] for name in dense}, **{name: scores[place][1] for name, scores in readouts.items()}}
-        for place, row in enumerate([dense, *cells])
+        {**row, **{name: scores[place].measure.read(scores[place].loss) for name, scores in readouts.items()}}
+        for place, row in enumerate([{"objective": "dense", "data": "", "removed": "[]"}, *map(of, cells)])
     ]
-    for name, rows in zip(
-        ("cells", "singles", "overlaps", "cross", "heldout"), (cells, singles, pairs, cross, heldout), strict=True
-    ):
-        write(HERE / f"{name}.csv", rows)
-    (HERE / "tables.md").write_text("\n".join(tables(cells, pairs, cross, heldout)) + "\n")
+    write(HERE / "cells.csv", cells)
+    write(HERE / "singles.csv", singles)
+    write(HERE / "agreements.csv", pairs)
+    write(HERE / "noise.csv", noise)
+    write(HERE / "cross.csv", cross)
+    write(HERE / "heldout.csv", heldout)
+    (HERE / "tables.md").write_text("\n".join(tables(cells, pairs, noise, cross, heldout)) + "\n")
 
 
 def search(key: tuple[str, str, int], words: list[str], store: Path) -> dict:
@@ -111,7 +112,7 @@ def search(key: tuple[str, str, int], words: list[str], store: Path) -> dict:
     if not kept.exists():
         result = raysearch.search(*words, "searcher=greedy", f"remove={M}", "tracking=none")
         row = {
-            **dict(zip(("objective", "data", "seed"), key, strict=True)),
+            **labels(key),
             "removed": str(list(result.removed)),
             "order": str(list(result.removal_order or ())),
             "dense_loss": result.dense_loss,
@@ -132,58 +133,86 @@ def search(key: tuple[str, str, int], words: list[str], store: Path) -> dict:
     return json.loads(kept.read_text())
 
 
-def score(words: list[str], masks: list[str]) -> list[tuple[float, float]]:
-    """Loss and readout of the dense model and of each mask."""
-    lists = [json.loads(mask) for mask in dict.fromkeys(["[]", *masks])]
-    scores = {str(list(one.mask)): one for one in raysearch.score(*words, masks=lists)}
-    return [(scores[mask].loss, scores[mask].measure.read(scores[mask].loss)) for mask in ["[]", *masks]]
+def split_halves(words: list[str], ledger: Ledger, n_layers: int = 30) -> dict:
+    """How far single layers rank alike by random halves of the samples, each of which the ledger knows by itself."""
+    (calibration,) = raysearch.inspect(*words, loss=False, samples=0)
+    subjects = [raysearch.Mask(), *map(raysearch.Mask.of, range(n_layers))]
+    known = ledger.known(calibration.fingerprint, subjects)
+    losses = np.array([np.concatenate([shard for _, shard in sorted(known[one].items())]) for one in subjects])
+    added = losses[1:] - losses[0]
+    rng = np.random.default_rng(0)
+    orders = (np.array_split(rng.permutation(added.shape[1]), 2) for _ in range(500))
+    found = [stats.spearmanr(added[:, one].sum(1), added[:, other].sum(1)).statistic for one, other in orders]
+    worth = np.abs(added.mean(1)) / stats.sem(added, axis=1)
+    return {"samples": added.shape[1], "halves_spearman": float(np.mean(found)), "median_t": float(np.median(worth))}
 
 
-def overlap(one: dict, other: dict, agreement: Agreement) -> dict:
-    """How far two searches agree: on the layers they remove, and on the order of the single layers."""
-    removed, others = (set(json.loads(row["removed"])) for row in (one, other))
-    return {
-        **{name: one[name] for name in ("objective", "data", "seed")},
-        **{f"other_{name}": other[name] for name in ("objective", "data", "seed")},
-        "jaccard": len(removed & others) / len(removed | others),
-        "shared_layers": len(removed & others),
-        "spearman": agreement.spearman,
-        "shared_of_single_best": agreement.shared,
-    }
+def score(words: list[str], masks: list[list[int]]) -> list[Score]:
+    """The dense model and each mask."""
+    return raysearch.score(*words, masks=[[], *masks])
 
 
-def tables(cells: list[dict], pairs: list[dict], cross: list[dict], heldout: list[dict]) -> Iterator[str]:
+def labels(key: tuple[str, str, int], prefix: str = "") -> dict:
+    """A calibration as columns."""
+    return {prefix + name: value for name, value in zip(("objective", "data", "draw"), key, strict=True)}
+
+
+def of(row: dict) -> dict:
+    """Whose mask it is."""
+    return {name: row[name] for name in ("objective", "data", "removed")}
+
+
+def tables(
+    cells: list[dict], pairs: list[dict], noise: list[dict], cross: list[dict], heldout: list[dict]
+) -> Iterator[str]:
     """The results as Markdown."""
-    costs = ("tokens", "asked", "layers run / naive", "s")
-    yield from table("What each cell removes", ("mask of", "draw", "in order of removal", "dense", "pruned", *costs))
+    costs = ("scored tokens", "asked", "layer-forwards run / naive", "s")
+    yield from table("What each cell removes", ("cell", "in order of removal", "dense", "pruned", *costs))
     for row in cells:
         layers = f"{row['layer_forwards_run']:,.0f} / {row['layer_forwards_naive']:,.0f}"
-        losses = f"{row['dense_loss']:.4f} | {row['loss']:.4f}"
-        cost = f"{row['scored_tokens']:,} | {row['asked']} | {layers} | {row['seconds']:.0f}"
-        yield f"| {named(row)} | {row['seed']} | {row['order']} | {losses} | {cost} |"
-    columns = {
-        "jaccard": "Jaccard of masks",
-        "shared_layers": "layers shared, of 5",
-        "spearman": "Spearman of single layers",
-    }
-    yield from table("How far two searches agree: mean, and from … to", ("they differ in", "pairs", *columns.values()))
+        found = f"{named(row)} | {row['order']} | {row['dense_loss']:.4f} | {row['loss']:.4f}"
+        yield f"| {found} | {row['scored_tokens']:,} | {row['asked']} | {layers} | {row['seconds']:.0f} |"
+    yield from table("Layers that two masks share, of 5, and Jaccard overlap", ("", *map(named, cells)))
+    for row in cells:
+        yield f"| {named(row)} | {' | '.join(overlap(row, other) for other in cells)} |"
+    yield from table(
+        "Single layers: how far two calibrations agree (mean, from … to)",
+        ("they differ in", "pairs", "Spearman", "shared of the 5 missed least"),
+    )
     for same, name in PAIRS.items():
         rows = [
-            pair for pair in pairs if same == tuple(pair[of] == pair[f"other_{of}"] for of in ("objective", "data"))
+            pair
+            for pair in pairs
+            if same == tuple(pair[part] == pair[f"other_{part}"] for part in ("objective", "data"))
+            and {pair["draw"], pair["other_draw"]} == set(DRAWS)
         ]
-        values = [[row[column] for row in rows] for column in columns]
-        spans = (f"{statistics.mean(many):.2f} ({min(many):.2f} … {max(many):.2f})" for many in values)
+        values = [[row[column] for row in rows] for column in ("spearman", "shared")]
+        spans = (f"{statistics.mean(many):.2f} ({min(many):.3g} … {max(many):.3g})" for many in values)
         yield f"| {name} | {len(rows)} | {' | '.join(spans)} |"
-    names = [f"{objective} on {data}" for objective, data in CELLS]
-    yield from table("What each mask adds to each loss, on the draw that it was not found on", ("mask of", *names))
-    for name in names:
-        rows = [row for row in cross if named(row) == name and row["seed"] != row["by_seed"]]
-        added = {(named(row, "by_"), row["seed"]): f"{row['loss'] - row['dense_loss']:+.3f}" for row in rows}
-        yield f"| {name} | {' | '.join(' / '.join(added[by, seed] for seed in SEEDS) for by in names)} |"
-    yield from table("What no search has seen", ("mask of", "draw", "removed", *HELDOUT))
+    yield from table(
+        "Single layers: signal and noise within one calibration",
+        ("cell", "draw", "samples", "Spearman of its random halves", "median of added loss / standard error"),
+    )
+    for row in noise:
+        halves = f"{row['halves_spearman']:.2f} | {row['median_t']:.1f}"
+        yield f"| {named(row)} | {row['draw']} | {row['samples']} | {halves} |"
+    title = "What each mask adds to each cell's loss: on the draw of the searches / on another"
+    yield from table(title, ("mask of", *map(named, cells)))
+    added = {
+        (named(row), named(row, "by_"), row["by_draw"]): f"{row['loss'] - row['dense_loss']:+.3f}" for row in cross
+    }
+    for row in map(named, cells):
+        yield f"| {row} | {' | '.join(' / '.join(added[row, named(by), draw] for draw in DRAWS) for by in cells)} |"
+    yield from table("What no search has seen", ("mask of", "removed", *HELDOUT))
     for row in heldout:
         readouts = " | ".join(f"{row[name]:.4g}" for name in HELDOUT)
-        yield f"| {named(row) if row['data'] else 'dense'} | {row['seed']} | {row['removed']} | {readouts} |"
+        yield f"| {named(row) if row['data'] else 'dense'} | {row['removed']} | {readouts} |"
+
+
+def overlap(one: dict, other: dict) -> str:
+    """Of two masks."""
+    removed, others = (set(json.loads(row["removed"])) for row in (one, other))
+    return f"{len(removed & others)}, {len(removed & others) / len(removed | others):.2f}"
 
 
 def table(title: str, names: Sequence[str]) -> Iterator[str]:

@@ -21,6 +21,7 @@ from raysearch.measure import Measure
 
 _SHARD_TOKENS = 8192  # the most tokens of a shard whose size is chosen for the user: fills a GPU, and still fits
 _SHARDS = 8  # the fewest shards such a choice leaves, when there are samples enough: work for eight replicas
+_SHARDS_OF_PROMPTS = 2  # the same where answers are generated: a step takes as long for one prompt as for some
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +57,7 @@ class Calibration:
             objective: What is computed.
             samples: All samples.
             shard_samples: Samples of a shard, of which the last may hold fewer; None for at most 8192 tokens a shard
-                and at least 8 shards, if possible.
+                and at least 8 shards, 2 of prompts, if possible.
             identity: What else a loss depends on, JSON values: the model, the tokenizer, the objective, the numerics.
             description: What the records say of the source and the choice of samples.
         """
@@ -103,7 +104,8 @@ def _cuts(samples: Batch, shard_samples: int | None) -> list[int]:
     longest = np.zeros(samples.n_samples, np.int64)
     np.maximum.at(longest, samples.sample_of_row, samples.lengths)
     rows = np.bincount(samples.sample_of_row)
-    budget = min(_SHARD_TOKENS, int((longest * rows).sum()) // _SHARDS)
+    fewest = _SHARDS if samples.answers is None else _SHARDS_OF_PROMPTS
+    budget = min(_SHARD_TOKENS, int((longest * rows).sum()) // fewest)
     cuts, n_rows, width = [0], 0, 0
     for sample, (length, more) in enumerate(zip(longest.tolist(), rows.tolist(), strict=True)):
         n_rows, width = n_rows + more, max(width, length)

@@ -8,6 +8,7 @@ from itertools import groupby
 import numpy as np
 import numpy.typing as npt
 
+from raysearch.calibration.calibration import Calibration
 from raysearch.evaluation.ledger import Ledger
 from raysearch.mask import Mask
 
@@ -35,6 +36,32 @@ def standard_error(samples: npt.NDArray[np.float64], weights: npt.NDArray[np.int
     """
     residuals = samples - weights * (samples.sum() / weights.sum())
     return float(np.sqrt(len(samples) * residuals.var(ddof=1)) / weights.sum())
+
+
+def standard_error_of(
+    calibration: Calibration, ledger: Ledger, mask: Mask, against: Mask | None = None
+) -> float | None:
+    """The standard error of a mask's loss, or of what it loses more than another mask on the same samples.
+
+    Args:
+        calibration: What it was judged on.
+        ledger: What knows both masks.
+        mask: The mask.
+        against: The other mask.
+
+    Returns:
+        As `standard_error`; None where the loss is a sum, or of one sample, or not finite.
+    """
+    masks = [mask] if against is None else [mask, against]
+    known = ledger.known(calibration.fingerprint, masks)
+    losses = [np.concatenate([known[one][shard] for shard in range(calibration.n_shards)]) for one in masks]
+    samples = losses[0] if against is None else losses[0] - losses[1]
+    weights = np.ones(len(samples), np.int64)
+    if calibration.measure.per == "token":
+        weights = np.concatenate([shard.scored_per_sample for shard in calibration.shards])
+    if calibration.measure.per == "set" or len(samples) < 2 or not np.isfinite(samples).all():
+        return None
+    return standard_error(samples, weights)
 
 
 def known_totals(ledger: Ledger, calibration: str, n_shards: int) -> Iterator[tuple[Mask, float]]:

@@ -7,13 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from raysearch.calibration.batch import Answer
 from raysearch.calibration.calibration import Calibration
-from raysearch.evaluation.ledger import Ledger
 from raysearch.evaluation.progress import Progress
-from raysearch.evaluation.totals import standard_error
+from raysearch.evaluation.totals import standard_error_of
 from raysearch.mask import Mask
 from raysearch.measure import Measure
 from raysearch.models.loading import describe, load_tokenizer
@@ -114,7 +111,7 @@ def inspect_data(
         try:
             calibrations = judge.calibrations
             losses = judge.evaluator.evaluate([Mask()])[Mask()].parts
-            errors = [_standard_error(calibration, judge.ledger) for calibration in calibrations]
+            errors = [standard_error_of(calibration, judge.ledger, Mask()) for calibration in calibrations]
         finally:
             judge.close()
     else:
@@ -137,16 +134,6 @@ def inspect_data(
         )
         for one, calibration, loss, error in zip(spec.calibrations, calibrations, losses, errors, strict=True)
     ]
-
-
-def _standard_error(calibration: Calibration, ledger: Ledger) -> float | None:
-    """Of the dense model's loss; None where that is a sum, or one sample's."""
-    known = ledger.known(calibration.fingerprint, [Mask()])[Mask()]
-    samples = np.concatenate([known[shard] for shard in range(calibration.n_shards)])
-    weights = np.ones(len(samples), np.int64)
-    if calibration.measure.per == "token":
-        weights = np.concatenate([shard.scored_per_sample for shard in calibration.shards])
-    return None if calibration.measure.per == "set" or len(samples) < 2 else standard_error(samples, weights)
 
 
 def _samples(calibration: Calibration, tokenizer: Any) -> Iterator[ShownSample]:

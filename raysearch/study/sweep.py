@@ -16,6 +16,7 @@ from scipy import stats
 
 from raysearch.errors import EvaluationError
 from raysearch.evaluation.progress import Progress
+from raysearch.evaluation.totals import standard_error_of
 from raysearch.mask import Mask
 from raysearch.measure import Measure
 from raysearch.models.loading import describe
@@ -32,12 +33,15 @@ class Profile:
         measure: What its loss is counted in.
         dense_loss: With nothing removed.
         losses: Without each layer, [N]; None where that failed.
+        errors: Standard errors of what each layer adds to the loss, by the choice of samples, [N]; None where the loss
+            is a sum, or of one sample, or failed.
     """
 
     name: str
     measure: Measure
     dense_loss: float
     losses: tuple[float | None, ...]
+    errors: tuple[float | None, ...]
 
     @property
     def ranking(self) -> list[int]:
@@ -56,6 +60,7 @@ class Profile:
             "measure": vars(self.measure),
             "dense_loss": self.dense_loss,
             "losses": list(self.losses),
+            "standard_errors": list(self.errors),
             "ranking": self.ranking,
         }
 
@@ -121,8 +126,9 @@ def run_sweep(spec: JudgeSpec, on_progress: Callable[[Progress], None]) -> Sweep
                     measure=one.objective.measure,
                     dense_loss=_known(dense[place], one.name),
                     losses=tuple(evaluations[mask].parts[place] for mask in singles),
+                    errors=tuple(standard_error_of(calibration, judge.ledger, mask, Mask()) for mask in singles),
                 )
-                for place, one in enumerate(spec.calibrations)
+                for place, (one, calibration) in enumerate(zip(spec.calibrations, judge.calibrations, strict=True))
             ),
         )
     finally:

@@ -90,6 +90,12 @@ def test_shards_of_rows_of_many_lengths_hold_as_many_tokens() -> None:
     assert all(shard.input_ids.shape[1] == shard.lengths.max() for shard in shards)  # no more padding than needed
 
 
+def test_prompts_are_generated_from_together() -> None:
+    prompts = dataclasses.replace(windows(20, 10), answers=tuple(Answer(str(number)) for number in range(20)))
+    shards = Calibration.create(PerplexityObjective(), prompts, None, IDENTITY, {}).shards
+    assert [shard.n_samples for shard in shards] == [10, 10]
+
+
 class TestFingerprint:
     def test_is_stable(self) -> None:
         """A golden value: a change here makes every ledger forget what it knows."""

@@ -80,7 +80,7 @@ def test_mistakes_are_exceptions_in_one_sentence(world: World, here: Path) -> No
 def test_what_sweep_and_inspect_say_is_one(world: World, here: Path) -> None:
     values = settings(world, "mlruns")
     sweep = raysearch.sweep("data=file", also=["objective=kl", "objective=hidden_cosine data.samples=4"], **values)
-    names = [f"{objective} on file" for objective in ("perplexity", "kl", "hidden_cosine")]
+    names = [f"{objective} on file prose.txt" for objective in ("perplexity", "kl", "hidden_cosine")]
     assert [profile.name for profile in sweep.profiles] == names
     [perplexity, kl] = raysearch.inspect("data=file", also=["objective=kl"], samples=1, **values)
     assert perplexity.dense_loss == sweep.profiles[0].dense_loss and kl.dense_loss == pytest.approx(0, abs=1e-6)

@@ -84,7 +84,7 @@ def test_a_weighted_search(run, words, normalise):
     assert result["measure"] == {"unit": "weighted sum", "per": "set", "readout": None}
     assert result["n_samples"] == 8 + 4
     shown = run("show", result["run_id"])
-    assert "loss of perplexity on multiple_choice" in shown.out
+    assert "loss of perplexity on multiple_choice" in " ".join(shown.out.split())
     resumed = run("resume", result["run_id"], "--json")
     assert json.loads(resumed.out)["removed"] == result["removed"]
     refused = run("show", result["run_id"], "--gap")
@@ -126,15 +126,16 @@ def test_sweep_lays_calibrations_side_by_side(run, here, words):
     assert done.code == 0, done.err
     found = json.loads(done.out)
     names = [one["calibration"] for one in found["calibrations"]]
-    assert names == [f"{name} on multiple_choice" for name in ("perplexity", "kl", "task_margin")]
+    assert names == [f"{name} on multiple_choice items.jsonl" for name in ("perplexity", "kl", "task_margin")]
     assert all(sorted(one["ranking"]) == list(range(N_LAYERS)) for one in found["calibrations"])
     assert len(found["agreements"]) == 3
     with (here / "sweep" / "sweep.csv").open(newline="") as file:
         header, dense, *layers = csv.reader(file)
-    assert header == ["layer", *names] and dense[0] == "dense" and len(layers) == N_LAYERS
+    assert header[1::2] == names and dense[0] == "dense" and len(layers) == N_LAYERS
     assert (here / "sweep" / "sweep.png").stat().st_size > 10_000
     for place, one in enumerate(found["calibrations"]):
-        assert [float(row[place + 1]) for row in layers] == one["losses"]
+        assert [float(row[2 * place + 1]) for row in layers] == one["losses"]
+        assert [float(row[2 * place + 2]) for row in layers] == one["standard_errors"]
     scored = run("score", *asked, "masks=[[],[3]]", "--json")  # answered: the sweep has it
     assert [one["answered"] for one in json.loads(scored.out)] == [True, True]
     assert [one["loss"] for one in json.loads(scored.out)] == [float(dense[1]), float(layers[3][1])]
@@ -148,8 +149,8 @@ def test_an_evaluation_split_is_taken_only_when_allowed_and_told_of(run, here, w
     refused = run("search", *words(data__path=held_out))
     assert refused.code == 2 and "data.allow_evaluation_split=true" in refused.err
     allowed = run("search", *words(data__path=held_out, data__allow_evaluation_split="true"))
-    assert allowed.code == 0 and "calibrated on an evaluation split" in allowed.out
-    assert "calibrated on an evaluation split" in run("show", "latest").out
+    assert allowed.code == 0 and "these samples are of an evaluation split" in allowed.out
+    assert "these samples are of an evaluation split" in run("show", "latest").out
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,9 @@ EVERY_MEASURE = pytest.mark.parametrize(
     ],
     ids=["perplexity", "margin", "accuracy", "no readout"],
 )
-WARNING = "Warning: calibrated on an evaluation split (data.allow_evaluation_split=true): do not report results on it"
+WARNING = (
+    "Warning: these samples are of an evaluation split (data.allow_evaluation_split=true): report no results on it"
+)
 
 
 def headers(table: Table) -> list[str]:

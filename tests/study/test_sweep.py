@@ -9,7 +9,7 @@ from raysearch.study.sweep_files import sweep_figure, write_sweep
 
 
 def profile(name, *losses):
-    return Profile(name, PERPLEXITY, 1.0, losses)
+    return Profile(name, PERPLEXITY, 1.0, losses, tuple(None if loss is None else 0.1 for loss in losses))
 
 
 ONE = profile("one", 2.0, 1.5, 3.0, 1.5, 9.0)
@@ -41,7 +41,7 @@ def test_what_tells_no_layers_apart_agrees_with_nothing():
 def test_the_figure_has_a_panel_for_each_and_marks_the_first(tmp_path):
     figure = sweep_figure(Sweep("tiny", (ONE, OTHER, FLAT)), 2)
     assert [axes.get_title(loc="left") for axes in figure.axes] == [
-        f"{name} (dense 1)" for name in ("one", "other", "flat")
+        f"{name} (dense 1.0000)" for name in ("one", "other", "flat")
     ]
     marked = [
         [
@@ -51,7 +51,12 @@ def test_the_figure_has_a_panel_for_each_and_marks_the_first(tmp_path):
         ]
         for axes in figure.axes
     ]
-    assert marked == [[1, 3], [0, 1], [0, 1]]
+    assert marked == [[1, 3], [0, 1], []]  # where all are tied, none stands out
     picture, table = write_sweep(Sweep("tiny", (ONE, OTHER)), 2, tmp_path / "new" / "folder")
     assert picture.stat().st_size > 0
-    assert table.read_text().splitlines()[:4] == ["layer,one,other", "dense,1.0,1.0", "0,2.0,1.2", "1,1.5,1.1"]
+    assert table.read_text().splitlines()[1:5] == [
+        "dense,1.0,,1.0,",
+        "0,2.0,0.1,1.2,0.1",
+        "1,1.5,0.1,1.1,0.1",
+        "2,3.0,0.1,,",
+    ]
