@@ -27,11 +27,13 @@ _MOST_PARTS = 4  # losses of parts that fit into a table beside the whole
 
 
 def result_table(result: SearchResult) -> Table:
-    """The closing table of a search."""
+    """The closing table of a search; ± is one standard error, by the choice of samples."""
     table = _table(result.run_id, result.model, "dense", "pruned", left=(result.model,))
     cells = _loss_cells(result.measure, result.dense_loss), _loss_cells(result.measure, result.loss)
     for row in zip(_loss_columns(result.measure), *cells, strict=True):
         table.add_row(*row)
+    if result.delta_error is not None:
+        table.add_row("loss over dense", "", f"{result.loss - result.dense_loss:+.4f} ± {result.delta_error:.4f}")
     table.add_row("layers", str(result.n_layers), str(result.n_layers - len(result.removed)))
     kept = result.parameters - result.parameters_removed
     share = result.parameters_removed / result.parameters

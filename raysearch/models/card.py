@@ -21,6 +21,7 @@ class Evidence:
         measure: What losses are counted in.
         dense_loss: The dense model's loss on the calibration.
         loss: The pruned model's loss on the calibration.
+        delta_error: Standard error of the difference of the two, by the choice of samples; None if unknown.
         evaluations: Masks evaluated to find it.
         layer_forwards: Layer-forwards run to find it, over all shards.
         search_s: Wall-clock time of the search.
@@ -35,6 +36,7 @@ class Evidence:
     measure: Measure
     dense_loss: float
     loss: float
+    delta_error: float | None
     evaluations: int
     layer_forwards: int
     search_s: float
@@ -106,6 +108,9 @@ def model_card(pruned: Pruned, evidence: Evidence, name: str, *, tokenizer: bool
     if measure.readout is not None:
         dense, left = measure.read(evidence.dense_loss), measure.read(evidence.loss)
         rows.append((measure.readout, f"{dense:.4f}", f"{left:.4f}"))
+    if evidence.delta_error is not None:
+        delta = evidence.loss - evidence.dense_loss
+        rows.append(("loss over dense, ± its standard error", "", f"{delta:+.4f} ± {evidence.delta_error:.4f}"))
     table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
     load_tokenizer = f'\ntokenizer = AutoTokenizer.from_pretrained("{name}")' if tokenizer else ""
     classes = "AutoModelForCausalLM, AutoTokenizer" if tokenizer else "AutoModelForCausalLM"
@@ -136,7 +141,8 @@ nothing was trained. The weights are {pruned.dtype}. The terms of use are those 
 - Tracked as: {evidence.run_id or "not tracked"}
 - Made by: raysearch {evidence.version}
 
-The losses were measured on the calibration that the mask was chosen on; judge the model on your own held-out data.
+The losses were measured on the calibration that the mask was chosen on, where it looks better than it is (the standard
+error tells the chance of the samples, not that); judge the model on your own held-out data.
 `raysearch.json` holds the same in a form for machines.
 
 ## Use

@@ -53,6 +53,7 @@ def export_run(
         measure=Measure(**result["measure"]),
         dense_loss=result["dense_loss"],
         loss=chosen["loss"],
+        delta_error=chosen.get("delta_error"),  # known of the mask that was found alone
         evaluations=result["evaluations"]["asked"],
         layer_forwards=round(result["layer_forwards"]["run"]),
         search_s=result["seconds"],

@@ -19,6 +19,8 @@ from raysearch.evaluation.cluster import open_pool
 from raysearch.evaluation.evaluator import Evaluator
 from raysearch.evaluation.ledger import Ledger
 from raysearch.evaluation.progress import Progress
+from raysearch.evaluation.totals import standard_error_of
+from raysearch.mask import Mask
 from raysearch.measure import Measure
 from raysearch.models.loading import (
     ModelInfo,
@@ -64,6 +66,11 @@ class Judge:
     def n_samples(self) -> int:
         """Samples of all calibrations."""
         return sum(calibration.n_samples for calibration in self.calibrations)
+
+    def delta_error(self, mask: Mask) -> float | None:
+        """The standard error of what a mask loses more than the dense model, both known; None for a weighted sum."""
+        several = len(self.calibrations) > 1
+        return None if several else standard_error_of(self.calibrations[0], self.ledger, mask, Mask())
 
     def close(self) -> None:
         """Frees the replicas and the ledger. Closing twice is harmless."""

@@ -288,6 +288,7 @@ def _search(spec: SearchSpec, judge: Judge, problem: Problem, chronicle: Chronic
         measure=judge.measure,
         dense_loss=chronicle.dense_loss,
         loss=chronicle.losses[found],
+        delta_error=judge.delta_error(found),
         asked=chronicle.asked,
         run=chronicle.run,
         answered=chronicle.asked - chronicle.run,

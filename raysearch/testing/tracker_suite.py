@@ -157,6 +157,7 @@ def tell_rounds(
         measure=measure,
         dense_loss=dense_loss,
         loss=final.loss,
+        delta_error=0.0125,
         asked=len(trials),
         run=len(trials),
         answered=0,

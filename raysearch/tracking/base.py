@@ -122,6 +122,7 @@ class SearchResult:
         measure: What losses are counted in.
         dense_loss: The loss with nothing removed.
         loss: The loss with the layers removed.
+        delta_error: Standard error of the difference of the two, by the choice of samples; None where there is none.
         asked: Evaluations the searcher asked for.
         run: Those computed.
         answered: Those the ledger knew.
@@ -152,6 +153,7 @@ class SearchResult:
     measure: Measure
     dense_loss: float
     loss: float
+    delta_error: float | None
     asked: int
     run: int
     answered: int
@@ -204,6 +206,7 @@ class SearchResult:
             "measure": dataclasses.asdict(self.measure),
             "dense_loss": self.dense_loss,
             "loss": self.loss,
+            "delta_error": self.delta_error,
             **plain_readout(self.measure, self.dense_loss, "dense_"),
             **plain_readout(self.measure, self.loss),
             "path": [

@@ -166,6 +166,7 @@ def result_metrics(result: SearchResult) -> dict[str, float]:
         "loss": result.loss,
         **named_readout(result.measure, result.loss),
         "delta": result.loss - result.dense_loss,
+        **({} if result.delta_error is None else {"delta_error": result.delta_error}),
         "parameters_removed_share": result.parameters_removed / result.parameters if result.parameters else 0.0,
         "n_tokens": result.n_tokens,
         "n_samples": result.n_samples,

@@ -82,7 +82,7 @@ def test_a_weighted_search(run, words, normalise):
     assert done.code == 0, done.err
     result = json.loads(done.out)
     assert result["measure"] == {"unit": "weighted sum", "per": "set", "readout": None}
-    assert result["n_samples"] == 8 + 4
+    assert result["n_samples"] == 8 + 4 and result["delta_error"] is None
     shown = run("show", result["run_id"])
     assert "loss of perplexity on multiple_choice" in " ".join(shown.out.split())
     resumed = run("resume", result["run_id"], "--json")

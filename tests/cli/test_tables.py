@@ -65,9 +65,11 @@ def test_the_closing_table_names_the_unit_and_the_readout(
 ) -> None:
     result = replace(greedy_search(measure=measure).result, dense_loss=0.0, loss=0.575)
     shown = rows(result_table(result))
-    assert [row[0] for row in shown] == [*columns, "layers", "parameters"]
-    assert [row[2] for row in shown[:-2]] == cells
+    assert [row[0] for row in shown] == [*columns, "loss over dense", "layers", "parameters"]
+    assert [row[2] for row in shown[:-2]] == [*cells, "+0.5750 ± 0.0125"]
     assert shown[0][1] == "0.0000"
+    unsure = result_table(replace(result, delta_error=None))
+    assert [row[0] for row in rows(unsure)] == [*columns, "layers", "parameters"]
 
 
 @EVERY_MEASURE

@@ -31,6 +31,7 @@ EVIDENCE = Evidence(
     measure=PERPLEXITY,
     dense_loss=3.0,
     loss=3.25,
+    delta_error=0.04,
     evaluations=1234,
     layer_forwards=56789,
     search_s=12.5,
@@ -213,6 +214,7 @@ def test_the_card_carries_the_evidence() -> None:
         "| layers | 8 | 5 |",
         "| parameters | 1,000 | 625 (62.5%) |",
         "| loss (nats per token) | 3.0000 | 3.2500 |",
+        "| loss over dense, ± its standard error |  | +0.2500 ± 0.0400 |",
         "| perplexity | 20.0855 | 25.7903 |",
         "- Objective: perplexity",
         EVIDENCE.calibration,
@@ -241,7 +243,7 @@ def test_the_card_carries_the_evidence() -> None:
     ids=["accuracy", "margin", "no readout"],
 )
 def test_the_card_shows_what_the_loss_reads_as(measure: Measure, rows: list[str]) -> None:
-    evidence = replace(EVIDENCE, objective="another", measure=measure, dense_loss=0.5, loss=0.575)
+    evidence = replace(EVIDENCE, objective="another", measure=measure, dense_loss=0.5, loss=0.575, delta_error=None)
     card = model_card(PRUNED, evidence, "pruned", tokenizer=True)
     after_parameters = card.partition("| parameters |")[2].splitlines()[1:]
     assert after_parameters[: len(rows) + 1] == [*rows, ""]

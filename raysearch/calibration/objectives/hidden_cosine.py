@@ -32,6 +32,6 @@ class HiddenCosineObjective:
     def losses(self, states: Tensor, batch: Batch, head: Head, dense: Tensor | None) -> Tensor:
         """See `StateObjective.losses`."""
         assert dense is not None, "a cosine is to something"
-        pruned, reference = (head.last_hidden(part).float() for part in (states, dense))
-        turned = (1 - functional.cosine_similarity(pruned, reference, dim=-1)).clamp_min(0).double().cpu()
+        pruned, reference = (head.last_hidden(part).double() for part in (states, dense))  # 1 - cos cancels digits
+        turned = (1 - functional.cosine_similarity(pruned, reference, dim=-1)).clamp_min(0).cpu()
         return sum_by(batch.sample_of_row[batch.row_of_token], turned, batch.n_samples)
