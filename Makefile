@@ -2,6 +2,7 @@
 # make test    what CI runs: linter, formatter, types, tests
 # Needs Python 3.11 or newer; everything else goes into .venv, and `make clean` takes it away again.
 
+WORKERS ?= 2
 PYTHON ?= $(firstword $(foreach name,python3.11 python3,$(shell $(name) -c '$(NEW_ENOUGH)' 2>/dev/null && echo $(name))))
 NEW_ENOUGH = import sys; sys.exit(sys.version_info < (3, 11))
 PIP = .venv/bin/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
@@ -16,7 +17,7 @@ demo: .venv/.installed
 	.venv/bin/raysearch export latest --out demo-checkpoint --overwrite --prompt "$(PROMPT)"
 
 test: check
-	.venv/bin/python -m pytest
+	.venv/bin/python -m pytest --numprocesses $(WORKERS) --dist loadfile
 
 check: .venv/.installed
 	.venv/bin/ruff check
