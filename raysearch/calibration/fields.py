@@ -38,13 +38,21 @@ def take_text(row: Mapping[str, Any], key: str, field: str, where: str) -> str:
     """
     value = take(row, key, field, where)
     if not isinstance(value, str):
-        raise UserError(f"{where} holds a {type(value).__name__} in data.{key}={field}; name a field that holds text")
+        raise UserError(f"{where} holds {kind_of(value)} in data.{key}={field}; name a field that holds text")
     return value
 
 
 def as_text(value: Any) -> str | None:
     """A text or a number as text; None for anything else."""
     return str(value) if isinstance(value, str | int | float) and not isinstance(value, bool) else None
+
+
+def kind_of(value: Any) -> str:
+    """What a value is in the words of JSON, such as ``null`` or ``a list``."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    kinds = {str: "a text", int: "a number", float: "a number", list: "a list", dict: "an object"}
+    return kinds.get(type(value), f"a {type(value).__name__}")
 
 
 def fill(template: str, row: Mapping[str, Any], where: str, **keys: str) -> str:
@@ -67,8 +75,9 @@ def fill(template: str, row: Mapping[str, Any], where: str, **keys: str) -> str:
             raise UserError(f"{where} has no {name}, which data.prompt takes in; {did_you_mean(name, map(str, row))}")
         text = as_text(found[0])
         if text is None:
-            kind = type(found[0]).__name__
-            raise UserError(f"{where} holds a {kind} in {name}, which data.prompt takes in; take in a field of text")
+            raise UserError(
+                f"{where} holds {kind_of(found[0])} in {name}, which data.prompt takes in; take in a field of text"
+            )
         if filter_ and filter_ not in _FILTERS:
             raise UserError(f"data.prompt has the unknown filter {match[0]}; {did_you_mean(filter_, _FILTERS)}")
         return _FILTERS[filter_](text) if filter_ else text

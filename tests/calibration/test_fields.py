@@ -30,7 +30,7 @@ def test_fills_in_fields(template: str, filled: str) -> None:
         ("{question}", "row 1 has no data.question=ask; choose one of: a.b, deep, list, n, none, query, x"),
         ("{deep.item}", "row 1 has no deep.item, which data.prompt takes in; "),
         ("{list}", "row 1 holds a list in list, which data.prompt takes in; take in a field of text"),
-        ("{none}", "row 1 holds a NoneType in none, which data.prompt takes in"),
+        ("{none}", "row 1 holds null in none, which data.prompt takes in"),
         ("{query|title}", "data.prompt has the unknown filter {query|title}; choose one of: capitalize, strip"),
     ],
 )

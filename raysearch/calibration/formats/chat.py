@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from raysearch.calibration.batch import Form
-from raysearch.calibration.fields import take
+from raysearch.calibration.fields import kind_of, take
 from raysearch.calibration.formats.base import Dialogue
 from raysearch.calibration.items import ItemOptions
 from raysearch.errors import UserError, did_you_mean
@@ -33,7 +33,7 @@ class ChatFormat:
         """See `Format.read`."""
         turns = take(row, "messages", self.messages, where)
         if not isinstance(turns, list) or not turns:
-            kind = "an empty list" if turns == [] else f"a {type(turns).__name__}"
+            kind = "an empty list" if turns == [] else kind_of(turns)
             raise UserError(
                 f'{where} holds {kind} in data.messages={self.messages}; write [{{"role": "user", "content": …}}, …]'
             )

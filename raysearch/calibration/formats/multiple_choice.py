@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 
 from raysearch.calibration.batch import Form
 from raysearch.calibration.blanks import Blank, fill_blank
-from raysearch.calibration.fields import as_text, check_prompt, fill, take, take_text
+from raysearch.calibration.fields import as_text, check_prompt, fill, kind_of, take, take_text
 from raysearch.calibration.formats.base import Item
 from raysearch.calibration.gold import AnswerAs, find_gold
 from raysearch.calibration.items import ItemOptions
@@ -99,7 +99,7 @@ class MultipleChoiceFormat:
             return list(value.values()), list(value)
         if not isinstance(value, list):
             raise UserError(
-                f"{where} holds a {type(value).__name__} in data.choices={self.choices}; name a field that holds a "
+                f"{where} holds {kind_of(value)} in data.choices={self.choices}; name a field that holds a "
                 "list, or one field a choice: data.choices=[a,b]"
             )
         if value and all(isinstance(choice, Mapping) and {"text", "label"} <= set(choice) for choice in value):
@@ -109,7 +109,7 @@ class MultipleChoiceFormat:
     def _choice(self, choice: Any, place: int, where: str) -> str:
         text = as_text(choice)
         if text is None:
-            raise UserError(f"{where} has a {type(choice).__name__} as choice {place}; write texts")
+            raise UserError(f"{where} has {kind_of(choice)} as choice {place}; write texts")
         text = self._clean(text)
         if not text.strip():
             raise UserError(f"{where} has an empty choice {place}, counted from 0; fill it in, or leave the row out")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from raysearch.calibration.batch import Form
-from raysearch.calibration.fields import as_text, check_prompt, fill, take, take_text
+from raysearch.calibration.fields import as_text, check_prompt, fill, kind_of, take, take_text
 from raysearch.calibration.formats.base import Item
 from raysearch.calibration.items import ItemOptions
 from raysearch.errors import UserError
@@ -57,9 +57,7 @@ def _answer(row: Mapping[str, Any], key: str, field: str, where: str) -> str:
     value = take(row, key, field, where)
     text = as_text(value)
     if text is None:
-        raise UserError(
-            f"{where} holds a {type(value).__name__} in data.{key}={field}; name a field of text or numbers"
-        )
+        raise UserError(f"{where} holds {kind_of(value)} in data.{key}={field}; name a field of text or numbers")
     if not text.strip():
         raise UserError(f"{where} has an empty data.{key}={field}; fill it in, or leave the row out")
     return text

@@ -29,7 +29,7 @@ def test_reads_turns(options: dict[str, Any], row: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("messages", "message"),
     [
-        ("hi", f"{WHERE} holds a str in data.messages=messages; write "),
+        ("hi", f"{WHERE} holds a text in data.messages=messages; write "),
         ([], f"{WHERE} holds an empty list in data.messages=messages; write "),
         (["hi"], f"turn 1 of {WHERE} is no message; write "),
         ([{"role": "user"}], f"turn 1 of {WHERE} is no message; write "),

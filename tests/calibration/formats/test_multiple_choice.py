@@ -142,8 +142,8 @@ GOOD = {"question": "Who?", "choices": ["dog", "cat"], "answer": 1}
 @pytest.mark.parametrize(
     ("row", "options", "message"),
     [
-        ({"choices": None}, {}, f"{WHERE} holds a NoneType in data.choices=choices; name a field that holds a list"),
-        ({"choices": "dog"}, {}, f"{WHERE} holds a str in data.choices=choices; name a field that holds a list"),
+        ({"choices": None}, {}, f"{WHERE} holds null in data.choices=choices; name a field that holds a list"),
+        ({"choices": "dog"}, {}, f"{WHERE} holds a text in data.choices=choices; name a field that holds a list"),
         (
             {"choices": {"text": "ab", "label": "AB"}},
             {},
@@ -154,13 +154,13 @@ GOOD = {"question": "Who?", "choices": ["dog", "cat"], "answer": 1}
         ({"choices": ["dog"]}, {}, f"{WHERE} has 1 choice; give 2 … 26"),
         ({"choices": ["x"] * 27}, {}, f"{WHERE} has 27 choices; give 2 … 26"),
         ({"choices": ["dog", " "]}, {}, f"{WHERE} has an empty choice 1, counted from 0; fill it in, or leave the row"),
-        ({"choices": ["dog", None]}, {}, f"{WHERE} has a NoneType as choice 1; write texts"),
+        ({"choices": ["dog", None]}, {}, f"{WHERE} has null as choice 1; write texts"),
         ({"choices": ["dog", ["cat"]]}, {}, f"{WHERE} has a list as choice 1; write texts"),
         ({}, {"choices": "options"}, f"{WHERE} has no data.choices=options; choose one of: answer, choices, question"),
         ({}, {"choices": ["a", "b"]}, f"{WHERE} has no data.choices=a; choose one of"),
         ({}, {"answer": "label"}, f"{WHERE} has no data.answer=label; choose one of"),
         ({}, {"question": "questions"}, f"{WHERE} has no data.question=questions; did you mean 'question'?"),
-        ({"question": None}, {}, f"{WHERE} holds a NoneType in question, which data.prompt takes in"),
+        ({"question": None}, {}, f"{WHERE} holds null in question, which data.prompt takes in"),
         ({"answer": 2}, {}, f"{WHERE} data.answer=answer=2 is out of range of its 2 choices, counted from 0; mend"),
         ({"answer": None}, {}, f"{WHERE} data.answer=answer is empty; fill it in, or leave the row out"),
         ({}, {"group": "task"}, f"{WHERE} has no data.group=task; "),

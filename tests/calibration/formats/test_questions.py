@@ -33,9 +33,9 @@ def test_numbers_short_answers_and_groups() -> None:
     ("row", "message"),
     [
         ({"answer": " "}, f"{WHERE} has an empty data.answer=answer; fill it in, or leave the row out"),
-        ({"answer": None}, f"{WHERE} holds a NoneType in data.answer=answer; name a field of text or numbers"),
+        ({"answer": None}, f"{WHERE} holds null in data.answer=answer; name a field of text or numbers"),
         ({"answer": ["a"]}, f"{WHERE} holds a list in data.answer=answer; name a field of text or numbers"),
-        ({"question": 1.5, "answer": {}}, f"{WHERE} holds a dict in data.answer=answer"),
+        ({"question": 1.5, "answer": {}}, f"{WHERE} holds an object in data.answer=answer"),
         ({"question": ["a"]}, f"{WHERE} holds a list in question, which data.prompt takes in"),
     ],
 )

@@ -18,7 +18,7 @@ def test_reads_a_document() -> None:
     ("row", "message"),
     [
         ({"texts": "b"}, f"{WHERE} has no data.field=text; did you mean 'texts'?"),
-        ({"text": None}, f"{WHERE} holds a NoneType in data.field=text; name a field that holds text"),
+        ({"text": None}, f"{WHERE} holds null in data.field=text; name a field that holds text"),
         ({"text": ["b"]}, f"{WHERE} holds a list in data.field=text; name a field that holds text"),
     ],
 )
