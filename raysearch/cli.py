@@ -311,5 +311,6 @@ def _quiet_libraries() -> None:
     """Keeps the chatter of libraries off the user's terminal, unless the user asked for it."""
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    os.environ.setdefault("HF_HUB_VERBOSITY", "error")  # it tells of every retry
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # a searcher's small matrices lose by more, and replicas work

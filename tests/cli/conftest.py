@@ -113,7 +113,12 @@ def run(here: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixtur
     from raysearch.cli import main
 
     before = signal.getsignal(signal.SIGTERM)
-    for name in ("TRANSFORMERS_VERBOSITY", "HF_HUB_DISABLE_PROGRESS_BARS", "TOKENIZERS_PARALLELISM"):
+    for name in (
+        "TRANSFORMERS_VERBOSITY",
+        "HF_HUB_DISABLE_PROGRESS_BARS",
+        "HF_HUB_VERBOSITY",
+        "TOKENIZERS_PARALLELISM",
+    ):
         monkeypatch.setenv(name, os.environ.get(name, "error"))  # main sets them where they are missing
 
     def type_in(*words: object) -> Outcome:
