@@ -92,7 +92,7 @@ def sweep(
     """
     from raysearch.study.sweep import run_sweep
 
-    return run_sweep(_side_by_side([*overrides, *_words(values)], also, config_dir), on_progress)
+    return run_sweep(_side_by_side(overrides, values, also, config_dir), on_progress)
 
 
 def inspect(
@@ -123,18 +123,15 @@ def inspect(
     """
     from raysearch.study.inspection import inspect_data
 
-    return inspect_data(_side_by_side([*overrides, *_words(values)], also, config_dir), samples, loss, on_progress)
+    return inspect_data(_side_by_side(overrides, values, also, config_dir), samples, loss, on_progress)
 
 
-def _side_by_side(words: list[str], also: Sequence[str], config_dir: Path | None) -> JudgeSpec:
-    """The calibration that the words name, and others beside it."""
+def _side_by_side(
+    overrides: Sequence[str], values: Mapping[str, Any], also: Sequence[str], config_dir: Path | None
+) -> JudgeSpec:
+    """The calibration that words and values name, and others beside it."""
     from raysearch import build, config
 
+    words = [*overrides, *config.as_overrides(values)]
     others = [config.compose_calibration(one, words, config_dir) for one in also]
     return build.judge_spec(config.compose("judge", words, config_dir), others)
-
-
-def _words(values: Mapping[str, Any]) -> list[str]:
-    from raysearch import config
-
-    return config.as_overrides(values)

@@ -31,7 +31,7 @@ from raysearch.searchers.base import Searcher
 from raysearch.study.spec import CalibrationSpec, JudgeSpec, ScoreSpec, SearchSpec
 from raysearch.tracking.options import TrackingOptions
 
-_JUDGE_KEYS = {"model", "data", "objective", "cluster", "calibration", "store", "ledger", "seed", "choices"}
+_JUDGE_KEYS = {"model", "data", "objective", "cluster", "store", "ledger", "seed", "choices"}
 
 
 def search_spec(config: Mapping[str, Any]) -> SearchSpec:

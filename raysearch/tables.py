@@ -14,7 +14,7 @@ from rich.table import Table
 from raysearch.mask import Mask
 from raysearch.measure import Measure
 from raysearch.tracking.base import SearchResult, uses_evaluation_split
-from raysearch.wording import duration, figure, short_duration
+from raysearch.wording import added, duration, figure, short_duration
 
 if TYPE_CHECKING:  # `raysearch show` needs none of what these bring along
     from raysearch.evaluation.runs import RunRecord
@@ -33,7 +33,7 @@ def result_table(result: SearchResult) -> Table:
     for row in zip(_loss_columns(result.measure), *cells, strict=True):
         table.add_row(*row)
     if result.delta_error is not None:
-        table.add_row("loss over dense", "", f"{result.loss - result.dense_loss:+.4f} ± {result.delta_error:.4f}")
+        table.add_row("loss over dense", "", added(result.loss - result.dense_loss, result.delta_error))
     table.add_row("layers", str(result.n_layers), str(result.n_layers - len(result.removed)))
     kept = result.parameters - result.parameters_removed
     share = result.parameters_removed / result.parameters
@@ -201,10 +201,8 @@ def sweep_tables(sweep: Sweep, agreements: Sequence[Agreement]) -> list[Table]:
 
 def _added(profile: Profile, layer: int) -> str:
     """What a layer's removal adds to the loss, and how sure that is."""
-    loss, error = profile.losses[layer], profile.errors[layer]
-    if loss is None:
-        return "failed"
-    return f"{loss - profile.dense_loss:+.4f}" + ("" if error is None else f" ± {error:.4f}")
+    loss = profile.losses[layer]
+    return "failed" if loss is None else added(loss - profile.dense_loss, profile.errors[layer])
 
 
 def inspections(found: Sequence[Inspection]) -> list[Table | str]:

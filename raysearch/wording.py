@@ -17,6 +17,11 @@ def figure(value: float | None) -> str:
     return f"{value:,.1f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
+def added(value: float, error: float | None) -> str:
+    """A difference, and its standard error if that is known."""
+    return f"{value:+.4f}" + ("" if error is None else f" ± {error:.4f}")
+
+
 def duration(seconds: float | None) -> str:
     """A time in seconds, minutes or hours; a question mark while it is unknown."""
     if seconds is None:

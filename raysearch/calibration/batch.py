@@ -109,6 +109,11 @@ class Batch:
         return np.arange(len(self.input_ids)) if self.choices is None else self.choices.item
 
     @property
+    def rows_of_sample(self) -> list[npt.NDArray[np.int64]]:
+        """The rows of each sample, B arrays."""
+        return np.split(np.arange(len(self.input_ids)), np.flatnonzero(np.diff(self.sample_of_row)) + 1)
+
+    @property
     def n_scored(self) -> int:
         """Scored tokens of all samples."""
         return int(self.scored.sum())
@@ -133,14 +138,14 @@ class Batch:
         """The scored tokens' ids, row by row, int64, [n]."""
         return self.input_ids[self.scored]
 
-    @property
+    @cached_property
     def lengths(self) -> npt.NDArray[np.int64]:
         """Real tokens of each row, int64, [R]."""
         if self.attention_mask is None:
             return np.full(len(self.input_ids), self.input_ids.shape[1])
         return self.attention_mask.sum(axis=1).astype(np.int64)
 
-    @property
+    @cached_property
     def n_tokens(self) -> int:
         """Real tokens of all rows."""
         return int(self.lengths.sum())

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from raysearch.calibration.batch import Batch
+from raysearch.calibration.batch import Batch, Inputs
 from raysearch.calibration.calibration import Calibration
 from raysearch.calibration.objectives.base import ModelObjective, StateObjective
 from raysearch.calibration.packing import pack
@@ -24,7 +24,7 @@ from raysearch.evaluation.unit import Subject, Survey, Task, Unit, UnitResult
 from raysearch.mask import Mask
 from raysearch.models.stack import LayerStack, predicting
 from raysearch.models.statistics import measure
-from raysearch.prefix import Op
+from raysearch.prefix import Op, PrefixPlan
 
 Values = dict[Subject, npt.NDArray[np.float64]]
 
@@ -71,8 +71,11 @@ class Replica:
             tokens = layers * sum(each.input_ids.size for each in batches)
         elif isinstance(objective, StateObjective):
             packed = None if batch.choices is None else self._packs(task.calibration)
-            values, tokens = self._walk(task, batch, objective, bool(packed))
-            layers, heads = passes(objective, task.masks, self.stack.n_layers)
+            inputs = pack(batch) if packed else batch.inputs
+            plan = plan_of(objective, task.masks, self.stack.n_layers)
+            values = self._walk(plan, set(task.masks), batch, inputs, objective)
+            layers, heads = plan.layer_forwards, objective.heads * len(task.masks)
+            tokens = layers * inputs.n_tokens
         else:
             assert isinstance(objective, ModelObjective), "an objective is of states, or of the model"
             values, tokens = self._run(task, batch, objective)
@@ -80,14 +83,13 @@ class Replica:
         return UnitResult(values, layers, heads, tokens, packed, time.perf_counter() - started)
 
     @torch.no_grad()  # not inference mode: what a model caches in a walk must serve a gradient too
-    def _walk(self, unit: Unit, batch: Batch, objective: StateObjective, packed: bool) -> tuple[Values, int]:
-        """The losses, and the tokens that went through layers."""
-        plan = plan_of(objective, unit.masks, self.stack.n_layers)
-        inputs = pack(batch) if packed else batch.inputs
+    def _walk(
+        self, plan: PrefixPlan, wanted: Container[Mask], batch: Batch, inputs: Inputs, objective: StateObjective
+    ) -> Values:
+        """The losses of the masks that are wanted; the plan may hold the dense model beside them."""
         captured = self.stack.capture(inputs)
         hidden, held = captured.embedded, list[Tensor]()
         dense: Tensor | None = None
-        wanted = set(unit.masks)
         values: Values = {}
         for step in plan.steps:
             match step.op:
@@ -104,7 +106,7 @@ class Replica:
                         dense = states
                     if mask in wanted:
                         values[mask] = objective.losses(states, batch, self.stack, dense).numpy()
-        return values, plan.layer_forwards * inputs.n_tokens
+        return values
 
     @torch.no_grad()
     def _run(self, unit: Unit, batch: Batch, objective: ModelObjective) -> tuple[Values, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
 import numpy as np
@@ -31,37 +31,40 @@ def standard_error(samples: npt.NDArray[np.float64], weights: npt.NDArray[np.int
             tokens, or 1.
 
     Returns:
-        The standard error of that ratio, in its unit. Source: Cochran, Sampling
-        Techniques, 1977, equation 6.13 (the ratio estimator), without the correction for finite populations.
+        The standard error of that ratio, in its unit. Source: Cochran, Sampling Techniques, 1977, equation 6.13 (the
+        ratio estimator), without the correction for finite populations.
     """
     residuals = samples - weights * (samples.sum() / weights.sum())
     return float(np.sqrt(len(samples) * residuals.var(ddof=1)) / weights.sum())
 
 
-def standard_error_of(
-    calibration: Calibration, ledger: Ledger, mask: Mask, against: Mask | None = None
-) -> float | None:
-    """The standard error of a mask's loss, or of what it loses more than another mask on the same samples.
+def standard_errors(
+    calibration: Calibration, ledger: Ledger, masks: Sequence[Mask], against: Mask | None = None
+) -> list[float | None]:
+    """The standard errors of masks' losses, or of what they lose more than another mask on the same samples.
 
     Args:
-        calibration: What it was judged on.
-        ledger: What knows both masks.
-        mask: The mask.
+        calibration: What they were judged on.
+        ledger: What knows them all.
+        masks: The masks.
         against: The other mask.
 
     Returns:
-        As `standard_error`; None where the loss is a sum, or of one sample, or not finite.
+        For each mask as `standard_error`; None where the loss is a sum, or of one sample, or not finite.
     """
-    masks = [mask] if against is None else [mask, against]
-    known = ledger.known(calibration.fingerprint, masks)
-    losses = [np.concatenate([known[one][shard] for shard in range(calibration.n_shards)]) for one in masks]
-    samples = losses[0] if against is None else losses[0] - losses[1]
-    weights = np.ones(len(samples), np.int64)
+    known = ledger.known(calibration.fingerprint, [*masks, *([] if against is None else [against])])
+    losses = {mask: np.concatenate([of[shard] for shard in range(calibration.n_shards)]) for mask, of in known.items()}
+    weights = np.ones(calibration.n_samples, np.int64)
     if calibration.measure.per == "token":
         weights = np.concatenate([shard.scored_per_sample for shard in calibration.shards])
-    if calibration.measure.per == "set" or len(samples) < 2 or not np.isfinite(samples).all():
-        return None
-    return standard_error(samples, weights)
+
+    def error(mask: Mask) -> float | None:
+        samples = losses[mask] if against is None else losses[mask] - losses[against]
+        if calibration.measure.per == "set" or len(samples) < 2 or not np.isfinite(samples).all():
+            return None
+        return standard_error(samples, weights)
+
+    return [error(mask) for mask in masks]
 
 
 def known_totals(ledger: Ledger, calibration: str, n_shards: int) -> Iterator[tuple[Mask, float]]:

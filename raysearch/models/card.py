@@ -7,6 +7,7 @@ from itertools import pairwise
 
 from raysearch.mask import Mask
 from raysearch.measure import Measure
+from raysearch.wording import added
 
 
 @dataclass(frozen=True)
@@ -109,8 +110,8 @@ def model_card(pruned: Pruned, evidence: Evidence, name: str, *, tokenizer: bool
         dense, left = measure.read(evidence.dense_loss), measure.read(evidence.loss)
         rows.append((measure.readout, f"{dense:.4f}", f"{left:.4f}"))
     if evidence.delta_error is not None:
-        delta = evidence.loss - evidence.dense_loss
-        rows.append(("loss over dense, ± its standard error", "", f"{delta:+.4f} ± {evidence.delta_error:.4f}"))
+        delta = added(evidence.loss - evidence.dense_loss, evidence.delta_error)
+        rows.append(("loss over dense, ± its standard error", "", delta))
     table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
     load_tokenizer = f'\ntokenizer = AutoTokenizer.from_pretrained("{name}")' if tokenizer else ""
     classes = "AutoModelForCausalLM, AutoTokenizer" if tokenizer else "AutoModelForCausalLM"

@@ -139,9 +139,7 @@ def _tokenizer(spec: ModelSpec, prompt: str | None) -> PreTrainedTokenizerBase |
 def _masked_logits(stack: LayerStack, mask: Mask, tokens: np.ndarray[Any, np.dtype[np.int64]]) -> Tensor:
     """The logits of the dense model walked without the mask's layers, [B, T, vocabulary]."""
     captured = stack.capture(Batch(tokens, np.ones_like(tokens, dtype=np.bool_)).inputs)
-    hidden = captured.embedded
-    for layer in mask.kept(stack.n_layers):
-        hidden = stack.run_layer(layer, hidden, captured)
+    hidden = stack.walk(captured, mask)
     return stack.logits(hidden.flatten(0, 1)).unflatten(0, hidden.shape[:2])
 
 

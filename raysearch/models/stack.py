@@ -6,9 +6,7 @@ on the hidden state, so one forward with recording stand-ins in place of the lay
 any subset of the real layers can run on any hidden state:
 
     captured = stack.capture(batch.inputs)               the model's own embedding, masks, positions
-    hidden = captured.embedded
-    for layer in mask.kept(stack.n_layers):
-        hidden = stack.run_layer(layer, hidden, captured)
+    hidden = stack.walk(captured, mask)                  the layers that the mask keeps
     logits = stack.logits(hidden.flatten(0, 1))          the model's own tail
 
 A stand-in is a function put in place of one layer's `forward`, so whatever the model's loop reads from the layer
@@ -132,6 +130,21 @@ class LayerStack:
             output = self._layers[layer](*call.args, **{keyword: hidden}, **call.kwargs)
         return output[0] if isinstance(output, (tuple, list)) else output
 
+    def walk(self, captured: Captured, mask: Mask) -> Tensor:
+        """Runs the layers that a mask keeps, one after another.
+
+        Args:
+            captured: What the model prepared for the batch.
+            mask: The layers to leave out.
+
+        Returns:
+            The hidden state that leaves the last kept layer, [B, T, d].
+        """
+        hidden = captured.embedded
+        for layer in mask.kept(self.n_layers):
+            hidden = self.run_layer(layer, hidden, captured)
+        return hidden
+
     def logits(self, hidden: Tensor) -> Tensor:
         """Finishes positions by the model's own tail: final norm, head, soft-capping; with gradients if enabled.
 
@@ -179,11 +192,7 @@ class LayerStack:
     @torch.no_grad()
     def _states(self, inputs: Inputs) -> Tensor:
         """What leaves the last layer of the dense model where a scored token is predicted, [n, d]."""
-        captured = self.capture(inputs)
-        hidden = captured.embedded
-        for layer in range(self.n_layers):
-            hidden = self.run_layer(layer, hidden, captured)
-        return predicting(hidden, inputs)
+        return predicting(self.walk(self.capture(inputs), Mask()), inputs)
 
     @contextlib.contextmanager
     def bypassed(self, mask: Mask) -> Iterator[PreTrainedModel]:
@@ -240,9 +249,7 @@ class LayerStack:
             )
         shared = _container_sizes(captured)
         for mask in [Mask(), Mask.of(self.n_layers // 2)][: self.n_layers]:
-            hidden = captured.embedded
-            for layer in mask.kept(self.n_layers):
-                hidden = self.run_layer(layer, hidden, captured)
+            hidden = self.walk(captured, mask)
             if _container_sizes(captured) != shared:
                 raise UnsupportedModelError(
                     f"the layers of {kind} hand each other more than the hidden state; use another architecture"

@@ -10,11 +10,11 @@ from typing import Any
 from raysearch.calibration.batch import Answer
 from raysearch.calibration.calibration import Calibration
 from raysearch.evaluation.progress import Progress
-from raysearch.evaluation.totals import standard_error_of
+from raysearch.evaluation.totals import standard_errors
 from raysearch.mask import Mask
 from raysearch.measure import Measure
-from raysearch.models.loading import describe, load_tokenizer
-from raysearch.study.judge import open_judge, read_calibrations
+from raysearch.models.loading import describe
+from raysearch.study.judge import open_judge, read_data
 from raysearch.study.spec import JudgeSpec
 
 
@@ -106,17 +106,14 @@ def inspect_data(
     nothing = [None] * len(spec.calibrations)
     losses: Sequence[float | None] = nothing
     errors: Sequence[float | None] = nothing
+    reading = read_data(spec, info)
     if with_loss:
-        judge = open_judge(spec, info, on_progress)
+        judge = open_judge(spec, info, on_progress, reading)
         try:
-            calibrations = judge.calibrations
             losses = judge.evaluator.evaluate([Mask()])[Mask()].parts
-            errors = [standard_error_of(calibration, judge.ledger, Mask()) for calibration in calibrations]
+            errors = [standard_errors(one, judge.ledger, [Mask()])[0] for one in reading.calibrations]
         finally:
             judge.close()
-    else:
-        calibrations = read_calibrations(spec, info)
-    tokenizer = load_tokenizer(spec.model)
     return [
         Inspection(
             name=one.name,
@@ -128,11 +125,11 @@ def inspect_data(
             n_tokens=calibration.n_tokens,
             longest=max(int(shard.lengths.max()) for shard in calibration.shards),
             n_shards=calibration.n_shards,
-            shown=tuple(itertools.islice(_samples(calibration, tokenizer), n_shown)),
+            shown=tuple(itertools.islice(_samples(calibration, reading.tokenizer), n_shown)),
             dense_loss=loss,
             standard_error=error,
         )
-        for one, calibration, loss, error in zip(spec.calibrations, calibrations, losses, errors, strict=True)
+        for one, calibration, loss, error in zip(spec.calibrations, reading.calibrations, losses, errors, strict=True)
     ]
 
 

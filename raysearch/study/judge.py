@@ -19,7 +19,7 @@ from raysearch.evaluation.cluster import open_pool
 from raysearch.evaluation.evaluator import Evaluator
 from raysearch.evaluation.ledger import Ledger
 from raysearch.evaluation.progress import Progress
-from raysearch.evaluation.totals import standard_error_of
+from raysearch.evaluation.totals import standard_errors
 from raysearch.mask import Mask
 from raysearch.measure import Measure
 from raysearch.models.loading import (
@@ -70,7 +70,7 @@ class Judge:
     def delta_error(self, mask: Mask) -> float | None:
         """The standard error of what a mask loses more than the dense model, both known; None for a weighted sum."""
         several = len(self.calibrations) > 1
-        return None if several else standard_error_of(self.calibrations[0], self.ledger, mask, Mask())
+        return None if several else standard_errors(self.calibrations[0], self.ledger, [mask], Mask())[0]
 
     def close(self) -> None:
         """Frees the replicas and the ledger. Closing twice is harmless."""
@@ -78,19 +78,38 @@ class Judge:
         self.ledger.close()
 
 
-def open_judge(spec: JudgeSpec, info: ModelInfo, on_progress: Callable[[Progress], None]) -> Judge:
+@dataclass(frozen=True)
+class Reading:
+    """What reading the data and the model's files gives.
+
+    Args:
+        calibrations: What masks are judged on.
+        model_fingerprint: Names the weights; making it reads them all.
+        tokenizer: The model's.
+    """
+
+    calibrations: Sequence[Calibration]
+    model_fingerprint: str
+    tokenizer: Any
+
+
+def open_judge(
+    spec: JudgeSpec, info: ModelInfo, on_progress: Callable[[Progress], None], reading: Reading | None = None
+) -> Judge:
     """Reads the data, then opens the ledger; loads no weights, and leaves nothing behind if something is wrong.
 
     Args:
         spec: What to open.
         info: The model's shape, by `describe`.
         on_progress: Told how far a round is.
+        reading: What `read_data` gave, if that was called already.
 
     Raises:
         UserError: Something the user named is not there, too small, or does not fit together.
     """
     spec.cluster.check(resolve_device(spec.model) != "cpu")
-    calibrations = read_calibrations(spec, info)
+    reading = reading or read_data(spec, info)
+    calibrations = reading.calibrations
     ledger = Ledger(spec.ledger)
     evaluator = Evaluator(
         calibrations=calibrations,
@@ -102,14 +121,14 @@ def open_judge(spec: JudgeSpec, info: ModelInfo, on_progress: Callable[[Progress
     )
     fingerprints = {
         "calibration": _joint([one.fingerprint for one in calibrations], spec.weighting),
-        "model": fingerprint(spec.model),
+        "model": reading.model_fingerprint,
         "text": _joint([one.text_fingerprint for one in calibrations], spec.weighting),
     }
     measure = calibrations[0].measure if spec.weighting is None else spec.weighting.measure
     return Judge(info, calibrations, measure, fingerprints, ledger, evaluator)
 
 
-def read_calibrations(spec: JudgeSpec, info: ModelInfo) -> list[Calibration]:
+def read_data(spec: JudgeSpec, info: ModelInfo) -> Reading:
     """Draws and tokenises the samples of each calibration.
 
     Raises:
@@ -119,15 +138,17 @@ def read_calibrations(spec: JudgeSpec, info: ModelInfo) -> list[Calibration]:
         one.data.check_form(one.objective.form)
         one.data.check()
     tokenizer = load_tokenizer(spec.model)
+    model_fingerprint = fingerprint(spec.model)
     identity = {
-        "model": fingerprint(spec.model),
+        "model": model_fingerprint,
         "tokenizer": tokenizer_fingerprint(tokenizer),
         "dtype": info.dtype,
         "attention": spec.model.attention,
         "device": resolve_device(spec.model).partition(":")[0],
         "threads": spec.cluster.cpus_per_replica,
     }
-    return [_read(one, tokenizer, identity, spec.model.name, info) for one in spec.calibrations]
+    calibrations = [_read(one, tokenizer, identity, spec.model.name, info) for one in spec.calibrations]
+    return Reading(calibrations, model_fingerprint, tokenizer)
 
 
 def _read(spec: CalibrationSpec, tokenizer: Any, identity: dict[str, Any], model: str, info: ModelInfo) -> Calibration:

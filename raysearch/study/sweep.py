@@ -16,7 +16,7 @@ from scipy import stats
 
 from raysearch.errors import EvaluationError
 from raysearch.evaluation.progress import Progress
-from raysearch.evaluation.totals import standard_error_of
+from raysearch.evaluation.totals import standard_errors
 from raysearch.mask import Mask
 from raysearch.measure import Measure
 from raysearch.models.loading import describe
@@ -126,7 +126,7 @@ def run_sweep(spec: JudgeSpec, on_progress: Callable[[Progress], None]) -> Sweep
                     measure=one.objective.measure,
                     dense_loss=_known(dense[place], one.name),
                     losses=tuple(evaluations[mask].parts[place] for mask in singles),
-                    errors=tuple(standard_error_of(calibration, judge.ledger, mask, Mask()) for mask in singles),
+                    errors=tuple(standard_errors(calibration, judge.ledger, singles, Mask())),
                 )
                 for place, (one, calibration) in enumerate(zip(spec.calibrations, judge.calibrations, strict=True))
             ),

@@ -90,11 +90,7 @@ class ObjectiveSuite:
 
     def _states(self, batch: Batch, mask: Mask, packed: bool) -> Any:
         inputs = pack(batch) if packed else batch.inputs
-        captured = self.stack.capture(inputs)
-        hidden = captured.embedded
-        for layer in mask.kept(self.stack.n_layers):
-            hidden = self.stack.run_layer(layer, hidden, captured)
-        return predicting(hidden, inputs)
+        return predicting(self.stack.walk(self.stack.capture(inputs), mask), inputs)
 
     @property
     def batch(self) -> Batch:

@@ -8,7 +8,7 @@ work is a `ModelObjective`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
@@ -91,15 +91,11 @@ class ModelObjective(Objective, Protocol):
         ...
 
 
-def chunks(head: Head, *parts: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """Tensors of n positions in slices whose logits fit into memory together."""
-    rows = max(1, _LOGITS_AT_ONCE.get(parts[0].device.type, 2**22) // head.vocab_size)
-    return zip(*(part.split(rows) for part in parts), strict=True)
-
-
 def by_chunk(head: Head, compute: Callable[..., Tensor], *parts: Tensor) -> Tensor:
-    """One number for each of n positions, [n], computed slice by slice: float64, on the CPU."""
-    found = [compute(*slices) for slices in chunks(head, *parts)] if len(parts[0]) else []
+    """One number for each of n positions, [n], in slices whose logits fit into memory: float64, on the CPU."""
+    rows = max(1, _LOGITS_AT_ONCE.get(parts[0].device.type, 2**22) // head.vocab_size)
+    slices = zip(*(part.split(rows) for part in parts), strict=True)
+    found = [compute(*slice_) for slice_ in slices] if len(parts[0]) else []
     return torch.cat(found).double().cpu() if found else torch.zeros(0, dtype=torch.float64)
 
 
@@ -110,6 +106,11 @@ def token_log_probs(states: Tensor, batch: Batch, head: Head) -> Tensor:
         return -torch.nn.functional.cross_entropy(head.logits(slice_).float(), wanted, reduction="none")
 
     return by_chunk(head, log_probs, states, torch.from_numpy(batch.targets).to(states.device))
+
+
+def sum_by_sample(batch: Batch, values: Tensor) -> Tensor:
+    """Adds what the scored tokens lose, [n], by their sample: float64, [B]."""
+    return sum_by(batch.sample_of_row[batch.row_of_token], values, batch.n_samples)
 
 
 def sum_by(group: Any, values: Tensor, n_groups: int) -> Tensor:

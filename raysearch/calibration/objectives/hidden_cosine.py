@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from raysearch.calibration.batch import Batch, Form
-from raysearch.calibration.objectives.base import Head, sum_by
+from raysearch.calibration.objectives.base import Head, sum_by_sample
 from raysearch.measure import Measure
 
 
@@ -34,4 +34,4 @@ class HiddenCosineObjective:
         assert dense is not None, "a cosine is to something"
         pruned, reference = (head.last_hidden(part).double() for part in (states, dense))  # 1 - cos cancels digits
         turned = (1 - functional.cosine_similarity(pruned, reference, dim=-1)).clamp_min(0).cpu()
-        return sum_by(batch.sample_of_row[batch.row_of_token], turned, batch.n_samples)
+        return sum_by_sample(batch, turned)

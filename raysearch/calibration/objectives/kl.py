@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from raysearch.calibration.batch import Batch, Form
-from raysearch.calibration.objectives.base import Head, by_chunk, sum_by
+from raysearch.calibration.objectives.base import Head, by_chunk, sum_by_sample
 from raysearch.measure import Measure
 
 
@@ -48,8 +48,7 @@ class KLObjective:
             mixture = torch.logaddexp(pruned, reference) - math.log(2)
             return (_kl(reference, mixture) + _kl(pruned, mixture)) / 2
 
-        sample_of_token = batch.sample_of_row[batch.row_of_token]
-        return sum_by(sample_of_token, by_chunk(head, divergence, states, dense), batch.n_samples)
+        return sum_by_sample(batch, by_chunk(head, divergence, states, dense))
 
 
 def _kl(one: Tensor, other: Tensor) -> Tensor:

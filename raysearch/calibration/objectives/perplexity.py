@@ -11,7 +11,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from raysearch.calibration.batch import Batch, Form
-from raysearch.calibration.objectives.base import Head, sum_by, token_log_probs
+from raysearch.calibration.objectives.base import Head, sum_by_sample, token_log_probs
 from raysearch.measure import PERPLEXITY, Measure
 
 
@@ -27,5 +27,4 @@ class PerplexityObjective:
 
     def losses(self, states: Tensor, batch: Batch, head: Head, dense: Tensor | None) -> Tensor:
         """See `StateObjective.losses`."""
-        sample_of_token = batch.sample_of_row[batch.row_of_token]
-        return sum_by(sample_of_token, -token_log_probs(states, batch, head), batch.n_samples)
+        return sum_by_sample(batch, -token_log_probs(states, batch, head))

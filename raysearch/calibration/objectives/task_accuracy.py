@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -43,6 +42,5 @@ class TaskAccuracyObjective:
             scores = scores / batch.choices.characters
         elif self.normalise == "tokens":
             scores = scores / batch.scored_per_row
-        items = np.split(np.arange(len(scores)), np.flatnonzero(np.diff(batch.choices.item)) + 1)
-        wrong = [not batch.choices.gold[rows[scores[rows].argmax()]] for rows in items]
+        wrong = [not batch.choices.gold[rows[scores[rows].argmax()]] for rows in batch.rows_of_sample]
         return torch.tensor(wrong, dtype=torch.float64)
