@@ -8,6 +8,7 @@ import pytest
 from raysearch.calibration.batch import Batch
 from raysearch.calibration.calibration import Calibration
 from raysearch.calibration.objectives.perplexity import PerplexityObjective
+from raysearch.evaluation.evaluator import Evaluator
 from raysearch.evaluation.replica import Replica
 from raysearch.models.stack import LayerStack
 from tests.models.families import FAMILIES
@@ -30,3 +31,18 @@ def calibration():
 @pytest.fixture
 def make_replica(model, calibration):
     return lambda: Replica(LayerStack(copy.deepcopy(model)), [calibration])
+
+
+@pytest.fixture
+def closed_in_the_end():
+    """Takes evaluators, and closes them and their ledgers when the test is over."""
+    kept: list[Evaluator] = []
+
+    def keep(evaluator):
+        kept.append(evaluator)
+        return evaluator
+
+    yield keep
+    for evaluator in kept:
+        evaluator.close()
+        evaluator.ledger.close()

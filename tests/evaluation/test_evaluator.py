@@ -33,20 +33,12 @@ class CountingPool(InlinePool):
 
 
 @pytest.fixture
-def make_evaluator(tmp_path, calibration, make_replica):
-    made = []
-
+def make_evaluator(tmp_path, calibration, make_replica, closed_in_the_end):
     def make(make_replica=make_replica, **options):
-        evaluator = Evaluator(
-            [calibration], 4, Ledger(tmp_path / "ledger.db"), lambda: CountingPool(make_replica), **options
-        )
-        made.append(evaluator)
-        return evaluator
+        ledger = Ledger(tmp_path / "ledger.db")
+        return closed_in_the_end(Evaluator([calibration], 4, ledger, lambda: CountingPool(make_replica), **options))
 
-    yield make
-    for evaluator in made:
-        evaluator.close()
-        evaluator.ledger.close()
+    return make
 
 
 def test_the_loss_is_the_mean_over_all_scored_tokens(make_evaluator, model, calibration):

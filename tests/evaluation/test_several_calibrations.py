@@ -1,6 +1,7 @@
 """Several calibrations in one pool: side by side, and weighed into one loss."""
 
 import copy
+import itertools
 import statistics
 
 import numpy as np
@@ -42,21 +43,17 @@ def items():
 
 
 @pytest.fixture
-def open_evaluator(tmp_path, model):
-    opened: list[Evaluator] = []
+def open_evaluator(tmp_path, model, closed_in_the_end):
+    number = itertools.count()
 
     def make(*calibrations, **options):
         def make_pool():
             return InlinePool(lambda: Replica(LayerStack(copy.deepcopy(model)), calibrations))
 
-        evaluator = Evaluator(calibrations, 4, Ledger(tmp_path / f"{len(opened)}.db"), make_pool, **options)
-        opened.append(evaluator)
-        return evaluator
+        ledger = Ledger(tmp_path / f"{next(number)}.db")
+        return closed_in_the_end(Evaluator(calibrations, 4, ledger, make_pool, **options))
 
-    yield make
-    for evaluator in opened:
-        evaluator.close()
-        evaluator.ledger.close()
+    return make
 
 
 def test_each_part_loses_what_it_loses_alone(open_evaluator, calibration, items):
