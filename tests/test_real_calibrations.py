@@ -65,7 +65,7 @@ def stack(smollm2):
 
 def loss_of(stack, calibration, tokenizer=None, mask=MASK, packed=None):
     """What the replica says."""
-    replica = Replica(stack, [calibration], tokenizer=tokenizer)
+    replica = Replica(stack, [calibration], load_tokenizer=lambda: tokenizer)
     if packed is not None:
         replica._packs = lambda name: packed  # type: ignore[assignment]
     name, shards = calibration.fingerprint, range(calibration.n_shards)

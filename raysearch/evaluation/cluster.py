@@ -11,7 +11,6 @@ from typing import Literal
 import torch
 
 from raysearch.calibration.calibration import Calibration
-from raysearch.calibration.objectives.base import ModelObjective
 from raysearch.errors import UserError
 from raysearch.evaluation.inline_pool import InlinePool
 from raysearch.evaluation.replica import Replica
@@ -95,20 +94,20 @@ def open_pool(options: ClusterOptions, model: ModelSpec, calibrations: Sequence[
     make_replica = functools.partial(_make_replica, model, calibrations, options.cpus_per_replica)
     if options.backend == "inline":
         return InlinePool(lambda: make_replica(None))
-    from raysearch.evaluation.ray_pool import RayPool  # Ray takes a second to import
+    from raysearch.evaluation.ray_pool import RayPool, ReplicaActors  # Ray takes a second to import
 
-    return RayPool(
+    actors = ReplicaActors(
         make_replica,
         packed=None if on_gpu else pack(load_model(model)),
         n_replicas=options.n_replicas(on_gpu, sum(calibration.n_shards for calibration in calibrations)),
         cpus_per_replica=options.cpus_per_replica,
         gpus_per_replica=options.gpus(on_gpu),
     )
+    return RayPool(actors.handles, actors.close)
 
 
 def _make_replica(
     model: ModelSpec, calibrations: Sequence[Calibration], threads: int, packed: Packed | None
 ) -> Replica:
     module = load_model(model) if packed is None else unpack(*packed)
-    generates = any(isinstance(calibration.objective, ModelObjective) for calibration in calibrations)
-    return Replica(LayerStack(module), calibrations, threads, load_tokenizer(model) if generates else None)
+    return Replica(LayerStack(module), calibrations, threads, functools.partial(load_tokenizer, model))

@@ -121,6 +121,13 @@ class Evaluator:
             raise EvaluationError(f"{statistic} is not finite; use model.dtype=bfloat16 or float32")
         return rows
 
+    @property
+    def pool(self) -> Pool:
+        """The replicas, loaded when they are first needed."""
+        if self._pool is None:
+            self._pool = self.make_pool()
+        return self._pool
+
     def close(self) -> None:
         """Frees the pool and what was claimed. Closing twice is harmless."""
         self._claims.close()
@@ -155,9 +162,7 @@ class Evaluator:
 
     def _run(self, tasks: Sequence[Task]) -> None:
         """Computes the tasks; each is in the ledger before the next is looked at."""
-        if self._pool is None:
-            self._pool = self.make_pool()
-        pool = self._pool
+        pool = self.pool
         costs = self._costs(tasks)
         layers_planned, heads_planned = self._passes(costs.values())
         tasks_left = Counter(subject for task in tasks for subject in task.subjects)

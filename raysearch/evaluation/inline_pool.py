@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
 
 from raysearch.errors import EvaluationError, UserError
 from raysearch.evaluation.replica import Replica
-from raysearch.evaluation.unit import MAX_ATTEMPTS, Task, UnitResult, unit_failure
+from raysearch.evaluation.unit import MAX_ATTEMPTS, Job, Task, UnitResult, unit_failure
+
+_Asked = TypeVar("_Asked", bound=Task | Job)
 
 
 class InlinePool:
@@ -22,13 +25,20 @@ class InlinePool:
 
     def run(self, units: Sequence[Task]) -> Iterator[tuple[Task, UnitResult]]:
         """See `Pool.run`."""
-        for unit in units:
-            yield unit, self._answer(unit)
+        return self._each(units, self._replica.evaluate)
 
-    def _answer(self, unit: Task) -> UnitResult:
+    def perform(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Any]]:
+        """See `Pool.perform`."""
+        return self._each(jobs, lambda job: job.run(self._replica))
+
+    def _each(self, units: Sequence[_Asked], answer: Callable[[_Asked], Any]) -> Iterator[tuple[_Asked, Any]]:
+        for unit in units:
+            yield unit, self._answer(unit, answer)
+
+    def _answer(self, unit: _Asked, answer: Callable[[_Asked], Any]) -> Any:
         for attempt in range(1, MAX_ATTEMPTS + 1):
             try:
-                return self._replica.evaluate(unit)
+                return answer(unit)
             except UserError:
                 raise
             except Exception as error:

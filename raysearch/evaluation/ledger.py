@@ -24,8 +24,8 @@ from raysearch.locks import locked
 
 SubjectT = TypeVar("SubjectT", bound=Subject)
 
-SCHEMA_VERSION = 3
-_TABLES = {"evaluations", "runs", "claims"}
+SCHEMA_VERSION = 4
+_TABLES = {"evaluations", "claims", "runs", "studies", "assessments"}
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS evaluations (
     calibration TEXT NOT NULL,     -- fingerprint
@@ -44,9 +44,23 @@ CREATE TABLE IF NOT EXISTS claims (
 CREATE TABLE IF NOT EXISTS runs (
     run_id        TEXT PRIMARY KEY,
     config        TEXT NOT NULL,   -- JSON, resolved
-    state         TEXT NOT NULL,   -- running | finished | failed | interrupted
+    state         TEXT NOT NULL,   -- running | finished | stopped | failed | interrupted
+    failure       TEXT,            -- why, if it failed
     result        TEXT,            -- JSON
     updated       TEXT NOT NULL    -- UTC, ISO 8601
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS studies (
+    study_id TEXT PRIMARY KEY,
+    config   TEXT NOT NULL,        -- JSON, resolved
+    cells    TEXT NOT NULL,        -- JSON: each cell's labels and its run, see studies.py
+    updated  TEXT NOT NULL         -- UTC, ISO 8601
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS assessments (
+    model      TEXT NOT NULL,      -- fingerprint of the dense model
+    mask       TEXT NOT NULL,      -- {21,22,25}
+    assessment TEXT NOT NULL,      -- fingerprint of what is assessed, see assessments.py
+    result     TEXT NOT NULL,      -- JSON
+    PRIMARY KEY (model, mask, assessment)
 ) WITHOUT ROWID;
 """
 

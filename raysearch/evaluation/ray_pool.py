@@ -1,7 +1,7 @@
 """Replicas as Ray actors: the only place on the hot path that knows Ray.
 
-Replicas pull units: whoever is idle gets the next, so load balances by itself. A replica that dies is replaced and its
-unit handed to another; a unit that fails `MAX_ATTEMPTS` times ends the search with its cause.
+Replicas pull units: whoever is idle gets the next, so load balances by itself. A replica that dies is started again by
+Ray, and its unit handed to another; a unit that fails `MAX_ATTEMPTS` times ends the search with its cause.
 """
 
 from __future__ import annotations
@@ -12,35 +12,51 @@ import signal
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import ray
 from ray.exceptions import RayActorError, RayTaskError
 
 from raysearch.errors import EvaluationError, UserError
 from raysearch.evaluation.replica import Replica
-from raysearch.evaluation.unit import MAX_ATTEMPTS, Task, UnitResult, unit_failure
+from raysearch.evaluation.unit import MAX_ATTEMPTS, Job, Task, UnitResult, unit_failure
 from raysearch.models.sharing import Packed
+
+_Asked = TypeVar("_Asked", bound=Task | Job)
 
 
 class ReplicaActor:
-    """A `Replica` in its own process. Loading is a call, not the constructor, so that its errors arrive as they are."""
+    """A `Replica` in its own process. Loading is no part of the constructor, so that its errors arrive as they are."""
 
-    def load(self, make_replica: Callable[[Packed | None], Replica], packed: Packed | None) -> None:
+    def __init__(self, make_replica: Callable[[Packed | None], Replica], packed: Packed | None) -> None:
+        self._make = lambda: make_replica(packed)
+        self._replica: Replica | None = None
+
+    def load(self) -> None:
         """Makes the replica, around shared weights if there are any."""
-        self._replica = make_replica(packed)
+        self._replica = self._replica or self._make()
 
     def evaluate(self, unit: Task) -> UnitResult:
         """See `Replica.evaluate`."""
-        return self._replica.evaluate(unit)
+        return self._loaded.evaluate(unit)
+
+    def perform(self, job: Job) -> Any:
+        """See `Job.run`."""
+        return job.run(self._loaded)
 
     def pid(self) -> int:
         """The process it lives in."""
         return os.getpid()
 
+    @property
+    def _loaded(self) -> Replica:
+        self.load()  # nothing to do, unless it has died and another pool has not yet noticed
+        assert self._replica is not None
+        return self._replica
 
-class RayPool:
-    """A fixed number of replica actors.
+
+class ReplicaActors:
+    """A fixed number of replica actors, for any number of pools in this process and in others.
 
     Args:
         make_replica: Makes a replica in the actor's process from the packed model, or from disk if there is none.
@@ -58,34 +74,63 @@ class RayPool:
         cpus_per_replica: float,
         gpus_per_replica: float,
     ) -> None:
-        self.n_replicas = n_replicas
         self._owns_ray = not ray.is_initialized()
         if self._owns_ray:
-            _start_ray(n_replicas * cpus_per_replica)
-        self._make_replica = make_replica
-        self._packed = ray.put(packed)
-        self._actor_class = ray.remote(num_cpus=cpus_per_replica, num_gpus=gpus_per_replica)(ReplicaActor)
+            start_ray(n_replicas * cpus_per_replica)
+        self._packed = ray.put(packed)  # kept: what nobody refers to is evicted
+        actor_class = ray.remote(num_cpus=cpus_per_replica, num_gpus=gpus_per_replica, max_restarts=-1)(ReplicaActor)
+        self.handles: list[Any] = [actor_class.remote(make_replica, self._packed) for _ in range(n_replicas)]
+
+    def close(self) -> None:
+        """Frees them, and Ray if it was started for them. Closing twice is harmless."""
+        for actor in self.handles:
+            ray.kill(actor)
+        self.handles = []
+        if self._owns_ray:
+            ray.shutdown()
+            self._owns_ray = False
+
+
+class RayPool:
+    """Hands units to replica actors, which other pools may use at the same time: each then gets its turn.
+
+    Args:
+        handles: The actors.
+        on_close: Called at the end, where the actors are this pool's own.
+    """
+
+    def __init__(self, handles: Sequence[Any], on_close: Callable[[], None] = lambda: None) -> None:
+        self.n_replicas = len(handles)
+        self._on_close = on_close
         self._idle: list[Any] = []
-        self._busy: dict[Any, tuple[Any, Task | None]] = {}  # call -> actor, its unit (None while it loads)
+        self._busy: dict[Any, tuple[Any, Any]] = {}  # call -> actor, its unit (None while it loads)
         self._deaths_while_loading = 0
-        for _ in range(n_replicas):
-            self._start_replica()
+        for actor in handles:
+            self._load(actor)
 
     def run(self, units: Sequence[Task]) -> Iterator[tuple[Task, UnitResult]]:
         """See `Pool.run`."""
+        return self._each(units, "evaluate")
+
+    def perform(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Any]]:
+        """See `Pool.perform`."""
+        return self._each(jobs, "perform")
+
+    def _each(self, units: Sequence[_Asked], method: str) -> Iterator[tuple[_Asked, Any]]:
+        """Has a method of the actors answer every unit."""
         waiting = deque(units)
-        attempts: Counter[Task] = Counter()
+        attempts: Counter[_Asked] = Counter()
         answered = 0
         while answered < len(units):
             while waiting and self._idle:
                 actor, unit = self._idle.pop(), waiting.popleft()
-                self._busy[actor.evaluate.remote(unit)] = actor, unit
+                self._busy[getattr(actor, method).remote(unit)] = actor, unit
             done, _ = ray.wait(list(self._busy), num_returns=1)
             actor, owned = self._busy.pop(done[0])
             try:
                 result = ray.get(done[0])
             except RayActorError as error:
-                self._replace(owned, error)
+                self._load_again(actor, owned is None, error)
                 failure: BaseException = error
             except RayTaskError as error:
                 failure = error.cause if isinstance(error.cause, BaseException) else error
@@ -106,27 +151,22 @@ class RayPool:
 
     def close(self) -> None:
         """See `Pool.close`."""
-        for actor in [*self._idle, *(actor for actor, _ in self._busy.values())]:
-            ray.kill(actor)
         self._idle, self._busy = [], {}
-        if self._owns_ray:
-            ray.shutdown()
-            self._owns_ray = False
+        self._on_close()
 
-    def _start_replica(self) -> None:
-        actor: Any = self._actor_class.remote()
-        self._busy[actor.load.remote(self._make_replica, self._packed)] = actor, None
+    def _load(self, actor: Any) -> None:
+        self._busy[actor.load.remote()] = actor, None
 
-    def _replace(self, owned: Task | None, error: BaseException) -> None:
-        """Starts another replica for a dead one, unless replicas keep dying before they have loaded."""
-        self._deaths_while_loading = self._deaths_while_loading + 1 if owned is None else 0
+    def _load_again(self, actor: Any, was_loading: bool, error: BaseException) -> None:
+        """Waits for Ray to start a dead replica again, unless replicas keep dying before they have loaded."""
+        self._deaths_while_loading = self._deaths_while_loading + 1 if was_loading else 0
         if self._deaths_while_loading == MAX_ATTEMPTS * self.n_replicas:
             raise EvaluationError(f"replicas die while they load the model; the last cause: {error}") from error
-        self._start_replica()
+        self._load(actor)
 
 
-def _start_ray(cpus: float) -> None:
-    """Starts Ray on this machine, quietly, with room for the replicas even where there are fewer cores.
+def start_ray(cpus: float) -> None:
+    """Starts Ray on this machine, quietly, with room for so many CPUs even where there are fewer cores.
 
     Ray puts its own handler in the place of the one for SIGTERM, which would end the process with no word of farewell.
     """

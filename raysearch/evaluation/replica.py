@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Container, Iterable
+from collections.abc import Callable, Container, Iterable
 from typing import Any
 
 import numpy as np
@@ -36,18 +36,27 @@ class Replica:
         stack: The model's layers; checked against the model's own forward before the first answer.
         calibrations: What it is asked about.
         threads: CPU threads of torch, fixed because kernels may add in another order with another count.
-        tokenizer: The model's; needed where an objective reads what the model generates.
+        load_tokenizer: Gives the model's tokenizer; called where what the model generates is read.
     """
 
     def __init__(
-        self, stack: LayerStack, calibrations: Iterable[Calibration], threads: int = 1, tokenizer: Any = None
+        self,
+        stack: LayerStack,
+        calibrations: Iterable[Calibration],
+        threads: int = 1,
+        load_tokenizer: Callable[[], Any] = lambda: None,
     ) -> None:
         torch.set_num_threads(threads)
         stack.verify()
         self.stack = stack
         self.calibrations = {calibration.fingerprint: calibration for calibration in calibrations}
-        self.tokenizer = tokenizer
+        self._load_tokenizer = load_tokenizer
         self._packs = functools.cache(self._packs_choices)
+
+    @functools.cached_property
+    def tokenizer(self) -> Any:
+        """The model's."""
+        return self._load_tokenizer()
 
     def evaluate(self, task: Task) -> UnitResult:
         """Answers a unit by walking the prefix plan of its masks over its shard, and a survey by measuring.

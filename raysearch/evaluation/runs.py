@@ -14,7 +14,7 @@ from typing import Any, Literal
 from raysearch.errors import UserError, did_you_mean
 from raysearch.evaluation.ledger import Ledger
 
-State = Literal["running", "finished", "failed", "interrupted"]
+State = Literal["running", "finished", "stopped", "failed", "interrupted"]
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,8 @@ class RunRecord:
     Args:
         run_id: Its name.
         config: Its resolved configuration.
-        state: ``running`` also after a kill: a dead process cannot write its own end.
+        state: ``running`` also after a kill: a dead process cannot write its own end. ``stopped`` by its budget.
+        failure: Why, if it failed.
         result: What it found, as `SearchResult.as_json` with its trials; None before the end.
         updated: When the record last changed, ISO 8601, UTC.
     """
@@ -32,30 +33,37 @@ class RunRecord:
     run_id: str
     config: Mapping[str, Any]
     state: State
+    failure: str | None
     result: Mapping[str, Any] | None
     updated: str
 
 
 def write_run(
-    ledger: Ledger, run_id: str, config: Mapping[str, Any], state: State, result: Mapping[str, Any] | None = None
+    ledger: Ledger,
+    run_id: str,
+    config: Mapping[str, Any],
+    state: State,
+    result: Mapping[str, Any] | None = None,
+    failure: str | None = None,
 ) -> None:
     """Records where a search stands; what an earlier run of the same search found stays until there is a new result."""
     now = datetime.now(UTC).isoformat(sep=" ", timespec="microseconds")
     ledger.connection.execute(
-        "INSERT INTO runs VALUES (?, ?, ?, ?, ?) ON CONFLICT (run_id) DO UPDATE SET config = excluded.config, "
-        "state = excluded.state, result = coalesce(excluded.result, result), updated = excluded.updated",
-        (run_id, json.dumps(config), state, None if result is None else json.dumps(result), now),
+        "INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (run_id) DO UPDATE SET config = excluded.config, "
+        "state = excluded.state, failure = excluded.failure, result = coalesce(excluded.result, result), "
+        "updated = excluded.updated",
+        (run_id, json.dumps(config), state, failure, None if result is None else json.dumps(result), now),
     )
 
 
 def list_runs(ledger: Ledger) -> list[RunRecord]:
     """Every search, the newest first."""
     rows = ledger.connection.execute(
-        "SELECT run_id, config, state, result, updated FROM runs ORDER BY updated DESC, run_id"
+        "SELECT run_id, config, state, failure, result, updated FROM runs ORDER BY updated DESC, run_id"
     )
     return [
-        RunRecord(run_id, json.loads(config), state, None if result is None else json.loads(result), updated)
-        for run_id, config, state, result, updated in rows
+        RunRecord(run_id, json.loads(config), state, failure, None if result is None else json.loads(result), updated)
+        for run_id, config, state, failure, result, updated in rows
     ]
 
 

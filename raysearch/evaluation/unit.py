@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,9 @@ from raysearch.calibration.batch import Batch
 from raysearch.calibration.calibration import Calibration
 from raysearch.mask import Mask
 from raysearch.statistic import Statistic
+
+if TYPE_CHECKING:
+    from raysearch.evaluation.replica import Replica
 
 #: What is computed, claimed and recorded shard by shard.
 Subject = Mask | Statistic
@@ -92,6 +95,14 @@ class UnitResult:
     seconds: float
 
 
+class Job(Protocol):
+    """Whatever else a resident model is good for, such as an assessment: hashable, and pickled on its way."""
+
+    def run(self, replica: Replica) -> Any:
+        """What comes of it, pickled on its way back."""
+        ...
+
+
 class Pool(Protocol):
     """Replicas that answer units. Which replica answers which unit never changes a number."""
 
@@ -105,6 +116,14 @@ class Pool(Protocol):
         """
         ...
 
+    def perform(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Any]]:
+        """Does every job once, in whatever order they get done.
+
+        Raises:
+            EvaluationError: A job failed `MAX_ATTEMPTS` times.
+        """
+        ...
+
     def close(self) -> None:
         """Frees the replicas. Closing twice is harmless."""
         ...
@@ -114,8 +133,8 @@ class Pool(Protocol):
 MAX_ATTEMPTS = 3
 
 
-def unit_failure(unit: Task, error: BaseException) -> str:
-    """One sentence on a unit that failed for good."""
+def unit_failure(unit: Task | Job, error: BaseException) -> str:
+    """One sentence on a unit or a job that failed for good."""
     return (
         f"{unit} failed {MAX_ATTEMPTS} times; "
         f"the last cause: {type(error).__name__}: {str(error).strip().splitlines()[-1] if str(error) else 'no message'}"

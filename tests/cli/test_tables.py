@@ -56,7 +56,9 @@ def rows(table: Table) -> list[list[str]]:
 def recorded(result: SearchResult) -> RunRecord:
     """The search as the ledger gives it back."""
     config = {"choices": {"data": "wikitext", "objective": "x"}, "model": {"name": "tiny"}}
-    return RunRecord(result.run_id, config, "finished", json.loads(json.dumps(result.as_record())), "2026-01-01 00:00")
+    return RunRecord(
+        result.run_id, config, "finished", None, json.loads(json.dumps(result.as_record())), "2026-01-01 00:00"
+    )
 
 
 @EVERY_MEASURE

@@ -60,7 +60,7 @@ def test_files_that_are_no_ledger_are_refused(tmp_path):
         Ledger(tmp_path / "text.db")
     with closing(sqlite3.connect(tmp_path / "future.db")) as connection:
         connection.execute("PRAGMA user_version = 99")
-    with pytest.raises(UserError, match="format 99, this one reads 3"):
+    with pytest.raises(UserError, match="format 99, this one reads 4"):
         Ledger(tmp_path / "future.db")
     (tmp_path / "folder.db").mkdir()
     with pytest.raises(UserError, match="cannot be used"):

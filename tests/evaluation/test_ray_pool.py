@@ -12,7 +12,7 @@ import ray
 
 from raysearch.errors import EvaluationError, UserError
 from raysearch.evaluation.inline_pool import InlinePool
-from raysearch.evaluation.ray_pool import RayPool
+from raysearch.evaluation.ray_pool import RayPool, ReplicaActors
 from raysearch.evaluation.replica import Replica
 from raysearch.evaluation.unit import Survey, Unit
 from raysearch.mask import Mask
@@ -75,7 +75,8 @@ def units(calibration):
 @contextmanager
 def pool_of(model, calibration, n_replicas, kind=Replica):
     make_replica = functools.partial(make_shared_replica, calibration, kind=kind)
-    with closing(RayPool(make_replica, pack(model), n_replicas, cpus_per_replica=1, gpus_per_replica=0)) as pool:
+    actors = ReplicaActors(make_replica, pack(model), n_replicas, cpus_per_replica=1, gpus_per_replica=0)
+    with closing(RayPool(actors.handles, actors.close)) as pool:
         yield pool
 
 

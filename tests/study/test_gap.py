@@ -51,7 +51,7 @@ def run_of(*removed, remove=None, sizes=(), measure=PERPLEXITY):
         "fingerprints": {"calibration": "here"},
     }
     config = {"remove": len(removed) if remove is None else remove, "protect": [3]}
-    return RunRecord("greedy-m2-00", config, "finished", result, "now")
+    return RunRecord("greedy-m2-00", config, "finished", None, result, "now")
 
 
 @pytest.fixture
@@ -129,4 +129,4 @@ def test_a_range_is_ranked_size_by_size_as_far_as_it_is_known(ledger):
 
 def test_a_search_that_found_nothing_has_no_rank(ledger):
     with pytest.raises(UserError, match="RUN=x is interrupted, so nothing is found yet; first: raysearch resume x"):
-        gaps_of(RunRecord("x", {}, "interrupted", None, "now"), ledger)
+        gaps_of(RunRecord("x", {}, "interrupted", None, None, "now"), ledger)
