@@ -24,12 +24,12 @@ from raysearch import build
 from raysearch.bridges.ray_tune import TuneSearcher
 from raysearch.config import compose
 from raysearch.errors import EvaluationError
+from raysearch.evaluation.judge import open_judge
+from raysearch.evaluation.spec import JudgeSpec
 from raysearch.mask import Mask
 from raysearch.models.loading import describe, resolve_device
 from raysearch.problem import Problem
 from raysearch.statistic import Statistic
-from raysearch.study.judge import open_judge
-from raysearch.study.spec import JudgeSpec
 
 #: Small enough for a laptop. The replica is the actor itself, so it needs no actors of its own.
 DEFAULTS = ["remove=2", "model.dtype=bfloat16", "data.samples=2", "data.seq_len=64", "cluster=inline", "tracking=none"]

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from raysearch.evaluation.progress import Progress
+    from raysearch.evaluation.spec import JudgeSpec
     from raysearch.study.inspection import Inspection
     from raysearch.study.score import Score
     from raysearch.study.search import Observer
-    from raysearch.study.spec import JudgeSpec
     from raysearch.study.sweep import Sweep
     from raysearch.tracking.base import SearchResult
 

@@ -24,11 +24,12 @@ from raysearch.calibration.objectives.weighted import WeightedObjective
 from raysearch.calibration.rows import Rows
 from raysearch.errors import UserError, did_you_mean
 from raysearch.evaluation.cluster import ClusterOptions
+from raysearch.evaluation.spec import CalibrationSpec, JudgeSpec
 from raysearch.mask import Mask
 from raysearch.models.loading import ModelSpec
 from raysearch.problem import sizes_of
 from raysearch.searchers.base import Searcher
-from raysearch.study.spec import CalibrationSpec, JudgeSpec, ScoreSpec, SearchSpec
+from raysearch.study.spec import ScoreSpec, SearchSpec
 from raysearch.tracking.options import TrackingOptions
 
 _JUDGE_KEYS = {"model", "data", "objective", "cluster", "store", "ledger", "seed", "choices"}

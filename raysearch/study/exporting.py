@@ -7,12 +7,13 @@ from pathlib import Path
 
 from raysearch.errors import UserError
 from raysearch.evaluation.runs import RunRecord
+from raysearch.evaluation.spec import CalibrationSpec, identity_of
 from raysearch.mask import Mask
 from raysearch.measure import Measure
 from raysearch.models.card import Evidence
 from raysearch.models.export import ExportReport, export_checkpoint
 from raysearch.study.recorded import found_by_size
-from raysearch.study.spec import CalibrationSpec, SearchSpec, identity_of
+from raysearch.study.spec import SearchSpec
 
 
 def export_run(

@@ -9,13 +9,13 @@ from typing import Any
 
 from raysearch.calibration.batch import Answer
 from raysearch.calibration.calibration import Calibration
+from raysearch.evaluation.judge import open_judge, read_data
 from raysearch.evaluation.progress import Progress
+from raysearch.evaluation.spec import JudgeSpec
 from raysearch.evaluation.totals import standard_errors
 from raysearch.mask import Mask
 from raysearch.measure import Measure
 from raysearch.models.loading import describe
-from raysearch.study.judge import open_judge, read_data
-from raysearch.study.spec import JudgeSpec
 
 
 @dataclass(frozen=True)

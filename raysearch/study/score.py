@@ -7,11 +7,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from raysearch.errors import EvaluationError, UserError
+from raysearch.evaluation.judge import open_judge
 from raysearch.evaluation.progress import Progress
 from raysearch.mask import Mask
 from raysearch.measure import Measure
 from raysearch.models.loading import describe
-from raysearch.study.judge import open_judge
 from raysearch.study.spec import ScoreSpec
 from raysearch.tracking.base import plain_readout
 

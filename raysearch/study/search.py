@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from raysearch.errors import EvaluationError, UserError
 from raysearch.evaluation.evaluator import Evaluation, Evaluator
+from raysearch.evaluation.judge import Judge, open_judge
 from raysearch.evaluation.progress import Progress
 from raysearch.evaluation.runs import State, write_run
 from raysearch.mask import Mask
@@ -26,7 +27,6 @@ from raysearch.problem import Problem
 from raysearch.searchers.base import Remark, Round, Scores, run_searcher
 from raysearch.statistic import Statistic
 from raysearch.study.forecast import RoundCost, forecast
-from raysearch.study.judge import Judge, open_judge
 from raysearch.study.sizes import for_sizes
 from raysearch.study.spec import SearchSpec
 from raysearch.tracking.base import RoundSummary, SearchHeader, SearchResult, Tracker, Trial

@@ -2,62 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from raysearch.calibration.data import Data
-from raysearch.calibration.objectives.base import Objective
-from raysearch.calibration.objectives.weighted import WeightedObjective
-from raysearch.evaluation.cluster import ClusterOptions
+from raysearch.evaluation.spec import JudgeSpec, identity_of
 from raysearch.mask import Mask
-from raysearch.models.loading import ModelSpec
 from raysearch.problem import sizes_of
 from raysearch.searchers.base import Searcher
 from raysearch.tracking.options import TrackingOptions
-
-
-@dataclass(frozen=True)
-class CalibrationSpec:
-    """An objective and its data.
-
-    Args:
-        name: For people: ``perplexity on c4``.
-        objective: What is computed.
-        data: On what.
-    """
-
-    name: str
-    objective: Objective
-    data: Data
-
-
-@dataclass(frozen=True)
-class JudgeSpec:
-    """How masks are judged: a model, calibrations, and where it is computed and remembered.
-
-    Args:
-        model: What to load.
-        calibrations: What masks are judged on: one, or several that are weighed or laid side by side.
-        cluster: Who computes it.
-        ledger: The SQLite file that remembers it.
-        weighting: How several calibrations give one loss; None for that of the first.
-    """
-
-    model: ModelSpec
-    calibrations: Sequence[CalibrationSpec]
-    cluster: ClusterOptions
-    ledger: Path
-    weighting: WeightedObjective | None = None
-
-    @property
-    def objectives(self) -> list[Objective]:
-        """What is computed, calibration by calibration."""
-        return [calibration.objective for calibration in self.calibrations]
 
 
 @dataclass(frozen=True)
@@ -108,8 +63,3 @@ class SearchSpec:
         }
         digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
         return f"{self.searcher_name}-m{str(self.remove).replace('..', '-')}-{digest[:8]}"
-
-
-def identity_of(part: Any) -> dict[str, Any]:
-    """A configured part (searcher, objective) as plain values: its class and its options."""
-    return {"type": type(part).__name__, **dataclasses.asdict(part)}

@@ -15,13 +15,13 @@ import numpy as np
 from scipy import stats
 
 from raysearch.errors import EvaluationError
+from raysearch.evaluation.judge import open_judge
 from raysearch.evaluation.progress import Progress
+from raysearch.evaluation.spec import JudgeSpec
 from raysearch.evaluation.totals import standard_errors
 from raysearch.mask import Mask
 from raysearch.measure import Measure
 from raysearch.models.loading import describe
-from raysearch.study.judge import open_judge
-from raysearch.study.spec import JudgeSpec
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from raysearch.evaluation.cluster import open_pool
 from raysearch.evaluation.evaluator import Evaluator
 from raysearch.evaluation.ledger import Ledger
 from raysearch.evaluation.progress import Progress
+from raysearch.evaluation.spec import CalibrationSpec, JudgeSpec, identity_of
 from raysearch.evaluation.totals import standard_errors
 from raysearch.mask import Mask
 from raysearch.measure import Measure
@@ -29,7 +30,6 @@ from raysearch.models.loading import (
     resolve_device,
     tokenizer_fingerprint,
 )
-from raysearch.study.spec import CalibrationSpec, JudgeSpec, identity_of
 
 
 @dataclass(frozen=True)

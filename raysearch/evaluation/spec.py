@@ -1,0 +1,59 @@
+"""How masks are judged: plain, validated values, built from the configuration (see `raysearch.config`)."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from raysearch.calibration.data import Data
+from raysearch.calibration.objectives.base import Objective
+from raysearch.calibration.objectives.weighted import WeightedObjective
+from raysearch.evaluation.cluster import ClusterOptions
+from raysearch.models.loading import ModelSpec
+
+
+@dataclass(frozen=True)
+class CalibrationSpec:
+    """An objective and its data.
+
+    Args:
+        name: For people: ``perplexity on c4``.
+        objective: What is computed.
+        data: On what.
+    """
+
+    name: str
+    objective: Objective
+    data: Data
+
+
+@dataclass(frozen=True)
+class JudgeSpec:
+    """How masks are judged: a model, calibrations, and where it is computed and remembered.
+
+    Args:
+        model: What to load.
+        calibrations: What masks are judged on: one, or several that are weighed or laid side by side.
+        cluster: Who computes it.
+        ledger: The SQLite file that remembers it.
+        weighting: How several calibrations give one loss; None for that of the first.
+    """
+
+    model: ModelSpec
+    calibrations: Sequence[CalibrationSpec]
+    cluster: ClusterOptions
+    ledger: Path
+    weighting: WeightedObjective | None = None
+
+    @property
+    def objectives(self) -> list[Objective]:
+        """What is computed, calibration by calibration."""
+        return [calibration.objective for calibration in self.calibrations]
+
+
+def identity_of(part: Any) -> dict[str, Any]:
+    """A configured part (searcher, objective) as plain values: its class and its options."""
+    return {"type": type(part).__name__, **dataclasses.asdict(part)}
