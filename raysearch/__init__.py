@@ -5,9 +5,21 @@
 >>> result.removed, result.readout
 """
 
-from raysearch.api import inspect, score, search, sweep
+from raysearch.api import assess, inspect, report, score, search, study, sweep
 from raysearch.errors import EvaluationError, UserError
 from raysearch.mask import Mask
 from raysearch.problem import Problem
 
-__all__ = ["EvaluationError", "Mask", "Problem", "UserError", "inspect", "score", "search", "sweep"]
+__all__ = [
+    "EvaluationError",
+    "Mask",
+    "Problem",
+    "UserError",
+    "assess",
+    "inspect",
+    "report",
+    "score",
+    "search",
+    "study",
+    "sweep",
+]

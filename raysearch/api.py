@@ -7,11 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from raysearch.assess.results import RunAssessment
     from raysearch.evaluation.progress import Progress
     from raysearch.evaluation.spec import JudgeSpec
+    from raysearch.report.results import StudyResults
     from raysearch.study.inspection import Inspection
+    from raysearch.study.observer import Observer
+    from raysearch.study.running import StudyObserver
     from raysearch.study.score import Score
-    from raysearch.study.search import Observer
     from raysearch.study.sweep import Sweep
     from raysearch.tracking.base import SearchResult
 
@@ -38,7 +41,8 @@ def search(
         EvaluationError: Something could not be evaluated, and the search cannot go on without it.
     """
     from raysearch import build, config
-    from raysearch.study.search import SilentObserver, run_search
+    from raysearch.study.observer import SilentObserver
+    from raysearch.study.search import run_search
 
     spec = build.search_spec(config.compose("search", [*overrides, *config.as_overrides(values)], config_dir))
     return run_search(spec, observer or SilentObserver())
@@ -66,6 +70,125 @@ def score(*overrides: str, config_dir: Path | None = None, **values: Any) -> lis
 
     spec = build.score_spec(config.compose("score", [*overrides, *config.as_overrides(values)], config_dir))
     return score_masks(spec, lambda progress: None)
+
+
+def assess(
+    run: str = "latest",
+    *overrides: str,
+    remove: int | None = None,
+    config_dir: Path | None = None,
+    store: Path = Path("mlruns"),
+    ledger: Path | None = None,
+    on_progress: Callable[[str], None] = lambda line: None,
+    warn: Callable[[str], None] = lambda message: None,
+    **values: Any,
+) -> RunAssessment:
+    """Measures what a search found beside the dense model; what the ledger knows is not computed again.
+
+        assess("latest", assess="paper")
+        assess("greedy-m5-3fa2c1d0", "assess=none", assess={"tasks": ["piqa"], "limit": 100})
+
+    Args:
+        run: A run id, the start of one, an MLflow run id, or ``latest``.
+        *overrides: ``key=value`` words, as on the command line.
+        remove: The best mask of so many layers, not the one that the search found.
+        config_dir: A folder of your own YAML files, laid out like ``conf/``.
+        store: The folder that searches wrote to.
+        ledger: The ledger, if it is not in the store.
+        on_progress: Told in a line how far it is.
+        warn: Told in a sentence if MLflow could not be reached.
+        **values: The same keys as arguments.
+
+    Raises:
+        UserError: There is no such search, a key or value is not understood, or a text or task is not there.
+        EvaluationError: Something could not be evaluated.
+    """
+    from raysearch import build, config
+    from raysearch.evaluation.ledger import opened
+    from raysearch.evaluation.runs import find_run
+    from raysearch.study.assess_run import assess_run
+
+    path = ledger or store / "ledger.db"
+    with opened(path) as found:
+        record = find_run(found, run)
+    words = [*overrides, *config.as_overrides(values)]
+    own_cluster = any(word.startswith("cluster=") for word in words)
+    recorded = [] if own_cluster else config.as_overrides({"cluster": record.config["cluster"]})
+    composed = config.compose("assess", [*recorded, *words], config_dir)
+    here = {"ledger": str(path), "store": str(store), "cluster": composed["cluster"]}
+    search_spec = build.search_spec({**record.config, **here})
+    spec = build.assess_spec(composed)
+    return assess_run(record, search_spec, spec, remove=remove, on_progress=on_progress, warn=warn)
+
+
+def study(
+    *overrides: str,
+    config_dir: Path | None = None,
+    out: Path | None = None,
+    observer: StudyObserver | None = None,
+    **values: Any,
+) -> tuple[StudyResults, list[Path]]:
+    """Runs a grid of searches and writes its report; the same call again goes on where it was stopped.
+
+        study(study="two_calibrations", assess="offline")
+        study("study.grid.searcher=[one_shot,greedy]", "study.grid.remove=[3,5]", data={"samples": 8})
+
+    Args:
+        *overrides: ``key=value`` words, as on the command line.
+        config_dir: A folder of your own YAML files, laid out like ``conf/``.
+        out: The folder of the report; None for ``reports/<study>`` in the store.
+        observer: Watches the study; None for silence.
+        **values: The same keys as arguments.
+
+    Returns:
+        What the study found, and the files of the report, the page first. A search that fails does not stop the
+        others: its cause stands in the results.
+
+    Raises:
+        UserError: A key or value is not understood, or a search does not fit its model, its data or the machine.
+        EvaluationError: What was found cannot be assessed.
+    """
+    from raysearch import build, config
+    from raysearch.study.running import SilentStudyObserver, run_study
+
+    spec = build.study_spec([*overrides, *config.as_overrides(values)], config_dir)
+    watching = observer or SilentStudyObserver()
+    record = run_study(spec, watching)
+    return report(record.study_id, store=spec.tracking.folder, ledger=spec.ledger, out=out, warn=watching.warn)
+
+
+def report(
+    study: str = "latest",
+    *,
+    store: Path = Path("mlruns"),
+    ledger: Path | None = None,
+    out: Path | None = None,
+    warn: Callable[[str], None] = lambda message: None,
+) -> tuple[StudyResults, list[Path]]:
+    """Writes the report of a study as far as it is done: a page, Markdown, tables and figures; nothing is computed.
+
+    Args:
+        study: A study's id, the start of one, its MLflow run id, or ``latest``.
+        store: The folder that its searches wrote to.
+        ledger: The ledger, if it is not in the store.
+        out: The folder to write; None for ``reports/<study>`` in the store.
+        warn: Told, in one sentence, if MLflow cannot be written to.
+
+    Returns:
+        What the study found, and the files, the page first.
+
+    Raises:
+        UserError: There is no such study, or the folder cannot be written to.
+    """
+    from raysearch import build
+    from raysearch.evaluation.ledger import opened
+    from raysearch.evaluation.studies import find_study
+    from raysearch.study.reporting import report_study
+
+    with opened(ledger or store / "ledger.db") as found:
+        record = find_study(found, study)
+        tracking = build.tracking_options(record.config, store)
+        return report_study(record, found, tracking, out or store / "reports" / record.study_id, warn)
 
 
 def sweep(

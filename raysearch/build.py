@@ -18,10 +18,12 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from raysearch.assess.spec import AssessSpec, SpeedOptions
 from raysearch.calibration.data import Data
 from raysearch.calibration.objectives.base import Objective
 from raysearch.calibration.objectives.weighted import WeightedObjective
 from raysearch.calibration.rows import Rows
+from raysearch.config import compose
 from raysearch.errors import UserError, did_you_mean
 from raysearch.evaluation.cluster import ClusterOptions
 from raysearch.evaluation.spec import CalibrationSpec, JudgeSpec
@@ -29,7 +31,8 @@ from raysearch.mask import Mask
 from raysearch.models.loading import ModelSpec
 from raysearch.problem import sizes_of
 from raysearch.searchers.base import Searcher
-from raysearch.study.spec import ScoreSpec, SearchSpec
+from raysearch.study.grid import Choice, choices_of
+from raysearch.study.spec import Budget, Cell, ScoreSpec, SearchSpec, StudyOptions, StudySpec
 from raysearch.tracking.options import TrackingOptions
 
 _JUDGE_KEYS = {"model", "data", "objective", "cluster", "store", "ledger", "seed", "choices"}
@@ -42,7 +45,6 @@ def search_spec(config: Mapping[str, Any]) -> SearchSpec:
         UserError: A key is unknown or missing, or a value is of the wrong type or out of range.
     """
     _check_names("", config, _JUDGE_KEYS | {"searcher", "tracking", "remove", "protect"})
-    tracking = _section(config, "tracking")
     seed = _seed("seed", config["seed"])  # before data.seed, which repeats it
     return SearchSpec(
         judge=_judge_spec(config),
@@ -51,7 +53,7 @@ def search_spec(config: Mapping[str, Any]) -> SearchSpec:
         remove=_remove(config["remove"]),
         protect=_check(list[int], "protect", config["protect"]),
         seed=seed,
-        tracking=_build(TrackingOptions, "tracking", {**tracking, "folder": _store(config)}),
+        tracking=tracking_options(config, _store(config)),
         config=config,
     )
 
@@ -76,6 +78,60 @@ def score_spec(config: Mapping[str, Any]) -> ScoreSpec:
     return ScoreSpec(judge=_judge_spec(config), masks=[Mask.of(*layers) for layers in masks])
 
 
+def study_spec(overrides: Sequence[str], config_dir: Path | None = None) -> StudySpec:
+    """Builds a study from the words of ``raysearch study``.
+
+    Args:
+        overrides: ``key=value`` words, as on the command line.
+        config_dir: A folder of the user's own YAML files, laid out like ``conf/``.
+
+    Raises:
+        UserError: As `search_spec`, of any of its searches.
+    """
+    config = compose("study", overrides, config_dir)
+    section = dict(_section(config, "study"))
+    rules = {key: _check(list[dict[str, Any]], f"study.{key}", section.pop(key, [])) for key in ("include", "exclude")}
+    choices = choices_of(_check(dict[str, Any], "study.grid", section.pop("grid", {})), **rules)
+    stop = _build(Budget, "study.stop", _check(dict[str, Any], "study.stop", section.pop("stop", {})))
+    options = _build(StudyOptions, "study", {**section, "stop": stop})
+    shared = [word for word in overrides if word.partition("=")[0].partition(".")[0] not in ("study", "assess")]
+    cells = []
+    for choice in choices:
+        words = [*choice.words, *_fixed_samples(choice, overrides, config)]
+        keys = {word.partition("=")[0] for word in words}
+        kept = [word for word in shared if word.partition("=")[0] not in keys]
+        search = search_spec(compose("search", [*kept, *words], config_dir))
+        cells.append(
+            Cell(
+                model=choice.label("model") or search.judge.model.name,
+                calibration=choice.label("calibration") or " and ".join(one.name for one in search.judge.calibrations),
+                searcher=choice.label("searcher") or search.searcher_name,
+                search=search,
+            )
+        )
+    nothing = config["choices"]["assess"] == "none" and not any(word.startswith("assess.") for word in overrides)
+    return StudySpec(options, cells, None if nothing else assess_spec(config), config, overrides)
+
+
+def assess_spec(config: Mapping[str, Any]) -> AssessSpec:
+    """Builds what to assess masks by from the section ``assess`` of a configuration.
+
+    Raises:
+        UserError: As `search_spec`.
+    """
+    section = _section(config, "assess")
+    hints = typing.get_type_hints(AssessSpec)
+    given = {"texts": dict[str, dict[str, Any]], "tasks": list[str], "speed": dict[str, Any]}
+    given |= {"data_dir": str | None, "task_dir": str | None}  # type: ignore[dict-item]  # unions are no classes
+    _check_names("assess.", section, set(hints))
+    values = {key: _check(given.get(key, hints[key]), f"assess.{key}", value) for key, value in section.items()}
+    texts = values.get("texts", {})
+    values["texts"] = {name: build_data({**data, "allow_evaluation_split": True}) for name, data in texts.items()}
+    values["speed"] = _build(SpeedOptions, "assess.speed", values.get("speed", {}))
+    values |= {key: Path(values[key]) for key in ("data_dir", "task_dir") if values.get(key) is not None}
+    return AssessSpec(**values)
+
+
 def judge_spec(config: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> JudgeSpec:
     """Builds how masks are judged from the configuration composed from ``conf/judge.yaml``.
 
@@ -92,6 +148,20 @@ def judge_spec(config: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -
     if spec.weighting is not None:
         raise UserError("objective=weighted is several calibrations in one; lay them side by side with --also instead")
     return dataclasses.replace(spec, calibrations=[*spec.calibrations, *map(_calibration_spec, others)])
+
+
+def tracking_options(config: Mapping[str, Any], store: Path) -> TrackingOptions:
+    """Builds where searches are recorded for people to look at.
+
+    Args:
+        config: A composed configuration of a search or a study.
+        store: The folder of the embedded store and of artifacts.
+
+    Raises:
+        UserError: As `search_spec`.
+    """
+    options: TrackingOptions = _build(TrackingOptions, "tracking", {**_section(config, "tracking"), "folder": store})
+    return options
 
 
 def build_searcher(values: Mapping[str, Any]) -> Searcher:
@@ -127,6 +197,12 @@ def build_data(values: Mapping[str, Any]) -> Data:
     _check_names("data.", given, set().union(*names.values()))
     taken = {part: {key: value for key, value in given.items() if key in names[part]} for part in parts}
     return Data(**{part: _build(parts[part], "data", taken[part]) for part in parts})
+
+
+def _fixed_samples(choice: Choice, overrides: Sequence[str], config: Mapping[str, Any]) -> list[str]:
+    """The words that keep samples the same where an axis varies the searcher's seed."""
+    given = any(word.startswith("data.seed=") for word in (*choice.words, *overrides))
+    return [] if given or "seed" not in choice.labels else [f"data.seed={config['seed']}"]
 
 
 def _judge_spec(config: Mapping[str, Any]) -> JudgeSpec:

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import yaml
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -21,11 +22,12 @@ from hydra.core.override_parser.types import Quote, QuotedString
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
 
 from raysearch.errors import UserError, did_you_mean
 
 _PACKAGE = Path(__file__).resolve().parent
+_AXES = "study.grid."
+_FREE = ("assess.texts.",)  # mappings whose keys are the user's own
 
 
 def conf_dir() -> Path:
@@ -49,7 +51,8 @@ def compose(job: str, overrides: Sequence[str], config_dir: Path | None = None) 
         UserError: A word, key or value is not understood, or a value is missing.
     """
     groups = _groups(config_dir)
-    words = [word for override in overrides for word in _read(override, groups)]
+    axes = [override for override in overrides if override.startswith(_AXES)]
+    words = [word for override in overrides if override not in axes for word in _read(override, groups)]
     try:
         with initialize_config_dir(str(conf_dir()), version_base="1.3"):
             path = [f"hydra.searchpath=[{_quote(f'file://{config_dir.resolve()}')}]"] if config_dir else []
@@ -63,14 +66,34 @@ def compose(job: str, overrides: Sequence[str], config_dir: Path | None = None) 
             resolved: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
     except (HydraException, OmegaConfBaseException) as error:
         raise UserError(f"the configuration cannot be composed: {str(error).splitlines()[0]}") from error
-    except YAMLError as error:
+    except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"line {mark.line + 1} of {mark.name}" if mark else f"a file of --config-dir={config_dir}"
         raise UserError(f"{where} is not YAML ({getattr(error, 'problem', None) or error}); mend it") from error
     resolved["choices"] = dict(sorted(choices.items()))
+    for axis in axes:
+        _set_axis(resolved, axis)
     if resolved.get("objective", {}).get("parts") is not None:
         _resolve_parts(resolved, overrides, config_dir)
+    if isinstance(resolved.get("assess"), dict):
+        _resolve_texts(resolved["assess"], config_dir)
     return resolved
+
+
+def _set_axis(resolved: Mapping[str, Any], override: str) -> None:
+    """Puts an axis of a study's grid, whose keys are anybody's, in its place; null takes it away."""
+    key, equals, value = override.partition("=")
+    if not equals or "study" not in resolved:
+        raise UserError(f"{override!r} is not understood; write axes as study.grid.searcher=[one_shot,greedy]")
+    try:
+        values = yaml.safe_load(value)
+    except yaml.YAMLError as error:
+        raise UserError(f"{override} is not understood; write a list, such as {key}=[one_shot,greedy]") from error
+    grid, axis = resolved["study"]["grid"], key.removeprefix(_AXES)
+    if values is None:
+        grid.pop(axis, None)
+    else:
+        grid[axis] = values
 
 
 def compose_calibration(words: str, overrides: Sequence[str], config_dir: Path | None = None) -> dict[str, Any]:
@@ -111,6 +134,17 @@ def _resolve_parts(config: dict[str, Any], overrides: Sequence[str], config_dir:
             )
         part |= compose_calibration(part["of"], overrides, config_dir)
     config["choices"]["data"] = "+".join(dict.fromkeys(part["choices"]["data"] for part in parts))
+
+
+def _resolve_texts(assess: dict[str, Any], config_dir: Path | None) -> None:
+    """Puts in place of each text's words the data that they name; a text without words is left out."""
+    given = assess.get("texts")
+    if not isinstance(given, dict) or not all(isinstance(words, str | None) for words in given.values()):
+        raise UserError(
+            "assess.texts names each text by its words, as in assess.texts.mine='data=file data.path=my.txt …'"
+        )
+    composed = {name: compose_calibration(words, (), config_dir) for name, words in given.items() if words}
+    assess["texts"] = {name: one["data"] for name, one in composed.items()}
 
 
 def as_overrides(values: Mapping[str, Any]) -> list[str]:
@@ -177,7 +211,8 @@ def _read(override: str, groups: Mapping[str, list[str]]) -> Iterator[str]:
     if key in groups:
         yield from _choose(key, value, groups[key])
     else:
-        yield f"{key}={_quoted_if_needed(key, value)}"
+        new = "++" if key.startswith(_FREE) else ""  # Hydra's word for a key that may be a new one
+        yield f"{new}{key}={_quoted_if_needed(key, value)}"
 
 
 def _choose(group: str, value: str, names: list[str]) -> Iterator[str]:
@@ -220,7 +255,7 @@ def _check_keys(job: str, path: list[str], words: list[str], groups: Mapping[str
     known = set(_flatten(hydra_compose(job, [*path, *chosen])))
     for word in words:
         key = word.partition("=")[0]
-        if key not in known and key not in groups:
+        if key not in known and key not in groups and not key.startswith("++"):
             raise UserError(f"{key} is no key of this configuration; {did_you_mean(key, known | set(groups))}")
 
 

@@ -90,6 +90,10 @@ class SearchDisplay:
         )
         self._round = summary.round + 1
 
+    def line(self, line: str) -> None:
+        """How far something else than a search is."""
+        self._show(escape(line))
+
     def warn(self, message: str) -> None:
         """See `Observer`."""
         self._say(f"[yellow]warning:[/] {escape(message)}")

@@ -6,7 +6,7 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -17,6 +17,8 @@ from raysearch.errors import EvaluationError, UserError
 
 if TYPE_CHECKING:  # heavy for a command that only prints its help
     from rich.console import Console
+
+    from raysearch.report.results import StudyResults
 
 _WIDTH_OF_FILES = 200  # characters; tables that go to a file or a program are not cut to a terminal's 80
 
@@ -57,6 +59,56 @@ class Report:
         if len(value["path"]) > 2 or len(spec.sizes) > 1:
             found.append(tables.path_table(result.measure, value["path"]))
         self.answer(value, *found, *tables.result_notes(result, in_ledger, in_store if embedded else None))
+
+    def assess(self, assess: Callable[..., Any]) -> None:
+        """Assesses what a search found, to the closing table."""
+        from raysearch import display
+        from raysearch.assess.tables import assessment_tables
+
+        self.when_stopped = "stopped; the same command again goes on from here"
+        with display.SearchDisplay(self.err) as live:
+            done = assess(on_progress=live.line, warn=live.warn)
+        self.answer(done.as_json(), *assessment_tables(done))
+
+    def study(self, spec: Any, out: Path | None) -> None:
+        """Runs a study to its report; fails if one of its searches did."""
+        from raysearch import api
+        from raysearch.study.running import run_study
+        from raysearch.study_display import StudyDisplay
+
+        self.when_stopped = "stopped; the same command again goes on from here"
+        with StudyDisplay(self.err) as live:
+            record = run_study(spec, live)
+        self.written(
+            *api.report(record.study_id, store=spec.tracking.folder, ledger=spec.ledger, out=out, warn=self.warn)
+        )
+
+    def plan(self, spec: Any) -> None:
+        """Says what a study would cost."""
+        from dataclasses import replace
+
+        from raysearch.study.plan import plan_study, time_study
+        from raysearch.study_display import plan_line, plan_table
+
+        plan = plan_study(spec)
+        plan = replace(plan, seconds=time_study(spec, plan))
+        self.answer(plan.as_json(), plan_table(plan), plan_line(plan))
+
+    def written(self, results: StudyResults, files: Sequence[Path]) -> None:
+        """Says what a study found and where its report is; fails if a search did."""
+        from raysearch.study_display import study_lines, study_table
+
+        self.answer({**results.as_json(), "report": str(files[0])}, study_table(results), *study_lines(results, files))
+        failed = [cell for cell in results.cells if cell.state == "failed"]
+        if failed:
+            raise EvaluationError(
+                f"{len(failed)} of {len(results.cells)} searches, the first with: {failed[0].failure}; "
+                "the same command tries them again"
+            )
+
+    def warn(self, message: str) -> None:
+        """Tells of something that went wrong and stops nothing."""
+        say(self.err, "[yellow]warning:[/]", message)
 
     def forecast(self, spec: Any) -> None:
         """Says what a search would cost."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 
-def count(number: int, what: str) -> str:
-    """So many of something: ``1 mask``, ``1,024 masks``."""
-    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
+def count(number: int, what: str, many: str | None = None) -> str:
+    """So many of something: ``1 mask``, ``1,024 masks``; `many` where it takes more than an s."""
+    return f"{number:,} {what if number == 1 else many or f'{what}s'}"
 
 
 def figure(value: float | None) -> str:

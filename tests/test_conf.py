@@ -14,6 +14,7 @@ FILES = sorted(ROOT.rglob("*.yaml"))
 JOBS = {
     "search": build.search_spec,
     "score": build.score_spec,
+    "assess": build.assess_spec,
     "data": lambda config: build.judge_spec(config, []),
     "sweep": lambda config: build.judge_spec(config, []),
 }
@@ -21,6 +22,7 @@ NEEDED = {
     "model=custom": ["model.path=x"],
     "data=file": ["data.path=x.txt"],
     "data=hub": ["data.name=a/b"],
+    "assess=none": ["assess.tasks=[piqa]"],
     **{f"data={name}": ["data.path=x.jsonl"] for name in ("chat", "continuation", "multiple_choice", "questions")},
 }
 
@@ -37,7 +39,7 @@ def test_there_are_files() -> None:
 @pytest.mark.parametrize("file", [file for file in FILES if file.parent != ROOT], ids=place)
 def test_every_choice_builds(file: Path) -> None:
     choice = f"{file.parent.name}={file.stem}"
-    job = "search" if file.parent.name in ("searcher", "tracking") else "score"
+    job = {"searcher": "search", "tracking": "search", "assess": "assess"}.get(file.parent.name, "score")
     masks = ["masks=[[1]]"] if job == "score" else []
     composed = config.compose(job, [choice, *NEEDED.get(choice, []), *masks])
     JOBS[job](composed)

@@ -13,7 +13,7 @@ from raysearch.calibration.encoding import encode_items
 from raysearch.calibration.formats.base import Format, Text
 from raysearch.calibration.items import ItemOptions, Located, draw_items
 from raysearch.calibration.rows import Rows
-from raysearch.calibration.windows import Tokenizer, WindowOptions, draw_windows
+from raysearch.calibration.windows import Tokenizer, WindowOptions, draw_documents, draw_windows
 from raysearch.errors import UserError
 
 #: Data to take instead where what an objective asks for is not offered.
@@ -116,7 +116,10 @@ class Data:
         return Drawn(batch, {**description, "truncated": truncated})
 
     def _windows(self, tokenizer: Tokenizer, options: WindowOptions) -> Batch:
-        """Windows of text, of which every token but the first is scored."""
+        """Windows or documents of text, of which every token but the first is scored."""
+        if options.sampling == "whole":
+            rows = draw_documents(self._documents(), tokenizer, options)
+            return Batch.of(rows, [[False, *[True] * (len(ids) - 1)] for ids in rows])
         ids = draw_windows(self._documents(), tokenizer, options)
         scored = np.ones(ids.shape, dtype=np.bool_)
         scored[:, 0] = False

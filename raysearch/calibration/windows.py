@@ -1,7 +1,8 @@
-"""From documents to windows: samples of equal length, cut from one stream of tokens or from a document each."""
+"""From documents to samples: windows of one stream of tokens, or of a document each, or documents as they are."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -12,7 +13,7 @@ import numpy.typing as npt
 
 from raysearch.errors import UserError, did_you_mean
 
-Sampling = Literal["random", "sequential", "documents"]
+Sampling = Literal["random", "sequential", "documents", "whole"]
 Tokenizer = Callable[..., Any]  #: as in transformers: called with a text, it returns ``{"input_ids": [...], ...}``
 
 _SEPARATOR = "\n\n"  # between documents, as in the usual perplexity of WikiText-2
@@ -29,29 +30,45 @@ class WindowOptions:
     """How samples are cut from a text.
 
     Args:
-        samples: How many windows, at least 1.
+        samples: How many windows or documents, at least 1; or ``all`` that there are, where they are taken in order.
         seq_len: Tokens of a window, at least 2: the first is context only.
-        sampling: ``random`` windows of the text; its first ones (``sequential``); or the beginnings of random
-            ``documents`` that are long enough.
-        seed: Seeds the random draw; ``sequential`` ignores it.
+        sampling: ``random`` windows of the text; its first ones (``sequential``); the beginnings of random
+            ``documents`` that are long enough; or the first documents, each ``whole`` as far as `seq_len` reaches.
+        seed: Seeds the random draw; what is taken in order ignores it.
         shard_samples: Samples of a shard; None for at most 8192 tokens a shard and at least 8 shards, if possible.
+        at_most: Where `samples` is ``all``, the most that are taken; None for no limit.
 
     Raises:
         UserError: An option is out of range.
     """
 
-    samples: int = 16
+    samples: int | Literal["all"] = 16
     seq_len: int = 256
     sampling: Sampling = "random"
     seed: int = 0
     shard_samples: int | None = None
+    at_most: int | None = None
 
     def __post_init__(self) -> None:
-        check_draw(self.samples, self.seq_len, self.seed, self.shard_samples)
+        check_draw(1 if self.samples == "all" else self.samples, self.seq_len, self.seed, self.shard_samples)
         if self.sampling not in get_args(Sampling):
             raise UserError(
                 f"data.sampling={self.sampling} is unknown; {did_you_mean(self.sampling, get_args(Sampling))}"
             )
+        if self.samples == "all" and self.sampling not in ("sequential", "whole"):
+            raise UserError(
+                f"data.samples=all takes a text in order, not by data.sampling={self.sampling}; give a number of "
+                "samples, or data.sampling=sequential, or data.sampling=whole"
+            )
+        if self.at_most is not None and self.at_most < 1:
+            raise UserError(f"data.at_most={self.at_most} takes nothing; use 1 or more, or null")
+
+    @property
+    def most(self) -> float:
+        """The most samples that are taken; infinite for all there are."""
+        if self.samples == "all":
+            return math.inf if self.at_most is None else self.at_most
+        return self.samples
 
 
 def check_draw(samples: int, seq_len: int, seed: int, shard_samples: int | None) -> None:
@@ -90,17 +107,48 @@ def draw_windows(documents: Iterator[str], tokenizer: Tokenizer, options: Window
     Raises:
         UserError: The text holds too few windows.
     """
-    samples, seq_len = options.samples, options.seq_len
-    needed = samples * seq_len
+    seq_len = options.seq_len
     if options.sampling == "sequential":
-        ids = _tokenise(documents, tokenizer, needed + _END_TOKENS)
-        return _cut(ids, samples, seq_len)[:samples].copy()
+        ids = _tokenise(documents, tokenizer, options.most * seq_len + _END_TOKENS)
+        windows = _cut(ids, 1 if options.samples == "all" else options.samples, seq_len)
+        return windows[: int(min(options.most, len(windows)))].copy()
+    assert options.samples != "all", "only a text that is taken in order is taken whole"
+    samples, needed = options.samples, options.samples * seq_len
     rng = np.random.default_rng(options.seed)
     enough = min(_POOL * needed, needed + _POOL_TOKENS)
     if options.sampling == "documents":
         return _begin_documents(documents, tokenizer, samples, seq_len, rng, enough)
     windows = _cut(_tokenise(_shuffled(documents, rng, enough), tokenizer, enough), samples, seq_len)
     return windows[rng.choice(len(windows), size=samples, replace=False)]
+
+
+def draw_documents(documents: Iterator[str], tokenizer: Tokenizer, options: WindowOptions) -> list[list[int]]:
+    """Takes the first documents, each as a row of its own, tokenised by itself and cut where it is too long.
+
+    A document of which no token follows another predicts nothing, and is passed over.
+
+    Args:
+        documents: The text.
+        tokenizer: A transformers tokenizer, or anything called like one.
+        options: How many documents, and the most tokens of each.
+
+    Returns:
+        Token ids by length, and of one length by content, so that neighbours need little padding.
+
+    Raises:
+        UserError: There are too few documents.
+    """
+    tokenised = (tokenizer(document, verbose=False)["input_ids"][: options.seq_len] for document in documents)
+    usable = (list(ids) for ids in tokenised if len(ids) > 1)
+    rows = list(usable if options.most == math.inf else islice(usable, int(options.most)))
+    if not rows:
+        raise UserError("data holds no text: no document has two tokens; choose another source")
+    if options.samples != "all" and len(rows) < options.samples:
+        raise UserError(
+            f"data.samples={options.samples} documents were asked, but there are {len(rows)}; "
+            f"use data.samples={len(rows)} or data.samples=all or more text"
+        )
+    return sorted(rows, key=lambda ids: (len(ids), ids))
 
 
 def _shuffled(documents: Iterator[str], rng: np.random.Generator, tokens: int) -> Iterator[str]:
@@ -142,7 +190,7 @@ def _begin_documents(
     )
 
 
-def _tokenise(documents: Iterator[str], tokenizer: Tokenizer, enough: int) -> npt.NDArray[np.int64]:
+def _tokenise(documents: Iterator[str], tokenizer: Tokenizer, enough: float) -> npt.NDArray[np.int64]:
     """The tokens of the first documents that hold `enough` of them, or of all, as one stream, int64, [T]."""
     read: list[str] = []
     chars = 0

@@ -6,7 +6,7 @@ import functools
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 
@@ -18,6 +18,9 @@ from raysearch.evaluation.unit import Pool
 from raysearch.models.loading import ModelSpec, load_model, load_tokenizer, resolve_device
 from raysearch.models.sharing import Packed, pack, unpack
 from raysearch.models.stack import LayerStack
+
+if TYPE_CHECKING:
+    from raysearch.evaluation.ray_pool import ReplicaActors
 
 
 @dataclass(frozen=True)
@@ -83,31 +86,47 @@ class ClusterOptions:
 
 
 def open_pool(options: ClusterOptions, model: ModelSpec, calibrations: Sequence[Calibration]) -> Pool:
-    """Loads the replicas.
+    """Loads replicas for one judge, which end with it."""
+    if options.backend == "inline":
+        return InlinePool(lambda: make_replica(model, calibrations, options.cpus_per_replica))
+    from raysearch.evaluation.ray_pool import RayPool  # Ray takes a second to import
+
+    actors = start_replicas(options, model, calibrations)
+    return RayPool(actors.replicas, actors.close)
+
+
+def start_replicas(
+    options: ClusterOptions, model: ModelSpec, calibrations: Sequence[Calibration], spare_cpus: int = 0
+) -> ReplicaActors:
+    """Loads replicas as Ray actors.
 
     On a CPU the model is loaded once and its weights are shared by all replicas of the machine; on GPUs each replica
     loads its own copy straight onto its device.
-    """
-    on_gpu = resolve_device(model) != "cpu"
-    if on_gpu and options.backend == "ray":
-        model = replace(model, device="cuda")  # an actor sees the GPUs that Ray gave it, and no others
-    make_replica = functools.partial(_make_replica, model, calibrations, options.cpus_per_replica)
-    if options.backend == "inline":
-        return InlinePool(lambda: make_replica(None))
-    from raysearch.evaluation.ray_pool import RayPool, ReplicaActors  # Ray takes a second to import
 
-    actors = ReplicaActors(
-        make_replica,
+    Args:
+        options: How many, and on what.
+        model: The model.
+        calibrations: What they are asked about.
+        spare_cpus: CPUs that Ray is to have beside theirs, if it is started here.
+    """
+    from raysearch.evaluation.ray_pool import ReplicaActors
+
+    on_gpu = resolve_device(model) != "cpu"
+    if on_gpu:
+        model = replace(model, device="cuda")  # an actor sees the GPUs that Ray gave it, and no others
+    return ReplicaActors(
+        functools.partial(make_replica, model, calibrations, options.cpus_per_replica),
         packed=None if on_gpu else pack(load_model(model)),
         n_replicas=options.n_replicas(on_gpu, sum(calibration.n_shards for calibration in calibrations)),
         cpus_per_replica=options.cpus_per_replica,
         gpus_per_replica=options.gpus(on_gpu),
+        spare_cpus=spare_cpus,
     )
-    return RayPool(actors.handles, actors.close)
 
 
-def _make_replica(
-    model: ModelSpec, calibrations: Sequence[Calibration], threads: int, packed: Packed | None
+def make_replica(
+    model: ModelSpec, calibrations: Sequence[Calibration], threads: int, packed: Packed | None = None
 ) -> Replica:
+    """Makes a replica in this process, from shared weights if there are any, else from disk."""
     module = load_model(model) if packed is None else unpack(*packed)
     return Replica(LayerStack(module), calibrations, threads, functools.partial(load_tokenizer, model))

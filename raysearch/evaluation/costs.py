@@ -1,14 +1,20 @@
-"""What a unit of masks costs by its plan, and what cannot be asked for, before anything runs."""
+"""What is to be computed, cut into units; what those cost by their plans; and what cannot be asked for."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import functools
+from collections.abc import Iterable, Mapping, Sequence
 
+from raysearch.calibration.calibration import Calibration
 from raysearch.calibration.objectives.base import Objective, StateObjective
 from raysearch.errors import UserError
+from raysearch.evaluation.unit import Subject, Survey, Task, Unit
 from raysearch.mask import Mask
 from raysearch.prefix import PrefixPlan, naive_layer_forwards, plan_prefixes
 from raysearch.statistic import Statistic
+
+#: Masks in one unit at most: a larger round is cut, along mask order, so that a kill loses little.
+MAX_MASKS_PER_UNIT = 1024
 
 
 def plan_of(objective: StateObjective, masks: Iterable[Mask], n_layers: int) -> PrefixPlan:
@@ -21,6 +27,71 @@ def passes(objective: Objective, masks: Sequence[Mask], n_layers: int) -> tuple[
     if isinstance(objective, StateObjective):
         return plan_of(objective, masks, n_layers).layer_forwards, objective.heads * len(masks)
     return naive_layer_forwards(masks, n_layers), len(masks)
+
+
+def shards_of(calibrations: Sequence[Calibration], subject: Subject) -> dict[str, range]:
+    """The shards that a mask or a statistic is computed on, by calibration."""
+    if isinstance(subject, Statistic) and not subject.by_sample:
+        return {calibrations[0].fingerprint: range(1)}
+    return {calibration.fingerprint: range(calibration.n_shards) for calibration in calibrations}
+
+
+def tasks_of(calibration: Calibration, wanted: Iterable[tuple[Subject, int]]) -> list[Task]:
+    """Evaluations as tasks, shard by shard in the order given; where masks share nothing, each by itself."""
+    name, most = calibration.fingerprint, MAX_MASKS_PER_UNIT if isinstance(calibration.objective, StateObjective) else 1
+    surveys: list[Task] = []
+    masks_of_shard: dict[int, list[Mask]] = {}
+    for subject, shard in wanted:
+        if isinstance(subject, Mask):
+            masks_of_shard.setdefault(shard, []).append(subject)
+        else:
+            surveys.append(Survey(name, shard, subject))
+    return surveys + [
+        Unit(name, shard, tuple(masks[start : start + most]))
+        for shard, masks in masks_of_shard.items()
+        for start in range(0, len(masks), most)
+    ]
+
+
+def costs_of(
+    tasks: Iterable[Task], calibrations: Mapping[str, Calibration], n_layers: int
+) -> dict[Task, tuple[int, int]]:
+    """What each task runs: layer- and head-forwards of single tokens."""
+
+    @functools.cache  # the same masks on every shard
+    def plan(calibration: str, masks: tuple[Mask, ...]) -> tuple[int, int]:
+        return passes(calibrations[calibration].objective, masks, n_layers)
+
+    costs: dict[Task, tuple[int, int]] = {}
+    for task in tasks:
+        tokens = sum(batch.n_tokens for batch in task.batches(calibrations[task.calibration]))
+        if isinstance(task, Unit):
+            layers, heads = plan(task.calibration, task.masks)
+        else:
+            layers, heads = task.statistic.passes * n_layers, int(task.statistic.needs_gradients)
+        costs[task] = tokens * layers, tokens * heads
+    return costs
+
+
+def as_passes(costs: Iterable[tuple[int, int]], calibrations: Iterable[Calibration]) -> tuple[float, float]:
+    """Layer- and head-forwards of single tokens, as passes over all samples (exact: one division)."""
+    layers, heads = map(sum, zip(*costs, strict=True)) if (costs := list(costs)) else (0, 0)
+    tokens = sum(batch.n_tokens for calibration in calibrations for batch in calibration.shards)
+    return layers / tokens, heads / tokens
+
+
+def layer_forwards(calibrations: Sequence[Calibration], subjects: Iterable[Subject], n_layers: int) -> float:
+    """What computing all of these together takes, in passes of one layer over all samples."""
+    by_fingerprint = {calibration.fingerprint: calibration for calibration in calibrations}
+    subjects = list(subjects)
+    masks = sorted(subject for subject in subjects if isinstance(subject, Mask))  # as the evaluator orders them
+    wanted: dict[str, list[tuple[Subject, int]]] = {}
+    in_order: list[Subject] = [*(subject for subject in subjects if isinstance(subject, Statistic)), *masks]
+    for subject in in_order:
+        for name, shards in shards_of(calibrations, subject).items():
+            wanted.setdefault(name, []).extend((subject, shard) for shard in shards)
+    tasks = [task for name, pairs in wanted.items() for task in tasks_of(by_fingerprint[name], pairs)]
+    return as_passes(costs_of(tasks, by_fingerprint, n_layers).values(), calibrations)[0]
 
 
 def check_statistic(statistic: Statistic, objectives: Sequence[Objective]) -> None:

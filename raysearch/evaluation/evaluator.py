@@ -5,7 +5,6 @@ Statistics of the dense model take the same way.
 
 from __future__ import annotations
 
-import functools
 import math
 import time
 from collections import Counter
@@ -16,20 +15,16 @@ import numpy as np
 import numpy.typing as npt
 
 from raysearch.calibration.calibration import Calibration
-from raysearch.calibration.objectives.base import StateObjective
 from raysearch.calibration.objectives.weighted import WeightedObjective
 from raysearch.errors import EvaluationError
 from raysearch.evaluation.claims import Claims
-from raysearch.evaluation.costs import check_statistic, passes
+from raysearch.evaluation.costs import as_passes, check_statistic, costs_of, layer_forwards, shards_of, tasks_of
 from raysearch.evaluation.ledger import Ledger, SubjectT
 from raysearch.evaluation.progress import Meter, Progress
 from raysearch.evaluation.totals import total
-from raysearch.evaluation.unit import Pool, Subject, Survey, Task, Unit, UnitResult
+from raysearch.evaluation.unit import Pool, Subject, Task, UnitResult
 from raysearch.mask import Mask
 from raysearch.statistic import Statistic
-
-#: Masks in one unit at most: a larger round is cut, along mask order, so that a kill loses little.
-MAX_MASKS_PER_UNIT = 1024
 
 #: How often to look whether another process has finished what it claimed.
 _POLL_S = 0.2
@@ -94,10 +89,9 @@ class Evaluator:
             EvaluationError: A unit failed for good.
         """
         wanted = tuple(masks)
-        references = () if self.weighting is None else self.weighting.references(self.n_layers)
-        known, computed = self._complete(sorted({*wanted, *references}), _all_shards(self.calibrations))
-        losses = {mask: self._losses(mask, known) for mask in {*wanted, *references}}
-        reference_losses = {mask: _finite(mask, losses[mask]) for mask in references}
+        known, computed = self._complete(sorted({*wanted, *self.references}), shards_of(self.calibrations, Mask()))
+        losses = {mask: self._losses(mask, known) for mask in {*wanted, *self.references}}
+        reference_losses = {mask: _finite(mask, losses[mask]) for mask in self.references}
         return {mask: self._evaluation(losses[mask], reference_losses, mask not in computed) for mask in wanted}
 
     def measure(self, statistic: Statistic) -> npt.NDArray[np.float64]:
@@ -111,15 +105,22 @@ class Evaluator:
             EvaluationError: A shard failed for good, or the statistic is not finite.
         """
         check_statistic(statistic, [calibration.objective for calibration in self.calibrations])
-        shards = _all_shards(self.calibrations)
-        if not statistic.by_sample:
-            shards = {self.calibrations[0].fingerprint: range(1)}
+        shards = shards_of(self.calibrations, statistic)
         known, _ = self._complete((statistic,), shards)
         rows = np.concatenate([known[name][statistic][shard] for name, of in shards.items() for shard in of])
         rows = rows.reshape(-1, *statistic.shape(self.n_layers))
         if not np.isfinite(rows).all():
             raise EvaluationError(f"{statistic} is not finite; use model.dtype=bfloat16 or float32")
         return rows
+
+    def layer_forwards(self, subjects: Iterable[Subject]) -> float:
+        """What these masks and statistics take on an empty ledger, in passes of one layer over all samples."""
+        return layer_forwards(self.calibrations, subjects, self.n_layers)
+
+    @property
+    def references(self) -> tuple[Mask, ...]:
+        """The masks by which a weighted loss is scaled, which are evaluated beside any others."""
+        return () if self.weighting is None else tuple(self.weighting.references(self.n_layers))
 
     @property
     def pool(self) -> Pool:
@@ -152,7 +153,7 @@ class Evaluator:
             if any(claimed.values()):
                 computed.update(subject for pairs in claimed.values() for subject, _ in pairs)
                 self._run(
-                    [task for name, pairs in claimed.items() for task in _tasks(self._by_fingerprint[name], pairs)]
+                    [task for name, pairs in claimed.items() for task in tasks_of(self._by_fingerprint[name], pairs)]
                 )
                 self._claims.release()
             else:
@@ -163,14 +164,14 @@ class Evaluator:
     def _run(self, tasks: Sequence[Task]) -> None:
         """Computes the tasks; each is in the ledger before the next is looked at."""
         pool = self.pool
-        costs = self._costs(tasks)
-        layers_planned, heads_planned = self._passes(costs.values())
+        costs = costs_of(tasks, self._by_fingerprint, self.n_layers)
+        layers_planned, heads_planned = as_passes(costs.values(), self.calibrations)
         tasks_left = Counter(subject for task in tasks for subject in task.subjects)
         done: list[Task] = []
         before = self.meter.layer_forwards, self.meter.head_forwards
 
         def report() -> None:
-            layers, heads = self._passes(costs[task] for task in done)
+            layers, heads = as_passes((costs[task] for task in done), self.calibrations)
             self.meter.layer_forwards, self.meter.head_forwards = before[0] + layers, before[1] + heads
             masks_done = sum(left == 0 for left in tasks_left.values())
             self.on_progress(
@@ -197,29 +198,6 @@ class Evaluator:
         self.meter.layer_tokens += result.layer_tokens
         self.meter.layer_tokens_by_row += result.layer_forwards * tokens
         self.meter.packed = self.meter.packed if result.packed is None else result.packed
-
-    def _costs(self, tasks: Iterable[Task]) -> dict[Task, tuple[int, int]]:
-        """What each task runs: layer- and head-forwards of single tokens."""
-
-        @functools.cache  # the same masks on every shard
-        def plan(calibration: str, masks: tuple[Mask, ...]) -> tuple[int, int]:
-            return passes(self._by_fingerprint[calibration].objective, masks, self.n_layers)
-
-        costs: dict[Task, tuple[int, int]] = {}
-        for task in tasks:
-            tokens = sum(batch.n_tokens for batch in task.batches(self._by_fingerprint[task.calibration]))
-            if isinstance(task, Unit):
-                layers, heads = plan(task.calibration, task.masks)
-            else:
-                layers, heads = task.statistic.passes * self.n_layers, int(task.statistic.needs_gradients)
-            costs[task] = tokens * layers, tokens * heads
-        return costs
-
-    def _passes(self, costs: Iterable[tuple[int, int]]) -> tuple[float, float]:
-        """Layer- and head-forwards of single tokens, as passes over all samples (exact: one division)."""
-        layers, heads = map(sum, zip(*costs, strict=True)) if (costs := list(costs)) else (0, 0)
-        tokens = sum(batch.n_tokens for calibration in self.calibrations for batch in calibration.shards)
-        return layers / tokens, heads / tokens
 
     def _losses(self, mask: Mask, known: Mapping[str, Known[Mask]]) -> list[float]:
         """What a mask loses on each calibration; not finite where that failed."""
@@ -248,28 +226,6 @@ def _finite(mask: Mask, losses: Sequence[float]) -> Sequence[float]:
     return losses
 
 
-def _all_shards(calibrations: Sequence[Calibration]) -> dict[str, range]:
-    """Every shard, by calibration."""
-    return {calibration.fingerprint: range(calibration.n_shards) for calibration in calibrations}
-
-
 def _missing(wanted: Iterable[SubjectT], shards: Iterable[int], known: Known[SubjectT]) -> list[tuple[SubjectT, int]]:
     """What the ledger lacks, shard by shard."""
     return [(subject, shard) for shard in shards for subject in wanted if shard not in known.get(subject, ())]
-
-
-def _tasks(calibration: Calibration, claimed: Iterable[tuple[Subject, int]]) -> list[Task]:
-    """Claimed evaluations as tasks, shard by shard in the order given; where masks share nothing, each by itself."""
-    name, most = calibration.fingerprint, MAX_MASKS_PER_UNIT if isinstance(calibration.objective, StateObjective) else 1
-    surveys: list[Task] = []
-    masks_of_shard: dict[int, list[Mask]] = {}
-    for subject, shard in claimed:
-        if isinstance(subject, Mask):
-            masks_of_shard.setdefault(shard, []).append(subject)
-        else:
-            surveys.append(Survey(name, shard, subject))
-    return surveys + [
-        Unit(name, shard, tuple(masks[start : start + most]))
-        for shard, masks in masks_of_shard.items()
-        for start in range(0, len(masks), most)
-    ]

@@ -21,6 +21,7 @@ from raysearch.evaluation.ledger import Ledger
 from raysearch.evaluation.progress import Progress
 from raysearch.evaluation.spec import CalibrationSpec, JudgeSpec, identity_of
 from raysearch.evaluation.totals import standard_errors
+from raysearch.evaluation.unit import Pool
 from raysearch.mask import Mask
 from raysearch.measure import Measure
 from raysearch.models.loading import (
@@ -94,7 +95,11 @@ class Reading:
 
 
 def open_judge(
-    spec: JudgeSpec, info: ModelInfo, on_progress: Callable[[Progress], None], reading: Reading | None = None
+    spec: JudgeSpec,
+    info: ModelInfo,
+    on_progress: Callable[[Progress], None],
+    reading: Reading | None = None,
+    make_pool: Callable[[], Pool] | None = None,
 ) -> Judge:
     """Reads the data, then opens the ledger; loads no weights, and leaves nothing behind if something is wrong.
 
@@ -103,6 +108,7 @@ def open_judge(
         info: The model's shape, by `describe`.
         on_progress: Told how far a round is.
         reading: What `read_data` gave, if that was called already.
+        make_pool: Gives the replicas, where they are not to be made for this judge alone.
 
     Raises:
         UserError: Something the user named is not there, too small, or does not fit together.
@@ -115,12 +121,12 @@ def open_judge(
         calibrations=calibrations,
         n_layers=info.n_layers,
         ledger=ledger,
-        make_pool=lambda: open_pool(spec.cluster, spec.model, calibrations),
+        make_pool=make_pool or (lambda: open_pool(spec.cluster, spec.model, calibrations)),
         weighting=spec.weighting,
         on_progress=on_progress,
     )
     fingerprints = {
-        "calibration": _joint([one.fingerprint for one in calibrations], spec.weighting),
+        "calibration": joint_fingerprint(calibrations, spec.weighting),
         "model": reading.model_fingerprint,
         "text": _joint([one.text_fingerprint for one in calibrations], spec.weighting),
     }
@@ -161,6 +167,11 @@ def _read(spec: CalibrationSpec, tokenizer: Any, identity: dict[str, Any], model
         )
     whole = {**identity, "objective": identity_of(spec.objective)}
     return Calibration.create(spec.objective, drawn.batch, spec.data.draw.shard_samples, whole, drawn.description)
+
+
+def joint_fingerprint(calibrations: Sequence[Calibration], weighting: WeightedObjective | None) -> str:
+    """Names everything that a loss depends on besides the mask."""
+    return _joint([one.fingerprint for one in calibrations], weighting)
 
 
 def _joint(fingerprints: Sequence[str], weighting: WeightedObjective | None) -> str:

@@ -11,7 +11,7 @@ import json
 import sqlite3
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -145,3 +145,19 @@ class Ledger:
     def close(self) -> None:
         """Closes the file. Closing twice is harmless."""
         self.connection.close()
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[Ledger]:
+    """A ledger that is there, closed at the end.
+
+    Args:
+        path: The SQLite file.
+
+    Raises:
+        UserError: There is none, or it cannot be used.
+    """
+    if not path.is_file():
+        raise UserError(f"there is no ledger at {path}; start a search with raysearch search, or name it with --store")
+    with closing(Ledger(path)) as ledger:
+        yield ledger

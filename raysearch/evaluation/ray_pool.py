@@ -12,6 +12,7 @@ import signal
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import ray
@@ -24,35 +25,55 @@ from raysearch.models.sharing import Packed
 
 _Asked = TypeVar("_Asked", bound=Task | Job)
 
+#: A reference to how a replica is made and to the packed weights, in a list so that Ray passes it on as it is.
+_Parts = list[Any]
+
 
 class ReplicaActor:
-    """A `Replica` in its own process. Loading is no part of the constructor, so that its errors arrive as they are."""
+    """A `Replica` in its own process.
 
-    def __init__(self, make_replica: Callable[[Packed | None], Replica], packed: Packed | None) -> None:
-        self._make = lambda: make_replica(packed)
+    It is made by the first call that comes with its parts, not by the constructor, so that errors arrive as they are,
+    and so that it is made again after Ray has started a dead actor again.
+    """
+
+    def __init__(self) -> None:
         self._replica: Replica | None = None
 
-    def load(self) -> None:
+    def load(self, parts: _Parts) -> Replica:
         """Makes the replica, around shared weights if there are any."""
-        self._replica = self._replica or self._make()
+        if self._replica is None:
+            make_replica, packed = ray.get(parts[0])
+            self._replica = make_replica(packed)
+        return self._replica
 
-    def evaluate(self, unit: Task) -> UnitResult:
+    def prepare(self, parts: _Parts) -> None:
+        """Makes the replica before it is asked anything."""
+        self.load(parts)
+
+    def evaluate(self, parts: _Parts, unit: Task) -> UnitResult:
         """See `Replica.evaluate`."""
-        return self._loaded.evaluate(unit)
+        return self.load(parts).evaluate(unit)
 
-    def perform(self, job: Job) -> Any:
+    def perform(self, parts: _Parts, job: Job) -> Any:
         """See `Job.run`."""
-        return job.run(self._loaded)
+        return job.run(self.load(parts))
 
     def pid(self) -> int:
         """The process it lives in."""
         return os.getpid()
 
-    @property
-    def _loaded(self) -> Replica:
-        self.load()  # nothing to do, unless it has died and another pool has not yet noticed
-        assert self._replica is not None
-        return self._replica
+
+@dataclass(frozen=True)
+class Replicas:
+    """What a pool in any process needs to use replica actors.
+
+    Args:
+        actors: Their handles.
+        parts: What they are made of.
+    """
+
+    actors: Sequence[Any]
+    parts: _Parts
 
 
 class ReplicaActors:
@@ -64,6 +85,7 @@ class ReplicaActors:
         n_replicas: How many actors.
         cpus_per_replica: CPUs that Ray reserves for each.
         gpus_per_replica: GPUs that Ray reserves for each; fractions share a GPU.
+        spare_cpus: CPUs that Ray is to have beside theirs, if it is started here.
     """
 
     def __init__(
@@ -73,19 +95,20 @@ class ReplicaActors:
         n_replicas: int,
         cpus_per_replica: float,
         gpus_per_replica: float,
+        spare_cpus: int = 0,
     ) -> None:
         self._owns_ray = not ray.is_initialized()
         if self._owns_ray:
-            start_ray(n_replicas * cpus_per_replica)
-        self._packed = ray.put(packed)  # kept: what nobody refers to is evicted
+            start_ray(n_replicas * cpus_per_replica + spare_cpus)
+        parts = [ray.put((make_replica, packed))]  # kept: what nobody refers to is evicted
         actor_class = ray.remote(num_cpus=cpus_per_replica, num_gpus=gpus_per_replica, max_restarts=-1)(ReplicaActor)
-        self.handles: list[Any] = [actor_class.remote(make_replica, self._packed) for _ in range(n_replicas)]
+        self.replicas = Replicas([actor_class.remote() for _ in range(n_replicas)], parts)
 
     def close(self) -> None:
         """Frees them, and Ray if it was started for them. Closing twice is harmless."""
-        for actor in self.handles:
+        for actor in self.replicas.actors:
             ray.kill(actor)
-        self.handles = []
+        self.replicas = Replicas([], [])
         if self._owns_ray:
             ray.shutdown()
             self._owns_ray = False
@@ -95,17 +118,18 @@ class RayPool:
     """Hands units to replica actors, which other pools may use at the same time: each then gets its turn.
 
     Args:
-        handles: The actors.
+        replicas: The actors.
         on_close: Called at the end, where the actors are this pool's own.
     """
 
-    def __init__(self, handles: Sequence[Any], on_close: Callable[[], None] = lambda: None) -> None:
-        self.n_replicas = len(handles)
+    def __init__(self, replicas: Replicas, on_close: Callable[[], None] = lambda: None) -> None:
+        self.n_replicas = len(replicas.actors)
+        self._parts = replicas.parts
         self._on_close = on_close
         self._idle: list[Any] = []
         self._busy: dict[Any, tuple[Any, Any]] = {}  # call -> actor, its unit (None while it loads)
         self._deaths_while_loading = 0
-        for actor in handles:
+        for actor in replicas.actors:
             self._load(actor)
 
     def run(self, units: Sequence[Task]) -> Iterator[tuple[Task, UnitResult]]:
@@ -124,7 +148,7 @@ class RayPool:
         while answered < len(units):
             while waiting and self._idle:
                 actor, unit = self._idle.pop(), waiting.popleft()
-                self._busy[getattr(actor, method).remote(unit)] = actor, unit
+                self._busy[getattr(actor, method).remote(self._parts, unit)] = actor, unit
             done, _ = ray.wait(list(self._busy), num_returns=1)
             actor, owned = self._busy.pop(done[0])
             try:
@@ -155,7 +179,7 @@ class RayPool:
         self._on_close()
 
     def _load(self, actor: Any) -> None:
-        self._busy[actor.load.remote()] = actor, None
+        self._busy[actor.prepare.remote(self._parts)] = actor, None
 
     def _load_again(self, actor: Any, was_loading: bool, error: BaseException) -> None:
         """Waits for Ray to start a dead replica again, unless replicas keep dying before they have loaded."""

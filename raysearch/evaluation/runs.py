@@ -6,7 +6,7 @@ Kept in the ledger's own file, so that ``resume``, ``show`` and ``export`` need 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -65,6 +65,12 @@ def list_runs(ledger: Ledger) -> list[RunRecord]:
         RunRecord(run_id, json.loads(config), state, failure, None if result is None else json.loads(result), updated)
         for run_id, config, state, failure, result, updated in rows
     ]
+
+
+def read_runs(ledger: Ledger, run_ids: Iterable[str]) -> dict[str, RunRecord]:
+    """Those of some searches that the ledger knows, by run id."""
+    wanted = set(run_ids)
+    return {run.run_id: run for run in list_runs(ledger) if run.run_id in wanted}
 
 
 def find_run(ledger: Ledger, name: str) -> RunRecord:

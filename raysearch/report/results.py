@@ -4,38 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
+from raysearch.estimate import Estimate, Metric
 from raysearch.measure import Measure
 
-Group = Literal["perplexity", "accuracy", "speed"]
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A number, and its standard error where one is known, in the same unit."""
-
-    value: float
-    error: float | None = None
-
-
-@dataclass(frozen=True)
-class Metric:
-    """Something that a checkpoint was assessed by.
-
-    Args:
-        name: Its key: ``hellaswag``.
-        title: For people: ``HellaSwag``.
-        group: What it belongs to; a group of perplexities, and one of accuracies, is averaged.
-        unit: ``perplexity``, ``%``, ``tokens/s``, ``MB``, ``× dense``.
-        higher_is_better: Whether more is better.
-    """
-
-    name: str
-    title: str
-    group: Group
-    unit: str
-    higher_is_better: bool
+State = Literal["finished", "stopped", "failed", "waiting"]
 
 
 @dataclass(frozen=True)
@@ -57,6 +31,9 @@ class Outcome:
         path: The lowest loss by number of layers removed, from 1 up.
         best_so_far: The lowest loss of a mask with M layers after so many evaluations: ``(evaluations, loss)``.
         assessed: By the name of a metric.
+        error_to_best: Standard error of the difference to the lowest loss that any search found for the same model,
+            calibration and M, on the same samples; 0 for that search itself, None where there is none. With it,
+            whether searchers tie is told far more sharply than by `delta_error`.
     """
 
     removed: tuple[int, ...]
@@ -72,6 +49,7 @@ class Outcome:
     path: Mapping[int, float]
     best_so_far: Sequence[tuple[int, float]]
     assessed: Mapping[str, Estimate] = field(default_factory=dict)
+    error_to_best: float | None = None
 
 
 @dataclass(frozen=True)
@@ -96,11 +74,35 @@ class CellResult:
     searcher: str
     remove: int
     seed: int
-    state: Literal["finished", "stopped", "failed", "waiting"]
+    state: State
     failure: str | None
     run_id: str | None
     link: str | None
     outcome: Outcome | None
+
+    def as_json(self) -> dict[str, Any]:
+        """The object that ``--json`` prints, without curves."""
+        names = ("model", "calibration", "searcher", "remove", "seed", "state", "failure", "run_id", "link")
+        value = {name: getattr(self, name) for name in names}
+        if self.outcome is None:
+            return value
+        found = self.outcome
+        return value | {
+            "removed": list(found.removed),
+            "measure": vars(found.measure),
+            "dense_loss": found.dense_loss,
+            "loss": found.loss,
+            "delta_error": found.delta_error,
+            "error_to_best": found.error_to_best,
+            "evaluations": found.evaluations,
+            "layer_forwards": {
+                "shared": found.layer_forwards_shared,
+                "alone": found.layer_forwards_alone,
+                "naive": found.layer_forwards_naive,
+            },
+            "seconds": found.seconds,
+            "assessed": _plain(found.assessed),
+        }
 
 
 @dataclass(frozen=True)
@@ -126,3 +128,28 @@ class StudyResults:
     dense: Mapping[str, Mapping[str, Estimate]]
     facts: Mapping[str, str]
     link: str | None = None
+
+    @property
+    def layer_forwards(self) -> dict[str, float]:
+        """What the searches cost in all: ``shared`` in this study, ``separate`` each by itself, ``naive``."""
+        found = [cell.outcome for cell in self.cells if cell.outcome is not None]
+        return {
+            "shared": sum(outcome.layer_forwards_shared for outcome in found),
+            "separate": sum(outcome.layer_forwards_alone for outcome in found),
+            "naive": sum(outcome.layer_forwards_naive for outcome in found),
+        }
+
+    def as_json(self) -> dict[str, Any]:
+        """The object that ``--json`` prints."""
+        return {
+            "study_id": self.study_id,
+            "name": self.name,
+            "layer_forwards": self.layer_forwards,
+            "metrics": [vars(metric) for metric in self.metrics],
+            "dense": {model: _plain(found) for model, found in self.dense.items()},
+            "cells": [cell.as_json() for cell in self.cells],
+        }
+
+
+def _plain(estimates: Mapping[str, Estimate]) -> dict[str, Any]:
+    return {name: vars(estimate) for name, estimate in estimates.items()}

@@ -38,7 +38,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,6 +47,8 @@ from raysearch.errors import EvaluationError
 from raysearch.mask import Mask
 from raysearch.problem import Problem
 from raysearch.statistic import Statistic
+
+_Found = TypeVar("_Found")
 
 
 @dataclass(frozen=True)
@@ -197,14 +199,17 @@ def supervise(searcher: Searcher, problem: Problem, seed: int) -> SearchGenerato
     return found
 
 
-def run_searcher(searcher: Searcher, problem: Problem, seed: int, oracle: Oracle) -> Mask:
-    """Drives a searcher to its end and holds it to the contract.
+def run_rounds(searcher: Searcher, problem: Problem, seed: int, oracle: Oracle) -> Generator[None, None, Mask]:
+    """Drives a searcher round by round and holds it to the contract.
 
     Args:
         searcher: The algorithm.
         problem: The space of legal masks.
         seed: Seeds the searcher's random numbers.
         oracle: Answers it.
+
+    Yields:
+        After each round that was answered.
 
     Returns:
         The mask found.
@@ -219,6 +224,7 @@ def run_searcher(searcher: Searcher, problem: Problem, seed: int, oracle: Oracle
             match request := generator.send(answer):
                 case Round():
                     answer = oracle.evaluate(request)
+                    yield
                 case Statistic():
                     answer = oracle.measure(request)
                 case Remark():
@@ -229,3 +235,18 @@ def run_searcher(searcher: Searcher, problem: Problem, seed: int, oracle: Oracle
         return found
     finally:
         generator.close()  # some of Nevergrad's optimizers run in a thread, which ends with them
+
+
+def run_searcher(searcher: Searcher, problem: Problem, seed: int, oracle: Oracle) -> Mask:
+    """Drives a searcher to its end: `run_rounds`, and what that returns."""
+    return exhaust(run_rounds(searcher, problem, seed, oracle))
+
+
+def exhaust(steps: Generator[Any, None, _Found]) -> _Found:
+    """Runs a generator to its end, for what it returns."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as stop:
+            found: _Found = stop.value
+            return found

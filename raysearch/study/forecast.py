@@ -42,15 +42,21 @@ class RoundCost:
 
 
 def forecast(
-    searcher: Searcher, problem: Problem, seed: int, objectives: Sequence[Objective], patience_s: float = 2.0
+    searcher: Searcher,
+    problem: Problem,
+    seed: int,
+    objectives: Sequence[Objective],
+    known: set[Mask | Statistic] | None = None,
+    patience_s: float = 2.0,
 ) -> list[RoundCost] | None:
-    """Rehearses a search against made-up scores.
+    """Rehearses a search against made-up scores, which are the same for every search.
 
     Args:
         searcher: The algorithm.
         problem: The space of legal masks.
-        seed: Seeds both the searcher and the made-up scores.
+        seed: Seeds the searcher.
         objectives: What is computed; several are taken to have as many samples each.
+        known: What the ledger is taken to know, to which what this search asks for is added; None for nothing.
         patience_s: How long the rehearsal may take.
 
     Returns:
@@ -60,7 +66,8 @@ def forecast(
     Raises:
         UserError: The searcher asks for gradients that the objectives do not have.
     """
-    rehearsal = _Rehearsal(problem, seed, objectives, time.monotonic() + patience_s)
+    known = set() if known is None else known
+    rehearsal = _Rehearsal(problem, objectives, known, time.monotonic() + patience_s)
     try:
         run_searcher(searcher, problem, seed, rehearsal)
     except _TooSlow:
@@ -72,31 +79,36 @@ def forecast(
 class _Rehearsal:
     """Answers with made-up numbers, and counts what real ones would cost."""
 
-    def __init__(self, problem: Problem, seed: int, objectives: Sequence[Objective], deadline: float) -> None:
+    def __init__(
+        self, problem: Problem, objectives: Sequence[Objective], known: set[Mask | Statistic], deadline: float
+    ) -> None:
         self.rounds: list[RoundCost] = []
         self._problem, self._objectives, self._deadline = problem, objectives, deadline
-        self._layer_costs = np.random.default_rng(seed).random(problem.n_layers)
-        self._seen: set[Mask] = set()
-        self._surveyed = 0  # layer-forwards of statistics since the last round
+        self._layer_costs = np.random.default_rng(0).random(problem.n_layers)
+        self._known = known
+        self._surveyed = self._surveyed_naively = 0  # layer-forwards of statistics since the last round
 
     def evaluate(self, proposed: Round) -> Scores:
         """See `Oracle`."""
         if time.monotonic() > self._deadline:
             raise _TooSlow
         n_layers = self._problem.n_layers
-        new = [mask for mask in proposed.masks if mask not in self._seen]
+        new = [mask for mask in proposed.masks if mask not in self._known]
         costs = [passes(objective, new, n_layers) for objective in self._objectives]
         layers, heads = (round(sum(cost) / len(costs)) for cost in zip(*costs, strict=True))
-        naive = naive_layer_forwards(proposed.masks, n_layers) + self._surveyed
+        naive = naive_layer_forwards(proposed.masks, n_layers) + self._surveyed_naively
         self.rounds.append(RoundCost(len(proposed.masks), layers + self._surveyed, heads, naive))
-        self._seen.update(proposed.masks)
-        self._surveyed = 0
+        self._known.update(proposed.masks)
+        self._surveyed = self._surveyed_naively = 0
         return Scores({mask: float(self._layer_costs[list(mask)].sum()) for mask in proposed.masks})
 
     def measure(self, statistic: Statistic) -> NDArray[np.float64]:
         """See `Oracle`; what a statistic runs is added to the round after it."""
         check_statistic(statistic, self._objectives)
-        self._surveyed += statistic.passes * self._problem.n_layers
+        cost = statistic.passes * self._problem.n_layers
+        self._surveyed_naively += cost
+        self._surveyed += 0 if statistic in self._known else cost
+        self._known.add(statistic)
         shape = statistic.shape(self._problem.n_layers)
         return np.broadcast_to(self._layer_costs, (1, *shape)) if len(shape) == 1 else np.ones((1, *shape))
 

@@ -1,4 +1,4 @@
-"""One search, from its specification to its result: the loop between searcher and evaluator, and what is told of it."""
+"""One search, from its specification to its result: the loop between searcher and evaluator."""
 
 from __future__ import annotations
 
@@ -6,86 +6,71 @@ import importlib.metadata
 import platform
 import subprocess
 import time
-import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from typing import Protocol
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-import numpy as np
-from numpy.typing import NDArray
-
-from raysearch.errors import EvaluationError, UserError
-from raysearch.evaluation.evaluator import Evaluation, Evaluator
-from raysearch.evaluation.judge import Judge, open_judge
-from raysearch.evaluation.progress import Progress
+from raysearch.errors import UserError
+from raysearch.evaluation.judge import Judge, Reading, open_judge
 from raysearch.evaluation.runs import State, write_run
+from raysearch.evaluation.unit import Pool
 from raysearch.mask import Mask
 from raysearch.models.loading import ModelInfo, describe
-from raysearch.prefix import naive_layer_forwards
 from raysearch.problem import Problem
-from raysearch.searchers.base import Remark, Round, Scores, run_searcher
-from raysearch.statistic import Statistic
+from raysearch.searchers.base import Searcher, exhaust, run_rounds
+from raysearch.study.chronicle import Chronicle
 from raysearch.study.forecast import RoundCost, forecast
+from raysearch.study.observer import Observer
 from raysearch.study.sizes import for_sizes
 from raysearch.study.spec import SearchSpec
-from raysearch.tracking.base import RoundSummary, SearchHeader, SearchResult, Tracker, Trial
+from raysearch.tracking.base import RoundSummary, SearchHeader, SearchResult, Tracker
 
 
-class Observer(Protocol):
-    """Watches a search while it runs: the terminal, or nobody."""
+@dataclass(frozen=True)
+class Surroundings:
+    """What a search needs not find for itself, being one of many in a study.
 
-    def started(self, header: SearchHeader, expected: Sequence[RoundCost] | None, head_cost: float) -> None:
-        """The search begins; `head_cost` is the cost of a head-forward in layer-forwards, by parameters."""
-        ...
+    Args:
+        info: The model's shape.
+        reading: The samples of the search's calibrations.
+        labels: What the search is called in the study: ``{"searcher": "beam 5", "remove": "7", …}``.
+        parent: The tracker's id of the study, if it has one.
+        make_pool: Gives the replicas, which outlive the search.
+    """
 
-    def progress(self, progress: Progress) -> None:
-        """A unit of the round in hand is done."""
-        ...
+    info: ModelInfo
+    reading: Reading
+    labels: Mapping[str, str]
+    parent: str | None
+    make_pool: Callable[[], Pool] | None = None
 
-    def round_done(self, summary: RoundSummary) -> None:
-        """A round is complete."""
-        ...
-
-    def warn(self, message: str) -> None:
-        """Something went wrong that does not stop the search."""
-        ...
-
-
-class SilentObserver:
-    """Watches, and says nothing but warnings, as Python warnings."""
-
-    def started(self, header: SearchHeader, expected: Sequence[RoundCost] | None, head_cost: float) -> None:
-        """See `Observer`."""
-
-    def progress(self, progress: Progress) -> None:
-        """See `Observer`."""
-
-    def round_done(self, summary: RoundSummary) -> None:
-        """See `Observer`."""
-
-    def warn(self, message: str) -> None:
-        """See `Observer`."""
-        warnings.warn(message, stacklevel=2)
+    def with_pool(self, make_pool: Callable[[], Pool]) -> Surroundings:
+        """The same, in a process that has the replicas at hand."""
+        return replace(self, make_pool=make_pool)
 
 
 def forecast_search(spec: SearchSpec) -> list[RoundCost] | None:
     """What a search would cost on an empty ledger; only the model's configuration is read. See `forecast`."""
-    return forecast(
-        for_sizes(spec.searcher, spec.sizes),
-        _problem(spec, describe(spec.judge.model)),
-        spec.seed,
-        spec.judge.objectives,
-    )
+    return _forecast(spec, describe(spec.judge.model))
 
 
 def run_search(spec: SearchSpec, observer: Observer, resumes: str | None = None) -> SearchResult:
-    """Runs a search to its end, or takes it up where it was stopped.
+    """Runs a search to its end, or takes it up where it was stopped: `search_rounds`, and what that returns."""
+    return exhaust(search_rounds(spec, observer, resumes))
+
+
+def search_rounds(
+    spec: SearchSpec, observer: Observer, resumes: str | None = None, surroundings: Surroundings | None = None
+) -> Generator[RoundSummary, None, SearchResult]:
+    """Runs a search round by round. Closed before its end, it is on record as stopped, with the best mask so far.
 
     Args:
         spec: The search.
         observer: Watches.
         resumes: The run id it must have, when an earlier search is taken up by name.
+        surroundings: What a study has ready for it.
+
+    Yields:
+        Where it stands after each round.
 
     Returns:
         What was found.
@@ -96,12 +81,12 @@ def run_search(spec: SearchSpec, observer: Observer, resumes: str | None = None)
         KeyboardInterrupt: The user stopped it; everything evaluated so far is in the ledger.
     """
     started = time.perf_counter()
-    info = describe(spec.judge.model)
-    problem = _problem(spec, info)  # refuses numbers that do not fit before anything is written, as a searcher may
-    expected = forecast(for_sizes(spec.searcher, spec.sizes), problem, spec.seed, spec.judge.objectives)
-    judge = open_judge(spec.judge, info, observer.progress)
+    info = describe(spec.judge.model) if surroundings is None else surroundings.info
+    problem = problem_of(spec, info)  # refuses numbers that do not fit before anything is written, as a searcher may
+    expected = _forecast(spec, info) if surroundings is None else None
+    judge = _open(spec, info, observer, surroundings)
     try:
-        header = _header(spec, judge)
+        header = _header(spec, judge, surroundings)
         if resumes not in (None, header.run_id):
             raise UserError(
                 f"RUN={resumes} cannot be taken up: its model or its text has changed since (this would be "
@@ -109,180 +94,83 @@ def run_search(spec: SearchSpec, observer: Observer, resumes: str | None = None)
             )
         write_run(judge.ledger, header.run_id, spec.config, "running")
         tracker = spec.tracking.open(observer.warn)
+        chronicle = Chronicle(problem, judge.evaluator, tracker, observer, started, _part_names(spec))
         try:
             try:
                 tracker.start(header)
                 observer.started(header, expected, info.head_parameters / max(1, info.layer_parameters[0]))
-                chronicle = Chronicle(problem, judge.evaluator, tracker, observer, started, _part_names(spec))
-                result = _search(spec, judge, problem, chronicle)
+                found = yield from chronicle.follow(run_rounds(_searcher(spec), problem, spec.seed, chronicle))
+            except GeneratorExit:
+                _stop(spec, judge, chronicle, tracker)
+                raise
             except BaseException as error:
-                state: State = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
-                write_run(judge.ledger, header.run_id, spec.config, state)
-                tracker.finish(None, None if state == "interrupted" else str(error) or type(error).__name__)
+                _fail(spec, judge, tracker, error)
                 raise
             # Before the tracker has its last word: a search that is stopped while it waits for that has finished.
-            write_run(judge.ledger, header.run_id, spec.config, "finished", result.as_record())
-            tracker.finish(result)
-            result = replace(result, mlflow_run_id=tracker.close())
-            write_run(judge.ledger, header.run_id, spec.config, "finished", result.as_record())
-            return result
+            result = _result(spec, judge, chronicle, found)
+            return _finish(spec, judge, tracker, "finished", result)
         finally:
             tracker.close()
     finally:
         judge.close()
 
 
-@dataclass
-class Chronicle:
-    """Answers the searcher's rounds and tells tracker and observer what happened.
+def problem_of(spec: SearchSpec, info: ModelInfo) -> Problem:
+    """The space of legal masks of a search.
 
-    The dense model rides in the first round, where it costs a layer-forward or so more. It is trial 0, and counts
-    neither as asked nor in the naive cost, not even where the searcher asks for it.
-
-    Args:
-        problem: What is searched.
-        evaluator: Answers.
-        tracker: Told for the record.
-        observer: Told for whoever watches.
-        started: When the search began, by `time.perf_counter`.
-        part_names: The names of its calibrations, where there are several.
+    Raises:
+        UserError: The search's numbers do not fit the model.
     """
-
-    problem: Problem
-    evaluator: Evaluator
-    tracker: Tracker
-    observer: Observer
-    started: float
-    part_names: Sequence[str] = ()
-    trials: list[Trial] = field(default_factory=list)
-    rounds: list[tuple[Round, Scores]] = field(default_factory=list)
-    losses: dict[Mask, float] = field(default_factory=dict)
-    remarks: dict[str, float | str | list[float]] = field(default_factory=dict)
-    asked: int = 0
-    run: int = 0
-    naive_layer_forwards: int = 0
-    searcher_s: float = 0.0
-
-    def __post_init__(self) -> None:
-        self._answered = time.perf_counter()
-
-    @property
-    def dense_loss(self) -> float:
-        """The loss with nothing removed."""
-        return self.losses[self.problem.dense]
-
-    @property
-    def seconds(self) -> float:
-        """Since the search started."""
-        return time.perf_counter() - self.started
-
-    def evaluate(self, proposed: Round) -> Scores:
-        """See `Oracle`."""
-        with self._answering():
-            return self._evaluate(proposed)
-
-    def measure(self, statistic: Statistic) -> NDArray[np.float64]:
-        """See `Oracle`."""
-        with self._answering():
-            self.naive_layer_forwards += statistic.passes * self.problem.n_layers  # which cannot be shared
-            return self.evaluator.measure(statistic)
-
-    def note(self, remark: Remark) -> None:
-        """See `Oracle`."""
-        self.remarks[remark.name] = remark.value
-
-    @contextmanager
-    def _answering(self) -> Iterator[None]:
-        """Tells the time that the searcher takes from that of its answers."""
-        self.searcher_s += time.perf_counter() - self._answered
-        yield
-        self._answered = time.perf_counter()
-
-    def _evaluate(self, proposed: Round) -> Scores:
-        masks = proposed.masks if self.rounds else tuple(dict.fromkeys([self.problem.dense, *proposed.masks]))
-        evaluations = self.evaluator.evaluate(masks)
-        if not self.rounds:
-            self._tell_dense(evaluations[self.problem.dense])
-        asked = {mask: evaluations[mask] for mask in proposed.masks}
-        scores = Scores(
-            {mask: evaluation.loss for mask, evaluation in asked.items() if evaluation.loss is not None},
-            {mask: evaluation.failure for mask, evaluation in asked.items() if evaluation.failure is not None},
-        )
-        self.rounds.append((proposed, scores))
-        asked.pop(self.problem.dense, None)
-        for mask, evaluation in asked.items():
-            self._tell(mask, evaluation, len(self.rounds))
-        self.asked += len(asked)
-        self.run += sum(not evaluation.answered for evaluation in asked.values())
-        self.naive_layer_forwards += naive_layer_forwards(asked, self.problem.n_layers)
-        summary = self._summary(scores)
-        self.tracker.round_done(summary)
-        self.observer.round_done(summary)
-        return scores
-
-    def removal_order(self) -> tuple[int, ...] | None:
-        """The layers in the order they went, if every round tried just the extensions of the last round's best mask."""
-        order: list[int] = []
-        parent = self.problem.dense
-        for proposed, scores in self.rounds:
-            if set(proposed.masks) != set(self.problem.children([parent])):
-                return None
-            best = scores.best(1)[0]
-            order.extend(best - parent)
-            parent = best
-        return tuple(order)
-
-    def _tell_dense(self, evaluation: Evaluation) -> None:
-        if evaluation.loss is None:
-            raise EvaluationError(f"the dense model cannot be evaluated: {evaluation.failure}")
-        self.losses[self.problem.dense] = evaluation.loss
-        self._tell(self.problem.dense, evaluation, 0)
-
-    def _tell(self, mask: Mask, evaluation: Evaluation, number: int) -> None:
-        if evaluation.loss is not None:
-            self.losses[mask] = evaluation.loss
-        trial = Trial(
-            index=len(self.trials),
-            round=number,
-            mask=mask,
-            loss=evaluation.loss,
-            delta=None if evaluation.loss is None else evaluation.loss - self.dense_loss,
-            failure=evaluation.failure,
-            answered=evaluation.answered,
-            parts={
-                name: loss for name, loss in zip(self.part_names, evaluation.parts, strict=False) if loss is not None
-            },
-        )
-        self.trials.append(trial)
-        self.tracker.trial(trial)
-
-    def _summary(self, scores: Scores) -> RoundSummary:
-        solutions = [loss for mask, loss in self.losses.items() if self.problem.is_solution(mask)]
-        return RoundSummary(
-            round=len(self.rounds),
-            asked=self.asked,
-            run=self.run,
-            round_best_loss=min(scores.losses.values(), default=None),
-            best_loss=min(solutions, default=None),
-            layer_forwards_run=self.evaluator.meter.layer_forwards,
-            layer_forwards_naive=self.naive_layer_forwards,
-            seconds=self.seconds,
-            busy_share=self.evaluator.meter.busy_share,
-            round_best=scores.best(1)[0] if scores.losses else None,
-        )
-
-
-def _problem(spec: SearchSpec, info: ModelInfo) -> Problem:
     return Problem.create(info.n_layers, spec.remove, spec.protect, spec.judge.model.name)
 
 
-def _search(spec: SearchSpec, judge: Judge, problem: Problem, chronicle: Chronicle) -> SearchResult:
-    found = run_searcher(for_sizes(spec.searcher, spec.sizes), problem, spec.seed, chronicle)
+def _forecast(spec: SearchSpec, info: ModelInfo) -> list[RoundCost] | None:
+    return forecast(_searcher(spec), problem_of(spec, info), spec.seed, spec.judge.objectives)
+
+
+def _searcher(spec: SearchSpec) -> Searcher:
+    return for_sizes(spec.searcher, spec.sizes)
+
+
+def _open(spec: SearchSpec, info: ModelInfo, observer: Observer, surroundings: Surroundings | None) -> Judge:
+    if surroundings is None:
+        return open_judge(spec.judge, info, observer.progress)
+    return open_judge(spec.judge, info, observer.progress, surroundings.reading, surroundings.make_pool)
+
+
+def _stop(spec: SearchSpec, judge: Judge, chronicle: Chronicle, tracker: Tracker) -> None:
+    """Puts on record what a search has found by the time that its budget is spent."""
+    if chronicle.best is None:
+        failure = f"its budget was spent before a mask of {chronicle.problem.n_remove} layers was scored"
+        write_run(judge.ledger, spec.run_id(judge.fingerprint), spec.config, "stopped", failure=failure)
+        tracker.finish(None, failure)
+    else:
+        result = replace(_result(spec, judge, chronicle, chronicle.best), complete=False)
+        _finish(spec, judge, tracker, "stopped", result)
+
+
+def _fail(spec: SearchSpec, judge: Judge, tracker: Tracker, error: BaseException) -> None:
+    interrupted = isinstance(error, KeyboardInterrupt)
+    failure = None if interrupted else str(error) or type(error).__name__
+    state: State = "interrupted" if interrupted else "failed"
+    write_run(judge.ledger, spec.run_id(judge.fingerprint), spec.config, state, failure=failure)
+    tracker.finish(None, failure)
+
+
+def _finish(spec: SearchSpec, judge: Judge, tracker: Tracker, state: State, result: SearchResult) -> SearchResult:
+    write_run(judge.ledger, result.run_id, spec.config, state, result.as_record())
+    tracker.finish(result)
+    result = replace(result, mlflow_run_id=tracker.close())
+    write_run(judge.ledger, result.run_id, spec.config, state, result.as_record())
+    return result
+
+
+def _result(spec: SearchSpec, judge: Judge, chronicle: Chronicle, found: Mask) -> SearchResult:
     meter = judge.evaluator.meter
     return SearchResult(
         run_id=spec.run_id(judge.fingerprint),
         model=spec.judge.model.name,
-        n_layers=problem.n_layers,
+        n_layers=chronicle.problem.n_layers,
         removed=found.layers,
         removal_order=chronicle.removal_order(),
         measure=judge.measure,
@@ -293,6 +181,7 @@ def _search(spec: SearchSpec, judge: Judge, problem: Problem, chronicle: Chronic
         run=chronicle.run,
         answered=chronicle.asked - chronicle.run,
         layer_forwards_run=meter.layer_forwards,
+        layer_forwards_alone=chronicle.layer_forwards_alone,
         layer_forwards_naive=chronicle.naive_layer_forwards,
         layer_tokens=meter.layer_tokens,
         layer_tokens_by_row=meter.layer_tokens_by_row,
@@ -306,12 +195,13 @@ def _search(spec: SearchSpec, judge: Judge, problem: Problem, chronicle: Chronic
         parameters_removed=sum(judge.info.layer_parameters[layer] for layer in found),
         data=[one.description for one in judge.calibrations],
         fingerprints=judge.fingerprints,
+        statistics=tuple(map(str, chronicle.statistics)),
         remarks=chronicle.remarks,
         trials=tuple(chronicle.trials),
     )
 
 
-def _header(spec: SearchSpec, judge: Judge) -> SearchHeader:
+def _header(spec: SearchSpec, judge: Judge, surroundings: Surroundings | None) -> SearchHeader:
     packages = ("raysearch", "torch", "transformers", "ray", "mlflow")
     versions = {name: importlib.metadata.version(name) for name in packages}
     return SearchHeader(
@@ -326,10 +216,12 @@ def _header(spec: SearchSpec, judge: Judge) -> SearchHeader:
         git_commit=_git_commit(),
         n_layers=judge.info.n_layers,
         n_remove=spec.sizes[-1],
+        labels={} if surroundings is None else surroundings.labels,
+        parent=None if surroundings is None else surroundings.parent,
     )
 
 
-def _part_names(spec: SearchSpec) -> list[str]:
+def _part_names(spec: SearchSpec) -> Sequence[str]:
     """What the calibrations are called where there are several; those of the same name are numbered."""
     names = [calibration.name for calibration in spec.judge.calibrations]
     if len(names) == 1:

@@ -162,6 +162,7 @@ def tell_rounds(
         run=len(trials),
         answered=0,
         layer_forwards_run=told[-1][1].layer_forwards_run,
+        layer_forwards_alone=527.0,
         layer_forwards_naive=told[-1][1].layer_forwards_naive,
         layer_tokens=300_000,
         layer_tokens_by_row=400_000,

@@ -38,6 +38,8 @@ class SearchHeader:
         git_commit: The commit of the working folder, when it is a git checkout.
         n_layers: N.
         n_remove: M.
+        labels: What the search is called in its study, by axis; empty where it is part of none.
+        parent: The tracker's id of the study, if it has one.
     """
 
     run_id: str
@@ -51,6 +53,8 @@ class SearchHeader:
     git_commit: str | None
     n_layers: int
     n_remove: int
+    labels: Mapping[str, str] = field(default_factory=dict)
+    parent: str | None = None
 
 
 @dataclass(frozen=True)
@@ -127,6 +131,7 @@ class SearchResult:
         run: Those computed.
         answered: Those the ledger knew.
         layer_forwards_run: Passes of one layer over the whole calibration.
+        layer_forwards_alone: The same on an empty ledger: all of the search's work, whoever did it.
         layer_forwards_naive: What a full forward per mask asked would have run.
         layer_tokens: Tokens that went through layers, padding included, counted once a layer.
         layer_tokens_by_row: The same with a row for each choice, without padding.
@@ -140,7 +145,9 @@ class SearchResult:
         parameters_removed: Of the removed layers.
         data: What the samples are, as in the header.
         fingerprints: Hex digests by subject, as in the header.
+        statistics: The names of what it measured of the dense model, in order.
         remarks: What the searcher put on the record, by name: a number, a text, or one number for each layer.
+        complete: Whether the searcher came to its end; else this is the best mask so far when its budget was spent.
         mlflow_run_id: The parent run, if the tracker wrote one.
         trials: Every mask the search saw, in order.
     """
@@ -158,6 +165,7 @@ class SearchResult:
     run: int
     answered: int
     layer_forwards_run: float
+    layer_forwards_alone: float
     layer_forwards_naive: float
     layer_tokens: int
     layer_tokens_by_row: int
@@ -171,7 +179,9 @@ class SearchResult:
     parameters_removed: int
     data: Sequence[Mapping[str, Any]]
     fingerprints: Mapping[str, str]
+    statistics: Sequence[str] = ()
     remarks: Mapping[str, float | str | list[float]] = field(default_factory=dict)
+    complete: bool = True
     mlflow_run_id: str | None = None
     trials: Sequence[Trial] = field(default=(), repr=False)
 
@@ -223,10 +233,16 @@ class SearchResult:
                 name: [*map(_finite, value)] if isinstance(value, list) else _finite(value)
                 for name, value in self.remarks.items()
             },
+            "statistics": list(self.statistics),
+            "complete": self.complete,
             "n_tokens": self.n_tokens,
             "n_samples": self.n_samples,
             "evaluations": {"asked": self.asked, "run": self.run, "answered": self.answered},
-            "layer_forwards": {"run": self.layer_forwards_run, "naive": self.layer_forwards_naive},
+            "layer_forwards": {
+                "run": self.layer_forwards_run,
+                "alone": self.layer_forwards_alone,
+                "naive": self.layer_forwards_naive,
+            },
             "layer_tokens": {"run": self.layer_tokens, "by_row": self.layer_tokens_by_row, "packed": self.packed},
             "parameters": self.parameters,
             "parameters_removed": self.parameters_removed,

@@ -104,7 +104,7 @@ class MlflowTracker:
 
     def _work(self, header: SearchHeader, now: int) -> None:
         try:
-            with _quiet():
+            with quiet():
                 from raysearch.tracking.mlflow_writer import MlflowWriter
 
                 writer = MlflowWriter(self._store, self._experiment, header, now)
@@ -127,7 +127,7 @@ class MlflowTracker:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Keeps what MLflow and its HTTP client would print off the user's screen; other threads keep their logs."""
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)

@@ -15,26 +15,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import yaml
-from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, Run, RunTag
-from mlflow.exceptions import MlflowException
 
 from raysearch.tracking import figures, records
 from raysearch.tracking.base import RoundSummary, SearchHeader, SearchResult, Trial
+from raysearch.tracking.mlflow_store import connect
 from raysearch.tracking.store import Store
 
 _PAGE = 1000
 _DPI = 150
-
-
-def _make_tables(store: Store) -> None:
-    """Makes a new embedded store beside its place and moves it there: MLflow can do nothing with half of its tables."""
-    database = store.folder / "mlflow.db"
-    if store.is_embedded and not database.exists():
-        unfinished = database.with_name("mlflow.db.new")
-        unfinished.unlink(missing_ok=True)  # of a search that was killed meanwhile
-        MlflowClient(f"sqlite:///{unfinished}").search_experiments()
-        unfinished.rename(database)
 
 
 @dataclass(frozen=True)
@@ -61,10 +50,7 @@ class MlflowWriter:
     """
 
     def __init__(self, store: Store, experiment: str, header: SearchHeader, now: int) -> None:
-        with store.alone():
-            _make_tables(store)
-            self._client = MlflowClient(store.uri)
-            self._experiment = self._experiment_id(store, experiment)
+        self._client, self._experiment = connect(store, experiment)
         self._header = header
         self._trials: list[Trial] = []
         self._round_opened = now
@@ -127,17 +113,6 @@ class MlflowWriter:
         status = "FINISHED" if result is not None else "KILLED" if failure is None else "FAILED"
         self._client.set_terminated(self.run_id, status, now)
 
-    def _experiment_id(self, store: Store, name: str) -> str:
-        if found := self._client.get_experiment_by_name(name):
-            return found.experiment_id
-        try:
-            return self._client.create_experiment(name, None if store.is_server else store.artifacts.as_uri())
-        except MlflowException:
-            # Searches of a study start together: another may have made it between the look and the leap.
-            if found := self._client.get_experiment_by_name(name):
-                return found.experiment_id
-            raise
-
     def _find(self, run_id: str) -> Run | None:
         wanted = f"tags.`raysearch.run_id` = '{run_id}' and tags.`raysearch.kind` = 'search'"
         return next(iter(self._client.search_runs([self._experiment], wanted, max_results=1)), None)
@@ -160,6 +135,7 @@ class MlflowWriter:
         missing = {key: value for key, value in params.items() if key not in run.data.params}
         if missing:
             self._client.log_batch(self.run_id, params=self._params(missing))
+        self._set_tags(records.study_tags(self._header))
         if self._was_finished:
             return
         config = yaml.safe_dump(records.plain(self._header.config), sort_keys=False, allow_unicode=True)

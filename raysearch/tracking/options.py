@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from raysearch.tracking.base import NullTracker, Tracker
+from raysearch.tracking.store import Store
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,35 @@ class TrackingOptions:
     def is_embedded(self) -> bool:
         """Whether ``raysearch ui`` on the store's folder shows the search."""
         return self.type == "mlflow" and self.uri is None
+
+    def begin_study(self, study_id: str, config: Mapping[str, Any], warn: Callable[[str], None]) -> str | None:
+        """Makes, or takes up, the run that the searches of a study are filed under; None where nothing is recorded."""
+        if self.type == "none":
+            return None
+        from raysearch.tracking.mlflow_study import begin_study
+
+        return begin_study(self.store, self.experiment, study_id, config, warn)
+
+    def end_study(
+        self, run_id: str | None, metrics: Mapping[str, float], files: Sequence[Path], warn: Callable[[str], None]
+    ) -> None:
+        """Puts a study's numbers and files on its run, and ends that; nothing where there is none."""
+        if run_id is not None and self.type == "mlflow":
+            from raysearch.tracking.mlflow_study import end_study
+
+            end_study(self.store, run_id, metrics, files, warn)
+
+    def link(self, run_id: str | None) -> str | None:
+        """Where a run is to be seen: on its server, or with ``raysearch ui``; None where there is none."""
+        if run_id is None or self.type == "none":
+            return None
+        server = self.store.uri.rstrip("/") if self.store.is_server else "http://127.0.0.1:5000"
+        return f"{server}/#/runs/{run_id}"
+
+    @property
+    def store(self) -> Store:
+        """Where MLflow keeps runs."""
+        return Store.locate(self.uri, self.folder)
 
     def open(self, warn: Callable[[str], None]) -> Tracker:
         """Makes the tracker; `warn` gets its one-line troubles."""

@@ -79,6 +79,7 @@ def search_params(header: SearchHeader) -> dict[str, str]:
         "n_layers": str(header.n_layers),
         "n_remove": str(header.n_remove),
     }
+    given |= {f"study.{axis}": clip(label, MAX_PARAM) for axis, label in header.labels.items()}
     return {**given, "git_commit": header.git_commit} if header.git_commit else given
 
 
@@ -93,6 +94,12 @@ def search_tags(header: SearchHeader) -> dict[str, str]:
     if header.git_commit:
         tags["mlflow.source.git.commit"] = header.git_commit  # MLflow shows it in its Version column
     return {key: clip(value, MAX_TAG) for key, value in tags.items()}
+
+
+def study_tags(header: SearchHeader) -> dict[str, str]:
+    """Tags of a search that is part of a study: where MLflow files it, and what it is called there."""
+    labels = {f"raysearch.study.{axis}": clip(label, MAX_TAG) for axis, label in header.labels.items()}
+    return labels if header.parent is None else {"mlflow.parentRunId": header.parent, **labels}
 
 
 def trial_name(trial: Trial) -> str:

@@ -185,3 +185,15 @@ class TestHub:
     def test_names_a_missing_package(self, monkeypatch: pytest.MonkeyPatch) -> None:
         without("datasets", monkeypatch)
         assert_fails(Rows(name="a/b"), "not installed; run: pip install datasets")
+
+
+def test_a_tenth_of_the_rows_can_be_held_out(tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(f'{{"text": "{number}"}}\n' for number in range(1, 26)))
+
+    def texts(part: Any) -> list[str]:
+        return [row["text"] for _, row in Rows(str(file), part=part).read()]
+
+    assert texts("held_out") == ["10", "20"]
+    assert len(texts("rest")) == 23 and sorted(texts("rest") + texts("held_out")) == sorted(texts("all"))
+    assert "part" not in Rows(str(file)).describe() and Rows(str(file), part="rest").describe()["part"] == "rest"

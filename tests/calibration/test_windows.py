@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from raysearch.calibration.rows import Rows
-from raysearch.calibration.windows import WindowOptions, draw_windows
+from raysearch.calibration.windows import WindowOptions, draw_documents, draw_windows
 from raysearch.errors import UserError
 from tests.calibration.conftest import NumberTokenizer
 
@@ -91,6 +91,58 @@ class TestRandom:
         assert 2 * 8 * 16 < first_unread < 2_000
 
 
+class TestAll:
+    def test_takes_every_whole_window(self, tokenizer: NumberTokenizer) -> None:
+        options = WindowOptions("all", 4, "sequential")
+        windows = draw_windows(iter(["0 1 2", "3 4 5 6 7 8", "9 10"]), tokenizer, options)
+        assert windows.tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+    @pytest.mark.parametrize(("at_most", "found"), [(2, 2), (100, 5), (None, 5)])
+    def test_takes_at_most_so_many(self, tokenizer: NumberTokenizer, at_most: int | None, found: int) -> None:
+        options = WindowOptions("all", 4, "sequential", at_most=at_most)
+        windows = draw_windows(iter([numbers(0, 23)]), tokenizer, options)
+        assert windows.ravel().tolist() == list(range(4 * found))
+
+    def test_reads_no_more_than_the_most_it_takes(self, tokenizer: NumberTokenizer) -> None:
+        documents = corpus(10_000, 100)
+        draw_windows(documents, tokenizer, WindowOptions("all", 50, "sequential", at_most=3))
+        assert next(documents, None) is not None
+
+    def test_tells_of_a_text_without_one_window(self, tokenizer: NumberTokenizer) -> None:
+        with pytest.raises(UserError, match="the text holds 0"):
+            draw_windows(iter(["1 2"]), tokenizer, WindowOptions("all", 4, "sequential"))
+
+    @pytest.mark.parametrize("sampling", ["random", "documents"])
+    def test_is_for_texts_that_are_taken_in_order(self, sampling: Any) -> None:
+        with pytest.raises(UserError, match="data.samples=all takes a text in order, not by data.sampling="):
+            WindowOptions("all", 4, sampling)
+
+
+class TestWhole:
+    def test_takes_each_document_as_a_row_by_length(self, tokenizer: NumberTokenizer) -> None:
+        rows = draw_documents(iter(["0 1 2 3 4 5", "", "6", "7 8", "9 10 11"]), tokenizer, whole("all", 4))
+        assert rows == [[7, 8], [9, 10, 11], [0, 1, 2, 3]]
+
+    def test_keeps_the_special_tokens_of_a_plain_call(self) -> None:
+        rows = draw_documents(iter(["0 1", "2"]), NumberTokenizer(bos=(99,)), whole("all", 4))
+        assert rows == [[99, 2], [99, 0, 1]]
+
+    def test_takes_the_first_documents_and_reads_no_more(self, tokenizer: NumberTokenizer) -> None:
+        documents = corpus(100, 3)
+        assert draw_documents(documents, tokenizer, whole(2, 8)) == [[0, 1, 2], [3, 4, 5]]
+        assert next(documents) == "6 7 8"
+
+    def test_says_what_there_is(self, tokenizer: NumberTokenizer) -> None:
+        with pytest.raises(UserError, match="data.samples=5 documents were asked, but there are 2; use data.samples=2"):
+            draw_documents(iter(["0 1", "2 3", "4"]), tokenizer, whole(5, 8))
+        with pytest.raises(UserError, match="no document has two tokens"):
+            draw_documents(iter(["1", ""]), tokenizer, whole("all", 8))
+
+
+def whole(samples: Any, seq_len: int) -> WindowOptions:
+    return WindowOptions(samples, seq_len, "whole")
+
+
 @pytest.mark.parametrize("sampling", ["sequential", "random"])
 class TestTooLittle:
     def test_says_what_there_is_and_what_would_do(self, tokenizer: NumberTokenizer, sampling: Any) -> None:
@@ -162,6 +214,7 @@ class TestDocuments:
     [
         ({"samples": 0}, "data.samples=0 draws nothing; use 1 or more"),
         ({"seq_len": 1}, "data.seq_len=1 leaves no token to predict; use 2 or more"),
+        ({"samples": "all", "sampling": "whole", "at_most": 0}, "data.at_most=0 takes nothing; use 1 or more, or null"),
         ({"seed": -1}, "data.seed=-1 is negative; use 0 or more"),
         ({"shard_samples": 0}, "data.shard_samples=0 makes empty shards; use 1 or more, or null"),
         ({"sampling": "randm"}, "data.sampling=randm is unknown; did you mean 'random'?"),

@@ -6,7 +6,7 @@ import pytest
 
 from raysearch.calibration.objectives.perplexity import PerplexityObjective
 from raysearch.errors import EvaluationError
-from raysearch.evaluation import evaluator as module
+from raysearch.evaluation import costs as module
 from raysearch.evaluation.evaluator import Evaluator
 from raysearch.evaluation.inline_pool import InlinePool
 from raysearch.evaluation.ledger import Ledger

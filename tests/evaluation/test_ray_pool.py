@@ -76,7 +76,7 @@ def units(calibration):
 def pool_of(model, calibration, n_replicas, kind=Replica):
     make_replica = functools.partial(make_shared_replica, calibration, kind=kind)
     actors = ReplicaActors(make_replica, pack(model), n_replicas, cpus_per_replica=1, gpus_per_replica=0)
-    with closing(RayPool(actors.handles, actors.close)) as pool:
+    with closing(RayPool(actors.replicas, actors.close)) as pool:
         yield pool
 
 

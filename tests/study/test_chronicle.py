@@ -14,7 +14,9 @@ from raysearch.mask import Mask
 from raysearch.problem import Problem
 from raysearch.searchers.base import Remark, Round, run_searcher
 from raysearch.statistic import Statistic
-from raysearch.study.search import Chronicle, SilentObserver, _part_names
+from raysearch.study.chronicle import Chronicle
+from raysearch.study.observer import SilentObserver
+from raysearch.study.search import _part_names
 from raysearch.tracking.base import NullTracker, best_by_size
 
 THINKING_S, ANSWERING_S = 0.02, 0.2
@@ -46,7 +48,9 @@ def chronicle():
         time.sleep(ANSWERING_S)
         return {mask: Evaluation(abs(3 - sum(mask)) + 0.5, None, False, ()) for mask in masks}
 
-    evaluator: Any = SimpleNamespace(evaluate=evaluate, measure=measure, meter=Meter())
+    evaluator: Any = SimpleNamespace(
+        evaluate=evaluate, measure=measure, meter=Meter(), references=(), layer_forwards=lambda subjects: len(subjects)
+    )
     return Chronicle(Problem(4, 1), evaluator, NullTracker(), SilentObserver(), time.perf_counter())
 
 

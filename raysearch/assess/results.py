@@ -1,0 +1,124 @@
+"""What an assessment found: numbers beside those of the dense model, and what each of them is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from raysearch.estimate import Estimate, Metric
+from raysearch.mask import Mask
+
+
+@dataclass(frozen=True)
+class Result:
+    """One number of one mask, with all that is known of it.
+
+    Args:
+        metric: What it is.
+        estimate: The number; infinite where the model's loss is not finite.
+        retention: It divided by the dense model's, where that is finite and not 0.
+        extent: What it was taken over, for people: ``600 items``.
+        detail: All else, plain values: every metric of lm-eval, the loss in nats, each repeat …
+    """
+
+    metric: Metric
+    estimate: Estimate
+    retention: Estimate | None
+    extent: str
+    detail: Mapping[str, Any]
+
+    def as_json(self) -> dict[str, Any]:
+        """As the object that ``--json`` prints; what is not finite is null."""
+        retention = self.retention or Estimate(float("nan"))
+        return {
+            **asdict(self.metric),
+            "value": _finite(self.estimate.value),
+            "error": _finite(self.estimate.error),
+            "retention": _finite(retention.value),
+            "retention_error": _finite(retention.error),
+            "extent": self.extent,
+            "detail": dict(self.detail),
+        }
+
+
+@dataclass(frozen=True)
+class Assessments:
+    """What masks of one model are worth; the dense model, ``Mask()``, is always among them, and first.
+
+    Args:
+        by_mask: By mask, by the name of the metric, in the order of the tables' columns.
+        computed: How many numbers were computed now; the ledger knew the others.
+    """
+
+    by_mask: Mapping[Mask, Mapping[str, Result]]
+    computed: int
+
+    @property
+    def metrics(self) -> Sequence[Metric]:
+        """What the masks were assessed by: perplexities, accuracies, speed."""
+        return [result.metric for result in self.by_mask[Mask()].values()]
+
+    @property
+    def values(self) -> Mapping[Mask, Mapping[str, Estimate]]:
+        """The numbers alone."""
+        return {
+            mask: {name: result.estimate for name, result in results.items()} for mask, results in self.by_mask.items()
+        }
+
+    def as_json(self) -> list[dict[str, Any]]:
+        """As ``--json`` prints them, the dense model first."""
+        return [
+            {"removed": list(mask), "results": {name: result.as_json() for name, result in results.items()}}
+            for mask, results in self.by_mask.items()
+        ]
+
+
+@dataclass(frozen=True)
+class RunAssessment:
+    """What a search's mask is worth beside the dense model.
+
+    Args:
+        run_id: The search.
+        model: The model as the user named it.
+        mask: The mask.
+        assessments: Of it and of the dense model.
+        task_files: Folders of task files by task, as lm-eval's ``--include_path`` takes them.
+        overlaps: The texts that the search's calibration was drawn from as well, in whole or in part.
+    """
+
+    run_id: str
+    model: str
+    mask: Mask
+    assessments: Assessments
+    task_files: Mapping[str, Path]
+    overlaps: tuple[str, ...] = ()
+
+    @property
+    def dense(self) -> Mapping[str, Result]:
+        """Of the dense model, by metric."""
+        return self.assessments.by_mask[Mask()]
+
+    @property
+    def pruned(self) -> Mapping[str, Result]:
+        """Of the mask, by metric."""
+        return self.assessments.by_mask[self.mask]
+
+    def as_json(self) -> dict[str, Any]:
+        """The object that ``--json`` prints."""
+        return {
+            "run_id": self.run_id,
+            "model": self.model,
+            "removed": list(self.mask),
+            "dense": {name: result.as_json() for name, result in self.dense.items()},
+            "pruned": {name: result.as_json() for name, result in self.pruned.items()},
+            "computed": self.assessments.computed,
+            "task_files": {name: str(folder) for name, folder in self.task_files.items()},
+            "overlaps": list(self.overlaps),
+        }
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and isfinite(value) else None

@@ -1,0 +1,71 @@
+"""What to assess masks by: plain, validated values, built from ``conf/assess/``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from raysearch.calibration.data import Data
+from raysearch.errors import UserError
+
+
+@dataclass(frozen=True)
+class SpeedOptions:
+    """How speed is measured: one sequence, as in "On the Limits of Layer Pruning …", A.9.
+
+    Args:
+        enabled: Whether it is measured at all.
+        context_tokens: Tokens of the prompt.
+        new_tokens: Tokens that are generated after it.
+        repeats: How often each model is timed, in turn; the median counts.
+    """
+
+    enabled: bool = True
+    context_tokens: int = 512
+    new_tokens: int = 64
+    repeats: int = 5
+
+    def __post_init__(self) -> None:
+        for name, least in (("context_tokens", 1), ("new_tokens", 2), ("repeats", 1)):
+            if getattr(self, name) < least:
+                raise UserError(f"assess.speed.{name}={getattr(self, name)} measures nothing; use {least} or more")
+
+
+@dataclass(frozen=True)
+class AssessSpec:
+    """What to assess masks by.
+
+    Args:
+        texts: Texts for perplexity, by name; a number of samples is the most that are taken.
+        tasks: Names of lm-eval tasks.
+        data_dir: A folder with the files of texts and tasks, ``hellaswag/validation.jsonl`` …; None for the hub.
+        task_dir: A folder of the user's own lm-eval task files.
+        seq_len: Tokens of a window of text, and the most of a document.
+        limit: The most items of each task, and windows or documents of each text; None for all.
+        shots: Worked examples in a prompt; None for what each task defines, mostly none.
+        batch_size: Rows that a task runs at once.
+        speed: How speed is measured.
+    """
+
+    texts: Mapping[str, Data] = field(default_factory=dict)
+    tasks: Sequence[str] = ()
+    data_dir: Path | None = None
+    task_dir: Path | None = None
+    seq_len: int = 2048
+    limit: int | None = None
+    shots: int | None = None
+    batch_size: int = 8
+    speed: SpeedOptions = SpeedOptions()
+
+    def __post_init__(self) -> None:
+        for name, least in (("seq_len", 2), ("limit", 1), ("shots", 0), ("batch_size", 1)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise UserError(f"assess.{name}={value} is too small; use {least} or more")
+        if len(set(self.tasks)) < len(self.tasks):
+            raise UserError(f"assess.tasks=[{','.join(self.tasks)}] names a task twice; name each once")
+        for name in {*self.texts} & {*self.tasks}:
+            raise UserError(f"assess.texts and assess.tasks both have {name}; call the text something else")
+        if not self.texts and not self.tasks and not self.speed.enabled:
+            raise UserError("assess asks for nothing; name texts or tasks, or set assess.speed.enabled=true")

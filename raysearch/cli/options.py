@@ -1,0 +1,30 @@
+"""The options and arguments that several commands take."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from raysearch.evaluation.runs import RunRecord
+
+Overrides = Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Options, as in conf/.")]
+ConfigDir = Annotated[Path | None, typer.Option(help="A folder of your own YAML files, laid out like conf/.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON value on stdout, all else on stderr.")]
+Also = Annotated[
+    list[str] | None, typer.Option(metavar="WORDS", help="Another calibration: the words that are different.")
+]
+Run = Annotated[str, typer.Argument(metavar="RUN", help="A run id, the start of one, an MLflow run id, or latest.")]
+Store = Annotated[Path, typer.Option(help="The folder that searches wrote to (their store=).")]
+LedgerFile = Annotated[Path | None, typer.Option("--ledger", help="The ledger, if it is not in the store.")]
+
+
+def recorded_run(name: str, store: Path, ledger: Path | None) -> RunRecord:
+    """The search that a command names."""
+    from raysearch.evaluation.ledger import opened
+    from raysearch.evaluation.runs import find_run
+
+    with opened(ledger or store / "ledger.db") as found:
+        return find_run(found, name)

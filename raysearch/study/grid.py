@@ -1,0 +1,129 @@
+"""The grid of a study: every combination of its axes, as words of the command line.
+
+An axis is a list of values, or a mapping from a label to the words that it stands for:
+
+    searcher: [one_shot, greedy]                                the words searcher=one_shot, searcher=greedy
+    searcher: {beam 3: searcher=beam searcher.width=3}          the words as they stand
+    remove: [5, 7]
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from raysearch.errors import UserError, did_you_mean
+
+#: What a search has one of, and a table one column; any other axis says more of the calibration.
+_DIMENSIONS = ("model", "calibration", "searcher", "remove", "seed")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One value of each axis.
+
+    Args:
+        labels: By axis, what people call it.
+        words: What they stand for, as typed after ``raysearch search``.
+    """
+
+    labels: Mapping[str, str]
+    words: tuple[str, ...]
+
+    def label(self, dimension: str) -> str | None:
+        """What the search is called in one of the five dimensions of a report; None if the grid does not say."""
+        parts = [label for axis, label in self.labels.items() if _dimension(axis) == dimension]
+        return ", ".join(parts) or None
+
+
+def choices_of(
+    grid: Mapping[str, Any], include: Sequence[Mapping[str, Any]] = (), exclude: Sequence[Mapping[str, Any]] = ()
+) -> list[Choice]:
+    """Every combination of the axes in their order, the last one changing fastest.
+
+    Args:
+        grid: The axes.
+        include: Combinations in addition, each with a label of every axis.
+        exclude: Combinations to leave out: all that have, on each axis named, a label that is named.
+
+    Raises:
+        UserError: An axis is empty or misread, a rule names what is not there, or nothing is left.
+    """
+    axes = {axis: _values(axis, values) for axis, values in grid.items()}
+    if not axes:
+        raise UserError("study.grid={} has no axis; give one such as study.grid.searcher=[one_shot,greedy]")
+    rules = [_rule("exclude", rule, axes) for rule in exclude]
+    combinations = [dict(zip(axes, labels, strict=True)) for labels in itertools.product(*axes.values())]
+    left = [one for one in combinations if not any(_matches(one, rule) for rule in rules)]
+    for extra in include:
+        left += _added(extra, axes)
+    if not left:
+        raise UserError("study.exclude leaves no search; exclude less")
+    unique = {json.dumps(one, sort_keys=True): one for one in left}
+    return [
+        Choice(one, tuple(word for axis, label in one.items() for word in shlex.split(axes[axis][label])))
+        for one in unique.values()
+    ]
+
+
+def _values(axis: str, values: Any) -> dict[str, str]:
+    """The words of each label of an axis."""
+    if isinstance(values, Mapping):
+        for label, words in values.items():
+            if not isinstance(words, str) or "=" not in words:
+                raise UserError(
+                    f"study.grid.{axis} has {label}: {json.dumps(words)}; write the words it stands for, such as "
+                    f'"{axis}=… data.samples=8"'
+                )
+        found = {str(label): words for label, words in values.items()}
+    elif isinstance(values, list):
+        found = {_text(value): f"{axis}={shlex.quote(_text(value))}" for value in values}
+    else:
+        raise UserError(f"study.grid.{axis}={_text(values)} is no list; write study.grid.{axis}=[{_text(values)}]")
+    if not found:
+        raise UserError(f"study.grid.{axis} has no value; give one, or leave the axis out")
+    return found
+
+
+def _rule(kind: str, rule: Any, axes: Mapping[str, Mapping[str, str]]) -> dict[str, list[str]]:
+    """A rule as lists of labels by axis, if the grid has them."""
+    if not isinstance(rule, Mapping) or not rule:
+        raise UserError(f"study.{kind} has {json.dumps(rule)}; write rules such as {{searcher: greedy, seed: [1, 2]}}")
+    found = {}
+    for axis, labels in rule.items():
+        if axis not in axes:
+            raise UserError(f"study.{kind} names the axis {axis}; {did_you_mean(axis, axes)}")
+        found[axis] = [_text(label) for label in (labels if isinstance(labels, list) else [labels])]
+        for label in found[axis]:
+            if label not in axes[axis] and kind == "exclude":
+                raise UserError(f"study.{kind} names {axis}: {label}; {did_you_mean(label, axes[axis])}")
+    return found
+
+
+def _added(extra: Any, axes: dict[str, dict[str, str]]) -> list[dict[str, str]]:
+    """The combinations that a rule adds; a value that its axis lacks is taken as if it stood in the axis' list."""
+    rule = _rule("include", extra, axes)
+    for axis in axes:
+        if axis not in rule:
+            raise UserError(f"study.include has {json.dumps(dict(extra))} without {axis}; name a label of every axis")
+        for label in rule[axis]:
+            axes[axis].setdefault(label, f"{axis}={shlex.quote(label)}")
+    return [dict(zip(axes, labels, strict=True)) for labels in itertools.product(*(rule[axis] for axis in axes))]
+
+
+def _matches(combination: Mapping[str, str], rule: Mapping[str, Sequence[str]]) -> bool:
+    return all(combination[axis] in labels for axis, labels in rule.items())
+
+
+def _dimension(axis: str) -> str:
+    group = axis.partition(".")[0]
+    return group if group in _DIMENSIONS else "calibration"
+
+
+def _text(value: Any) -> str:
+    """A value as it is typed."""
+    return value if isinstance(value, str) else json.dumps(value)

@@ -1,0 +1,43 @@
+"""The way into an MLflow store: its tables, its experiment, and the address of a run's page."""
+
+from __future__ import annotations
+
+from mlflow import MlflowClient
+from mlflow.exceptions import MlflowException
+
+from raysearch.tracking.store import Store
+
+
+def connect(store: Store, experiment: str) -> tuple[MlflowClient, str]:
+    """A client, and the id of the experiment, which is made if there is none.
+
+    Args:
+        store: Where the runs are kept.
+        experiment: MLflow's name for a group of runs.
+    """
+    with store.alone():
+        _make_tables(store)
+        client = MlflowClient(store.uri)
+        return client, _experiment_id(client, store, experiment)
+
+
+def _make_tables(store: Store) -> None:
+    """Makes a new embedded store beside its place and moves it there: MLflow can do nothing with half of its tables."""
+    database = store.folder / "mlflow.db"
+    if store.is_embedded and not database.exists():
+        unfinished = database.with_name("mlflow.db.new")
+        unfinished.unlink(missing_ok=True)  # of a search that was killed meanwhile
+        MlflowClient(f"sqlite:///{unfinished}").search_experiments()
+        unfinished.rename(database)
+
+
+def _experiment_id(client: MlflowClient, store: Store, name: str) -> str:
+    if found := client.get_experiment_by_name(name):
+        return str(found.experiment_id)
+    try:
+        return str(client.create_experiment(name, None if store.is_server else store.artifacts.as_uri()))
+    except MlflowException:
+        # Searches of a study start together: another may have made it between the look and the leap.
+        if found := client.get_experiment_by_name(name):
+            return str(found.experiment_id)
+        raise

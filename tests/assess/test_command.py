@@ -1,0 +1,146 @@
+"""raysearch assess: a search's mask beside the dense model, in a table, as JSON and in MLflow."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raysearch import api
+from raysearch.tracking.assessed import record_assessment
+from raysearch.tracking.store import Store
+from tests.cli.conftest import Run, World
+
+TEXT = "assess.texts.mine=data=file data.path={} data.samples=all data.sampling=sequential"
+
+
+@pytest.fixture
+def words(world: World, items: Path) -> list[str]:
+    """A text and a task."""
+    return [
+        "assess=none",
+        TEXT.format(world.text),
+        "assess.seq_len=16",
+        "assess.limit=4",
+        "assess.tasks=[piqa]",
+        f"assess.data_dir={items}",
+    ]
+
+
+@pytest.fixture
+def searched(run: Run, world: World, here: Path) -> str:
+    """A finished search, by its id."""
+    return json.loads(run("search", *world.search(), "--json").out)["run_id"]
+
+
+def test_table_and_json(run: Run, searched: str, words: list[str], here: Path) -> None:
+    shown = run("assess", "latest", *words)
+    assert shown.code == 0 and searched in shown.out
+    assert "mine (perplexity, lower is better)" in shown.out and "PIQA (%, higher is better)" in shown.out
+    assert "4 windows, 60 scored tokens" in shown.out and "4 items, acc_norm" in shown.out
+    assert "4 numbers computed now" in shown.out
+    assert f"lm_eval --include_path {here / 'mlruns' / 'tasks'}" in shown.out
+    again = run("assess", searched, *words, "--json")
+    value = json.loads(again.out)
+    assert value["computed"] == 0 and len(value["removed"]) == 2
+    mine = value["pruned"]["mine"]
+    assert mine["retention"] == pytest.approx(mine["value"] / value["dense"]["mine"]["value"])
+    assert (mine["unit"], mine["group"], mine["higher_is_better"]) == ("perplexity", "perplexity", False)
+    assert value["pruned"]["piqa"]["detail"]["metrics"].keys() >= {"acc", "acc_norm", "acc_norm_stderr"}
+    assert "nothing was computed" in run("assess", "latest", *words).out
+
+
+def test_a_text_that_was_calibrated_on_is_named(run: Run, searched: str, words: list[str], text: Path) -> None:
+    other = f"assess.texts.apart=data=file data.path={text} data.samples=all data.sampling=whole"
+    assert json.loads(run("assess", "latest", *words, other, "--json").out)["overlaps"] == ["mine"]
+    assert "Warning: the search calibrated on samples of the same text: mine" in run("assess", "latest", *words).out
+
+
+def test_another_size_of_the_path(run: Run, searched: str, words: list[str]) -> None:
+    value = json.loads(run("assess", "latest", *words, "--remove", 1, "--json").out)
+    assert len(value["removed"]) == 1
+    outcome = run("assess", "latest", *words, "--remove", 4)
+    assert outcome.code == 2 and "choose one of: 1, 2" in outcome.err
+
+
+def test_python(run: Run, searched: str, world: World, here: Path) -> None:
+    lines: list[str] = []
+    done = api.assess(
+        searched, "assess=none", TEXT.format(world.text), assess={"seq_len": 16, "limit": 2}, on_progress=lines.append
+    )
+    assert done.run_id == searched and done.assessments.computed == 2 and lines
+    assert done.pruned["mine"].estimate.value > 0 and done.dense["mine"].detail["n_samples"] == 2
+    texts: dict[str, Any] = {"assess.texts": {"mine": TEXT.partition("=")[2].format(world.text)}}
+    again = api.assess(searched, "assess=none", **texts, assess={"seq_len": 16, "limit": 2})
+    assert again.assessments.computed == 0
+
+
+@pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")  # MLflow's own calls
+def test_mlflow_shows_it(run: Run, world: World, words: list[str], here: Path) -> None:
+    from mlflow import MlflowClient
+
+    result = json.loads(run("search", *world.search(tracking="mlflow"), "--json").out)
+    value = json.loads(run("assess", "latest", *words, "--json").out)
+    metrics = MlflowClient(f"sqlite:///{here / 'mlruns' / 'mlflow.db'}").get_run(result["mlflow_run_id"]).data.metrics
+    assert metrics["assess.mine"] == pytest.approx(value["pruned"]["mine"]["value"])
+    assert metrics["assess.dense.piqa"] == pytest.approx(value["dense"]["piqa"]["value"])
+    assert metrics["assess.retention.mine"] == pytest.approx(value["pruned"]["mine"]["retention"])
+
+
+@pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")
+def test_mlflow_that_cannot_be_reached_only_warns(tmp_path: Path) -> None:
+    said: list[str] = []
+    record_assessment(Store.locate(f"sqlite:///{tmp_path}/no/such.db", tmp_path), "x", {"assess.a": 1.0}, said.append)
+    assert len(said) == 1 and said[0].startswith("the assessment was not recorded in MLflow")
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        (["assess.limits=3"], "assess.limits is no key of this configuration; did you mean 'assess.limit'?"),
+        (["assess.limit=0"], "assess.limit=0 is too small; use 1 or more"),
+        (["assess.speed.repeats=0", "assess.speed.enabled=true"], "assess.speed.repeats=0 measures nothing"),
+        (["assess.tasks=[piqq]"], "assess.tasks has piqq, for which no file is ready"),
+        (["assess.tasks=[piqq]"], "did you mean 'piqa'?"),
+        (["assess.tasks=[piqa,piqa]"], "assess.tasks=[piqa,piqa] names a task twice"),
+        (["assess.tasks=piqa"], "assess.tasks=piqa should be a valid list"),
+        (["assess.data_dir=nowhere"], "assess.data_dir=nowhere is not a folder"),
+        (["assess.data_dir=."], "assess.data_dir=. holds no piqa/validation.jsonl for piqa of assess.tasks"),
+        (["assess.task_dir=nowhere"], "assess.task_dir=nowhere is not a folder"),
+        (["assess.shots=1"], "takes examples from"),
+        (["assess.seq_len=4096"], "assess.seq_len=4096 is longer than the 64 positions of"),
+        (["assess.speed.enabled=true"], "assess.speed.context_tokens=512 with assess.speed.new_tokens=64 is longer"),
+        (["assess.texts.mine=null", "assess.tasks=[]"], "assess asks for nothing"),
+        (["assess.texts.other=data=sotu"], "assess.texts.other is not taken in order"),
+        (["assess.texts.other=data=nothing"], "data=nothing is unknown"),
+        (
+            ["assess.texts.c4=data=c4 data.split=validation data.allow_evaluation_split=true data.sampling=sequential"],
+            "holds no c4/test.jsonl for assess.texts.c4",
+        ),
+        (["assess.texts.piqa=data=sotu data.sampling=whole"], "assess.texts and assess.tasks both have piqa"),
+    ],
+)
+def test_mistakes_are_told_in_a_sentence(run: Run, searched: str, words: list[str], changed, message: str) -> None:
+    outcome = run("assess", "latest", *words, *changed)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert message in outcome.err and outcome.err.startswith("error: ") and outcome.err.count("\n") == 1
+
+
+def test_a_task_that_lm_eval_does_not_know(run: Run, searched: str, words: list[str]) -> None:
+    outcome = run("assess", "latest", *words, "assess.data_dir=null", "assess.tasks=[hellaswagg]")
+    assert outcome.code == 2 and "which lm-eval does not know; did you mean 'hellaswag'?" in outcome.err
+
+
+def test_lm_eval_that_is_missing(run: Run, searched: str, words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "lm_eval" else find(name))
+    outcome = run("assess", "latest", *words)
+    assert outcome.code == 2 and "pip install 'raysearch[assess]'" in outcome.err
+
+
+def test_a_search_without_an_end(run: Run, here: Path) -> None:
+    outcome = run("assess", "latest")
+    assert outcome.code == 2 and "there is no ledger at mlruns/ledger.db" in outcome.err

@@ -1,0 +1,124 @@
+"""What `raysearch assess` says of real masks is what lm-eval's own command and a plain script say of the checkpoint."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional
+
+from raysearch.assess.assessing import assess_masks
+from raysearch.assess.task_files import write_task_files
+from raysearch.build import assess_spec
+from raysearch.config import compose
+from raysearch.evaluation.cluster import ClusterOptions
+from raysearch.evaluation.inline_pool import InlinePool
+from raysearch.evaluation.ledger import Ledger
+from raysearch.evaluation.replica import Replica
+from raysearch.mask import Mask
+from raysearch.measure import PERPLEXITY
+from raysearch.models.card import Evidence
+from raysearch.models.export import export_checkpoint
+from raysearch.models.loading import ModelSpec
+from raysearch.models.stack import LayerStack
+
+pytestmark = [pytest.mark.real, pytest.mark.data, pytest.mark.slow]
+
+MASK = Mask.of(13, 17)
+EVIDENCE = Evidence(
+    model="demo",
+    searcher="none",
+    objective="perplexity",
+    calibration="none",
+    measure=PERPLEXITY,
+    dense_loss=1.0,
+    loss=1.0,
+    delta_error=None,
+    evaluations=0,
+    layer_forwards=0,
+    search_s=0.0,
+    run_id="none",
+    version="0",
+)
+TASKS = ("hellaswag", "winogrande", "arc_easy", "arc_challenge", "piqa", "boolq")
+ITEMS = 2
+SEQ_LEN = 256
+
+
+@pytest.fixture(scope="module")
+def dense(tmp_path_factory, smollm2, smollm2_tokenizer):
+    """The model as a folder, which is read faster than its GGUF file."""
+    folder = tmp_path_factory.mktemp("dense")
+    smollm2.save_pretrained(folder)
+    smollm2_tokenizer.save_pretrained(folder)
+    return ModelSpec("demo", str(folder), "float32")
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory, dense):
+    """The model without the layers, as users get it."""
+    out = tmp_path_factory.mktemp("assess") / "pruned"
+    export_checkpoint(dense, MASK, out, overwrite=False, evidence=EVIDENCE)
+    return out
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    return tmp_path_factory.mktemp("store")
+
+
+@pytest.fixture(scope="module")
+def found(store, data_folder, dense, smollm2, smollm2_tokenizer):
+    """Everything but speed, of the resident model."""
+    words = [f"assess.data_dir={data_folder}", f"assess.tasks=[{','.join(TASKS)}]", "assess.speed.enabled=false"]
+    words += [f"assess.seq_len={SEQ_LEN}", f"assess.limit={ITEMS}"]
+    spec = assess_spec(compose("assess", ["assess=paper", *words]))
+    ledger = Ledger(store / "ledger.db")
+    pool = InlinePool(lambda: Replica(LayerStack(smollm2), [], load_tokenizer=lambda: smollm2_tokenizer))
+    try:
+        return assess_masks(spec, dense, ClusterOptions("inline"), ledger, [MASK], make_pool=lambda: pool)
+    finally:
+        ledger.close()
+
+
+def test_accuracies_are_those_of_lm_evals_own_command(found, checkpoint, store, data_folder):
+    folder, out = write_task_files(data_folder, store), store / "lm-eval"
+    model_args = f"pretrained={checkpoint},dtype=float32"
+    words = ["--model", "hf", "--model_args", model_args, "--device", "cpu", "--include_path", str(folder)]
+    words += ["--tasks", ",".join(TASKS), "--limit", str(ITEMS), "--output_path", str(out)]
+    command = [sys.executable, "-m", "lm_eval", *words]
+    done = subprocess.run(command, env=os.environ | {"HF_DATASETS_OFFLINE": "1"}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    (file,) = out.rglob("results_*.json")
+    expected: dict[str, dict[str, Any]] = json.loads(file.read_text())["results"]
+    for task in TASKS:
+        theirs = {key.partition(",")[0]: value for key, value in expected[task].items() if key.endswith(",none")}
+        assert found.by_mask[MASK][task].detail["metrics"] == theirs
+
+
+def test_perplexities_are_those_of_a_plain_script(found, checkpoint, data_folder):
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32).eval()
+    tokenizer = AutoTokenizer.from_pretrained(checkpoint)
+    for name, file in {"wikitext2": "test", "c4": "evaluation", "lambada": "test"}.items():
+        lines = (data_folder / name / f"{file}.jsonl").read_text().splitlines()
+        texts = [json.loads(line)["text"] for line in lines]
+        if name == "lambada":
+            rows = [tokenizer(text)["input_ids"] for text in texts[:ITEMS]]
+        else:
+            ids = tokenizer("\n\n".join(texts[:200]), verbose=False)["input_ids"]
+            rows = [ids[start : start + SEQ_LEN] for start in range(0, ITEMS * SEQ_LEN, SEQ_LEN)]
+        nats = n_tokens = 0.0
+        for row in rows:
+            with torch.inference_mode():
+                logits = model(torch.tensor([row]), use_cache=False).logits[0, :-1]
+            nats += float(functional.cross_entropy(logits, torch.tensor(row[1:]), reduction="sum"))
+            n_tokens += len(row) - 1
+        assert found.values[MASK][name].value == pytest.approx(math.exp(nats / n_tokens), rel=1e-5), name
