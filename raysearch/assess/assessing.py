@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -175,7 +176,7 @@ def _pool(
 ) -> Iterator[Callable[[], Pool]]:
     """Replicas when they are first needed: those that were offered, which stay, or our own, which go."""
     if make_pool is not None:
-        yield make_pool
+        yield functools.cache(make_pool)  # one pool for every stage
         return
     opened: list[Pool] = []
 

@@ -51,7 +51,12 @@ def read_texts(spec: AssessSpec, model: ModelSpec, cluster: ClusterOptions, ledg
         CalibrationSpec(f"perplexity on {name}", PerplexityObjective(), _as_assessed(name, data, spec))
         for name, data in spec.texts.items()
     ]
-    return read_data(JudgeSpec(model, chosen, cluster, ledger.path), info)
+    try:
+        return read_data(JudgeSpec(model, chosen, cluster, ledger.path), info)
+    except UserError as error:
+        if not str(error).startswith("data."):
+            raise
+        raise UserError(f"assess.texts: {error}; or a folder of local files with assess.data_dir=…") from error
 
 
 def measure_perplexities(

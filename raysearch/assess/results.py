@@ -68,6 +68,16 @@ class Assessments:
             mask: {name: result.estimate for name, result in results.items()} for mask, results in self.by_mask.items()
         }
 
+    def named(self, mask: Mask) -> dict[str, float]:
+        """A mask's numbers, the dense model's and what is left of those, under the names that MLflow shows."""
+        named: dict[str, float] = {}
+        for name, result in self.by_mask[mask].items():
+            named[f"assess.{name}"] = result.estimate.value
+            named[f"assess.dense.{name}"] = self.by_mask[Mask()][name].estimate.value
+            if result.retention is not None:
+                named[f"assess.retention.{name}"] = result.retention.value
+        return named
+
     def as_json(self) -> list[dict[str, Any]]:
         """As ``--json`` prints them, the dense model first."""
         return [

@@ -7,6 +7,8 @@ tokens it are changes no time, so they are drawn at random, and the model may no
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import platform
 import resource
 import time
@@ -61,15 +63,19 @@ class SpeedJob(Job):
         everyone = dict.fromkeys([Mask(), *self.masks])
         timings: dict[Mask, list[_Timing]] = {mask: [] for mask in everyone}
         weights = {mask: _weights_bytes(stack.model, [stack.layers[layer] for layer in mask]) for mask in everyone}
+        working: dict[Mask, tuple[int, str]] = {}
         with torch.no_grad(), quiet():  # not inference mode: what a model caches must serve a gradient too
-            for turn in range(self.options.repeats + 1):
+            for turn in range(-2, self.options.repeats):
                 for mask in everyone:
                     with stack.bypassed(mask) as model:
+                        memory = _Memory.of(model.device) if turn == -1 else None  # once all is warm, and not timed
                         timing = _time(model, stack.vocab_size, self.options)
-                    if turn:  # the first warms up
+                        if memory is not None:
+                            working[mask] = memory.growth(), memory.source
+                    if turn >= 0:
                         timings[mask].append(timing)
         about = {"machine": machine(stack.model.device), "threads": torch.get_num_threads()}
-        found = {mask: _summary(timings[mask], weights[mask], self.options) for mask in everyone}
+        found = {mask: _summary(timings[mask], weights[mask], *working[mask], self.options) for mask in everyone}
         return {mask: {**one, "dense": found[Mask()], "measured_on": str(mask), **about} for mask, one in found.items()}
 
     def __str__(self) -> str:
@@ -108,8 +114,6 @@ def machine(device: torch.device) -> str:
 class _Timing:
     prefill_s: float
     decode_s: float
-    working_bytes: int
-    memory_source: str
 
 
 @dataclass
@@ -142,7 +146,6 @@ def _time(model: PreTrainedModel, vocab_size: int, options: SpeedOptions) -> _Ti
         max_new_tokens=options.new_tokens, min_new_tokens=options.new_tokens, do_sample=False, pad_token_id=0
     )
     clock = _Clock(model.device)
-    memory = _Memory.of(model.device)
     clock.tick()
     model.generate(  # type: ignore[operator]
         prompt,
@@ -152,20 +155,21 @@ def _time(model: PreTrainedModel, vocab_size: int, options: SpeedOptions) -> _Ti
         use_cache=True,
     )
     started, _, first, *_, last = clock.ticks_s
-    return _Timing(first - started, last - first, memory.growth(), memory.source)
+    return _Timing(first - started, last - first)
 
 
-def _summary(timings: Sequence[_Timing], weights_bytes: int, options: SpeedOptions) -> dict[str, Any]:
+def _summary(
+    timings: Sequence[_Timing], weights_bytes: int, working_bytes: int, memory_source: str, options: SpeedOptions
+) -> dict[str, Any]:
     prefill_s = [one.prefill_s for one in timings]
     decode_s = [one.decode_s for one in timings]
-    working = max(one.working_bytes for one in timings)
     return {
         DECODE.name: (options.new_tokens - 1) / median(decode_s),
         PREFILL.name: options.context_tokens / median(prefill_s),
-        MEMORY.name: weights_bytes + working,
+        MEMORY.name: weights_bytes + working_bytes,
         "weights_bytes": weights_bytes,
-        "working_bytes": working,
-        "memory_source": timings[0].memory_source,
+        "working_bytes": working_bytes,
+        "memory_source": memory_source,
         "prefill_s": prefill_s,
         "decode_s": decode_s,
         "context_tokens": options.context_tokens,
@@ -189,6 +193,9 @@ class _Memory:
             torch.cuda.synchronize(device)
             torch.cuda.reset_peak_memory_stats(device)
             return cls(device, torch.cuda.memory_allocated(device), "torch.cuda.max_memory_allocated")
+        gc.collect()
+        with suppress(OSError, AttributeError):
+            ctypes.CDLL(None).malloc_trim(0)  # glibc: what was freed goes back, or its reuse would not be seen
         with suppress(OSError):
             (_PROC / "clear_refs").write_text("5")  # Linux: the peak starts anew
             return cls(device, _resident("VmRSS"), "VmHWM")

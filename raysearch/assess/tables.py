@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from rich.table import Table
 
 from raysearch.assess.results import Result, RunAssessment
-from raysearch.estimate import Estimate, Metric
 from raysearch.assess.speed import DECODE
+from raysearch.estimate import Estimate, Metric
 from raysearch.mask import Mask
 from raysearch.wording import count
 
@@ -57,9 +57,8 @@ def _notes(done: RunAssessment) -> list[str]:
         notes.append(f"To check with lm-eval's own command: lm_eval --include_path {folder} --tasks {tasks} …")
     if DECODE.name in done.pruned:
         detail = done.pruned[DECODE.name].detail
-        alike = (
-            "" if detail["measured_on"] == str(done.mask) else f", without {detail['measured_on']}: layers are alike"
-        )
+        on = detail["measured_on"]
+        alike = "" if on == str(done.mask) else f", without {on}, as layers are alike"
         by = f"{detail['machine']}, {count(detail['threads'], 'thread')}{alike}"
         notes.append(f"Speed: {by}; memory by {detail['memory_source']}")
     return [

@@ -60,11 +60,8 @@ def assess_run(
     calibrated = (run.result or {}).get("data", ())
     overlaps = tuple(name for name, text in of_texts.items() if any(_overlap(text, one) for one in calibrated))
     done = RunAssessment(run.run_id, judge.model.name, mask, assessments, files, overlaps)
-    mlflow_run_id = (run.result or {}).get("mlflow_run_id")
-    if mlflow_run_id and size == max(found) and search.tracking.type == "mlflow":
-        from raysearch.tracking.assessed import record_assessment  # keeps mlflow out where it is not used
-
-        record_assessment(search.tracking.store, mlflow_run_id, _metrics(done), warn)
+    if size == max(found):
+        search.tracking.record_assessment((run.result or {}).get("mlflow_run_id"), assessments.named(mask), warn)
     return done
 
 
@@ -72,14 +69,3 @@ def _overlap(text: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Whether two descriptions of samples are of the same rows, of which neither leaves out what the other takes."""
     same_rows = all(text.get(key) == other.get(key) for key in ("source", "path", "name", "config", "split"))
     return same_rows and {text.get("part"), other.get("part")} != {"held_out", "rest"}
-
-
-def _metrics(done: RunAssessment) -> dict[str, float]:
-    """Under the names that MLflow shows."""
-    metrics: dict[str, float] = {}
-    for name, result in done.pruned.items():
-        metrics[f"assess.{name}"] = result.estimate.value
-        metrics[f"assess.dense.{name}"] = done.dense[name].estimate.value
-        if result.retention is not None:
-            metrics[f"assess.retention.{name}"] = result.retention.value
-    return metrics

@@ -6,18 +6,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from typing import Any, Protocol
 
-from raysearch.assess.assessing import assess_masks
 from raysearch.evaluation.cluster import start_replicas
 from raysearch.evaluation.ledger import Ledger
 from raysearch.evaluation.ray_pool import RayPool, ReplicaActors, Replicas
 from raysearch.evaluation.runs import read_runs, write_run
 from raysearch.evaluation.studies import StudyRecord, find_study
-from raysearch.mask import Mask
+from raysearch.study.assess_study import assess_found
 from raysearch.study.bench import Bench, name_runs, prepare
 from raysearch.study.observer import SilentObserver
 from raysearch.study.search import Surroundings
 from raysearch.study.spec import Budget, Cell, SearchSpec, StudySpec
-from raysearch.study.study_record import plain_assessments, record_study
+from raysearch.study.study_record import record_study
 from raysearch.study.tuning import Listener, Task, run_trials, tune_environment
 
 _MOST_AT_ONCE = 4
@@ -130,17 +129,18 @@ def _run_bench(
         if spec.assess is None:
             return {}
         runs = read_runs(ledger, [run_ids[number] for number in bench.numbers])
-        masks = sorted({Mask(tuple(run.result["removed"])) for run in runs.values() if run.result is not None})
-        found = assess_masks(
+        found = assess_found(
             spec.assess,
             bench.model,
             bench.cluster,
             ledger,
-            masks,
-            make_pool=lambda: RayPool(replicas()),
-            on_progress=observer.assessing,
+            list(runs.values()),
+            spec.tracking,
+            lambda: RayPool(replicas()),
+            observer.assessing,
+            observer.warn,
         )
-        return {spec.cells[bench.numbers[0]].model: plain_assessments(found)}
+        return {spec.cells[bench.numbers[0]].model: found}
 
 
 @contextmanager

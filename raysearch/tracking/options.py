@@ -49,6 +49,13 @@ class TrackingOptions:
 
             end_study(self.store, run_id, metrics, files, warn)
 
+    def record_assessment(self, run_id: str | None, metrics: Mapping[str, float], warn: Callable[[str], None]) -> None:
+        """Puts what a search's mask was assessed at on the search's run; nothing where there is none."""
+        if run_id is not None and self.type == "mlflow":
+            from raysearch.tracking.assessed import record_assessment
+
+            record_assessment(self.store, run_id, metrics, warn)
+
     def link(self, run_id: str | None) -> str | None:
         """Where a run is to be seen: on its server, or with ``raysearch ui``; None where there is none."""
         if run_id is None or self.type == "none":

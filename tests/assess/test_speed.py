@@ -37,18 +37,18 @@ def test_dense_and_masks_are_timed_in_turn(replica: Replica, monkeypatch: pytest
     def timed(model, vocab_size, options):
         calls = [layer.__dict__.get("forward") is not None for layer in replica.stack.layers]
         turns.append(Mask.of(*(number for number, bypassed in enumerate(calls) if bypassed)))
-        return speed._Timing(prefill_s=0.5, decode_s=float(next(times)), working_bytes=10, memory_source="x")
+        return speed._Timing(prefill_s=0.5, decode_s=float(next(times)))
 
     monkeypatch.setattr(speed, "_time", timed)
     options = dataclasses.replace(OPTIONS, repeats=3)
     found = speed.SpeedJob((fewer,), options).run(replica)
-    assert turns == [Mask(), fewer] * 4, "one turn to warm up, then three"
-    assert found[Mask()]["decode_s"] == [3, 5, 7] and found[fewer]["decode_s"] == [4, 6, 8]
-    assert found[fewer]["decode_tokens_per_s"] == pytest.approx(5 / 6)
+    assert turns == [Mask(), fewer] * 5, "one turn to warm up, one for memory, then three"
+    assert found[Mask()]["decode_s"] == [5, 7, 9] and found[fewer]["decode_s"] == [6, 8, 10]
+    assert found[fewer]["decode_tokens_per_s"] == pytest.approx(5 / 8)
     assert found[fewer]["prefill_tokens_per_s"] == pytest.approx(8 / 0.5)
     results = speed.speed_results(found[fewer])
     retention = results["decode_tokens_per_s"].retention
-    assert retention and retention.value == pytest.approx(5 / 6)
+    assert retention and retention.value == pytest.approx(7 / 8)
 
 
 def test_weights_of_removed_layers_do_not_count(replica: Replica) -> None:

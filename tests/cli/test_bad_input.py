@@ -77,7 +77,7 @@ SEARCHES: list[tuple[str, list[str]]] = [
     ("data.seq_len=65", ["data.seq_len=65 is longer than the 64 positions", "use 64 or less"]),
     ("data.samples=9999", ["data.samples=9999 windows of data.seq_len=16", "data.samples="]),
     ("data.shard_samples=0", ["data.shard_samples=0 makes empty shards", "null"]),
-    ("data.sampling=foo", ["data.sampling=foo", "'random', 'sequential' or 'documents'"]),
+    ("data.sampling=foo", ["data.sampling=foo", "'sequential', 'documents' or 'whole'"]),
     ("tracking.experiment=2024", ["tracking.experiment=2024 should be a valid string", "\"'2024'\""]),
     # data
     ("data=file data.path=null", ["data names no rows", "data.path=…"]),
