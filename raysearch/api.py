@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from raysearch.assess.results import RunAssessment
+    from raysearch.assessment.results import RunAssessment
     from raysearch.evaluation.progress import Progress
     from raysearch.evaluation.spec import JudgeSpec
-    from raysearch.report.results import StudyResults
-    from raysearch.study.inspection import Inspection
-    from raysearch.study.observer import Observer
-    from raysearch.study.running import StudyObserver
-    from raysearch.study.score import Score
-    from raysearch.study.sweep import Sweep
+    from raysearch.reporting.results import StudyResults
+    from raysearch.studies.inspection import Inspection
+    from raysearch.studies.observer import Observer
+    from raysearch.studies.running import StudyObserver
+    from raysearch.studies.score import Score
+    from raysearch.studies.sweep import Sweep
     from raysearch.tracking.base import SearchResult
 
 
@@ -41,8 +41,8 @@ def search(
         EvaluationError: Something could not be evaluated, and the search cannot go on without it.
     """
     from raysearch import build, config
-    from raysearch.study.observer import SilentObserver
-    from raysearch.study.search import run_search
+    from raysearch.studies.observer import SilentObserver
+    from raysearch.studies.search import run_search
 
     spec = build.search_spec(config.compose("search", [*overrides, *config.as_overrides(values)], config_dir))
     return run_search(spec, observer or SilentObserver())
@@ -66,7 +66,7 @@ def score(*overrides: str, config_dir: Path | None = None, **values: Any) -> lis
         EvaluationError: A mask has no finite loss.
     """
     from raysearch import build, config
-    from raysearch.study.score import score_masks
+    from raysearch.studies.score import score_masks
 
     spec = build.score_spec(config.compose("score", [*overrides, *config.as_overrides(values)], config_dir))
     return score_masks(spec, lambda progress: None)
@@ -106,7 +106,7 @@ def assess(
     from raysearch import build, config
     from raysearch.evaluation.ledger import opened
     from raysearch.evaluation.runs import find_run
-    from raysearch.study.assess_run import assess_run
+    from raysearch.studies.assess_run import assess_run
 
     path = ledger or store / "ledger.db"
     with opened(path) as found:
@@ -149,7 +149,7 @@ def study(
         EvaluationError: What was found cannot be assessed.
     """
     from raysearch import build, config
-    from raysearch.study.running import SilentStudyObserver, run_study
+    from raysearch.studies.running import SilentStudyObserver, run_study
 
     spec = build.study_spec([*overrides, *config.as_overrides(values)], config_dir)
     watching = observer or SilentStudyObserver()
@@ -183,7 +183,7 @@ def report(
     from raysearch import build
     from raysearch.evaluation.ledger import opened
     from raysearch.evaluation.studies import find_study
-    from raysearch.study.reporting import report_study
+    from raysearch.studies.reporting import report_study
 
     with opened(ledger or store / "ledger.db") as found:
         record = find_study(found, study)
@@ -213,7 +213,7 @@ def sweep(
         UserError: A key or value is not understood, or does not fit the model, the data or the machine.
         EvaluationError: The dense model cannot be evaluated.
     """
-    from raysearch.study.sweep import run_sweep
+    from raysearch.studies.sweep import run_sweep
 
     return run_sweep(_side_by_side(overrides, values, also, config_dir), on_progress)
 
@@ -244,7 +244,7 @@ def inspect(
         UserError: A key or value is not understood, or the data cannot be used.
         EvaluationError: The dense model cannot be evaluated.
     """
-    from raysearch.study.inspection import inspect_data
+    from raysearch.studies.inspection import inspect_data
 
     return inspect_data(_side_by_side(overrides, values, also, config_dir), samples, loss, on_progress)
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from raysearch.assess.spec import AssessSpec, SpeedOptions
+from raysearch.assessment.spec import AssessSpec, SpeedOptions
 from raysearch.calibration.data import Data
 from raysearch.calibration.objectives.base import Objective
 from raysearch.calibration.objectives.weighted import WeightedObjective
@@ -31,8 +31,8 @@ from raysearch.mask import Mask
 from raysearch.models.loading import ModelSpec
 from raysearch.problem import sizes_of
 from raysearch.searchers.base import Searcher
-from raysearch.study.grid import Choice, choices_of
-from raysearch.study.spec import Budget, Cell, ScoreSpec, SearchSpec, StudyOptions, StudySpec
+from raysearch.studies.grid import Choice, choices_of
+from raysearch.studies.spec import Budget, Cell, ScoreSpec, SearchSpec, StudyOptions, StudySpec
 from raysearch.tracking.options import TrackingOptions
 
 _JUDGE_KEYS = {"model", "data", "objective", "cluster", "store", "ledger", "seed", "choices"}

@@ -18,7 +18,7 @@ from raysearch.wording import count, duration
 
 if TYPE_CHECKING:  # a command that stops early needs none of what these bring along
     from raysearch.evaluation.progress import Progress
-    from raysearch.study.forecast import RoundCost
+    from raysearch.studies.forecast import RoundCost
 
 _SECONDS_BETWEEN_LINES = 15
 

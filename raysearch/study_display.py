@@ -16,9 +16,9 @@ from raysearch.wording import added, count, duration
 if TYPE_CHECKING:  # a command that stops early needs none of what these bring along
     from pathlib import Path
 
-    from raysearch.report.results import StudyResults
-    from raysearch.study.plan import StudyPlan
-    from raysearch.study.spec import Cell
+    from raysearch.reporting.results import StudyResults
+    from raysearch.studies.plan import StudyPlan
+    from raysearch.studies.spec import Cell
 
 _SECONDS_BETWEEN_LINES = 15
 

@@ -18,10 +18,10 @@ from raysearch.wording import added, duration, figure, short_duration
 
 if TYPE_CHECKING:  # `raysearch show` needs none of what these bring along
     from raysearch.evaluation.runs import RunRecord
-    from raysearch.study.gap import Gap
-    from raysearch.study.inspection import Inspection, Row
-    from raysearch.study.score import Score
-    from raysearch.study.sweep import Agreement, Profile, Sweep
+    from raysearch.studies.gap import Gap
+    from raysearch.studies.inspection import Inspection, Row
+    from raysearch.studies.score import Score
+    from raysearch.studies.sweep import Agreement, Profile, Sweep
 
 _MOST_PARTS = 4  # losses of parts that fit into a table beside the whole
 

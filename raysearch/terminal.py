@@ -18,7 +18,7 @@ from raysearch.errors import EvaluationError, UserError
 if TYPE_CHECKING:  # heavy for a command that only prints its help
     from rich.console import Console
 
-    from raysearch.report.results import StudyResults
+    from raysearch.reporting.results import StudyResults
 
 _WIDTH_OF_FILES = 200  # characters; tables that go to a file or a program are not cut to a terminal's 80
 
@@ -41,7 +41,7 @@ class Report:
     def search(self, spec: Any, resumes: str | None = None) -> None:
         """Runs a search to its closing table."""
         from raysearch import display, tables
-        from raysearch.study.search import run_search
+        from raysearch.studies.search import run_search
 
         self.when_stopped = "stopped; the same command again goes on from here"
         store, ledger, embedded = spec.tracking.folder, spec.judge.ledger, spec.tracking.is_embedded
@@ -63,7 +63,7 @@ class Report:
     def assess(self, assess: Callable[..., Any]) -> None:
         """Assesses what a search found, to the closing table."""
         from raysearch import display
-        from raysearch.assess.tables import assessment_tables
+        from raysearch.assessment.tables import assessment_tables
 
         self.when_stopped = "stopped; the same command again goes on from here"
         with display.SearchDisplay(self.err) as live:
@@ -73,7 +73,7 @@ class Report:
     def study(self, spec: Any, out: Path | None) -> None:
         """Runs a study to its report; fails if one of its searches did."""
         from raysearch import api
-        from raysearch.study.running import run_study
+        from raysearch.studies.running import run_study
         from raysearch.study_display import StudyDisplay
 
         self.when_stopped = "stopped; the same command again goes on from here"
@@ -87,7 +87,7 @@ class Report:
         """Says what a study would cost."""
         from dataclasses import replace
 
-        from raysearch.study.plan import plan_study, time_study
+        from raysearch.studies.plan import plan_study, time_study
         from raysearch.study_display import plan_line, plan_table
 
         plan = plan_study(spec)
@@ -113,7 +113,7 @@ class Report:
     def forecast(self, spec: Any) -> None:
         """Says what a search would cost."""
         from raysearch import display
-        from raysearch.study.search import forecast_search
+        from raysearch.studies.search import forecast_search
 
         expected = forecast_search(spec)
         totals = None if expected is None else [vars(cost) for cost in expected]

@@ -13,8 +13,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-from raysearch.assess.assessing import assess_masks
-from raysearch.assess.task_files import write_task_files
+from raysearch.assessment.assessing import assess_masks
+from raysearch.assessment.task_files import write_task_files
 from raysearch.build import assess_spec
 from raysearch.config import compose
 from raysearch.evaluation.cluster import ClusterOptions

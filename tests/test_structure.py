@@ -22,8 +22,8 @@ FLOORS = (
     {"prefix", "searchers", "calibration"},
     {"models"},
     {"evaluation"},
-    {"tracking", "assess", "report"},
-    {"study", "bridges"},
+    {"tracking", "assessment", "reporting"},
+    {"studies", "bridges"},
     {"build", "display", "study_display", "tables"},
     {"api"},
     {"terminal"},
@@ -32,7 +32,7 @@ FLOORS = (
 
 #: Where a library at the edge may be imported; everywhere else is a mistake.
 EDGES = {
-    "ray": ("evaluation/ray_pool.py", "study/tuning.py", "bridges/"),
+    "ray": ("evaluation/ray_pool.py", "studies/tuning.py", "bridges/"),
     "mlflow": ("tracking/",),
     "hydra": ("config.py",),
     "omegaconf": ("config.py",),

@@ -23,8 +23,8 @@ from scipy import stats
 
 import raysearch
 from raysearch.evaluation.ledger import Ledger
-from raysearch.study.score import Score
-from raysearch.study.sweep_files import sweep_figure
+from raysearch.studies.score import Score
+from raysearch.studies.sweep_files import sweep_figure
 
 HERE = Path(__file__).parent
 DRAWS = (0, 1)  # data.seed; masks are searched on the first

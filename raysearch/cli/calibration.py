@@ -64,7 +64,7 @@ def sweep(
     with reporting(as_json) as report:
         from raysearch import api, tables
         from raysearch.display import SearchDisplay
-        from raysearch.study.sweep_files import write_sweep
+        from raysearch.studies.sweep_files import write_sweep
 
         report.when_stopped = "stopped; the same command again goes on from here"
         with SearchDisplay(report.err) as display:

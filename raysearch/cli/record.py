@@ -36,7 +36,7 @@ def show(
         from raysearch import tables
         from raysearch.evaluation.ledger import opened
         from raysearch.evaluation.runs import find_run, list_runs
-        from raysearch.study.gap import gaps_of
+        from raysearch.studies.gap import gaps_of
 
         with opened(ledger or store / "ledger.db") as found:
             if run is None:
@@ -73,7 +73,7 @@ def export(
     """
     with reporting(as_json) as report:
         from raysearch import build
-        from raysearch.study.exporting import export_run
+        from raysearch.studies.exporting import export_run
 
         record = recorded_run(run, store, ledger)
         spec = build.search_spec(record.config)

@@ -55,7 +55,7 @@ def score(overrides: Overrides = None, config_dir: ConfigDir = None, as_json: Js
     with reporting(as_json) as report:
         from raysearch import build, config
         from raysearch.display import SearchDisplay
-        from raysearch.study.score import score_masks
+        from raysearch.studies.score import score_masks
         from raysearch.tables import score_table
 
         report.when_stopped = "stopped; the same command again goes on from here"

@@ -23,7 +23,7 @@ class CellRecord:
         remove: M, how many layers go.
         seed: Of the searcher's random numbers.
         run_id: The search.
-        layer_forwards_shared: What it adds to the study, see `raysearch.study.sharing`.
+        layer_forwards_shared: What it adds to the study, see `raysearch.studies.sharing`.
         error_to_best: Standard error of its loss over the lowest one found on the same calibration for the same M, by
             the choice of samples; None where there is none.
     """

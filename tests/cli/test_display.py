@@ -11,7 +11,7 @@ from rich.console import Console
 from raysearch.display import SearchDisplay
 from raysearch.evaluation.progress import Progress
 from raysearch.mask import Mask
-from raysearch.study.forecast import RoundCost
+from raysearch.studies.forecast import RoundCost
 from raysearch.testing.tracker_suite import MARGIN, greedy_search
 
 SEARCH = greedy_search(n_remove=3)

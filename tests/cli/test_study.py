@@ -17,8 +17,8 @@ from raysearch import build
 from raysearch.evaluation.ledger import opened
 from raysearch.evaluation.runs import read_runs
 from raysearch.evaluation.studies import find_study
-from raysearch.study.plan import plan_study
-from raysearch.study.running import SilentStudyObserver, run_study
+from raysearch.studies.plan import plan_study
+from raysearch.studies.running import SilentStudyObserver, run_study
 from tests.cli.conftest import Outcome, Run, World, finish, spawn
 
 SEARCHERS = ("one_shot", "greedy", "beam", "random")

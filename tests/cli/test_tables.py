@@ -12,8 +12,8 @@ from rich.table import Table
 from raysearch.evaluation.runs import RunRecord
 from raysearch.mask import Mask
 from raysearch.measure import PERPLEXITY, Measure
-from raysearch.study.gap import Gap
-from raysearch.study.score import Score
+from raysearch.studies.gap import Gap
+from raysearch.studies.score import Score
 from raysearch.tables import (
     gap_table,
     path_table,

@@ -6,7 +6,7 @@ from raysearch.calibration.objectives.perplexity import PerplexityObjective
 from raysearch.errors import EvaluationError, UserError
 from raysearch.problem import Problem
 from raysearch.searchers.exhaustive import ExhaustiveSearcher
-from raysearch.study.forecast import forecast
+from raysearch.studies.forecast import forecast
 from raysearch.testing.searcher_suite import rugged_loss
 from tests.searchers.toys import rounds_of
 

@@ -14,7 +14,7 @@ from raysearch.problem import Problem
 from raysearch.searchers.base import ContractError, Round, run_searcher
 from raysearch.searchers.beam import BeamSearcher
 from raysearch.searchers.one_shot import OneShotSearcher
-from raysearch.study.forecast import forecast
+from raysearch.studies.forecast import forecast
 from raysearch.testing.searcher_suite import SearcherSuite, ToyOracle, additive_loss, drive, rugged_loss
 
 FILES = sorted((conf_dir() / "searcher").glob("*.yaml"))

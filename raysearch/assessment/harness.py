@@ -1,0 +1,173 @@
+"""Accuracies by lm-eval itself (EleutherAI's LM Evaluation Harness), on a resident model with layers bypassed."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+import io
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from raysearch.assessment.results import Result
+from raysearch.errors import UserError
+from raysearch.estimate import Estimate, Metric
+from raysearch.evaluation.replica import Replica
+from raysearch.evaluation.unit import Job
+from raysearch.mask import Mask
+from raysearch.models.quiet import quiet
+from raysearch.wording import count
+
+#: A task's headline is the first of these that lm-eval gives; the papers and leaderboards of these tasks do the same.
+_HEADLINES = ("acc_norm", "acc", "exact_match", "pass@1", "f1")
+_BOOTSTRAPS = 1000  # of metrics whose standard error has no formula; an accuracy's has one
+_TITLES = {
+    "hellaswag": "HellaSwag",
+    "winogrande": "WinoGrande",
+    "arc_easy": "ARC-E",
+    "arc_challenge": "ARC-C",
+    "piqa": "PIQA",
+    "boolq": "BoolQ",
+    "openbookqa": "OpenBookQA",
+    "lambada_openai": "LAMBADA (last word)",
+}
+
+
+@dataclass(frozen=True)
+class TaskJob(Job):
+    """A task of lm-eval on one mask.
+
+    Args:
+        mask: The layers that are bypassed.
+        task: Its name.
+        folder: Its task files; None for lm-eval's own.
+        limit: The most items; None for all.
+        shots: Examples in a prompt; None for what the task defines.
+        batch_size: Rows at once.
+    """
+
+    mask: Mask
+    task: str
+    folder: str | None
+    limit: int | None
+    shots: int | None
+    batch_size: int
+
+    def run(self, replica: Replica) -> dict[str, Any]:
+        """Runs it.
+
+        Returns:
+            ``metrics``: what lm-eval gives, ``acc``, ``acc_stderr`` …; ``higher_is_better`` by metric; ``n_items``;
+            ``shots``; ``version`` of the task.
+
+        Raises:
+            UserError: The task or its data cannot be loaded.
+        """
+        with _silent():
+            from lm_eval import simple_evaluate
+            from lm_eval.models.huggingface import HFLM
+
+            manager = _task_manager(self.folder)
+            try:
+                task = manager.load([self.task])
+            except Exception as error:  # whatever a hub, a network, a data set or a task file raises
+                cause = " ".join(str(error).split())[:300]
+                raise UserError(
+                    f"assess.tasks: {self.task} cannot be loaded ({type(error).__name__}: {cause}); check the network "
+                    "and the task's files, or give local data with assess.data_dir=…"
+                ) from error
+            del task  # it is loaded again from the same cache: `simple_evaluate` is lm-eval's stable interface
+            with replica.stack.bypassed(self.mask) as model, torch.random.fork_rng():
+                # lm-eval gives a tokenizer a padding token, so it gets one of its own.
+                lm = HFLM(pretrained=model, tokenizer=copy.deepcopy(replica.tokenizer), batch_size=self.batch_size)
+                found = simple_evaluate(
+                    model=lm,
+                    tasks=[self.task],
+                    num_fewshot=self.shots,
+                    limit=self.limit,
+                    task_manager=manager,
+                    bootstrap_iters=_BOOTSTRAPS,
+                    log_samples=False,
+                )
+        return _plain(found, self.task)
+
+    def __str__(self) -> str:
+        return f"{self.task} on {self.mask}"
+
+
+def task_result(name: str, found: Mapping[str, Any], dense: Mapping[str, Any]) -> Result:
+    """A task's headline, with all that lm-eval gave as its detail; shares are in percent.
+
+    Args:
+        name: The task.
+        found: What `TaskJob.run` gave of a mask.
+        dense: What it gave of the dense model.
+    """
+    metrics = found["metrics"]
+    headline = next((one for one in _HEADLINES if one in metrics), next(iter(found["higher_is_better"])))
+    is_share, is_perplexity = headline in _HEADLINES, headline.endswith("perplexity")
+    scale = 100 if is_share else 1
+    error = metrics.get(f"{headline}_stderr")
+    estimate = Estimate(scale * metrics[headline], None if error is None else scale * error)
+    reference = scale * dense["metrics"][headline]
+    return Result(
+        Metric(
+            name,
+            _TITLES.get(name, name),
+            "perplexity" if is_perplexity else "accuracy",
+            "%" if is_share else headline,
+            bool(found["higher_is_better"].get(headline, True)),
+        ),
+        estimate,
+        Estimate(estimate.value / reference) if reference else None,
+        f"{count(found['n_items'], 'item')}, {headline}",
+        {**found, "headline": headline},
+    )
+
+
+@functools.cache  # listing lm-eval's own tasks takes seconds
+def _task_manager(folder: str | None) -> Any:
+    from lm_eval.tasks import TaskManager
+
+    return TaskManager() if folder is None else TaskManager(include_path=folder, include_defaults=False)
+
+
+def _plain(found: Mapping[str, Any], task: str) -> dict[str, Any]:
+    """What is kept of lm-eval's answer; ``acc,none`` is ``acc``, and of several filters the first counts."""
+    metrics: dict[str, float] = {}
+    for key, value in found["results"][task].items():
+        metric, comma, _ = key.partition(",")
+        if comma and isinstance(value, int | float) and metric not in metrics:
+            metrics[metric] = float(value)
+    counts = [of["effective"] for name, of in found["n-samples"].items() if name == task] or [
+        of["effective"] for of in found["n-samples"].values()
+    ]
+    better = found["higher_is_better"].get(task) or {}
+    return {
+        "metrics": metrics,
+        "higher_is_better": {metric: better.get(metric) is not False for metric in metrics if "_stderr" not in metric},
+        "n_items": sum(counts),
+        "shots": found["n-shot"].get(task),
+        "version": found["versions"].get(task),
+    }
+
+
+@contextlib.contextmanager
+def _silent() -> Iterator[None]:
+    """Keeps lm-eval's progress bars, remarks and prints off the terminal, and its bootstraps in this process."""
+    logger = logging.getLogger("lm_eval")
+    level, apart = logger.level, os.environ.get("DISABLE_MULTIPROC")
+    os.environ["DISABLE_MULTIPROC"] = "1"
+    logger.setLevel(logging.ERROR)
+    try:
+        with quiet(), contextlib.redirect_stdout(io.StringIO()):
+            yield
+    finally:
+        logger.setLevel(level)
+        if apart is None:
+            del os.environ["DISABLE_MULTIPROC"]

@@ -1,0 +1,221 @@
+"""Perplexity on held-out text: evaluations like any other, in the ledger, in shards, masks sharing their prefixes.
+
+The replicas may be somebody else's, loaded for other calibrations, so a unit takes its shard along.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from raysearch.assessment.results import Result
+from raysearch.assessment.spec import AssessSpec
+from raysearch.calibration.calibration import Calibration
+from raysearch.calibration.data import Data
+from raysearch.calibration.objectives.perplexity import PerplexityObjective
+from raysearch.calibration.windows import WindowOptions
+from raysearch.errors import EvaluationError, UserError
+from raysearch.estimate import Estimate, Metric
+from raysearch.evaluation.cluster import ClusterOptions
+from raysearch.evaluation.evaluator import Evaluator
+from raysearch.evaluation.judge import Reading, read_data
+from raysearch.evaluation.ledger import Ledger
+from raysearch.evaluation.progress import Progress
+from raysearch.evaluation.replica import Replica
+from raysearch.evaluation.spec import CalibrationSpec, JudgeSpec
+from raysearch.evaluation.totals import standard_errors
+from raysearch.evaluation.unit import Job, Pool, Task, Unit, UnitResult
+from raysearch.mask import Mask
+from raysearch.measure import PERPLEXITY
+from raysearch.models.loading import ModelInfo, ModelSpec
+from raysearch.wording import count
+
+_TITLES = {"wikitext2": "WikiText-2", "c4": "C4", "lambada": "LAMBADA", "sotu": "State of the Union"}
+_FILES = ("test", "evaluation", "validation")  # of a text in a data folder, the first there is
+
+
+def read_texts(spec: AssessSpec, model: ModelSpec, cluster: ClusterOptions, ledger: Ledger, info: ModelInfo) -> Reading:
+    """Reads and tokenises the texts.
+
+    Raises:
+        UserError: A text is missing, or too short, or its windows are too long for the model.
+    """
+    if spec.texts and info.max_positions is not None and spec.seq_len > info.max_positions:
+        raise UserError(
+            f"assess.seq_len={spec.seq_len} is longer than the {info.max_positions} positions of {model.name}; "
+            f"use {info.max_positions} or less"
+        )
+    chosen = [
+        CalibrationSpec(f"perplexity on {name}", PerplexityObjective(), _as_assessed(name, data, spec))
+        for name, data in spec.texts.items()
+    ]
+    try:
+        return read_data(JudgeSpec(model, chosen, cluster, ledger.path), info)
+    except UserError as error:
+        if not str(error).startswith("data."):
+            raise
+        raise UserError(f"assess.texts: {error}; or a folder of local files with assess.data_dir=…") from error
+
+
+def measure_perplexities(
+    names: Sequence[str],
+    texts: Sequence[Calibration],
+    masks: Sequence[Mask],
+    n_layers: int,
+    ledger: Ledger,
+    make_pool: Callable[[], Pool],
+    on_progress: Callable[[str], None],
+) -> tuple[dict[Mask, dict[str, Result]], int]:
+    """The perplexity of every mask on every text.
+
+    Args:
+        names: What the texts are called.
+        texts: The texts, as `read_texts` gave them.
+        masks: Distinct masks, the dense one among them.
+        n_layers: N.
+        ledger: What is known.
+        make_pool: Gives the replicas when they are first needed.
+        on_progress: Told in a line how far it is.
+
+    Returns:
+        By mask, by text; and how many of the numbers had to be computed.
+
+    Raises:
+        EvaluationError: A unit failed for good, or the dense model's loss is not finite.
+    """
+    if not texts:
+        return {mask: {} for mask in masks}, 0
+
+    def progress(now: Progress) -> None:
+        if now.masks_elsewhere:
+            return on_progress(f"perplexity: waiting for {count(now.masks_elsewhere, 'mask')} of another process")
+        share = now.layer_forwards / max(now.layer_forwards_planned, 1e-9)
+        on_progress(
+            f"perplexity: {share:.0%} of {count(now.masks_planned, 'mask')}, {count(now.n_replicas, 'replica')}"
+        )
+
+    evaluator = Evaluator(texts, n_layers, ledger, lambda: _LentPool(make_pool(), texts), on_progress=progress)
+    try:
+        evaluations = evaluator.evaluate(masks)
+    finally:
+        evaluator.close()
+    results: dict[Mask, dict[str, Result]] = {mask: {} for mask in masks}
+    for place, (name, text) in enumerate(zip(names, texts, strict=True)):
+        losses = {mask: evaluations[mask].parts[place] for mask in masks}
+        dense = losses[Mask()]
+        if dense is None:
+            raise EvaluationError(f"the dense model's loss on assess.texts.{name} is not finite; use another text")
+        errors = zip(masks, standard_errors(text, ledger, masks), strict=True)
+        over_dense = dict(zip(masks, standard_errors(text, ledger, masks, Mask()), strict=True))
+        for mask, error in errors:
+            results[mask][name] = _result(name, text, losses[mask], error, dense, over_dense[mask])
+    return results, len(texts) * sum(not evaluation.answered for evaluation in evaluations.values())
+
+
+def _result(
+    name: str, text: Calibration, loss: float | None, error: float | None, dense: float, over_dense: float | None
+) -> Result:
+    """A perplexity, exp(loss), with the standard error of the loss carried over: that times the perplexity."""
+    description = text.description
+    whole = description["sampling"] == "whole"
+    extent = f"{count(text.n_samples, 'document' if whole else 'window')}, {text.n_tokens:,} scored tokens"
+    metric = Metric(name, _TITLES.get(name, name), "perplexity", "perplexity", higher_is_better=False)
+    return Result(
+        metric,
+        _exponential(loss, error),
+        _exponential(None if loss is None else loss - dense, over_dense),
+        extent,
+        {
+            "loss_nats_per_token": loss,
+            "loss_error_nats": error,
+            "n_tokens": text.n_tokens,
+            "n_samples": text.n_samples,
+            "data": {key: value for key, value in description.items() if key not in ("shards", "n_tokens")},
+            "fingerprint": text.fingerprint,
+        },
+    )
+
+
+def _exponential(loss: float | None, error: float | None) -> Estimate:
+    """Of a loss, with its error by the delta method."""
+    value = math.inf if loss is None else PERPLEXITY.read(loss)
+    return Estimate(value, None if error is None or math.isinf(value) else value * error)
+
+
+def _as_assessed(name: str, data: Data, spec: AssessSpec) -> Data:
+    """A text as the assessment wants it: all of it in order, or so much of it, from the data folder if there is one."""
+    draw = data.draw
+    if not isinstance(draw, WindowOptions) or draw.sampling not in ("sequential", "whole"):
+        raise UserError(
+            f"assess.texts.{name} is not taken in order; add data.sampling=sequential for windows of one stream, or "
+            "data.sampling=whole for each document by itself"
+        )
+    limits = [draw.at_most if draw.samples == "all" else draw.samples, spec.limit]
+    at_most = min((limit for limit in limits if limit is not None), default=None)
+    draw = replace(draw, samples="all", at_most=at_most, seq_len=spec.seq_len)
+    rows = data.rows
+    if spec.data_dir is not None and not rows.is_local:
+        folder = spec.data_dir / name
+        file = next((folder / f"{stem}.jsonl" for stem in _FILES if (folder / f"{stem}.jsonl").is_file()), None)
+        if file is None:
+            raise UserError(
+                f"assess.data_dir={spec.data_dir} holds no {name}/{_FILES[0]}.jsonl for assess.texts.{name}; put it "
+                f"there, name the file with data.path=… in assess.texts.{name}, or leave the text out with "
+                f"assess.texts.{name}=null"
+            )
+        rows = replace(rows, path=str(file), allow_evaluation_split=True)
+    return replace(data, rows=rows, draw=draw)
+
+
+@dataclass(frozen=True, eq=False)
+class _Carried(Job):
+    """A unit with the one shard that it is on.
+
+    Args:
+        unit: As the evaluator asked it.
+        text: What the shard is of, with that shard alone.
+    """
+
+    unit: Unit
+    text: Calibration
+
+    def run(self, replica: Replica) -> UnitResult:
+        """See `Job`; the replica is left as it was."""
+        name = f"{self.text.fingerprint}/{self.unit.shard}"
+        replica.calibrations[name] = self.text
+        try:
+            return replica.evaluate(Unit(name, 0, self.unit.masks))
+        finally:
+            del replica.calibrations[name]
+
+    def __str__(self) -> str:
+        return str(self.unit)
+
+
+class _LentPool:
+    """A pool whose replicas know nothing of the texts; they stay when it is closed."""
+
+    def __init__(self, pool: Pool, texts: Sequence[Calibration]) -> None:
+        self._pool = pool
+        self._texts = {text.fingerprint: text for text in texts}
+        self.n_replicas = pool.n_replicas
+
+    def run(self, units: Sequence[Task]) -> Iterator[tuple[Task, UnitResult]]:
+        """See `Pool.run`."""
+        jobs = [self._carried(unit) for unit in units]
+        for job, result in self._pool.perform(jobs):
+            yield job.unit, result  # type: ignore[attr-defined]  # one of these jobs
+
+    def perform(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Any]]:
+        """See `Pool.perform`."""
+        return self._pool.perform(jobs)
+
+    def close(self) -> None:
+        """Leaves the replicas to whom they belong."""
+
+    def _carried(self, unit: Task) -> _Carried:
+        assert isinstance(unit, Unit), "of texts only losses are asked"
+        text = self._texts[unit.calibration]
+        return _Carried(unit, replace(text, shards=text.shards[unit.shard : unit.shard + 1]))

@@ -1,0 +1,234 @@
+"""Speed and memory of masks beside the dense model, by one replica in one run, taken in turn.
+
+One sequence is generated from a prompt of fixed length, as in "On the Limits of Layer Pruning", A.9 (context 512,
+batch 1). The time to the first new token is the prefill's; that between the first and the last is decoding. Which
+tokens it are changes no time, so they are drawn at random, and the model may not end early.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import platform
+import resource
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from transformers import GenerationConfig, PreTrainedModel
+from transformers.generation.streamers import BaseStreamer
+
+from raysearch.assessment.results import Result
+from raysearch.assessment.spec import SpeedOptions
+from raysearch.estimate import Estimate, Metric
+from raysearch.evaluation.replica import Replica
+from raysearch.evaluation.unit import Job
+from raysearch.mask import Mask
+from raysearch.models.loading import ModelInfo
+from raysearch.models.quiet import quiet
+
+_LOW_TOKENS = 1000  # drawn from the low ids: special ones sit at the top
+_PROC = Path("/proc/self")
+
+DECODE = Metric("decode_tokens_per_s", "decoding", "speed", "tokens/s", higher_is_better=True)
+PREFILL = Metric("prefill_tokens_per_s", "prefill", "speed", "tokens/s", higher_is_better=True)
+MEMORY = Metric("peak_memory_bytes", "peak memory", "speed", "bytes", higher_is_better=False)
+
+
+@dataclass(frozen=True)
+class SpeedJob(Job):
+    """Times the dense model and some masks in turn.
+
+    Args:
+        masks: Which ones; the dense model goes first in every turn.
+        options: How.
+    """
+
+    masks: tuple[Mask, ...]
+    options: SpeedOptions
+
+    def run(self, replica: Replica) -> dict[Mask, dict[str, Any]]:
+        """Runs it.
+
+        Returns:
+            By mask, the dense one too: the medians, in tokens/s and bytes, each repeat, the same of the dense model as
+            ``dense``, and what they were measured on.
+        """
+        stack = replica.stack
+        everyone = dict.fromkeys([Mask(), *self.masks])
+        timings: dict[Mask, list[_Timing]] = {mask: [] for mask in everyone}
+        weights = {mask: _weights_bytes(stack.model, [stack.layers[layer] for layer in mask]) for mask in everyone}
+        working: dict[Mask, tuple[int, str]] = {}
+        with torch.no_grad(), quiet():  # not inference mode: what a model caches must serve a gradient too
+            for turn in range(-2, self.options.repeats):
+                for mask in everyone:
+                    with stack.bypassed(mask) as model:
+                        memory = _Memory.of(model.device) if turn == -1 else None  # once all is warm, and not timed
+                        timing = _time(model, stack.vocab_size, self.options)
+                        if memory is not None:
+                            working[mask] = memory.growth(), memory.source
+                    if turn >= 0:
+                        timings[mask].append(timing)
+        about = {"machine": machine(stack.model.device), "threads": torch.get_num_threads()}
+        found = {mask: _summary(timings[mask], weights[mask], *working[mask], self.options) for mask in everyone}
+        return {mask: {**one, "dense": found[Mask()], "measured_on": str(mask), **about} for mask, one in found.items()}
+
+    def __str__(self) -> str:
+        return f"the speed of {len(self.masks)} mask(s)"
+
+
+def alike(mask: Mask, info: ModelInfo) -> Mask:
+    """The mask whose speed stands for that of another: where all layers are of one size, the last so many."""
+    same_size = len(set(info.layer_parameters)) == 1
+    return Mask.of(*range(info.n_layers - len(mask), info.n_layers)) if same_size else mask
+
+
+def speed_results(found: Mapping[str, Any]) -> dict[str, Result]:
+    """The numbers of one mask, each beside the dense model's of the same run."""
+    dense, on = found["dense"], found["measured_on"]
+    extent = f"{found['context_tokens']} + {found['new_tokens']} tokens, median of {found['repeats']}"
+    return {
+        metric.name: Result(
+            metric,
+            Estimate(found[metric.name]),
+            Estimate(found[metric.name] / dense[metric.name]),
+            extent,
+            {**found, "dense": dense[metric.name], "measured_on": on},
+        )
+        for metric in (DECODE, PREFILL, MEMORY)
+    }
+
+
+def machine(device: torch.device) -> str:
+    """What a speed holds for: this host, and the name of its processor or GPU."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else _processor()
+    return f"{platform.node()}, {name}"
+
+
+@dataclass(frozen=True)
+class _Timing:
+    prefill_s: float
+    decode_s: float
+
+
+@dataclass
+class _Clock(BaseStreamer):
+    """Notes when each new token is there; transformers calls it with the prompt first."""
+
+    device: torch.device
+    ticks_s: list[float] = field(default_factory=list)
+
+    def put(self, value: torch.Tensor) -> None:
+        """See `BaseStreamer`."""
+        self.tick()
+
+    def end(self) -> None:
+        """See `BaseStreamer`."""
+
+    def tick(self) -> None:
+        """Waits for the GPU, and notes the time."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        self.ticks_s.append(time.perf_counter())
+
+
+def _time(model: PreTrainedModel, vocab_size: int, options: SpeedOptions) -> _Timing:
+    """Generates once from a prompt of random tokens."""
+    generator = torch.Generator().manual_seed(0)
+    prompt = torch.randint(min(vocab_size, _LOW_TOKENS), (1, options.context_tokens), generator=generator)
+    prompt = prompt.to(model.device)
+    settings = GenerationConfig(
+        max_new_tokens=options.new_tokens, min_new_tokens=options.new_tokens, do_sample=False, pad_token_id=0
+    )
+    clock = _Clock(model.device)
+    clock.tick()
+    model.generate(  # type: ignore[operator]
+        prompt,
+        attention_mask=torch.ones_like(prompt),
+        generation_config=settings,
+        streamer=clock,
+        use_cache=True,
+    )
+    started, _, first, *_, last = clock.ticks_s
+    return _Timing(first - started, last - first)
+
+
+def _summary(
+    timings: Sequence[_Timing], weights_bytes: int, working_bytes: int, memory_source: str, options: SpeedOptions
+) -> dict[str, Any]:
+    prefill_s = [one.prefill_s for one in timings]
+    decode_s = [one.decode_s for one in timings]
+    return {
+        DECODE.name: (options.new_tokens - 1) / median(decode_s),
+        PREFILL.name: options.context_tokens / median(prefill_s),
+        MEMORY.name: weights_bytes + working_bytes,
+        "weights_bytes": weights_bytes,
+        "working_bytes": working_bytes,
+        "memory_source": memory_source,
+        "prefill_s": prefill_s,
+        "decode_s": decode_s,
+        "context_tokens": options.context_tokens,
+        "new_tokens": options.new_tokens,
+        "repeats": len(timings),
+    }
+
+
+@dataclass(frozen=True)
+class _Memory:
+    """The peak of what a model uses beside its weights."""
+
+    device: torch.device
+    before_bytes: int
+    source: str
+
+    @classmethod
+    def of(cls, device: torch.device) -> _Memory:
+        """Forgets earlier peaks."""
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+            torch.cuda.reset_peak_memory_stats(device)
+            return cls(device, torch.cuda.memory_allocated(device), "torch.cuda.max_memory_allocated")
+        gc.collect()
+        with suppress(OSError, AttributeError):
+            ctypes.CDLL(None).malloc_trim(0)  # glibc: what was freed goes back, or its reuse would not be seen
+        with suppress(OSError):
+            (_PROC / "clear_refs").write_text("5")  # Linux: the peak starts anew
+            return cls(device, _resident("VmRSS"), "VmHWM")
+        return cls(device, _peak_ever(), "ru_maxrss: growth over the process's earlier peak alone, so a lower bound")
+
+    def growth(self) -> int:
+        """What has come on top since, at its peak."""
+        if self.device.type == "cuda":
+            return torch.cuda.max_memory_allocated(self.device) - self.before_bytes
+        peak = _resident("VmHWM") if self.source == "VmHWM" else _peak_ever()
+        return max(0, peak - self.before_bytes)
+
+
+def _resident(name: str) -> int:
+    """A line of this process's memory, in bytes."""
+    lines = (_PROC / "status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))
+
+
+def _peak_ever() -> int:
+    unit = 1 if platform.system() == "Darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def _weights_bytes(model: PreTrainedModel, removed: Sequence[torch.nn.Module]) -> int:
+    """The weights and buffers that are left without some layers; shared ones count once."""
+    gone = {id(tensor) for layer in removed for tensor in (*layer.parameters(), *layer.buffers())}
+    held = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers()) if id(tensor) not in gone}
+    return sum(tensor.numel() * tensor.element_size() for tensor in held.values())
+
+
+def _processor() -> str:
+    with suppress(OSError, StopIteration):
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return platform.processor() or platform.machine()

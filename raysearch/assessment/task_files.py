@@ -1,0 +1,204 @@
+"""Where lm-eval's tasks come from: the user's own files, ready ones on local data, or lm-eval itself with the hub.
+
+Ready files are written with absolute paths, under lm-eval's names, so that lm-eval's own command line can use them:
+``lm_eval --include_path <folder> --tasks hellaswag …``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import importlib.util
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from raysearch.assessment.spec import AssessSpec
+from raysearch.errors import UserError, did_you_mean
+from raysearch.locks import locked
+
+_TEMPLATES = Path(__file__).with_name("tasks")
+_PLACEHOLDER = "DATA_DIR"
+
+
+@dataclass(frozen=True)
+class TaskSource:
+    """A task, and where lm-eval finds it.
+
+    Args:
+        name: As lm-eval knows it.
+        folder: Its task files; None for lm-eval's own.
+        identity: What its results depend on besides model and options, JSON values.
+    """
+
+    name: str
+    folder: Path | None
+    identity: dict[str, Any]
+
+
+def find_tasks(spec: AssessSpec, store: Path) -> list[TaskSource]:
+    """Finds each task of the specification, and writes ready task files into the store.
+
+    Args:
+        spec: What is assessed.
+        store: The folder that ready task files go to, as ``tasks/<digest of the data folder>/``.
+
+    Raises:
+        UserError: lm-eval is not installed, or a task, a folder or a file is not there.
+    """
+    if not spec.tasks:
+        return []
+    if importlib.util.find_spec("lm_eval") is None:
+        raise UserError(
+            f"assess.tasks=[{','.join(spec.tasks)}] need the package lm-eval, which is not installed; run: "
+            "pip install 'raysearch[assess]', or leave them out with assess.tasks=[]"
+        )
+    version = importlib.metadata.version("lm_eval")
+    own = [] if spec.task_dir is None else known_tasks(spec.task_dir)
+    sources = []
+    for name in spec.tasks:
+        identity: dict[str, Any] = {"task": name, "lm_eval": version}
+        if name in own:
+            assert spec.task_dir is not None
+            sources.append(TaskSource(name, spec.task_dir, {**identity, "files": _digest_of_folder(spec.task_dir)}))
+        elif spec.data_dir is None:
+            sources.append(TaskSource(name, None, {**identity, "source": "lm-eval"}))
+        else:
+            folder, files = _ready(name, spec.data_dir, spec, own, store)
+            sources.append(TaskSource(name, folder, {**identity, "files": files}))
+    return sources
+
+
+def check_names(sources: Sequence[TaskSource]) -> None:
+    """Refuses names that lm-eval does not have; it takes seconds to list them.
+
+    Raises:
+        UserError: A task is unknown, or is a tag that stands for several.
+    """
+    names = [source.name for source in sources if source.folder is None]
+    if not names:
+        return
+    from lm_eval.tasks import TaskManager
+
+    manager = TaskManager()
+    for name in names:
+        if name not in manager.all_tasks:
+            raise UserError(
+                f"assess.tasks has {name}, which lm-eval does not know; {_nearest(name, manager.all_tasks)}"
+            )
+        if name in manager.all_tags:
+            tasks = sorted(manager.task_index[name].tags)
+            raise UserError(f"assess.tasks has {name}, which stands for several tasks; name them: {', '.join(tasks)}")
+
+
+def known_tasks(folder: Path) -> list[str]:
+    """The tasks that a folder's files define, as lm-eval reads them.
+
+    Raises:
+        UserError: The folder is not there, or defines none.
+    """
+    from lm_eval.tasks import TaskManager
+
+    if not folder.is_dir():
+        raise UserError(f"assess.task_dir={folder} is not a folder; give one with lm-eval task files (.yaml)")
+    names: list[str] = TaskManager(include_path=str(folder), include_defaults=False).all_tasks
+    if not names:
+        raise UserError(
+            f"assess.task_dir={folder} defines no task; write a .yaml with `task: name`, as lm-eval reads it"
+        )
+    return names
+
+
+def ready_tasks() -> list[str]:
+    """The tasks for which a file is ready."""
+    return sorted(file.stem for file in _TEMPLATES.glob("*.yaml"))
+
+
+def write_task_files(data_dir: Path, store: Path) -> Path:
+    """Writes a task file for each set of local data that is there; the same data folder gives the same files.
+
+    Returns:
+        The folder, for lm-eval's ``--include_path``.
+    """
+    data_dir = data_dir.resolve()
+    texts = {name: _filled_in(name, data_dir) for name in ready_tasks() if _data_file(name, data_dir).is_file()}
+    digest = hashlib.sha256("".join(texts.values()).encode()).hexdigest()[:8]
+    folder = store.resolve() / "tasks" / f"{data_dir.name}-{digest}"
+    folder.mkdir(parents=True, exist_ok=True)
+    with locked(folder / ".lock"):
+        for name, text in texts.items():
+            file = folder / f"{name}.yaml"
+            if not file.is_file():
+                file.write_text(text, encoding="utf-8")
+    return folder
+
+
+def _ready(name: str, data_dir: Path, spec: AssessSpec, own: Sequence[str], store: Path) -> tuple[Path, dict[str, str]]:
+    """The folder of a ready task, and what its task and data files hold."""
+    if not data_dir.is_dir():
+        raise UserError(
+            f"assess.data_dir={data_dir} is not a folder; give one laid out like hellaswag/validation.jsonl"
+        )
+    known = ready_tasks()
+    if name not in known:
+        raise UserError(
+            f"assess.tasks has {name}, for which no file is ready to read assess.data_dir={data_dir}; "
+            f"{_nearest(name, [*known, *own])}; or give your own task files with assess.task_dir=…, or "
+            "assess.data_dir=null for lm-eval's own and the hub"
+        )
+    file = _data_file(name, data_dir)
+    if not file.is_file():
+        raise UserError(
+            f"assess.data_dir={data_dir} holds no {file.relative_to(data_dir)} for {name} of assess.tasks; put it "
+            "there, or leave the task out"
+        )
+    train = _train_file(file)
+    if spec.shots and not train.is_file():
+        raise UserError(
+            f"assess.shots={spec.shots} takes examples from {train}, which is not there; put it there, or use "
+            "assess.shots=null"
+        )
+    files = {"task": _digest(_TEMPLATES / f"{name}.yaml"), "data": _digest(file)}
+    if train.is_file():
+        files["train"] = _digest(train)
+    return write_task_files(data_dir, store), files
+
+
+def _filled_in(name: str, data_dir: Path) -> str:
+    """A task's file, with its data's absolute path; with examples for shots where there is a training split."""
+    text = (_TEMPLATES / f"{name}.yaml").read_text(encoding="utf-8")
+    quoted = str(data_dir).replace("'", "''")
+    train = _train_file(_data_file(name, data_dir))
+    if train.is_file():
+        line = f"    train: '{_PLACEHOLDER}/{train.relative_to(data_dir)}'\n"
+        text = text.replace("  data_files:\n", f"  data_files:\n{line}", 1) + "training_split: train\n"
+    return text.replace(_PLACEHOLDER, quoted)
+
+
+def _data_file(name: str, data_dir: Path) -> Path:
+    """The file that a task is asked on, as its template says."""
+    template = (_TEMPLATES / f"{name}.yaml").read_text(encoding="utf-8")
+    (path,) = (line.split("'")[1] for line in template.splitlines() if f"'{_PLACEHOLDER}/" in line)
+    return data_dir / path.removeprefix(f"{_PLACEHOLDER}/")
+
+
+def _train_file(file: Path) -> Path:
+    return file.with_name("train.jsonl")
+
+
+def _nearest(name: str, known: Sequence[str]) -> str:
+    """As `did_you_mean`, but not all of lm-eval's thousands of names."""
+    found = did_you_mean(name, known)
+    return found if len(known) < 50 or found.startswith("did you mean") else "list them with: lm_eval ls tasks"
+
+
+def _digest_of_folder(folder: Path) -> dict[str, str]:
+    """What a folder's files hold: task files, their helpers, and the data that lies beside them."""
+    files = (file for file in sorted(folder.rglob("*")) if file.is_file() and "__pycache__" not in file.parts)
+    return {file.relative_to(folder).as_posix(): _digest(file) for file in files}
+
+
+def _digest(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

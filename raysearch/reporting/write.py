@@ -1,0 +1,54 @@
+"""Writes a study's report: a page, Markdown, tables and figures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from raysearch.errors import UserError
+from raysearch.reporting.analysis import analyse
+from raysearch.reporting.findings import findings
+from raysearch.reporting.page import html_page, markdown_page
+from raysearch.reporting.results import StudyResults
+from raysearch.reporting.sections import sections
+from raysearch.reporting.style import png, svg
+from raysearch.reporting.table import as_csv
+
+
+def write_report(results: StudyResults, out: Path) -> list[Path]:
+    """Writes ``report.html``, ``report.md``, ``cells.csv``, ``tables/*.csv`` and ``figures/*.svg`` and ``*.png``.
+
+    The page needs no other file and no network. The same results give the same bytes.
+
+    Args:
+        results: What the study found.
+        out: Where; made if it does not exist. Files of the same names are replaced, others stay.
+
+    Returns:
+        The files, the page first.
+
+    Raises:
+        UserError: The folder cannot be written to.
+    """
+    analysis = analyse(results)
+    found, parts = findings(analysis), sections(analysis)
+    pictures = [picture for part in parts for picture in part.pictures]
+    drawn = {picture.name: svg(picture.figure, picture.name) for picture in pictures}
+    texts = {
+        "report.html": html_page(analysis, found, parts, drawn),
+        "report.md": markdown_page(analysis, found, parts),
+        "cells.csv": analysis.frame.assign(removed=analysis.frame["removed"].map(list)).to_csv(
+            index=False, lineterminator="\n"
+        ),
+        **{f"tables/{table.name}.csv": as_csv(table) for part in parts for table in part.tables},
+        **{f"figures/{name}.svg": text for name, text in drawn.items()},
+    }
+    files = {name: text.encode() for name, text in texts.items()}
+    files |= {f"figures/{picture.name}.png": png(picture.figure) for picture in pictures}
+    try:
+        for name, content in files.items():
+            path = out / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+    except OSError as error:
+        raise UserError(f"--out={out} cannot be written ({error.strerror}); name another folder") from error
+    return [out / name for name in files]

@@ -1,0 +1,71 @@
+"""Assesses what one search found, and puts it on the search's record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from raysearch.assessment.assessing import assess_masks
+from raysearch.assessment.results import RunAssessment
+from raysearch.assessment.spec import AssessSpec
+from raysearch.assessment.task_files import find_tasks
+from raysearch.errors import UserError
+from raysearch.evaluation.ledger import Ledger
+from raysearch.evaluation.runs import RunRecord
+from raysearch.mask import Mask
+from raysearch.studies.recorded import found_by_size
+from raysearch.studies.spec import SearchSpec
+
+
+def assess_run(
+    run: RunRecord,
+    search: SearchSpec,
+    spec: AssessSpec,
+    *,
+    remove: int | None = None,
+    on_progress: Callable[[str], None] = lambda line: None,
+    warn: Callable[[str], None] = lambda message: None,
+) -> RunAssessment:
+    """Assesses a search's mask beside the dense model, and logs both to the search's MLflow run if there is one.
+
+    Args:
+        run: The search's record.
+        search: What it was made of, built from `run.config`, with the cluster that is to compute this.
+        spec: What to assess.
+        remove: The best mask of so many layers; None for the mask that the search found.
+        on_progress: Told in a line how far it is.
+        warn: Told in a sentence if MLflow could not be reached.
+
+    Raises:
+        UserError: The search has not finished, has no such mask, or something named is not there.
+        EvaluationError: Something failed for good.
+    """
+    found = found_by_size(run)
+    size = max(found) if remove is None else remove
+    if size not in found:
+        raise UserError(
+            f"--remove={remove} is no number of layers that {run.run_id} has a mask of; "
+            f"choose one of: {', '.join(map(str, found))}"
+        )
+    mask = Mask(tuple(found[size]["removed"]))
+    judge = search.judge
+    opened = Ledger(judge.ledger)
+    try:
+        assessments = assess_masks(spec, judge.model, judge.cluster, opened, [mask], on_progress=on_progress)
+        folders = {source.name: source.folder for source in find_tasks(spec, judge.ledger.parent)}
+    finally:
+        opened.close()
+    files = {name: folder for name, folder in folders.items() if folder is not None}
+    of_texts = {name: one.detail["data"] for name, one in assessments.by_mask[mask].items() if "data" in one.detail}
+    calibrated = (run.result or {}).get("data", ())
+    overlaps = tuple(name for name, text in of_texts.items() if any(_overlap(text, one) for one in calibrated))
+    done = RunAssessment(run.run_id, judge.model.name, mask, assessments, files, overlaps)
+    if size == max(found):
+        search.tracking.record_assessment((run.result or {}).get("mlflow_run_id"), assessments.named(mask), warn)
+    return done
+
+
+def _overlap(text: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two descriptions of samples are of the same rows, of which neither leaves out what the other takes."""
+    same_rows = all(text.get(key) == other.get(key) for key in ("source", "path", "name", "config", "split"))
+    return same_rows and {text.get("part"), other.get("part")} != {"held_out", "rest"}

@@ -1,0 +1,169 @@
+"""What a study will cost, before it runs: each search rehearsed by itself, and after those before it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from raysearch.calibration.calibration import Calibration
+from raysearch.evaluation.cluster import make_replica
+from raysearch.evaluation.replica import Replica
+from raysearch.evaluation.spec import CalibrationSpec
+from raysearch.evaluation.unit import Unit
+from raysearch.mask import Mask
+from raysearch.models.loading import ModelInfo, describe, resolve_device
+from raysearch.statistic import Statistic
+from raysearch.studies.bench import prepare
+from raysearch.studies.forecast import forecast
+from raysearch.studies.search import problem_of
+from raysearch.studies.sizes import for_sizes
+from raysearch.studies.spec import Cell, StudySpec
+
+
+@dataclass(frozen=True)
+class CellPlan:
+    """What a search of a study is expected to cost; forwards are passes over its whole calibration.
+
+    Args:
+        cell: The search.
+        evaluations: Masks it asks for.
+        separate: Layer-forwards on an empty ledger.
+        shared: The same after all searches before it, in the study's order.
+        heads: Head-forwards after all searches before it.
+        naive: Layer-forwards of a full forward per mask.
+    """
+
+    cell: Cell
+    evaluations: int
+    separate: int
+    shared: int
+    heads: int
+    naive: int
+
+
+@dataclass(frozen=True)
+class StudyPlan:
+    """What a study is expected to cost.
+
+    Args:
+        cells: Of each search; those whose cost cannot be told beforehand are left out.
+        untold: The searches left out.
+        seconds: How long it takes, by a trial run of the dense model; None if none was made.
+    """
+
+    cells: Sequence[CellPlan]
+    untold: Sequence[Cell]
+    seconds: float | None = None
+
+    @property
+    def layer_forwards(self) -> dict[str, int]:
+        """The sums over all searches."""
+        kinds = ("shared", "separate", "naive")
+        return {kind: sum(getattr(cell, kind) for cell in self.cells) for kind in kinds}
+
+    def as_json(self) -> dict[str, Any]:
+        """The object that ``--json`` prints."""
+        return {
+            "cells": [
+                {
+                    **plan.cell.labels,
+                    "evaluations": plan.evaluations,
+                    "layer_forwards": {"shared": plan.shared, "separate": plan.separate, "naive": plan.naive},
+                }
+                for plan in self.cells
+            ],
+            "untold": [cell.labels for cell in self.untold],
+            "layer_forwards": self.layer_forwards,
+            "eta_seconds": self.seconds,
+        }
+
+
+def plan_study(spec: StudySpec, patience_s: float = 5.0) -> StudyPlan:
+    """Rehearses every search of a study; reads no more than the models' configurations.
+
+    Args:
+        spec: The study.
+        patience_s: How long the rehearsal of a search may take.
+
+    Raises:
+        UserError: A search does not fit its model.
+    """
+    known = _Known()
+    plans, untold = [], []
+    for cell in spec.cells:
+        search, info = cell.search, known.info(cell)
+        args = for_sizes(search.searcher, search.sizes), problem_of(search, info), search.seed, search.judge.objectives
+        alone = forecast(*args, patience_s=patience_s)
+        added = None if alone is None else forecast(*args, known.subjects(cell), patience_s)
+        if alone is None or added is None:
+            untold.append(cell)
+            continue
+        plans.append(
+            CellPlan(
+                cell,
+                evaluations=sum(cost.masks for cost in alone),
+                separate=sum(cost.layer_forwards for cost in alone),
+                shared=sum(cost.layer_forwards for cost in added),
+                heads=sum(cost.head_forwards for cost in added),
+                naive=sum(cost.naive_layer_forwards for cost in alone),
+            )
+        )
+    return StudyPlan(plans, untold)
+
+
+def time_study(study: StudySpec, plan: StudyPlan) -> float:
+    """How many seconds a study's searches take, by running each dense model over a shard of each calibration.
+
+    Raises:
+        UserError: The data cannot be used, or the model cannot be loaded.
+    """
+    seconds = 0.0
+    for bench in prepare(study):
+        replica = make_replica(bench.model, bench.reading.calibrations, bench.cluster.cpus_per_replica)
+        speeds = [_seconds_per_layer_forward(replica, one, bench.info) for one in bench.reading.calibrations]
+        shards = sum(calibration.n_shards for calibration in bench.reading.calibrations)
+        n_replicas = bench.cluster.n_replicas(resolve_device(bench.model) != "cpu", shards)
+        cells = [study.cells[number] for number in bench.numbers]
+        for one in plan.cells:
+            if one.cell in cells:
+                used = [bench.specs.index(calibration) for calibration in one.cell.search.judge.calibrations]
+                work = one.shared + one.heads * _head_cost(bench.info)
+                seconds += work * sum(speeds[index] for index in used) / n_replicas
+    return seconds
+
+
+def _seconds_per_layer_forward(replica: Replica, calibration: Calibration, info: ModelInfo) -> float:
+    """Of one layer over all samples of a calibration, on one replica."""
+    unit = Unit(calibration.fingerprint, 0, (Mask(),))
+    replica.evaluate(unit)  # once to warm up
+    share = calibration.shards[0].n_tokens / sum(shard.n_tokens for shard in calibration.shards)
+    return replica.evaluate(unit).seconds / share / (info.n_layers + _head_cost(info))
+
+
+def _head_cost(info: ModelInfo) -> float:
+    """Of a head-forward in layer-forwards, by parameters."""
+    return info.head_parameters / max(1, info.layer_parameters[0])
+
+
+@dataclass
+class _Known:
+    """What the searches so far have left in the ledger, and the models' shapes."""
+
+    infos: dict[Any, ModelInfo] = field(default_factory=dict)
+    by_calibration: list[tuple[Any, Sequence[CalibrationSpec], set[Mask | Statistic]]] = field(default_factory=list)
+
+    def info(self, cell: Cell) -> ModelInfo:
+        model = cell.search.judge.model
+        if model not in self.infos:
+            self.infos[model] = describe(model)
+        return self.infos[model]
+
+    def subjects(self, cell: Cell) -> set[Mask | Statistic]:
+        """What is known on a cell's calibration; the very set, which grows."""
+        judge = cell.search.judge
+        for model, calibrations, subjects in self.by_calibration:
+            if model == judge.model and list(calibrations) == list(judge.calibrations):
+                return subjects
+        self.by_calibration.append((judge.model, judge.calibrations, subjects := set()))
+        return subjects

@@ -1,0 +1,124 @@
+"""A tiny model on disk with a finished search, words to assess it by, and items for lm-eval's tasks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raysearch.assessment.assessing import assess_masks
+from raysearch.assessment.results import Assessments
+from raysearch.build import assess_spec
+from raysearch.config import compose
+from raysearch.evaluation.cluster import ClusterOptions
+from raysearch.evaluation.ledger import Ledger
+from raysearch.mask import Mask
+from raysearch.models.loading import ModelSpec
+from tests.cli.conftest import World, here, prose, run, world
+
+__all__ = ["here", "run", "world"]  # fixtures
+
+#: A row of each ready task's data, in the layout of the data folder, out of words that the tiny tokenizer knows.
+ROWS: dict[str, list[dict[str, Any]]] = {
+    "piqa/validation": [
+        {"goal": "the people of the state", "sol1": "war and peace", "sol2": "power", "label": place % 2}
+        for place in range(4)
+    ]
+    + [
+        {"goal": "the great nation", "sol1": "money", "sol2": "trade with every country", "label": 1},
+        {"goal": "the army", "sol1": "citizens shall revenue", "sol2": "treaty", "label": 0},
+    ],
+    "arc_easy/test": [
+        {
+            "id": "a",
+            "query": f"Question: what {word} has been?\nAnswer:",
+            "choices": ["power", "war and peace", "the union"],
+            "gold": gold,
+        }
+        for gold, word in enumerate(["government", "treaty", "navy"])
+    ],
+    "arc_challenge/test": [
+        {"id": "c", "query": "Question: which law?\nAnswer:", "choices": ["of nation", "of peace"], "gold": 1}
+    ],
+    "openbookqa/test": [
+        {"id": "o", "query": "Question: money can\nAnswer:", "choices": ["a", "trade", "c", "d"], "gold": 1}
+    ],
+    "boolq/validation": [
+        {"question": "is the union great", "answer": True, "passage": "The union of every state is great."},
+        {"question": "is war peace", "answer": False, "passage": "War is no peace."},
+    ],
+    "winogrande/validation": [
+        {
+            "qID": "w",
+            "sentence": "The army feared the navy because _ was great.",
+            "option1": "army",
+            "option2": "navy",
+            "answer": "2",
+        }
+    ],
+    "hellaswag/validation": [
+        {
+            "ind": 1,
+            "activity_label": "Trade",
+            "ctx_a": "[header] How to trade [title] Know the people.",
+            "ctx_b": "the people",
+            "ctx": "",
+            "endings": ["shall pay [substeps] money.", "make war.", "sail.", "sleep."],
+            "source_id": "wikihow~1",
+            "split": "val",
+            "split_type": "indomain",
+            "label": "0",
+        }
+    ],
+    "lambada/test": [
+        {"text": "the great army of the united state"},
+        {"text": "citizens"},
+        {"text": "every citizen shall pay the revenue of the government"},
+    ],
+}
+
+Assess = Callable[..., Assessments]
+
+
+@pytest.fixture(scope="session")
+def items(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data folder."""
+    folder = tmp_path_factory.mktemp("data")
+    for name, rows in ROWS.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / f"{name}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return folder
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    """An empty one."""
+    opened = Ledger(tmp_path / "store" / "ledger.db")
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def assess(world: World, ledger: Ledger) -> Assess:
+    """Assesses masks of the tiny model by words under ``assess``, inline unless told otherwise."""
+
+    def call(masks: list[Mask], *words: str, cluster: ClusterOptions | None = None, **options: Any) -> Assessments:
+        spec = assess_spec(compose("assess", ["assess=none", *words]))
+        return assess_masks(
+            spec, ModelSpec("tiny", str(world.model)), cluster or ClusterOptions("inline"), ledger, masks, **options
+        )
+
+    return call
+
+
+@pytest.fixture(scope="session")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Documents of different length, a row each, one of them empty."""
+    file = tmp_path_factory.mktemp("text") / "rows.jsonl"
+    documents = [prose(length) for length in (60, 12, 36, 144, 24)]
+    rows = [*documents[:2], "", *documents[2:], "the"]
+    file.write_text("".join(f"{json.dumps({'text': row})}\n" for row in rows))
+    return file

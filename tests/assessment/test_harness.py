@@ -1,0 +1,199 @@
+"""lm-eval's tasks on a resident model: the accuracies are lm-eval's own, of the model with the layers deleted."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from raysearch.assessment.task_files import ready_tasks, write_task_files
+from raysearch.evaluation.cluster import ClusterOptions, open_pool
+from raysearch.evaluation.unit import Pool
+from raysearch.mask import Mask
+from raysearch.models.loading import ModelSpec
+from tests.assessment.conftest import ROWS, Assess
+from tests.cli.conftest import World
+
+MASK = Mask.of(0, 2)
+
+
+def by_lm_eval(world: World, mask: Mask, tasks: list[str], folder: Path) -> dict[str, Any]:
+    """What lm-eval says of a model whose layers are deleted, without any of our code."""
+    from lm_eval import simple_evaluate
+    from lm_eval.models.huggingface import HFLM
+    from lm_eval.tasks import TaskManager
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model = AutoModelForCausalLM.from_pretrained(world.model, dtype=torch.float32).eval()
+    kept = [layer for number, layer in enumerate(model.model.layers) if number not in mask]
+    model.model.layers = torch.nn.ModuleList(kept)
+    found = simple_evaluate(
+        model=HFLM(pretrained=model, tokenizer=AutoTokenizer.from_pretrained(world.model), batch_size=1),
+        tasks=tasks,
+        task_manager=TaskManager(include_path=str(folder), include_defaults=False),
+        bootstrap_iters=0,
+    )
+    return found["results"]
+
+
+def test_accuracies_are_those_of_lm_eval(assess: Assess, world: World, items: Path, tmp_path: Path) -> None:
+    tasks = ready_tasks()
+    found = assess([MASK], f"assess.tasks=[{','.join(tasks)}]", f"assess.data_dir={items}", "assess.batch_size=3")
+    for mask in (Mask(), MASK):
+        expected = by_lm_eval(world, mask, tasks, write_task_files(items, tmp_path))
+        for task in tasks:
+            result = found.by_mask[mask][task]
+            of_metrics = {key.partition(",")[0]: value for key, value in expected[task].items() if "," in key}
+            for metric in ("acc", "acc_norm"):
+                assert result.detail["metrics"].get(metric) == of_metrics.get(metric), (task, metric)
+            headline = "acc_norm" if "acc_norm" in of_metrics else "acc"
+            assert result.estimate.value == 100 * of_metrics[headline]
+            assert (result.metric.unit, result.metric.group) == ("%", "accuracy")
+            name = "lambada/test" if task == "lambada_openai" else next(one for one in ROWS if one.startswith(task))
+            assert result.detail["n_items"] == len(ROWS[name])
+    assert found.values[MASK]["piqa"].error is not None, "an accuracy's error has a formula"
+
+
+def test_known_tasks_load_no_model(assess: Assess, items: Path) -> None:
+    words = ["assess.tasks=[piqa,boolq]", f"assess.data_dir={items}"]
+    first = assess([MASK], *words)
+    assert first.computed == 4
+
+    def no_pool() -> Pool:
+        raise AssertionError("everything is known")
+
+    again = assess([MASK], *words, make_pool=no_pool)
+    assert again.values == first.values and again.computed == 0
+    assert assess([MASK, Mask.of(3)], *words).computed == 2, "a new mask alone"
+
+
+@pytest.mark.parametrize("change", ["limit", "shots", "data"])
+def test_what_a_result_depends_on_is_computed_anew(assess: Assess, items: Path, tmp_path: Path, change: str) -> None:
+    data = tmp_path / "data"
+    shutil.copytree(items, data)
+    shutil.copy(data / "piqa" / "validation.jsonl", data / "piqa" / "train.jsonl")
+    words = ["assess.tasks=[piqa]", f"assess.data_dir={data}"]
+    assert assess([], *words).by_mask[Mask()]["piqa"].detail["n_items"] == 6
+    if change == "data":
+        lines = (data / "piqa" / "validation.jsonl").read_text().splitlines()
+        (data / "piqa" / "validation.jsonl").write_text("\n".join(lines[:3]) + "\n")
+    again = assess([], *words, *([] if change == "data" else [f"assess.{change}=2"]))
+    assert again.computed == 1
+    detail = again.by_mask[Mask()]["piqa"].detail
+    assert (detail["n_items"], detail["shots"]) == {"limit": (2, 0), "shots": (6, 2), "data": (3, 0)}[change]
+
+
+def test_a_stop_loses_nothing_that_was_done(assess: Assess, world: World, items: Path) -> None:
+    words = ["assess.tasks=[piqa,boolq]", f"assess.data_dir={items}"]
+    inside = open_pool(ClusterOptions("inline"), ModelSpec("tiny", str(world.model)), ())
+    performed: list[str] = []
+
+    class Stopping:
+        """Is interrupted before its third job."""
+
+        n_replicas = 1
+        run = inside.run
+
+        def __init__(self, after: int) -> None:
+            self.after = after
+
+        def perform(self, jobs: Any) -> Any:
+            for number, job in enumerate(jobs):
+                if number == self.after:
+                    raise KeyboardInterrupt
+                performed.append(str(job))
+                yield from inside.perform([job])
+
+        def close(self) -> None:
+            """Nothing to free."""
+
+    with pytest.raises(KeyboardInterrupt):
+        assess([MASK], *words, make_pool=lambda: Stopping(3))
+    found = assess([MASK], *words, make_pool=lambda: Stopping(99))
+    assert found.computed == 1 and len(performed) == len(set(performed)) == 4
+
+
+def test_own_task_files_come_first(assess: Assess, items: Path, tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "rows.jsonl").write_text(json.dumps({"q": "the army", "a": ["war", "peace"], "right": 1}) + "\n")
+    (own / "mine.yaml").write_text(
+        f"task: mine\ndataset_path: json\ndataset_kwargs: {{data_files: {{test: {own / 'rows.jsonl'}}}}}\n"
+        'test_split: test\noutput_type: multiple_choice\ndoc_to_text: "{{q}}"\ndoc_to_choice: a\n'
+        "doc_to_target: right\nmetric_list: [{metric: acc, aggregation: mean, higher_is_better: true}]\n"
+    )
+    words = ["assess.tasks=[mine,piqa]", f"assess.task_dir={own}", f"assess.data_dir={items}"]
+    found = assess([], *words)
+    assert [*found.values[Mask()]] == ["mine", "piqa"] and found.computed == 2
+    (own / "rows.jsonl").write_text(json.dumps({"q": "the navy", "a": ["war", "peace"], "right": 1}) + "\n")
+    assert assess([], *words).computed == 1, "the data beside the file are part of what it is kept by"
+
+
+def _as_on_the_hub(name: str, row: dict[str, Any]) -> dict[str, Any]:
+    """A row of the data folder in the layout that lm-eval's own task reads."""
+    if name in ("arc_easy", "arc_challenge", "openbookqa"):
+        question = row["query"].removeprefix("Question: ").removesuffix("\nAnswer:")
+        labels = [*"ABCDE"][: len(row["choices"])]
+        choices = {"text": row["choices"], "label": labels}
+        return {"question": question, "question_stem": question, "choices": choices, "answerKey": labels[row["gold"]]}
+    return {**row, "label": int(row["answer"])} if name == "boolq" else row
+
+
+@pytest.mark.parametrize("name", ready_tasks())
+def test_ready_tasks_ask_as_lm_eval_does(name: str, items: Path, tmp_path: Path) -> None:
+    """The same prompts, choices, right answers and metrics, from rows in the layout that each reads."""
+    import lm_eval
+    from datasets import Dataset
+    from lm_eval.api.task import ConfigurableTask
+    from lm_eval.tasks._yaml_loader import load_yaml
+
+    ours = load_yaml(write_task_files(items, tmp_path) / f"{name}.yaml")
+    (theirs,) = [
+        config
+        for file in (Path(lm_eval.__file__).parent / "tasks").glob(f"{FOLDERS.get(name, name)}/*.yaml")
+        if (config := load_yaml(file)).get("task") == name
+    ]
+    key = "lambada/test" if name == "lambada_openai" else next(one for one in ROWS if one.startswith(name))
+    rows = {"ours": ROWS[key], "theirs": [_as_on_the_hub(name, row) for row in ROWS[key]]}
+
+    def made(config: dict[str, Any], of: list[dict[str, Any]]) -> ConfigurableTask:
+        split = ours.get("validation_split") or ours["test_split"]
+        kept = {key: value for key, value in config.items() if "split" not in key and not key.startswith("dataset")}
+        data: Callable[..., Any] = lambda **_: {split: Dataset.from_list(of)}  # noqa: E731
+        return ConfigurableTask(config={**kept, "test_split": split, "custom_dataset": data})
+
+    one, other = made(ours, rows["ours"]), made(theirs, rows["theirs"])
+    for mine, its in zip(one.test_docs(), other.test_docs(), strict=True):
+        assert one.doc_to_text(mine) == other.doc_to_text(its)
+        assert one.doc_to_target(mine) == _plain(other.doc_to_target(its))
+        if ours["output_type"] == "multiple_choice":
+            assert one.doc_to_choice(mine) == other.doc_to_choice(its)
+    assert ours["output_type"] == theirs["output_type"]
+    assert [metric["metric"] for metric in ours["metric_list"]] == [
+        metric["metric"] for metric in theirs["metric_list"]
+    ]
+
+
+FOLDERS = {
+    "arc_easy": "arc",
+    "arc_challenge": "arc",
+    "boolq": "super_glue/boolq",
+    "lambada_openai": "lambada",
+}
+
+
+def _plain(target: Any) -> Any:
+    return int(target) if isinstance(target, str) and target.isdigit() else target
+
+
+def test_ready_files_are_written_once(items: Path, tmp_path: Path) -> None:
+    folder = write_task_files(items, tmp_path)
+    assert folder.is_absolute() and sorted(file.stem for file in folder.glob("*.yaml")) == ready_tasks()
+    before = {file: file.stat().st_mtime_ns for file in folder.iterdir() if file.suffix == ".yaml"}
+    assert write_task_files(items, tmp_path) == folder
+    assert before == {file: file.stat().st_mtime_ns for file in before}

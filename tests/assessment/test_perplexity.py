@@ -1,0 +1,139 @@
+"""Perplexity as an independent script computes it: plain transformers, the layers deleted, no code of ours."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn import functional
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from raysearch.evaluation.cluster import ClusterOptions
+from raysearch.mask import Mask
+from tests.assessment.conftest import Assess
+from tests.cli.conftest import World
+
+MASK = Mask.of(1, 3)
+SEQ_LEN = 16
+
+
+def plain_losses(folder: Path, mask: Mask, rows: list[list[int]]) -> list[tuple[float, int]]:
+    """Nats and predicted tokens of each row, one row at a time."""
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    kept = [layer for number, layer in enumerate(model.model.layers) if number not in mask]
+    model.model.layers = torch.nn.ModuleList(kept)
+    losses = []
+    for row in rows:
+        ids = torch.tensor([row])
+        with torch.inference_mode():
+            logits = model(ids, use_cache=False).logits[0, :-1]
+        losses.append((float(functional.cross_entropy(logits, ids[0, 1:], reduction="sum")), len(row) - 1))
+    return losses
+
+
+def documents(text: Path) -> list[str]:
+    return [json.loads(line)["text"] for line in text.read_text().splitlines()]
+
+
+def windows(folder: Path, text: Path) -> list[list[int]]:
+    ids = AutoTokenizer.from_pretrained(folder)("\n\n".join(documents(text)))["input_ids"]
+    return [ids[start : start + SEQ_LEN] for start in range(0, len(ids) - SEQ_LEN + 1, SEQ_LEN)]
+
+
+def whole_documents(folder: Path, text: Path) -> list[list[int]]:
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    return [ids for one in documents(text) if len(ids := tokenizer(one)["input_ids"][:SEQ_LEN]) > 1]
+
+
+@pytest.mark.parametrize(("sampling", "rows_of"), [("sequential", windows), ("whole", whole_documents)])
+@pytest.mark.parametrize("limit", [None, 3])
+def test_is_that_of_a_plain_script(assess: Assess, world: World, text: Path, sampling, rows_of, limit) -> None:
+    words = [f"assess.texts.mine=data=file data.path={text} data.samples=all data.sampling={sampling}"]
+    words += [f"assess.seq_len={SEQ_LEN}", *([] if limit is None else [f"assess.limit={limit}"])]
+    found = assess([MASK], *words)
+    rows = rows_of(world.model, text)[:limit]
+    perplexity = {}
+    for mask in (Mask(), MASK):
+        losses = plain_losses(world.model, mask, rows)
+        perplexity[mask] = math.exp(sum(nats for nats, _ in losses) / sum(tokens for _, tokens in losses))
+        result = found.by_mask[mask]["mine"]
+        assert result.estimate.value == pytest.approx(perplexity[mask], rel=1e-6)
+        assert result.detail["n_samples"] == len(rows)
+        assert result.detail["n_tokens"] == sum(tokens for _, tokens in losses)
+        kind = "document" if sampling == "whole" else "window"
+        assert result.extent.startswith(f"{len(rows)} {kind}s, ")
+    retention = found.by_mask[MASK]["mine"].retention
+    assert retention and retention.value == pytest.approx(perplexity[MASK] / perplexity[Mask()])
+
+
+def test_error_is_carried_over_from_the_loss(assess: Assess, world: World, text: Path) -> None:
+    found = assess(
+        [MASK],
+        f"assess.texts.mine=data=file data.path={text} data.samples=all data.sampling=sequential",
+        f"assess.seq_len={SEQ_LEN}",
+    )
+    losses = plain_losses(world.model, MASK, windows(world.model, text))
+    means = torch.tensor([nats / tokens for nats, tokens in losses], dtype=torch.float64)
+    result = found.values[MASK]["mine"]
+    assert result.error == pytest.approx(result.value * float(means.std()) / math.sqrt(len(means)), rel=1e-5)
+    dense = found.by_mask[Mask()]["mine"].retention
+    assert dense and dense.value == 1 and dense.error == 0
+
+
+def test_a_number_of_samples_is_the_most_that_are_taken(assess: Assess, text: Path) -> None:
+    found = assess(
+        [],
+        f"assess.texts.few=data=file data.path={text} data.samples=2 data.sampling=sequential",
+        f"assess.texts.many=data=file data.path={text} data.samples=1000 data.sampling=sequential",
+        f"assess.seq_len={SEQ_LEN}",
+    )
+    counts = {name: result.detail["n_samples"] for name, result in found.by_mask[Mask()].items()}
+    assert counts["few"] == 2 < counts["many"] < 1000
+
+
+def test_many_masks_and_texts_are_the_same_inline_and_through_ray(assess: Assess, ledger, text: Path) -> None:
+    words = [
+        f"assess.texts.mine=data=file data.path={text} data.samples=all data.sampling=sequential",
+        f"assess.texts.apart=data=file data.path={text} data.samples=all data.sampling=whole",
+        f"assess.seq_len={SEQ_LEN}",
+    ]
+    masks = [Mask.of(1), Mask.of(1, 2), Mask.of(4)]
+    inline = assess(masks, *words)
+    assert [*inline.by_mask] == [Mask(), *masks] and inline.computed == 8
+    assert [metric.name for metric in inline.metrics] == ["mine", "apart"]
+    ledger.connection.execute("DELETE FROM evaluations")
+    ray = assess(masks, *words, cluster=ClusterOptions("ray", replicas=2))
+    assert ray.values == inline.values and ray.computed == 8
+
+
+def test_known_perplexities_load_no_model(assess: Assess, text: Path) -> None:
+    words = [f"assess.texts.mine=data=file data.path={text} data.samples=all data.sampling=whole", "assess.seq_len=16"]
+    first = assess([MASK], *words)
+
+    def no_pool():
+        raise AssertionError("everything is known")
+
+    again = assess([MASK], *words, make_pool=no_pool)
+    assert again.values == first.values and again.computed == 0
+
+
+def test_a_pool_that_is_offered_knows_nothing_of_the_texts_and_stays(assess: Assess, world: World, text: Path) -> None:
+    from raysearch.evaluation.inline_pool import InlinePool
+    from raysearch.evaluation.replica import Replica
+    from raysearch.models.loading import ModelSpec, load_model
+    from raysearch.models.stack import LayerStack
+
+    replica = Replica(LayerStack(load_model(ModelSpec("tiny", str(world.model)))), [])
+    closed = []
+    pool = InlinePool(lambda: replica)
+    pool.close = lambda: closed.append(True)  # type: ignore[method-assign]
+    found = assess(
+        [MASK],
+        f"assess.texts.mine=data=file data.path={text} data.samples=all data.sampling=sequential",
+        f"assess.seq_len={SEQ_LEN}",
+        make_pool=lambda: pool,
+    )
+    assert found.computed == 2 and not closed and not replica.calibrations

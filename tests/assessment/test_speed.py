@@ -1,0 +1,131 @@
+"""Speed and memory: dense and pruned in one run, medians, one measurement for masks of one size."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+
+from raysearch.assessment import speed
+from raysearch.assessment.spec import SpeedOptions
+from raysearch.evaluation.replica import Replica
+from raysearch.mask import Mask
+from raysearch.models.loading import ModelSpec, describe, load_model
+from raysearch.models.stack import LayerStack
+from tests.assessment.conftest import Assess
+from tests.cli.conftest import N_LAYERS, World
+
+WORDS = [
+    "assess.speed.enabled=true",
+    "assess.speed.context_tokens=8",
+    "assess.speed.new_tokens=6",
+    "assess.speed.repeats=2",
+]
+OPTIONS = SpeedOptions(context_tokens=8, new_tokens=6, repeats=2)
+
+
+@pytest.fixture(scope="module")
+def replica(world: World) -> Replica:
+    return Replica(LayerStack(load_model(ModelSpec("tiny", str(world.model)))), [])
+
+
+def test_dense_and_masks_are_timed_in_turn(replica: Replica, monkeypatch: pytest.MonkeyPatch) -> None:
+    turns, times = [], iter(range(1, 100))
+    fewer = Mask.of(1, 2)
+
+    def timed(model, vocab_size, options):
+        calls = [layer.__dict__.get("forward") is not None for layer in replica.stack.layers]
+        turns.append(Mask.of(*(number for number, bypassed in enumerate(calls) if bypassed)))
+        return speed._Timing(prefill_s=0.5, decode_s=float(next(times)))
+
+    monkeypatch.setattr(speed, "_time", timed)
+    options = dataclasses.replace(OPTIONS, repeats=3)
+    found = speed.SpeedJob((fewer,), options).run(replica)
+    assert turns == [Mask(), fewer] * 5, "one turn to warm up, one for memory, then three"
+    assert found[Mask()]["decode_s"] == [5, 7, 9] and found[fewer]["decode_s"] == [6, 8, 10]
+    assert found[fewer]["decode_tokens_per_s"] == pytest.approx(5 / 8)
+    assert found[fewer]["prefill_tokens_per_s"] == pytest.approx(8 / 0.5)
+    results = speed.speed_results(found[fewer])
+    retention = results["decode_tokens_per_s"].retention
+    assert retention and retention.value == pytest.approx(7 / 8)
+
+
+def test_weights_of_removed_layers_do_not_count(replica: Replica) -> None:
+    found = speed.SpeedJob((Mask.of(0, 3),), OPTIONS).run(replica)
+    model = replica.stack.model
+    held = [*model.parameters(), *model.buffers()]
+    assert found[Mask()]["weights_bytes"] == sum(one.numel() * one.element_size() for one in held)
+    layer = sum(one.numel() * one.element_size() for one in replica.stack.layers[0].parameters())
+    assert found[Mask()]["weights_bytes"] - found[Mask.of(0, 3)]["weights_bytes"] == 2 * layer
+    one = found[Mask.of(0, 3)]
+    assert one["peak_memory_bytes"] == one["weights_bytes"] + one["working_bytes"]
+    assert len(one["decode_s"]) == 2 and min(one["decode_s"] + one["prefill_s"]) > 0
+
+
+def test_memory_has_a_fallback_that_says_so(replica: Replica, monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
+    monkeypatch.setattr(speed, "_PROC", tmp_path / "nothing")
+    found = speed.SpeedJob((), OPTIONS).run(replica)
+    assert "lower bound" in found[Mask()]["memory_source"]
+
+
+def test_growth_of_memory_is_seen() -> None:
+    memory = speed._Memory.of(torch.device("cpu"))
+    block = torch.ones(64 * 2**20 // 4)
+    del block
+    assert 60 * 2**20 < memory.growth() < 100 * 2**20
+
+
+def test_masks_of_one_size_are_measured_once(assess: Assess, world: World) -> None:
+    info = describe(ModelSpec("tiny", str(world.model)))
+    assert speed.alike(Mask.of(0, 2), info) == Mask.of(N_LAYERS - 2, N_LAYERS - 1)
+    unlike = dataclasses.replace(info, layer_parameters=(1, 2, 2, 2, 2))
+    assert speed.alike(Mask.of(0, 2), unlike) == Mask.of(0, 2)
+    found = assess([Mask.of(0, 2), Mask.of(1, 3), Mask.of(4)], *WORDS)
+    assert found.computed == 3, "the dense model, and two sizes"
+    assert found.values[Mask.of(0, 2)] == found.values[Mask.of(1, 3)]
+    assert {metric.unit for metric in found.metrics} == {"tokens/s", "bytes"}
+    again = assess([Mask.of(1, 2)], *WORDS)
+    assert again.computed == 0 and again.values[Mask.of(1, 2)] == found.values[Mask.of(0, 2)]
+
+
+def test_speeds_that_stand_side_by_side_are_of_one_run(assess: Assess) -> None:
+    first = assess([Mask.of(4)], *WORDS)
+    more = assess([Mask.of(4), Mask.of(3, 4)], *WORDS)
+    assert more.computed == 3 and more.values[Mask.of(4)] != first.values[Mask.of(4)]
+    dense = more.values[Mask()]["decode_tokens_per_s"].value
+    for results in more.by_mask.values():
+        one = results["decode_tokens_per_s"]
+        assert one.retention and one.retention.value == pytest.approx(one.estimate.value / dense)
+
+
+class TestCuda:
+    """No GPU is here: what is asked of torch.cuda is looked at instead."""
+
+    @pytest.fixture
+    def asked(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+        """The calls, in order."""
+        calls: list[str] = []
+
+        def answer(name: str, value: int | None) -> None:
+            def call(device: torch.device) -> int | None:
+                calls.append(name)
+                return value
+
+            monkeypatch.setattr(torch.cuda, name, call)
+
+        answer("synchronize", None)
+        answer("reset_peak_memory_stats", None)
+        answer("memory_allocated", 1000)
+        answer("max_memory_allocated", 1250)
+        return calls
+
+    def test_a_tick_waits_for_the_gpu(self, asked: list[str]) -> None:
+        clock = speed._Clock(torch.device("cuda", 0))
+        clock.put(torch.tensor([1]))
+        assert asked == ["synchronize"] and len(clock.ticks_s) == 1
+
+    def test_memory_is_the_peak_above_what_is_resident(self, asked: list[str]) -> None:
+        memory = speed._Memory.of(torch.device("cuda", 0))
+        assert asked == ["synchronize", "reset_peak_memory_stats", "memory_allocated"]
+        assert memory.growth() == 250

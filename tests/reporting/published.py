@@ -1,0 +1,89 @@
+"""The published tables of arXiv 2604.24938, fed through the report's own types.
+
+The files hold Tables 1 to 7 as printed. Neither masks nor calibration losses are in the text, so a search here has
+none: no removed layers, and a loss that is not a number.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from pathlib import Path
+
+from raysearch.estimate import Estimate, Metric
+from raysearch.measure import PERPLEXITY
+from raysearch.reporting.results import CellResult, Outcome, StudyResults
+
+FOLDER = Path(__file__).parent / "data"
+PERPLEXITIES = ("W2", "C4", "LMB")
+ACCURACIES = ("Hella", "Wino", "ARC-E", "ARC-C", "PIQA", "BoolQ")
+MARGIN, CALIBRATED_PERPLEXITY = "Task likelihood margin", "Perplexity"
+#: Which file of accuracies belongs to which calibration.
+ACCURACY_FILES = {
+    "table2_margin_accuracy": MARGIN,
+    "table6_margin_accuracy_llama3": MARGIN,
+    "table3_perplexity_accuracy": CALIBRATED_PERPLEXITY,
+    "table7_perplexity_accuracy_llama3": CALIBRATED_PERPLEXITY,
+}
+METRICS = [
+    *(Metric(name, name, "perplexity", "perplexity", False) for name in PERPLEXITIES),
+    *(Metric(name, name, "accuracy", "%", True) for name in ACCURACIES),
+]
+
+Key = tuple[str, str, str, int]  # calibration, model, method, M
+
+
+def rows(name: str) -> list[dict[str, str]]:
+    """A file's rows."""
+    with (FOLDER / f"{name}.csv").open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def assessed() -> dict[Key, dict[str, float]]:
+    """Every printed perplexity and accuracy; C4 and the like by their names, both averages as ``Avg …``."""
+    found: dict[Key, dict[str, float]] = {}
+    for row in rows("table1_perplexity"):
+        numbers = {name: float(row[name]) for name in PERPLEXITIES} | {"Avg perplexity": float(row["Avg"])}
+        found.setdefault(_key(row["calibration"], row), {}).update(numbers)
+    for file, calibration in ACCURACY_FILES.items():
+        for row in rows(file):
+            numbers = {name: float(row[name]) for name in ACCURACIES} | {"Avg accuracy": float(row["Avg"])}
+            found.setdefault(_key(calibration, row), {}).update(numbers)
+    return found
+
+
+def published_study() -> StudyResults:
+    """The paper's study, as far as it is printed; search times are there for one setting (Table 4)."""
+    seconds = {row["method"]: float(row["seconds"]) for row in rows("table4_time")}
+    cells = []
+    dense: dict[str, dict[str, Estimate]] = {}
+    for (calibration, model, method, remove), numbers in assessed().items():
+        estimates = {name: Estimate(numbers[name]) for name in (*PERPLEXITIES, *ACCURACIES)}
+        if method == "Dense":
+            dense[model] = estimates
+            continue
+        timed = (calibration, model, remove) == (MARGIN, "LLaMA3 8B", 7)
+        outcome = Outcome(
+            removed=(),
+            measure=PERPLEXITY,
+            dense_loss=math.nan,
+            loss=math.nan,
+            delta_error=None,
+            evaluations=0,
+            layer_forwards_alone=math.nan,
+            layer_forwards_naive=math.nan,
+            layer_forwards_shared=math.nan,
+            seconds=seconds[method] if timed else math.nan,
+            path={},
+            best_so_far=(),
+            assessed=estimates,
+        )
+        cells.append(CellResult(model, calibration, method, remove, 0, "finished", None, None, None, outcome))
+    models = dict.fromkeys(cell.model for cell in cells)
+    n_layers = {model: 36 if "Qwen3" in model else 32 for model in models}
+    facts = {"source": "arXiv 2604.24938v3, Tables 1, 2, 3, 4, 6, 7"}
+    return StudyResults("arxiv-2604.24938", "Kim et al. 2026, as published", cells, n_layers, METRICS, dense, facts)
+
+
+def _key(calibration: str, row: dict[str, str]) -> Key:
+    return calibration, row["model"], row["method"], int(row["remove"])

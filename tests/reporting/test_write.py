@@ -1,0 +1,264 @@
+"""The files of a report: complete, self-contained, safe, and the same every time."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from markdown_it import MarkdownIt
+
+from raysearch.errors import UserError
+from raysearch.reporting.analysis import analyse
+from raysearch.reporting.findings import findings
+from raysearch.reporting.results import StudyResults
+from raysearch.reporting.tables_results import result_tables
+from raysearch.reporting.write import write_report
+from tests.reporting.published import published_study
+from tests.reporting.synthetic import FAILURE, PPL, TASK, synthetic_study, waiting_study
+
+SECTIONS = {
+    "findings", "verdicts", "results", "masks", "agreement", "tradeoff", "correlations", "variance", "costs",
+    "progress", "searches", "unfinished", "facts", "method",
+}  # fmt: skip
+
+
+class Page(HTMLParser):
+    """What a browser would take from a page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.loaded: list[str] = []
+        self.links: list[str] = []
+        self.ids: list[str] = []
+        self.tags: list[str] = []
+        self.open: list[str] = []
+        self.texts: list[str] = []
+        self.labels: list[str | None] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = dict(attrs)
+        self.tags.append(tag)
+        self.ids += [values["id"] or ""] if "id" in values else []
+        target = values.get("href") or values.get("xlink:href") or ""
+        if tag == "a":
+            self.links.append(target)
+        else:
+            self.loaded += [value for name in ("src", "srcset", "data", "poster") if (value := values.get(name))]
+            self.loaded += [target] if target and not target.startswith("#") else []
+        if tag == "svg":
+            self.labels.append(values.get("aria-label"))
+        if any(name.startswith("on") for name in values):
+            self.loaded.append("a script")
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.texts).split())
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("report")
+    write_report(synthetic_study(), out)
+    return out
+
+
+@pytest.fixture(scope="module")
+def source(folder: Path) -> str:
+    return (folder / "report.html").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def page(source: str) -> Page:
+    return Page(source)
+
+
+def test_page_loads_nothing(page: Page, source: str) -> None:
+    assert [what for what in page.loaded if not what.startswith("data:image/")] == []
+    assert not {"script", "link", "iframe", "img", "object", "embed"} & set(page.tags)
+    assert "@import" not in source
+    assert re.findall(r"url\((?!#)", source) == []
+
+
+def test_every_section_is_there_and_every_anchor_leads_somewhere(page: Page) -> None:
+    assert set(page.ids) >= SECTIONS
+    assert {link.removeprefix("#") for link in page.links if link.startswith("#")} <= set(page.ids)
+
+
+def test_names_on_the_page_are_unique(page: Page) -> None:
+    assert len(page.ids) == len(set(page.ids))
+
+
+def test_labels_and_failures_are_text(page: Page, source: str) -> None:
+    assert TASK in page.text
+    assert " ".join(FAILURE.split()) in page.text
+    assert "<script" not in source
+    assert "task margin <b>" not in source
+
+
+def test_every_figure_has_words(page: Page) -> None:
+    assert page.labels
+    assert all(label and len(label) > 40 for label in page.labels)
+
+
+def test_runs_are_linked(page: Page) -> None:
+    linked = {link for link in page.links if link.startswith("http")}
+    recorded = {cell.link for cell in synthetic_study().cells if cell.link}
+    assert recorded <= linked
+
+
+def test_links_that_run_scripts_are_left_out(tmp_path: Path) -> None:
+    results = synthetic_study(calibrations=(PPL,), searchers=("greedy",), sizes=(5,), assessed=False)
+    bad = [replace(cell, link="javascript:alert(1)") for cell in results.cells]
+    write_report(replace(results, cells=bad, link=" javascript:alert(2)"), tmp_path)
+    assert not any("javascript" in link for link in Page((tmp_path / "report.html").read_text()).links)
+
+
+def test_files(folder: Path) -> None:
+    names = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    assert names >= {"report.html", "report.md", "cells.csv", "tables/verdicts_loss.csv", "tables/searches.csv"}
+    figures = {name.rpartition(".")[0] for name in names if name.startswith("figures/")}
+    assert {"figures/masks_1", "figures/similarity_1", "figures/tradeoff_1", "figures/correlations"} <= figures
+    assert {"figures/variance", "figures/cost_1", "figures/paths_1", "figures/progress_1"} <= figures
+    assert all(f"{figure}{end}" in names for figure in figures for end in (".svg", ".png"))
+
+
+def test_cells_have_every_search_and_number(folder: Path) -> None:
+    results = synthetic_study()
+    table = pd.read_csv(folder / "cells.csv")
+    assert len(table) == len(results.cells)
+    for cell, row in zip(results.cells, table.to_dict("records"), strict=True):
+        assert (row["searcher"], row["remove"], row["seed"], row["state"]) == (
+            cell.searcher, cell.remove, cell.seed, cell.state,
+        )  # fmt: skip
+        if cell.outcome is not None:
+            assert row["loss"] == cell.outcome.loss
+            assert row["assessed.hellaswag"] == cell.outcome.assessed["hellaswag"].value
+            assert row["assessed.hellaswag_error"] == cell.outcome.assessed["hellaswag"].error
+
+
+def test_table_files_hold_full_precision(folder: Path) -> None:
+    with (folder / "tables" / "results_1.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    first = next(cell for cell in synthetic_study().cells if cell.searcher == "one_shot")
+    assert first.outcome is not None
+    row = next(row for row in rows if row["Searcher"] == "one_shot" and row["M"] == "5")
+    (column,) = (name for name in row if name.startswith("HellaSwag") and "error" not in name)
+    assert float(row[column]) == first.outcome.assessed["hellaswag"].value
+    assert float(row[f"{column}: standard error"]) == first.outcome.assessed["hellaswag"].error
+
+
+def test_markdown_has_the_same_tables(folder: Path, page: Page) -> None:
+    text = (folder / "report.md").read_text(encoding="utf-8")
+    drawn = Page(MarkdownIt("commonmark", {"html": True}).enable("table").render(text))
+    assert drawn.tags.count("table") == page.tags.count("table")
+    assert {"script", "b"}.isdisjoint(drawn.tags)
+    assert TASK in drawn.text
+    images = re.findall(r"!\[[^\]]*\]\((figures/[^)]+)\)", text)
+    assert images
+    assert all((folder / image).is_file() for image in images)
+    widths = {
+        len(re.split(r"(?<!\\)\|", line)) for line in text.split("**What the whole study ran**")[1].splitlines()[2:6]
+    }
+    assert len(widths) == 1
+
+
+def test_best_is_bold_and_dense_stands_on_top() -> None:
+    results = synthetic_study(flaws=False)
+    analysis = analyse(results)
+    tables = {table.title: table for table in result_tables(results, analysis.frame)}
+    table = tables[f"smollm2-135m, calibrated by {PPL}: assessed checkpoints"]
+    assert table.rows[0].kind == "dense"
+    for place, column in enumerate(table.columns):
+        if column.numeric and column.title[-1] in "↑↓":
+            for remove in (5, 7):
+                rows = [row.cells for row in table.rows if row.cells[0].value == remove]
+                numbers = [float(str(cells[place].value)) for cells in rows]
+                best = max(numbers) if column.title.endswith("↑") else min(numbers)
+                assert [cells[place].best for cells in rows] == [number == best for number in numbers]
+    losses = tables[f"smollm2-135m, calibrated by {PPL}: losses"]
+    assert losses.rows[0].cells[3].value == 2.1
+    assert losses.rows[1].cells[3].best
+
+
+def test_same_results_give_the_same_bytes(tmp_path: Path) -> None:
+    results = synthetic_study(searchers=("one_shot", "greedy", "bayesian", "cbo"), sizes=(5,), seeds=2)
+    for name in ("one", "two"):
+        write_report(results, tmp_path / name)
+    files = [path.relative_to(tmp_path / "one") for path in (tmp_path / "one").rglob("*") if path.is_file()]
+    assert len(files) > 20
+    for file in files:
+        assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes(), file
+
+
+def small(**changes: object) -> StudyResults:
+    options = {"calibrations": (PPL,), "searchers": ("greedy",), "sizes": (7,), "flaws": False, "assessed": False}
+    return synthetic_study(**(options | changes))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("results", "says"),
+    [
+        (waiting_study, "No search has found a mask yet."),
+        (small, "Only one searcher was tried"),
+        (lambda: small(calibrations=(TASK,), searchers=("greedy", "cbo")), "One calibration was tried"),
+        (lambda: small(calibrations=(PPL, TASK), searchers=("greedy", "cbo")), "no checkpoint was assessed"),
+        (lambda: small(assessed=True, calibrations=(PPL, TASK)), "one searcher is too little"),
+        (published_study, "No searcher can be recommended"),
+    ],
+    ids=["waiting", "one search", "one calibration", "nothing assessed", "one searcher assessed", "published"],
+)
+def test_small_studies_say_what_they_are_too_small_for(
+    results: Callable[[], StudyResults], says: str, tmp_path: Path
+) -> None:
+    write_report(results(), tmp_path)
+    page = Page((tmp_path / "report.html").read_text(encoding="utf-8"))
+    assert says in page.text
+    assert {"findings", "searches", "facts", "missing"} <= set(page.ids)
+    assert "nan" not in page.text.lower().split()
+
+
+def test_study_of_no_searches_is_a_page_too(tmp_path: Path) -> None:
+    write_report(StudyResults("st", "Empty", [], {}, [], {}, {}), tmp_path)
+    assert "No search has found a mask yet." in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+def test_findings_name_who_to_use_and_how_sure() -> None:
+    found = findings(analyse(synthetic_study()))
+    assert found[0].title.startswith(
+        "Searcher to use: greedy. It is within noise of the best calibration loss in all 4"
+    )
+    assert found[0].sure == "clear"
+    titles = " ".join(finding.title for finding in found)
+    assert "By average perplexity the best calibration is perplexity on C4" in titles
+    assert "3 of 44 searches are not finished" in titles
+    assert "1.80 times fewer than its searches one by one" in titles
+
+
+def test_searchers_that_all_tie_are_said_to() -> None:
+    results = synthetic_study(calibrations=(PPL,), searchers=("greedy", "beam width=5"), flaws=False)
+    titles = [finding.title for finding in findings(analyse(results))]
+    assert "The searchers tie within noise in both settings." in titles
+
+
+def test_folder_that_cannot_be_written_is_the_users_to_mend(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"--out=.*file cannot be written .*; name another folder"):
+        write_report(waiting_study(), tmp_path / "file")
+
+
+def test_cells_csv_reads_back(folder: Path) -> None:
+    text = (folder / "cells.csv").read_text(encoding="utf-8")
+    lengths = {len(row) for row in csv.reader(io.StringIO(text))}
+    assert len(lengths) == 1
