@@ -5,7 +5,7 @@
 >>> result.removed, result.readout
 """
 
-from raysearch.api import assess, inspect, report, score, search, study, sweep
+from raysearch.api import assess, assess_study, inspect, report, score, search, study, sweep
 from raysearch.errors import EvaluationError, UserError
 from raysearch.mask import Mask
 from raysearch.problem import Problem
@@ -16,6 +16,7 @@ __all__ = [
     "Problem",
     "UserError",
     "assess",
+    "assess_study",
     "inspect",
     "report",
     "score",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from raysearch.assessment.results import RunAssessment
+    from raysearch.assessment.spec import AssessSpec
     from raysearch.evaluation.progress import Progress
     from raysearch.evaluation.spec import JudgeSpec
     from raysearch.reporting.results import StudyResults
@@ -72,6 +73,54 @@ def score(*overrides: str, config_dir: Path | None = None, **values: Any) -> lis
     return score_masks(spec, lambda progress: None)
 
 
+def assess_study(
+    study: str = "latest",
+    *overrides: str,
+    config_dir: Path | None = None,
+    store: Path = Path("mlruns"),
+    ledger: Path | None = None,
+    out: Path | None = None,
+    on_progress: Callable[[str], None] = lambda line: None,
+    warn: Callable[[str], None] = lambda message: None,
+    **values: Any,
+) -> tuple[StudyResults, list[Path]]:
+    """Measures what each search of a study found beside the dense model, and writes the study's report anew.
+
+        assess_study("latest", assess="paper")
+
+    Args:
+        study: A study's id, the start of one, its MLflow run id, or ``latest``.
+        *overrides: ``key=value`` words, as on the command line.
+        config_dir: A folder of your own YAML files, laid out like ``conf/``.
+        store: The folder that its searches wrote to.
+        ledger: The ledger, if it is not in the store.
+        out: The folder of the report; None for ``reports/<study>`` in the store.
+        on_progress: Told in a line how far it is.
+        warn: Told in a sentence if MLflow could not be reached.
+        **values: The same keys as arguments.
+
+    Returns:
+        What the study found, and the files of the report, the page first.
+
+    Raises:
+        UserError: There is no such study, a key or value is not understood, or a text or task is not there.
+        EvaluationError: Something could not be evaluated.
+    """
+    from raysearch import build, config
+    from raysearch.evaluation.ledger import opened
+    from raysearch.evaluation.studies import find_study
+    from raysearch.studies.assess_study import assess_study
+
+    path = ledger or store / "ledger.db"
+    words = [*overrides, *config.as_overrides(values)]
+    with opened(path) as found:
+        record = find_study(found, study)
+        spec, cluster = _assessment(words, record.config, config_dir)
+        here = {"ledger": str(path), "store": str(store), "cluster": cluster}
+        assess_study(record, found, spec, lambda recorded: build.search_spec({**recorded, **here}), on_progress, warn)
+    return report(record.study_id, store=store, ledger=path, out=out, warn=warn)
+
+
 def assess(
     run: str = "latest",
     *overrides: str,
@@ -112,12 +161,8 @@ def assess(
     with opened(path) as found:
         record = find_run(found, run)
     words = [*overrides, *config.as_overrides(values)]
-    own_cluster = any(word.startswith("cluster=") for word in words)
-    recorded = [] if own_cluster else config.as_overrides({"cluster": record.config["cluster"]})
-    composed = config.compose("assess", [*recorded, *words], config_dir)
-    here = {"ledger": str(path), "store": str(store), "cluster": composed["cluster"]}
-    search_spec = build.search_spec({**record.config, **here})
-    spec = build.assess_spec(composed)
+    spec, cluster = _assessment(words, record.config, config_dir)
+    search_spec = build.search_spec({**record.config, "ledger": str(path), "store": str(store), "cluster": cluster})
     return assess_run(record, search_spec, spec, remove=remove, on_progress=on_progress, warn=warn)
 
 
@@ -247,6 +292,18 @@ def inspect(
     from raysearch.studies.inspection import inspect_data
 
     return inspect_data(_side_by_side(overrides, values, also, config_dir), samples, loss, on_progress)
+
+
+def _assessment(
+    words: Sequence[str], recorded: Mapping[str, Any], config_dir: Path | None
+) -> tuple[AssessSpec, Mapping[str, Any]]:
+    """What words name to assess, and the cluster that computes it: the recorded one, unless they name another."""
+    from raysearch import build, config
+
+    own = any(word.startswith("cluster=") for word in words)
+    cluster = [] if own else config.as_overrides({"cluster": recorded["cluster"]})
+    composed = config.compose("assess", [*cluster, *words], config_dir)
+    return build.assess_spec(composed), composed["cluster"]
 
 
 def _side_by_side(

@@ -110,6 +110,15 @@ class Report:
         """Tells of something that went wrong and stops nothing."""
         say(self.err, "[yellow]warning:[/]", message)
 
+    def assess_study(self, assess: Callable[..., Any]) -> None:
+        """Assesses what a study's searches found, to its report."""
+        from raysearch import display
+
+        self.when_stopped = "stopped; the same command again goes on from here"
+        with display.SearchDisplay(self.err) as live:
+            results, files = assess(on_progress=live.line, warn=live.warn)
+        self.written(results, files)
+
     def forecast(self, spec: Any) -> None:
         """Says what a search would cost."""
         from raysearch import display

@@ -15,6 +15,7 @@ JOBS = {
     "search": build.search_spec,
     "score": build.score_spec,
     "assess": build.assess_spec,
+    "study": lambda config: build.assess_spec(config) if config["choices"]["assess"] != "none" else None,
     "data": lambda config: build.judge_spec(config, []),
     "sweep": lambda config: build.judge_spec(config, []),
 }
@@ -39,10 +40,13 @@ def test_there_are_files() -> None:
 @pytest.mark.parametrize("file", [file for file in FILES if file.parent != ROOT], ids=place)
 def test_every_choice_builds(file: Path) -> None:
     choice = f"{file.parent.name}={file.stem}"
-    job = {"searcher": "search", "tracking": "search", "assess": "assess"}.get(file.parent.name, "score")
+    group = file.parent.name
+    job = group if group in ("assess", "study") else "search" if group in ("searcher", "tracking") else "score"
     masks = ["masks=[[1]]"] if job == "score" else []
     composed = config.compose(job, [choice, *NEEDED.get(choice, []), *masks])
     JOBS[job](composed)
+    if job == "study":
+        assert build.study_spec([choice]).cells
     assert composed["choices"][file.parent.name] == file.stem
 
 
@@ -58,3 +62,5 @@ def test_every_file_opens_with_a_command_that_parses(file: Path) -> None:
         overrides = [word for word in words[2:] if "=" in word]
         job = "judge" if words[1] in ("data", "sweep") else words[1]
         JOBS[words[1]](config.compose(job, overrides))
+        if job == "study":
+            assert build.study_spec(overrides).cells

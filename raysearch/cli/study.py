@@ -9,7 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from raysearch.cli.app import app
-from raysearch.cli.options import ConfigDir, Json, LedgerFile, Overrides, Run, Store
+from raysearch.cli.options import ConfigDir, Json, LedgerFile, Overrides, Store, is_study
+from raysearch.errors import UserError
 from raysearch.terminal import reporting
 
 Study = Annotated[str, typer.Argument(metavar="STUDY", help="A study's id, the start of one, or latest.")]
@@ -64,7 +65,7 @@ def report(
 
 @app.command()
 def assess(
-    run: Run,
+    run: Annotated[str, typer.Argument(metavar="RUN|STUDY", help="A search or a study: its id, or the start of one.")],
     overrides: Overrides = None,
     remove: Annotated[int | None, typer.Option(help="Its best mask of so many layers, not the one it found.")] = None,
     config_dir: ConfigDir = None,
@@ -77,9 +78,15 @@ def assess(
     \b
     raysearch assess latest                             held-out prose and speed, with no network
     raysearch assess latest assess=paper assess.data_dir=data assess.limit=100
+    raysearch assess two-calibrations assess=paper      what all searches of a study found; its report is written anew
     """
     with reporting(as_json) as report:
         from raysearch import api
 
-        options: dict[str, Any] = {"remove": remove, "config_dir": config_dir, "store": store, "ledger": ledger}
-        report.assess(partial(api.assess, run, *overrides or [], **options))
+        options: dict[str, Any] = {"config_dir": config_dir, "store": store, "ledger": ledger}
+        if is_study(run, store, ledger):
+            if remove is not None:
+                raise UserError(f"--remove={remove} is of one search; leave it out for a study, or name the search")
+            report.assess_study(partial(api.assess_study, run, *overrides or [], **options))
+        else:
+            report.assess(partial(api.assess, run, *overrides or [], remove=remove, **options))

@@ -76,6 +76,7 @@ def run_study(spec: StudySpec, observer: StudyObserver, restore: bool = False) -
     with closing(ledger), tune_environment():
         record_study(spec, ledger, run_ids, benches, parent, {})
         done = [number for number, run_id in enumerate(run_ids) if is_done(ledger, run_id, spec.options.stop)]
+        _adopt(spec, ledger, {run_ids[number]: spec.cells[number] for number in done}, parent, observer)
         observer.study_started(spec.study_id, spec.cells, done)
         with _interruptible(ledger, run_ids):
             for bench in benches:
@@ -91,6 +92,17 @@ def is_done(ledger: Ledger, run_id: str, budget: Budget) -> bool:
         return False
     spent = {"evaluations": run.result["evaluations"]["asked"], "seconds": run.result["seconds"]}
     return run.state == "finished" or any(spent[name] >= limit for name, limit in budget.limits.items())
+
+
+def _adopt(
+    spec: StudySpec, ledger: Ledger, done: Mapping[str, Cell], parent: str | None, observer: StudyObserver
+) -> None:
+    """Files what was searched before, perhaps by itself, under the study in MLflow too."""
+    runs = read_runs(ledger, done)
+    labels = {run_id: cell.labels for run_id, cell in done.items()}
+    recorded = {str(run.result["mlflow_run_id"]): labels[run_id] for run_id, run in runs.items() if run.result}
+    recorded.pop("None", None)
+    spec.tracking.adopt(parent, recorded, observer.warn)
 
 
 def _run_bench(

@@ -47,6 +47,27 @@ def begin_study(
     return run_id
 
 
+def adopt(store: Store, parent: str, searches: Mapping[str, Mapping[str, str]], warn: Callable[[str], None]) -> None:
+    """Files searches under a study that had been recorded before it.
+
+    Args:
+        store: Where runs are kept.
+        parent: MLflow's id of the study's run.
+        searches: What each is called in the study, by axis, by MLflow's id of its run.
+        warn: Told, in one sentence, if MLflow cannot be written to.
+    """
+    with _at_most_warning(store, warn):
+        from mlflow import MlflowClient
+        from mlflow.entities import Param, RunTag
+
+        client = MlflowClient(store.uri)
+        for run_id, labels in searches.items():
+            known = client.get_run(run_id).data.params  # params are write-once: what another study calls it stays
+            params = [Param(*item) for item in records.study_params(labels).items() if item[0] not in known]
+            tags = [RunTag(*item) for item in records.study_tags(labels, parent).items()]
+            client.log_batch(run_id, params=params, tags=tags)
+
+
 def end_study(
     store: Store,
     run_id: str,

@@ -135,7 +135,8 @@ class MlflowWriter:
         missing = {key: value for key, value in params.items() if key not in run.data.params}
         if missing:
             self._client.log_batch(self.run_id, params=self._params(missing))
-        self._set_tags(records.study_tags(self._header))
+        if self._header.labels:
+            self._set_tags(records.study_tags(self._header.labels, self._header.parent))
         if self._was_finished:
             return
         config = yaml.safe_dump(records.plain(self._header.config), sort_keys=False, allow_unicode=True)

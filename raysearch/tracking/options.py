@@ -40,6 +40,13 @@ class TrackingOptions:
 
         return begin_study(self.store, self.experiment, study_id, config, warn)
 
+    def adopt(self, parent: str | None, searches: Mapping[str, Mapping[str, str]], warn: Callable[[str], None]) -> None:
+        """Files searches under a study that had been recorded before it; nothing where it is not recorded."""
+        if parent is not None and searches and self.type == "mlflow":
+            from raysearch.tracking.mlflow_study import adopt
+
+            adopt(self.store, parent, searches, warn)
+
     def end_study(
         self, run_id: str | None, metrics: Mapping[str, float], files: Sequence[Path], warn: Callable[[str], None]
     ) -> None:

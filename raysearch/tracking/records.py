@@ -79,7 +79,7 @@ def search_params(header: SearchHeader) -> dict[str, str]:
         "n_layers": str(header.n_layers),
         "n_remove": str(header.n_remove),
     }
-    given |= {f"study.{axis}": clip(label, MAX_PARAM) for axis, label in header.labels.items()}
+    given |= study_params(header.labels)
     return {**given, "git_commit": header.git_commit} if header.git_commit else given
 
 
@@ -96,10 +96,15 @@ def search_tags(header: SearchHeader) -> dict[str, str]:
     return {key: clip(value, MAX_TAG) for key, value in tags.items()}
 
 
-def study_tags(header: SearchHeader) -> dict[str, str]:
+def study_params(labels: Mapping[str, str]) -> dict[str, str]:
+    """Params of a search that is part of a study: what it is called there."""
+    return {f"study.{axis}": clip(label, MAX_PARAM) for axis, label in labels.items()}
+
+
+def study_tags(labels: Mapping[str, str], parent: str | None) -> dict[str, str]:
     """Tags of a search that is part of a study: where MLflow files it, and what it is called there."""
-    labels = {f"raysearch.study.{axis}": clip(label, MAX_TAG) for axis, label in header.labels.items()}
-    return labels if header.parent is None else {"mlflow.parentRunId": header.parent, **labels}
+    tags = {f"raysearch.study.{axis}": clip(label, MAX_TAG) for axis, label in labels.items()}
+    return tags if parent is None else {"mlflow.parentRunId": parent, **tags}
 
 
 def trial_name(trial: Trial) -> str:
@@ -178,6 +183,7 @@ def result_metrics(result: SearchResult) -> dict[str, float]:
         "n_tokens": result.n_tokens,
         "n_samples": result.n_samples,
         "layer_tokens_run": result.layer_tokens,
+        "layer_forwards_alone": result.layer_forwards_alone,
         "searcher_seconds": result.searcher_s,
     }
 
@@ -208,6 +214,7 @@ def result_tags(result: SearchResult) -> dict[str, str]:
             MAX_TAG,
         ),
     }
+    tags["raysearch.complete"] = str(result.complete).lower()
     if result.removal_order is not None:
         tags["raysearch.removal_order"] = clip(json.dumps(list(result.removal_order)), MAX_TAG)
     for name, value in result.remarks.items():
