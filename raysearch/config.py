@@ -27,6 +27,7 @@ from raysearch.errors import UserError, did_you_mean
 
 _PACKAGE = Path(__file__).resolve().parent
 _AXES = "study.grid."
+_HYDRAS_OWN = ("+", "~", "hydra.")  # words that Hydra would take, and we do not
 _FREE = ("assess.texts.",)  # mappings whose keys are the user's own
 
 
@@ -56,8 +57,13 @@ def compose(job: str, overrides: Sequence[str], config_dir: Path | None = None) 
     try:
         with initialize_config_dir(str(conf_dir()), version_base="1.3"):
             path = [f"hydra.searchpath=[{_quote(f'file://{config_dir.resolve()}')}]"] if config_dir else []
-            _check_keys(job, path, words, groups)
-            config = hydra_compose(job, [*path, *words], return_hydra_config=True)
+            if any(override.startswith(_HYDRAS_OWN) for override in overrides):
+                _check_keys(job, path, words, groups)
+            try:
+                config = hydra_compose(job, [*path, *words], return_hydra_config=True)
+            except HydraException:
+                _check_keys(job, path, words, groups)  # says it better, if a key was the cause
+                raise
             choices = {key: name for key, name in config.hydra.runtime.choices.items() if key in groups and name}
             OmegaConf.set_struct(config, False)
             del config["hydra"]

@@ -7,6 +7,9 @@ from mlflow.exceptions import MlflowException
 
 from raysearch.tracking.store import Store
 
+# What MLflow's pages open with: runs and charts, where they would otherwise guess at language model traces.
+_KIND = {"mlflow.experimentKind": "custom_model_development"}
+
 
 def connect(store: Store, experiment: str) -> tuple[MlflowClient, str]:
     """A client, and the id of the experiment, which is made if there is none.
@@ -35,7 +38,7 @@ def _experiment_id(client: MlflowClient, store: Store, name: str) -> str:
     if found := client.get_experiment_by_name(name):
         return str(found.experiment_id)
     try:
-        return str(client.create_experiment(name, None if store.is_server else store.artifacts.as_uri()))
+        return str(client.create_experiment(name, None if store.is_server else store.artifacts.as_uri(), tags=_KIND))
     except MlflowException:
         # Searches of a study start together: another may have made it between the look and the leap.
         if found := client.get_experiment_by_name(name):

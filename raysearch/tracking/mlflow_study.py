@@ -41,6 +41,8 @@ def begin_study(
             run = client.create_run(experiment_id, tags=tags, run_name=study_id)
             params = records.flatten({"study": config["study"]})
             client.log_batch(run.info.run_id, params=[Param(key, value) for key, value in params.items()])
+            note = records.study_note(study_id, run.info.run_id, experiment_id)
+            client.set_tag(run.info.run_id, "mlflow.note.content", note)
         else:
             client.update_run(run.info.run_id, status="RUNNING")
         run_id = str(run.info.run_id)
@@ -66,6 +68,7 @@ def adopt(store: Store, parent: str, searches: Mapping[str, Mapping[str, str]], 
             params = [Param(*item) for item in records.study_params(labels).items() if item[0] not in known]
             tags = [RunTag(*item) for item in records.study_tags(labels, parent).items()]
             client.log_batch(run_id, params=params, tags=tags)
+            client.update_run(run_id, name=records.search_name(run_id, labels))
 
 
 def end_study(

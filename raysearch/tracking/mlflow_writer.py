@@ -137,6 +137,7 @@ class MlflowWriter:
             self._client.log_batch(self.run_id, params=self._params(missing))
         if self._header.labels:
             self._set_tags(records.study_tags(self._header.labels, self._header.parent))
+            self._client.update_run(self.run_id, name=records.search_name(self._header.run_id, self._header.labels))
         if self._was_finished:
             return
         config = yaml.safe_dump(records.plain(self._header.config), sort_keys=False, allow_unicode=True)

@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
+from urllib.parse import quote
 
 from raysearch.measure import Measure
 from raysearch.tracking.base import (
@@ -99,6 +100,39 @@ def search_tags(header: SearchHeader) -> dict[str, str]:
 def study_params(labels: Mapping[str, str]) -> dict[str, str]:
     """Params of a search that is part of a study: what it is called there."""
     return {f"study.{axis}": clip(label, MAX_PARAM) for axis, label in labels.items()}
+
+
+def search_name(run_id: str, labels: Mapping[str, str]) -> str:
+    """What a search's run is called: by its place in a study, if it has one, as legends of charts show it."""
+    if not labels:
+        return run_id
+    before = {"remove": "M=", "seed": "seed "}
+    return clip(", ".join(f"{before.get(axis, '')}{label}" for axis, label in _by_use(labels)), MAX_KEY)
+
+
+def _by_use(labels: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Labels by axis, what tells searches apart most first."""
+    order = ("searcher", "remove", "seed", "calibration", "model")
+    return sorted(labels.items(), key=lambda item: order.index(item[0]) if item[0] in order else len(order))
+
+
+def study_note(study_id: str, run_id: str, experiment: str) -> str:
+    """The description of a study's run: links to views of its searches alone."""
+    search = f"tags.`raysearch.kind` = 'search' and tags.`mlflow.parentRunId` = '{run_id}'"
+    flat = "orderByKey=" + quote("metrics.`loss`") + "&orderByAsc=true"  # sorted by a metric, runs are not nested
+
+    def link(title: str, rest: str, condition: str = search) -> str:
+        return f"- [{title}](#/experiments/{experiment}/runs?searchFilter={quote(condition)}&{rest})"
+
+    return "\n".join(
+        [
+            f"A study of raysearch: {study_id}.",
+            "",
+            link("Its searches, the lowest loss first", f"{flat}&compareRunsMode=TABLE"),
+            link("Charts of its searches", f"{flat}&compareRunsMode=CHART"),
+            link("What failed", f"{flat}&compareRunsMode=TABLE", f"{search} and attributes.status = 'FAILED'"),
+        ]
+    )
 
 
 def study_tags(labels: Mapping[str, str], parent: str | None) -> dict[str, str]:

@@ -35,6 +35,9 @@ def test_searches_told_before_or_after_are_filed_under_the_study(options: Tracki
     client = MlflowClient(options.store.uri)
     run = client.get_run(before)
     assert run.data.tags["mlflow.parentRunId"] == parent
+    assert run.info.run_name == "beam, width=5, M=2, tiny"
+    note = client.get_run(parent).data.tags["mlflow.note.content"]
+    assert f"mlflow.parentRunId%60%20%3D%20%27{parent}%27" in note and "compareRunsMode=CHART" in note
     assert run.data.tags["raysearch.study.searcher"] == run.data.params["study.searcher"] == "beam, width=5"
     assert options.begin_study("my-study-1", {"study": {}}, fail) == parent, "the same study has one run"
     assert client.get_run(parent).data.params["study.grid.remove"] == "[5]"
