@@ -14,6 +14,8 @@ from typing import Any, Literal
 from raysearch.errors import UserError, did_you_mean
 from raysearch.evaluation.ledger import Ledger
 
+_COLUMNS = "run_id, config, state, failure, result, updated"
+
 State = Literal["running", "finished", "stopped", "failed", "interrupted"]
 
 
@@ -58,19 +60,16 @@ def write_run(
 
 def list_runs(ledger: Ledger) -> list[RunRecord]:
     """Every search, the newest first."""
-    rows = ledger.connection.execute(
-        "SELECT run_id, config, state, failure, result, updated FROM runs ORDER BY updated DESC, run_id"
-    )
-    return [
-        RunRecord(run_id, json.loads(config), state, failure, None if result is None else json.loads(result), updated)
-        for run_id, config, state, failure, result, updated in rows
-    ]
+    rows = ledger.connection.execute(f"SELECT {_COLUMNS} FROM runs ORDER BY updated DESC, run_id")
+    return [_read(*row) for row in rows]
 
 
 def read_runs(ledger: Ledger, run_ids: Iterable[str]) -> dict[str, RunRecord]:
     """Those of some searches that the ledger knows, by run id."""
-    wanted = set(run_ids)
-    return {run.run_id: run for run in list_runs(ledger) if run.run_id in wanted}
+    rows = ledger.connection.execute(
+        f"SELECT {_COLUMNS} FROM runs WHERE run_id IN (SELECT value FROM json_each(?))", (json.dumps(list(run_ids)),)
+    )
+    return {run.run_id: run for run in (_read(*row) for row in rows)}
 
 
 def find_run(ledger: Ledger, name: str) -> RunRecord:
@@ -92,3 +91,8 @@ def find_run(ledger: Ledger, name: str) -> RunRecord:
         known = [run.run_id for run in runs]
         raise UserError(f"RUN={name!r} is not in {ledger.path}; {did_you_mean(name, [*known, 'latest'])}")
     return matches[0]
+
+
+def _read(run_id: str, config: str, state: State, failure: str | None, result: str | None, updated: str) -> RunRecord:
+    found = None if result is None else json.loads(result)
+    return RunRecord(run_id, json.loads(config), state, failure, found, updated)

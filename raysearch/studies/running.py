@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from raysearch.evaluation.cluster import start_replicas
 from raysearch.evaluation.ledger import Ledger
 from raysearch.evaluation.ray_pool import RayPool, ReplicaActors, Replicas
-from raysearch.evaluation.runs import read_runs, write_run
+from raysearch.evaluation.runs import RunRecord, read_runs, write_run
 from raysearch.evaluation.studies import StudyRecord, find_study
 from raysearch.studies.assess_study import assess_found
 from raysearch.studies.bench import Bench, name_runs, prepare
 from raysearch.studies.observer import SilentObserver
 from raysearch.studies.search import Surroundings
-from raysearch.studies.spec import Budget, Cell, SearchSpec, StudySpec
+from raysearch.studies.spec import Budget, Cell, StudySpec
 from raysearch.studies.study_record import record_study
 from raysearch.studies.tuning import Listener, Task, run_trials, tune_environment
 
@@ -74,85 +75,120 @@ def run_study(spec: StudySpec, observer: StudyObserver, restore: bool = False) -
     parent = spec.tracking.begin_study(spec.study_id, spec.config, observer.warn)
     ledger = Ledger(spec.ledger)
     with closing(ledger), tune_environment():
-        record_study(spec, ledger, run_ids, benches, parent, {})
-        done = [number for number, run_id in enumerate(run_ids) if is_done(ledger, run_id, spec.options.stop)]
-        _adopt(spec, ledger, {run_ids[number]: spec.cells[number] for number in done}, parent, observer)
-        observer.study_started(spec.study_id, spec.cells, done)
-        with _interruptible(ledger, run_ids):
+        run = _StudyRun(spec, benches, run_ids, parent, ledger, observer, restore)
+        run.record({})
+        run.adopt()
+        with run.interruptible():
             for bench in benches:
-                assessed = _run_bench(spec, bench, ledger, run_ids, parent, observer, restore)
-                record_study(spec, ledger, run_ids, benches, parent, assessed)
+                run.record(run.work(bench))
         return find_study(ledger, spec.study_id)
 
 
-def is_done(ledger: Ledger, run_id: str, budget: Budget) -> bool:
+def is_done(run: RunRecord | None, budget: Budget) -> bool:
     """Whether a search has come to its end, or to that of this budget."""
-    run = read_runs(ledger, [run_id]).get(run_id)
     if run is None or run.result is None or run.state not in ("finished", "stopped"):
         return False
     spent = {"evaluations": run.result["evaluations"]["asked"], "seconds": run.result["seconds"]}
     return run.state == "finished" or any(spent[name] >= limit for name, limit in budget.limits.items())
 
 
-def _adopt(
-    spec: StudySpec, ledger: Ledger, done: Mapping[str, Cell], parent: str | None, observer: StudyObserver
-) -> None:
-    """Files what was searched before, perhaps by itself, under the study in MLflow too."""
-    runs = read_runs(ledger, done)
-    labels = {run_id: cell.labels for run_id, cell in done.items()}
-    recorded = {str(run.result["mlflow_run_id"]): labels[run_id] for run_id, run in runs.items() if run.result}
-    recorded.pop("None", None)
-    spec.tracking.adopt(parent, recorded, observer.warn)
+@dataclass(frozen=True)
+class _StudyRun:
+    """A study at work.
 
+    Args:
+        spec: The study.
+        benches: Its models.
+        run_ids: Its searches, in order.
+        parent: MLflow's id of it.
+        ledger: Open.
+        observer: Watches.
+        restore: Whether Tune's own experiment is restored.
+    """
 
-def _run_bench(
-    spec: StudySpec,
-    bench: Bench,
-    ledger: Ledger,
-    run_ids: Sequence[str],
-    parent: str | None,
-    observer: StudyObserver,
-    restore: bool,
-) -> Mapping[str, Any]:
-    """Runs one model's searches on its replicas, then assesses what they found; gives that by the model's label."""
-    options = spec.options
-    left = [number for number in bench.numbers if not is_done(ledger, run_ids[number], options.stop)]
-    with _replicas(bench, _MOST_AT_ONCE if options.concurrency == "auto" else options.concurrency) as replicas:
-        if left:
-            tasks = {
-                number: Task(
-                    spec.cells[number].search.elsewhere(),
-                    Surroundings(
-                        bench.info,
-                        bench.reading_of(spec.cells[number].search.judge),
-                        spec.cells[number].labels,
-                        parent,
-                    ),
-                    replicas(),
-                )
-                for number in left
-            }
-            at_once = min(len(replicas().actors), _MOST_AT_ONCE)
-            at_once = at_once if options.concurrency == "auto" else options.concurrency
-            folder = spec.tracking.folder / "tune" / f"{spec.study_id}-{bench.numbers[0]}"
-            failed = run_trials(tasks, options.stop, at_once, options.retries, folder, observer, restore)
-            for number, cause in failed.items():
-                _record_failure(ledger, run_ids[number], tasks[number].search, cause)
-        if spec.assess is None:
-            return {}
-        runs = read_runs(ledger, [run_ids[number] for number in bench.numbers])
-        found = assess_found(
-            spec.assess,
-            bench.model,
-            bench.cluster,
-            ledger,
-            list(runs.values()),
-            spec.tracking,
-            lambda: RayPool(replicas()),
-            observer.assessing,
-            observer.warn,
-        )
-        return {spec.cells[bench.numbers[0]].model: found}
+    spec: StudySpec
+    benches: Sequence[Bench]
+    run_ids: Sequence[str]
+    parent: str | None
+    ledger: Ledger
+    observer: StudyObserver
+    restore: bool
+
+    def record(self, assessed: Mapping[str, Any]) -> None:
+        """Writes down where the study stands, and what was assessed, by the label of a model."""
+        record_study(self.spec, self.ledger, self.run_ids, self.benches, self.parent, assessed)
+
+    def adopt(self) -> None:
+        """Tells what was searched before, perhaps by itself, and files it under the study in MLflow too."""
+        runs = read_runs(self.ledger, self.run_ids)
+        done = [
+            number for number, run_id in enumerate(self.run_ids) if is_done(runs.get(run_id), self.spec.options.stop)
+        ]
+        results = {number: runs[self.run_ids[number]].result or {} for number in done}
+        recorded = {
+            result["mlflow_run_id"]: self.spec.cells[number].labels
+            for number, result in results.items()
+            if result["mlflow_run_id"] is not None
+        }
+        self.spec.tracking.adopt(self.parent, recorded, self.observer.warn)
+        self.observer.study_started(self.spec.study_id, self.spec.cells, done)
+
+    def work(self, bench: Bench) -> dict[str, Any]:
+        """Runs one model's searches on its replicas, then assesses what they found; gives that by the model's label."""
+        spec, names = self.spec, [self.run_ids[number] for number in bench.numbers]
+        at_once = spec.options.concurrency
+        with _replicas(bench, _MOST_AT_ONCE if at_once == "auto" else at_once) as replicas:
+            runs = read_runs(self.ledger, names)
+            left = [
+                number for number in bench.numbers if not is_done(runs.get(self.run_ids[number]), spec.options.stop)
+            ]
+            if left:
+                self._search(bench, left, replicas())
+            if spec.assess is None:
+                return {}
+            found = assess_found(
+                spec.assess,
+                bench.model,
+                bench.cluster,
+                self.ledger,
+                list(read_runs(self.ledger, names).values()),
+                spec.tracking,
+                lambda: RayPool(replicas()),
+                self.observer.assessing,
+                self.observer.warn,
+            )
+            return {spec.cells[bench.numbers[0]].model: found}
+
+    def _search(self, bench: Bench, numbers: Sequence[int], replicas: Replicas) -> None:
+        """Runs searches to their ends, and puts on record why some failed."""
+        options = self.spec.options
+        tasks = {}
+        for number in numbers:
+            cell = self.spec.cells[number]
+            reading = bench.reading_of(cell.search.judge)
+            surroundings = Surroundings(bench.info, reading, cell.labels, self.parent)
+            tasks[number] = Task(cell.search.elsewhere(), surroundings, replicas)
+        auto = min(len(replicas.actors), _MOST_AT_ONCE)
+        at_once = auto if options.concurrency == "auto" else options.concurrency
+        folder = self.spec.tracking.folder / "tune" / f"{self.spec.study_id}-{bench.numbers[0]}"
+        failed = run_trials(tasks, options.stop, at_once, options.retries, folder, self.observer, self.restore)
+        runs = read_runs(self.ledger, [self.run_ids[number] for number in failed])
+        for number, cause in failed.items():
+            run = runs.get(self.run_ids[number])
+            if run is None or run.failure is None:  # it could not do so itself before its process ended
+                config = tasks[number].search.config
+                write_run(self.ledger, self.run_ids[number], config, "failed", failure=cause)
+
+    @contextmanager
+    def interruptible(self) -> Iterator[None]:
+        """Puts on record that the user stopped the searches that were running."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            for run in read_runs(self.ledger, self.run_ids).values():
+                if run.state == "running":
+                    write_run(self.ledger, run.run_id, run.config, "interrupted")
+            raise
 
 
 @contextmanager
@@ -170,22 +206,3 @@ def _replicas(bench: Bench, spare_cpus: int) -> Iterator[Callable[[], Replicas]]
     finally:
         for actors in started:
             actors.close()
-
-
-def _record_failure(ledger: Ledger, run_id: str, search: SearchSpec, cause: str) -> None:
-    """Puts on record why a search failed, unless it could do so itself before its process ended."""
-    run = read_runs(ledger, [run_id]).get(run_id)
-    if run is None or run.failure is None:
-        write_run(ledger, run_id, search.config, "failed", failure=cause)
-
-
-@contextmanager
-def _interruptible(ledger: Ledger, run_ids: Sequence[str]) -> Iterator[None]:
-    """Puts on record that the user stopped the searches that were running."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        for run in read_runs(ledger, run_ids).values():
-            if run.state == "running":
-                write_run(ledger, run.run_id, run.config, "interrupted")
-        raise

@@ -64,6 +64,11 @@ def test_all_searches_are_done_and_counted(done: tuple[dict[str, Any], Path]) ->
     assert 0 < value["layer_forwards"]["shared"] < 0.6 * value["layer_forwards"]["separate"]
     assert value["layer_forwards"]["separate"] < value["layer_forwards"]["naive"]
     assert (folder / value["report"]).read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+    with opened(folder / "mlruns/ledger.db") as ledger:
+        runs = read_runs(ledger, [cell["run_id"] for cell in value["cells"]])
+    computed = sum(run.result["evaluations"]["run"] for run in runs.values() if run.result)
+    masks = {mask for _, mask, _ in evaluations(folder / "mlruns")}
+    assert computed == len(masks) - 1, "each mask once, whoever asked at the same time; the dense model is not counted"
 
 
 def test_a_search_alone_finds_the_same(done: tuple[dict[str, Any], Path], world: World, run: Run) -> None:

@@ -1,0 +1,87 @@
+"""What a person sees of a study while it runs."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from raysearch import build
+from raysearch.reporting.results import StudyResults
+from raysearch.studies.plan import CellPlan, StudyPlan
+from raysearch.study_display import StudyDisplay, plan_line, plan_table, study_lines, study_table
+from tests.cli.conftest import World
+from tests.reporting.synthetic import synthetic_study
+
+
+@pytest.fixture
+def cells(world: World) -> Any:
+    words = [*world.words(cluster="local"), "study.grid.searcher=[greedy,beam]", "study.grid.remove=[1,2]"]
+    return build.study_spec(words).cells
+
+
+def shown(console: Console) -> str:
+    file = console.file
+    assert isinstance(file, io.StringIO)
+    return file.getvalue()
+
+
+def tell(display: StudyDisplay, cells: Any) -> None:
+    display.study_started("my-study-1", cells, [0])
+    display.cell_started(1)
+    display.cell_reported(1, {"round": 2, "evaluations": 9, "best_loss": 3.25})
+    display.cell_ended(1, None)
+    display.cell_started(2)
+    display.cell_ended(2, "out of [memory]")
+    display.warn("MLflow is down")
+
+
+def test_elsewhere_than_on_a_terminal_a_line_tells_of_each_end(cells: Any) -> None:
+    console = Console(file=io.StringIO(), width=200)
+    with StudyDisplay(console) as display:
+        tell(display, cells)
+    text = shown(console)
+    assert "my-study-1: 4 searches, of which 1 search done already" in text
+    assert "2 of 4 done  0 s  greedy, M=2" in text and "round 2, 9 masks, best 3.2500" in text
+    assert "failed beam, M=1" in text and "out of [memory]" in text
+    assert "warning: MLflow is down" in text
+
+
+def test_on_a_terminal_the_running_searches_are_a_live_table(cells: Any) -> None:
+    console = Console(file=io.StringIO(), width=160, force_terminal=True)
+    with StudyDisplay(console) as display:
+        display.study_started("my-study-1", cells, [])
+        display.cell_started(3)
+        display.assessing("perplexity: 12 %")
+        view = Console(file=io.StringIO(), width=160)
+        view.print(display._view("perplexity: 12 %"))
+    assert "0 of 4 done" in shown(view)
+    assert "running" in shown(view) and "beam, M=2" in shown(view) and "perplexity: 12 %" in shown(view)
+
+
+def test_the_plan_adds_up(cells: Any) -> None:
+    plans = [CellPlan(cell, evaluations=5, separate=20, shared=8, heads=5, naive=40) for cell in cells[:3]]
+    plan = StudyPlan(plans, untold=cells[3:], seconds=61)
+    assert plan_line(plan) == (
+        "4 searches: 24 layer-forwards together instead of 60 one by one (40%), or 120 by a full forward per mask; "
+        "about 1 min 01 s of searching"
+    )
+    console = Console(file=io.StringIO(), width=200)
+    console.print(plan_table(plan))
+    assert "cannot be told" in shown(console) and "120" in shown(console)
+    assert plan.as_json()["layer_forwards"] == {"shared": 24, "separate": 60, "naive": 120}
+
+
+def test_the_closing_table_tells_every_search_and_why_some_found_nothing() -> None:
+    results: StudyResults = synthetic_study()
+    console = Console(file=io.StringIO(), width=250)
+    console.print(study_table(results))
+    text = shown(console)
+    for cell in results.cells:
+        if cell.failure:
+            assert cell.failure.split()[0] in text
+    (*_, last) = study_lines(results, [Path("r/report.html")])
+    assert last == "Report: r/report.html"
