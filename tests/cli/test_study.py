@@ -197,6 +197,21 @@ def test_report_writes_anew_from_the_ledger_alone(done: tuple[dict[str, Any], Pa
         assert find_study(ledger, value["study_id"][:-3]).study_id == value["study_id"]
 
 
+def test_what_a_study_found_can_be_assessed_later(done: tuple[dict[str, Any], Path], world: World, run: Run) -> None:
+    value, folder = done
+    text = f"assess.texts.prose=data=file data.path={world.text} data.samples=all data.sampling=sequential"
+    words = ["assess", value["study_id"], "assess=none", text, "assess.seq_len=32", "assess.limit=6"]
+    words += ["cluster=inline", "--store", str(folder / "mlruns"), "--json"]
+    assessed = told(run(*words))
+    (metric,) = assessed["metrics"]
+    assert metric["name"] == "prose"
+    (dense,) = assessed["dense"].values()
+    for cell in assessed["cells"]:
+        assert cell["assessed"]["prose"]["value"] != dense["prose"]["value"]
+    again = run(*words[:-1])
+    assert again.code == 0 and "Report: " in again.out
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
