@@ -82,7 +82,7 @@ def averages(results: StudyResults) -> list[Quantity]:
     for group in _AVERAGED:
         members = [metric for metric in results.metrics if metric.group == group]
         if members:
-            title = f"average {group}" if len(members) > 1 else members[0].title
+            title = f"average {group}" if len(members) > 1 else f"{group} on {members[0].title}"
             better, ratio = group == "accuracy", group == "perplexity"
             unit = members[0].unit
             found.append(Quantity(f"{group}_average", title, unit, better, ratio, len(members), group))

@@ -36,7 +36,14 @@ def value(number: float | None, quantity: Quantity) -> str:
         return UNKNOWN
     if quantity.group == "accuracy" or (quantity.group == "perplexity" and abs(number) < 1000):
         return f"{number:.2f}"
+    if quantity.unit == "bytes":
+        return f"{number / 1e6:,.1f}"
     return figure(number) if quantity.group != "perplexity" else f"{number:,.{1 if number < 10_000 else 0}f}"
+
+
+def unit(quantity: Quantity) -> str:
+    """What `value` counts in."""
+    return "MB" if quantity.unit == "bytes" else quantity.unit
 
 
 def with_unit(number: float, quantity: Quantity) -> str:

@@ -37,7 +37,7 @@ LOSS_NOTE = (
 )
 RESULT_NOTE = (
     "Bold: the best of its M. Shaded: within noise of it. Small print: ± one standard error; sd, the standard "
-    "deviation over seeds; the percentage of the dense model's accuracy that is kept; × the dense model's perplexity."
+    "deviation over seeds; the percentage of the dense model's accuracy that is kept; × the dense model's."
 )
 _Labels = tuple[str, str]
 
@@ -164,7 +164,8 @@ def _heads(quantities: Sequence[Quantity]) -> list[Column]:
     arrows = ["↑" if one.higher_is_better else "↓" for one in quantities]
     heads = [Column("M"), Column("Searcher", numeric=False), Column("Seeds")]
     titles = [one.title[0].upper() + one.title[1:] for one in quantities]
-    return heads + [Column(f"{t}\u00a0{a}", one.unit) for t, one, a in zip(titles, quantities, arrows, strict=True)]
+    units = map(numbers.unit, quantities)
+    return heads + [Column(f"{t}\u00a0{a}", unit) for t, unit, a in zip(titles, units, arrows, strict=True)]
 
 
 def _dense_row(results: StudyResults, model: str, quantities: Sequence[Quantity]) -> list[Row]:
@@ -210,21 +211,23 @@ def _assessed(
     summary = rival.summary
     spread = "" if summary.spread is None else f"sd {summary.spread:.2f}"
     lines = [_error(summary.error, 2), spread, _kept(summary.mean, quantity, dense)]
+    alike = quantity.group == "speed" and all(one.behind == 0 for one in rivals)  # measured once for every M
     return Cell(
         numbers.value(summary.mean, quantity),
         summary.mean,
         summary.error,
         small="\n".join(filter(None, lines)),
-        best=rival.behind == 0,
-        tied=bool(rival.tied),
+        best=rival.behind == 0 and not alike,
+        tied=bool(rival.tied) and not alike,
         link=link,
     )
 
 
 def _kept(mean: float, quantity: Quantity, dense: Estimate | None) -> str:
-    """What is kept of the dense model's accuracy, or how many times its perplexity an average is."""
-    if dense is None or dense.value <= 0 or quantity.group == "speed":
+    """What is kept of the dense model's accuracy, or how many times its speed or perplexity that is."""
+    if dense is None or dense.value <= 0:
         return ""
     if quantity.group == "accuracy":
         return numbers.percent(mean / dense.value)
-    return f"× {numbers.ratio_text(mean / dense.value)}" if "average" in quantity.key else ""
+    alone = quantity.averaged == 1 and "average" not in quantity.key
+    return "" if quantity.group == "perplexity" and alone else f"× {numbers.ratio_text(mean / dense.value)}"

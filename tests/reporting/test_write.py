@@ -186,7 +186,8 @@ def test_best_is_bold_and_dense_stands_on_top() -> None:
                 rows = [row.cells for row in table.rows if row.cells[0].value == remove]
                 numbers = [float(str(cells[place].value)) for cells in rows]
                 best = max(numbers) if column.title.endswith("↑") else min(numbers)
-                assert [cells[place].best for cells in rows] == [number == best for number in numbers]
+                alike = len(set(numbers)) == 1  # as speed is, which hangs on M alone
+                assert [cells[place].best for cells in rows] == [number == best and not alike for number in numbers]
     losses = tables[f"smollm2-135m, calibrated by {PPL}: losses"]
     assert losses.rows[0].cells[3].value == 2.1
     assert losses.rows[1].cells[3].best
