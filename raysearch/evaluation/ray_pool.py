@@ -10,13 +10,14 @@ import logging
 import os
 import signal
 import threading
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import ray
-from ray.exceptions import RayActorError, RayTaskError
+from ray.exceptions import ActorUnavailableError, RayActorError, RayTaskError
 
 from raysearch.errors import EvaluationError, UserError
 from raysearch.evaluation.replica import Replica
@@ -24,6 +25,9 @@ from raysearch.evaluation.unit import MAX_ATTEMPTS, Job, Task, UnitResult, unit_
 from raysearch.models.sharing import Packed
 
 _Asked = TypeVar("_Asked", bound=Task | Job)
+
+#: How long to leave an actor that is not available, and how often in a row at most: two minutes in all.
+_REST_S, _MOST_RESTS = 0.2, 600
 
 #: A reference to how a replica is made and to the packed weights, in a list so that Ray passes it on as it is.
 _Parts = list[Any]
@@ -128,7 +132,9 @@ class RayPool:
         self._on_close = on_close
         self._idle: list[Any] = []
         self._busy: dict[Any, tuple[Any, Any]] = {}  # call -> actor, its unit (None while it loads)
+        self._resting: list[Any] = []  # actors that Ray is starting again
         self._deaths_while_loading = 0
+        self._rests = 0  # in a row
         for actor in replicas.actors:
             self._load(actor)
 
@@ -149,12 +155,14 @@ class RayPool:
             while waiting and self._idle:
                 actor, unit = self._idle.pop(), waiting.popleft()
                 self._busy[getattr(actor, method).remote(self._parts, unit)] = actor, unit
-            done, _ = ray.wait(list(self._busy), num_returns=1)
-            actor, owned = self._busy.pop(done[0])
+            done = self._wait()
+            if done is None:
+                continue
+            actor, owned = self._busy.pop(done)
             try:
-                result = ray.get(done[0])
+                result = ray.get(done)
             except RayActorError as error:
-                self._load_again(actor, owned is None, error)
+                self._replace(actor, owned is None, error)
                 failure: BaseException = error
             except RayTaskError as error:
                 failure = error.cause if isinstance(error.cause, BaseException) else error
@@ -163,6 +171,7 @@ class RayPool:
                 self._idle.append(actor)
             else:
                 self._idle.append(actor)
+                self._rests = 0
                 if owned is not None:
                     answered += 1
                     yield owned, result
@@ -175,18 +184,32 @@ class RayPool:
 
     def close(self) -> None:
         """See `Pool.close`."""
-        self._idle, self._busy = [], {}
+        self._idle, self._busy, self._resting = [], {}, []
         self._on_close()
 
     def _load(self, actor: Any) -> None:
         self._busy[actor.prepare.remote(self._parts)] = actor, None
 
-    def _load_again(self, actor: Any, was_loading: bool, error: BaseException) -> None:
-        """Waits for Ray to start a dead replica again, unless replicas keep dying before they have loaded."""
-        self._deaths_while_loading = self._deaths_while_loading + 1 if was_loading else 0
-        if self._deaths_while_loading == MAX_ATTEMPTS * self.n_replicas:
+    def _wait(self) -> Any:
+        """The next call that is done; None after a while if actors are resting, which are then asked to load again."""
+        if self._resting and not self._busy:
+            time.sleep(_REST_S)
+        done, _ = ray.wait(list(self._busy), timeout=_REST_S if self._resting else None) if self._busy else ([], [])
+        if not done:
+            rested, self._resting = self._resting, []
+            for actor in rested:
+                self._load(actor)
+        return done[0] if done else None
+
+    def _replace(self, actor: Any, was_loading: bool, error: BaseException) -> None:
+        """Has Ray's restart of a dead replica waited for, unless replicas keep dying before they have loaded."""
+        if isinstance(error, ActorUnavailableError) and "is restarting" in str(error):
+            self._rests += 1  # no death of its own: it is still being started again
+        else:
+            self._deaths_while_loading = self._deaths_while_loading + 1 if was_loading else 0
+        if self._deaths_while_loading == MAX_ATTEMPTS * self.n_replicas or self._rests == _MOST_RESTS:
             raise EvaluationError(f"replicas die while they load the model; the last cause: {error}") from error
-        self._load(actor)
+        self._resting.append(actor)
 
 
 def start_ray(cpus: float) -> None:

@@ -252,7 +252,7 @@ def test_stopped_while_the_tracker_says_its_last_word(
 def test_a_finished_search_stays_found(run: Run, command: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     result = found(run(*command))
     with monkeypatch.context() as patch:
-        patch.setattr("raysearch.studies.search.run_searcher", stop)
+        patch.setattr("raysearch.studies.search.run_rounds", stop)
         assert run(*command).code == 130
     listed = json.loads(run("show", "latest", "--json").out)
     assert listed["state"] == "interrupted" and same(listed["result"], result)

@@ -97,7 +97,7 @@ def test_programs_get_one_json_object_with_ray_and_mlflow_on(recorded: tuple[Pat
     assert result["n_layers"] == N_LAYERS and len(result["removed"]) == 2
     assert result["removed"] == sorted(result["removed"]) == sorted(result["removal_order"])
     assert result["evaluations"] == {"asked": GREEDY, "run": GREEDY, "answered": 0}
-    assert result["layer_forwards"] == {"run": 24.0, "naive": 32}
+    assert result["layer_forwards"] == {"run": 24.0, "alone": 24.0, "naive": 32}
     assert result["run_id"].startswith("greedy-m2-")
     assert 0 < result["delta_error"] < abs(result["loss"])
     assert result["measure"] == {"unit": "nats per token", "per": "token", "readout": "perplexity"}
