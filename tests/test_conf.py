@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from raysearch import build, config
+from raysearch.studies.grid import choices_of
 
 ROOT = config.conf_dir()
 FILES = sorted(ROOT.rglob("*.yaml"))
@@ -64,3 +65,15 @@ def test_every_file_opens_with_a_command_that_parses(file: Path) -> None:
         JOBS[words[1]](config.compose(job, overrides))
         if job == "study":
             assert build.study_spec(overrides).cells
+
+
+@pytest.mark.parametrize(
+    "file", sorted(ROOT.parent.glob("experiments/*/conf/study/*.yaml")), ids=lambda file: file.stem
+)
+def test_the_studies_of_experiments_are_grids_of_searches(file: Path) -> None:
+    section = config.compose("study", [f"study={file.stem}"], file.parents[1])["study"]
+    choices = choices_of(section["grid"], section["include"], section["exclude"])
+    words = {words for axis in section["grid"].values() if isinstance(axis, dict) for words in axis.values()}
+    assert len(choices) > len(words) > 5
+    for one in words:
+        build.search_spec(config.compose("search", shlex.split(one)))
