@@ -12,6 +12,7 @@ from raysearch.studies.grid import choices_of
 
 ROOT = config.conf_dir()
 FILES = sorted(ROOT.rglob("*.yaml"))
+EXPERIMENTS = sorted(ROOT.parent.glob("experiments/*/conf/study/*.yaml"))
 JOBS = {
     "search": build.search_spec,
     "score": build.score_spec,
