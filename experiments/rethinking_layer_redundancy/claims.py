@@ -54,7 +54,7 @@ def priors(cells: pd.DataFrame) -> str:
         best = group["loss"].min()
         behind = {name: one["loss"] - best for name, one in group.groupby("searcher")}
         names = ("one-shot", "GA", "GA without prior", "BO", "BO without prior", "random")
-        rows.append([calibration, remove, *(over_seeds(behind[name]) for name in names)])
+        rows.append([calibration, remove, *(over_seeds(behind[name]) if name in behind else "" for name in names)])
     return table(["calibration", "M", "one-shot", "GA", "GA, no prior", "BO", "BO, no prior", "random"], rows)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from raysearch.studies.study_record import record_study
 from raysearch.studies.tuning import Listener, Task, run_trials, tune_environment
 
 _MOST_AT_ONCE = 4
+_SECONDS_BETWEEN_RECORDS = 20
 
 
 class StudyObserver(Listener, Protocol):
@@ -171,7 +173,7 @@ class _StudyRun:
         auto = min(len(replicas.actors), _MOST_AT_ONCE)
         at_once = auto if options.concurrency == "auto" else options.concurrency
         folder = self.spec.tracking.folder / "tune" / f"{self.spec.study_id}-{bench.numbers[0]}"
-        failed = run_trials(tasks, options.stop, at_once, options.retries, folder, self.observer, self.restore)
+        failed = run_trials(tasks, options.stop, at_once, options.retries, folder, _Recording(self), self.restore)
         runs = read_runs(self.ledger, [self.run_ids[number] for number in failed])
         for number, cause in failed.items():
             run = runs.get(self.run_ids[number])
@@ -185,10 +187,27 @@ class _StudyRun:
         try:
             yield
         except KeyboardInterrupt:
+            self.record({})
             for run in read_runs(self.ledger, self.run_ids).values():
                 if run.state == "running":
                     write_run(self.ledger, run.run_id, run.config, "interrupted")
             raise
+
+
+class _Recording:
+    """Passes on how trials fare, and keeps the study's record up to date, for whoever reports on it meanwhile."""
+
+    def __init__(self, run: _StudyRun) -> None:
+        self._run, self._recorded = run, time.monotonic()
+        self.cell_started, self.cell_reported = run.observer.cell_started, run.observer.cell_reported
+        self.warn = run.observer.warn
+
+    def cell_ended(self, cell: int, failure: str | None) -> None:
+        """See `Listener`."""
+        self._run.observer.cell_ended(cell, failure)
+        if time.monotonic() - self._recorded > _SECONDS_BETWEEN_RECORDS:
+            self._run.record({})
+            self._recorded = time.monotonic()
 
 
 @contextmanager
