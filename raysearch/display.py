@@ -5,14 +5,13 @@ Everything live goes to standard error, so that standard output holds results al
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.live import Live
 from rich.markup import escape
 
+from raysearch.live import LiveConsole
 from raysearch.tracking.base import RoundSummary, SearchHeader
 from raysearch.wording import count, duration
 
@@ -20,10 +19,8 @@ if TYPE_CHECKING:  # a command that stops early needs none of what these bring a
     from raysearch.evaluation.progress import Progress
     from raysearch.studies.forecast import RoundCost
 
-_SECONDS_BETWEEN_LINES = 15
 
-
-class SearchDisplay:
+class SearchDisplay(LiveConsole):
     """Follows a search: one live line on a terminal, plain lines elsewhere.
 
     Args:
@@ -31,9 +28,8 @@ class SearchDisplay:
     """
 
     def __init__(self, console: Console) -> None:
+        super().__init__(console)
         self.run_id: str | None = None  # once it has started
-        self._console = console
-        self._live = Live(console=console, refresh_per_second=4, transient=True) if console.is_terminal else None
         self._expected: Sequence[RoundCost] | None = None
         self._head_cost = 0.0
         self._round = 1
@@ -41,16 +37,6 @@ class SearchDisplay:
         self._cost_done = 0.0  # of finished rounds' units, in layer-forwards
         self._cost_before = 0.0  # of the round in hand, when it was last heard of
         self._seconds_computing = 0.0  # as if replicas were always busy: without their start
-        self._last_line = time.monotonic()
-
-    def __enter__(self) -> SearchDisplay:
-        if self._live:
-            self._live.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._live:
-            self._live.stop()
 
     def started(self, header: SearchHeader, expected: Sequence[RoundCost] | None, head_cost: float) -> None:
         """See `Observer`."""
@@ -94,20 +80,9 @@ class SearchDisplay:
         """How far something else than a search is."""
         self._show(escape(line))
 
-    def warn(self, message: str) -> None:
-        """See `Observer`."""
-        self._say(f"[yellow]warning:[/] {escape(message)}")
-
     def _show(self, line: str) -> None:
         """The line that changes all the time: live on a terminal, now and then elsewhere."""
-        if self._live:
-            self._live.update(f"[cyan]{line}[/]")
-        elif time.monotonic() - self._last_line > _SECONDS_BETWEEN_LINES:
-            self._say(line)
-
-    def _say(self, line: str) -> None:
-        self._last_line = time.monotonic()
-        self._console.print(line, highlight=False, soft_wrap=True)
+        self._update(f"[cyan]{line}[/]", line)
 
     def _cost(self, progress: Progress) -> float:
         """What is done of a round, in layer-forwards."""

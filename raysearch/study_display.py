@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group, RenderableType
-from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
+from raysearch.live import LiveConsole
 from raysearch.wording import added, count, duration
 
 if TYPE_CHECKING:  # a command that stops early needs none of what these bring along
@@ -20,10 +20,8 @@ if TYPE_CHECKING:  # a command that stops early needs none of what these bring a
     from raysearch.studies.plan import StudyPlan
     from raysearch.studies.spec import Cell
 
-_SECONDS_BETWEEN_LINES = 15
 
-
-class StudyDisplay:
+class StudyDisplay(LiveConsole):
     """Follows a study: a live table on a terminal, a line for each search that ends elsewhere.
 
     Args:
@@ -31,23 +29,12 @@ class StudyDisplay:
     """
 
     def __init__(self, console: Console) -> None:
-        self._console = console
-        self._live = Live(console=console, refresh_per_second=4, transient=True) if console.is_terminal else None
+        super().__init__(console)
         self._cells: Sequence[Cell] = ()
         self._running: dict[int, Mapping[str, Any]] = {}
         self._done: set[int] = set()
         self._failed: dict[int, str] = {}
         self._started = time.monotonic()
-        self._last_line = time.monotonic()
-
-    def __enter__(self) -> StudyDisplay:
-        if self._live:
-            self._live.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._live:
-            self._live.stop()
 
     def study_started(self, study_id: str, cells: Sequence[Cell], done: Sequence[int]) -> None:
         """See `StudyObserver`."""
@@ -81,10 +68,6 @@ class StudyDisplay:
         """See `StudyObserver`."""
         self._show(line)
 
-    def warn(self, message: str) -> None:
-        """See `StudyObserver`."""
-        self._say(f"[yellow]warning:[/] {escape(message)}")
-
     def _tally(self) -> str:
         failed = f", {len(self._failed)} failed" if self._failed else ""
         elapsed = duration(time.monotonic() - self._started)
@@ -92,21 +75,14 @@ class StudyDisplay:
 
     def _show(self, line: str = "") -> None:
         """What changes all the time: live on a terminal, now and then elsewhere."""
-        if self._live:
-            self._live.update(self._view(line))
-        elif time.monotonic() - self._last_line > _SECONDS_BETWEEN_LINES:
-            running = ", ".join(f"{self._cells[cell]} ({_standing(report)})" for cell, report in self._running.items())
-            self._say(escape(f"{self._tally()}  {line or f'running: {running}'}"))
+        running = ", ".join(f"{self._cells[cell]} ({_standing(report)})" for cell, report in self._running.items())
+        self._update(self._view(line), escape(f"{self._tally()}  {line or f'running: {running}'}"))
 
     def _view(self, line: str) -> RenderableType:
         table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
         for cell, report in sorted(self._running.items()):
             table.add_row("[cyan]running[/]", escape(str(self._cells[cell])), escape(_standing(report)))
         return Group(f"[bold]{self._tally()}[/]", table, escape(line))
-
-    def _say(self, line: str) -> None:
-        self._last_line = time.monotonic()
-        self._console.print(line, highlight=False, soft_wrap=True)
 
 
 def _standing(report: Mapping[str, Any]) -> str:

@@ -16,7 +16,7 @@ MOST_LINES = 350
 
 #: A module imports from the floors below its own; what shares a floor knows nothing of each other.
 FLOORS = (
-    {"errors", "locks", "wording"},
+    {"errors", "locks", "wording", "live"},
     {"mask", "measure", "estimate", "statistic", "config"},
     {"problem"},
     {"prefix", "searchers", "calibration"},

@@ -28,12 +28,3 @@ def recorded_run(name: str, store: Path, ledger: Path | None) -> RunRecord:
 
     with opened(ledger or store / "ledger.db") as found:
         return find_run(found, name)
-
-
-def is_study(name: str, store: Path, ledger: Path | None) -> bool:
-    """Whether a name is that of a study, or the start of one; ``latest`` is a search."""
-    from raysearch.evaluation.ledger import opened
-    from raysearch.evaluation.studies import list_studies
-
-    with opened(ledger or store / "ledger.db") as found:
-        return any(name == study.mlflow_run_id or study.study_id.startswith(name) for study in list_studies(found))

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from raysearch.cli.app import app
-from raysearch.cli.options import ConfigDir, Json, LedgerFile, Overrides, Store, is_study
+from raysearch.cli.options import ConfigDir, Json, LedgerFile, Overrides, Store
 from raysearch.errors import UserError
 from raysearch.terminal import reporting
 
@@ -82,9 +82,13 @@ def assess(
     """
     with reporting(as_json) as report:
         from raysearch import api
+        from raysearch.evaluation.ledger import opened
+        from raysearch.evaluation.studies import is_study
 
         options: dict[str, Any] = {"config_dir": config_dir, "store": store, "ledger": ledger}
-        if is_study(run, store, ledger):
+        with opened(ledger or store / "ledger.db") as found:
+            of_study = is_study(found, run)
+        if of_study:
             if remove is not None:
                 raise UserError(f"--remove={remove} is of one search; leave it out for a study, or name the search")
             report.assess_study(partial(api.assess_study, run, *overrides or [], **options))

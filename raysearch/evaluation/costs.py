@@ -10,6 +10,7 @@ from raysearch.calibration.objectives.base import Objective, StateObjective
 from raysearch.errors import UserError
 from raysearch.evaluation.unit import Subject, Survey, Task, Unit
 from raysearch.mask import Mask
+from raysearch.models.loading import ModelInfo
 from raysearch.prefix import PrefixPlan, naive_layer_forwards, plan_prefixes
 from raysearch.statistic import Statistic
 
@@ -27,6 +28,11 @@ def passes(objective: Objective, masks: Sequence[Mask], n_layers: int) -> tuple[
     if isinstance(objective, StateObjective):
         return plan_of(objective, masks, n_layers).layer_forwards, objective.heads * len(masks)
     return naive_layer_forwards(masks, n_layers), len(masks)
+
+
+def head_cost(info: ModelInfo) -> float:
+    """What running the head costs, in runs of a layer, by parameters."""
+    return info.head_parameters / max(1, info.layer_parameters[0])
 
 
 def shards_of(calibrations: Sequence[Calibration], subject: Subject) -> dict[str, range]:

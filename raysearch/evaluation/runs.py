@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from raysearch.errors import UserError, did_you_mean
 from raysearch.evaluation.ledger import Ledger
+from raysearch.evaluation.naming import find
 
 _COLUMNS = "run_id, config, state, failure, result, updated"
 
@@ -78,19 +78,11 @@ def find_run(ledger: Ledger, name: str) -> RunRecord:
     Raises:
         UserError: There is no such search, or the prefix fits several.
     """
-    runs = list_runs(ledger)
-    if not runs:
-        raise UserError(f"RUN={name!r} is unknown: {ledger.path} holds no search yet; start one with raysearch search")
-    if name == "latest":
-        return runs[0]
-    exact = [run for run in runs if name in (run.run_id, (run.result or {}).get("mlflow_run_id"))]
-    matches = exact or [run for run in runs if run.run_id.startswith(name)]
-    if len(matches) > 1:
-        raise UserError(f"RUN={name!r} fits {', '.join(run.run_id for run in matches)}; give more of the name")
-    if not matches:
-        known = [run.run_id for run in runs]
-        raise UserError(f"RUN={name!r} is not in {ledger.path}; {did_you_mean(name, [*known, 'latest'])}")
-    return matches[0]
+    return find(name, list_runs(ledger), _ids, "search", ledger)
+
+
+def _ids(run: RunRecord) -> tuple[str, str | None]:
+    return run.run_id, (run.result or {}).get("mlflow_run_id")
 
 
 def _read(run_id: str, config: str, state: State, failure: str | None, result: str | None, updated: str) -> RunRecord:

@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from raysearch.errors import UserError, did_you_mean
 from raysearch.evaluation.ledger import Ledger
+from raysearch.evaluation.naming import find, named
 
 
 @dataclass(frozen=True)
@@ -91,19 +91,16 @@ def find_study(ledger: Ledger, name: str) -> StudyRecord:
     Raises:
         UserError: There is no such study, or the prefix fits several.
     """
-    studies = list_studies(ledger)
-    if not studies:
-        raise UserError(f"STUDY={name!r} is unknown: {ledger.path} holds no study yet; start one with raysearch study")
-    if name == "latest":
-        return studies[0]
-    exact = [study for study in studies if name in (study.study_id, study.mlflow_run_id)]
-    matches = exact or [study for study in studies if study.study_id.startswith(name)]
-    if len(matches) > 1:
-        raise UserError(f"STUDY={name!r} fits {', '.join(one.study_id for one in matches)}; give more of the name")
-    if not matches:
-        known = [study.study_id for study in studies]
-        raise UserError(f"STUDY={name!r} is not in {ledger.path}; {did_you_mean(name, [*known, 'latest'])}")
-    return matches[0]
+    return find(name, list_studies(ledger), _ids, "study", ledger)
+
+
+def is_study(ledger: Ledger, name: str) -> bool:
+    """Whether a name is that of a study, or the start of one; ``latest`` is a search."""
+    return bool(named(name, list_studies(ledger), _ids))
+
+
+def _ids(study: StudyRecord) -> tuple[str, str | None]:
+    return study.study_id, study.mlflow_run_id
 
 
 def _read(study_id: str, config: str, cells: str, updated: str) -> StudyRecord:

@@ -9,11 +9,10 @@ from raysearch.assessment.assessing import assess_masks
 from raysearch.assessment.results import RunAssessment
 from raysearch.assessment.spec import AssessSpec
 from raysearch.assessment.task_files import find_tasks
-from raysearch.errors import UserError
 from raysearch.evaluation.ledger import Ledger
 from raysearch.evaluation.runs import RunRecord
 from raysearch.mask import Mask
-from raysearch.studies.recorded import found_by_size
+from raysearch.studies.recorded import found_of_size
 from raysearch.studies.spec import SearchSpec
 
 
@@ -40,14 +39,7 @@ def assess_run(
         UserError: The search has not finished, has no such mask, or something named is not there.
         EvaluationError: Something failed for good.
     """
-    found = found_by_size(run)
-    size = max(found) if remove is None else remove
-    if size not in found:
-        raise UserError(
-            f"--remove={remove} is no number of layers that {run.run_id} has a mask of; "
-            f"choose one of: {', '.join(map(str, found))}"
-        )
-    mask = Mask(tuple(found[size]["removed"]))
+    mask = Mask(tuple(found_of_size(run, remove)["removed"]))
     judge = search.judge
     opened = Ledger(judge.ledger)
     try:
@@ -60,7 +52,7 @@ def assess_run(
     calibrated = (run.result or {}).get("data", ())
     overlaps = tuple(name for name, text in of_texts.items() if any(_overlap(text, one) for one in calibrated))
     done = RunAssessment(run.run_id, judge.model.name, mask, assessments, files, overlaps)
-    if size == max(found):
+    if mask == Mask(tuple(found_of_size(run, None)["removed"])):
         search.tracking.record_assessment((run.result or {}).get("mlflow_run_id"), assessments.named(mask), warn)
     return done
 

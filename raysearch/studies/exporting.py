@@ -5,14 +5,13 @@ from __future__ import annotations
 import importlib.metadata
 from pathlib import Path
 
-from raysearch.errors import UserError
 from raysearch.evaluation.runs import RunRecord
 from raysearch.evaluation.spec import CalibrationSpec, identity_of
 from raysearch.mask import Mask
 from raysearch.measure import Measure
 from raysearch.models.card import Evidence
 from raysearch.models.export import ExportReport, export_checkpoint
-from raysearch.studies.recorded import found_by_size
+from raysearch.studies.recorded import found_of_size
 from raysearch.studies.spec import SearchSpec
 
 
@@ -38,14 +37,7 @@ def export_run(
     Raises:
         UserError: The search has not finished or has no such mask, or the folder or the model cannot be used.
     """
-    found = found_by_size(run)
-    judge, result = spec.judge, found[max(found)]
-    chosen = result if remove is None else found.get(remove)
-    if chosen is None:
-        raise UserError(
-            f"--remove={remove} is no number of layers that {run.run_id} has a mask of; "
-            f"choose one of: {', '.join(map(str, found))}"
-        )
+    judge, chosen, result = spec.judge, found_of_size(run, remove), found_of_size(run, None)
     evidence = Evidence(
         model=judge.model.name,
         searcher=_in_brief(spec.searcher),

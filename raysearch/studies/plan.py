@@ -8,6 +8,7 @@ from typing import Any
 
 from raysearch.calibration.calibration import Calibration
 from raysearch.evaluation.cluster import make_replica
+from raysearch.evaluation.costs import head_cost
 from raysearch.evaluation.replica import Replica
 from raysearch.evaluation.spec import CalibrationSpec
 from raysearch.evaluation.unit import Unit
@@ -128,7 +129,7 @@ def time_study(study: StudySpec, plan: StudyPlan) -> float:
         for one in plan.cells:
             if one.cell in cells:
                 used = [bench.specs.index(calibration) for calibration in one.cell.search.judge.calibrations]
-                work = one.shared + one.heads * _head_cost(bench.info)
+                work = one.shared + one.heads * head_cost(bench.info)
                 seconds += work * sum(speeds[index] for index in used) / n_replicas
     return seconds
 
@@ -138,12 +139,7 @@ def _seconds_per_layer_forward(replica: Replica, calibration: Calibration, info:
     unit = Unit(calibration.fingerprint, 0, (Mask(),))
     replica.evaluate(unit)  # once to warm up
     share = calibration.shards[0].n_tokens / sum(shard.n_tokens for shard in calibration.shards)
-    return replica.evaluate(unit).seconds / share / (info.n_layers + _head_cost(info))
-
-
-def _head_cost(info: ModelInfo) -> float:
-    """Of a head-forward in layer-forwards, by parameters."""
-    return info.head_parameters / max(1, info.layer_parameters[0])
+    return replica.evaluate(unit).seconds / share / (info.n_layers + head_cost(info))
 
 
 @dataclass

@@ -20,3 +20,19 @@ def found_by_size(run: RunRecord) -> dict[int, Mapping[str, Any]]:
             f"RUN={run.run_id} is {run.state}, so nothing is found yet; first: raysearch resume {run.run_id}"
         )
     return {entry["n_removed"]: entry for entry in run.result["path"]} | {len(run.result["removed"]): run.result}
+
+
+def found_of_size(run: RunRecord, remove: int | None) -> Mapping[str, Any]:
+    """The best mask of so many layers, as `found_by_size`; None for the mask that the search found.
+
+    Raises:
+        UserError: The search has not finished, or has no such mask.
+    """
+    found = found_by_size(run)
+    size = max(found) if remove is None else remove
+    if size not in found:
+        raise UserError(
+            f"--remove={remove} is no number of layers that {run.run_id} has a mask of; "
+            f"choose one of: {', '.join(map(str, found))}"
+        )
+    return found[size]

@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from raysearch.errors import UserError
+from raysearch.evaluation.costs import head_cost
 from raysearch.evaluation.judge import Judge, Reading, open_judge
 from raysearch.evaluation.runs import State, write_run
 from raysearch.evaluation.unit import Pool
@@ -98,7 +99,7 @@ def search_rounds(
         try:
             try:
                 tracker.start(header)
-                observer.started(header, expected, info.head_parameters / max(1, info.layer_parameters[0]))
+                observer.started(header, expected, head_cost(info))
                 found = yield from chronicle.follow(run_rounds(_searcher(spec), problem, spec.seed, chronicle))
             except GeneratorExit:
                 _stop(spec, judge, chronicle, tracker)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from raysearch.tracking.mlflow_tracker import quiet
-from raysearch.tracking.records import clip
+from raysearch.tracking.records import brief
 from raysearch.tracking.store import Store
 
 
@@ -34,5 +34,5 @@ def record_assessment(store: Store, run_id: str, metrics: Mapping[str, float], w
             ]
             MlflowClient(store.uri).log_batch(run_id, points)
     except Exception as error:  # a tracker never stops anything, whatever MLflow, a disk or a network throws
-        cause = clip(" ".join(f"{type(error).__name__}: {error}".split()), 200)
+        cause = brief(f"{type(error).__name__}: {error}")
         warn(f"the assessment was not recorded in MLflow at {store.uri} ({cause}); the same command tries again")

@@ -107,5 +107,5 @@ def _at_most_warning(store: Store, warn: Callable[[str], None]) -> Iterator[None
         with quiet():
             yield
     except Exception as error:  # a tracker never stops a study, whatever MLflow, a disk or a network throws
-        cause = records.clip(" ".join(f"{type(error).__name__}: {error}".split()), 200)
+        cause = records.brief(f"{type(error).__name__}: {error}")
         warn(f"the study cannot be recorded in MLflow at {store.uri} ({cause}); it goes on without")

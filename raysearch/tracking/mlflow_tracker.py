@@ -22,7 +22,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from raysearch.tracking.base import RoundSummary, SearchHeader, SearchResult, Trial
-from raysearch.tracking.records import clip
+from raysearch.tracking.records import brief
 from raysearch.tracking.store import Store
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ class MlflowTracker:
                 return
             self._gave_up = True
         self._warn(
-            f"recording in MLflow at {self._store.uri} stopped ({clip(' '.join(cause.split()), 200)}); "
+            f"recording in MLflow at {self._store.uri} stopped ({brief(cause)}); "
             "the search goes on without it, and the same command run again fills in what was missed"
         )
 

@@ -38,6 +38,11 @@ def clip(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
+def brief(cause: str) -> str:
+    """A cause of failure as part of one sentence."""
+    return clip(" ".join(cause.split()), 200)
+
+
 def flatten(config: Mapping[str, Any]) -> dict[str, str]:
     """A nested configuration as MLflow params.
 
