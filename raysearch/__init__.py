@@ -5,7 +5,7 @@
 >>> result.removed, result.readout
 """
 
-from raysearch.api import assess, assess_study, inspect, report, score, search, study, sweep
+from raysearch.api import assess, assess_study, inspect, report, score, search, study, sweep, sync
 from raysearch.errors import EvaluationError, UserError
 from raysearch.mask import Mask
 from raysearch.problem import Problem
@@ -23,4 +23,5 @@ __all__ = [
     "search",
     "study",
     "sweep",
+    "sync",
 ]

@@ -5,6 +5,7 @@ Everything live goes to standard error, so that standard output holds results al
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,10 @@ if TYPE_CHECKING:  # a command that stops early needs none of what these bring a
     from raysearch.studies.forecast import RoundCost
 
 
+#: A replica that is not ready after so long may never be.
+_LONG_S = 60.0
+
+
 class SearchDisplay(LiveConsole):
     """Follows a search: one live line on a terminal, plain lines elsewhere.
 
@@ -33,6 +38,7 @@ class SearchDisplay(LiveConsole):
         self._expected: Sequence[RoundCost] | None = None
         self._head_cost = 0.0
         self._round = 1
+        self._alone_since: float | None = None  # with no replica to be asked
         self._best = ""
         self._cost_done = 0.0  # of finished rounds' units, in layer-forwards
         self._cost_before = 0.0  # of the round in hand, when it was last heard of
@@ -48,13 +54,16 @@ class SearchDisplay(LiveConsole):
 
     def progress(self, progress: Progress) -> None:
         """See `Observer`."""
+        if not progress.n_replicas and not progress.masks_elsewhere:
+            return self._show(self._waiting())
         if progress.masks_elsewhere:
             return self._show(f"waiting for {progress.masks_elsewhere} masks that another search is computing")
+        self._alone_since = None
         cost = self._cost(progress)
         if cost:  # else a round begins
             self._cost_done += cost - self._cost_before
         self._cost_before = cost
-        self._seconds_computing = progress.computing_s / progress.n_replicas
+        self._seconds_computing = progress.computing_s / max(1, progress.n_replicas)
         rounds = f"/{len(self._expected)}" if self._expected else ""
         planned = self._planned(progress)
         left = self._seconds_left(planned - cost)
@@ -75,6 +84,14 @@ class SearchDisplay(LiveConsole):
             + (f"  left about {duration(left)}" if left and left >= 1 else "")
         )
         self._round = summary.round + 1
+
+    def _waiting(self) -> str:
+        """That there is no replica yet; after a while, where to look."""
+        self._alone_since = self._alone_since or time.monotonic()
+        waited = time.monotonic() - self._alone_since
+        if waited < _LONG_S:
+            return "waiting for replicas to load"
+        return f"no replica is ready after {duration(waited)}; on a cluster, ray status tells what it lacks"
 
     def line(self, line: str) -> None:
         """How far something else than a search is."""
@@ -107,9 +124,10 @@ def forecast_line(expected: Sequence[RoundCost] | None) -> str:
         return "its cost cannot be told beforehand"
     masks = sum(cost.masks for cost in expected)
     layers = sum(cost.layer_forwards for cost in expected)
+    heads = sum(cost.head_forwards for cost in expected)
     naive = sum(cost.naive_layer_forwards for cost in expected)
     about = "about " if any(cost.estimated for cost in expected) else ""
     return (
         f"{count(masks, 'mask')} in {count(len(expected), 'round')}: {about}{layers:,} layer-forwards over the "
-        f"calibration instead of {naive:,}, and {count(masks, 'head-forward')} at most"
+        f"calibration instead of {naive:,}, and {count(heads, 'head-forward')} at most"
     )

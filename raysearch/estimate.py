@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 Group = Literal["perplexity", "accuracy", "speed"]
 
@@ -33,3 +35,12 @@ class Metric:
     group: Group
     unit: str
     higher_is_better: bool
+
+
+def finite(value: Any) -> Any:
+    """A value as JSON can say it: numbers in it that are infinite, or none at all, are null."""
+    if isinstance(value, Mapping):
+        return {key: finite(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

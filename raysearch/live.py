@@ -9,6 +9,8 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.markup import escape
 
+from raysearch.redaction import redact
+
 _SECONDS_BETWEEN_LINES = 15
 
 
@@ -35,7 +37,7 @@ class LiveConsole:
 
     def warn(self, message: str) -> None:
         """Tells of something that went wrong and stops nothing."""
-        self._say(f"[yellow]warning:[/] {escape(message)}")
+        self._say(f"[yellow]warning:[/] {escape(redact(message))}")
 
     def _update(self, view: RenderableType, line: str) -> None:
         """Shows a view on a terminal; elsewhere says the line, unless one was said not long ago."""

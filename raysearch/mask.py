@@ -11,7 +11,6 @@ Layer indices are 0-based everywhere, as in ``model.layers``.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -56,25 +55,6 @@ class Mask:
         if not _TEXT.fullmatch(text.strip()):
             raise UserError(f"mask={text!r} is not a set of layers; write it as {{21,22,25}}, or {{}} for none")
         return cls.of(*(int(number) for number in re.findall(r"\d+", text)))
-
-    @classmethod
-    def from_json(cls, text: str) -> Self:
-        """Reads the JSON form, ``[21, 22, 25]``.
-
-        Raises:
-            UserError: The text is not a JSON list of whole numbers.
-        """
-        try:
-            layers = json.loads(text)
-        except json.JSONDecodeError:
-            layers = None
-        if not isinstance(layers, list) or not all(type(layer) is int for layer in layers):
-            raise UserError(f"mask={text!r} is not a JSON list of layers; write it as [21, 22, 25]")
-        return cls.of(*layers)
-
-    def to_json(self) -> str:
-        """The JSON form, ``[21, 22, 25]``."""
-        return json.dumps(list(self.layers))
 
     def __str__(self) -> str:
         return "{" + ",".join(map(str, self.layers)) + "}"

@@ -101,7 +101,7 @@ def sizes_of(remove: int | str) -> range:
     """
     if isinstance(remove, int):
         return range(remove, remove + 1)
-    ends = re.fullmatch(r"(-?\d+)\.\.(-?\d+)", remove)
+    ends = re.fullmatch(r"(-?[0-9]{1,9})\.\.(-?[0-9]{1,9})", remove)
     if ends is None:
         raise UserError(f"remove={remove} should be a valid integer, or a range such as 1..9")
     first, last = map(int, ends.groups())

@@ -103,9 +103,9 @@ def plan_table(plan: StudyPlan) -> Table:
         table.add_column(name, justify="right")
     for one in plan.cells:
         numbers = (one.evaluations, one.shared, one.separate, one.naive)
-        table.add_row(*map(escape, one.cell.labels.values()), *(f"{number:,}" for number in numbers))
+        table.add_row(*one.cell.labels.values(), *(f"{number:,}" for number in numbers))
     for cell in plan.untold:
-        table.add_row(*map(escape, cell.labels.values()), "cannot be told", "", "", "")
+        table.add_row(*cell.labels.values(), "cannot be told", "", "", "")
     totals = plan.layer_forwards
     masks = sum(one.evaluations for one in plan.cells)
     table.add_section()
@@ -142,14 +142,14 @@ def study_table(results: StudyResults) -> Table:
         searcher = f"{cell.searcher}, seed {cell.seed}" if several_seeds else cell.searcher
         if cell.outcome is None:
             found = cell.state if cell.failure is None else f"{cell.state}: {cell.failure}"
-            table.add_row(escape(calibration), str(cell.remove), escape(searcher), "", escape(found), "")
+            table.add_row(calibration, str(cell.remove), searcher, "", found, "")
         else:
             outcome = cell.outcome
             over = added(outcome.loss - outcome.dense_loss, outcome.delta_error)
             stopped = " (budget spent)" if cell.state == "stopped" else ""
             removed = f"{{{','.join(map(str, outcome.removed))}}}{stopped}"
             masks = f"{outcome.evaluations:,}"
-            table.add_row(escape(calibration), str(cell.remove), escape(searcher), over, removed, masks)
+            table.add_row(calibration, str(cell.remove), searcher, over, removed, masks)
     return table
 
 

@@ -14,7 +14,7 @@ from rich.table import Table
 from raysearch.mask import Mask
 from raysearch.measure import Measure
 from raysearch.tracking.base import SearchResult, uses_evaluation_split
-from raysearch.wording import added, duration, figure, short_duration
+from raysearch.wording import added, count, duration, figure, short_duration
 
 if TYPE_CHECKING:  # `raysearch show` needs none of what these bring along
     from raysearch.evaluation.runs import RunRecord
@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # `raysearch show` needs none of what these bring along
     from raysearch.studies.inspection import Inspection, Row
     from raysearch.studies.score import Score
     from raysearch.studies.sweep import Agreement, Profile, Sweep
+    from raysearch.studies.syncing import SyncedRun, SyncedStudy
 
 _MOST_PARTS = 4  # losses of parts that fit into a table beside the whole
 
@@ -175,6 +176,17 @@ def trials_table(measure: Measure, trials: Sequence[Mapping[str, Any]], most: in
             cells += [f"{trial['parts'][name]:.4f}" for name in parts]
         table.add_row(str(Mask(tuple(trial["mask"]))), *cells, str(trial["round"]))
     return table
+
+
+def synced_lines(synced: SyncedRun | SyncedStudy) -> list[str]:
+    """What MLflow lacked until now of a search, or of a study and its searches."""
+    lines = [
+        f"{one.run_id}: MLflow lacked {one.missing:,} of its {count(one.trials, 'trial')}, and has them now."
+        if one.missing
+        else f"{one.run_id}: MLflow has all of its {count(one.trials, 'trial')}."
+        for one in synced.searches
+    ]
+    return [*lines, *synced.left_out]
 
 
 def sweep_tables(sweep: Sweep, agreements: Sequence[Agreement]) -> list[Table]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import os
-import shlex
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -14,6 +16,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 import typer
 
 from raysearch.errors import EvaluationError, UserError
+from raysearch.paths import options_for
+from raysearch.redaction import redact
 
 if TYPE_CHECKING:  # heavy for a command that only prints its help
     from rich.console import Console
@@ -21,6 +25,7 @@ if TYPE_CHECKING:  # heavy for a command that only prints its help
     from raysearch.reporting.results import StudyResults
 
 _WIDTH_OF_FILES = 200  # characters; tables that go to a file or a program are not cut to a terminal's 80
+_LONG_WORD = re.compile(r"(\S{200})\S{200,}(\S{100})")  # keeps its ends, where mistakes are found
 
 
 class Report:
@@ -44,9 +49,8 @@ class Report:
         from raysearch.studies.search import run_search
 
         self.when_stopped = "stopped; the same command again goes on from here"
-        store, ledger, embedded = spec.tracking.folder, spec.judge.ledger, spec.tracking.is_embedded
-        in_store = "" if store == Path("mlruns") else f" --store {shlex.quote(str(store))}"
-        in_ledger = in_store if ledger == store / "ledger.db" else f" --ledger {shlex.quote(str(ledger))}"
+        in_ledger = options_for(spec.tracking.folder, spec.judge.ledger)
+        in_store = options_for(spec.tracking.folder) if spec.tracking.is_embedded else None
         with display.SearchDisplay(self.err) as live:
             try:
                 result = run_search(spec, live, resumes)
@@ -58,7 +62,7 @@ class Report:
         found = [tables.result_table(result)]
         if len(value["path"]) > 2 or len(spec.sizes) > 1:
             found.append(tables.path_table(result.measure, value["path"]))
-        self.answer(value, *found, *tables.result_notes(result, in_ledger, in_store if embedded else None))
+        self.answer(value, *found, *tables.result_notes(result, in_ledger, in_store))
 
     def assess(self, assess: Callable[..., Any]) -> None:
         """Assesses what a search found, to the closing table."""
@@ -139,16 +143,43 @@ def reporting(as_json: bool) -> Iterator[Report]:
         width = None if results.isatty() else _WIDTH_OF_FILES
         report = Report(as_json, Console(file=results, markup=False, emoji=False, width=width), err)
         try:
-            yield report
+            with _undisguised():
+                yield report
+                results.flush()
+        except BrokenPipeError as error:
+            _forget(results)
+            raise typer.Exit(1) from error  # as Rich does
         except UserError as error:
             say(err, "[red]error:[/]", error)
             raise typer.Exit(2) from error
         except EvaluationError as error:
             say(err, "[red]failed:[/]", error)
             raise typer.Exit(1) from error
+        except OSError as error:  # of the machine's making: a full disk, a name too long, a link that leads nowhere
+            if error.filename is None and error.errno != errno.ENOSPC:
+                raise  # a library's own, such as of a connection
+            if error.filename is None:
+                _forget(results)
+            what = error.filename or "a file or standard output"
+            say(err, "[red]error:[/]", f"{what} cannot be used ({error.strerror}); make room, or name another")
+            raise typer.Exit(2) from error
         except KeyboardInterrupt as error:
             say(err, "", report.when_stopped)
             raise typer.Exit(130) from error
+
+
+@contextmanager
+def _undisguised() -> Iterator[None]:
+    """Lets a Ctrl-C be one, whatever a library has made of it that it struck."""
+    try:
+        yield
+    except Exception as error:
+        causes: list[BaseException] = [error]
+        for cause in causes:
+            if isinstance(cause, KeyboardInterrupt):
+                raise cause from error
+            causes += [each for each in (cause.__cause__, cause.__context__) if each is not None and each not in causes]
+        raise
 
 
 @contextmanager
@@ -164,16 +195,45 @@ def _clean_stdout() -> Iterator[TextIO]:
             os.dup2(results.fileno(), sys.stdout.fileno())
 
 
+def _forget(results: TextIO) -> None:
+    """Lets what could not be written go, so that Python does not try again at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), results.fileno())
+
+
+def prepare_streams() -> None:
+    """Makes the three standard streams usable, whatever whoever started the program made of them.
+
+    One that is closed would give its number to the next file opened, a ledger say, for all to print into. What a
+    terminal's encoding lacks is written as an escape. Rich takes COLUMNS and LINES at their word, be they 0.
+    """
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        if getattr(sys, name) is None:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free: this one
+            setattr(sys, name, os.fdopen(number, mode, encoding="utf-8"))
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    for name in ("COLUMNS", "LINES"):
+        if not re.fullmatch("[1-9][0-9]{1,3}", os.environ.get(name, "")):
+            os.environ.pop(name, None)
+
+
 def stderr() -> Console:
-    """Standard error, for all that is not a result."""
+    """Standard error, for all that is not a result; also while libraries are kept off it, as when a model loads."""
     from rich.console import Console
 
-    return Console(stderr=True, emoji=False)
+    return Console(file=sys.stderr, emoji=False)
 
 
 def say(err: Console, opening: str, sentence: object) -> None:
-    """One line on standard error, whatever a file name in it may hold."""
+    """One line on standard error, whatever a file name in it may hold: no line break, no command to the terminal."""
     from rich.markup import escape
 
-    text = escape(" ".join(str(sentence).splitlines()))
+    shown = "".join(mark if mark.isprintable() else _visible(mark) for mark in redact(str(sentence)))
+    text = escape(_LONG_WORD.sub(r"\1…\2", shown))
     err.print(f"{opening} {text}".lstrip(), highlight=False, soft_wrap=True)
+
+
+def _visible(mark: str) -> str:
+    """What stands for a character that cannot be shown."""
+    return " " if mark.isspace() else mark.encode("unicode_escape").decode()

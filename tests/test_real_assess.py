@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from raysearch.assessment.assessing import assess_masks
+from raysearch.assessment.assessing import assess_masks, read_assessable
 from raysearch.assessment.task_files import write_task_files
 from raysearch.build import assess_spec
 from raysearch.config import compose
@@ -82,7 +82,8 @@ def found(store, data_folder, dense, smollm2, smollm2_tokenizer):
     ledger = Ledger(store / "ledger.db")
     pool = InlinePool(lambda: Replica(LayerStack(smollm2), [], load_tokenizer=lambda: smollm2_tokenizer))
     try:
-        return assess_masks(spec, dense, ClusterOptions("inline"), ledger, [MASK], make_pool=lambda: pool)
+        what = read_assessable(spec, dense, ClusterOptions("inline"), ledger.path)
+        return assess_masks(what, ledger, [MASK], make_pool=lambda: pool)
     finally:
         ledger.close()
 

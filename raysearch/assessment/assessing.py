@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,19 +20,83 @@ from raysearch.assessment.task_files import TaskSource, check_names, find_tasks
 from raysearch.errors import UserError
 from raysearch.evaluation.assessments import assessment_fingerprint, read_assessments, write_assessment
 from raysearch.evaluation.cluster import ClusterOptions, open_pool
+from raysearch.evaluation.judge import Reading
 from raysearch.evaluation.ledger import Ledger
 from raysearch.evaluation.unit import Pool
 from raysearch.mask import Mask
-from raysearch.models.loading import ModelInfo, ModelSpec, describe, resolve_device, tokenizer_fingerprint
+from raysearch.models.devices import resolve_device
+from raysearch.models.loading import ModelInfo, ModelSpec, describe, tokenizer_fingerprint
 from raysearch.wording import count
 
 Found = dict[Mask, dict[str, Any]]
 
 
+@dataclass(frozen=True)
+class Assessable:
+    """A model and what it is to be assessed by, read, and checked against each other.
+
+    Args:
+        spec: What to assess.
+        model: The dense model.
+        cluster: Who computes it, unless somebody else's replicas do; its `cpus_per_replica` names results in any case.
+        info: The model's shape.
+        sources: The tasks.
+        texts: The texts, and what has been read of the model's files.
+    """
+
+    spec: AssessSpec
+    model: ModelSpec
+    cluster: ClusterOptions
+    info: ModelInfo
+    sources: Sequence[TaskSource]
+    texts: Reading
+
+    def named(self, identity: Mapping[str, Any]) -> str:
+        """What the ledger calls a number of this model that is also told from others by this."""
+        own = {
+            "tokenizer": tokenizer_fingerprint(self.texts.tokenizer),
+            "dtype": self.info.dtype,
+            "attention": self.model.attention,
+            "device": resolve_device(self.model).partition(":")[0],
+            "threads": self.cluster.cpus_per_replica,
+        }
+        return assessment_fingerprint({**own, **identity})
+
+
+def read_assessable(
+    spec: AssessSpec, model: ModelSpec, cluster: ClusterOptions, ledger: Path, known: Reading | None = None
+) -> Assessable:
+    """Reads the texts and finds the tasks that a model is to be assessed by; loads no weights.
+
+    Args:
+        spec: What to assess.
+        model: The dense model.
+        cluster: Who computes it.
+        ledger: The ledger's file, beside which ready task files go.
+        known: What has been read of the model's files, if they were.
+
+    Raises:
+        UserError: A text, a task or an option does not fit the model, or is not there.
+    """
+    info = describe(model)
+    _check_speed(spec, model, info)
+    cluster.check(model)
+    sources = find_tasks(spec, ledger.parent)
+    return Assessable(spec, model, cluster, info, sources, read_texts(spec, model, cluster, ledger, info, known))
+
+
+def check_tasks(what: Assessable, ledger: Ledger | None) -> None:
+    """Refuses names of tasks that lm-eval does not have, unless there is a ledger that has the dense model's result.
+
+    Raises:
+        UserError: A task is unknown, or stands for several.
+    """
+    missing = what.spec.tasks if ledger is None else [job.task for job in _Work(what, ledger, [Mask()]).missing_jobs()]
+    check_names([source for source in what.sources if source.name in missing])
+
+
 def assess_masks(
-    spec: AssessSpec,
-    model: ModelSpec,
-    cluster: ClusterOptions,
+    what: Assessable,
     ledger: Ledger,
     masks: Sequence[Mask],
     *,
@@ -45,13 +110,11 @@ def assess_masks(
     into shards); tasks are masks x tasks jobs of the pool; speed is one job after everything else.
 
     Args:
-        spec: What to assess.
-        model: The dense model.
-        cluster: Who computes it, unless there is a `make_pool`; its `cpus_per_replica` names results in any case.
+        what: The model, and what it is to be assessed by.
         ledger: Open, and left open.
         masks: Which masks; the dense model is added where it is missing.
-        make_pool: Gives replicas of `model`, with whatever calibrations, when they are first needed; they are not
-            closed. None to load some as `cluster` says, and to free them at the end.
+        make_pool: Gives replicas of the model, with whatever calibrations, when they are first needed; they are not
+            closed. None to load some as `what.cluster` says, and to free them at the end.
         on_progress: Told in a line how far it is.
 
     Returns:
@@ -59,34 +122,21 @@ def assess_masks(
         what they are, and `Assessments.by_mask` has the details.
 
     Raises:
-        UserError: A mask, a text, a task or an option does not fit the model or is not there. Found before the model
-            is loaded, but for what only a data hub or lm-eval can tell.
+        UserError: A mask does not fit the model, or a task or its data cannot be loaded.
         EvaluationError: Something failed for good.
     """
-    info = describe(model)
     masks = list(dict.fromkeys([Mask(), *masks]))
-    _check(spec, model, info, masks)
-    cluster.check(resolve_device(model) != "cpu")
-    sources = find_tasks(spec, ledger.path.parent)
-    texts = read_texts(spec, model, cluster, ledger, info)
-    identity = {
-        "tokenizer": tokenizer_fingerprint(texts.tokenizer),
-        "dtype": info.dtype,
-        "attention": model.attention,
-        "device": resolve_device(model).partition(":")[0],
-        "threads": cluster.cpus_per_replica,
-    }
-    work = _Work(spec, model, info, ledger, texts.model_fingerprint, identity, masks, on_progress)
-    missing = work.missing_jobs(sources)
-    check_names([source for source in sources if any(job.task == source.name for job in missing)])
-    n_units = len(missing) + sum(text.n_shards for text in texts.calibrations)
-    with _pool(make_pool, cluster, model, n_units) as replicas:
+    _check_masks(masks, what)
+    work, texts = _Work(what, ledger, masks, on_progress), what.texts.calibrations
+    missing = work.missing_jobs()
+    n_units = len(missing) + sum(text.n_shards for text in texts)
+    with _pool(make_pool, what.cluster, what.model, n_units) as replicas:
         perplexities, computed = measure_perplexities(
-            list(spec.texts), texts.calibrations, masks, info.n_layers, ledger, replicas, on_progress
+            list(what.spec.texts), texts, masks, what.info.n_layers, ledger, replicas, on_progress
         )
-        computed += work.run_tasks(sources, missing, replicas)
+        computed += work.run_tasks(missing, replicas)
         speeds, measured = work.speeds(replicas)
-    accuracies = work.task_results(sources)
+    accuracies = work.task_results()
     by_mask = {mask: {**perplexities[mask], **accuracies[mask], **speeds[mask]} for mask in masks}
     return Assessments(by_mask, computed + measured)
 
@@ -96,35 +146,32 @@ class _Work:
 
     def __init__(
         self,
-        spec: AssessSpec,
-        model: ModelSpec,
-        info: ModelInfo,
+        what: Assessable,
         ledger: Ledger,
-        fingerprint: str,
-        identity: Mapping[str, Any],
         masks: Sequence[Mask],
-        on_progress: Callable[[str], None],
+        on_progress: Callable[[str], None] = lambda line: None,
     ) -> None:
-        self._spec, self._model, self._info, self._ledger = spec, model, info, ledger
-        self._fingerprint, self._identity, self._masks, self._say = fingerprint, identity, masks, on_progress
+        self._what, self._spec, self._sources = what, what.spec, what.sources
+        self._ledger, self._masks, self._say = ledger, masks, on_progress
+        self._fingerprint = what.texts.model_fingerprint
 
-    def missing_jobs(self, sources: Sequence[TaskSource]) -> list[TaskJob]:
+    def missing_jobs(self) -> list[TaskJob]:
         """Tasks on masks that the ledger lacks; masks of a task follow each other."""
         spec = self._spec
         return [
             TaskJob(
                 mask, one.name, None if one.folder is None else str(one.folder), spec.limit, spec.shots, spec.batch_size
             )
-            for one in sources
+            for one in self._sources
             for mask in self._masks
             if mask not in self._known(self._name(one))
         ]
 
-    def run_tasks(self, sources: Sequence[TaskSource], jobs: Sequence[TaskJob], replicas: Callable[[], Pool]) -> int:
+    def run_tasks(self, jobs: Sequence[TaskJob], replicas: Callable[[], Pool]) -> int:
         """Runs tasks, each durable as soon as it is done; returns how many."""
         if not jobs:
             return 0
-        names = {source.name: self._name(source) for source in sources}
+        names = {source.name: self._name(source) for source in self._sources}
         self._say(f"lm-eval: 0 of {count(len(jobs), 'job')}")
         for done, (job, found) in enumerate(replicas().perform(jobs), start=1):
             assert isinstance(job, TaskJob), "one of these jobs"
@@ -132,10 +179,10 @@ class _Work:
             self._say(f"lm-eval: {done} of {count(len(jobs), 'job')}, the last {job}")
         return len(jobs)
 
-    def task_results(self, sources: Sequence[TaskSource]) -> dict[Mask, dict[str, Result]]:
+    def task_results(self) -> dict[Mask, dict[str, Result]]:
         """Every task's result on every mask, all of them known."""
         results: dict[Mask, dict[str, Result]] = {mask: {} for mask in self._masks}
-        for source in sources:
+        for source in self._sources:
             known = self._known(self._name(source))
             for mask in self._masks:
                 results[mask][source.name] = task_result(source.name, known[mask], known[Mask()])
@@ -146,9 +193,9 @@ class _Work:
         options = self._spec.speed
         if not options.enabled:
             return {mask: {} for mask in self._masks}, 0
-        where = machine(torch.device(resolve_device(self._model)))
-        name = self._named({"speed": vars(options), "machine": where})
-        stand_ins = {mask: alike(mask, self._info) for mask in self._masks}
+        where = machine(torch.device(resolve_device(self._what.model)))
+        name = self._what.named({"speed": vars(options), "machine": where})
+        stand_ins = {mask: alike(mask, self._what.info) for mask in self._masks}
         asked = list(dict.fromkeys(stand_ins.values()))
         known = read_assessments(self._ledger, self._fingerprint, name, asked)
         measured = 0
@@ -164,10 +211,9 @@ class _Work:
 
     def _name(self, source: TaskSource) -> str:
         spec = self._spec
-        return self._named({**source.identity, "limit": spec.limit, "shots": spec.shots, "batch_size": spec.batch_size})
-
-    def _named(self, identity: Mapping[str, Any]) -> str:
-        return assessment_fingerprint({**self._identity, **identity})
+        return self._what.named(
+            {**source.identity, "limit": spec.limit, "shots": spec.shots, "batch_size": spec.batch_size}
+        )
 
 
 @contextmanager
@@ -182,10 +228,7 @@ def _pool(
 
     def replicas() -> Pool:
         if not opened:
-            options = cluster
-            if cluster.backend == "ray":  # as many as these units keep busy, though none is told of a calibration
-                options = replace(cluster, replicas=cluster.n_replicas(resolve_device(model) != "cpu", n_units))
-            opened.append(open_pool(options, model, ()))
+            opened.append(open_pool(cluster, model, (), n_units))
         return opened[0]
 
     try:
@@ -195,14 +238,19 @@ def _pool(
             pool.close()
 
 
-def _check(spec: AssessSpec, model: ModelSpec, info: ModelInfo, masks: Sequence[Mask]) -> None:
-    """Refuses masks and lengths that the model does not have."""
+def _check_masks(masks: Sequence[Mask], what: Assessable) -> None:
+    """Refuses layers that the model does not have."""
+    n_layers = what.info.n_layers
     for mask in masks:
-        if any(layer >= info.n_layers for layer in mask) or len(mask) >= info.n_layers:
+        if any(layer >= n_layers for layer in mask) or len(mask) >= n_layers:
             raise UserError(
-                f"mask={mask} does not fit {model.name}, which has layers 0 … {info.n_layers - 1}; name only those, "
+                f"mask={mask} does not fit {what.model.name}, which has layers 0 … {n_layers - 1}; name only those, "
                 "and keep at least one"
             )
+
+
+def _check_speed(spec: AssessSpec, model: ModelSpec, info: ModelInfo) -> None:
+    """Refuses lengths that the model does not have."""
     speed, most = spec.speed, info.max_positions
     if speed.enabled and most is not None and speed.context_tokens + speed.new_tokens > most:
         raise UserError(

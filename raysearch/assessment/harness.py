@@ -8,7 +8,7 @@ import functools
 import io
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,6 +57,11 @@ class TaskJob(Job):
     limit: int | None
     shots: int | None
     batch_size: int
+
+    @property
+    def kind(self) -> Hashable:
+        """See `Job`."""
+        return self.task
 
     def run(self, replica: Replica) -> dict[str, Any]:
         """Runs it.

@@ -6,8 +6,9 @@ The replicas may be somebody else's, loaded for other calibrations, so a unit ta
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from raysearch.assessment.results import Result
@@ -22,11 +23,12 @@ from raysearch.evaluation.cluster import ClusterOptions
 from raysearch.evaluation.evaluator import Evaluator
 from raysearch.evaluation.judge import Reading, read_data
 from raysearch.evaluation.ledger import Ledger
+from raysearch.evaluation.pool_report import PoolReport
 from raysearch.evaluation.progress import Progress
 from raysearch.evaluation.replica import Replica
 from raysearch.evaluation.spec import CalibrationSpec, JudgeSpec
 from raysearch.evaluation.totals import standard_errors
-from raysearch.evaluation.unit import Job, Pool, Task, Unit, UnitResult
+from raysearch.evaluation.unit import Cutter, Job, Pool, Task, Unit, UnitResult
 from raysearch.mask import Mask
 from raysearch.measure import PERPLEXITY
 from raysearch.models.loading import ModelInfo, ModelSpec
@@ -36,7 +38,14 @@ _TITLES = {"wikitext2": "WikiText-2", "c4": "C4", "lambada": "LAMBADA", "sotu": 
 _FILES = ("test", "evaluation", "validation")  # of a text in a data folder, the first there is
 
 
-def read_texts(spec: AssessSpec, model: ModelSpec, cluster: ClusterOptions, ledger: Ledger, info: ModelInfo) -> Reading:
+def read_texts(
+    spec: AssessSpec,
+    model: ModelSpec,
+    cluster: ClusterOptions,
+    ledger: Path,
+    info: ModelInfo,
+    known: Reading | None,
+) -> Reading:
     """Reads and tokenises the texts.
 
     Raises:
@@ -52,7 +61,7 @@ def read_texts(spec: AssessSpec, model: ModelSpec, cluster: ClusterOptions, ledg
         for name, data in spec.texts.items()
     ]
     try:
-        return read_data(JudgeSpec(model, chosen, cluster, ledger.path), info)
+        return read_data(JudgeSpec(model, chosen, cluster, ledger), info, known)
     except UserError as error:
         if not str(error).startswith("data."):
             raise
@@ -96,6 +105,10 @@ def measure_perplexities(
             f"perplexity: {share:.0%} of {count(now.masks_planned, 'mask')}, {count(now.n_replicas, 'replica')}"
         )
 
+    known = [ledger.known(text.fingerprint, masks) for text in texts]
+    computed = sum(
+        len(of_text.get(mask, ())) < text.n_shards for text, of_text in zip(texts, known, strict=True) for mask in masks
+    )
     evaluator = Evaluator(texts, n_layers, ledger, lambda: _LentPool(make_pool(), texts), on_progress=progress)
     try:
         evaluations = evaluator.evaluate(masks)
@@ -111,7 +124,7 @@ def measure_perplexities(
         over_dense = dict(zip(masks, standard_errors(text, ledger, masks, Mask()), strict=True))
         for mask, error in errors:
             results[mask][name] = _result(name, text, losses[mask], error, dense, over_dense[mask])
-    return results, len(texts) * sum(not evaluation.answered for evaluation in evaluations.values())
+    return results, computed
 
 
 def _result(
@@ -181,14 +194,24 @@ class _Carried(Job):
     unit: Unit
     text: Calibration
 
+    @property
+    def kind(self) -> Hashable:
+        """See `Unit`."""
+        return self.unit.kind
+
+    @property
+    def size(self) -> int:
+        """See `Unit`."""
+        return self.unit.size
+
+    @property
+    def is_unit(self) -> bool:
+        """See `Job`."""
+        return True
+
     def run(self, replica: Replica) -> UnitResult:
-        """See `Job`; the replica is left as it was."""
-        name = f"{self.text.fingerprint}/{self.unit.shard}"
-        replica.calibrations[name] = self.text
-        try:
-            return replica.evaluate(Unit(name, 0, self.unit.masks))
-        finally:
-            del replica.calibrations[name]
+        """See `Job`."""
+        return replica.evaluate(replace(self.unit, shard=0), self.text)
 
     def __str__(self) -> str:
         return str(self.unit)
@@ -200,9 +223,18 @@ class _LentPool:
     def __init__(self, pool: Pool, texts: Sequence[Calibration]) -> None:
         self._pool = pool
         self._texts = {text.fingerprint: text for text in texts}
-        self.n_replicas = pool.n_replicas
 
-    def run(self, units: Sequence[Task]) -> Iterator[tuple[Task, UnitResult]]:
+    @property
+    def n_replicas(self) -> int:
+        """See `Pool`."""
+        return self._pool.n_replicas
+
+    @property
+    def report(self) -> PoolReport:
+        """See `Pool`."""
+        return self._pool.report
+
+    def run(self, units: Sequence[Task], cutter: Cutter | None = None) -> Iterator[tuple[Task, UnitResult]]:
         """See `Pool.run`."""
         jobs = [self._carried(unit) for unit in units]
         for job, result in self._pool.perform(jobs):

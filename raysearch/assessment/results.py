@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from raysearch.estimate import Estimate, Metric
+from raysearch.estimate import Estimate, Metric, finite
 from raysearch.mask import Mask
 
 
@@ -33,15 +32,17 @@ class Result:
     def as_json(self) -> dict[str, Any]:
         """As the object that ``--json`` prints; what is not finite is null."""
         retention = self.retention or Estimate(float("nan"))
-        return {
+        value = {
             **asdict(self.metric),
-            "value": _finite(self.estimate.value),
-            "error": _finite(self.estimate.error),
-            "retention": _finite(retention.value),
-            "retention_error": _finite(retention.error),
+            "value": self.estimate.value,
+            "error": self.estimate.error,
+            "retention": retention.value,
+            "retention_error": retention.error,
             "extent": self.extent,
-            "detail": dict(self.detail),
+            "detail": self.detail,
         }
+        plain: dict[str, Any] = finite(value)
+        return plain
 
 
 @dataclass(frozen=True)
@@ -128,7 +129,3 @@ class RunAssessment:
             "task_files": {name: str(folder) for name, folder in self.task_files.items()},
             "overlaps": list(self.overlaps),
         }
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and isfinite(value) else None

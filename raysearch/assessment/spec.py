@@ -8,6 +8,7 @@ from pathlib import Path
 
 from raysearch.calibration.data import Data
 from raysearch.errors import UserError
+from raysearch.paths import as_name
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,8 @@ class AssessSpec:
                 raise UserError(f"assess.{name}={value} is too small; use {least} or more")
         if len(set(self.tasks)) < len(self.tasks):
             raise UserError(f"assess.tasks=[{','.join(self.tasks)}] names a task twice; name each once")
+        for name in self.texts:
+            as_name("assess.texts", name)
         for name in {*self.texts} & {*self.tasks}:
             raise UserError(f"assess.texts and assess.tasks both have {name}; call the text something else")
         if not self.texts and not self.tasks and not self.speed.enabled:

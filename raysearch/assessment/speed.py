@@ -29,6 +29,7 @@ from raysearch.estimate import Estimate, Metric
 from raysearch.evaluation.replica import Replica
 from raysearch.evaluation.unit import Job
 from raysearch.mask import Mask
+from raysearch.models.devices import processor
 from raysearch.models.loading import ModelInfo
 from raysearch.models.quiet import quiet
 
@@ -106,7 +107,9 @@ def speed_results(found: Mapping[str, Any]) -> dict[str, Result]:
 
 def machine(device: torch.device) -> str:
     """What a speed holds for: this host, and the name of its processor or GPU."""
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else _processor()
+    if device.type == "cuda" and not torch.cuda.is_available():
+        return "a cluster with GPUs"  # which this host knows nothing of
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else processor()
     return f"{platform.node()}, {name}"
 
 
@@ -225,10 +228,3 @@ def _weights_bytes(model: PreTrainedModel, removed: Sequence[torch.nn.Module]) -
     gone = {id(tensor) for layer in removed for tensor in (*layer.parameters(), *layer.buffers())}
     held = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers()) if id(tensor) not in gone}
     return sum(tensor.numel() * tensor.element_size() for tensor in held.values())
-
-
-def _processor() -> str:
-    with suppress(OSError, StopIteration):
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return platform.processor() or platform.machine()

@@ -156,6 +156,18 @@ class Batch:
         row, token = np.nonzero(self.scored)
         return Inputs(self.input_ids, self.attention_mask, None, row * self.input_ids.shape[1] + token - 1)
 
+    def beginnings(self, n_tokens: int) -> Self:
+        """The first tokens of each row."""
+        mask = None if self.attention_mask is None else self.attention_mask[:, :n_tokens]
+        ids, scored = self.input_ids[:, :n_tokens], self.scored[:, :n_tokens]
+        return replace(self, input_ids=ids, scored=scored, attention_mask=mask)
+
+    def at_most(self, n_samples: int | None) -> list[Self]:
+        """The samples in order, so many at once at most; None for all of them."""
+        if n_samples is None or n_samples >= self.n_samples:
+            return [self]
+        return [self.samples(start, start + n_samples) for start in range(0, self.n_samples, n_samples)]
+
     def samples(self, start: int, stop: int) -> Self:
         """Samples `start` … `stop` - 1, without the padding that none of them needs."""
         rows = slice(*np.searchsorted(self.sample_of_row, [start, stop]))

@@ -9,6 +9,7 @@ import csv
 import importlib.metadata
 import importlib.util
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,12 +17,15 @@ from typing import Any, Literal
 
 from raysearch.calibration.splits import evaluation_word
 from raysearch.errors import UserError
+from raysearch.paths import as_path
 
 Row = Mapping[str, Any]
 Where = str  #: names a row in messages: ``row 17 of data.path=items.jsonl``
 
 _ENDINGS = (".txt", ".jsonl", ".json")
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _HELD_OUT = 10  # every tenth row
+_LIST, _ROW = "mend it, or call it .jsonl if each line is an object of its own", "write one JSON object a line"
 
 
 @dataclass(frozen=True)
@@ -118,7 +122,7 @@ class Rows:
         return None if self.name is None else evaluation_word(self.split)
 
     def _check_file(self, name: str) -> None:
-        path = Path(name)
+        path = as_path("data.path", name)
         if path.suffix not in _ENDINGS:
             raise UserError(f"data.path={name} has the ending {path.suffix!r}; use a .json, a .txt or a .jsonl file")
         if not path.is_file():
@@ -131,18 +135,18 @@ class Rows:
             )
 
     def _read_file(self, name: str) -> Iterator[tuple[Where, Row]]:
-        suffix = Path(name).suffix
+        path = as_path("data.path", name)
         try:
-            with Path(name).open("rb") as file:
-                if suffix == ".txt":
+            with path.open("rb") as file:
+                if path.suffix == ".txt":
                     yield f"data.path={name}", {"text": _decode(file.read(), f"data.path={name}")}
-                elif suffix == ".json":
+                elif path.suffix == ".json":
                     yield from _items(_parse_list(file.read(), name), name)
                 else:
                     for number, line in enumerate(file, start=1):
                         if line.strip():
                             where = f"row {number} of data.path={name}"
-                            yield where, _object(_parse(_decode(line, where), where), where)
+                            yield where, _object(_parse(_decode(line, where).strip(), where, _ROW), where)
         except OSError as error:
             raise UserError(f"data.path={name} cannot be read ({error.strerror}); check the file") from error
 
@@ -189,23 +193,28 @@ def _items(rows: list[Any], name: str) -> Iterator[tuple[Where, Row]]:
 
 
 def _parse_list(content: bytes, name: str) -> list[Any]:
-    try:
-        rows = json.loads(_decode(content, f"data.path={name}"))
-    except json.JSONDecodeError as error:
-        raise UserError(
-            f"data.path={name} is not JSON (line {error.lineno}: {error.msg}); mend it, or call it .jsonl if each line "
-            "is an object of its own"
-        ) from error
+    where = f"data.path={name}"
+    rows = _parse(_decode(content, where), where, _LIST)
     if not isinstance(rows, list):
         raise UserError(f"data.path={name} holds a {_kind(rows)}; write one list of JSON objects")
     return rows
 
 
-def _parse(line: str, where: Where) -> Any:
+def _parse(text: str, where: Where, remedy: str) -> Any:
     try:
-        return json.loads(line)
-    except json.JSONDecodeError as error:
-        raise UserError(f"{where} is not JSON ({error.msg}); write one JSON object a line") from error
+        value = json.loads(text, parse_constant=_refuse_constant)
+        if _SURROGATE.search(text):
+            json.dumps(value, ensure_ascii=False).encode()  # half a character can be escaped, but is no text
+        return value
+    except (ValueError, RecursionError) as error:
+        reason: object = error
+        if isinstance(error, json.JSONDecodeError):
+            reason = error.msg if remedy == _ROW else f"line {error.lineno}: {error.msg}"
+        raise UserError(f"{where} is not JSON ({reason}); {remedy}") from error
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no value of JSON")
 
 
 def _object(row: Any, where: Where) -> Row:
@@ -219,8 +228,11 @@ def _kind(value: Any) -> str:
 
 
 def _decode(content: bytes, where: Where) -> str:
-    # From bytes, so that line ends stay as they are, and a row ends at \n alone.
+    # From bytes, so that line ends stay as they are, and a row ends at \n alone. A byte order mark is no text.
     try:
-        return content.decode("utf-8")
+        text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise UserError(f"{where} is not UTF-8; convert the file: iconv -t UTF-8") from error
+    if "\0" in text:
+        raise UserError(f"{where} holds NUL characters, so it is no UTF-8 text; convert the file: iconv -t UTF-8")
+    return text

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
+from itertools import pairwise
 from typing import Any, NoReturn
 
 import typer
@@ -14,24 +16,49 @@ from raysearch.cli import search, calibration, study, record  # noqa: F401  # in
 
 # isort: on
 from raysearch.cli.app import app
-from raysearch.terminal import say, stderr
+from raysearch.terminal import prepare_streams, say, stderr
 
 _UsageError: Any = typer.BadParameter.__base__  # a mistake in the words themselves; typer has no public name for it
 
 
 def main() -> NoReturn:
     """The console script: 0 done, 1 failed, 2 a mistake of the user's, 130 stopped by the user."""
-    _quiet_libraries()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # also where SIGINT itself is ignored, as under nohup
     try:
+        prepare_streams()
+        _quiet_libraries()
+        _stand_somewhere()
         sys.exit(app(prog_name="raysearch", standalone_mode=False))
     except _UsageError as error:
         if sys.argv[1:]:
             command = error.ctx.command_path if error.ctx else "raysearch"
-            say(stderr(), "[red]error:[/]", f"{error.format_message().rstrip('.')}; see {command} --help")
+            say(stderr(), "[red]error:[/]", f"{_said_of(error)}; see {command} --help")
         else:
             error.show()  # the help
         sys.exit(2)
+    except (typer.Abort, KeyboardInterrupt):  # before anything was begun
+        sys.exit(130)
+
+
+def _stand_somewhere() -> None:
+    """Ends the command where its folder is gone: what torch makes of that is no sentence."""
+    try:
+        os.getcwd()
+    except OSError:
+        say(stderr(), "[red]error:[/]", "the current folder is gone; cd into one that is there")
+        sys.exit(2)
+
+
+def _said_of(error: Any) -> str:
+    """A usage error with the value that was given, which typer leaves out where it has the wrong type."""
+    message = str(error.format_message()).rstrip(".")
+    _, found, wanted = message.partition(": Input should be ")
+    options = getattr(getattr(error, "param", None), "opts", ())
+    for before, word in pairwise(["", *sys.argv, ""]):
+        option, equals, value = word.partition("=")
+        if found and (before in options or (equals and option in options)):
+            return f"{max(options)}={value if equals and option in options else word} should be {wanted.split(',')[0]}"
+    return message
 
 
 def _quiet_libraries() -> None:
@@ -40,4 +67,5 @@ def _quiet_libraries() -> None:
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("HF_HUB_VERBOSITY", "error")  # it tells of every retry
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it tells of a home that it cannot write to
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # a searcher's small matrices lose by more, and replicas work

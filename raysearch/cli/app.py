@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
+from typing import Annotated
+
 import typer
 
 app = typer.Typer(
@@ -14,3 +17,17 @@ app = typer.Typer(
     help="Finds which Transformer layers of a decoder LLM to remove so that the least is lost.\n\n"
     "Start with: raysearch search",
 )
+
+
+def _say_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"raysearch {version('raysearch')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", callback=_say_version)
+    ] = False,
+) -> None: ...

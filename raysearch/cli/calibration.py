@@ -10,6 +10,7 @@ import typer
 
 from raysearch.cli.app import app
 from raysearch.cli.options import Also, ConfigDir, Json, Overrides
+from raysearch.paths import as_folder
 from raysearch.terminal import reporting
 
 
@@ -66,6 +67,7 @@ def sweep(
         from raysearch.display import SearchDisplay
         from raysearch.studies.sweep_files import write_sweep
 
+        out = as_folder("--out", out)  # before hours are spent
         report.when_stopped = "stopped; the same command again goes on from here"
         with SearchDisplay(report.err) as display:
             found = api.sweep(*overrides or [], also=also or [], config_dir=config_dir, on_progress=display.progress)

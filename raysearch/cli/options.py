@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from raysearch.paths import ledger_path
+
 if TYPE_CHECKING:
     from raysearch.evaluation.runs import RunRecord
 
@@ -16,8 +18,13 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON value on stdo
 Also = Annotated[
     list[str] | None, typer.Option(metavar="WORDS", help="Another calibration: the words that are different.")
 ]
+Tracking = Annotated[
+    list[str] | None, typer.Argument(metavar="[TRACKING.KEY=VALUE]", help="Another place to record it in.")
+]
 Run = Annotated[str, typer.Argument(metavar="RUN", help="A run id, the start of one, an MLflow run id, or latest.")]
-Store = Annotated[Path, typer.Option(help="The folder that searches wrote to (their store=).")]
+_STORE = "The folder that searches wrote to (their store=)."
+Store = Annotated[Path, typer.Option(help=_STORE)]
+StoreIfNamed = Annotated[Path | None, typer.Option("--store", help=_STORE, show_default="mlruns")]
 LedgerFile = Annotated[Path | None, typer.Option("--ledger", help="The ledger, if it is not in the store.")]
 
 
@@ -26,5 +33,5 @@ def recorded_run(name: str, store: Path, ledger: Path | None) -> RunRecord:
     from raysearch.evaluation.ledger import opened
     from raysearch.evaluation.runs import find_run
 
-    with opened(ledger or store / "ledger.db") as found:
+    with opened(ledger_path(store, ledger)) as found:
         return find_run(found, name)

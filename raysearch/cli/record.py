@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from raysearch.cli.app import app
-from raysearch.cli.options import Json, LedgerFile, Run, Store, recorded_run
+from raysearch.cli.options import Json, LedgerFile, Run, Store, Tracking, recorded_run
 from raysearch.errors import UserError
+from raysearch.paths import ledger_path
 from raysearch.terminal import reporting
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def show(
         from raysearch.evaluation.runs import find_run, list_runs
         from raysearch.studies.gap import gaps_of
 
-        with opened(ledger or store / "ledger.db") as found:
+        with opened(ledger_path(store, ledger)) as found:
             if run is None:
                 if gap:
                     raise UserError("--gap ranks what one search found; name it, as in raysearch show latest --gap")
@@ -58,7 +59,7 @@ def export(
     run: Run,
     out: Annotated[Path, typer.Option(help="The folder to write.")],
     remove: Annotated[int | None, typer.Option(help="Its best mask of so many layers, not the one it found.")] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the folder if it is not empty.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an export that is there.")] = False,
     prompt: Annotated[str | None, typer.Option(help="Continue this text with the model before and after.")] = None,
     store: Store = Path("mlruns"),
     ledger: LedgerFile = None,
@@ -86,6 +87,30 @@ def export(
 
 
 @app.command()
+def sync(
+    run: Annotated[str, typer.Argument(metavar="RUN|STUDY", help="A search or a study: its id, or the start of one.")],
+    overrides: Tracking = None,
+    store: Store = Path("mlruns"),
+    ledger: LedgerFile = None,
+    as_json: Json = False,
+) -> None:
+    """Writes to MLflow what it lacks of a search or a study, from the ledger alone: no model, no data.
+
+    \b
+    raysearch sync latest
+    raysearch sync greedy-m5-3fa2c1d0 tracking.uri=http://127.0.0.1:5000
+    raysearch sync two-calibrations                     its searches, filed under it, and its report
+
+    What is there is never written twice. A place that is named stands in the record from then on.
+    """
+    with reporting(as_json) as report:
+        from raysearch import api, tables
+
+        synced = api.sync(run, *overrides or [], store=store, ledger=ledger)
+        report.answer(synced.as_json(), *tables.synced_lines(synced))
+
+
+@app.command()
 def ui(
     store: Store = Path("mlruns"),
     uri: Annotated[str | None, typer.Option(help="A tracking URI other than the store's own.")] = None,
@@ -105,5 +130,9 @@ def ui(
 
 
 def _brief(run: RunRecord) -> dict[str, Any] | None:
-    """A run's result without its trials."""
-    return None if run.result is None else {key: value for key, value in run.result.items() if key != "trials"}
+    """A run's result without what it is made of."""
+    return (
+        None
+        if run.result is None
+        else {key: value for key, value in run.result.items() if key not in ("trials", "rounds", "told")}
+    )

@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from raysearch.cli.app import app
-from raysearch.cli.options import ConfigDir, Json, LedgerFile, Overrides, Run, Store, recorded_run
+from raysearch.cli.options import ConfigDir, Json, LedgerFile, Overrides, Run, StoreIfNamed, Tracking, recorded_run
+from raysearch.errors import UserError
 from raysearch.terminal import reporting
 
 _SEARCH_HELP = """Finds which layers of a model to remove, and records the evidence.
@@ -66,7 +67,13 @@ def score(overrides: Overrides = None, config_dir: ConfigDir = None, as_json: Js
 
 
 @app.command()
-def resume(run: Run, store: Store = Path("mlruns"), ledger: LedgerFile = None, as_json: Json = False) -> None:
+def resume(
+    run: Run,
+    overrides: Tracking = None,
+    store: StoreIfNamed = None,
+    ledger: LedgerFile = None,
+    as_json: Json = False,
+) -> None:
     """Takes up a search that was stopped; the ledger answers what it had got done.
 
     \b
@@ -74,9 +81,17 @@ def resume(run: Run, store: Store = Path("mlruns"), ledger: LedgerFile = None, a
     raysearch resume latest
     """
     with reporting(as_json) as report:
-        from raysearch import build
+        from raysearch import build, config
+        from raysearch.redaction import hidden_keys
 
-        record = recorded_run(run, store, ledger)
+        folder = store or Path("mlruns")
+        record = recorded_run(run, folder, ledger)
         # The same ledger and store, from whatever folder this is typed in.
-        here = {"ledger": str(ledger)} if ledger else {"ledger": None, "store": str(store)}
-        report.search(build.search_spec({**record.config, **here}), resumes=record.run_id)
+        here = {"ledger": str(ledger) if ledger else None} | ({"store": str(folder)} if store or not ledger else {})
+        spec = build.search_spec(config.recorded(record.config, overrides or [], **here))
+        spec.tracking.store.check()
+        for key in hidden_keys({**spec.config, "tracking": {}}):
+            raise UserError(
+                f"{key} is on record without its secret; type the whole search command again, which goes on too"
+            )
+        report.search(spec, resumes=record.run_id)

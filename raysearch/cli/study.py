@@ -11,6 +11,7 @@ import typer
 from raysearch.cli.app import app
 from raysearch.cli.options import ConfigDir, Json, LedgerFile, Overrides, Store
 from raysearch.errors import UserError
+from raysearch.paths import as_folder, ledger_path
 from raysearch.terminal import reporting
 
 Study = Annotated[str, typer.Argument(metavar="STUDY", help="A study's id, the start of one, or latest.")]
@@ -40,7 +41,7 @@ def study(
         if dry_run:
             report.plan(spec)
         else:
-            report.study(spec, out)
+            report.study(spec, None if out is None else as_folder("--out", out))
 
 
 @app.command()
@@ -86,7 +87,7 @@ def assess(
         from raysearch.evaluation.studies import is_study
 
         options: dict[str, Any] = {"config_dir": config_dir, "store": store, "ledger": ledger}
-        with opened(ledger or store / "ledger.db") as found:
+        with opened(ledger_path(store, ledger)) as found:
             of_study = is_study(found, run)
         if of_study:
             if remove is not None:

@@ -29,7 +29,7 @@ def read_assessments(ledger: Ledger, model: str, assessment: str, masks: Iterabl
         masks: Which masks are asked for.
     """
     by_text = {str(mask): mask for mask in masks}
-    rows = ledger.connection.execute(
+    rows = ledger.read(
         "SELECT mask, result FROM assessments WHERE model = ? AND assessment = ? "
         "AND mask IN (SELECT value FROM json_each(?))",
         (model, assessment, json.dumps(list(by_text))),

@@ -7,12 +7,13 @@ it died. (SQLite's write-ahead log needs all processes on one machine anyway, so
 
 from __future__ import annotations
 
-import fcntl
 import uuid
 from collections.abc import Iterable
+from contextlib import ExitStack
 from pathlib import Path
 
 from raysearch.evaluation.ledger import Ledger, SubjectT
+from raysearch.locks import owned, ownerless
 
 
 class Claims:
@@ -20,13 +21,20 @@ class Claims:
 
     Args:
         ledger: The ledger they will go to.
+
+    Raises:
+        UserError: There is no room for a lock beside it.
     """
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._owner = uuid.uuid4().hex
-        self._lock = self._lock_file(self._owner).open("w")
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        self._held = ExitStack()
+        with ledger.explaining():
+            for left in ledger.path.parent.glob(self._lock_file("*").name):
+                ownerless(left)  # whoever died before it had claimed anything
+            self._held.enter_context(owned(self._lock_file(self._owner), wait=True))  # while another looks at it
+        self._held.callback(self.release)  # and without its lock, what could not be released is anybody's
 
     def take(self, calibration: str, wanted: Iterable[tuple[SubjectT, int]]) -> list[tuple[SubjectT, int]]:
         """Claims what neither the ledger knows nor a living process has claimed.
@@ -42,7 +50,7 @@ class Claims:
         with self._ledger.transaction() as connection:
             owners = connection.execute("SELECT DISTINCT owner FROM claims").fetchall()
             for (owner,) in owners:
-                if self._is_dead(owner):
+                if ownerless(self._lock_file(owner)):
                     connection.execute("DELETE FROM claims WHERE owner = ?", (owner,))
             taken = []
             for subject, shard in wanted:
@@ -63,25 +71,7 @@ class Claims:
 
     def close(self) -> None:
         """Releases the claims and the lock. Closing twice is harmless."""
-        if not self._lock.closed:
-            self.release()
-            self._lock_file(self._owner).unlink(missing_ok=True)
-            self._lock.close()
-
-    def _is_dead(self, owner: str) -> bool:
-        """Whether nobody holds the owner's lock any more."""
-        if owner == self._owner:
-            return False
-        path = self._lock_file(owner)
-        try:
-            with path.open() as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except FileNotFoundError:
-            return True
-        except BlockingIOError:
-            return False
-        path.unlink(missing_ok=True)
-        return True
+        self._held.close()
 
     def _lock_file(self, owner: str) -> Path:
-        return self._ledger.path.with_name(f"{self._ledger.path.name}.{owner}.lock")
+        return self._ledger.path.with_name(f"{self._ledger.path.name}.claims-{owner}.lock")

@@ -15,14 +15,17 @@ import numpy as np
 import numpy.typing as npt
 
 from raysearch.calibration.calibration import Calibration
+from raysearch.calibration.objectives.base import StateObjective
 from raysearch.calibration.objectives.weighted import WeightedObjective
 from raysearch.errors import EvaluationError
 from raysearch.evaluation.claims import Claims
 from raysearch.evaluation.costs import as_passes, check_statistic, costs_of, layer_forwards, shards_of, tasks_of
+from raysearch.evaluation.cutting import cut
 from raysearch.evaluation.ledger import Ledger, SubjectT
+from raysearch.evaluation.pool_report import PoolReport
 from raysearch.evaluation.progress import Meter, Progress
 from raysearch.evaluation.totals import total
-from raysearch.evaluation.unit import Pool, Subject, Task, UnitResult
+from raysearch.evaluation.unit import Pool, Subject, Task, Unit, UnitResult
 from raysearch.mask import Mask
 from raysearch.statistic import Statistic
 
@@ -129,12 +132,19 @@ class Evaluator:
             self._pool = self.make_pool()
         return self._pool
 
+    @property
+    def pool_report(self) -> PoolReport:
+        """How the replicas have fared, if any were needed."""
+        return PoolReport() if self._pool is None else self._pool.report
+
     def close(self) -> None:
         """Frees the pool and what was claimed. Closing twice is harmless."""
-        self._claims.close()
-        if self._pool is not None:
-            self._pool.close()
-            self._pool = None
+        try:
+            self._claims.close()
+        finally:
+            if self._pool is not None:
+                self._pool.close()
+                self._pool = None
 
     def _complete(
         self, wanted: Sequence[SubjectT], shards: Mapping[str, range]
@@ -167,37 +177,47 @@ class Evaluator:
         costs = costs_of(tasks, self._by_fingerprint, self.n_layers)
         layers_planned, heads_planned = as_passes(costs.values(), self.calibrations)
         tasks_left = Counter(subject for task in tasks for subject in task.subjects)
-        done: list[Task] = []
+        done: list[tuple[int, int]] = []  # in forwards of single tokens
         before = self.meter.layer_forwards, self.meter.head_forwards
 
         def report() -> None:
-            layers, heads = as_passes((costs[task] for task in done), self.calibrations)
+            layers, heads = as_passes(done, self.calibrations)
             self.meter.layer_forwards, self.meter.head_forwards = before[0] + layers, before[1] + heads
             masks_done = sum(left == 0 for left in tasks_left.values())
             self.on_progress(
                 Progress(
-                    *(layers, layers_planned, heads, heads_planned, masks_done, len(tasks_left), pool.n_replicas),
+                    *(layers, max(layers, layers_planned), heads, heads_planned, masks_done, len(tasks_left)),
+                    n_replicas=pool.n_replicas,
                     computing_s=self.meter.computing_s,
                 )
             )
 
         report()
-        started = time.perf_counter()
-        for task, result in pool.run(tasks):
-            self.ledger.record(task.calibration, task.shard, result.values)
-            done.append(task)
-            tasks_left.subtract(task.subjects)
-            self._count(task, result)
+        for answer in pool.run(tasks, self._cut):
+            if answer is not None:
+                task, result = answer
+                self.ledger.record(task.calibration, task.shard, result.values)
+                tokens = sum(batch.n_tokens for batch in task.batches(self._by_fingerprint[task.calibration]))
+                done.append((tokens * result.layer_forwards, tokens * result.head_forwards))
+                tasks_left.subtract(task.subjects)
+                self._count(result, tokens)
             report()
-        self.meter.offered_s += (time.perf_counter() - started) * pool.n_replicas
 
-    def _count(self, task: Task, result: UnitResult) -> None:
+    def _cut(self, unit: Unit, replicas: float) -> tuple[Sequence[Unit], Sequence[Unit]]:
+        """Cuts a unit for more replicas, where its masks share prefixes and a cut is worth what it adds."""
+        objective = self._by_fingerprint[unit.calibration].objective
+        if isinstance(objective, StateObjective) and (replicas > 1 or not objective.compares):
+            return cut(unit, replicas, self.n_layers)
+        return [unit], []  # where an objective compares, each piece would walk the dense model again
+
+    def _count(self, result: UnitResult, tokens: int) -> None:
         """Puts on the meter what plans do not tell."""
-        tokens = sum(batch.n_tokens for batch in task.batches(self._by_fingerprint[task.calibration]))
         self.meter.computing_s += result.seconds
         self.meter.layer_tokens += result.layer_tokens
         self.meter.layer_tokens_by_row += result.layer_forwards * tokens
         self.meter.packed = self.meter.packed if result.packed is None else result.packed
+        at_once = [each for each in (self.meter.samples_at_once, result.samples_at_once) if each is not None]
+        self.meter.samples_at_once = min(at_once, default=None)
 
     def _losses(self, mask: Mask, known: Mapping[str, Known[Mask]]) -> list[float]:
         """What a mask loses on each calibration; not finite where that failed."""

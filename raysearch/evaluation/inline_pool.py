@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import platform
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from raysearch.errors import EvaluationError, UserError
+from raysearch.evaluation.pool_report import PoolReport, ReplicaReport
 from raysearch.evaluation.replica import Replica
-from raysearch.evaluation.unit import MAX_ATTEMPTS, Job, Task, UnitResult, unit_failure
+from raysearch.evaluation.unit import MAX_ATTEMPTS, Cutter, Job, Task, UnitResult, unit_failure
 
 _Asked = TypeVar("_Asked", bound=Task | Job)
 
@@ -22,8 +25,10 @@ class InlinePool:
     def __init__(self, make_replica: Callable[[], Replica]) -> None:
         self.n_replicas = 1
         self._replica = make_replica()
+        self._own = ReplicaReport(platform.node())
+        self.report = PoolReport([self._own])
 
-    def run(self, units: Sequence[Task]) -> Iterator[tuple[Task, UnitResult]]:
+    def run(self, units: Sequence[Task], cutter: Cutter | None = None) -> Iterator[tuple[Task, UnitResult]]:
         """See `Pool.run`."""
         return self._each(units, self._replica.evaluate)
 
@@ -33,7 +38,13 @@ class InlinePool:
 
     def _each(self, units: Sequence[_Asked], answer: Callable[[_Asked], Any]) -> Iterator[tuple[_Asked, Any]]:
         for unit in units:
-            yield unit, self._answer(unit, answer)
+            started = time.perf_counter()
+            answered = self._answer(unit, answer)
+            passed = time.perf_counter() - started
+            self._own.units += 1
+            self._own.busy_s += passed
+            self._own.present_s += passed
+            yield unit, answered
 
     def _answer(self, unit: _Asked, answer: Callable[[_Asked], Any]) -> Any:
         for attempt in range(1, MAX_ATTEMPTS + 1):
@@ -42,6 +53,7 @@ class InlinePool:
             except UserError:
                 raise
             except Exception as error:
+                self.report.units_redone += attempt < MAX_ATTEMPTS
                 if attempt == MAX_ATTEMPTS:
                     raise EvaluationError(unit_failure(unit, error)) from error
         raise AssertionError("unreachable")

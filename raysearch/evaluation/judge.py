@@ -24,13 +24,8 @@ from raysearch.evaluation.totals import standard_errors
 from raysearch.evaluation.unit import Pool
 from raysearch.mask import Mask
 from raysearch.measure import Measure
-from raysearch.models.loading import (
-    ModelInfo,
-    fingerprint,
-    load_tokenizer,
-    resolve_device,
-    tokenizer_fingerprint,
-)
+from raysearch.models.devices import resolve_device
+from raysearch.models.loading import ModelInfo, fingerprint, load_tokenizer, tokenizer_fingerprint
 
 
 @dataclass(frozen=True)
@@ -75,8 +70,10 @@ class Judge:
 
     def close(self) -> None:
         """Frees the replicas and the ledger. Closing twice is harmless."""
-        self.evaluator.close()
-        self.ledger.close()
+        try:
+            self.evaluator.close()
+        finally:
+            self.ledger.close()
 
 
 @dataclass(frozen=True)
@@ -113,7 +110,7 @@ def open_judge(
     Raises:
         UserError: Something the user named is not there, too small, or does not fit together.
     """
-    spec.cluster.check(resolve_device(spec.model) != "cpu")
+    spec.cluster.check(spec.model)
     reading = reading or read_data(spec, info)
     calibrations = reading.calibrations
     ledger = Ledger(spec.ledger)
@@ -134,8 +131,13 @@ def open_judge(
     return Judge(info, calibrations, measure, fingerprints, ledger, evaluator)
 
 
-def read_data(spec: JudgeSpec, info: ModelInfo) -> Reading:
+def read_data(spec: JudgeSpec, info: ModelInfo, known: Reading | None = None) -> Reading:
     """Draws and tokenises the samples of each calibration.
+
+    Args:
+        spec: What to read.
+        info: The model's shape, by `describe`.
+        known: What was read for the same model before, whose files need not be read again.
 
     Raises:
         UserError: Data cannot be read, hold too little, or do not fit the objective, the model or its tokenizer.
@@ -143,8 +145,8 @@ def read_data(spec: JudgeSpec, info: ModelInfo) -> Reading:
     for one in spec.calibrations:
         one.data.check_form(one.objective.form)
         one.data.check()
-    tokenizer = load_tokenizer(spec.model)
-    model_fingerprint = fingerprint(spec.model)
+    tokenizer = load_tokenizer(spec.model) if known is None else known.tokenizer
+    model_fingerprint = fingerprint(spec.model) if known is None else known.model_fingerprint
     identity = {
         "model": model_fingerprint,
         "tokenizer": tokenizer_fingerprint(tokenizer),

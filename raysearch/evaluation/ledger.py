@@ -9,29 +9,32 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import zlib
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from raysearch.errors import UserError
+from raysearch.errors import UserError, what_failed
 from raysearch.evaluation.unit import Subject
 from raysearch.locks import locked
 
 SubjectT = TypeVar("SubjectT", bound=Subject)
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
+_LOCKED_S = 60.0  # how long another program may keep the file locked
+_SEAL = 4  # bytes
 _TABLES = {"evaluations", "claims", "runs", "studies", "assessments"}
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS evaluations (
     calibration TEXT NOT NULL,     -- fingerprint
     subject     TEXT NOT NULL,     -- a mask, {21,22,25}, or a statistic's name
     shard       INTEGER NOT NULL,  -- 0-based
-    samples     BLOB NOT NULL,     -- little-endian float64: each sample's loss, or the statistic's rows
+    samples     BLOB NOT NULL,     -- little-endian float64: each sample's loss, or the statistic's rows; CRC-32
     PRIMARY KEY (calibration, subject, shard)
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS claims (
@@ -46,6 +49,7 @@ CREATE TABLE IF NOT EXISTS runs (
     config        TEXT NOT NULL,   -- JSON, resolved
     state         TEXT NOT NULL,   -- running | finished | stopped | failed | interrupted
     failure       TEXT,            -- why, if it failed
+    fingerprints  TEXT,            -- JSON: of the model, the text and the whole calibration
     result        TEXT,            -- JSON
     updated       TEXT NOT NULL    -- UTC, ISO 8601
 ) WITHOUT ROWID;
@@ -77,15 +81,12 @@ class Ledger:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        try:
+        with self.explaining():
             path.parent.mkdir(parents=True, exist_ok=True)
-            self.connection = sqlite3.connect(path, timeout=60, isolation_level=None)
+            # In full, since SQLite takes names such as :memory: for no file.
+            self.connection = sqlite3.connect(path.absolute(), timeout=_LOCKED_S, isolation_level=None)
             with locked(path.with_name(f"{path.name}.lock")):  # SQLite does not wait for a change of journal mode
                 self._prepare()
-        except (sqlite3.Error, OSError) as error:
-            raise UserError(
-                f"ledger={path} cannot be used ({error}); name another with ledger=…, or another folder with store=…"
-            ) from error
 
     def _prepare(self) -> None:
         """Makes the tables of a new file, or checks that an old one is of this format."""
@@ -98,6 +99,9 @@ class Ledger:
         tables = {name for (name,) in self.connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
         if version == 0 and tables - _TABLES:
             raise UserError(f"ledger={self.path} is a database of something else; name another file with ledger=…")
+        damage = [row for (row,) in self.connection.execute("PRAGMA quick_check(1)") if row != "ok"]
+        if damage:
+            raise sqlite3.DatabaseError(f"malformed: {damage[0]}")
         self.connection.execute("PRAGMA journal_mode = WAL")
         self.connection.execute("PRAGMA synchronous = FULL")
         self.connection.executescript(_SCHEMA)
@@ -117,14 +121,14 @@ class Ledger:
             statistic's rows, flat.
         """
         by_text = {str(subject): subject for subject in subjects}
-        rows = self.connection.execute(
+        rows = self.read(
             "SELECT subject, shard, samples FROM evaluations WHERE calibration = ? "
             "AND subject IN (SELECT value FROM json_each(?))",
             (calibration, json.dumps(list(by_text))),
         )
         found: dict[SubjectT, dict[int, npt.NDArray[np.float64]]] = defaultdict(dict)
         for text, shard, samples in rows:
-            found[by_text[text]][shard] = np.frombuffer(samples, dtype="<f8")
+            found[by_text[text]][shard] = self.opened_samples(samples)
         return dict(found)
 
     def record(self, calibration: str, shard: int, values: Mapping[Subject, npt.NDArray[np.float64]]) -> None:
@@ -132,19 +136,79 @@ class Ledger:
         with self.transaction() as connection:
             connection.executemany(
                 "INSERT OR IGNORE INTO evaluations VALUES (?, ?, ?, ?)",
-                [(calibration, str(subject), shard, rows.astype("<f8").tobytes()) for subject, rows in values.items()],
+                [(calibration, str(subject), shard, _sealed(rows)) for subject, rows in values.items()],
             )
+
+    def read(self, query: str, values: Sequence[Any] = ()) -> Iterator[Any]:
+        """The rows that a query gives, read as they are iterated over.
+
+        Raises:
+            UserError: The file cannot be read.
+        """
+        with self.explaining():
+            yield from self.connection.execute(query, values)
+
+    def opened_samples(self, sealed: bytes) -> npt.NDArray[np.float64]:
+        """The numbers of a row of ``evaluations``, flat.
+
+        Raises:
+            UserError: They are not those that were written: a disk has changed them.
+        """
+        content, seal = sealed[:-_SEAL], sealed[-_SEAL:]
+        if _seal(content) != seal:
+            raise _explained(self.path, sqlite3.DatabaseError("malformed: an evaluation is not what was written"))
+        return np.frombuffer(content, dtype="<f8")
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """All that happens inside becomes durable together, or not at all; other processes wait."""
-        with self.connection:
+        """All that happens inside becomes durable together, or not at all; other processes wait.
+
+        Raises:
+            UserError: The file cannot be written; it is as it was before.
+        """
+        with self.explaining(), self.connection:
             self.connection.execute("BEGIN IMMEDIATE")
             yield self.connection
+
+    @contextmanager
+    def explaining(self) -> Iterator[None]:
+        """Says what is wrong with the file, those beside it or their disk, and the way out.
+
+        Raises:
+            UserError: SQLite or the system has refused something.
+        """
+        try:
+            yield
+        except (sqlite3.Error, OSError) as error:
+            raise _explained(self.path, error) from error
 
     def close(self) -> None:
         """Closes the file. Closing twice is harmless."""
         self.connection.close()
+
+
+def _sealed(rows: npt.NDArray[np.float64]) -> bytes:
+    """Numbers as they are kept: SQLite looks after its own pages, and not after what is in them."""
+    content = rows.astype("<f8").tobytes()
+    return content + _seal(content)
+
+
+def _seal(content: bytes) -> bytes:
+    return zlib.crc32(content).to_bytes(_SEAL, "little")
+
+
+def _explained(path: Path, error: Exception) -> UserError:
+    """What is wrong with the file or its disk, and the way out."""
+    cause = what_failed(error)
+    if "full" in cause or "No space" in cause:
+        remedy = "free some space on its disk, and the same command goes on from there"
+    elif "malformed" in cause or "not a database" in cause:
+        remedy = "put back a copy of it, or move it away and name another with ledger=…"
+    elif "locked" in cause:
+        remedy = "another program has kept it locked for a minute; end that, and the same command goes on from there"
+    else:
+        remedy = "name another with ledger=…, or another folder with store=…"
+    return UserError(f"ledger={path} cannot be used ({cause}); {remedy}")
 
 
 @contextmanager

@@ -20,7 +20,7 @@ def named(name: str, records: Sequence[_Record], ids: Callable[[_Record], tuple[
         ids: A record's id, and MLflow's of it.
     """
     exact = [one for one in records if name in ids(one)]
-    return exact or [one for one in records if ids(one)[0].startswith(name)]
+    return exact or [one for one in records if name and ids(one)[0].startswith(name)]
 
 
 def find(

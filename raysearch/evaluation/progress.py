@@ -18,13 +18,8 @@ class Meter:
     layer_tokens: int = 0
     layer_tokens_by_row: int = 0
     packed: bool | None = None  # whether choices shared their prompt
+    samples_at_once: int | None = None  # the fewest, where memory did not hold a shard; None where it did
     computing_s: float = 0.0
-    offered_s: float = 0.0
-
-    @property
-    def busy_share(self) -> float:
-        """Share of the replicas' time spent computing, 0 … 1."""
-        return min(1.0, self.computing_s / self.offered_s) if self.offered_s else 0.0
 
 
 @dataclass(frozen=True)

@@ -1,70 +1,34 @@
-"""Replicas as Ray actors: the only place on the hot path that knows Ray.
+"""Hands units to replica actors: the only place on the hot path that knows Ray, but for what those are made by.
 
-Replicas pull units: whoever is idle gets the next, so load balances by itself. A replica that dies is started again by
-Ray, and its unit handed to another; a unit that fails `MAX_ATTEMPTS` times ends the search with its cause.
+Replicas pull: whoever is idle gets the next unit, so load balances by itself, and whoever joins late just starts to
+pull. A replica that dies, or takes too long, is replaced, and its unit handed to another; a unit that fails
+`MAX_ATTEMPTS` times ends the search with its cause.
 """
 
 from __future__ import annotations
 
-import logging
-import os
-import signal
-import threading
 import time
+import uuid
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import ray
-from ray.exceptions import ActorUnavailableError, RayActorError, RayTaskError
+from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 
 from raysearch.errors import EvaluationError, UserError
-from raysearch.evaluation.replica import Replica
-from raysearch.evaluation.unit import MAX_ATTEMPTS, Job, Task, UnitResult, unit_failure
-from raysearch.models.sharing import Packed
+from raysearch.evaluation.fleet import Membership
+from raysearch.evaluation.patience import Patience
+from raysearch.evaluation.pool_report import PoolReport, ReplicaReport
+from raysearch.evaluation.unit import MAX_ATTEMPTS, Cutter, Job, Task, Unit, UnitResult, unit_failure
 
 _Asked = TypeVar("_Asked", bound=Task | Job)
 
-#: How long to leave an actor that is not available, and how often in a row at most: two minutes in all.
-_REST_S, _MOST_RESTS = 0.2, 600
-
-#: A reference to how a replica is made and to the packed weights, in a list so that Ray passes it on as it is.
-_Parts = list[Any]
-
-
-class ReplicaActor:
-    """A `Replica` in its own process.
-
-    It is made by the first call that comes with its parts, not by the constructor, so that errors arrive as they are,
-    and so that it is made again after Ray has started a dead actor again.
-    """
-
-    def __init__(self) -> None:
-        self._replica: Replica | None = None
-
-    def load(self, parts: _Parts) -> Replica:
-        """Makes the replica, around shared weights if there are any."""
-        if self._replica is None:
-            make_replica, packed = ray.get(parts[0])
-            self._replica = make_replica(packed)
-        return self._replica
-
-    def prepare(self, parts: _Parts) -> None:
-        """Makes the replica before it is asked anything."""
-        self.load(parts)
-
-    def evaluate(self, parts: _Parts, unit: Task) -> UnitResult:
-        """See `Replica.evaluate`."""
-        return self.load(parts).evaluate(unit)
-
-    def perform(self, parts: _Parts, job: Job) -> Any:
-        """See `Job.run`."""
-        return job.run(self.load(parts))
-
-    def pid(self) -> int:
-        """The process it lives in."""
-        return os.getpid()
+#: How often a pool looks for replicas that have come or gone, and how long one may take to say what it is at.
+_LOOK_S, _ANSWER_S = 1.0, 10.0
+#: The last units of a round are cut: so many for each replica.
+_LAST_UNITS = 2
 
 
 @dataclass(frozen=True)
@@ -72,50 +36,35 @@ class Replicas:
     """What a pool in any process needs to use replica actors.
 
     Args:
-        actors: Their handles.
-        parts: What they are made of.
+        fleet: Says who they are.
+        recipe: A reference to the `Recipe` that they are made by, in a list so that Ray passes it on as it is.
+        most: How many there may be.
+        unit_timeout_s: See `Patience`.
     """
 
-    actors: Sequence[Any]
-    parts: _Parts
+    fleet: Membership
+    recipe: Sequence[Any]
+    most: int
+    unit_timeout_s: float | Literal["auto"] = "auto"
 
 
-class ReplicaActors:
-    """A fixed number of replica actors, for any number of pools in this process and in others.
+@dataclass
+class _Call:
+    """What an actor has been asked.
 
     Args:
-        make_replica: Makes a replica in the actor's process from the packed model, or from disk if there is none.
-        packed: The packed model, put into the object store once and mapped by every replica; None on accelerators.
-        n_replicas: How many actors.
-        cpus_per_replica: CPUs that Ray reserves for each.
-        gpus_per_replica: GPUs that Ray reserves for each; fractions share a GPU.
-        spare_cpus: CPUs that Ray is to have beside theirs, if it is started here.
+        name: The actor's.
+        asked: The unit or job; None while it makes its replica.
+        since: When, or when it was last heard to be at another pool's, or not to have been placed yet.
+        placed: A reference that is ready once it has a process; None where it is known to have one.
+        awaited: Whether the round in hand needs the answer.
     """
 
-    def __init__(
-        self,
-        make_replica: Callable[[Packed | None], Replica],
-        packed: Packed | None,
-        n_replicas: int,
-        cpus_per_replica: float,
-        gpus_per_replica: float,
-        spare_cpus: int = 0,
-    ) -> None:
-        self._owns_ray = not ray.is_initialized()
-        if self._owns_ray:
-            start_ray(n_replicas * cpus_per_replica + spare_cpus)
-        parts = [ray.put((make_replica, packed))]  # kept: what nobody refers to is evicted
-        actor_class = ray.remote(num_cpus=cpus_per_replica, num_gpus=gpus_per_replica, max_restarts=-1)(ReplicaActor)
-        self.replicas = Replicas([actor_class.remote() for _ in range(n_replicas)], parts)
-
-    def close(self) -> None:
-        """Frees them, and Ray if it was started for them. Closing twice is harmless."""
-        for actor in self.replicas.actors:
-            ray.kill(actor)
-        self.replicas = Replicas([], [])
-        if self._owns_ray:
-            ray.shutdown()
-            self._owns_ray = False
+    name: str
+    asked: Any
+    since: float
+    placed: Any = None
+    awaited: bool = False
 
 
 class RayPool:
@@ -127,108 +76,195 @@ class RayPool:
     """
 
     def __init__(self, replicas: Replicas, on_close: Callable[[], None] = lambda: None) -> None:
-        self.n_replicas = len(replicas.actors)
-        self._parts = replicas.parts
+        self._fleet, self._recipe = replicas.fleet, list(replicas.recipe)
+        self._patience = Patience(replicas.unit_timeout_s)
         self._on_close = on_close
-        self._idle: list[Any] = []
-        self._busy: dict[Any, tuple[Any, Any]] = {}  # call -> actor, its unit (None while it loads)
-        self._resting: list[Any] = []  # actors that Ray is starting again
-        self._deaths_while_loading = 0
-        self._rests = 0  # in a row
-        for actor in replicas.actors:
-            self._load(actor)
+        self._name = uuid.uuid4().hex
+        self._actors: Mapping[str, Any] = {}
+        self._idle: list[str] = []
+        self._calls: dict[Any, _Call] = {}
+        self._reports: dict[str, ReplicaReport] = {}  # of those that have made their replica
+        self._lost: set[str] = set()  # the fleet has yet to hear of
+        self._deaths_while_loading = 0  # in a row
+        self._looked = self._ticked = 0.0
+        self.report = PoolReport()
 
-    def run(self, units: Sequence[Task]) -> Iterator[tuple[Task, UnitResult]]:
+    @property
+    def n_replicas(self) -> int:
+        """See `Pool`."""
+        return len(self._reports)
+
+    def run(self, units: Sequence[Task], cutter: Cutter | None = None) -> Iterator[tuple[Task, UnitResult] | None]:
         """See `Pool.run`."""
-        return self._each(units, "evaluate")
+        return self._each(units, "evaluate", cutter)
 
     def perform(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Any]]:
         """See `Pool.perform`."""
-        return self._each(jobs, "perform")
-
-    def _each(self, units: Sequence[_Asked], method: str) -> Iterator[tuple[_Asked, Any]]:
-        """Has a method of the actors answer every unit."""
-        waiting = deque(units)
-        attempts: Counter[_Asked] = Counter()
-        answered = 0
-        while answered < len(units):
-            while waiting and self._idle:
-                actor, unit = self._idle.pop(), waiting.popleft()
-                self._busy[getattr(actor, method).remote(self._parts, unit)] = actor, unit
-            done = self._wait()
-            if done is None:
-                continue
-            actor, owned = self._busy.pop(done)
-            try:
-                result = ray.get(done)
-            except RayActorError as error:
-                self._replace(actor, owned is None, error)
-                failure: BaseException = error
-            except RayTaskError as error:
-                failure = error.cause if isinstance(error.cause, BaseException) else error
-                if isinstance(failure, UserError) or owned is None:
-                    raise failure from error
-                self._idle.append(actor)
-            else:
-                self._idle.append(actor)
-                self._rests = 0
-                if owned is not None:
-                    answered += 1
-                    yield owned, result
-                continue
-            if owned is not None:
-                attempts[owned] += 1
-                if attempts[owned] == MAX_ATTEMPTS:
-                    raise EvaluationError(unit_failure(owned, failure)) from failure
-                waiting.appendleft(owned)
+        return (answer for answer in self._each(jobs, "perform") if answer is not None)
 
     def close(self) -> None:
         """See `Pool.close`."""
-        self._idle, self._busy, self._resting = [], {}, []
+        self._actors, self._idle, self._calls = {}, [], {}
         self._on_close()
 
-    def _load(self, actor: Any) -> None:
-        self._busy[actor.prepare.remote(self._parts)] = actor, None
+    def _each(
+        self, units: Sequence[_Asked], method: str, cutter: Cutter | None = None
+    ) -> Iterator[tuple[_Asked, Any] | None]:
+        """Has a method of the actors answer every unit."""
+        waiting: deque[_Asked] = deque(units)
+        attempts: Counter[_Asked] = Counter()
+        whole: set[Task | Job] = set(units) if cutter is not None else set()
+        self._looked, self._ticked = 0.0, time.monotonic()
+        for call in self._calls.values():
+            call.awaited = False  # what a round that was given up has asked only keeps its replica busy
+        while waiting or any(call.awaited for call in self._calls.values()):
+            self._look(waiting)
+            while waiting and self._idle:
+                unit = waiting[0]
+                if unit in whole and len(whole) <= _LAST_UNITS * self.n_replicas:
+                    self._cut(waiting, cutter, len(self._idle) / len(whole))
+                whole.discard(unit)
+                self._ask(self._idle.pop(), method, waiting.popleft())
+            over, outcome = self._wait()
+            if over is None:
+                yield None
+            elif over.awaited and not isinstance(outcome, BaseException):
+                yield over.asked, outcome
+            elif over.awaited:
+                self.report.units_redone += 1
+                attempts[over.asked] += 1
+                if attempts[over.asked] == MAX_ATTEMPTS:
+                    raise EvaluationError(unit_failure(over.asked, outcome)) from outcome
+                waiting.appendleft(over.asked)
+        self._look((), at_once=True)
 
-    def _wait(self) -> Any:
-        """The next call that is done; None after a while if actors are resting, which are then asked to load again."""
-        if self._resting and not self._busy:
-            time.sleep(_REST_S)
-        done, _ = ray.wait(list(self._busy), timeout=_REST_S if self._resting else None) if self._busy else ([], [])
+    def _look(self, waiting: Iterable[Task | Job], at_once: bool = False) -> None:
+        """Tells the fleet what is wanted and lost, now and then, and has those that are new make their replicas."""
+        now = time.monotonic()
+        at_once = at_once or bool(self._lost) or not self._actors
+        if not at_once and now - self._looked < _LOOK_S:
+            return
+        self._looked = now
+        wanted = sum(unit.size for unit in waiting)
+        busy = [call.name for call in self._calls.values() if call.asked is not None]
+        soon = self._idle[-wanted:] if wanted else []  # will be asked before the fleet hears of it
+        before = self._actors
+        self._actors = self._fleet.meet(self._name, wanted + len(busy), [*busy, *soon], self._lost)
+        self._lost = set()
+        for name, actor in self._actors.items():
+            if name not in before:
+                self._calls[actor.prepare.remote(self._name, self._recipe)] = _Call(name, None, now, actor.pid.remote())
+        self._idle = [name for name in self._idle if name in self._actors]
+        self._reports = {name: report for name, report in self._reports.items() if name in self._actors}
+
+    def _ask(self, name: str, method: str, asked: Task | Job) -> None:
+        call = getattr(self._actors[name], method).remote(self._name, self._recipe, asked)
+        self._calls[call] = _Call(name, asked, time.monotonic(), awaited=True)
+
+    def _cut(self, waiting: deque[Any], cutter: Cutter | None, replicas: float) -> None:
+        """Cuts the first unit for so many replicas; its ends go behind all that waits."""
+        if cutter is None or not isinstance(waiting[0], Unit):
+            return
+        parts, ends = cutter(waiting[0], replicas)
+        waiting.popleft()
+        waiting.extendleft(reversed(parts))
+        waiting.extend(ends)
+
+    def _wait(self) -> tuple[_Call | None, Any]:
+        """The next call that is over, and its answer or what went wrong; none after a while without."""
+        if not self._calls:
+            time.sleep(_LOOK_S)  # no replica is wanted by anyone else, and none can be had yet
+        done, _ = ray.wait(list(self._calls), timeout=_LOOK_S) if self._calls else ([], [])
+        self._tick()
         if not done:
-            rested, self._resting = self._resting, []
-            for actor in rested:
-                self._load(actor)
-        return done[0] if done else None
+            return self._overdue()
+        call = self._calls.pop(done[0])
+        try:
+            answer = ray.get(done[0])
+        except RayTaskError as error:
+            failure: BaseException = error.cause if isinstance(error.cause, BaseException) else error
+            if isinstance(failure, UserError):
+                raise failure from error
+            if call.asked is None:
+                return call, self._bury(call, failure)
+            self._free(call.name)
+            return call, failure
+        except RayError as error:  # it died, or its node did, or its answer was lost on the way
+            self._miss()
+            return call, self._bury(call, error)
+        self._welcome(call, answer)
+        return call, answer
 
-    def _replace(self, actor: Any, was_loading: bool, error: BaseException) -> None:
-        """Has Ray's restart of a dead replica waited for, unless replicas keep dying before they have loaded."""
-        if isinstance(error, ActorUnavailableError) and "is restarting" in str(error):
-            self._rests += 1  # no death of its own: it is still being started again
-        else:
-            self._deaths_while_loading = self._deaths_while_loading + 1 if was_loading else 0
-        if self._deaths_while_loading == MAX_ATTEMPTS * self.n_replicas or self._rests == _MOST_RESTS:
-            raise EvaluationError(f"replicas die while they load the model; the last cause: {error}") from error
-        self._resting.append(actor)
+    def _welcome(self, call: _Call, answer: Any) -> None:
+        """Takes note of an answer, and that whoever gave it is free."""
+        self._free(call.name)
+        if call.asked is None:
+            self._deaths_while_loading = 0
+            self._reports[call.name] = ReplicaReport(node=answer)
+            self.report.replicas.append(self._reports[call.name])
+            return
+        seconds = answer.seconds if isinstance(answer, UnitResult) else time.monotonic() - call.since
+        self._patience.learn(call.asked, seconds)
+        if call.name in self._reports:
+            self._reports[call.name].units += 1
+            self._reports[call.name].busy_s += seconds
 
+    def _free(self, name: str) -> None:
+        """Has a replica wait for what comes next, unless the fleet has let it go."""
+        if name in self._actors:
+            self._idle.append(name)
 
-def start_ray(cpus: float) -> None:
-    """Starts Ray on this machine, quietly, with room for so many CPUs even where there are fewer cores.
+    def _miss(self) -> None:
+        """Gives up the idle replicas that have died with another, as those of a lost node, before units find out."""
+        calls = {actor.pid.remote(): name for name, actor in self._actors.items() if name in self._idle}
+        answers, _ = ray.wait([*calls], num_returns=len(calls), timeout=_ANSWER_S) if calls else ([], [])
+        for answer in answers:
+            try:
+                ray.get(answer)
+            except RayError:
+                self._lost.add(calls[answer])
+                self._idle.remove(calls[answer])
 
-    Ray puts its own handler in the place of the one for SIGTERM, which would end the process with no word of farewell.
-    """
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    on_termination = signal.getsignal(signal.SIGTERM)
-    try:
-        ray.init(
-            address="local",
-            num_cpus=max(os.cpu_count() or 1, int(cpus + 0.999)),
-            include_dashboard=False,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-        )
-    except SystemExit as error:  # that handler, while Ray starts
-        raise KeyboardInterrupt from error
-    finally:
-        if callable(on_termination) and threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, on_termination)
+    def _bury(self, call: _Call, error: BaseException) -> BaseException:
+        """Has a replica that died replaced, unless they keep dying before they have loaded."""
+        self._lost.add(call.name)
+        self._reports.pop(call.name, None)
+        if call.asked is None and call.name in self._actors:  # else the fleet has let it go
+            self._deaths_while_loading += 1
+            if self._deaths_while_loading >= MAX_ATTEMPTS * len(self._actors):
+                raise EvaluationError(f"replicas die while they load the model; the last cause: {error}") from error
+        return error
+
+    def _overdue(self) -> tuple[_Call | None, Any]:
+        """A call that has taken too long, unless its replica is at another pool's."""
+        for reference, call in self._calls.items():
+            if call.placed is not None and not ray.wait([call.placed], timeout=0)[0]:
+                call.since = time.monotonic()
+                continue
+            limit = self._patience.limit_s(call.asked)
+            if time.monotonic() - call.since < limit:
+                continue
+            if self._is_elsewhere(call.name):
+                call.since = time.monotonic()
+                continue
+            del self._calls[reference]
+            cause = TimeoutError(f"no answer within {limit:.0f} s (cluster.unit_timeout_s)")
+            return call, self._bury(call, cause)
+        return None, None
+
+    def _is_elsewhere(self, name: str) -> bool:
+        """Whether a replica says that it works for another pool."""
+        try:
+            pool = ray.get(self._actors[name].works_for.remote(), timeout=_ANSWER_S)
+        except (GetTimeoutError, RayError, KeyError):
+            return False
+        return pool not in (None, self._name)
+
+    def _tick(self) -> None:
+        """Counts the time that has passed as that of whoever is there."""
+        now = time.monotonic()
+        passed, self._ticked = now - self._ticked, now
+        for report in self._reports.values():
+            report.present_s += passed
+        if not self._reports:
+            self.report.waiting_s += passed

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Container, Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,12 +20,16 @@ from raysearch.calibration.batch import Batch, Inputs
 from raysearch.calibration.calibration import Calibration
 from raysearch.calibration.objectives.base import ModelObjective, StateObjective
 from raysearch.calibration.packing import pack
+from raysearch.errors import UserError
 from raysearch.evaluation.costs import passes, plan_of
+from raysearch.evaluation.memory import describe, is_out_of_memory, release
 from raysearch.evaluation.unit import Subject, Survey, Task, Unit, UnitResult
 from raysearch.mask import Mask
 from raysearch.models.stack import LayerStack, predicting
 from raysearch.models.statistics import measure
 from raysearch.prefix import Op, PrefixPlan
+
+_SHORTEST = 16  # the fewest tokens that are worth trying
 
 Values = dict[Subject, npt.NDArray[np.float64]]
 
@@ -50,28 +55,46 @@ class Replica:
         stack.verify()
         self.stack = stack
         self.calibrations = {calibration.fingerprint: calibration for calibration in calibrations}
+        self._at_once: dict[str, int] = {}  # samples, by calibration, where memory did not hold a shard
         self._load_tokenizer = load_tokenizer
-        self._packs = functools.cache(self._packs_choices)
+        self._packing: dict[str, bool] = {}  # whether choices share their prompt, by calibration
 
     @functools.cached_property
     def tokenizer(self) -> Any:
         """The model's."""
         return self._load_tokenizer()
 
-    def evaluate(self, task: Task) -> UnitResult:
+    def evaluate(self, task: Task, calibration: Calibration | None = None) -> UnitResult:
         """Answers a unit by walking the prefix plan of its masks over its shard, and a survey by measuring.
 
-        Where the objective looks at the model at work, a unit's masks are run one by one instead.
+        Where memory does not hold that, half as many samples go through the model at once, and half as many again; how
+        many is remembered. The last bits of a loss may differ then, as they do on another kind of device.
 
         Args:
             task: The masks, or the statistic, and the shard.
+            calibration: What the shard is of, where the replica was not made for it.
 
         Returns:
             The summed loss of every sample for every mask, or the statistic's rows, and what it cost.
+
+        Raises:
+            UserError: Not even one sample fits.
         """
+        calibration = calibration or self.calibrations[task.calibration]
+        while True:
+            try:
+                return self._evaluate(task, calibration)
+            except Exception as error:
+                if not is_out_of_memory(error):
+                    raise
+            release()  # here, where nothing holds on to the error's frames and their tensors
+            self._halve(task, calibration)
+
+    def _evaluate(self, task: Task, calibration: Calibration) -> UnitResult:
+        """Answers with as many samples at once as memory has held so far."""
         started = time.perf_counter()
-        calibration = self.calibrations[task.calibration]
-        (batch, *_) = batches = task.batches(calibration)
+        at_once = self._at_once.get(calibration.fingerprint)
+        batches = [part for batch in task.batches(calibration) for part in batch.at_most(at_once)]
         objective = calibration.objective
         packed = None
         if isinstance(task, Survey):
@@ -79,17 +102,53 @@ class Replica:
             layers, heads = task.statistic.passes * self.stack.n_layers, int(task.statistic.needs_gradients)
             tokens = layers * sum(each.input_ids.size for each in batches)
         elif isinstance(objective, StateObjective):
-            packed = None if batch.choices is None else self._packs(task.calibration)
-            inputs = pack(batch) if packed else batch.inputs
+            packed = None if batches[0].choices is None else self._packs(calibration)
+            inputs = [pack(batch) if packed else batch.inputs for batch in batches]
             plan = plan_of(objective, task.masks, self.stack.n_layers)
-            values = self._walk(plan, set(task.masks), batch, inputs, objective)
+            walked = [self._walk(plan, set(task.masks), *part, objective) for part in zip(batches, inputs, strict=True)]
+            values = {mask: np.concatenate([part[mask] for part in walked]) for mask in walked[0]}
             layers, heads = plan.layer_forwards, objective.heads * len(task.masks)
-            tokens = layers * inputs.n_tokens
+            tokens = layers * sum(each.n_tokens for each in inputs)
         else:
             assert isinstance(objective, ModelObjective), "an objective is of states, or of the model"
-            values, tokens = self._run(task, batch, objective)
+            runs = [self._run(task, batch, objective) for batch in batches]
+            values = {mask: np.concatenate([part[mask] for part, _ in runs]) for mask in task.masks}
+            tokens = sum(run for _, run in runs)
             layers, heads = passes(objective, task.masks, self.stack.n_layers)
-        return UnitResult(values, layers, heads, tokens, packed, time.perf_counter() - started)
+        return UnitResult(values, layers, heads, tokens, packed, time.perf_counter() - started, at_once)
+
+    def _halve(self, task: Task, calibration: Calibration) -> None:
+        """Remembers that half as many samples of a calibration may fit."""
+        most = max(batch.n_samples for batch in task.batches(calibration))
+        before = min(most, self._at_once.get(calibration.fingerprint, most))
+        if before > 1:
+            self._at_once[calibration.fingerprint] = before // 2
+            return
+        longest = max(batch.input_ids.shape[1] for batch in task.batches(calibration))
+        fits = self._fitting(task, calibration, longest)
+        remedy = f"{fits} tokens fit, so use data.seq_len={fits}" if fits else "use a smaller data.seq_len"
+        raise UserError(
+            f"a single sample of {longest} tokens is more than {describe(self.stack.model.device)} holds beside the "
+            f"model; {remedy}, or model.dtype=bfloat16, or more memory a replica (cluster.gpus_per_replica=…)"
+        )
+
+    def _fitting(self, task: Task, calibration: Calibration, too_long: int) -> int | None:
+        """A length in tokens at which a sample of text fits, halving; None where that cannot be tried."""
+        (first, *_) = task.batches(calibration)
+        if not isinstance(task, Unit) or first.choices is not None or first.answers is not None:
+            return None
+        length = too_long // 2
+        while length >= _SHORTEST:
+            shorter = replace(calibration, shards=(first.samples(0, 1).beginnings(length),))
+            try:
+                self._evaluate(replace(task, shard=0), shorter)
+                return length
+            except Exception as error:
+                if not is_out_of_memory(error):
+                    raise
+            release()
+            length //= 2
+        return None
 
     @torch.no_grad()  # not inference mode: what a model caches in a walk must serve a gradient too
     def _walk(
@@ -129,9 +188,11 @@ class Replica:
             layer_tokens += tokens * (self.stack.n_layers - len(mask))
         return values, layer_tokens
 
-    def _packs_choices(self, calibration: str) -> bool:
+    def _packs(self, calibration: Calibration) -> bool:
         """Whether choices may share their prompt: proven on the items with the longest row, and the longest packed."""
-        shards = self.calibrations[calibration].shards
-        items = [shard.samples(item, item + 1) for shard in shards for item in range(shard.n_samples)]
-        longest = max(items, key=lambda item: item.input_ids.shape[1]), max(items, key=lambda item: pack(item).n_tokens)
-        return all(map(self.stack.packs, longest))
+        name = calibration.fingerprint
+        if name not in self._packing:
+            items = [shard.samples(item, item + 1) for shard in calibration.shards for item in range(shard.n_samples)]
+            widest, longest = (lambda item: item.input_ids.shape[1]), (lambda item: pack(item).n_tokens)
+            self._packing[name] = all(self.stack.packs(max(items, key=size)) for size in (widest, longest))
+        return self._packing[name]

@@ -6,15 +6,19 @@ Kept in the ledger's own file, so that ``resume``, ``show`` and ``export`` need 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal
 
+from raysearch.errors import UserError
 from raysearch.evaluation.ledger import Ledger
 from raysearch.evaluation.naming import find
+from raysearch.locks import Taken, owned
+from raysearch.redaction import redact
 
-_COLUMNS = "run_id, config, state, failure, result, updated"
+_COLUMNS = "run_id, config, state, failure, result, updated, fingerprints"
 
 State = Literal["running", "finished", "stopped", "failed", "interrupted"]
 
@@ -28,8 +32,9 @@ class RunRecord:
         config: Its resolved configuration.
         state: ``running`` also after a kill: a dead process cannot write its own end. ``stopped`` by its budget.
         failure: Why, if it failed.
-        result: What it found, as `SearchResult.as_json` with its trials; None before the end.
+        result: What it found, as `raysearch.tracking.told.as_record` gives it; None before the end.
         updated: When the record last changed, ISO 8601, UTC.
+        fingerprints: Of the model, the text and the whole calibration; empty before they were known.
     """
 
     run_id: str
@@ -38,6 +43,12 @@ class RunRecord:
     failure: str | None
     result: Mapping[str, Any] | None
     updated: str
+    fingerprints: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def mlflow_run_id(self) -> str | None:
+        """MLflow's id of it, if it was recorded there."""
+        return (self.result or {}).get("mlflow_run_id")
 
 
 def write_run(
@@ -47,26 +58,80 @@ def write_run(
     state: State,
     result: Mapping[str, Any] | None = None,
     failure: str | None = None,
+    fingerprints: Mapping[str, str] | None = None,
 ) -> None:
-    """Records where a search stands; what an earlier run of the same search found stays until there is a new result."""
+    """Records where a search stands; result and fingerprints stay as they are until there are new ones.
+
+    MLflow's id of it stays until there is another.
+    """
+    if result is not None and result.get("mlflow_run_id") is None:
+        before = read_runs(ledger, [run_id]).get(run_id)
+        result = {**result, "mlflow_run_id": before.mlflow_run_id} if before and before.mlflow_run_id else result
     now = datetime.now(UTC).isoformat(sep=" ", timespec="microseconds")
-    ledger.connection.execute(
-        "INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (run_id) DO UPDATE SET config = excluded.config, "
-        "state = excluded.state, failure = excluded.failure, result = coalesce(excluded.result, result), "
-        "updated = excluded.updated",
-        (run_id, json.dumps(config), state, failure, None if result is None else json.dumps(result), now),
-    )
+    result_text, names = (None if value is None else json.dumps(value) for value in (result, fingerprints))
+    with ledger.transaction() as connection:
+        connection.execute(
+            f"INSERT INTO runs ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (run_id) DO UPDATE SET "
+            "config = excluded.config, state = excluded.state, failure = excluded.failure, "
+            "fingerprints = coalesce(excluded.fingerprints, fingerprints), result = coalesce(excluded.result, result), "
+            "updated = excluded.updated",
+            (run_id, json.dumps(config), state, failure and redact(failure), result_text, now, names),
+        )
+
+
+def note_mlflow(
+    ledger: Ledger, run_id: str, mlflow_run_id: str | None, tracking: Mapping[str, Any] | None = None
+) -> None:
+    """Adds to the record of a search that has a result where MLflow has it; when that happened is left as it was.
+
+    Args:
+        ledger: Where.
+        run_id: The search.
+        mlflow_run_id: MLflow's id of it; None where that was not to be had, and leaves the one on record.
+        tracking: The section ``tracking`` that it is recorded by from now on, without secrets; None for the same.
+    """
+    run = read_runs(ledger, [run_id])[run_id]
+    result = {**(run.result or {}), "mlflow_run_id": mlflow_run_id or run.mlflow_run_id}
+    config = run.config if tracking is None else {**run.config, "tracking": tracking}
+    with ledger.transaction() as connection:
+        connection.execute(
+            "UPDATE runs SET config = ?, result = ? WHERE run_id = ?", (json.dumps(config), json.dumps(result), run_id)
+        )
+
+
+@contextmanager
+def held(ledger: Ledger, name: str, kind: str, *, wait: bool = False) -> Iterator[None]:
+    """Keeps other processes from running a search or a study at the same time.
+
+    Args:
+        ledger: Where it is recorded.
+        name: The search's or the study's.
+        kind: What it is called in a command: ``RUN``, ``STUDY``.
+        wait: Whether to wait for a process that has it, instead of refusing.
+
+    Raises:
+        UserError: Another process has it, or there is no room for a lock.
+    """
+    with ExitStack() as stack:
+        try:
+            with ledger.explaining():
+                stack.enter_context(owned(ledger.path.with_name(f"{ledger.path.name}.{name}.lock"), wait))
+        except Taken as taken:
+            raise UserError(
+                f"{kind}={name} is being run by {taken.owner} already; wait for that to end, or stop it first"
+            ) from taken
+        yield
 
 
 def list_runs(ledger: Ledger) -> list[RunRecord]:
     """Every search, the newest first."""
-    rows = ledger.connection.execute(f"SELECT {_COLUMNS} FROM runs ORDER BY updated DESC, run_id")
+    rows = ledger.read(f"SELECT {_COLUMNS} FROM runs ORDER BY updated DESC, run_id")
     return [_read(*row) for row in rows]
 
 
 def read_runs(ledger: Ledger, run_ids: Iterable[str]) -> dict[str, RunRecord]:
     """Those of some searches that the ledger knows, by run id."""
-    rows = ledger.connection.execute(
+    rows = ledger.read(
         f"SELECT {_COLUMNS} FROM runs WHERE run_id IN (SELECT value FROM json_each(?))", (json.dumps(list(run_ids)),)
     )
     return {run.run_id: run for run in (_read(*row) for row in rows)}
@@ -82,9 +147,11 @@ def find_run(ledger: Ledger, name: str) -> RunRecord:
 
 
 def _ids(run: RunRecord) -> tuple[str, str | None]:
-    return run.run_id, (run.result or {}).get("mlflow_run_id")
+    return run.run_id, run.mlflow_run_id
 
 
-def _read(run_id: str, config: str, state: State, failure: str | None, result: str | None, updated: str) -> RunRecord:
+def _read(
+    run_id: str, config: str, state: State, failure: str | None, result: str | None, updated: str, names: str | None
+) -> RunRecord:
     found = None if result is None else json.loads(result)
-    return RunRecord(run_id, json.loads(config), state, failure, found, updated)
+    return RunRecord(run_id, json.loads(config), state, failure, found, updated, json.loads(names or "{}"))

@@ -74,14 +74,15 @@ def write_study(
     now = datetime.now(UTC).isoformat(sep=" ", timespec="microseconds")
     whole: dict[str, Any] = {"cells": [asdict(cell) for cell in cells], "facts": facts, "assessed": assessed}
     whole["mlflow_run_id"] = mlflow_run_id
-    ledger.connection.execute(
-        "INSERT OR REPLACE INTO studies VALUES (?, ?, ?, ?)", (study_id, json.dumps(config), json.dumps(whole), now)
-    )
+    with ledger.transaction() as connection:
+        connection.execute(
+            "INSERT OR REPLACE INTO studies VALUES (?, ?, ?, ?)", (study_id, json.dumps(config), json.dumps(whole), now)
+        )
 
 
 def list_studies(ledger: Ledger) -> list[StudyRecord]:
     """Every study, the newest first."""
-    rows = ledger.connection.execute("SELECT study_id, config, cells, updated FROM studies ORDER BY updated DESC")
+    rows = ledger.read("SELECT study_id, config, cells, updated FROM studies ORDER BY updated DESC")
     return [_read(*row) for row in rows]
 
 

@@ -69,11 +69,11 @@ def standard_errors(
 
 def known_totals(ledger: Ledger, calibration: str, n_shards: int) -> Iterator[tuple[Mask, float]]:
     """Every mask that the ledger knows on all shards of a calibration, with its nats; read as it is iterated over."""
-    rows = ledger.connection.execute(
+    rows = ledger.read(
         "SELECT subject, shard, samples FROM evaluations WHERE calibration = ? AND subject GLOB '{*' ORDER BY subject",
         (calibration,),
     )
     for subject, group in groupby(rows, key=lambda row: row[0]):
-        shards = {shard: np.frombuffer(samples, dtype="<f8") for _, shard, samples in group}
+        shards = {shard: ledger.opened_samples(samples) for _, shard, samples in group}
         if len(shards) == n_shards:
             yield Mask.parse(subject), total(shards, n_shards)

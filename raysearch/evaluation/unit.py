@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from raysearch.calibration.batch import Batch
-from raysearch.calibration.calibration import Calibration
+from raysearch.errors import last_line
+from raysearch.evaluation.pool_report import PoolReport
 from raysearch.mask import Mask
 from raysearch.statistic import Statistic
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # light, since it is what a replica's process reads first
+    from raysearch.calibration.batch import Batch
+    from raysearch.calibration.calibration import Calibration
     from raysearch.evaluation.replica import Replica
 
 #: What is computed, claimed and recorded shard by shard.
@@ -44,6 +46,16 @@ class Unit:
         """The samples it is on."""
         return calibration.shards[self.shard : self.shard + 1]
 
+    @property
+    def kind(self) -> Hashable:
+        """What takes about as long, by size."""
+        return self.calibration
+
+    @property
+    def size(self) -> int:
+        """How much of its kind it is."""
+        return len(self.masks)
+
     def __str__(self) -> str:
         return f"{len(self.masks)} mask(s) on shard {self.shard}"
 
@@ -66,6 +78,16 @@ class Survey:
         shards = calibration.shards
         return shards[self.shard : self.shard + 1] if self.statistic.by_sample else shards
 
+    @property
+    def kind(self) -> Hashable:
+        """See `Unit`."""
+        return self.calibration, self.statistic
+
+    @property
+    def size(self) -> int:
+        """See `Unit`."""
+        return 1
+
     def __str__(self) -> str:
         return f"{self.statistic} on " + (f"shard {self.shard}" if self.statistic.by_sample else "all shards")
 
@@ -85,6 +107,8 @@ class UnitResult:
         layer_tokens: Tokens that went through layers, padding included, each once a layer.
         packed: Whether choices shared their prompt; None where there are none.
         seconds: Spent computing.
+        samples_at_once: How many went through the model together, where memory did not hold the shard; None where it
+            did.
     """
 
     values: Mapping[Subject, npt.NDArray[np.float64]]
@@ -93,23 +117,55 @@ class UnitResult:
     layer_tokens: int
     packed: bool | None
     seconds: float
+    samples_at_once: int | None = None
 
 
 class Job(Protocol):
     """Whatever else a resident model is good for, such as an assessment: hashable, and pickled on its way."""
+
+    @property
+    def kind(self) -> Hashable:
+        """See `Unit`."""
+        return type(self)
+
+    @property
+    def size(self) -> int:
+        """See `Unit`."""
+        return 1
+
+    @property
+    def is_unit(self) -> bool:
+        """Whether it is one in another guise, and so takes no longer than units do."""
+        return False
 
     def run(self, replica: Replica) -> Any:
         """What comes of it, pickled on its way back."""
         ...
 
 
+#: Cuts a unit for so many replicas: parts, and small ends for the end of a round; see `raysearch.evaluation.cutting`.
+Cutter = Callable[[Unit, float], tuple[Sequence[Unit], Sequence[Unit]]]
+
+
 class Pool(Protocol):
     """Replicas that answer units. Which replica answers which unit never changes a number."""
 
-    n_replicas: int
+    @property
+    def n_replicas(self) -> int:
+        """How many are ready to be asked."""
+        ...
 
-    def run(self, units: Sequence[Task]) -> Iterator[tuple[Task, UnitResult]]:
-        """Answers every unit once, in whatever order they get done.
+    @property
+    def report(self) -> PoolReport:
+        """How the replicas have fared so far."""
+        ...
+
+    def run(self, units: Sequence[Task], cutter: Cutter | None = None) -> Iterator[tuple[Task, UnitResult] | None]:
+        """Answers every unit once, in whatever order they get done; None now and then while none gets done.
+
+        Args:
+            units: What is asked.
+            cutter: Cuts a unit in pieces, which are then answered in its place, where that uses more replicas.
 
         Raises:
             EvaluationError: A unit failed `MAX_ATTEMPTS` times.
@@ -135,7 +191,4 @@ MAX_ATTEMPTS = 3
 
 def unit_failure(unit: Task | Job, error: BaseException) -> str:
     """One sentence on a unit or a job that failed for good."""
-    return (
-        f"{unit} failed {MAX_ATTEMPTS} times; "
-        f"the last cause: {type(error).__name__}: {str(error).strip().splitlines()[-1] if str(error) else 'no message'}"
-    )
+    return f"{unit} failed {MAX_ATTEMPTS} times; the last cause: {type(error).__name__}: {last_line(error)}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -80,7 +81,7 @@ def mergekit_yaml(pruned: Pruned) -> str:
         lines.append("# The search read a GGUF file: name the same model in Hugging Face format here.")
     lines += ["merge_method: passthrough", f"dtype: {pruned.dtype}", "slices:"]
     for start, stop in kept_runs(pruned.mask, pruned.n_layers_dense):
-        lines += ["  - sources:", f'      - model: "{source}"', f"        layer_range: [{start}, {stop}]"]
+        lines += ["  - sources:", f"      - model: {json.dumps(source)}", f"        layer_range: [{start}, {stop}]"]
     return "\n".join(lines) + "\n"
 
 

@@ -22,7 +22,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
 from raysearch.calibration.batch import Batch
-from raysearch.errors import UnsupportedModelError, UserError
+from raysearch.errors import UnsupportedModelError, UserError, what_failed
 from raysearch.mask import Mask
 from raysearch.models.card import Evidence, Pruned, mergekit_yaml, model_card
 from raysearch.models.layers import plain_logits
@@ -31,9 +31,11 @@ from raysearch.models.quiet import quiet
 from raysearch.models.source import locate
 from raysearch.models.stack import LayerStack, relative_gap, tolerance
 from raysearch.models.surgery import check_mask, remove_layers
+from raysearch.paths import as_path
 
 _SHAPE = (2, 8)  # samples x tokens of the verification
 _NEW_TOKENS = 24
+_RECORD = "raysearch.json"  # by which an export is known for one
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ def export_checkpoint(
         spec: The dense model; its dtype is the checkpoint's, its device and attention do not matter.
         mask: The layers to remove.
         out: The folder to write.
-        overwrite: Whether a checkpoint that is already there is replaced.
+        overwrite: Whether an export that is already there is replaced; nothing else ever is.
         evidence: The search that found the mask, for the model card.
         prompt: A text for both models to go on with, greedily, as a spot check; None for none.
 
@@ -75,12 +77,12 @@ def export_checkpoint(
         What was written and how well it agrees.
 
     Raises:
-        UserError: `out` is in the way, the model cannot be loaded, the mask does not fit, or a prompt comes without a
-            tokenizer.
+        UserError: `out` is in the way or cannot be written, the model cannot be loaded, the mask does not fit, or a
+            prompt comes without a tokenizer.
         UnsupportedModelError: The reloaded checkpoint is not the masked model: the architecture ties something to the
             places of its layers that no config can say.
     """
-    out = out.expanduser().absolute()
+    out = as_path("--out", out).absolute()
     _check_destination(spec, out, overwrite)
     spec = replace(spec, device="cpu", attention="auto")
     stack = LayerStack(load_model(spec))
@@ -122,8 +124,11 @@ def _check_destination(spec: ModelSpec, out: Path, overwrite: bool) -> None:
         raise UserError(f"--out={out} holds the dense model itself; write to another folder")
     if out.exists() and not out.is_dir():
         raise UserError(f"--out={out} is a file; name a folder")
-    if out.is_dir() and any(out.iterdir()) and not overwrite:
-        raise UserError(f"--out={out} is not empty; name another folder, or replace it with --overwrite")
+    if out.is_dir() and any(out.iterdir()):
+        if not (out / _RECORD).is_file():
+            raise UserError(f"--out={out} holds other things than an export; name another folder")
+        if not overwrite:
+            raise UserError(f"--out={out} is not empty; name another folder, or replace it with --overwrite")
 
 
 def _tokenizer(spec: ModelSpec, prompt: str | None) -> PreTrainedTokenizerBase | None:
@@ -153,7 +158,9 @@ def _continue(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None,
     """How the model goes on with the prompt, greedily, in one line."""
     if tokenizer is None or prompt is None:
         return None
-    inputs = tokenizer(prompt, return_tensors="pt", return_token_type_ids=False)
+    inputs = tokenizer(prompt.encode(errors="replace").decode(), return_tensors="pt", return_token_type_ids=False)
+    if inputs["input_ids"].numel() == 0:
+        raise UserError(f"--prompt={prompt} holds no token to go on from; give a text, or leave it out")
     generator: Any = model
     with torch.inference_mode(), quiet():
         tokens = generator.generate(**inputs, max_new_tokens=_NEW_TOKENS, do_sample=False)
@@ -182,17 +189,16 @@ def _write_papers(folder: Path, name: str, pruned: Pruned, evidence: Evidence, *
     record = {"mask": list(pruned.mask), "n_layers_dense": pruned.n_layers_dense, "evidence": asdict(evidence)}
     (folder / "README.md").write_text(model_card(pruned, evidence, name, tokenizer=tokenizer), encoding="utf-8")
     (folder / "mergekit.yaml").write_text(mergekit_yaml(pruned), encoding="utf-8")
-    (folder / "raysearch.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+    (folder / _RECORD).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
 
 
 @contextlib.contextmanager
 def _replacing(out: Path) -> Iterator[Path]:
     """A fresh folder beside `out` that takes its place when all went well, and is gone when not."""
-    out.parent.mkdir(parents=True, exist_ok=True)
     unique = uuid.uuid4().hex[:8]
     partial, replaced = (out.with_name(f".{out.name}.{what}-{unique}") for what in ("partial", "replaced"))
-    partial.mkdir()
     try:
+        partial.mkdir(parents=True)
         yield partial
         if out.exists():
             os.rename(out, replaced)
@@ -202,6 +208,12 @@ def _replacing(out: Path) -> Iterator[Path]:
             if replaced.exists():
                 os.rename(replaced, out)
             raise
+    except Exception as error:
+        if not isinstance(error, OSError) and "(os error " not in str(error):  # as libraries in Rust word it
+            raise
+        cause = what_failed(error)
+        remedy = "free some space on its disk" if "No space" in cause else "name another folder"
+        raise UserError(f"--out={out} cannot be written ({cause}); {remedy}") from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     shutil.rmtree(replaced, ignore_errors=True)

@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from raysearch.errors import UnsupportedModelError, UserError, did_you_mean
+from raysearch.errors import UnsupportedModelError, UserError, did_you_mean, first_line
+from raysearch.models.devices import check_device, resolve_device
 from raysearch.models.quiet import quiet
 from raysearch.models.source import Source, hub_answers, locate
 
@@ -75,33 +76,6 @@ class ModelInfo:
     dtype: str
 
 
-def resolve_device(spec: ModelSpec) -> str:
-    """The torch device that `spec.device` stands for on this machine, e.g. ``cpu`` or ``cuda:0``.
-
-    Raises:
-        UserError: The name is unknown, or the GPU is not there.
-    """
-    kind, _, index = spec.device.partition(":")
-    if kind not in ("auto", "cpu", "cuda") or (index and (kind != "cuda" or not index.isdecimal())):
-        raise UserError(
-            f"model.device={spec.device} is unknown; {did_you_mean(spec.device, ['auto', 'cpu', 'cuda', 'cuda:0'])}"
-        )
-    if kind == "cpu":
-        return "cpu"
-    import torch
-
-    if kind == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    if not torch.cuda.is_available():
-        raise UserError(
-            f"model.device={spec.device} asks for a GPU, but torch sees none; use model.device=cpu or model.device=auto"
-        )
-    count = torch.cuda.device_count()
-    if index and int(index) >= count:
-        raise UserError(f"model.device={spec.device} is not there; torch sees {count}: use cuda:0 … cuda:{count - 1}")
-    return spec.device
-
-
 def resolve_dtype(spec: ModelSpec, config: PreTrainedConfig) -> torch.dtype:
     """The dtype the weights are held in; a config that names none means float32.
 
@@ -135,9 +109,9 @@ def load_config(spec: ModelSpec) -> PreTrainedConfig:
     source = locate(spec.name, spec.path)
     with _explained(spec), quiet():
         config: PreTrainedConfig = AutoConfig.from_pretrained(source.location, **_where(spec, source))
-    if source.gguf is not None:
-        _drop_quantization(config)
-    _check_causal(spec, config)
+        if source.gguf is not None:
+            _drop_quantization(config)
+        _check_causal(spec, config)
     return config
 
 
@@ -168,7 +142,9 @@ def load_model(spec: ModelSpec, device: str | None = None) -> PreTrainedModel:
     import torch
     from transformers import AutoModelForCausalLM
 
-    device = device or resolve_device(spec)
+    if device is None:
+        check_device(spec)
+        device = resolve_device(spec)
     config, source = load_config(spec), locate(spec.name, spec.path)
     with _explained(spec), quiet():
         # With its report, from_pretrained returns a pair, which its annotations do not know.
@@ -287,7 +263,7 @@ def _explained(spec: ModelSpec, part: str = "") -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].split(". ")[0].rstrip(".")
+        reason = first_line(error).split(". ")[0]
         known = f"{part}model={spec.name}" + (f" ({spec.path})" if spec.path != spec.name else "")
         if "trust_remote_code" in str(error):
             message = f"{known} brings its own code; read it, then set model.trust_remote_code=true"

@@ -6,6 +6,7 @@ Nothing here imports torch or transformers.
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,15 +51,15 @@ def locate(name: str, path: str) -> Source:
     if path.startswith(_INSTALLED):
         file = _packaged_gguf(name, path.removeprefix(_INSTALLED))
         return Source(str(file.parent), gguf=file.name)
-    local = Path(path).expanduser()
+    local = Path(os.path.expanduser(path))
     if path.lower().endswith(".gguf"):
-        if not local.is_file():
+        if not os.path.isfile(local):
             raise UserError(f"model={name}: there is no GGUF file {path}; check the path")
         return Source(str(local.parent), gguf=local.name)
-    if local.is_dir():
+    if os.path.isdir(local):
         _check_folder(name, local)
         return Source(str(local))
-    if local.exists():
+    if os.path.lexists(local):
         raise UserError(f"model={name}: {path} is neither a folder nor a .gguf file; name the folder it lies in")
     if _looks_local(path):
         raise UserError(f"model={name}: there is no folder {path}; check the path")
@@ -74,10 +75,12 @@ def hub_answers(name: str, source: Source, revision: str | None) -> bool:
         revision: A branch, tag or commit; None for the main branch.
 
     Raises:
-        UserError: It cannot, and the model is not in the local cache either.
+        UserError: It cannot, and the model is not in the local cache either; or the revision can be none.
     """
     from huggingface_hub import constants, get_session, try_to_load_from_cache
 
+    if revision is not None and (".." in revision or revision.startswith("/")):  # would lead out of the cache
+        raise UserError(f"model.revision={revision} names no branch, tag or commit; see the model's page on the hub")
     cause: Exception | None = None
     if not constants.HF_HUB_OFFLINE:
         try:
@@ -109,7 +112,7 @@ def _check_folder(name: str, folder: Path) -> None:
         remedy = f"name the file {folder / files[0]}" if files else "name a folder written by save_pretrained"
         raise UserError(f"model={name}: the folder {folder} has no config.json; {remedy}")
     if any(folder.glob("*.safetensors")):
-        return
+        return _check_shards(name, folder)
     pickled = sorted(file.name for pattern in ("*.bin", "*.pt", "*.pth") for file in folder.glob(pattern))
     if pickled:
         raise UserError(
@@ -117,6 +120,32 @@ def _check_folder(name: str, folder: Path) -> None:
             "opened; convert them to safetensors with save_pretrained"
         )
     raise UserError(f"model={name}: the folder {folder} has no *.safetensors weights; complete the download")
+
+
+def _check_shards(name: str, folder: Path) -> None:
+    """Refuses weights that are not there or not whole, and an index that leads out of the folder."""
+    from safetensors import SafetensorError, safe_open
+
+    index = folder / "model.safetensors.index.json"
+    shards = [file.name for file in folder.glob("*.safetensors")]
+    if not (folder / "model.safetensors").exists() and index.is_file():
+        try:
+            named = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
+            shards = sorted({str(shard) for shard in named})
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OSError) as error:
+            raise UserError(f"model={name}: {index} cannot be read ({error!r}); complete the download") from error
+    for shard in shards:
+        if Path(shard).name != shard or not shard.endswith(".safetensors"):
+            raise UserError(f"model={name}: {index} names {shard}, which is no safetensors file of its own folder")
+        if not (folder / shard).is_file():
+            raise UserError(f"model={name}: the folder {folder} has no {shard}; complete the download")
+        try:
+            with safe_open(folder / shard, "np"):  # reads the head alone, and compares it with the file's length
+                pass
+        except SafetensorError as error:
+            raise UserError(
+                f"model={name} cannot be loaded: {folder / shard} is not whole ({error}); complete the download"
+            ) from error
 
 
 def _packaged_gguf(name: str, package: str) -> Path:

@@ -259,7 +259,8 @@ class LayerStack:
                 own = plain_logits(self.model, torch.tensor(tokens)).flatten(0, 1)
             if not own.isfinite().all():
                 raise UnsupportedModelError(
-                    f"{kind} gives non-finite logits in {own.dtype}; use model.dtype=bfloat16 or float32"
+                    f"{kind} gives non-finite logits in {own.dtype}; "
+                    + ("use model.dtype=bfloat16 or float32" if own.dtype == torch.float16 else "check its weights")
                 )
             gap = relative_gap(walked, own)
             if not gap <= tolerance(own.dtype):

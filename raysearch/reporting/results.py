@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from raysearch.estimate import Estimate, Metric
+from raysearch.estimate import Estimate, Metric, finite
 from raysearch.measure import Measure
 
 State = Literal["finished", "stopped", "failed", "waiting"]
@@ -152,4 +152,4 @@ class StudyResults:
 
 
 def _plain(estimates: Mapping[str, Estimate]) -> dict[str, Any]:
-    return {name: vars(estimate) for name, estimate in estimates.items()}
+    return {name: finite(vars(estimate)) for name, estimate in estimates.items()}

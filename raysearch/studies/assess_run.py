@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from raysearch.assessment.assessing import assess_masks
+from raysearch.assessment.assessing import assess_masks, check_tasks, read_assessable
 from raysearch.assessment.results import RunAssessment
 from raysearch.assessment.spec import AssessSpec
-from raysearch.assessment.task_files import find_tasks
 from raysearch.evaluation.ledger import Ledger
 from raysearch.evaluation.runs import RunRecord
 from raysearch.mask import Mask
-from raysearch.studies.recorded import found_of_size
+from raysearch.studies.recorded import check_weights, found_of_size
 from raysearch.studies.spec import SearchSpec
+from raysearch.studies.told_assessments import tell_assessments
 
 
 def assess_run(
@@ -36,25 +36,27 @@ def assess_run(
         warn: Told in a sentence if MLflow could not be reached.
 
     Raises:
-        UserError: The search has not finished, has no such mask, or something named is not there.
+        UserError: The search has not finished, has no such mask, its model has changed since, or something named is
+            not there.
         EvaluationError: Something failed for good.
     """
     mask = Mask(tuple(found_of_size(run, remove)["removed"]))
     judge = search.judge
     opened = Ledger(judge.ledger)
     try:
-        assessments = assess_masks(spec, judge.model, judge.cluster, opened, [mask], on_progress=on_progress)
-        folders = {source.name: source.folder for source in find_tasks(spec, judge.ledger.parent)}
+        what = read_assessable(spec, judge.model, judge.cluster, judge.ledger)
+        check_weights(run, what.texts.model_fingerprint)
+        check_tasks(what, opened)
+        assessments = assess_masks(what, opened, [mask], on_progress=on_progress)
+        if mask == Mask(tuple(found_of_size(run, None)["removed"])):
+            tell_assessments(opened, search.tracking, [run], assessments.named, warn)
     finally:
         opened.close()
-    files = {name: folder for name, folder in folders.items() if folder is not None}
+    files = {source.name: source.folder for source in what.sources if source.folder is not None}
     of_texts = {name: one.detail["data"] for name, one in assessments.by_mask[mask].items() if "data" in one.detail}
     calibrated = (run.result or {}).get("data", ())
     overlaps = tuple(name for name, text in of_texts.items() if any(_overlap(text, one) for one in calibrated))
-    done = RunAssessment(run.run_id, judge.model.name, mask, assessments, files, overlaps)
-    if mask == Mask(tuple(found_of_size(run, None)["removed"])):
-        search.tracking.record_assessment((run.result or {}).get("mlflow_run_id"), assessments.named(mask), warn)
-    return done
+    return RunAssessment(run.run_id, judge.model.name, mask, assessments, files, overlaps)
 
 
 def _overlap(text: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

@@ -5,58 +5,51 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from raysearch.assessment.assessing import assess_masks
+from raysearch.assessment.assessing import Assessable, assess_masks, check_tasks, read_assessable
 from raysearch.assessment.spec import AssessSpec
 from raysearch.errors import UserError
-from raysearch.evaluation.cluster import ClusterOptions
 from raysearch.evaluation.ledger import Ledger
 from raysearch.evaluation.runs import RunRecord, read_runs
 from raysearch.evaluation.studies import StudyRecord, find_study, write_study
 from raysearch.evaluation.unit import Pool
 from raysearch.mask import Mask
-from raysearch.models.loading import ModelSpec
+from raysearch.studies.recorded import check_weights
 from raysearch.studies.spec import SearchSpec
 from raysearch.studies.study_record import add_assessed, plain_assessments
+from raysearch.studies.told_assessments import tell_assessments
 from raysearch.tracking.options import TrackingOptions
 
 
 def assess_found(
-    spec: AssessSpec,
-    model: ModelSpec,
-    cluster: ClusterOptions,
+    what: Assessable,
     ledger: Ledger,
     runs: Sequence[RunRecord],
     tracking: TrackingOptions,
-    make_pool: Callable[[], Pool] | None,
     on_progress: Callable[[str], None],
     warn: Callable[[str], None],
+    make_pool: Callable[[], Pool] | None = None,
 ) -> dict[str, Any]:
     """Assesses the masks of one model's searches, each mask once, and puts the numbers on the searches' MLflow runs.
 
     Args:
-        spec: What to assess.
-        model: The dense model.
-        cluster: Who computes it, unless there is a `make_pool`.
+        what: The model, and what it is to be assessed by.
         ledger: Open, and left open.
         runs: The searches; those that have found nothing are passed over.
         tracking: Where they were recorded.
-        make_pool: Gives replicas that are there already.
         on_progress: Told in a line how far it is.
         warn: Told in a sentence if MLflow cannot be written to.
+        make_pool: Gives replicas that are there already.
 
     Returns:
         What `StudyRecord.assessed` holds of the model.
 
     Raises:
-        UserError: A text, a task or an option does not fit the model or is not there.
+        UserError: A task or its data cannot be loaded.
         EvaluationError: Something failed for good.
     """
-    masks = {run.run_id: Mask(tuple(run.result["removed"])) for run in runs if run.result is not None}
-    chosen = sorted(set(masks.values()))
-    found = assess_masks(spec, model, cluster, ledger, chosen, make_pool=make_pool, on_progress=on_progress)
-    for run in runs:
-        if run.result is not None:
-            tracking.record_assessment(run.result["mlflow_run_id"], found.named(masks[run.run_id]), warn)
+    chosen = sorted({Mask(tuple(run.result["removed"])) for run in runs if run.result is not None})
+    found = assess_masks(what, ledger, chosen, make_pool=make_pool, on_progress=on_progress)
+    tell_assessments(ledger, tracking, [run for run in runs if run.result is not None], found.named, warn)
     return plain_assessments(found)
 
 
@@ -82,7 +75,8 @@ def assess_study(
         The record as it is now.
 
     Raises:
-        UserError: No search has found anything, or something named is not there or does not fit a model.
+        UserError: No search has found anything, a model has changed since, or something named is not there or does not
+            fit a model.
         EvaluationError: Something failed for good.
     """
     runs = {
@@ -90,13 +84,22 @@ def assess_study(
     }
     if not runs:
         raise UserError(f"STUDY={study.study_id} has found nothing yet; first: raysearch study, with the same words")
-    assessed: Mapping[str, Any] = study.assessed
-    for model in dict.fromkeys(cell.model for cell in study.cells):
-        of_model = [runs[cell.run_id] for cell in study.cells if cell.model == model and cell.run_id in runs]
-        if of_model:
-            search = build_search(of_model[0].config)
-            judge, tracking = search.judge, search.tracking
-            new = assess_found(spec, judge.model, judge.cluster, ledger, of_model, tracking, None, on_progress, warn)
-            assessed = add_assessed(assessed, {model: new})
-            write_study(ledger, study.study_id, study.config, study.cells, study.facts, assessed, study.mlflow_run_id)
+    by_model: dict[str, list[RunRecord]] = {}
+    for cell in study.cells:
+        if cell.run_id in runs:
+            by_model.setdefault(cell.model, []).append(runs[cell.run_id])
+    searches = {model: build_search(of_model[0].config) for model, of_model in by_model.items()}
+    read = {
+        model: read_assessable(spec, search.judge.model, search.judge.cluster, ledger.path)
+        for model, search in searches.items()
+    }
+    for model, what in read.items():
+        for run in by_model[model]:
+            check_weights(run, what.texts.model_fingerprint)
+        check_tasks(what, ledger)
+    for model, what in read.items():
+        new = assess_found(what, ledger, by_model[model], searches[model].tracking, on_progress, warn)
+        now = find_study(ledger, study.study_id)  # others may have written to it meanwhile
+        assessed = add_assessed(now.assessed, {model: new})
+        write_study(ledger, now.study_id, now.config, now.cells, now.facts, assessed, now.mlflow_run_id)
     return find_study(ledger, study.study_id)

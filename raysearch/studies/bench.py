@@ -9,7 +9,7 @@ from raysearch.errors import UserError
 from raysearch.evaluation.cluster import ClusterOptions
 from raysearch.evaluation.judge import Reading, joint_fingerprint, read_data
 from raysearch.evaluation.spec import CalibrationSpec, JudgeSpec
-from raysearch.models.loading import ModelInfo, ModelSpec, describe, resolve_device
+from raysearch.models.loading import ModelInfo, ModelSpec, describe
 from raysearch.studies.search import problem_of
 from raysearch.studies.spec import StudySpec
 
@@ -33,6 +33,10 @@ class Bench:
     specs: Sequence[CalibrationSpec]
     reading: Reading
     numbers: Sequence[int]
+
+    def label(self, study: StudySpec) -> str:
+        """What the study calls the model."""
+        return study.cells[self.numbers[0]].model
 
     def reading_of(self, judge: JudgeSpec) -> Reading:
         """The samples of one search."""
@@ -62,11 +66,16 @@ def prepare(study: StudySpec) -> list[Bench]:
         judge = cell.search.judge
         if judge.cluster.backend != "ray":
             raise UserError(f"cluster.backend={judge.cluster.backend} runs no study; use cluster=local")
+        if (judge.cluster.address or "").startswith("ray://"):
+            raise UserError(
+                f"cluster.address={judge.cluster.address} runs no study, whose searches stay with their ledger; run it "
+                "on a node of the cluster with cluster.address=auto, for instance by ray job submit"
+            )
         groups.setdefault((judge.model, judge.cluster), []).append(number)
     benches = []
     for (model, cluster), numbers in groups.items():
         info = describe(model)
-        cluster.check(resolve_device(model) != "cpu")
+        cluster.check(model)
         specs: list[CalibrationSpec] = []
         for number in numbers:
             search = study.cells[number].search

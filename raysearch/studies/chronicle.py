@@ -16,6 +16,7 @@ from raysearch.evaluation.unit import Subject
 from raysearch.mask import Mask
 from raysearch.prefix import naive_layer_forwards
 from raysearch.problem import Problem
+from raysearch.redaction import redact
 from raysearch.searchers.base import Remark, Round, Scores
 from raysearch.statistic import Statistic
 from raysearch.studies.observer import Observer
@@ -115,7 +116,13 @@ class Chronicle:
 
     def _evaluate(self, proposed: Round) -> Scores:
         masks = proposed.masks if self.rounds else tuple(dict.fromkeys([self.problem.dense, *proposed.masks]))
+        before = self.evaluator.meter.samples_at_once
         evaluations = self.evaluator.evaluate(masks)
+        if (at_once := self.evaluator.meter.samples_at_once) != before:
+            self.observer.warn(
+                f"memory does not hold a shard; going on with {at_once} of its samples at once, "
+                f"as data.shard_samples={at_once} would from the start"
+            )
         self._count_alone([*masks, *self.evaluator.references])
         if not self.rounds:
             self._tell_dense(evaluations[self.problem.dense])
@@ -170,7 +177,7 @@ class Chronicle:
             mask=mask,
             loss=evaluation.loss,
             delta=None if evaluation.loss is None else evaluation.loss - self.dense_loss,
-            failure=evaluation.failure,
+            failure=evaluation.failure and redact(evaluation.failure),
             answered=evaluation.answered,
             parts={
                 name: loss for name, loss in zip(self.part_names, evaluation.parts, strict=False) if loss is not None
@@ -189,6 +196,6 @@ class Chronicle:
             layer_forwards_run=self.evaluator.meter.layer_forwards,
             layer_forwards_naive=self.naive_layer_forwards,
             seconds=self.seconds,
-            busy_share=self.evaluator.meter.busy_share,
+            busy_share=self.evaluator.pool_report.busy_share,
             round_best=scores.best(1)[0] if scores.losses else None,
         )

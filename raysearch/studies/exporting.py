@@ -11,7 +11,8 @@ from raysearch.mask import Mask
 from raysearch.measure import Measure
 from raysearch.models.card import Evidence
 from raysearch.models.export import ExportReport, export_checkpoint
-from raysearch.studies.recorded import found_of_size
+from raysearch.models.loading import fingerprint
+from raysearch.studies.recorded import check_weights, found_of_size
 from raysearch.studies.spec import SearchSpec
 
 
@@ -31,13 +32,15 @@ def export_run(
         spec: What it was made of, built from `run.config`.
         out: The folder to write.
         remove: How many layers go: those of the best mask of that size; None for the mask that the search found.
-        overwrite: Whether a folder that is not empty is replaced.
+        overwrite: Whether an export that is there is replaced.
         prompt: A text for both models to go on with, as a spot check.
 
     Raises:
-        UserError: The search has not finished or has no such mask, or the folder or the model cannot be used.
+        UserError: The search has not finished or has no such mask, the folder or the model cannot be used, or that has
+            changed since.
     """
     judge, chosen, result = spec.judge, found_of_size(run, remove), found_of_size(run, None)
+    check_weights(run, fingerprint(judge.model))
     evidence = Evidence(
         model=judge.model.name,
         searcher=_in_brief(spec.searcher),

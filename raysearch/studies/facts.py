@@ -7,10 +7,10 @@ import os
 import platform
 import shlex
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from raysearch.models.loading import resolve_device
+from raysearch.models.devices import processor, resolve_device
+from raysearch.redaction import redact
 from raysearch.studies.bench import Bench
 from raysearch.studies.spec import StudySpec
 from raysearch.wording import count
@@ -23,15 +23,17 @@ def facts_of(study: StudySpec, benches: Sequence[Bench]) -> dict[str, str]:
     facts = {"command": shlex.join(["raysearch", "study", *study.words])}
     for bench in benches:
         info, spec = bench.info, bench.model
-        label = study.cells[bench.numbers[0]].model
+        label = bench.label(study)
         facts[f"model {label}"] = (
             f"{spec.path}, {count(info.n_layers, 'layer')}, {info.parameters / 1e6:,.1f} M parameters, {info.dtype}"
         )
         for one, calibration in zip(bench.specs, bench.reading.calibrations, strict=True):
-            facts[f"calibration {_label(study, one)}"] = (
+            subject = f"calibration {_label(study, one)}" + (f" of {label}" if len(benches) > 1 else "")
+            fact = (
                 f"{one.name}: {count(calibration.n_samples, 'sample')}, {calibration.n_tokens:,} scored tokens, "
                 f"{_in_words(calibration.description)}"
             )
+            facts[subject] = f"{facts[subject]}; {fact}" if subject in facts else fact  # a weighted one has parts
     versions = {name: _version(name) for name in _PACKAGES}
     facts["versions"] = (
         ", ".join(
@@ -40,7 +42,7 @@ def facts_of(study: StudySpec, benches: Sequence[Bench]) -> dict[str, str]:
         + f", Python {platform.python_version()}"
     )
     facts["machine"] = _machine(benches)
-    return facts
+    return {subject: redact(fact) for subject, fact in facts.items()}
 
 
 def _label(study: StudySpec, calibration: Any) -> str:
@@ -63,15 +65,10 @@ def _version(package: str) -> str | None:
 
 def _machine(benches: Sequence[Bench]) -> str:
     """The processor, and the GPUs where they are used."""
-    processor = platform.processor() or platform.machine()
-    info = Path("/proc/cpuinfo")
-    if info.is_file():
-        names = [line.partition(":")[2].strip() for line in info.read_text().splitlines() if "model name" in line]
-        processor = names[0] if names else processor
-    parts = [f"{os.cpu_count()} cores of {processor}"]
+    parts = [f"{os.cpu_count()} cores of {processor()}"]
     if any(resolve_device(bench.model) != "cpu" for bench in benches):
         import torch
 
-        gpus = torch.cuda.device_count()
-        parts.append(f"{gpus} x {torch.cuda.get_device_name()}")
+        gpus = torch.cuda.device_count()  # else they are elsewhere
+        parts.append(f"{gpus} x {torch.cuda.get_device_name()}" if gpus else "GPUs of a cluster")
     return ", ".join(parts)

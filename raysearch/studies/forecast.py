@@ -119,10 +119,14 @@ class _Rehearsal:
         """The rounds that are left of so many masks in all, as large as the last one and as dear as all on average."""
         done = sum(cost.masks for cost in self.rounds)
         layers = sum(cost.layer_forwards for cost in self.rounds) / done
+        heads = sum(cost.head_forwards for cost in self.rounds) / done
         naive = sum(cost.naive_layer_forwards for cost in self.rounds) / done
         size = self.rounds[-1].masks
         sizes = [min(size, masks - start) for start in range(done, masks, size)]
-        return [RoundCost(size, round(layers * size), size, round(naive * size), estimated=True) for size in sizes]
+        return [
+            RoundCost(size, round(layers * size), round(heads * size), round(naive * size), estimated=True)
+            for size in sizes
+        ]
 
 
 class _TooSlow(Exception):

@@ -74,7 +74,7 @@ def _values(axis: str, values: Any) -> dict[str, str]:
     """The words of each label of an axis."""
     if isinstance(values, Mapping):
         for label, words in values.items():
-            if not isinstance(words, str) or "=" not in words:
+            if not isinstance(words, str) or "=" not in words or not _closes(words):
                 raise UserError(
                     f"study.grid.{axis} has {label}: {json.dumps(words)}; write the words it stands for, such as "
                     f'"{axis}=… data.samples=8"'
@@ -117,6 +117,14 @@ def _added(extra: Any, axes: dict[str, dict[str, str]]) -> list[dict[str, str]]:
 
 def _matches(combination: Mapping[str, str], rule: Mapping[str, Sequence[str]]) -> bool:
     return all(combination[axis] in labels for axis, labels in rule.items())
+
+
+def _closes(words: str) -> bool:
+    """Whether every quote has its other end."""
+    try:
+        return bool(shlex.split(words))
+    except ValueError:
+        return False
 
 
 def _dimension(axis: str) -> str:

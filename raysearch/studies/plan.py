@@ -6,16 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from raysearch.calibration.calibration import Calibration
+import torch
+
 from raysearch.evaluation.cluster import make_replica
 from raysearch.evaluation.costs import head_cost
-from raysearch.evaluation.replica import Replica
 from raysearch.evaluation.spec import CalibrationSpec
 from raysearch.evaluation.unit import Unit
 from raysearch.mask import Mask
-from raysearch.models.loading import ModelInfo, describe, resolve_device
+from raysearch.models.devices import resolve_device
+from raysearch.models.loading import ModelInfo, describe
 from raysearch.statistic import Statistic
-from raysearch.studies.bench import prepare
+from raysearch.studies.bench import Bench, prepare
 from raysearch.studies.forecast import forecast
 from raysearch.studies.search import problem_of
 from raysearch.studies.sizes import for_sizes
@@ -113,18 +114,23 @@ def plan_study(spec: StudySpec, patience_s: float = 5.0) -> StudyPlan:
     return StudyPlan(plans, untold)
 
 
-def time_study(study: StudySpec, plan: StudyPlan) -> float:
+def time_study(study: StudySpec, plan: StudyPlan) -> float | None:
     """How many seconds a study's searches take, by running each dense model over a shard of each calibration.
+
+    Returns:
+        Seconds; None where a model is for GPUs of other machines.
 
     Raises:
         UserError: The data cannot be used, or the model cannot be loaded.
     """
     seconds = 0.0
     for bench in prepare(study):
-        replica = make_replica(bench.model, bench.reading.calibrations, bench.cluster.cpus_per_replica)
-        speeds = [_seconds_per_layer_forward(replica, one, bench.info) for one in bench.reading.calibrations]
+        n_gpus = bench.cluster.gpus(resolve_device(bench.model) != "cpu")
+        if n_gpus > torch.cuda.device_count():
+            return None
+        speeds = _seconds_per_layer_forward(bench, over_gpus=n_gpus > 1)
         shards = sum(calibration.n_shards for calibration in bench.reading.calibrations)
-        n_replicas = bench.cluster.n_replicas(resolve_device(bench.model) != "cpu", shards)
+        n_replicas = bench.cluster.bounds(resolve_device(bench.model) != "cpu", shards).max
         cells = [study.cells[number] for number in bench.numbers]
         for one in plan.cells:
             if one.cell in cells:
@@ -134,12 +140,17 @@ def time_study(study: StudySpec, plan: StudyPlan) -> float:
     return seconds
 
 
-def _seconds_per_layer_forward(replica: Replica, calibration: Calibration, info: ModelInfo) -> float:
-    """Of one layer over all samples of a calibration, on one replica."""
-    unit = Unit(calibration.fingerprint, 0, (Mask(),))
-    replica.evaluate(unit)  # once to warm up
-    share = calibration.shards[0].n_tokens / sum(shard.n_tokens for shard in calibration.shards)
-    return replica.evaluate(unit).seconds / share / (info.n_layers + head_cost(info))
+def _seconds_per_layer_forward(bench: Bench, over_gpus: bool) -> list[float]:
+    """Of one layer over all samples of each calibration, on one replica, which is freed again."""
+    calibrations, cost = bench.reading.calibrations, bench.info.n_layers + head_cost(bench.info)
+    replica = make_replica(bench.model, calibrations, bench.cluster.cpus_per_replica, over_gpus=over_gpus)
+    speeds = []
+    for calibration in calibrations:
+        unit = Unit(calibration.fingerprint, 0, (Mask(),))
+        replica.evaluate(unit)  # once to warm up
+        share = calibration.shards[0].n_tokens / sum(shard.n_tokens for shard in calibration.shards)
+        speeds.append(replica.evaluate(unit).seconds / share / cost)
+    return speeds
 
 
 @dataclass

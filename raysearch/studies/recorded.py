@@ -36,3 +36,16 @@ def found_of_size(run: RunRecord, remove: int | None) -> Mapping[str, Any]:
             f"choose one of: {', '.join(map(str, found))}"
         )
     return found[size]
+
+
+def check_weights(run: RunRecord, model_fingerprint: str) -> None:
+    """Refuses a model that is not the one that a search was made on.
+
+    Raises:
+        UserError: Its files have changed since.
+    """
+    if run.fingerprints.get("model", model_fingerprint) != model_fingerprint:
+        raise UserError(
+            f"RUN={run.run_id} is of another model: its files have changed since; put back the old ones, or start anew "
+            "with raysearch search"
+        )

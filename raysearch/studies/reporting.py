@@ -33,11 +33,15 @@ def report_study(
     """
     results = collect(study, ledger, tracking.link)
     files = write_report(results, out)
-    metrics = {f"layer_forwards_{kind}": value for kind, value in results.layer_forwards.items()}
-    metrics |= {
+    tops = sorted({out / file.relative_to(out).parts[0] for file in files})
+    tracking.end_study(study.mlflow_run_id, report_metrics(results), tops, warn)
+    return results, files
+
+
+def report_metrics(results: StudyResults) -> dict[str, float]:
+    """The numbers of a study as a whole, by the names of MLflow's metrics."""
+    return {
+        **{f"layer_forwards_{kind}": value for kind, value in results.layer_forwards.items()},
         "searches": len(results.cells),
         "searches_done": sum(cell.outcome is not None for cell in results.cells),
     }
-    tops = sorted({out / file.relative_to(out).parts[0] for file in files})
-    tracking.end_study(study.mlflow_run_id, metrics, tops, warn)
-    return results, files

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any, Protocol
 
-from raysearch.evaluation.cluster import start_replicas
-from raysearch.evaluation.ledger import Ledger
-from raysearch.evaluation.ray_pool import RayPool, ReplicaActors, Replicas
-from raysearch.evaluation.runs import RunRecord, read_runs, write_run
+from raysearch.assessment.assessing import Assessable, check_tasks, read_assessable
+from raysearch.errors import EvaluationError, UserError
+from raysearch.evaluation.cluster import ReplicaGroup, start_replicas
+from raysearch.evaluation.ledger import Ledger, opened
+from raysearch.evaluation.ray_pool import RayPool, Replicas
+from raysearch.evaluation.runs import RunRecord, held, read_runs, write_run
 from raysearch.evaluation.studies import StudyRecord, find_study
 from raysearch.studies.assess_study import assess_found
 from raysearch.studies.bench import Bench, name_runs, prepare
@@ -19,7 +22,7 @@ from raysearch.studies.observer import SilentObserver
 from raysearch.studies.search import Surroundings
 from raysearch.studies.spec import Budget, Cell, StudySpec
 from raysearch.studies.study_record import record_study
-from raysearch.studies.tuning import Listener, Task, run_trials, tune_environment
+from raysearch.studies.tuning import Listener, TrialTask, run_trials, tune_environment
 
 _MOST_AT_ONCE = 4
 _SECONDS_BETWEEN_RECORDS = 20
@@ -74,16 +77,27 @@ def run_study(spec: StudySpec, observer: StudyObserver, restore: bool = False) -
     """
     benches = prepare(spec)
     run_ids = name_runs(spec, benches)
-    parent = spec.tracking.begin_study(spec.study_id, spec.config, observer.warn)
+    assessables = _read_assessables(spec, benches)
     ledger = Ledger(spec.ledger)
-    with closing(ledger), tune_environment():
-        run = _StudyRun(spec, benches, run_ids, parent, ledger, observer, restore)
+    with closing(ledger), held(ledger, spec.study_id, "STUDY"), tune_environment():
+        parent = spec.tracking.begin_study(spec.study_id, spec.config, observer.warn)
+        run = _StudyRun(spec, benches, run_ids, assessables, parent, ledger, observer, restore)
         run.record({})
         run.adopt()
         with run.interruptible():
-            for bench in benches:
-                run.record(run.work(bench))
+            run.work()
         return find_study(ledger, spec.study_id)
+
+
+def _read_assessables(spec: StudySpec, benches: Sequence[Bench]) -> list[Assessable]:
+    """What each model is to be assessed by; nothing where that is not asked for."""
+    if spec.assess is None:
+        return []
+    read = [read_assessable(spec.assess, one.model, one.cluster, spec.ledger, one.reading) for one in benches]
+    with opened(spec.ledger) if spec.ledger.exists() else nullcontext() as ledger:
+        for what in read:
+            check_tasks(what, ledger)
+    return read
 
 
 def is_done(run: RunRecord | None, budget: Budget) -> bool:
@@ -102,6 +116,7 @@ class _StudyRun:
         spec: The study.
         benches: Its models.
         run_ids: Its searches, in order.
+        assessables: What each model is to be assessed by, in their order; none where nothing is.
         parent: MLflow's id of it.
         ledger: Open.
         observer: Watches.
@@ -111,6 +126,7 @@ class _StudyRun:
     spec: StudySpec
     benches: Sequence[Bench]
     run_ids: Sequence[str]
+    assessables: Sequence[Assessable]
     parent: str | None
     ledger: Ledger
     observer: StudyObserver
@@ -135,31 +151,45 @@ class _StudyRun:
         self.spec.tracking.adopt(self.parent, recorded, self.observer.warn)
         self.observer.study_started(self.spec.study_id, self.spec.cells, done)
 
-    def work(self, bench: Bench) -> dict[str, Any]:
-        """Runs one model's searches on its replicas, then assesses what they found; gives that by the model's label."""
-        spec, names = self.spec, [self.run_ids[number] for number in bench.numbers]
-        at_once = spec.options.concurrency
-        with _replicas(bench, _MOST_AT_ONCE if at_once == "auto" else at_once) as replicas:
-            runs = read_runs(self.ledger, names)
-            left = [
-                number for number in bench.numbers if not is_done(runs.get(self.run_ids[number]), spec.options.stop)
-            ]
-            if left:
-                self._search(bench, left, replicas())
-            if spec.assess is None:
-                return {}
+    def work(self) -> None:
+        """Runs one model's searches on its replicas, then assesses what they found; then the next model's.
+
+        Raises:
+            EvaluationError: What was found cannot be assessed. The other models have been.
+            UserError: The same, since a task or its data cannot be loaded.
+        """
+        failures: list[EvaluationError | UserError] = []
+        for bench, what in zip_longest(self.benches, self.assessables):
+            with _replicas(bench) as replicas:
+                self._search_what_is_left(bench, replicas)
+                try:
+                    self._assess(bench, what, replicas)
+                except (EvaluationError, UserError) as error:
+                    failures.append(error)
+        if failures:
+            raise failures[0]
+
+    def _search_what_is_left(self, bench: Bench, replicas: Callable[[], Replicas]) -> None:
+        """Runs the searches of a model that are not done."""
+        runs, stop = read_runs(self.ledger, self.run_ids), self.spec.options.stop
+        left = [number for number in bench.numbers if not is_done(runs.get(self.run_ids[number]), stop)]
+        if left:
+            self._search(bench, left, replicas())
+            self.record({})
+
+    def _assess(self, bench: Bench, what: Assessable | None, replicas: Callable[[], Replicas]) -> None:
+        """Assesses what the searches of a model have found, if that is asked for."""
+        if what is not None:
             found = assess_found(
-                spec.assess,
-                bench.model,
-                bench.cluster,
+                what,
                 self.ledger,
-                list(read_runs(self.ledger, names).values()),
-                spec.tracking,
-                lambda: RayPool(replicas()),
+                list(read_runs(self.ledger, [self.run_ids[number] for number in bench.numbers]).values()),
+                self.spec.tracking,
                 self.observer.assessing,
                 self.observer.warn,
+                lambda: RayPool(replicas()),
             )
-            return {spec.cells[bench.numbers[0]].model: found}
+            self.record({bench.label(self.spec): found})
 
     def _search(self, bench: Bench, numbers: Sequence[int], replicas: Replicas) -> None:
         """Runs searches to their ends, and puts on record why some failed."""
@@ -169,8 +199,8 @@ class _StudyRun:
             cell = self.spec.cells[number]
             reading = bench.reading_of(cell.search.judge)
             surroundings = Surroundings(bench.info, reading, cell.labels, self.parent)
-            tasks[number] = Task(cell.search.elsewhere(), surroundings, replicas)
-        auto = min(len(replicas.actors), _MOST_AT_ONCE)
+            tasks[number] = TrialTask(cell.search.elsewhere(), surroundings, replicas)
+        auto = min(replicas.most, _MOST_AT_ONCE)
         at_once = auto if options.concurrency == "auto" else options.concurrency
         folder = self.spec.tracking.folder / "tune" / f"{self.spec.study_id}-{bench.numbers[0]}"
         failed = run_trials(tasks, options.stop, at_once, options.retries, folder, _Recording(self), self.restore)
@@ -211,17 +241,18 @@ class _Recording:
 
 
 @contextmanager
-def _replicas(bench: Bench, spare_cpus: int) -> Iterator[Callable[[], Replicas]]:
+def _replicas(bench: Bench) -> Iterator[Callable[[], Replicas]]:
     """Gives the actors of a model's replicas, which are started when they are first asked for."""
-    started: list[ReplicaActors] = []
+    started: list[ReplicaGroup] = []
 
     def replicas() -> Replicas:
         if not started:
-            started.append(start_replicas(bench.cluster, bench.model, bench.reading.calibrations, spare_cpus))
+            calibrations = bench.reading.calibrations
+            started.append(start_replicas(bench.cluster, bench.model, calibrations, shared=True))
         return started[0].replicas
 
     try:
         yield replicas
     finally:
-        for actors in started:
-            actors.close()
+        for group in started:
+            group.close()

@@ -7,16 +7,19 @@ import platform
 import subprocess
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Any
 
 from raysearch.errors import UserError
 from raysearch.evaluation.costs import head_cost
 from raysearch.evaluation.judge import Judge, Reading, open_judge
-from raysearch.evaluation.runs import State, write_run
+from raysearch.evaluation.runs import State, held, note_mlflow, read_runs, write_run
 from raysearch.evaluation.unit import Pool
 from raysearch.mask import Mask
 from raysearch.models.loading import ModelInfo, describe
 from raysearch.problem import Problem
+from raysearch.redaction import redact, redacted
 from raysearch.searchers.base import Searcher, exhaust, run_rounds
 from raysearch.studies.chronicle import Chronicle
 from raysearch.studies.forecast import RoundCost, forecast
@@ -24,6 +27,7 @@ from raysearch.studies.observer import Observer
 from raysearch.studies.sizes import for_sizes
 from raysearch.studies.spec import SearchSpec
 from raysearch.tracking.base import RoundSummary, SearchHeader, SearchResult, Tracker
+from raysearch.tracking.told import as_record
 
 
 @dataclass(frozen=True)
@@ -89,29 +93,27 @@ def search_rounds(
     try:
         header = _header(spec, judge, surroundings)
         if resumes not in (None, header.run_id):
-            raise UserError(
-                f"RUN={resumes} cannot be taken up: its model or its text has changed since (this would be "
-                f"{header.run_id}); restore them, or start anew with raysearch search"
-            )
-        write_run(judge.ledger, header.run_id, spec.config, "running")
-        tracker = spec.tracking.open(observer.warn)
-        chronicle = Chronicle(problem, judge.evaluator, tracker, observer, started, _part_names(spec))
-        try:
+            raise _changed(resumes, judge)
+        with held(judge.ledger, header.run_id, "RUN", wait=surroundings is not None):
+            write_run(judge.ledger, header.run_id, spec.config, "running", fingerprints=judge.fingerprints)
+            tracker = spec.tracking.open(observer.warn)
+            chronicle = Chronicle(problem, judge.evaluator, tracker, observer, started, _part_names(spec))
             try:
-                tracker.start(header)
-                observer.started(header, expected, head_cost(info))
-                found = yield from chronicle.follow(run_rounds(_searcher(spec), problem, spec.seed, chronicle))
-            except GeneratorExit:
-                _stop(spec, judge, chronicle, tracker)
-                raise
-            except BaseException as error:
-                _fail(spec, judge, tracker, error)
-                raise
-            # Before the tracker has its last word: a search that is stopped while it waits for that has finished.
-            result = _result(spec, judge, chronicle, found)
-            return _finish(spec, judge, tracker, "finished", result)
-        finally:
-            tracker.close()
+                try:
+                    tracker.start(header)
+                    observer.started(header, expected, head_cost(info))
+                    found = yield from chronicle.follow(run_rounds(_searcher(spec), problem, spec.seed, chronicle))
+                except GeneratorExit:
+                    _stop(spec, judge, chronicle, tracker, header)
+                    raise
+                except BaseException as error:
+                    _fail(spec, judge, tracker, error)
+                    raise
+                # Before the tracker has its last word: a search that is stopped while it waits for that has finished.
+                result = _result(spec, judge, chronicle, found)
+                return _finish(spec, judge, tracker, "finished", header, result)
+            finally:
+                tracker.close()
     finally:
         judge.close()
 
@@ -139,7 +141,20 @@ def _open(spec: SearchSpec, info: ModelInfo, observer: Observer, surroundings: S
     return open_judge(spec.judge, info, observer.progress, surroundings.reading, surroundings.make_pool)
 
 
-def _stop(spec: SearchSpec, judge: Judge, chronicle: Chronicle, tracker: Tracker) -> None:
+def _changed(run_id: str, judge: Judge) -> UserError:
+    """Why a search cannot be taken up by its name."""
+    before = read_runs(judge.ledger, [run_id])[run_id].fingerprints
+    if before.get("model") != judge.fingerprints["model"]:
+        what, remedy = "the files of its model have", "put back the old ones"
+    elif before.get("text") != judge.fingerprints["text"]:
+        what, remedy = "its text has", "put back the old one"
+    else:
+        what, remedy = "the tokenizer, the dtype or the kind of device has", "restore it"
+    again = f"{remedy}, or start anew with raysearch search"
+    return UserError(f"RUN={run_id} cannot be taken up: {what} changed since; {again}")
+
+
+def _stop(spec: SearchSpec, judge: Judge, chronicle: Chronicle, tracker: Tracker, header: SearchHeader) -> None:
     """Puts on record what a search has found by the time that its budget is spent."""
     if chronicle.best is None:
         failure = f"its budget was spent before a mask of {chronicle.problem.n_remove} layers was scored"
@@ -147,22 +162,25 @@ def _stop(spec: SearchSpec, judge: Judge, chronicle: Chronicle, tracker: Tracker
         tracker.finish(None, failure)
     else:
         result = replace(_result(spec, judge, chronicle, chronicle.best), complete=False)
-        _finish(spec, judge, tracker, "stopped", result)
+        _finish(spec, judge, tracker, "stopped", header, result)
 
 
 def _fail(spec: SearchSpec, judge: Judge, tracker: Tracker, error: BaseException) -> None:
     interrupted = isinstance(error, KeyboardInterrupt)
-    failure = None if interrupted else str(error) or type(error).__name__
+    failure = None if interrupted else redact(str(error)) or type(error).__name__
     state: State = "interrupted" if interrupted else "failed"
-    write_run(judge.ledger, spec.run_id(judge.fingerprint), spec.config, state, failure=failure)
+    with suppress(UserError):  # the ledger itself may be what failed, which is said already
+        write_run(judge.ledger, spec.run_id(judge.fingerprint), spec.config, state, failure=failure)
     tracker.finish(None, failure)
 
 
-def _finish(spec: SearchSpec, judge: Judge, tracker: Tracker, state: State, result: SearchResult) -> SearchResult:
-    write_run(judge.ledger, result.run_id, spec.config, state, result.as_record())
+def _finish(
+    spec: SearchSpec, judge: Judge, tracker: Tracker, state: State, header: SearchHeader, result: SearchResult
+) -> SearchResult:
+    write_run(judge.ledger, result.run_id, spec.config, state, as_record(header, result))
     tracker.finish(result)
     result = replace(result, mlflow_run_id=tracker.close())
-    write_run(judge.ledger, result.run_id, spec.config, state, result.as_record())
+    note_mlflow(judge.ledger, result.run_id, result.mlflow_run_id)
     return result
 
 
@@ -189,17 +207,24 @@ def _result(spec: SearchSpec, judge: Judge, chronicle: Chronicle, found: Mask) -
         packed=meter.packed,
         seconds=chronicle.seconds,
         searcher_s=chronicle.searcher_s,
-        busy_share=meter.busy_share,
+        busy_share=judge.evaluator.pool_report.busy_share,
+        pool=judge.evaluator.pool_report.as_json(),
         n_tokens=judge.n_tokens,
         n_samples=judge.n_samples,
         parameters=judge.info.parameters,
         parameters_removed=sum(judge.info.layer_parameters[layer] for layer in found),
-        data=[one.description for one in judge.calibrations],
+        data=_described(judge),
         fingerprints=judge.fingerprints,
         statistics=tuple(map(str, chronicle.statistics)),
         remarks=chronicle.remarks,
         trials=tuple(chronicle.trials),
+        rounds=tuple(chronicle.summaries),
     )
+
+
+def _described(judge: Judge) -> Sequence[Mapping[str, Any]]:
+    """What the samples are, without the secrets of where they are from."""
+    return [redacted(one.description) for one in judge.calibrations]
 
 
 def _header(spec: SearchSpec, judge: Judge, surroundings: Surroundings | None) -> SearchHeader:
@@ -211,7 +236,7 @@ def _header(spec: SearchSpec, judge: Judge, surroundings: Surroundings | None) -
         choices=spec.config["choices"],
         config=spec.config,
         measure=judge.measure,
-        data=[one.description for one in judge.calibrations],
+        data=_described(judge),
         fingerprints=judge.fingerprints,
         versions={**versions, "python": platform.python_version()},
         git_commit=_git_commit(),

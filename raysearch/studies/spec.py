@@ -40,7 +40,7 @@ class SearchSpec:
         protect: Layers that stay; negative indices count from the end.
         seed: Of the searcher's random numbers.
         tracking: Where the search is recorded for people.
-        config: The resolved configuration, plain values, for the record and for ``raysearch resume``.
+        config: The resolved configuration, plain values without secrets, for the record and for ``raysearch resume``.
     """
 
     judge: JudgeSpec
@@ -153,8 +153,8 @@ class StudyOptions:
     stop: Budget = field(default_factory=Budget)
 
     def __post_init__(self) -> None:
-        if not re.fullmatch(r"[\w.-]+", self.name) or self.name.startswith("."):
-            raise UserError(f"study.name={self.name} cannot name a folder; use letters, digits, - and _")
+        if not re.fullmatch(r"[\w.-]{1,100}", self.name) or self.name.startswith("."):
+            raise UserError(f"study.name={self.name} cannot name a folder; use at most 100 letters, digits, - and _")
         if self.concurrency != "auto" and self.concurrency < 1:
             raise UserError(f"study.concurrency={self.concurrency} runs nothing; use 1 or more, or auto")
         if self.retries < 0:
@@ -169,8 +169,11 @@ class StudySpec:
         options: How it goes about them.
         cells: The searches, in order.
         assess: What the masks are assessed by that the searches find; None for nothing.
-        config: The resolved configuration, plain values, for the record.
-        words: What the user typed.
+        config: The resolved configuration, plain values without secrets, for the record.
+        words: What the user typed, without secrets.
+
+    Raises:
+        UserError: Searches would be recorded in different places.
     """
 
     options: StudyOptions
@@ -179,10 +182,17 @@ class StudySpec:
     config: Mapping[str, Any]
     words: Sequence[str]
 
+    def __post_init__(self) -> None:
+        if len({(cell.search.tracking, cell.search.judge.ledger) for cell in self.cells}) > 1:
+            raise UserError(
+                "study.grid has searches recorded in different places, and a study has one; take store, ledger and "
+                "tracking out of its axes, and say them beside it"
+            )
+
     @property
     def study_id(self) -> str:
         """The study's name: the same for the same searches, wherever and however they are run."""
-        outside = ("store", "ledger", "cluster", "tracking")
+        outside = ("store", "ledger", "cluster", "tracking", "choices")  # choices name what the other keys hold
         searches = [
             [cell.labels, {key: value for key, value in cell.search.config.items() if key not in outside}]
             for cell in self.cells

@@ -62,9 +62,10 @@ def record_study(
         )
         for cell, run_id in zip(study.cells, run_ids, strict=True)
     ]
-    before = next((one.assessed for one in list_studies(ledger) if one.study_id == study.study_id), {})
-    whole = add_assessed(before, assessed)
-    write_study(ledger, study.study_id, study.config, cells, facts_of(study, benches), whole, parent)
+    before = next((one for one in list_studies(ledger) if one.study_id == study.study_id), None)
+    whole = add_assessed(before.assessed if before else {}, assessed)
+    known = before.mlflow_run_id if before and study.tracking.type != "none" else None  # MLflow may be down today
+    write_study(ledger, study.study_id, study.config, cells, facts_of(study, benches), whole, parent or known)
 
 
 def plain_assessments(found: Assessments) -> dict[str, Any]:

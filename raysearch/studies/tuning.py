@@ -19,8 +19,9 @@ from typing import Any, Protocol
 from ray import tune
 from ray.tune.experiment import Trial
 
-from raysearch.errors import EvaluationError, UserError
+from raysearch.errors import EvaluationError, UserError, last_line
 from raysearch.evaluation.ray_pool import RayPool, Replicas
+from raysearch.evaluation.ray_session import this_node
 from raysearch.studies.observer import SilentObserver
 from raysearch.studies.search import Surroundings, search_rounds
 from raysearch.studies.spec import Budget, SearchSpec
@@ -40,7 +41,7 @@ _ENVIRONMENT = {
 
 
 @dataclass(frozen=True)
-class Task:
+class TrialTask:
     """A search as a trial needs it.
 
     Args:
@@ -80,11 +81,11 @@ class SearchTrial(tune.Trainable):
     Its process is used again for the next one, so that importing torch is paid for once.
     """
 
-    def setup(self, config: dict[str, Any], tasks: Mapping[int, Task], budget: Budget) -> None:  # type: ignore[override]
+    def setup(self, config: dict[str, Any], tasks: Mapping[int, TrialTask], budget: Budget) -> None:  # type: ignore[override]
         """Begins a search; nothing is computed before the first step."""
         self._tasks, self._budget = tasks, budget
         self._observer = _Warnings()
-        self._reported: dict[str, Any] = {}
+        self._standing: dict[str, Any] = {}
         self._rounds = self._begin(config)
 
     def step(self) -> dict[str, Any]:
@@ -92,20 +93,18 @@ class SearchTrial(tune.Trainable):
         try:
             summary = next(self._rounds)
         except StopIteration as stop:
-            return {**self._reported, "best_loss": stop.value.loss, "done": True}
+            return self._report(best_loss=stop.value.loss, done=True)
         except UserError as error:  # on record by now, and no better for being tried again
-            return {**self._reported, _FAILURE: str(error), "done": True}
-        self._reported = {
+            return self._report(**{_FAILURE: str(error)}, done=True)
+        self._standing = {
             "round": summary.round,
             "evaluations": summary.asked,
             "seconds": summary.seconds,
             "best_loss": summary.best_loss,
-            "warnings": list(self._observer.warnings),
-            "done": False,
         }
-        if any(self._reported[name] >= limit for name, limit in self._budget.limits.items()):
+        if any(self._standing[name] >= limit for name, limit in self._budget.limits.items()):
             self._rounds.close()  # Tune will stop it for the same reason; by then it is on record as stopped
-        return dict(self._reported)
+        return self._report(done=False)
 
     def cleanup(self) -> None:
         """Ends the search where it stands."""
@@ -126,13 +125,17 @@ class SearchTrial(tune.Trainable):
     def _begin(self, config: Mapping[str, Any]) -> Generator[RoundSummary, None, SearchResult]:
         task = self._tasks[config[_CELL]]
         self._observer = _Warnings()
-        self._reported = {"round": 0, "evaluations": 0, "seconds": 0.0}
+        self._standing = {"round": 0, "evaluations": 0, "seconds": 0.0}
         surroundings = task.surroundings.with_pool(functools.partial(RayPool, task.replicas))
         return search_rounds(task.search, self._observer, surroundings=surroundings)
 
+    def _report(self, **more: Any) -> dict[str, Any]:
+        """Where the search stands, and all that it has warned of so far."""
+        return {**self._standing, "warnings": list(self._observer.warnings), **more}
+
 
 def run_trials(
-    tasks: Mapping[int, Task],
+    tasks: Mapping[int, TrialTask],
     budget: Budget,
     concurrency: int,
     retries: int,
@@ -156,7 +159,9 @@ def run_trials(
         The causes of those that failed for good, by the number of their cell.
     """
     with tune_environment():
-        trainable = tune.with_resources(tune.with_parameters(SearchTrial, tasks=tasks, budget=budget), {"cpu": 1})
+        # Beside the driver, where the ledger is; trials wait for replicas most of the time.
+        trainable = tune.with_parameters(SearchTrial, tasks=tasks, budget=budget)
+        trainable = tune.with_resources(trainable, {"cpu": 0, this_node(): 0.001})
         callback = _Callback(listener)
         if restore:
             tuner = tune.Tuner.restore(
@@ -182,8 +187,12 @@ def run_trials(
                 ),
             )
         grid = tuner.fit()
-    results = [grid[index] for index in range(len(grid))]
-    return {result.config[_CELL]: _cause(result.error) for result in results if result.config and result.error}
+    failed = {}
+    for result in (grid[index] for index in range(len(grid))):
+        cause = _cause(result.error) if result.error else (result.metrics or {}).get(_FAILURE)
+        if result.config and cause is not None:
+            failed[result.config[_CELL]] = cause
+    return failed
 
 
 def _trial_name(trial: Trial) -> str:
@@ -192,7 +201,7 @@ def _trial_name(trial: Trial) -> str:
 
 def _cause(error: BaseException | None) -> str:
     """The last line of what a trial died of, without the name of our own exceptions."""
-    last = (str(error).strip().splitlines() or [type(error).__name__])[-1]
+    last = "no cause is known" if error is None else last_line(error)
     return last.removeprefix(f"{EvaluationError.__module__}.").removeprefix(f"{EvaluationError.__name__}: ")
 
 

@@ -13,7 +13,7 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +23,7 @@ from raysearch.mask import Mask
 from raysearch.measure import PERPLEXITY, Measure
 from raysearch.problem import Problem
 from raysearch.tracking.base import RoundSummary, SearchHeader, SearchResult, Tracker, Trial
+from raysearch.tracking.told import ToldSearch
 
 DENSE_LOSS = 2.8  # nats per token
 
@@ -37,36 +38,6 @@ _FROM_NATS: dict[Measure, Callable[[float], float]] = {
     ACCURACY: lambda nats: 1 - math.exp(-nats / 5),
     KL: lambda nats: nats - DENSE_LOSS,
 }
-
-
-@dataclass(frozen=True)
-class ToldSearch:
-    """All that a search tells its tracker.
-
-    Args:
-        header: Told first.
-        rounds: Each round's trials and summary; the dense model is the first trial of the first round.
-        result: Told last.
-    """
-
-    header: SearchHeader
-    rounds: tuple[tuple[tuple[Trial, ...], RoundSummary], ...]
-    result: SearchResult
-
-    @property
-    def trials(self) -> tuple[Trial, ...]:
-        """Every trial in order."""
-        return tuple(trial for trials, _ in self.rounds for trial in trials)
-
-    def tell(self, tracker: Tracker, rounds: int | None = None) -> None:
-        """Starts, and tells the first `rounds` rounds; all of them, and the result, where that is None."""
-        tracker.start(self.header)
-        for trials, summary in self.rounds[:rounds]:
-            for trial in trials:
-                tracker.trial(trial)
-            tracker.round_done(summary)
-        if rounds is None:
-            tracker.finish(self.result)
 
 
 def simulate_losses(n_layers: int, seed: int = 0, measure: Measure = PERPLEXITY) -> Callable[[Mask], float]:
@@ -178,6 +149,7 @@ def tell_rounds(
         fingerprints=header.fingerprints,
         remarks={"gap": 0.031, "solver": "proven", "ablation": [loss(Mask.of(layer)) for layer in range(n_layers)]},
         trials=tuple(trials),
+        rounds=tuple(summary for _, summary in told),
     )
     return ToldSearch(header, tuple(told), result)
 

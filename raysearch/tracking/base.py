@@ -11,12 +11,11 @@ was made with, from whichever thread notices.
 
 from __future__ import annotations
 
-import dataclasses
-import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
+from raysearch.estimate import finite
 from raysearch.mask import Mask
 from raysearch.measure import Measure
 
@@ -139,6 +138,7 @@ class SearchResult:
         seconds: Wall-clock, this process only.
         searcher_s: Of these, what the searcher itself took between an answer and its next request.
         busy_share: Share of replica time spent computing, 0 … 1.
+        pool: How each replica fared, what had to be asked again, and seconds spent waiting for a replica.
         n_tokens: Scored tokens of all calibrations.
         n_samples: Samples of all calibrations.
         parameters: Of the dense model.
@@ -150,6 +150,7 @@ class SearchResult:
         complete: Whether the searcher came to its end; else this is the best mask so far when its budget was spent.
         mlflow_run_id: The parent run, if the tracker wrote one.
         trials: Every mask the search saw, in order.
+        rounds: Where it stood after each round.
     """
 
     run_id: str
@@ -181,9 +182,11 @@ class SearchResult:
     fingerprints: Mapping[str, str]
     statistics: Sequence[str] = ()
     remarks: Mapping[str, float | str | list[float]] = field(default_factory=dict)
+    pool: Mapping[str, Any] = field(default_factory=dict)
     complete: bool = True
     mlflow_run_id: str | None = None
     trials: Sequence[Trial] = field(default=(), repr=False)
+    rounds: Sequence[RoundSummary] = field(default=(), repr=False)
 
     @property
     def mask(self) -> Mask:
@@ -213,7 +216,7 @@ class SearchResult:
             "n_layers": self.n_layers,
             "removed": list(self.removed),
             "removal_order": None if self.removal_order is None else list(self.removal_order),
-            "measure": dataclasses.asdict(self.measure),
+            "measure": asdict(self.measure),
             "dense_loss": self.dense_loss,
             "loss": self.loss,
             "delta_error": self.delta_error,
@@ -229,10 +232,7 @@ class SearchResult:
                 for trial in self.path
                 if trial.loss is not None
             ],
-            "remarks": {
-                name: [*map(_finite, value)] if isinstance(value, list) else _finite(value)
-                for name, value in self.remarks.items()
-            },
+            "remarks": finite(self.remarks),
             "statistics": list(self.statistics),
             "complete": self.complete,
             "n_tokens": self.n_tokens,
@@ -247,17 +247,13 @@ class SearchResult:
             "parameters": self.parameters,
             "parameters_removed": self.parameters_removed,
             "busy_share": self.busy_share,
+            "pool": dict(self.pool),
             "seconds": self.seconds,
             "searcher_seconds": self.searcher_s,
             "data": [dict(one) for one in self.data],
             "fingerprints": dict(self.fingerprints),
             "mlflow_run_id": self.mlflow_run_id,
         }
-
-    def as_record(self) -> dict[str, Any]:
-        """What the ledger keeps of it: `as_json` and every trial."""
-        trials = [{**dataclasses.asdict(trial), "mask": list(trial.mask)} for trial in self.trials]
-        return {**self.as_json(), "trials": trials}
 
 
 class Tracker(Protocol):
@@ -311,7 +307,8 @@ def named_readout(measure: Measure, loss: float, prefix: str = "") -> dict[str, 
 
 def plain_readout(measure: Measure, loss: float, prefix: str = "") -> dict[str, float | None]:
     """`named_readout` as JSON can say it."""
-    return {name: _finite(value) for name, value in named_readout(measure, loss, prefix).items()}
+    plain: dict[str, float | None] = finite(named_readout(measure, loss, prefix))
+    return plain
 
 
 def uses_evaluation_split(data: Iterable[Mapping[str, Any]]) -> bool:
@@ -331,8 +328,3 @@ def best_by_size(trials: Iterable[Trial], at_most: int) -> tuple[Trial, ...]:
     for trial in ranked(trials):
         best.setdefault(len(trial.mask), trial)
     return tuple(best[size] for size in sorted(best) if 1 <= size <= at_most)
-
-
-def _finite(value: Any) -> Any:
-    """The value as JSON can say it: None for a number that is infinite or none at all."""
-    return None if isinstance(value, float) and not math.isfinite(value) else value

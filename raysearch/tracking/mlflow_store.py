@@ -1,8 +1,11 @@
-"""The way into an MLflow store: its tables, its experiment, and the address of a run's page."""
+"""The way into an MLflow store: its client, its tables, its experiment."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from mlflow import MlflowClient
+from mlflow.entities import Run
 from mlflow.exceptions import MlflowException
 
 from raysearch.tracking.store import Store
@@ -18,10 +21,29 @@ def connect(store: Store, experiment: str) -> tuple[MlflowClient, str]:
         store: Where the runs are kept.
         experiment: MLflow's name for a group of runs.
     """
+    store.check()
     with store.alone():
         _make_tables(store)
         client = MlflowClient(store.uri)
         return client, _experiment_id(client, store, experiment)
+
+
+def client_of(store: Store) -> MlflowClient:
+    """A client of a store that is there."""
+    store.check()
+    return MlflowClient(store.uri)
+
+
+def only_one(client: MlflowClient, runs: Iterable[Run]) -> Run | None:
+    """The run that was written to, of all that were made for the same thing; the others are deleted.
+
+    A server that is slow to answer is asked again, and makes a run each time. Only one of them gets params.
+    """
+    made = sorted(runs, key=lambda run: (not run.data.params, run.info.start_time, run.info.run_id))
+    for run in made[1:]:
+        if not run.data.params:
+            client.delete_run(run.info.run_id)
+    return next(iter(made), None)
 
 
 def _make_tables(store: Store) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -19,10 +20,12 @@ from mlflow.entities import Metric, Param, Run, RunTag
 
 from raysearch.tracking import figures, records
 from raysearch.tracking.base import RoundSummary, SearchHeader, SearchResult, Trial
-from raysearch.tracking.mlflow_store import connect
+from raysearch.tracking.mlflow_store import connect, only_one
 from raysearch.tracking.store import Store
 
 _PAGE = 1000
+#: Metrics that tell one result of a search from another, whatever the ledger had answered.
+_TELLING = ("loss", "layer_forwards_alone")
 _DPI = 150
 
 
@@ -47,10 +50,19 @@ class MlflowWriter:
         experiment: MLflow's name for a group of runs; made if there is none.
         header: The search.
         now: When it began.
+        seconds_before: Of earlier processes, which those that are told add to; None for what MLflow has.
+
+    Attributes:
+        run_id: MLflow's id of the parent run.
+        seconds_before: As above.
+        written: How many trials had not been there, or not in full.
     """
 
-    def __init__(self, store: Store, experiment: str, header: SearchHeader, now: int) -> None:
+    def __init__(
+        self, store: Store, experiment: str, header: SearchHeader, now: int, seconds_before: float | None = None
+    ) -> None:
         self._client, self._experiment = connect(store, experiment)
+        self._asks_again = store.is_server
         self._header = header
         self._trials: list[Trial] = []
         self._round_opened = now
@@ -58,12 +70,14 @@ class MlflowWriter:
             self._experiment, start_time=now, tags=records.search_tags(header), run_name=header.run_id
         )
         self.run_id: str = run.info.run_id
-        self._was_finished = run.info.status == "FINISHED"
-        self._has_result = "loss" in run.data.metrics
+        self.written = 0
+        stopped = run.data.tags.get("raysearch.complete") == "false"  # by its budget; a larger one may take it further
+        self._was_finished = run.info.status == "FINISHED" and not stopped
         self._rounds_written = int(run.data.metrics.get("rounds", 0))
-        self._seconds_before = run.data.metrics.get("seconds", 0.0)
-        self._children = dict(self._find_children())
-        self._take_up(run)
+        known = run.data.metrics.get("seconds", 0.0)
+        self.seconds_before = known if seconds_before is None else seconds_before
+        self._children = self._find_children()
+        self._run = run
 
     def trial(self, trial: Trial, now: int) -> None:
         """A child run, unless it is there; from the opening of its round to its score."""
@@ -77,6 +91,7 @@ class MlflowWriter:
             return
         elif child.status == "FAILED":
             self._client.delete_tag(child.run_id, "raysearch.failure")
+        self.written += 1
         points = [] if child.has_metrics else self._points(records.trial_metrics(trial, self._header.measure), now)
         self._client.log_batch(child.run_id, points, self._params(records.trial_params(trial)))
         self._client.set_terminated(child.run_id, "FINISHED" if trial.failure is None else "FAILED", now)
@@ -87,7 +102,7 @@ class MlflowWriter:
         if summary.round <= self._rounds_written:
             return
         self._rounds_written = summary.round
-        seconds = self._seconds_before + summary.seconds
+        seconds = self.seconds_before + summary.seconds
         points = self._points(records.round_metrics(summary) | {"seconds": seconds}, now, summary.round)
         if summary.best_loss is not None:
             points += self._points({"best_loss": summary.best_loss}, now, summary.asked)
@@ -99,39 +114,55 @@ class MlflowWriter:
         if self._was_finished:
             return
         if result is not None:
-            if not self._has_result:
+            metrics = records.result_metrics(result)
+            if any(self._run.data.metrics.get(name) != metrics[name] for name in _TELLING):
                 for name, series in records.result_series(result).items():
                     chart = [point for step, value in series for point in self._points({name: value}, now, step)]
                     self._client.log_batch(self.run_id, chart)
-                metrics = records.result_metrics(result) | {"seconds": self._seconds_before + result.seconds}
-                points = self._points(metrics, now, self._rounds_written + 1)
-                self._client.log_batch(self.run_id, points, self._params({"removed": str(result.mask)}))
+                metrics |= {"seconds": self.seconds_before + result.seconds}
+                self._client.log_batch(self.run_id, self._points(metrics, now, self._rounds_written + 1))
+            if result.complete:  # a param is written once
+                self._client.log_batch(self.run_id, params=self._params({"removed": str(result.mask)}))
             self._set_tags(records.result_tags(result))
             self._log_artifacts(result.trials or self._trials)
         elif failure is not None:
             self._set_tags({"raysearch.failure": records.clip(failure, records.MAX_TAG)})
+        if self._asks_again:  # then some may have been made twice
+            self._find(self._header.run_id)
+            self._find_children()
         status = "FINISHED" if result is not None else "KILLED" if failure is None else "FAILED"
         self._client.set_terminated(self.run_id, status, now)
 
     def _find(self, run_id: str) -> Run | None:
-        wanted = f"tags.`raysearch.run_id` = '{run_id}' and tags.`raysearch.kind` = 'search'"
-        return next(iter(self._client.search_runs([self._experiment], wanted, max_results=1)), None)
+        found = self._search(f"tags.`raysearch.run_id` = '{run_id}' and tags.`raysearch.kind` = 'search'")
+        return only_one(self._client, found)
 
-    def _find_children(self) -> Iterator[tuple[int, _Child]]:
+    def _find_children(self) -> dict[int, _Child]:
+        found = defaultdict[int, list[Run]](list)
+        for run in self._search(f"tags.`mlflow.parentRunId` = '{self.run_id}' and tags.`raysearch.kind` = 'trial'"):
+            found[int(run.data.tags["raysearch.trial_index"])].append(run)
+        kept = {index: only_one(self._client, runs) for index, runs in found.items()}
+        return {
+            index: _Child(run.info.run_id, run.info.status, bool(run.data.metrics))
+            for index, run in kept.items()
+            if run
+        }
+
+    def _search(self, wanted: str) -> Iterator[Run]:
         token = None
         while True:
-            wanted = f"tags.`mlflow.parentRunId` = '{self.run_id}' and tags.`raysearch.kind` = 'trial'"
             page = self._client.search_runs([self._experiment], wanted, max_results=_PAGE, page_token=token)
-            for run in page:
-                index = int(run.data.tags["raysearch.trial_index"])
-                yield index, _Child(run.info.run_id, run.info.status, bool(run.data.metrics))
+            yield from page
             token = page.token
             if not token:
                 return
 
-    def _take_up(self, run: Run) -> None:
-        """Writes what the parent still lacks, and sets it running again unless it was finished."""
-        params = records.search_params(self._header)
+    def take_up(self) -> None:
+        """Writes what the parent still lacks, and sets it running again unless it was finished; comes first.
+
+        A run that was made and not taken up has no params, and so is known for one made twice: see `only_one`.
+        """
+        run, params = self._run, records.search_params(self._header)
         missing = {key: value for key, value in params.items() if key not in run.data.params}
         if missing:
             self._client.log_batch(self.run_id, params=self._params(missing))

@@ -224,6 +224,7 @@ def result_metrics(result: SearchResult) -> dict[str, float]:
         "layer_tokens_run": result.layer_tokens,
         "layer_forwards_alone": result.layer_forwards_alone,
         "searcher_seconds": result.searcher_s,
+        **{name: value for name, value in result.pool.items() if isinstance(value, int | float)},
     }
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from raysearch.errors import UserError
 from raysearch.locks import locked
+from raysearch.redaction import HIDDEN, redact
 
 
 @dataclass(frozen=True)
@@ -24,9 +28,34 @@ class Store:
 
     @classmethod
     def locate(cls, uri: str | None, folder: Path) -> Store:
-        """The store at `uri`; None for the embedded one, ``<folder>/mlflow.db``."""
+        """The store at `uri`; None for the embedded one, ``<folder>/mlflow.db``.
+
+        Where `uri` is from a record, which keeps no password, that is taken from MLflow's own environment variables.
+        """
         folder = folder.expanduser().resolve()
-        return cls(uri or f"sqlite:///{folder / 'mlflow.db'}", folder)
+        return cls(_with_password(uri) if uri else f"sqlite:///{folder / 'mlflow.db'}", folder)
+
+    @property
+    def shown(self) -> str:
+        """The URI as it may be shown."""
+        return redact(self.uri)
+
+    @property
+    def page(self) -> str:
+        """Where a browser finds it: its server, or the one of ``raysearch ui``."""
+        return re.sub(r"//[^/]*@", "//", self.uri).rstrip("/") if self.is_server else "http://127.0.0.1:5000"
+
+    def check(self) -> None:
+        """Refuses an address whose password is not known.
+
+        Raises:
+            UserError: It is from a record, and no environment variable has it.
+        """
+        if HIDDEN in self.uri:
+            raise UserError(
+                f"tracking.uri={self.uri} is on record without its password; give it again with tracking.uri=…, or in "
+                "MLFLOW_TRACKING_URI"
+            )
 
     @property
     def is_server(self) -> bool:
@@ -52,3 +81,14 @@ class Store:
         self.folder.mkdir(parents=True, exist_ok=True)
         with locked(self.folder / "mlflow.lock"):
             yield
+
+
+def _with_password(uri: str) -> str:
+    """An address from a record, as it was before it was redacted, if MLflow's environment variables tell."""
+    if HIDDEN not in uri:
+        return uri
+    given = os.environ.get("MLFLOW_TRACKING_URI", "")
+    if redact(given) == uri:
+        return given
+    signs_in = any(os.environ.get(f"MLFLOW_TRACKING_{name}") for name in ("USERNAME", "TOKEN"))
+    return re.sub(r"//[^/]*@", "//", uri) if signs_in and uri.startswith("http") else uri

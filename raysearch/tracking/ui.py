@@ -48,7 +48,8 @@ def serve_ui(folder: Path, uri: str | None, host: str = "127.0.0.1", port: int =
                 # In a session of its own, so that it ends as a whole when told to, and not in parts by Ctrl-C.
                 server = subprocess.Popen(
                     _command(store, host, port),
-                    env=os.environ | _ENVIRONMENT,
+                    # Not among the command's words, which everybody on the machine can read.
+                    env=os.environ | _ENVIRONMENT | {"MLFLOW_BACKEND_STORE_URI": store.uri},
                     start_new_session=True,
                     preexec_fn=let_through,
                 )
@@ -62,7 +63,7 @@ def serve_ui(folder: Path, uri: str | None, host: str = "127.0.0.1", port: int =
 def _command(store: Store, host: str, port: int) -> list[str]:
     return [
         *(sys.executable, "-m", "mlflow", "server"),
-        *("--backend-store-uri", store.uri, "--artifacts-destination", store.artifacts.as_uri()),
+        *("--artifacts-destination", store.artifacts.as_uri()),
         *("--host", host, "--port", str(port), "--workers", "1"),
     ]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from raysearch.assessment.assessing import assess_masks
+from raysearch.assessment.assessing import assess_masks, read_assessable
 from raysearch.assessment.results import Assessments
 from raysearch.build import assess_spec
 from raysearch.config import compose
@@ -107,9 +107,9 @@ def assess(world: World, ledger: Ledger) -> Assess:
 
     def call(masks: list[Mask], *words: str, cluster: ClusterOptions | None = None, **options: Any) -> Assessments:
         spec = assess_spec(compose("assess", ["assess=none", *words]))
-        return assess_masks(
-            spec, ModelSpec("tiny", str(world.model)), cluster or ClusterOptions("inline"), ledger, masks, **options
-        )
+        model = ModelSpec("tiny", str(world.model))
+        what = read_assessable(spec, model, cluster or ClusterOptions("inline"), ledger.path)
+        return assess_masks(what, ledger, masks, **options)
 
     return call
 

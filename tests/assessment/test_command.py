@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from raysearch import api
-from raysearch.tracking.assessed import record_assessment
-from raysearch.tracking.store import Store
+from raysearch.tracking.options import TrackingOptions
 from tests.cli.conftest import Run, World
 
 TEXT = "assess.texts.mine=data=file data.path={} data.samples=all data.sampling=sequential"
@@ -93,8 +92,9 @@ def test_mlflow_shows_it(run: Run, world: World, words: list[str], here: Path) -
 @pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")
 def test_mlflow_that_cannot_be_reached_only_warns(tmp_path: Path) -> None:
     said: list[str] = []
-    record_assessment(Store.locate(f"sqlite:///{tmp_path}/no/such.db", tmp_path), "x", {"assess.a": 1.0}, said.append)
-    assert len(said) == 1 and said[0].startswith("the assessment was not recorded in MLflow")
+    options = TrackingOptions("mlflow", f"sqlite:///{tmp_path}/no/such.db", "tests", tmp_path)
+    options.record_assessments({"x": {"assess.a": 1.0}}, said.append)
+    assert len(said) == 1 and said[0].startswith("the assessment is not recorded in MLflow")
 
 
 @pytest.mark.parametrize(
@@ -108,6 +108,7 @@ def test_mlflow_that_cannot_be_reached_only_warns(tmp_path: Path) -> None:
         (["assess.tasks=[piqa,piqa]"], "assess.tasks=[piqa,piqa] names a task twice"),
         (["assess.tasks=piqa"], "assess.tasks=piqa should be a valid list"),
         (["assess.data_dir=nowhere"], "assess.data_dir=nowhere is not a folder"),
+        (["assess.data_dir="], "assess.data_dir=. holds no piqa/validation.jsonl for piqa of assess.tasks"),
         (["assess.data_dir=."], "assess.data_dir=. holds no piqa/validation.jsonl for piqa of assess.tasks"),
         (["assess.task_dir=nowhere"], "assess.task_dir=nowhere is not a folder"),
         (["assess.shots=1"], "takes examples from"),

@@ -97,7 +97,7 @@ def test_a_stop_loses_nothing_that_was_done(assess: Assess, world: World, items:
         """Is interrupted before its third job."""
 
         n_replicas = 1
-        run = inside.run
+        run, report = inside.run, inside.report
 
         def __init__(self, after: int) -> None:
             self.after = after

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 from torch.nn import functional
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from raysearch.estimate import Estimate
 from raysearch.evaluation.cluster import ClusterOptions
 from raysearch.mask import Mask
 from tests.assessment.conftest import Assess
@@ -118,6 +120,16 @@ def test_known_perplexities_load_no_model(assess: Assess, text: Path) -> None:
 
     again = assess([MASK], *words, make_pool=no_pool)
     assert again.values == first.values and again.computed == 0
+    other = f"assess.texts.other=data=file data.path={text} data.samples=all data.sampling=sequential"
+    assert assess([MASK], *words, other).computed == 2, "the text that is new, of two models"
+
+
+def test_what_is_not_finite_is_null_in_json(assess: Assess, text: Path) -> None:
+    words = [f"assess.texts.mine=data=file data.path={text} data.samples=all data.sampling=whole", "assess.seq_len=16"]
+    result = assess([MASK], *words).by_mask[MASK]["mine"]
+    broken = replace(result, estimate=Estimate(float("inf")), detail={"losses": [float("nan"), 1.0]})
+    value = json.loads(json.dumps(broken.as_json(), allow_nan=False))
+    assert value["value"] is None and value["detail"] == {"losses": [None, 1.0]}
 
 
 def test_a_pool_that_is_offered_knows_nothing_of_the_texts_and_stays(assess: Assess, world: World, text: Path) -> None:

@@ -150,7 +150,7 @@ def test_the_thread_of_an_optimizer_ends_with_the_search():
         ({"batch": 0}, "searcher.batch=0 asks for nothing; use 1 or more"),
         ({"prior": "magic"}, "searcher.prior=magic is unknown; choose one of: ablation, influence, none"),
         ({"optimizer": "DiscreteOnePlusTwo"}, "searcher.optimizer=DiscreteOnePlusTwo is unknown; did you mean"),
-        ({"optimizer": "cma"}, "searcher.optimizer=cma is unknown; choose one of: CMA$"),
+        ({"optimizer": "cma"}, "searcher.optimizer=cma is unknown; did you mean 'CMA'"),
         ({"optimizer": "§"}, "is unknown; choose one of: CMA, DE, DiscreteOnePlusOne, NGOpt, PSO$"),
         (
             {"optimizer": "Cobyla"},

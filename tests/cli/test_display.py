@@ -66,3 +66,13 @@ def test_the_best_of_a_round_is_a_bare_number(display: SearchDisplay, said: io.S
     assert summary.round_best_loss is not None and summary.round_best_loss < 0
     display.round_done(replace(summary, round_best=Mask.of(4)))
     assert f"round 1 done  best {{4}} {summary.round_best_loss:.4f}  9 run" in said.getvalue()
+
+
+def test_a_wait_for_replicas_that_do_not_come_says_where_to_look(
+    display: SearchDisplay, said: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for least, expected in ((60.0, "waiting for replicas to load"), (0.0, "ray status tells what it lacks")):
+        monkeypatch.setattr("raysearch.display._LONG_S", least)
+        display._last_line -= 60
+        display.progress(Progress(n_replicas=0))
+        assert expected in said.getvalue().splitlines()[-1]

@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from safetensors.torch import load_file, save_file
 from tests.cli.conftest import N_LAYERS, Outcome, Run, World, alone
 
 #: What may differ between two runs of the same search.
-TIMES = {"seconds", "searcher_seconds", "busy_share", "mlflow_run_id"}
+TIMES = {"seconds", "searcher_seconds", "busy_share", "pool", "mlflow_run_id"}
 EFFORT = {"evaluations", "layer_forwards", "layer_tokens"}  # what the ledger saves
 GREEDY = 5 + 4  # masks that two rounds of greedy see
 
@@ -242,7 +243,7 @@ def test_a_model_that_computes_nonsense_is_refused(run: Run, here: Path, world: 
     (here / "broken" / "model.safetensors").chmod(0o644)
     outcome = run("score", *world.words(model="./broken", masks="[[1]]"), "--json")
     assert (outcome.code, outcome.out) == (2, "")
-    assert outcome.err == "error: llama gives non-finite logits in torch.float32; use model.dtype=bfloat16 or float32\n"
+    assert outcome.err == "error: llama gives non-finite logits in torch.float32; check its weights\n"
 
 
 @pytest.mark.parametrize("command", ["", "search", "score", "resume", "show", "export", "ui"])
@@ -258,3 +259,8 @@ def test_help_answers_at_once(command: str) -> None:
     assert shown[0].startswith(f"Usage: raysearch {command}".rstrip()) and done.stderr == ""
     assert len(last.split()) == 1, f"{last} was imported for a help text"
     assert float(last) < 1
+
+
+def test_version(run: Run) -> None:
+    outcome = run("--version")
+    assert (outcome.code, outcome.out, outcome.err) == (0, f"raysearch {version('raysearch')}\n", "")

@@ -2,60 +2,31 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import signal
-import sqlite3
-import time
-from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import ray
 
 from raysearch import build
+from raysearch.errors import EvaluationError
 from raysearch.evaluation.ledger import opened
 from raysearch.evaluation.runs import read_runs
 from raysearch.evaluation.studies import find_study
+from raysearch.studies import running
+from raysearch.studies.assess_study import assess_found
+from raysearch.studies.bench import prepare
 from raysearch.studies.plan import plan_study
-from raysearch.studies.running import SilentStudyObserver, run_study
-from tests.cli.conftest import Outcome, Run, World, finish, spawn
+from raysearch.studies.search import Surroundings
+from raysearch.studies.tuning import TrialTask, run_trials
+from tests.cli.conftest import Run, World
+from tests.cli.found import evaluations, found
+from tests.cli.studies import done, study_words
 
-SEARCHERS = ("one_shot", "greedy", "beam", "random")
-
-
-def study_words(world: World, **changes: Any) -> list[str]:
-    """The words of a study that takes seconds, but for the start of Ray."""
-    keys = {"cluster": "local", "cluster.replicas": 2, "tracking": "none"}
-    axes = [f"study.grid.searcher=[{','.join(SEARCHERS)}]", "study.grid.remove=[1,2]"]
-    return [*world.words(**{**keys, **changes}), *axes]
-
-
-def told(outcome: Outcome) -> dict[str, Any]:
-    assert outcome.code == 0, outcome.err
-    value: dict[str, Any] = json.loads(outcome.out)
-    return value
-
-
-def evaluations(store: Path) -> dict[tuple[str, str, int], bytes]:
-    """Every row of a ledger, which must be whole."""
-    with closing(sqlite3.connect(store / "ledger.db")) as ledger:
-        assert ledger.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-        rows = ledger.execute("SELECT calibration, subject, shard, samples FROM evaluations")
-        return {(calibration, mask, shard): blob for calibration, mask, shard, blob in rows}
-
-
-@pytest.fixture(scope="module")
-def done(world: World, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Path]:
-    """A study that nothing happened to: what it told, and its folder."""
-    folder = tmp_path_factory.mktemp("study")
-    before = Path.cwd()
-    os.chdir(folder)
-    try:
-        return told(finish(spawn("study", *study_words(world), "--json"))), folder
-    finally:
-        os.chdir(before)
+__all__ = ["done"]  # a fixture
 
 
 def test_all_searches_are_done_and_counted(done: tuple[dict[str, Any], Path]) -> None:
@@ -76,64 +47,20 @@ def test_a_search_alone_finds_the_same(done: tuple[dict[str, Any], Path], world:
     value, _ = done
     for cell in value["cells"]:
         words = world.search(searcher=cell["searcher"], remove=cell["remove"])
-        alone = told(run("search", *words, "--json", f"store={cell['run_id']}"))
+        alone = found(run("search", *words, "--json", f"store={cell['run_id']}"))
         for key in ("run_id", "removed", "loss", "dense_loss"):
             assert alone[key] == cell[key]
         assert alone["layer_forwards"]["run"] == alone["layer_forwards"]["alone"] == cell["layer_forwards"]["alone"]
 
 
 def test_one_after_another_searches_run_just_what_is_called_shared(world: World, run: Run) -> None:
-    value = told(run("study", *study_words(world), "study.concurrency=1", "--json"))
+    value = found(run("study", *study_words(world), "study.concurrency=1", "--json"))
     with opened(Path("mlruns/ledger.db")) as ledger:
         runs = read_runs(ledger, [cell["run_id"] for cell in value["cells"]])
     for cell in value["cells"]:
         result = runs[cell["run_id"]].result
         assert result is not None
         assert result["layer_forwards"]["run"] == cell["layer_forwards"]["shared"]
-
-
-def test_a_study_killed_twice_ends_the_same_and_runs_nothing_twice(
-    done: tuple[dict[str, Any], Path], world: World, here: Path
-) -> None:
-    value, folder = done
-    known: dict[tuple[str, str, int], bytes] = {}
-    for least in (40, 120):
-        process = spawn("study", *study_words(world), "--json")
-        deadline = time.monotonic() + 90
-        while process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.02)
-            with contextlib.suppress(sqlite3.OperationalError):  # there is no table yet
-                if (here / "mlruns/ledger.db").exists() and len(evaluations(here / "mlruns")) >= least:
-                    break
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
-        now = evaluations(here / "mlruns")
-        assert known.items() <= now.items()
-        known = now
-    again = told(finish(spawn("study", *study_words(world), "--json")))
-    assert evaluations(here / "mlruns") == evaluations(folder / "mlruns")
-    assert again["study_id"] == value["study_id"]
-    for mine, theirs in zip(again["cells"], value["cells"], strict=True):
-        for key in ("run_id", "removed", "loss", "dense_loss", "layer_forwards"):
-            assert mine[key] == theirs[key]
-
-
-def test_tune_restores_its_own_experiment(done: tuple[dict[str, Any], Path], world: World, here: Path) -> None:
-    value, _ = done
-    words = study_words(world)
-    process = spawn("study", *words, "--json")
-    deadline = time.monotonic() + 90
-    while not list(here.glob("mlruns/tune/*/experiment_state-*.json")) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
-    record = run_study(build.study_spec(words), SilentStudyObserver(), restore=True)
-    with opened(here / "mlruns/ledger.db") as ledger:
-        runs = read_runs(ledger, [cell.run_id for cell in record.cells])
-    assert {run.state for run in runs.values()} == {"finished"}
-    assert [runs[cell["run_id"]].result["removed"] for cell in value["cells"]] == [  # type: ignore[index]
-        cell["removed"] for cell in value["cells"]
-    ]
 
 
 def test_a_search_that_fails_stops_no_other_and_is_tried_again_alone(world: World, run: Run, here: Path) -> None:
@@ -149,20 +76,60 @@ def test_a_search_that_fails_stops_no_other_and_is_tried_again_alone(world: Worl
         assert taylor["failure"].startswith("this searcher takes gradients")
 
 
+def test_a_search_that_cannot_even_be_put_on_record_has_failed(world: World, here: Path) -> None:
+    spec = build.study_spec(study_words(world))
+    search = spec.cells[0].search.elsewhere()
+    (here / "folder").mkdir()
+    search = replace(search, judge=replace(search.judge, ledger=here / "folder"))
+    (bench,) = prepare(spec)
+    surroundings = Surroundings(bench.info, bench.reading_of(search.judge), {}, None)
+    ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False)
+    try:
+        nobody: Any = SimpleNamespace(fleet=None, recipe=[], most=1, unit_timeout_s="auto")
+        tasks = {7: TrialTask(search, surroundings, nobody)}
+        failed = run_trials(tasks, spec.options.stop, 1, 0, here / "tune", running.SilentStudyObserver())
+    finally:
+        ray.shutdown()
+    assert failed.keys() == {7} and "ledger=" in failed[7] and "cannot be used" in failed[7]
+
+
+def test_an_assessment_that_fails_stops_no_other_model(world: World, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = [word for word in study_words(world)[:-2] if not word.startswith("model")]
+    words = [*usual, "study.grid.searcher=[one_shot]", "study.grid.remove=[1]", "assess.speed.enabled=true"]
+    words += [f"study.grid.model={{one: model={world.model}, other: model={world.model} model.attention=eager}}"]
+    words += ["assess.speed.context_tokens=8", "assess.speed.new_tokens=2"]
+    assess = assess_found
+
+    def fails_once(what: Any, *rest: Any) -> Any:
+        if what.model.attention != "eager":
+            raise EvaluationError("out of luck")
+        return assess(what, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(running, "assess_found", fails_once)
+        outcome = run("study", *words, "--json")
+    assert (outcome.code, outcome.err.splitlines()[-1]) == (1, "failed: out of luck")
+    as_far = json.loads(run("report", "latest", "--json").out)
+    assert [cell["state"] for cell in as_far["cells"]] == ["finished"] * 2
+    assert all(cell["layer_forwards"]["shared"] > 0 for cell in as_far["cells"])
+    assert [bool(cell["assessed"]) for cell in as_far["cells"]] == [False, True]
+    assert all(cell["assessed"] for cell in found(run("study", *words, "--json"))["cells"])
+
+
 def test_a_budget_ends_searches_with_the_best_so_far(world: World, run: Run) -> None:
     words = [*study_words(world)[:-2], "study.grid.remove=[3]", "study.stop.evaluations=9"]
     words += ["study.grid.searcher={BO: searcher=bayesian searcher.initial=2, greedy: searcher=greedy}"]
-    value = told(run("study", *words, "--json"))
+    value = found(run("study", *words, "--json"))
     bayesian, greedy = value["cells"]
     assert (bayesian["state"], bayesian["evaluations"], len(bayesian["removed"])) == ("stopped", 9, 3)
     assert greedy["state"] == "stopped" and "removed" not in greedy, "5 and 4 masks, and 3 to go"
-    again = told(run("study", *words, "--json"))
+    again = found(run("study", *words, "--json"))
     assert again["cells"] == value["cells"]
 
 
 def test_a_budget_spent_before_there_is_a_mask_is_said(world: World, run: Run) -> None:
     words = [*study_words(world)[:-2], "study.grid.searcher=[greedy]", "study.grid.remove=[3]"]
-    value = told(run("study", *words, "study.stop.evaluations=6", "--json"))
+    value = found(run("study", *words, "study.stop.evaluations=6", "--json"))
     (cell,) = value["cells"]
     assert (cell["state"], cell["failure"]) == (
         "stopped",
@@ -172,13 +139,18 @@ def test_a_budget_spent_before_there_is_a_mask_is_said(world: World, run: Run) -
 
 
 def test_dry_run_tells_cells_cost_and_time(world: World, run: Run, here: Path) -> None:
-    plan = told(run("study", *study_words(world), "--dry-run", "--json"))
+    plan = found(run("study", *study_words(world), "--dry-run", "--json"))
     assert len(plan["cells"]) == 8
     assert plan["layer_forwards"]["shared"] < plan["layer_forwards"]["separate"] < plan["layer_forwards"]["naive"]
     assert plan["eta_seconds"] > 0
     assert not (here / "mlruns").exists()
     said = run("study", *study_words(world), "--dry-run")
     assert "layer-forwards together instead of" in said.out
+
+
+def test_a_study_is_the_same_wherever_it_runs_and_is_recorded(world: World) -> None:
+    here, there = study_words(world), study_words(world, tracking="mlflow", cluster="elastic", store="elsewhere")
+    assert build.study_spec(here).study_id == build.study_spec(there).study_id
 
 
 def test_the_plan_is_what_searches_of_known_cost_run(done: tuple[dict[str, Any], Path], world: World) -> None:
@@ -191,7 +163,7 @@ def test_the_plan_is_what_searches_of_known_cost_run(done: tuple[dict[str, Any],
 
 def test_report_writes_anew_from_the_ledger_alone(done: tuple[dict[str, Any], Path], run: Run, here: Path) -> None:
     value, folder = done
-    told_again = told(run("report", "latest", "--store", folder / "mlruns", "--out", "again", "--json"))
+    told_again = found(run("report", "latest", "--store", folder / "mlruns", "--out", "again", "--json"))
     assert told_again["cells"] == value["cells"]
     assert (here / "again/report.html").is_file()
     with opened(folder / "mlruns/ledger.db") as ledger:
@@ -203,7 +175,7 @@ def test_what_a_study_found_can_be_assessed_later(done: tuple[dict[str, Any], Pa
     text = f"assess.texts.prose=data=file data.path={world.text} data.samples=all data.sampling=sequential"
     words = ["assess", value["study_id"], "assess=none", text, "assess.seq_len=32", "assess.limit=6"]
     words += ["cluster=inline", "--store", str(folder / "mlruns"), "--json"]
-    assessed = told(run(*words))
+    assessed = found(run(*words))
     (metric,) = assessed["metrics"]
     assert metric["name"] == "prose"
     (dense,) = assessed["dense"].values()
@@ -211,6 +183,15 @@ def test_what_a_study_found_can_be_assessed_later(done: tuple[dict[str, Any], Pa
         assert cell["assessed"]["prose"]["value"] != dense["prose"]["value"]
     again = run(*words[:-1])
     assert again.code == 0 and "Report: " in again.out
+    weights = world.model / "model.safetensors"
+    before = weights.read_bytes()
+    try:
+        weights.write_bytes(before[:-1] + bytes([before[-1] ^ 1]))
+        refused = run(*words)
+    finally:
+        weights.write_bytes(before)
+    assert (refused.code, refused.out) == (2, "")
+    assert "is of another model: its files have changed since" in refused.err, refused.err
 
 
 @pytest.mark.parametrize(
@@ -225,6 +206,13 @@ def test_what_a_study_found_can_be_assessed_later(done: tuple[dict[str, Any], Pa
         (["study.name=a/b"], "study.name=a/b cannot name a folder"),
         (["cluster=inline", "cluster.replicas=1"], "cluster.backend=inline runs no study"),
         (["study.grid.searcher={a: searcher=greedy, b: searcher=greedy}"], "study.grid has one search twice"),
+        (["assess.tasks=[piqua]"], "assess.tasks has piqua, which lm-eval does not know; did you mean 'piqa'"),
+        (["assess.tasks=[piqa]", "assess.data_dir=nowhere"], "assess.data_dir=nowhere"),
+        (
+            ["assess.seq_len=9", "assess.texts.mine=data=file data.path=nowhere.txt data.sampling=whole"],
+            "nowhere.txt does not exist",
+        ),
+        (["assess.speed.enabled=true", "assess.speed.context_tokens=999"], "assess.speed.context_tokens=999"),
     ],
 )
 def test_what_cannot_be_run_is_refused_before_anything_is(

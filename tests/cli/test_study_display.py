@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,7 @@ def test_the_plan_adds_up(cells: Any) -> None:
         "4 searches: 24 layer-forwards together instead of 60 one by one (40%), or 120 by a full forward per mask; "
         "about 1 min 01 s of searching"
     )
-    console = Console(file=io.StringIO(), width=200)
+    console = Console(file=io.StringIO(), width=200, markup=False)
     console.print(plan_table(plan))
     assert "cannot be told" in shown(console) and "120" in shown(console)
     assert plan.as_json()["layer_forwards"] == {"shared": 24, "separate": 60, "naive": 120}
@@ -77,8 +78,10 @@ def test_the_plan_adds_up(cells: Any) -> None:
 
 def test_the_closing_table_tells_every_search_and_why_some_found_nothing() -> None:
     results: StudyResults = synthetic_study()
-    console = Console(file=io.StringIO(), width=250)
-    console.print(study_table(results))
+    first = replace(results.cells[0], searcher="GA [no prior]")
+    console = Console(file=io.StringIO(), width=250, markup=False)
+    console.print(study_table(replace(results, cells=[first, *results.cells[1:]])))
+    assert "GA [no prior]" in shown(console)
     text = shown(console)
     for cell in results.cells:
         if cell.failure:

@@ -28,6 +28,7 @@ from raysearch.tables import (
 )
 from raysearch.testing.tracker_suite import ACCURACY, KL, MARGIN, greedy_search
 from raysearch.tracking.base import SearchResult
+from raysearch.tracking.told import as_record
 
 WEIGHTED = Measure("weighted loss", "set")
 EVERY_MEASURE = pytest.mark.parametrize(
@@ -55,10 +56,9 @@ def rows(table: Table) -> list[list[str]]:
 
 def recorded(result: SearchResult) -> RunRecord:
     """The search as the ledger gives it back."""
+    record = json.loads(json.dumps(as_record(greedy_search().header, result)))
     config = {"choices": {"data": "wikitext", "objective": "x"}, "model": {"name": "tiny"}}
-    return RunRecord(
-        result.run_id, config, "finished", None, json.loads(json.dumps(result.as_record())), "2026-01-01 00:00"
-    )
+    return RunRecord(result.run_id, config, "finished", None, record, "2026-01-01 00:00")
 
 
 @EVERY_MEASURE

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from raysearch.calibration.objectives.perplexity import PerplexityObjective
-from raysearch.errors import EvaluationError
+from raysearch.errors import EvaluationError, UserError
 from raysearch.evaluation import costs as module
 from raysearch.evaluation.evaluator import Evaluator
 from raysearch.evaluation.inline_pool import InlinePool
@@ -26,10 +26,10 @@ class CountingPool(InlinePool):
         super().__init__(make_replica)
         self.asked = []
 
-    def run(self, units):
+    def run(self, units, cutter=None):
         for unit in units:
             self.asked += [(mask, unit.shard) for mask in unit.subjects]
-        yield from super().run(units)
+        yield from super().run(units, cutter)
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def test_shared_prefixes_are_counted_once(make_evaluator):
     evaluator.evaluate([Mask.of(layer) for layer in range(4)])
     assert evaluator.meter.layer_forwards == 3 + 3 + 2 + 1  # N = 4: a chain of three, and suffixes of 3, 2, 1
     assert evaluator.meter.head_forwards == 4
-    assert 0 < evaluator.meter.busy_share <= 1
+    assert 0 < evaluator.pool_report.busy_share <= 1
 
 
 def test_large_rounds_are_cut(make_evaluator, monkeypatch):
@@ -84,6 +84,21 @@ def test_large_rounds_are_cut(make_evaluator, monkeypatch):
     evaluator.ledger.connection.execute("DELETE FROM evaluations")
     cut = evaluator.evaluate(MASKS)
     assert {mask: value.loss for mask, value in cut.items()} == {mask: value.loss for mask, value in whole.items()}
+
+
+def test_replicas_are_freed_though_the_ledger_fails(make_evaluator, monkeypatch):
+    evaluator = make_evaluator()
+    closed = []
+
+    def fail():
+        raise UserError("the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(evaluator.pool, "close", lambda: closed.append(True))
+        patch.setattr(evaluator._claims, "close", fail)
+        with pytest.raises(UserError, match="disk"):
+            evaluator.close()
+    assert closed == [True]
 
 
 def test_progress_ends_where_the_plan_said(make_evaluator):

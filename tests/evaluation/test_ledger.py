@@ -2,6 +2,7 @@ import sqlite3
 import subprocess
 import sys
 from contextlib import closing
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from raysearch.errors import UserError
 from raysearch.evaluation.claims import Claims
 from raysearch.evaluation.ledger import Ledger
-from raysearch.evaluation.runs import find_run, list_runs, write_run
+from raysearch.evaluation.runs import find_run, list_runs, note_mlflow, write_run
 from raysearch.mask import Mask
 
 A, B = Mask.of(1), Mask.of(1, 2)
@@ -49,6 +50,15 @@ def test_a_failed_transaction_leaves_nothing(ledger):
     assert ledger.known("cal", [A]) == {}
 
 
+def test_numbers_that_a_disk_has_changed_are_refused(ledger):
+    ledger.record("cal", 0, {A: np.ones(3)})
+    ledger.connection.execute("UPDATE evaluations SET samples = CAST(x'00' || substr(samples, 2) AS BLOB)")
+    assert ledger.known("cal", [A])[A][0].tolist() == [1, 1, 1], "as it was"
+    ledger.connection.execute("UPDATE evaluations SET samples = CAST(x'01' || substr(samples, 2) AS BLOB)")
+    with pytest.raises(UserError, match=r"malformed: an evaluation is not what was written.*put back a copy"):
+        ledger.known("cal", [A])
+
+
 def test_commits_are_synced_to_disk(ledger):
     assert ledger.connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     assert ledger.connection.execute("PRAGMA synchronous").fetchone() == (2,)  # FULL
@@ -60,7 +70,7 @@ def test_files_that_are_no_ledger_are_refused(tmp_path):
         Ledger(tmp_path / "text.db")
     with closing(sqlite3.connect(tmp_path / "future.db")) as connection:
         connection.execute("PRAGMA user_version = 99")
-    with pytest.raises(UserError, match="format 99, this one reads 4"):
+    with pytest.raises(UserError, match="format 99, this one reads 5"):
         Ledger(tmp_path / "future.db")
     (tmp_path / "folder.db").mkdir()
     with pytest.raises(UserError, match="cannot be used"):
@@ -86,9 +96,11 @@ def test_a_dead_process_loses_its_claims(ledger):
     script = (
         "import os, sys; from pathlib import Path; from raysearch.evaluation.claims import *;"
         "from raysearch.mask import Mask;"
-        "claims = Claims(Ledger(Path(sys.argv[1]))); claims.take('cal', [(Mask.of(1), 0)]); os._exit(9)"
+        "idle, claims = (Claims(Ledger(Path(sys.argv[1]))) for _ in range(2));"
+        "claims.take('cal', [(Mask.of(1), 0)]); os._exit(9)"
     )
     subprocess.run([sys.executable, "-c", script, str(ledger.path)], check=False)
+    assert len([*ledger.path.parent.glob("*.claims-*.lock")]) == 2
     assert ledger.connection.execute("SELECT count(*) FROM claims").fetchone() == (1,)
     with closing(Claims(ledger)) as claims:
         assert claims.take("cal", [(A, 0)]) == [(A, 0)]
@@ -107,10 +119,30 @@ def test_runs_are_found_by_name_prefix_mlflow_id_and_latest(ledger):
     with pytest.raises(UserError, match="did you mean 'greedy-m5-aa'"):
         find_run(ledger, "gredy-m5-aa")
     write_run(ledger, "greedy-m5-aa", {"x": 3}, "finished", {})
+    with pytest.raises(UserError, match="RUN='' is not in"):
+        find_run(ledger, "")
     assert find_run(ledger, "greedy-m5-aa").config == {"x": 3}
     assert find_run(ledger, "latest").run_id == "greedy-m5-aa"
+
+
+def test_where_mlflow_has_a_run_is_not_forgotten_and_makes_it_no_newer(ledger):
+    write_run(ledger, "a", {"tracking": {"uri": None}, "x": 1}, "finished", {"loss": 1.0, "mlflow_run_id": None})
+    write_run(ledger, "b", {}, "finished", {})
+    note_mlflow(ledger, "a", "f00", {"uri": "http://host"})
+    assert find_run(ledger, "f00").config == {"tracking": {"uri": "http://host"}, "x": 1}
+    note_mlflow(ledger, "a", None)
+    assert find_run(ledger, "a").result == {"loss": 1.0, "mlflow_run_id": "f00"}
+    assert find_run(ledger, "latest").run_id == "b"
+    write_run(ledger, "a", {}, "finished", {"loss": 2.0, "mlflow_run_id": None})
+    assert find_run(ledger, "latest").result == {"loss": 2.0, "mlflow_run_id": "f00"}
 
 
 def test_an_empty_ledger_says_how_to_start(ledger):
     with pytest.raises(UserError, match="start one with raysearch search"):
         find_run(ledger, "latest")
+
+
+def test_any_name_is_that_of_a_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with closing(Ledger(Path(":memory:"))):
+        assert (tmp_path / ":memory:").is_file()

@@ -11,8 +11,11 @@ import pytest
 import ray
 
 from raysearch.errors import EvaluationError, UserError
+from raysearch.evaluation.bounds import Bounds
+from raysearch.evaluation.fleet import Fleet, Needs
 from raysearch.evaluation.inline_pool import InlinePool
-from raysearch.evaluation.ray_pool import RayPool, ReplicaActors
+from raysearch.evaluation.ray_actor import Recipe, own_versions
+from raysearch.evaluation.ray_pool import RayPool, Replicas
 from raysearch.evaluation.replica import Replica
 from raysearch.evaluation.unit import Survey, Unit
 from raysearch.mask import Mask
@@ -30,18 +33,18 @@ def make_shared_replica(calibration, packed, kind=Replica):
 class SlowReplica(Replica):
     """Gives a test time to kill it."""
 
-    def evaluate(self, unit):
+    def evaluate(self, task, calibration=None):
         time.sleep(0.4)
-        return super().evaluate(unit)
+        return super().evaluate(task, calibration)
 
 
 class BrokenReplica(Replica):
     """Fails on one shard, always."""
 
-    def evaluate(self, unit):
-        if unit.shard == 1:
+    def evaluate(self, task, calibration=None):
+        if task.shard == 1:
             raise RuntimeError("this shard is cursed")
-        return super().evaluate(unit)
+        return super().evaluate(task, calibration)
 
 
 class RefusingReplica(Replica):
@@ -54,7 +57,7 @@ class RefusingReplica(Replica):
 class DyingReplica(Replica):
     """Takes its process with it."""
 
-    def evaluate(self, unit):
+    def evaluate(self, task, calibration=None):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -75,14 +78,15 @@ def units(calibration):
 @contextmanager
 def pool_of(model, calibration, n_replicas, kind=Replica):
     make_replica = functools.partial(make_shared_replica, calibration, kind=kind)
-    actors = ReplicaActors(make_replica, pack(model), n_replicas, cpus_per_replica=1, gpus_per_replica=0)
-    with closing(RayPool(actors.replicas, actors.close)) as pool:
+    recipe = [ray.put(Recipe(make_replica, pack(model), own_versions()))]
+    fleet = Fleet(Bounds(n_replicas, n_replicas), Needs(cpus=1, gpus=0), idle_s=60)
+    with closing(RayPool(Replicas(fleet, recipe, n_replicas), fleet.close)) as pool:
         yield pool
 
 
 def answers(pool, units):
     """Every loss, and every statistic, as bytes."""
-    done = list(pool.run(units))
+    done = [answer for answer in pool.run(units) if answer is not None]
     return {(unit.shard, subject): rows.tobytes() for unit, result in done for subject, rows in result.values.items()}
 
 
@@ -98,14 +102,33 @@ def test_any_number_of_replicas_gives_the_same_bits(model, calibration, units, i
         assert answers(pool, units[:1]).items() <= inline_answers.items(), "a pool serves round after round"
 
 
+def test_a_round_that_was_given_up_does_not_answer_the_next(model, calibration, units, inline_answers):
+    with pool_of(model, calibration, 2, SlowReplica) as pool:
+        given_up = pool.run(units[:3])
+        assert next(answer for answer in given_up if answer is not None)
+        given_up.close()
+        assert [unit for unit, _ in filter(None, pool.run(units[3:4]))] == units[3:4]
+        assert answers(pool, units) == inline_answers
+
+
 def test_a_killed_replica_is_replaced_and_its_unit_redone(model, calibration, units, inline_answers):
     with pool_of(model, calibration, 2, SlowReplica) as pool:
-        next(iter(pool.run(units[:1])))  # the first is loaded
-        victim = ray.get(next(iter(pool._busy.values()), [pool._idle[0]])[0].pid.remote())
+        answers(pool, units[:1])  # the first is loaded
+        victim = ray.get(next(iter(pool._actors.values())).pid.remote())
         killer = threading.Timer(0.2, os.kill, [victim, signal.SIGKILL])
         killer.start()
         assert answers(pool, units) == inline_answers
         killer.join()
+
+
+def test_idle_replicas_that_died_together_fail_a_unit_once(model, calibration, units, inline_answers):
+    with pool_of(model, calibration, 4) as pool:
+        while pool.n_replicas < 4:
+            answers(pool, units)
+        for actor in list(pool._actors.values()):
+            os.kill(ray.get(actor.pid.remote()), signal.SIGKILL)
+        assert answers(pool, units[:1]).items() <= inline_answers.items()
+        assert pool.report.units_redone == 1
 
 
 def test_a_unit_that_always_fails_ends_with_its_cause(model, calibration, units):

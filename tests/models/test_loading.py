@@ -12,9 +12,11 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, BertConfig, PreTrainedTokenizerFast
 
 from raysearch.errors import UnsupportedModelError, UserError
+from raysearch.models.devices import check_device, resolve_device
 from raysearch.models.loading import (
     ModelSpec,
     describe,
@@ -22,7 +24,6 @@ from raysearch.models.loading import (
     load_config,
     load_model,
     load_tokenizer,
-    resolve_device,
     resolve_dtype,
     tokenizer_fingerprint,
 )
@@ -73,7 +74,7 @@ def test_describe_counts_tied_weights_once(family: str, tmp_path: Path) -> None:
 
 
 def test_describe_reads_no_weights(folder: Path) -> None:
-    (folder / "model.safetensors").write_bytes(b"")
+    save_file({"none of the model's": torch.zeros(1)}, folder / "model.safetensors")
     assert describe(spec(folder)).n_layers == N_LAYERS
 
 
@@ -138,7 +139,7 @@ def test_an_attention_that_does_not_work_is_refused_with_a_remedy(tmp_path: Path
 @pytest.mark.skipif(torch.cuda.is_available(), reason="says what happens without a GPU")
 def test_a_gpu_that_is_not_there_is_refused() -> None:
     with pytest.raises(UserError, match="model.device=cuda:0 asks for a GPU, .*; use model.device=cpu"):
-        resolve_device(spec("any", device="cuda:0"))
+        check_device(spec("any", device="cuda:0"))
     assert resolve_device(spec("any", device="auto")) == "cpu"
 
 
@@ -164,7 +165,7 @@ def test_an_unknown_architecture_is_refused(folder: Path) -> None:
 
 
 def test_missing_weights_are_refused(folder: Path) -> None:
-    from safetensors.torch import load_file, save_file
+    from safetensors.torch import load_file
 
     weights = load_file(folder / "model.safetensors")
     del weights["model.layers.1.mlp.up_proj.weight"]

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from raysearch.evaluation.evaluator import Evaluation
+from raysearch.evaluation.pool_report import PoolReport
 from raysearch.evaluation.progress import Meter
 from raysearch.mask import Mask
 from raysearch.problem import Problem
@@ -49,7 +50,12 @@ def chronicle():
         return {mask: Evaluation(abs(3 - sum(mask)) + 0.5, None, False, ()) for mask in masks}
 
     evaluator: Any = SimpleNamespace(
-        evaluate=evaluate, measure=measure, meter=Meter(), references=(), layer_forwards=lambda subjects: len(subjects)
+        evaluate=evaluate,
+        measure=measure,
+        meter=Meter(),
+        pool_report=PoolReport(),
+        references=(),
+        layer_forwards=lambda subjects: len(subjects),
     )
     return Chronicle(Problem(4, 1), evaluator, NullTracker(), SilentObserver(), time.perf_counter())
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import socket
+from functools import partial
 from pathlib import Path
 
 import pytest
 from mlflow import MlflowClient
 
 from raysearch.testing.tracker_suite import greedy_search
+from raysearch.tracking.contact import attempt
 from raysearch.tracking.options import TrackingOptions
 
 pytestmark = pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")  # MLflow's own
@@ -67,11 +70,21 @@ def test_a_store_that_cannot_be_written_warns_once_and_stops_nothing(tmp_path: P
     assert len(said) == 1 and "it goes on without" in said[0]
 
 
+def test_a_server_that_hangs_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("raysearch.tracking.options.attempt", partial(attempt, patience_s=1.0))
+    said: list[str] = []
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # takes connections, and answers nothing
+        options = TrackingOptions("mlflow", f"http://127.0.0.1:{silent.getsockname()[1]}", "tests", tmp_path)
+        assert options.begin_study("x", {"study": {}}, said.append) is None
+        options.end_study("abc", {}, [], said.append)
+    assert len(said) == 2 and all("(TimeoutError: no answer in 1 s); " in sentence for sentence in said)
+
+
 def test_nothing_is_recorded_where_nothing_is_asked(tmp_path: Path) -> None:
     options = TrackingOptions("none", None, "tests", tmp_path / "none")
     assert options.begin_study("x", {"study": {}}, fail) is None
     options.adopt(None, {}, fail)
     options.end_study(None, {}, [], fail)
-    options.record_assessment(None, {}, fail)
+    options.record_assessments({None: {}}, fail)
     assert options.link(None) is None
     assert not (tmp_path / "none").exists()

@@ -208,6 +208,23 @@ def test_a_finished_search_told_again_changes_nothing(tmp_path):
     check_complete(tmp_path)
 
 
+def test_a_search_that_its_budget_stopped_is_not_finished(tmp_path):
+    whole = greedy_search()
+    best = whole.result.path[1]
+    assert best.loss is not None
+    stopped = replace(whole.result, removed=best.mask.layers, loss=best.loss, layer_forwards_alone=9.0, complete=False)
+    for result, rounds in [(stopped, 1), (stopped, 1), (whole.result, 3), (whole.result, 3)]:
+        tracker = open_tracker(tmp_path)
+        replace(whole, result=result, rounds=whole.rounds[:rounds]).tell(tracker)
+        tracker.close()
+        parent = Recorded(tmp_path).parent
+        assert parent.info.status == "FINISHED" and parent.data.metrics["loss"] == result.loss
+        assert parent.data.tags["raysearch.complete"] == str(result.complete).lower()
+        assert parent.data.params.get("removed") == (str(result.mask) if result.complete else None)
+    check_complete(tmp_path)
+    assert len(Recorded(tmp_path).steps("loss")) == 2, "nothing is written twice"
+
+
 def check_complete(folder: Path) -> None:
     search = greedy_search()
     recorded = Recorded(folder)
@@ -287,16 +304,46 @@ def test_an_mlflow_that_never_answers_is_given_up(tmp_path):
         assert tracker.close() is None
         assert time.monotonic() - begun < 5
         [sentence] = warnings
-        assert uri in sentence and "the search goes on" in sentence and "fills in what was missed" in sentence
+        assert (
+            uri in sentence
+            and "the search goes on" in sentence
+            and sentence.endswith("raysearch sync greedy-m3-00000000 --store " + str(tmp_path))
+        )
+
+
+def test_a_store_that_comes_back_gets_all_of_it_while_the_search_goes_on(tmp_path, store_with_tables):
+    taken = tmp_path / "taken"
+    taken.write_text("a file where the folder should be")
+    warnings: list[str] = []
+    tracker = MlflowTracker(None, "tests", taken, warnings.append, retry_s=0.1)
+    search = greedy_search()
+    search.tell(tracker, rounds=2)
+    deadline = time.monotonic() + 30
+    while not warnings and time.monotonic() < deadline:
+        time.sleep(0.05)
+    taken.unlink()
+    taken.mkdir()
+    shutil.copy(store_with_tables, taken / "mlflow.db")
+    while tracker.run_id is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert tracker.run_id is not None, "before the search has ended"
+    for trial in search.rounds[2][0]:
+        tracker.trial(trial)
+    tracker.round_done(search.rounds[2][1])
+    tracker.finish(search.result)
+    assert tracker.close() == tracker.run_id
+    assert len(warnings) == 1
+    check_complete(taken)
 
 
 def test_a_folder_that_cannot_be_written_is_said_once(tmp_path):
     (tmp_path / "taken").write_text("a file where the folder should be")
     warnings: list[str] = []
-    tracker = MlflowTracker(None, "tests", tmp_path / "taken", warnings.append)
+    tracker = MlflowTracker(None, "tests", tmp_path / "taken", warnings.append, ledger=tmp_path / "my.db")
     greedy_search().tell(tracker)
     assert tracker.close() is None
-    assert len(warnings) == 1
+    [sentence] = warnings
+    assert sentence.endswith(f" --store {tmp_path}/taken --ledger {tmp_path}/my.db")
 
 
 def test_a_server_holds_the_runs_and_their_files(tmp_path, served: Served, capfd):

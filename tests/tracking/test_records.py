@@ -10,6 +10,7 @@ from raysearch.measure import PERPLEXITY, Measure
 from raysearch.testing.tracker_suite import ACCURACY, KL, MARGIN, greedy_search
 from raysearch.tracking import records
 from raysearch.tracking.base import Trial
+from raysearch.tracking.told import as_record
 
 INF = float("inf")
 
@@ -178,8 +179,8 @@ def test_a_result_says_what_its_losses_are_counted_in(measure):
 
 
 def test_the_record_of_a_result_holds_the_losses_of_parts():
-    result = greedy_search(4, 1).result
-    assert all(trial["parts"] == {} for trial in result.as_record()["trials"])
-    parted = [replace(trial, parts={"kl on c4": 0.5}) for trial in result.trials]
-    record = json.loads(json.dumps(replace(result, trials=parted).as_record()))
+    search = greedy_search(4, 1)
+    assert all(trial["parts"] == {} for trial in as_record(search.header, search.result)["trials"])
+    parted = [replace(trial, parts={"kl on c4": 0.5}) for trial in search.trials]
+    record = json.loads(json.dumps(as_record(search.header, replace(search.result, trials=parted))))
     assert all(trial["parts"] == {"kl on c4": 0.5} for trial in record["trials"])

@@ -47,7 +47,7 @@ def _turn(turn: Any, number: int, where: str) -> tuple[str, str]:
     if not isinstance(turn, Mapping) or not ({"role", "content"} <= set(turn) or {"from", "value"} <= set(turn)):
         raise UserError(f'turn {number} of {where} is no message; write {{"role": "user", "content": …}}')
     role, content = (turn["role"], turn["content"]) if "role" in turn else (turn["from"], turn["value"])
-    if role not in _ROLES:
+    if not isinstance(role, str) or role not in _ROLES:
         raise UserError(f"turn {number} of {where} has the role {role!r}; {did_you_mean(str(role), _ROLES)}")
     if not isinstance(content, str) or not content.strip():
         raise UserError(f"turn {number} of {where} has no text; fill it in, or leave the row out")

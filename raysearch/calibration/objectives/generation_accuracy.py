@@ -18,6 +18,7 @@ from transformers import GenerationConfig
 
 from raysearch.calibration.answers import Match, is_right
 from raysearch.calibration.batch import Batch, Form
+from raysearch.construct import as_typed
 from raysearch.errors import UserError
 from raysearch.measure import Measure
 
@@ -43,6 +44,8 @@ class GenerationAccuracyObjective:
     def __post_init__(self) -> None:
         if self.max_new_tokens < 1:
             raise UserError(f"objective.max_new_tokens={self.max_new_tokens} writes nothing; use 1 or more")
+        if not all(self.stop):
+            raise UserError(f"objective.stop={as_typed(self.stop)} has an empty text; leave it out")
 
     def model_losses(self, model: Any, tokenizer: Any, batch: Batch) -> tuple[Tensor, int]:
         """See `ModelObjective.model_losses`."""
@@ -64,7 +67,15 @@ class GenerationAccuracyObjective:
             eos_token_id=_end_tokens(model, tokenizer),
             pad_token_id=0,  # what is generated after an end; masked, and cut off in what is read
         )
-        written = model.generate(ids.to(model.device), attention_mask=real.to(model.device), generation_config=config)
+        try:
+            written = model.generate(
+                ids.to(model.device), attention_mask=real.to(model.device), generation_config=config
+            )
+        except IndexError as error:  # positions that are looked up in a table
+            raise UserError(
+                f"objective.max_new_tokens={self.max_new_tokens} after a prompt of {ids.shape[1]} tokens leads beyond "
+                "the positions of the model; use fewer"
+            ) from error
         new = written[:, ids.shape[1] :]
         texts = tokenizer.batch_decode(_until_end(new, config.eos_token_id), skip_special_tokens=True)
         for stop in self.stop:

@@ -50,7 +50,7 @@ def draw_masks(
         logits: As in `draw_mask`.
     """
     drawn: dict[Mask, None] = {}
-    for _ in range(20 * count):
+    for _ in range(20 * min(count, problem.n_solutions)):
         if len(drawn) == count:
             return list(drawn)
         mask = draw_mask(problem, rng, logits)

@@ -34,6 +34,7 @@ def test_reads_turns(options: dict[str, Any], row: dict[str, Any]) -> None:
         (["hi"], f"turn 1 of {WHERE} is no message; write "),
         ([{"role": "user"}], f"turn 1 of {WHERE} is no message; write "),
         ([{"role": "usr", "content": "a"}], f"turn 1 of {WHERE} has the role 'usr'; did you mean 'user'?"),
+        ([{"role": ["user"], "content": "a"}], f"turn 1 of {WHERE} has the role ['user']; did you mean 'user'?"),
         (
             [{"role": "user", "content": "a"}, {"role": "assistant", "content": " "}],
             f"turn 2 of {WHERE} has no text; f",

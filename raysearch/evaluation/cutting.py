@@ -1,0 +1,88 @@
+"""Cuts a unit along its masks, where there are more replicas than units, or too few units to keep all busy to the end.
+
+In the order of the prefix walk a mask shares the most with the one before, so a cut makes its right part run again only
+the layers that its first mask shares with that one: few near the left end, where masks drop early layers, and most of a
+model near the right one, where the dense model is. So a unit is cut into even parts, and only from the left are small
+ends cut off, for whoever is done first to fill up with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import accumulate, pairwise
+
+from raysearch.evaluation.unit import Unit
+from raysearch.mask import Mask
+
+#: What is cut off for the end of a round, as a share of what a replica gets of it, and in how many pieces.
+_ENDS_SHARE, _ENDS = 0.2, 4
+
+
+def cut(unit: Unit, replicas: float, n_layers: int) -> tuple[list[Unit], list[Unit]]:
+    """Cuts a unit into even parts, and off of these small ends, until no part is more than most of a replica's share.
+
+    Args:
+        unit: What to cut.
+        replicas: How many there are for it; 1.5 where three share two units.
+        n_layers: N, the layers of the dense model.
+
+    Returns:
+        The parts, and the ends; together they have every mask once.
+    """
+    masks = walk_order(unit.masks, n_layers)
+    own = own_layers(masks, n_layers)
+    share = sum(own) / max(1.0, replicas)
+    parts, ends = [], []
+    for start, stop in _even(own, int(replicas)):
+        first = start
+        while sum(own[first:stop]) > (1 - _ENDS_SHARE) * share:
+            after = _end(own, first, stop, share * _ENDS_SHARE / _ENDS)
+            if after is None:
+                break
+            ends.append(replace(unit, masks=masks[first:after]))
+            first = after
+        parts.append(replace(unit, masks=masks[first:stop]))
+    return parts, ends
+
+
+def walk_order(masks: Sequence[Mask], n_layers: int) -> tuple[Mask, ...]:
+    """Masks as a walk of their trie meets them that skips a layer before it runs it: {0,1}, {0}, {1}, {}."""
+    return tuple(sorted(masks, key=lambda mask: (*mask, n_layers)))
+
+
+def own_layers(masks: Sequence[Mask], n_layers: int) -> list[int]:
+    """What each mask runs for itself, in forwards of a layer or the head, if it comes after those before it.
+
+    Args:
+        masks: In `walk_order`.
+        n_layers: N, the layers of the dense model.
+    """
+    shared = [0, *(_shared_layers(before, mask, n_layers) for before, mask in pairwise(masks))]
+    return [n_layers - len(mask) - layers + 1 for mask, layers in zip(masks, shared, strict=True)]
+
+
+def _shared_layers(one: Mask, other: Mask, n_layers: int) -> int:
+    """How many layers two masks run on the same states: those kept before the first that only one of them removes."""
+    apart = min({*one} ^ {*other}, default=n_layers)
+    return apart - sum(layer < apart for layer in one)
+
+
+def _even(own: Sequence[int], n_parts: int) -> list[tuple[int, int]]:
+    """Neighbouring ranges of about the same sum, none of them empty."""
+    n_parts = max(1, min(n_parts, len(own)))
+    sums = list(accumulate(own))
+    stops: list[int] = []
+    for part in range(1, n_parts):
+        wanted = sums[-1] * part / n_parts
+        stop = min(range(len(own)), key=lambda index: abs(sums[index] - wanted)) + 1
+        stops.append(min(max(stop, stops[-1] + 1 if stops else 1), len(own) - n_parts + part))
+    return list(pairwise([0, *stops, len(own)]))
+
+
+def _end(own: Sequence[int], start: int, stop: int, wanted: float) -> int | None:
+    """Where an end from `start` stops that is of about this cost; None where a cut would cost too much."""
+    for after, done in enumerate(accumulate(own[start:stop]), start + 1):
+        if done >= wanted:
+            return after if after < stop and done <= 3 * wanted else None
+    return None

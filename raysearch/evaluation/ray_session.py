@@ -1,0 +1,99 @@
+"""Into Ray and out of it: a cluster that is there, or one started on this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import logging
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import ray
+
+from raysearch.errors import UserError, first_line
+
+#: How long a cluster may take to answer; how often Ray asks, ten seconds each time, and we ask its client server.
+_ANSWER_S, _ATTEMPTS = 30, 3
+
+
+def join_ray(address: str | None, cpus: float) -> Callable[[], None]:
+    """Makes sure that this process is in a cluster.
+
+    Args:
+        address: Of one that runs already: ``auto``, ``host:port`` or ``ray://host:port``; None to start one here.
+        cpus: The CPUs that one started here is to have, even where there are fewer cores.
+
+    Returns:
+        What leaves it; nothing where the process was in it before.
+
+    Raises:
+        UserError: No cluster answers there, or none can be started here.
+    """
+    if ray.is_initialized():
+        return lambda: None
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    if address is None:
+        local = {"num_cpus": max(os.cpu_count() or 1, int(cpus + 0.999)), "include_dashboard": False}
+        try:
+            _start(address="local", **local)
+        except Exception as error:  # Ray has none of its own for that
+            raise UserError(
+                f"Ray does not start on this machine ({first_line(error)}); mend that, try again when it is less "
+                "busy, or use cluster=inline, which needs no Ray"
+            ) from error
+    else:
+        _connect(address)
+    return ray.shutdown
+
+
+def room() -> Mapping[str, float]:
+    """What the cluster has in all, by kind: ``CPU``, ``GPU``."""
+    return ray.cluster_resources()
+
+
+def this_node() -> str:
+    """The resource that every node has one of, and no other has: what asks for a little of it runs here."""
+    own = ray.get_runtime_context().get_node_id()
+    (resources,) = [node["Resources"] for node in ray.nodes() if node["NodeID"] == own]
+    return next(name for name in resources if name.startswith("node:") and "internal" not in name)
+
+
+def _connect(address: str) -> None:
+    named = f"cluster.address={address}"
+    if address == "auto" and (known := os.environ.get("RAY_ADDRESS")):  # which Ray takes then
+        address, named = known, f"{named} (RAY_ADDRESS={known})"
+    os.environ.setdefault("RAY_gcs_server_port_wait_time_s", str(_ATTEMPTS))
+    if address.startswith("ray://") and importlib.util.find_spec("grpc") is None:
+        raise UserError(f"{named} needs Ray's client; install it with pip install 'raysearch[cluster]'")
+    os.environ.setdefault("RAY_CLIENT_RECONNECT_GRACE_PERIOD", str(_ANSWER_S))
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    try:
+        if host:  # Ray itself would try for minutes
+            socket.create_connection((host.strip("[]"), int(port)), _ANSWER_S).close()
+        for _ in range(_ATTEMPTS - 1):  # what the client server starts for us gets stuck at times
+            with contextlib.suppress(ConnectionAbortedError):
+                return _start(address=address)
+        _start(address=address)
+    except (ValueError, OSError, OverflowError, RuntimeError) as error:
+        # Ray's client, other than Ray itself, does not look for a token by itself
+        token = "set RAY_AUTH_MODE=token if it has one, " if address.startswith("ray://") else ""
+        raise UserError(
+            f"{named} leads to no Ray cluster ({first_line(error)}); start one with "
+            f"ray start --head, correct the address, {token}or leave it out to use this machine alone"
+        ) from error
+
+
+def _start(**options: Any) -> None:
+    """Starts Ray quietly. It puts its own handler in the place of the one for SIGTERM, which is put back."""
+    on_termination = signal.getsignal(signal.SIGTERM)
+    try:
+        ray.init(log_to_driver=False, logging_level=logging.ERROR, **options)
+    except SystemExit as error:  # that handler, while Ray starts
+        raise KeyboardInterrupt from error
+    finally:
+        if callable(on_termination) and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, on_termination)

@@ -1,0 +1,82 @@
+"""Text of the user's that becomes a path, or a part of one."""
+
+from __future__ import annotations
+
+import os
+import reprlib
+import shlex
+from pathlib import Path
+
+from raysearch.errors import UserError, what_failed
+
+PathLike = str | os.PathLike[str]
+
+
+def as_path(name: str, value: object) -> Path:
+    """A path that the operating system can follow, with the user's home in the place of ``~``.
+
+    Args:
+        name: The argument, for messages.
+        value: Text or a path; nothing needs to be there yet.
+
+    Raises:
+        UserError: It is something else, or leads nowhere: a loop of links, a name too long, the home of nobody.
+    """
+    if not isinstance(value, str | os.PathLike):
+        raise UserError(f"{name}={reprlib.repr(value)} is a {type(value).__name__}; give a path")
+    try:
+        path = Path(value).expanduser()
+        os.lstat(path.resolve())
+    except FileNotFoundError:
+        return path
+    except (OSError, RuntimeError, ValueError, TypeError) as error:
+        raise UserError(
+            f"{name}={os.fspath(value)!s} cannot be used ({what_failed(error)}); name another path"
+        ) from error
+    return path
+
+
+def as_folder(name: str, value: object) -> Path:
+    """A folder that is there or may be made.
+
+    Args:
+        name: The argument, for messages.
+        value: Text or a path.
+
+    Raises:
+        UserError: As `as_path`, or it is a file.
+    """
+    path = as_path(name, value)
+    if path.exists() and not path.is_dir():
+        raise UserError(f"{name}={path} is a file; name a folder")
+    return path
+
+
+def ledger_path(store: object, ledger: object) -> Path:
+    """The ledger's file: the one named, else the store's.
+
+    Raises:
+        UserError: As `as_path`.
+    """
+    return as_path("--store", store) / "ledger.db" if ledger is None else as_path("--ledger", ledger)
+
+
+def options_for(store: Path, ledger: Path | None = None) -> str:
+    """The options that lead a command to a store and its ledger, as in `` --store other``; empty for the usual ones."""
+    words = "" if store == Path("mlruns") else f" --store {shlex.quote(str(store))}"
+    return words if ledger in (None, store / "ledger.db") else f"{words} --ledger {shlex.quote(str(ledger))}"
+
+
+def as_name(name: str, value: str) -> str:
+    """Text that is to name a file or a folder, if it names one in its place and none elsewhere.
+
+    Args:
+        name: The argument, for messages.
+        value: The text.
+
+    Raises:
+        UserError: It holds a separator, or is nothing but dots, or too long.
+    """
+    if value.strip(" .") == "" or len(value.encode(errors="replace")) > 100 or set(value) & set("/\\\0"):
+        raise UserError(f"{name}={value} cannot name a file; use at most 100 letters, digits, - and _")
+    return value

@@ -1,0 +1,35 @@
+"""What a command found: its answer, and what it left in the ledger."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from tests.cli.conftest import Outcome
+
+
+def found(outcome: Outcome) -> dict[str, Any]:
+    """The JSON of a command that went well."""
+    assert outcome.code == 0, outcome.err
+    result: dict[str, Any] = json.loads(outcome.out)
+    return result
+
+
+def same(result: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two searches found the same, bit for bit."""
+    keys = ("run_id", "removed", "removal_order", "dense_loss", "loss", "n_tokens")
+    return [result[key] for key in keys] == [other[key] for key in keys]
+
+
+def evaluations(store: str | Path) -> dict[tuple[str, str, int], bytes]:
+    """Every row of a ledger, which must be whole."""
+    with closing(sqlite3.connect(Path(store) / "ledger.db")) as ledger:
+        assert ledger.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        if not ledger.execute("SELECT 1 FROM sqlite_master WHERE name = 'evaluations'").fetchone():
+            return {}  # it was killed before there was anything
+        rows = ledger.execute("SELECT calibration, subject, shard, samples FROM evaluations")
+        return {(calibration, mask, shard): blob for calibration, mask, shard, blob in rows}

@@ -1,0 +1,131 @@
+"""Whatever a user gets wrong in any command is said in one sentence that names it and the way out."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Run, World, alone
+from tests.cli.refusals import refuses, tree
+
+#: Commands, in which WORLD stands for what a search needs, STUDY for what a study needs, BAD for a folder of rubbish.
+COMMANDS: list[tuple[str, list[str]]] = [
+    ("score WORLD", ["masks has no value", "give masks="]),
+    ("score WORLD masks=5", ["masks=5 should be a valid list"]),
+    ("score WORLD masks=[]", ["masks=[] names no mask", "[[3],[3,5],[]]"]),
+    ("score WORLD masks=[1]", ["masks=[1] should be a valid list"]),
+    ("score WORLD masks=[[x]]", ["masks=[[x]] should be a valid integer"]),
+    ("score WORLD masks=[[99]]", ["masks=[…,[99],…] names layer 99", "layers 0 … 4"]),
+    ("score WORLD masks=[[0,1,2,3,4]]", ["masks=[…,[0, 1, 2, 3, 4],…] removes every layer", "keep at least one"]),
+    ("score WORLD masks=[[1,1]]", ["masks=[[1,1]]", "repeated", "once"]),
+    ("score WORLD masks=[[0],[-1]]", ["masks=[[0],[-1]]", "negative", "from 0"]),
+    ("score WORLD masks=[[1]] seed=-1", ["error: seed=-1 is negative"]),
+    ("score WORLD masks=[[1]] remove=2", ["remove is no key"]),
+    ("resume greedy", ["there is no ledger at mlruns/ledger.db", "--store"]),
+    ("show --store BAD/none", ["there is no ledger at BAD/none/ledger.db", "--store"]),
+    ("show --ledger BAD/text.db", ["ledger=BAD/text.db cannot be used"]),
+    ("show --most 0", ["--most", "show --help"]),
+    ("show --gap --store BAD/store", ["--gap ranks what one search found", "raysearch show latest --gap"]),
+    ("show greedy-m2-bb --gap --store BAD/store", ["RUN=greedy-m2-bb is interrupted", "raysearch resume"]),
+    ("show x --store BAD/store", ["RUN='x' is not in BAD/store/ledger.db", "choose one of"]),
+    ("resume gredy-m2-bb --store BAD/store", ["did you mean 'greedy-m2-bb'?"]),
+    ("resume greedy --store BAD/store", ["RUN='greedy' fits greedy-m2-", "give more of the name"]),
+    ("resume", ["Missing argument 'RUN'", "resume --help"]),
+    ("export latest --out x", ["there is no ledger at mlruns/ledger.db"]),
+    ("export latest", ["Missing option '--out'", "export --help"]),
+    ("export latest --out x --remove three", ["--remove", "export --help"]),
+    ("export nothing --out x --store BAD/store", ["RUN='nothing' is not in"]),
+    (
+        "export greedy-m2-bb --out x --store BAD/store",
+        ["RUN=greedy-m2-bb is interrupted", "raysearch resume greedy-m2-bb"],
+    ),
+    ("ui --store BAD/none", ["--store=BAD/none holds no recorded search", "raysearch search"]),
+    ("ui --port 0 --store BAD/ui", ["--port=0 is no port", "use"]),
+    ("ui --port x", ["--port", "ui --help"]),
+    ("ui --uri http://localhost:1", ["--uri=http://localhost:1 is a server already", "browser"]),
+    ("ui --host nowhere.invalid --store BAD/ui", ["--host=nowhere.invalid is no address", "127.0.0.1"]),
+    ("show --most x", ["--most=x should be a valid integer", "show --help"]),
+    ("data WORLD --samples=1.5", ["--samples=1.5 should be a valid integer"]),
+    ("show --store " + "x" * 300, ["--store=xxx", "cannot be used (File name too long)"]),
+    ("sweep WORLD --out BAD/empty.txt", ["--out=BAD/empty.txt is a file", "name a folder"]),
+    ("sweep WORLD --also objective=klx", ["objective=klx is unknown", "did you mean 'kl'?"]),
+    ("sweep WORLD --also nonsense", ["'nonsense' is not understood", "key=value"]),
+    ("sweep WORLD --also 'objective=kl", ['"\'objective=kl" is not understood', "key=value"]),
+    ("sweep WORLD --also objective=weighted", ["is weighted itself", "one by one"]),
+    ("sweep WORLD --also model=smollm2-135m", ["which is no part of a calibration", "whole command"]),
+    ("sweep WORLD --remove 0", ["--remove", "sweep --help"]),
+    ("data WORLD objective=kl data=gsm8k --no-loss", ["has no data.question=question", "choose one of: text"]),
+    ("assess greedy-m2-bb seed=-1 --store BAD/store", ["error: seed=-1 is negative"]),
+    ("assess latest --store BAD/none", ["there is no ledger at BAD/none/ledger.db"]),
+    ("assess greedy-m2-bb assess=paperr --store BAD/store", ["assess=paperr is unknown", "did you mean 'paper'?"]),
+    ("assess greedy-m2-bb assess=none --store BAD/store", ["assess asks for nothing"]),
+    ("assess greedy-m2-bb assess.taks=[piqa] --store BAD/store", ["assess.taks is no key", "did you mean"]),
+    ("assess greedy-m2-bb assess.texts.a=7 --store BAD/store", ["assess.texts names each text by its words"]),
+    ("assess greedy-m2-bb assess.texts=7 --store BAD/store", ["assess.texts names each text by its words"]),
+    ("assess greedy-m2-bb assess.limit=0 --store BAD/store", ["assess.limit=0 is too small"]),
+    ("report --store BAD/store", ["STUDY='latest' is unknown", "raysearch study"]),
+    ("report --out BAD/empty.txt --store BAD/grid", ["--out=BAD/empty.txt is a file"]),
+    ("report nothing --store BAD/grid", ["STUDY='nothing' is not in", "choose one of"]),
+    ("assess some-study assess=none --remove 2 --store BAD/grid", ["--remove=2 is of one search"]),
+    ("study STUDY", ["remove=5 leaves no layer of the 5"]),
+    ("study STUDY study.grid.remove=[]", ["study.grid.remove has no value"]),
+    ("study STUDY study.grid.remove=2", ["study.grid.remove=2 is no list"]),
+    ("study STUDY study.grid.store=[here,there]", ["study.grid has searches recorded in different places", "store"]),
+    ("study STUDY study.grid=5", ["study.grid=5 should be a valid dictionary"]),
+    ("study STUDY study.grid=5 study.grid.remove=[1]", ["study.grid=5 is no mapping"]),
+    ("study STUDY study.grid.sercher=[greedy]", ["sercher is no key", "did you mean 'searcher'?"]),
+    ("study STUDY study.grid.searcher=[gredy]", ["searcher=gredy is unknown", "did you mean 'greedy'?"]),
+    ("study STUDY study.grid.remove=[2020-01-01]", ["study.grid.remove=[2020-01-01] is not understood", "a list"]),
+    ("study STUDY study.grid.remove=&a[*a]", ["is not understood", "write a list"]),
+    ("study STUDY study.grid.remove=[1,[2]", ["is not understood", "write a list"]),
+    ('study STUDY study.grid.searcher={x:"searcher=\'beam"}', ["study.grid.searcher has x", "write the words"]),
+    ("study STUDY study.grid.remove=[1] study.exclude=[{remove:1}]", ["leaves no search", "exclude less"]),
+    ("study STUDY study.grid.remove=[1] study.exclude=[{size:1}]", ["names the axis size"]),
+    ("study STUDY study.grid.remove=[1] study.name=../up", ["study.name=../up cannot name a folder"]),
+    ("study STUDY study.grid.remove=[1] study.name=" + "x" * 101, ["cannot name a folder", "at most 100"]),
+    ("study STUDY study.grid.remove=[1] study.retries=-1", ["study.retries=-1 is negative"]),
+    ("study STUDY study.grid.remove=[1] study.stop.seconds=0", ["study.stop.seconds=0", "ends every search at once"]),
+    ("study STUDY study.grid.remove=[1] --out BAD/empty.txt", ["--out=BAD/empty.txt is a file"]),
+    ("study STUDY study.grid.remove=[9]", ["remove=9 leaves no layer of the 5"]),
+    ("SHOW", ["No such command 'SHOW'"]),
+    ("serach", ["No such command 'serach'", "raysearch --help"]),
+]
+
+
+@pytest.mark.parametrize(("words", "said"), COMMANDS, ids=[words[:60] for words, _ in COMMANDS])
+def test_a_command_that_cannot_be(
+    run: Run, here: Path, world: World, rubbish: Path, words: str, said: list[str]
+) -> None:
+    given = words.replace("BAD", str(rubbish)).replace("WORLD", " ".join(world.words()))
+    given = given.replace("STUDY", " ".join(world.words(cluster="local", tracking="none")))
+    before = tree(here, rubbish)
+    outcome = run(*given.split())
+    refuses(outcome.code, outcome.out, outcome.err, said, rubbish)
+    assert tree(here, rubbish) == before, "nothing is left behind"
+
+
+def test_a_port_in_use(run: Run, rubbish: Path) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        outcome = run("ui", "--store", rubbish / "ui", "--port", port)
+    refuses(outcome.code, outcome.out, outcome.err, [f"--port={port}", "in use", "--port 5050"], rubbish)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("search --json remov=3", ["remov is no key"]),
+        ("search model=nobody/nothing --json", ["model=nobody/nothing is neither"]),
+        ("show", ["there is no ledger"]),
+        ("resume", ["Missing argument 'RUN'"]),
+    ],
+)
+def test_the_console_script_itself(here: Path, rubbish: Path, words: str, said: list[str]) -> None:
+    outcome = alone(*words.split())
+    refuses(outcome.code, outcome.out, outcome.err, said, rubbish)
+    assert not tree(here)

@@ -1,0 +1,239 @@
+"""Files that are not what they are taken for: models, tokenizers, data and YAML, refused in one sentence."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Run, World
+from tests.cli.refusals import refuses, tree
+
+Spoil = Callable[[Path], object]
+
+
+def config(**values: object) -> Spoil:
+    """A model whose config says otherwise."""
+
+    def spoil(folder: Path) -> None:
+        file = folder / "config.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | values))
+
+    return spoil
+
+
+def write(name: str, content: str | bytes) -> Spoil:
+    """A model one of whose files holds something else."""
+    whole = content.encode() if isinstance(content, str) else content
+    return lambda folder: (folder / name).write_bytes(whole)
+
+
+def truncate(folder: Path) -> None:
+    file = folder / "model.safetensors"
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+
+def dangle(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors").symlink_to("gone")
+
+
+def index(*shards: object) -> Spoil:
+    """A model whose index names these shards."""
+
+    def spoil(folder: Path) -> None:
+        (folder / "model.safetensors").rename(folder / "one.safetensors")
+        whole = {"metadata": {}, "weight_map": {str(number): shard for number, shard in enumerate(shards)}}
+        (folder / "model.safetensors.index.json").write_text(json.dumps(whole))
+
+    return spoil
+
+
+def no_tokenizer(folder: Path) -> None:
+    for file in folder.glob("tokenizer*"):
+        file.unlink()
+
+
+MODELS: dict[str, tuple[Spoil, list[str]]] = {
+    "truncated weights": (truncate, ["model=MODEL cannot be loaded", "is not whole", "complete the download"]),
+    "empty weights": (write("model.safetensors", b""), ["model=MODEL cannot be loaded"]),
+    "weights elsewhere": (dangle, ["the folder MODEL has no model.safetensors", "complete the download"]),
+    "missing shard": (index("one.safetensors", "two.safetensors"), ["has no two.safetensors", "complete the download"]),
+    "shard that leads out": (index("../../x.safetensors"), ["names ../../x.safetensors", "its own folder"]),
+    "pickled shard": (index("x.bin"), ["names x.bin", "its own folder"]),
+    "shard that is a number": (index(7), ["names 7, which is no safetensors file"]),
+    "index of something else": (
+        lambda folder: (index()(folder), write("model.safetensors.index.json", "[]")(folder)),
+        ["model.safetensors.index.json cannot be read", "complete the download"],
+    ),
+    "layers in words": (config(num_hidden_layers="five"), ["model=MODEL cannot be loaded"]),
+    "no kind": (config(model_type=None), ["model=MODEL"]),
+    "unknown kind": (config(model_type="nonesuch"), ["is of a kind that this transformers does not know"]),
+    "own code": (
+        config(model_type="mine", auto_map={"AutoConfig": "mine.Config", "AutoModelForCausalLM": "mine.Model"}),
+        ["brings its own code", "model.trust_remote_code=true"],
+    ),
+    "architectures that are a number": (config(architectures=7), ["model=MODEL cannot be loaded"]),
+    "unknown dtype": (config(dtype="float99"), ["model=MODEL cannot be loaded"]),
+    "unknown activation": (config(hidden_act="nope"), ["model=MODEL cannot be loaded", "nope"]),
+    "config that is a list": (write("config.json", "[]"), ["model=MODEL cannot be loaded"]),
+    "config in UTF-16": (lambda folder: write("config.json", "{}".encode("utf-16"))(folder), ["cannot be loaded"]),
+    "no tokenizer": (no_tokenizer, ["the tokenizer of model=MODEL"]),
+    "tokenizer that is a number": (write("tokenizer.json", "7"), ["the tokenizer of model=MODEL"]),
+    "tokenizer of bytes": (write("tokenizer.json", b"\xff\xfe\x00"), ["the tokenizer of model=MODEL"]),
+}
+
+#: What a data file holds, what it is called, and what is said; WHERE is ``data.path=…``.
+DATA: dict[str, tuple[str, bytes, list[str]]] = {
+    "UTF-16": ("a.txt", "the of".encode("utf-16"), ["WHERE is not UTF-8", "iconv"]),
+    "UTF-16 without a mark": ("a.txt", "the of".encode("utf-16-le"), ["WHERE holds NUL characters", "iconv"]),
+    "NUL": ("a.txt", b"the\0of", ["WHERE holds NUL characters"]),
+    "latin-1 row": ("a.jsonl", b'{"text": "caf\xe9"}', ["row 1 of WHERE is not UTF-8"]),
+    "NaN": ("a.jsonl", b'{"text": NaN}', ["row 1 of WHERE is not JSON (NaN is no value of JSON)"]),
+    "Infinity": ("a.json", b'[{"text": -Infinity}]', ["WHERE is not JSON (-Infinity is no value of JSON)"]),
+    "a number beyond all": ("a.jsonl", b'{"text": ' + b"9" * 5000 + b"}", ["row 1 of WHERE is not JSON", "digits"]),
+    "1e400": ("a.jsonl", b'{"text": 1e400}', ["row 1 of WHERE holds a number in data.field=text"]),
+    "depth": ("a.jsonl", b"[" * 100_000, ["row 1 of WHERE is not JSON", "recursion"]),
+    "deep list": ("a.json", b"[" * 100_000, ["WHERE is not JSON", "recursion"]),
+    "half a character": ("a.jsonl", b'{"text": "the \\ud800"}', ["row 1 of WHERE is not JSON", "surrogates"]),
+    "null": ("a.jsonl", b"null\n", ["row 1 of WHERE is not a JSON object"]),
+    "null text": ("a.jsonl", b'{"text": null}', ["row 1 of WHERE holds null in data.field=text"]),
+    "blank lines alone": ("a.jsonl", b"\n \r\n\n", ["WHERE holds no row"]),
+    "empty texts": ("a.jsonl", b'{"text": ""}\n' * 20, ["data holds no text", "choose another source"]),
+    "line separators in a line": ("a.jsonl", '{"text":\u2028 "a"}'.encode(), ["row 1 of WHERE is not JSON"]),
+    "an object": ("a.json", b'{"text": "the"}', ["WHERE holds a JSON object", "one list of JSON objects"]),
+    "an empty list": ("a.json", b"[]", ["WHERE holds no row"]),
+}
+
+#: A searcher's YAML, and what is said of it.
+YAML: dict[str, tuple[bytes, list[str]]] = {
+    "latin-1": (b"type: b\xe9am\n", ["mine.yaml cannot be read", "UTF-8"]),
+    "UTF-16": ("type: beam\n".encode("utf-16"), ["mine.yaml cannot be read", "UTF-8"]),
+    "NUL": (b"type: be\0am\n", ["mine.yaml is not YAML"]),
+    "key twice": (
+        b"type: beam\nwidth: 2\nwidth: 3\n",
+        ["line 3 of", "mine.yaml is not YAML (found duplicate key width)"],
+    ),
+    "tag that runs": (b"type: !!python/object/apply:os.system ['true']\n", ["line 1 of", "is not YAML"]),
+    "number alone": (b"7\n", ["mine.yaml cannot be read"]),
+    "refers to itself": (b"type: beam\nwidth: &a [*a]\n", ["mine.yaml"]),
+    "two documents": (b"type: beam\n---\ntype: beam\n", ["mine.yaml is not YAML"]),
+    "unfinished reference": (b"type: beam\nwidth: ${\n", ["mine.yaml cannot be read"]),
+    "reference to nothing": (b"type: beam\nwidth: ${nope}\n", ["the configuration cannot be composed"]),
+    "defaults of nothing": (b"defaults:\n- nothing\ntype: beam\n", ["Could not load 'searcher/nothing'"]),
+    "key left open": (b"type: beam\nwidth: ???\n", ["searcher.width has no value"]),
+    "in no section": (b"# @package _global_\nremove: 2\n", ["searcher=null is not a section"]),
+    "key that is a number": (b"1: 2\ntype: beam\nwidth: 2\n", ["searcher.1 is no key"]),
+    "infinity": (b"type: beam\nwidth: .inf\n", ["searcher.width=Infinity should be a valid integer"]),
+    "truth": (b"type: beam\nwidth: yes\n", ["searcher.width"]),
+    "nest": (b"type: {a: b}\n", ["searcher.type"]),
+}
+
+
+def assert_refused(run: Run, here: Path, bad: Path, words: list[str], said: list[str]) -> None:
+    before = tree(here, bad)
+    outcome = run("search", *words)
+    refuses(outcome.code, outcome.out, outcome.err, said, bad)
+    assert tree(here, bad) == before, "nothing is left behind"
+
+
+@pytest.mark.parametrize("wrong", MODELS)
+def test_a_model_that_cannot_be(run: Run, here: Path, world: World, tmp_path: Path, wrong: str) -> None:
+    spoil, said = MODELS[wrong]
+    folder = tmp_path / "models" / "m"
+    shutil.copytree(world.model, folder)
+    spoil(folder)
+    words = world.search(model=folder)
+    assert_refused(run, here, folder.parent, words, [part.replace("MODEL", "BAD/m") for part in said])
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (config(hidden_size=64), "error: model=BAD cannot be loaded"),
+        (config(num_hidden_layers=7), "error: model=BAD lacks 18 of its weights (model.layers.5.input_layernorm"),
+    ],
+    ids=["tensors of another size", "more layers than weights"],
+)
+def test_weights_that_do_not_fit_show_when_they_are_read(
+    run: Run, world: World, tmp_path: Path, spoil: Spoil, said: str
+) -> None:
+    folder = tmp_path / "m"
+    shutil.copytree(world.model, folder)
+    spoil(folder)
+    outcome = run("search", *world.search(model=folder))
+    assert outcome.code == 2 and outcome.err.replace(str(folder), "BAD").splitlines()[-1].startswith(said)
+
+
+@pytest.mark.parametrize("content", [b"", b"GGUF", b"GGUF" + b"\xff" * 60], ids=["empty", "cut short", "rubbish"])
+def test_a_gguf_file_that_cannot_be(run: Run, here: Path, world: World, tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "models" / "m.gguf"
+    file.parent.mkdir()
+    file.write_bytes(content)
+    assert_refused(run, here, file.parent, world.search(model=file), ["model=BAD/m.gguf cannot be loaded"])
+
+
+@pytest.mark.parametrize("kind", DATA)
+def test_data_that_cannot_be(run: Run, here: Path, world: World, tmp_path: Path, kind: str) -> None:
+    name, content, said = DATA[kind]
+    file = tmp_path / "data" / name
+    file.parent.mkdir()
+    file.write_bytes(content)
+    words = world.search(data__path=file)
+    assert_refused(run, here, file.parent, words, [part.replace("WHERE", f"data.path=BAD/{name}") for part in said])
+
+
+@pytest.mark.parametrize("kind", ["loop", "dangling", "pipe"])
+def test_data_that_is_no_file(run: Run, here: Path, world: World, tmp_path: Path, kind: str) -> None:
+    file = tmp_path / "data" / "a.txt"
+    file.parent.mkdir()
+    if kind == "pipe":
+        os.mkfifo(file)
+    else:
+        file.symlink_to("a.txt" if kind == "loop" else "gone")
+    outcome = run("search", *world.search(data__path=file))
+    wrong = "cannot be used (Symlink loop" if kind == "loop" else "does not exist"
+    refuses(outcome.code, outcome.out, outcome.err, [f"data.path=BAD/a.txt {wrong}"], file.parent)
+
+
+@pytest.mark.parametrize("kind", YAML)
+def test_yaml_that_cannot_be(run: Run, here: Path, world: World, tmp_path: Path, kind: str) -> None:
+    content, said = YAML[kind]
+    file = tmp_path / "conf" / "searcher" / "mine.yaml"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(content)
+    words = [*world.search(searcher="mine"), "--config-dir", str(tmp_path / "conf")]
+    assert_refused(run, here, tmp_path / "conf", words, said)
+
+
+@pytest.mark.parametrize("ending", ["txt", "jsonl", "json"])
+def test_what_editors_add_does_no_harm(run: Run, here: Path, world: World, tmp_path: Path, ending: str) -> None:
+    text = world.text.read_text()
+    rows = [{"text": line} for line in text.splitlines()]
+    contents = {"txt": text, "jsonl": "\r\n".join(map(json.dumps, rows)), "json": json.dumps(rows)}
+    losses = []
+    for encoding in ("utf-8", "utf-8-sig"):
+        file = tmp_path / f"a.{ending}"
+        file.write_bytes(contents[ending].encode(encoding))
+        yaml = tmp_path / "conf" / "searcher" / "mine.yaml"
+        yaml.parent.mkdir(parents=True, exist_ok=True)
+        yaml.write_bytes("type: one_shot\r\n".encode(encoding))
+        words = world.search(data__path=file, searcher="mine", store=f"a store of {encoding} é")
+        outcome = run("search", *words, "--config-dir", yaml.parents[1], "--json")
+        assert outcome.code == 0, outcome.err
+        losses.append(json.loads(outcome.out)["loss"])
+    assert losses[0] == losses[1]
+
+
+def test_a_tokenizer_without_special_tokens_will_do(run: Run, here: Path, world: World, tmp_path: Path) -> None:
+    folder = tmp_path / "m"
+    shutil.copytree(world.model, folder)
+    file = folder / "tokenizer_config.json"
+    settings = {key: value for key, value in json.loads(file.read_text()).items() if not key.endswith("_token")}
+    file.write_text(json.dumps(settings))
+    outcome = run("search", *world.search(model=folder, searcher="one_shot"))
+    assert outcome.code == 0, outcome.err

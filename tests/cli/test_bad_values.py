@@ -1,0 +1,107 @@
+"""Python values that no key takes: a `UserError` of one sentence, and nothing else."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import raysearch
+from raysearch.errors import UserError
+from raysearch.mask import Mask
+from tests.cli.conftest import World
+from tests.cli.refusals import is_sentence, tree
+
+_LOOP: list[Any] = []
+_LOOP.append(_LOOP)
+
+#: Arguments of `raysearch.search`, each beside those of a quick one.
+SEARCHES: list[tuple[dict[str, Any], list[str]]] = [
+    ({"model": 7}, ["model=7 is unknown", "choose one of"]),
+    ({"model": None}, ["model=null is unknown"]),
+    ({"model": b"x"}, ["model=b'x' is a bytes", "give text"]),
+    ({"model": object()}, ["model=<object", "is a object"]),
+    ({"model": lambda: 1}, ["model=<function", "give text"]),
+    ({"model": {"a": 1}}, ["model.a is no key"]),
+    ({"model": "x" * 300}, ["model=xxx", "is unknown"]),
+    ({"remov": 2}, ["remov is no key", "did you mean 'remove'?"]),
+    ({"class": 2}, ["class is no key"]),
+    ({"remove": "two"}, ["remove=two should be a valid integer"]),
+    ({"remove": 2.0}, ["remove=2.0 should be a valid integer"]),
+    ({"remove": True}, ["remove=true should be a valid integer"]),
+    ({"remove": float("nan")}, ["remove=NaN should be a valid integer"]),
+    ({"remove": 10**400}, ["remove=1000"]),
+    ({"remove": 1 + 2j}, ["remove=(1+2j) is a complex"]),
+    ({"remove": Mask.of(1)}, ["remove=[1] should be a valid integer"]),
+    ({"remove": np.float32(1.5)}, ["remove=1.5 should be a valid integer"]),
+    ({"protect": 1}, ["protect=1 should be a valid list"]),
+    ({"protect": [None]}, ["protect=[null] should be a valid integer"]),
+    ({"protect": [[1]]}, ["protect=[[1]] should be a valid integer"]),
+    ({"protect": (n for n in [1])}, ["protect=<generator", "is a generator", "a list"]),
+    ({"protect": itertools.count()}, ["protect=count(0) is a count"]),
+    ({"protect": _LOOP}, ["protect=[[", "cannot be written down"]),
+    ({"protect": {(1, 2): 3}}, ["protect"]),
+    ({"seed": "7"}, ["seed=7 should be a valid integer"]),
+    ({"seed": -1}, ["seed=-1 is negative"]),
+    ({"store": 7}, ["store=7 should be a valid string"]),
+    ({"store": "\0"}, ["store=\\x00 cannot be used"]),
+    ({"store": "\ud800"}, ["cannot be used"]),
+    ({"data": {"path": object()}}, ["path=<object", "is a object"]),
+    ({"data": {"path": ["a"]}}, ["data.path=[a] should be a valid string"]),
+    ({"config_dir": 7}, ["--config-dir=7 is a int", "give a path"]),
+    ({"observer": 7}, ["observer=7 has no"]),
+]
+
+#: Calls of the others.
+CALLS: dict[str, tuple[Callable[[], object], list[str]]] = {
+    "words that are none": (lambda: raysearch.search(7), ["7 is not understood", "give words as text"]),  # type: ignore[arg-type]
+    "masks of one": (lambda: raysearch.score(masks=[1, 2]), ["masks=[1,2] should be a valid list"]),
+    "masks in a generator": (lambda: raysearch.score(masks=(m for m in [[1]])), ["masks=<generator"]),
+    "also in one text": (lambda: raysearch.sweep(also="objective=kl"), ["--also=objective=kl should be a valid list"]),
+    "also of numbers": (lambda: raysearch.inspect(also=[7]), ["--also=[7] should be a valid string"]),  # type: ignore[list-item]
+    "samples below none": (lambda: raysearch.inspect(samples=-1), ["--samples=-1 is negative"]),
+    "samples in words": (lambda: raysearch.inspect(samples="2"), ["--samples=2 should be a valid integer"]),  # type: ignore[arg-type]
+    "run that is a number": (lambda: raysearch.assess(7), ["run=7 should be a valid string"]),  # type: ignore[arg-type]
+    "remove in words": (lambda: raysearch.assess(remove="2"), ["--remove=2 should be a valid integer"]),  # type: ignore[arg-type]
+    "store that is a number": (lambda: raysearch.report(store=7), ["--store=7 is a int"]),  # type: ignore[arg-type]
+    "study that is none": (lambda: raysearch.report(None), ["study=null should be a valid string"]),  # type: ignore[arg-type]
+    "store that is not there": (lambda: raysearch.report(store="none"), ["there is no ledger at none/ledger.db"]),
+    "grid that is a list": (lambda: raysearch.study(study={"grid": [1]}), ["study.grid"]),
+    "layers of a mask": (lambda: Mask.of(1, 1), ["mask=[1, 1] repeats a layer"]),
+}
+
+
+def _shown(error: UserError) -> str:
+    return "".join(mark if mark.isprintable() else mark.encode("unicode_escape").decode() for mark in str(error))
+
+
+@pytest.mark.parametrize(("values", "said"), SEARCHES, ids=[str(said[0]) for _, said in SEARCHES])
+def test_a_search_that_cannot_be(here: Path, world: World, values: dict[str, Any], said: list[str]) -> None:
+    data = {"path": world.text, "samples": 8, "seq_len": 16}
+    usual: dict[str, Any] = {"model": world.model, "data": data, "cluster": "inline", "tracking": "none", "remove": 2}
+    with pytest.raises(UserError) as caught:
+        raysearch.search("data=file", **{**usual, **values})
+    is_sentence(_shown(caught.value), said)
+    assert not tree(here)
+
+
+@pytest.mark.parametrize("wrong", CALLS)
+def test_a_call_that_cannot_be(here: Path, wrong: str) -> None:
+    call, said = CALLS[wrong]
+    with pytest.raises(UserError) as caught:
+        call()
+    is_sentence(_shown(caught.value), said)
+    assert not tree(here)
+
+
+def test_paths_may_be_text(here: Path, world: World) -> None:
+    data = {"path": str(world.text), "samples": 8, "seq_len": 16}
+    usual: dict[str, Any] = {"model": str(world.model), "data": data, "cluster": "inline", "tracking": "none"}
+    raysearch.search("data=file", remove=np.int64(2), searcher="one_shot", store=here / "a", **usual)
+    for store in ("a", here / "a"):
+        with pytest.raises(UserError, match="holds no study yet"):
+            raysearch.report(store=store)

@@ -1,0 +1,47 @@
+"""A secret that is typed is not said again, and what is on record without it says so."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Run, World
+
+SECRET = "aVery-Secret-Value-7"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["search", f"tracking.uri=http://me:{SECRET}@host", "tracking.type=mlfow"],
+        ["search", f"tracking.urk=http://me:{SECRET}@host"],
+        ["search", f"http://me:{SECRET}@host"],
+        ["search", f"remove=http://me:{SECRET}@host"],
+        ["search", f"--tracking=http://me:{SECRET}@host"],
+        ["show", f"http://me:{SECRET}@host"],
+        ["ui", "--uri", f"http://me:{SECRET}@host"],
+        ["sync", "latest", f"tracker.uri=http://me:{SECRET}@host"],
+    ],
+)
+def test_mistakes_do_not_repeat_it(run: Run, world: World, words: list[str]) -> None:
+    assert run("search", *world.search()).code == 0
+    outcome = run(*words)
+    assert outcome.code == 2 and outcome.err.startswith("error: ")
+    assert SECRET not in outcome.out + outcome.err
+
+
+def test_what_is_on_record_without_its_secret_is_typed_again(
+    run: Run, here: Path, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TEAM_TOKEN", SECRET)
+    (here / SECRET).mkdir()
+    shutil.copy(world.text, here / SECRET / "prose.txt")
+    words = world.search(data__path=f"{SECRET}/prose.txt")
+    assert run("search", *words).code == 0
+    assert not any(SECRET.encode() in file.read_bytes() for file in (here / "mlruns").rglob("*") if file.is_file())
+    outcome = run("resume", "latest")
+    sentence = "data.path is on record without its secret; type the whole search command again, which goes on too"
+    assert (outcome.code, outcome.err) == (2, f"error: {sentence}\n")
+    assert run("search", *words).code == 0

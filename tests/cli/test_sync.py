@@ -1,0 +1,154 @@
+"""raysearch sync: MLflow gets what it lacks from the ledger alone, once."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from mlflow import MlflowClient
+from mlflow.entities import Run as MlflowRun
+
+import raysearch
+from raysearch.evaluation.ledger import opened
+from raysearch.evaluation.studies import find_study
+from tests.cli.conftest import Run, World
+from tests.cli.found import found
+from tests.tracking.conftest import closed_port
+
+pytestmark = pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")  # MLflow's own calls
+
+
+def recorded(uri: str, experiment: str = "raysearch") -> list[MlflowRun]:
+    """All that MLflow holds."""
+    client = MlflowClient(uri)
+    found = client.get_experiment_by_name(experiment)
+    assert found is not None
+    runs: list[MlflowRun] = client.search_runs([found.experiment_id], max_results=5000, order_by=["attributes.run_id"])
+    return runs
+
+
+def of_kind(kind: str, runs: list[MlflowRun]) -> list[MlflowRun]:
+    return [run for run in runs if run.data.tags["raysearch.kind"] == kind]
+
+
+def embedded(store: Path) -> str:
+    return f"sqlite:///{(store / 'mlflow.db').resolve()}"
+
+
+@pytest.fixture
+def movable(world: World, tmp_path: Path) -> World:
+    """The same model and text, in a folder that may go."""
+    shutil.copytree(world.model.parent, tmp_path / "movable")
+    return World(tmp_path / "movable/model", tmp_path / "movable/prose.txt")
+
+
+def test_a_search_that_mlflow_never_saw_is_written_without_its_model(
+    run: Run, here: Path, movable: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR", "0")
+    uri = f"http://127.0.0.1:{closed_port()}"
+    words = movable.search(tracking=None, searcher="beam", searcher__width=2)
+    plain = found(run("search", *words, "tracking=none", "store=plain", "--json"))
+    outcome = run("search", *words, f"tracking.uri={uri}", "--json")
+    result = found(outcome)
+    assert [result[key] for key in ("removed", "loss")] == [plain[key] for key in ("removed", "loss")]
+    [warning] = [line for line in outcome.err.splitlines() if "warning" in line]
+    assert uri in warning and warning.endswith(f"raysearch sync {result['run_id']}")
+    assert result["mlflow_run_id"] is None
+
+    shutil.rmtree(movable.model.parent)
+    refused = run("sync", "latest")
+    assert refused.code == 2 and refused.err.startswith(f"error: tracking.uri={uri} cannot be written to (")
+    synced = found(run("sync", "latest", "tracking.uri=null", "--json"))
+    assert synced["missing"] == synced["trials"] == 1 + result["evaluations"]["asked"]
+    before = recorded(embedded(here / "mlruns"))
+    [parent] = of_kind("search", before)
+    assert parent.info.run_id == synced["mlflow_run_id"] and parent.info.status == "FINISHED"
+    assert parent.data.metrics["loss"] == result["loss"] and parent.data.metrics["rounds"] == 2
+    assert parent.data.params["versions.raysearch"] and parent.data.tags["raysearch.searcher"] == "beam"
+    assert {child.info.status for child in of_kind("trial", before)} == {"FINISHED"}
+    assert parent.info.start_time <= parent.info.end_time <= parent.info.start_time + 1000 * result["seconds"] + 1
+
+    again = run("sync", synced["mlflow_run_id"])
+    assert again.code == 0 and again.out == f"{result['run_id']}: MLflow has all of its {synced['trials']} trials.\n"
+    assert [one.to_dictionary() for one in recorded(embedded(here / "mlruns"))] == [
+        one.to_dictionary() for one in before
+    ]
+    config = found(run("show", "latest", "--json"))["config"]
+    assert config["tracking"]["uri"] is None, "from now on it is recorded there"
+
+
+def test_what_was_recorded_looks_the_same_when_it_is_written_from_the_ledger(
+    run: Run, here: Path, world: World
+) -> None:
+    found(run("search", *world.search(tracking="mlflow"), "--json"))
+    synced = found(run("sync", "latest", "tracking.experiment=anew", "--json"))
+    old, new = (of_kind("search", recorded(embedded(here / "mlruns"), name))[0] for name in ("raysearch", "anew"))
+    assert new.info.run_id == synced["mlflow_run_id"]
+    assert new.data.tags.keys() == old.data.tags.keys() and new.data.metrics == old.data.metrics
+    assert {**new.data.params, "tracking.experiment": "raysearch"} == old.data.params
+    client = MlflowClient(embedded(here / "mlruns"))
+    files, others = (
+        {file.path: file.file_size for file in client.list_artifacts(one.info.run_id)} for one in (old, new)
+    )
+    assert files.keys() == others.keys() and files["trials.csv"] == others["trials.csv"]
+
+
+def test_there_is_nothing_to_sync_of_what_is_not_done(run: Run, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("raysearch.studies.search.run_rounds", stop)
+        assert run("search", *world.search()).code == 130
+    outcome = run("sync", "latest", "tracking=mlflow")
+    assert outcome.code == 2 and outcome.err.startswith("error: RUN=greedy-m2-")
+    assert "is interrupted, so there is nothing to sync yet; raysearch resume greedy-m2-" in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ([], "RUN=latest was run with tracking=none; name a place: tracking=mlflow, and tracking.uri=…"),
+        (["remove=3"], "remove=3 cannot be changed of what is on record; leave it out, or give tracking.…= words"),
+        (["tracking.urk=x"], "tracking.urk is no key of this configuration; did you mean 'tracking.uri'?"),
+    ],
+)
+def test_mistakes_are_one_sentence(run: Run, world: World, words: list[str], sentence: str) -> None:
+    found(run("search", *world.search(), "--json"))
+    outcome = run("sync", "latest", *words)
+    assert (outcome.code, outcome.err) == (2, f"error: {sentence}\n")
+
+
+@pytest.mark.slow
+def test_a_study_is_filed_with_its_searches_assessments_and_report(run: Run, here: Path, world: World) -> None:
+    words = world.words(tracking="none", cluster="local", **{"cluster.replicas": 1, "study.name": "late"})
+    text = f"assess.texts.mine=data=file data.path={world.text} data.samples=all data.sampling=sequential"
+    grid = ["study.grid.searcher=[one_shot,greedy]", "study.grid.remove=[2]"]
+    study = found(run("study", *words, *grid, text, "assess.seq_len=16", "--json"))
+    synced = found(run("sync", "late", "tracking=mlflow", "--json"))
+    assert synced["study_id"] == study["study_id"] and synced["report"] and synced["unfinished"] == []
+    before = recorded(embedded(here / "mlruns"))
+    [parent] = of_kind("study", before)
+    assert (parent.info.run_id, parent.info.status) == (synced["mlflow_run_id"], "FINISHED")
+    assert parent.data.metrics["searches_done"] == 2
+    files = {file.path for file in MlflowClient(embedded(here / "mlruns")).list_artifacts(parent.info.run_id)}
+    assert "report.html" in files
+    searches = of_kind("search", before)
+    assert {one.data.tags["mlflow.parentRunId"] for one in searches} == {parent.info.run_id}
+    assert {one.data.params["study.searcher"] for one in searches} == {"one_shot", "greedy"}
+    assert all("assess.mine" in one.data.metrics for one in searches)
+
+    assert raysearch.sync("late", store="mlruns").as_json()["study_id"] == study["study_id"]
+    again = found(run("sync", "late", "--json"))
+    assert all(one["missing"] == 0 for one in again["searches"])
+    assert [one.to_dictionary() for one in recorded(embedded(here / "mlruns"))] == [
+        one.to_dictionary() for one in before
+    ]
+    down = [word for word in words if word != "tracking=none"] + [f"tracking.uri=http://127.0.0.1:{closed_port()}"]
+    assert "is not recorded in MLflow" in run("study", *down, *grid, "--json").err
+    with opened(here / "mlruns/ledger.db") as ledger:
+        assert find_study(ledger, "late").mlflow_run_id == parent.info.run_id, "it is where it was"
+    page = found(run("report", "late", "--json"))
+    assert page["cells"][0]["run_id"] in {one["run_id"] for one in again["searches"]}

@@ -1,0 +1,69 @@
+"""Cut units have every mask once, cost little more than whole ones, and are of sizes that fill up a round."""
+
+import numpy as np
+import pytest
+
+from raysearch.evaluation.cutting import cut, own_layers, walk_order
+from raysearch.evaluation.unit import Unit
+from raysearch.mask import Mask
+from raysearch.prefix import plan_prefixes
+
+N = 32
+SINGLES = [Mask(), *(Mask.of(layer) for layer in range(N))]
+PAIRS = [*SINGLES, *(Mask.of(one, other) for one in range(N) for other in range(one))]
+
+
+def drawn(seed):
+    """Masks of all sizes, some of them nearly alike."""
+    rng = np.random.default_rng(seed)
+    n_layers = int(rng.integers(1, 13))
+    masks = [Mask.of(*np.flatnonzero(rng.random(n_layers) < rng.random()).tolist()) for _ in range(rng.integers(1, 40))]
+    return tuple(sorted({mask for mask in masks if len(mask) < n_layers} | {Mask()})), n_layers
+
+
+def cost(masks, n_layers=N):
+    plan = plan_prefixes(masks, n_layers)
+    return plan.layer_forwards + plan.head_forwards
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_own_layers_add_up_to_the_plan(seed):
+    masks, n_layers = drawn(seed)
+    masks = walk_order(masks, n_layers)
+    own = own_layers(masks, n_layers)
+    assert len(own) == len(masks)
+    assert sum(own) == cost(masks, n_layers)
+    for stop in range(1, len(masks) + 1):
+        assert sum(own[:stop]) == cost(masks[:stop], n_layers), "what is cut off from the left is priced exactly"
+
+
+@pytest.mark.parametrize("seed", range(50))
+@pytest.mark.parametrize("replicas", [0.1, 1, 1.94, 3, 100])
+def test_every_mask_once(seed, replicas):
+    masks, n_layers = drawn(seed)
+    parts, ends = cut(Unit("a", 3, masks), replicas, n_layers)
+    pieces = [*parts, *ends]
+    assert sorted(mask for piece in pieces for mask in piece.masks) == list(masks)
+    assert all(piece.masks and (piece.calibration, piece.shard) == ("a", 3) for piece in pieces)
+    assert len(parts) == max(1, min(int(replicas), len(masks)))
+
+
+def test_a_mask_cannot_be_cut():
+    unit = Unit("a", 0, (Mask.of(1),))
+    assert cut(unit, 8, N) == ([unit], [])
+
+
+@pytest.mark.parametrize("replicas", [1, 1.5, 2, 4, 8])
+def test_no_part_is_more_than_most_of_a_share(replicas):
+    masks = tuple(sorted(PAIRS))
+    parts, ends = cut(Unit("a", 0, masks), replicas, N)
+    share = cost(masks) / replicas
+    assert max(cost(part.masks) for part in parts) < 0.85 * share
+    assert max(cost(end.masks) for end in ends) < 0.15 * share, "small ones fill up the rest"
+    assert sum(cost(piece.masks) for piece in [*parts, *ends]) < 1.09 * cost(masks)
+
+
+def test_ends_come_from_where_they_are_cheap():
+    parts, ends = cut(Unit("a", 0, tuple(sorted(SINGLES))), 1, N)
+    assert [end.masks for end in ends] == [(Mask.of(0),), (Mask.of(1),), (Mask.of(2),), (Mask.of(3),)]
+    assert sum(cost(piece.masks) for piece in [*parts, *ends]) == cost(SINGLES) + 1 + 2 + 3

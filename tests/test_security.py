@@ -1,0 +1,132 @@
+"""What is never run, never opened and never left: no foreign code, no open door, no path out of a folder."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from raysearch import config
+from raysearch.assessment.spec import AssessSpec
+from raysearch.errors import UserError
+from raysearch.models.loading import ModelSpec, load_config
+from raysearch.models.source import Source, hub_answers, locate
+from raysearch.paths import as_name
+from raysearch.studies.spec import StudyOptions
+from raysearch.tracking.ui import serve_ui
+
+ROOT = Path(__file__).resolve().parents[1]
+FILES = sorted((ROOT / "raysearch").rglob("*.py"))
+
+#: Calls that run what they read.
+FORBIDDEN = {
+    "eval", "exec", "compile", "__import__", "os.system", "os.popen", "torch.load", "pickle.load", "pickle.loads",
+    "pickle.Unpickler", "joblib.load", "cloudpickle.load", "cloudpickle.loads", "dill.load", "dill.loads",
+    "marshal.loads", "shelve.open", "pandas.read_pickle", "pd.read_pickle", "yaml.load",
+    "yaml.unsafe_load", "yaml.full_load",
+}  # fmt: skip
+#: What unpickles, and why it may.
+ALLOWED = {"models/sharing.py": "only what the driver itself packed, which Ray brought to its replicas"}
+
+
+def calls(file: Path) -> Iterator[ast.Call]:
+    """Every call in a file."""
+    yield from (node for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))) if isinstance(node, ast.Call))
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.relative_to(ROOT / "raysearch").as_posix())
+def test_nothing_foreign_is_run(file: Path) -> None:
+    place = file.relative_to(ROOT / "raysearch").as_posix()
+    for call in calls(file):
+        name = ast.unparse(call.func)
+        assert name not in FORBIDDEN, f"{place}:{call.lineno} calls {name}"
+        given = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
+        for risky in ("shell", "allow_pickle", "weights_only"):
+            assert risky not in given, f"{place}:{call.lineno} has {risky}={given[risky]}"
+        trusts = given.get("trust_remote_code", "spec.trust_remote_code")
+        assert trusts == "spec.trust_remote_code", f"{place}:{call.lineno} trusts code unasked"
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names = [name.name for name in node.names] + [getattr(node, "module", None) or ""]
+            pickles = {"pickle", "dill", "joblib", "cloudpickle", "marshal", "shelve"} & set(names)
+            assert not pickles or place in ALLOWED, f"{place}:{node.lineno} imports {pickles}"
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "conf" / "model").glob("*.yaml")), ids=lambda file: file.stem)
+def test_no_model_brings_its_own_code_unasked(file: Path) -> None:
+    assert "trust_remote_code: false" in file.read_text()
+    assert ModelSpec("a", "b").trust_remote_code is False
+
+
+def test_code_in_a_checkpoint_is_not_run(tmp_path: Path) -> None:
+    auto = {"AutoConfig": "mine.Config", "AutoModelForCausalLM": "mine.Model"}
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "mine", "auto_map": auto}))
+    (tmp_path / "mine.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    _weights(tmp_path / "model.safetensors")
+    with pytest.raises(UserError, match="brings its own code"):
+        load_config(ModelSpec("m", str(tmp_path)))
+    assert not (tmp_path / "ran").exists()
+
+
+def test_the_ui_listens_on_this_machine_alone() -> None:
+    assert inspect.signature(serve_ui).parameters["host"].default == "127.0.0.1"
+    from raysearch.cli.record import ui
+
+    assert inspect.signature(ui).parameters["host"].default == "127.0.0.1"
+
+
+def test_a_yaml_file_imports_nothing_of_others(tmp_path: Path) -> None:
+    from raysearch import build
+
+    for kind in ("os", "os.path", "raysearch.config", "../config", "base", "toolbox", "toolbox.ising"):
+        with pytest.raises(UserError, match=r"searcher\.type=.* is unknown"):
+            build.build_searcher({"type": kind})
+
+
+@pytest.mark.parametrize("name", ["..", ".", "", " ", "a/b", "../a", "/a", "a\\b", "\0", "x" * 101])
+def test_a_name_leads_nowhere_else(name: str) -> None:
+    with pytest.raises(UserError, match="cannot name a file"):
+        as_name("x", name)
+    with pytest.raises(UserError, match=r"assess\.texts=.* cannot name a file"):
+        AssessSpec(texts={name: None})  # type: ignore[dict-item]
+    with pytest.raises(UserError, match="cannot name a folder"):
+        StudyOptions(name)
+
+
+@pytest.mark.parametrize("shard", ["../x.safetensors", "/x.safetensors", "sub/x.safetensors", "x.bin"])
+def test_an_index_leads_nowhere_else(tmp_path: Path, shard: str) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    _weights(tmp_path / "y.safetensors")
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": shard}}))
+    with pytest.raises(UserError, match="no safetensors file of its own folder"):
+        locate("m", str(tmp_path))
+
+
+@pytest.mark.parametrize("revision", ["..", "../../x", "a/../b", "/etc"])
+def test_a_revision_leads_nowhere_else(revision: str) -> None:
+    with pytest.raises(UserError, match=r"model\.revision=.* names no branch"):
+        hub_answers("m", Source("a/b", is_hub=True), revision)
+
+
+@pytest.mark.parametrize("package", ["..", "../x", "os.path", "a b", ""])
+def test_an_installed_package_is_named_by_a_word(package: str) -> None:
+    with pytest.raises(UserError, match="needs the package"):
+        locate("m", f"installed:{package}")
+
+
+def test_no_word_reaches_the_environment() -> None:
+    for word in ("store=${oc.env:HOME}", "data.path=${oc.env:HOME}", "store=a${now:}"):
+        with pytest.raises(UserError, match="refers to another key"):
+            config.compose("search", [word])
+
+
+def _weights(file: Path) -> None:
+    """A safetensors file with one small tensor."""
+    import numpy as np
+    from safetensors.numpy import save_file
+
+    save_file({"a": np.zeros(1, dtype=np.float32)}, file)
