@@ -1,5 +1,6 @@
 # make demo    search a small language model for the 5 layers it misses least, and export it without them
-# make test    what CI runs: linter, formatter, types, tests
+# make test    linter, formatter, types, tests
+# make faults  what a search depends on, killed, cut off and starved for real; CI runs both
 # Needs Python 3.11 or newer; everything else goes into .venv, and `make clean` takes it away again.
 
 WORKERS ?= 2
@@ -10,14 +11,17 @@ PIP = .venv/bin/python -m pip --disable-pip-version-check install --quiet --cons
 SEARCH = searcher=greedy remove=5 model.dtype=bfloat16 data.samples=8 data.seq_len=128
 PROMPT = The people of the United States
 
-.PHONY: demo test check install clean
+.PHONY: demo test faults check install clean
 
 demo: .venv/.installed
 	.venv/bin/raysearch search $(SEARCH)
 	.venv/bin/raysearch export latest --out demo-checkpoint --overwrite --prompt "$(PROMPT)"
 
 test: check
-	.venv/bin/python -m pytest --numprocesses $(WORKERS) --dist loadfile
+	.venv/bin/python -m pytest -m 'not faults' --numprocesses $(WORKERS) --dist loadfile
+
+faults: .venv/.installed
+	.venv/bin/python -m pytest -m faults --numprocesses $(WORKERS) --dist loadfile
 
 check: .venv/.installed
 	.venv/bin/ruff check

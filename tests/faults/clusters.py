@@ -1,0 +1,222 @@
+"""Ray clusters on this machine whose nodes can be taken down one by one, and searches that have work there then."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raysearch.evaluation import cluster
+from raysearch.evaluation.unit import Task, UnitResult
+
+#: In the environment of a node, and so of every process that lives on it.
+MARK = "RAYSEARCH_TEST_NODE"
+#: In the environment of a doomed node, whose replica stops at its third unit: the file that it then makes.
+STUCK = "RAYSEARCH_TEST_STUCK"
+_ROOT = Path(__file__).parents[2]
+#: Ray takes half a minute by default to miss a node that is suddenly gone.
+_HEALTH = {
+    "health_check_initial_delay_ms": 0,
+    "health_check_period_ms": 500,
+    "health_check_timeout_ms": 1500,
+    "health_check_failure_threshold": 3,
+}
+_MAIN = "from tests.faults.clusters import *; use_doomed_replicas(); from raysearch.cli import main; main()"
+#: What a fake autoscaler calls its head.
+_HEAD_TYPE = "ray.head.default"
+
+
+@dataclass(frozen=True)
+class Node:
+    """A Ray node: the processes that bear its mark.
+
+    Args:
+        folder: Of its cluster.
+    """
+
+    folder: Path
+    mark: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    @property
+    def stuck(self) -> Path:
+        """There once its replica is at a unit that it will never answer, if it is such a node."""
+        return self.folder / f"{self.mark}.stuck"
+
+    def kill(self) -> None:
+        """Takes it down at once, as a power cut would."""
+        for process in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):  # it ended meanwhile, or is somebody else's
+                if f"{MARK}={self.mark}".encode() in (process / "environ").read_bytes():
+                    os.kill(int(process.name), signal.SIGKILL)
+
+
+class RayCluster:
+    """Starts nodes on this machine, and takes all of them down on leaving. `ray stop` would end everybody's.
+
+    Args:
+        ip: Of the head, and of other nodes unless they are given another.
+        within: What a command of the head is run by, such as ``ip netns exec x``.
+    """
+
+    def __init__(self, ip: str = "127.0.0.1", within: Sequence[str] = ()) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="rs"))  # short: a socket's path has 107 characters at most
+        self.ip, self.within, self.port = ip, within, free_port()
+        self.nodes: list[Node] = []
+
+    def __enter__(self) -> RayCluster:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for node in self.nodes:
+            node.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    @property
+    def address(self) -> str:
+        """For drivers."""
+        return f"{self.ip}:{self.port}"
+
+    def start_head(self, cpus: int, *words: str, **settings: str) -> Node:
+        """Starts the first node."""
+        health = f"--system-config={json.dumps(_HEALTH)}"
+        head = ("--head", f"--port={self.port}", f"--temp-dir={self.folder}", "--include-dashboard=false", health)
+        return self._start(Node(self.folder), cpus, self.ip, self.within, *head, *words, **settings)
+
+    def add(self, cpus: int, doomed: bool = False, ip: str | None = None, within: Sequence[str] | None = None) -> Node:
+        """Starts another, whose replica gets stuck if it is doomed."""
+        node, where = Node(self.folder), self.within if within is None else within
+        fate = {STUCK: str(node.stuck)} if doomed else {}
+        return self._start(node, cpus, ip or self.ip, where, f"--address={self.address}", **fate)
+
+    def start_autoscaling_head(self, cpus: int, most: int, idle_s: float) -> Node:
+        """Starts the first node, with an autoscaler that adds nodes of one CPU, and removes those that are idle.
+
+        Args:
+            cpus: Of the first node.
+            most: How many it may add.
+            idle_s: How long one is idle before it is removed.
+        """
+        empty = ("initialization", "setup", "head_setup", "worker_setup", "head_start_ray", "worker_start_ray")
+        memory = {"object_store_memory": 100 * 2**20}
+        config = {
+            "cluster_name": "fake",
+            "max_workers": most,
+            "available_node_types": {
+                _HEAD_TYPE: {"resources": {"CPU": cpus}, "node_config": {}, "max_workers": 0},
+                "more": {"resources": {"CPU": 1} | memory, "node_config": {}, "min_workers": 0, "max_workers": most},
+            },
+            "head_node_type": _HEAD_TYPE,
+            "upscaling_speed": 10.0,
+            "idle_timeout_minutes": idle_s / 60,
+            "provider": {
+                "type": "fake_multinode",
+                "gcs_address": self.address,
+                "use_node_id_as_ip": True,
+                "disable_node_updaters": True,
+                "disable_launch_config_check": True,
+            },
+            **{key: {} for key in ("auth", "docker", "file_mounts")},
+            **{key: [] for key in ("cluster_synced_files", "rsync_exclude", "rsync_filter")},
+            **{f"{key}_commands": [] for key in empty},
+            "file_mounts_sync_continuously": False,
+        }
+        file = self.folder / "autoscaling.json"
+        file.write_text(json.dumps(config))
+        settings = {"RAY_FAKE_CLUSTER": "1", "AUTOSCALER_UPDATE_INTERVAL_S": "1"}
+        return self.start_head(cpus, f"--autoscaling-config={file}", **settings)
+
+    def _start(self, node: Node, cpus: int, ip: str, within: Sequence[str], *words: str, **settings: str) -> Node:
+        self.nodes.append(node)
+        done = subprocess.run(
+            [
+                *(*within, sys.executable, "-m", "ray.scripts.scripts", "start", *words),
+                *(f"--node-ip-address={ip}", f"--num-cpus={cpus}", f"--object-store-memory={100 * 2**20}"),
+            ],
+            env=environment(**{MARK: node.mark}, **settings),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return node
+
+
+def free_port() -> int:
+    """A port that nobody listens on, outside of the ranges from which others take theirs."""
+    for port in random.sample(range(20_000, 32_000), 100):
+        with contextlib.suppress(OSError), closing(socket.socket()) as probe:
+            probe.bind(("", port))
+            return port
+    raise RuntimeError("no port is free")
+
+
+def environment(**settings: str) -> dict[str, str]:
+    """That of a process that can import the tests, too."""
+    return os.environ | {"PYTHONPATH": os.pathsep.join(map(str, [_ROOT, os.environ.get("PYTHONPATH", "")]))} | settings
+
+
+@dataclass
+class DoomedReplica:
+    """Has a unit when something happens to its node, if that is doomed."""
+
+    replica: Any
+    asked: int = 0
+
+    def evaluate(self, task: Task) -> UnitResult:
+        """See `Replica.evaluate`."""
+        self.asked += 1
+        if self.asked == 3 and STUCK in os.environ:
+            Path(os.environ[STUCK]).touch()
+            time.sleep(3600)
+        return self.replica.evaluate(task)
+
+
+_make_replica = cluster.make_replica
+
+
+def make_doomed_replica(*words: Any) -> Any:
+    """Takes the place of `make_replica`."""
+    return DoomedReplica(_make_replica(*words))
+
+
+def use_doomed_replicas() -> None:
+    """Has this process make such replicas, wherever they live."""
+    vars(cluster)["make_replica"] = make_doomed_replica
+
+
+def start(*words: object, within: Sequence[str] = ()) -> subprocess.Popen[str]:
+    """Types a command, whose replicas get stuck on doomed nodes, in a process of its own."""
+    return subprocess.Popen(
+        [*within, sys.executable, "-c", _MAIN, *map(str, words)],
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def wait_for(what: Callable[[], object], within_s: float, why: Callable[[], object] = lambda: "") -> None:
+    """Returns as soon as something holds."""
+    deadline = time.monotonic() + within_s
+    while not what():
+        if time.monotonic() > deadline:
+            pytest.fail(f"not within {within_s:g} s; {why()}")
+        time.sleep(0.05)

@@ -1,0 +1,182 @@
+"""What searches depend on, started for real so that it can be killed: MLflow servers and a PostgreSQL."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import here, run, world
+from tests.evaluation.conftest import calibration, make_replica, model
+from tests.tracking.conftest import closed_port, get, store_with_tables
+
+__all__ = ["calibration", "here", "make_replica", "model", "run", "store_with_tables", "world"]  # of other folders
+
+
+@dataclass
+class Server:
+    """An MLflow server as teams run it, on a port of its own.
+
+    Args:
+        backend: Where it keeps runs: a database's URI.
+        folder: Where it keeps artifacts, and its log.
+    """
+
+    backend: str
+    folder: Path
+    port: int = field(default_factory=closed_port)
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        """Its address."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def start(self, wait: bool = True) -> None:
+        """Starts it, again if it was killed."""
+        with (self.folder / "server.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "mlflow", "server", "--backend-store-uri", self.backend),
+                    *("--artifacts-destination", (self.folder / "files").as_uri(), "--workers", "1"),
+                    *("--host", "127.0.0.1", "--port", str(self.port)),
+                ],
+                env=os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        if wait:
+            assert get(f"{self.url}/health", wait_s=60) == b"OK"
+
+    def send(self, number: signal.Signals) -> None:
+        """Sends a signal to it and its workers."""
+        if self.process is not None and self.process.poll() is None:
+            os.killpg(self.process.pid, number)
+            if number == signal.SIGKILL:
+                self.process.wait(10)
+
+
+@dataclass(frozen=True)
+class Postgres:
+    """A PostgreSQL of a test's own, which listens on this machine only.
+
+    Args:
+        programs: The folder of its programs.
+        folder: Where it keeps everything.
+        port: Where it listens.
+    """
+
+    programs: Path
+    folder: Path
+    port: int
+
+    @property
+    def uri(self) -> str:
+        """The address of MLflow's database in it; without the driver's name, SQLAlchemy looks for psycopg 3."""
+        return f"postgresql+psycopg2://mlflow:{PASSWORD}@127.0.0.1:{self.port}/postgres"
+
+    def make(self) -> None:
+        """Makes its files; user and password are as in `uri`."""
+        (self.folder / "password").write_text(PASSWORD)
+        shutil.chown(self.folder, *(["postgres"] * 2 if os.geteuid() == 0 else [os.geteuid(), os.getegid()]))
+        words = "--username mlflow --auth scram-sha-256 --encoding UTF8 --no-sync --no-instructions"
+        self._do("initdb", *words.split(), "--pwfile", f"{self.folder}/password", "-D", f"{self.folder}/data")
+
+    def start(self) -> None:
+        """Starts it, again if it was killed."""
+        options = f"-c listen_addresses=127.0.0.1 -p {self.port} -k {self.folder} -c fsync=off"
+        self._do("pg_ctl", "start", "-w", "-D", f"{self.folder}/data", "-l", f"{self.folder}/log", "-o", options)
+
+    def stop(self) -> None:
+        """Ends it if it runs."""
+        if self._pid.is_file():
+            self._do("pg_ctl", "stop", "-m", "immediate", "-D", f"{self.folder}/data")
+
+    def kill(self) -> None:
+        """Takes it down without warning, with the processes that it made for connections."""
+        own = int(self._pid.read_text().split()[0])
+        os.kill(own, signal.SIGSTOP)  # so that it makes no more of them
+        for number in [*children_of(own), own]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(number, signal.SIGKILL)
+        deadline = time.monotonic() + 10
+        while Path(f"/proc/{own}").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+
+    @property
+    def _pid(self) -> Path:
+        return self.folder / "data/postmaster.pid"
+
+    def _do(self, program: str, *words: str) -> None:
+        """Runs one of its programs, which refuse to be root."""
+        as_user = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"] if os.geteuid() == 0 else []
+        done = subprocess.run(
+            [*as_user, str(self.programs / program), *words],
+            cwd=self.folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.STDOUT,
+            timeout=60,
+        )
+        assert done.returncode == 0, f"{program} ended with {done.returncode}; see {self.folder}/log"
+
+
+PASSWORD = "pg-s3cret-word"
+
+
+def children_of(parent: int) -> list[int]:
+    """The processes that a process has started."""
+    found = []
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it ended meanwhile
+            if int(status.read_text().rpartition(")")[2].split()[1]) == parent:
+                found.append(int(status.parent.name))
+    return found
+
+
+@pytest.fixture
+def serve(tmp_path: Path, store_with_tables: Path) -> Iterator[Callable[..., Server]]:
+    """Makes MLflow servers that are gone after the test; on SQLite where no other backend is named."""
+    with ExitStack() as ending:
+
+        def make(backend: str | None = None) -> Server:
+            if backend is None:
+                shutil.copy(store_with_tables, tmp_path / "server.db")
+            server = Server(backend or f"sqlite:///{tmp_path / 'server.db'}", tmp_path)
+            ending.callback(server.send, signal.SIGKILL)
+            return server
+
+        yield make
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    """A PostgreSQL that runs; in CI it must be there."""
+    found = shutil.which("initdb")
+    programs = [Path(found).resolve()] if found else sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+    if not programs:
+        reason = "needs PostgreSQL; run: apt-get install postgresql"
+        assert not os.environ.get("CI"), reason
+        pytest.skip(reason)
+    folder = Path(tempfile.mkdtemp(prefix="raysearch-postgres-"))  # pytest's own folders are closed to its user
+    database = Postgres(programs[-1].parent, folder, closed_port())
+    try:
+        database.make()
+        database.start()
+        yield database
+    finally:
+        database.stop()
+        shutil.rmtree(folder)

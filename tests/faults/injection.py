@@ -1,0 +1,247 @@
+"""Commands in processes that can be killed, and a look at what they leave behind."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import multiprocessing
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raysearch.evaluation.ledger import Ledger
+from raysearch.evaluation.runs import find_run
+from tests.cli.conftest import Outcome
+
+#: A search with many moments to be killed at: every shard of a round is a unit of its own.
+SHARDS = 24
+MANY: dict[str, object] = {"data.samples": SHARDS, "data.seq_len": 48, "data.shard_samples": 1, "remove": 3}
+#: Rounds of 6, 10 and 10 masks.
+BEAM: dict[str, object] = {**MANY, "searcher": "beam", "searcher.width": 10}
+#: In the environment of a command and of all that it starts.
+MARK = "RAYSEARCH_TEST_MARK"
+_IMPORTED = [
+    "pytest",
+    "raysearch.api",
+    "raysearch.display",
+    "raysearch.evaluation.ray_pool",
+    "raysearch.studies.tuning",
+]
+_MODEL = "transformers.models.llama.modeling_llama"
+
+
+@functools.cache
+def _forks() -> Any:
+    """Makes processes that have imported everything already: a kill costs no seconds of imports."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([*_IMPORTED, _MODEL, __name__])
+    return context
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command at work in a process of its own.
+
+    Args:
+        process: The process, which leads a session, as one that was typed in a terminal does.
+        folder: Where its outputs are.
+    """
+
+    process: BaseProcess
+    folder: Path
+
+    @property
+    def pid(self) -> int:
+        """The process's number."""
+        assert self.process.pid is not None
+        return self.process.pid
+
+    def interrupt(self) -> None:
+        """A Ctrl-C, which reaches all that it has started, too."""
+        os.killpg(self.pid, signal.SIGINT)
+
+    def kill(self) -> None:
+        """Takes it down without warning."""
+        self.process.kill()
+        assert self.finish().code == -signal.SIGKILL
+
+    def finish(self, timeout_s: float = 300) -> Outcome:
+        """Waits for its end."""
+        self.process.join(timeout_s)
+        code = self.process.exitcode
+        assert code is not None, f"still running after {timeout_s} s: {self._said('err')}"
+        return Outcome(code, self._said("out"), self._said("err"))
+
+    def _said(self, stream: str) -> str:
+        return (self.folder / stream).read_text(encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class Disk:
+    """A file system in memory that only some processes see, so that nothing stays mounted.
+
+    Args:
+        path: Where those see it.
+        holder: A process that does.
+    """
+
+    path: Path
+    holder: int
+
+    @property
+    def here(self) -> Path:
+        """Where this process sees it."""
+        return Path(f"/proc/{self.holder}/root{self.path}")
+
+    def fill(self, left: int) -> None:
+        """Leaves so many bytes of it."""
+        (self.here / "ballast").write_bytes(bytes(shutil.disk_usage(self.here).free - left))
+
+    def empty(self) -> None:
+        """Takes away what fills it."""
+        (self.here / "ballast").unlink()
+
+    def remount(self, options: str) -> None:
+        """Changes its size, or whether it can be written."""
+        enter = ["nsenter", "--target", str(self.holder), "--mount", *_AS_OWNER]
+        subprocess.run([*enter, "mount", "-o", f"remount,{options}", self.path], check=True)
+
+    def enter(self) -> None:
+        """Has this process see it; it must have no second thread."""
+        for kind in ["user", "mnt"] if _AS_OWNER else ["mnt"]:
+            with open(f"/proc/{self.holder}/ns/{kind}") as namespace:
+                if ctypes.CDLL(None, use_errno=True).setns(namespace.fileno(), 0):
+                    raise OSError(ctypes.get_errno(), f"cannot enter the {kind} namespace of {self.holder}")
+
+
+#: Who is not root becomes the owner of a world of its own, in which it may mount.
+_AS_OWNER = [] if os.geteuid() == 0 else ["--user", "--preserve-credentials"]
+
+
+@contextlib.contextmanager
+def mounted(path: Path, size: str) -> Iterator[Disk]:
+    """A disk of this size at a folder; the test is skipped where that is not permitted."""
+    words = ["unshare", "--mount", *(["--map-root-user"] if _AS_OWNER else []), "sh", "-c"]
+    script = 'mount -t tmpfs -o "size=$1" tmpfs "$0" && echo mounted && exec sleep 1000'
+    with subprocess.Popen([*words, script, path, size], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as holder:
+        try:
+            assert holder.stdout is not None and holder.stderr is not None
+            if holder.stdout.readline() != b"mounted\n":
+                pytest.skip(f"no mount namespace can be made here: {holder.stderr.read().decode().strip()}")
+            yield Disk(path, holder.pid)
+        finally:
+            holder.kill()
+
+
+def start(*words: object, disk: Disk | None = None, mark: str = "", **settings: str) -> Command:
+    """Types a command in this folder, in a process of its own that sees the disk, the mark and these variables."""
+    folder = Path(tempfile.mkdtemp(prefix="outputs-", dir=Path.cwd().parent))
+    for stream in "out", "err":  # also if it is killed before it says anything
+        (folder / stream).touch()
+    there = [*map(str, words)], Path.cwd(), {MARK: mark, **settings}, folder, disk
+    process = _forks().Process(target=_type_in, args=there, daemon=True)
+    process.start()
+    return Command(process, folder)
+
+
+def do(*words: object, disk: Disk | None = None, mark: str = "") -> Outcome:
+    """Types a command in a process of its own and waits for its end."""
+    return start(*words, disk=disk, mark=mark).finish()
+
+
+def _type_in(words: list[str], here: Path, settings: Mapping[str, str], outputs: Path, disk: Disk | None) -> None:
+    os.setsid()
+    if disk is not None:
+        disk.enter()
+    os.chdir(here)
+    os.environ.update(settings)
+    for number, name in (1, "out"), (2, "err"):
+        os.dup2(os.open(outputs / name, os.O_WRONLY), number)
+    sys.argv = ["raysearch", *words]
+    from raysearch.cli import main
+
+    main()
+
+
+def refused(outcome: Outcome, *said: str) -> None:
+    """Asserts that a command ended with one sentence, which says these."""
+    assert (outcome.code, outcome.out) == (2, "") and "Traceback" not in outcome.err, outcome
+    sentence = outcome.err.splitlines()[-1]
+    assert sentence.startswith("error: ") and outcome.err.count("\nerror: ") <= 1, outcome.err
+    for part in said:
+        assert part in sentence, sentence
+
+
+def state(store: str) -> str:
+    """How the ledger's last search stands."""
+    with closing(Ledger(Path(store) / "ledger.db")) as ledger:
+        return find_run(ledger, "latest").state
+
+
+def wait_for_rows(command: Command, store: str, rows: int) -> None:
+    """Returns as soon as the ledger holds so many rows."""
+    deadline = time.monotonic() + 300
+    while time.monotonic() < deadline:
+        assert command.process.is_alive(), command.finish()
+        with (
+            contextlib.suppress(sqlite3.Error),
+            closing(sqlite3.connect(f"file:{store}/ledger.db?mode=ro", uri=True)) as db,
+        ):
+            if db.execute("SELECT count(*) FROM evaluations").fetchone()[0] >= rows:
+                return
+        time.sleep(0.002)
+    pytest.fail(f"{store} never held {rows} rows")
+
+
+def kill_at(words: list[str], store: str, rows: int, mark: str = "") -> None:
+    """Starts a search, and takes it down without warning as soon as the ledger holds so many rows."""
+    command = start(*words, f"store={store}", mark=mark)
+    wait_for_rows(command, store, rows)
+    command.kill()
+
+
+def marked(mark: str) -> list[str]:
+    """The command lines of living processes that inherited the mark, such as Ray's."""
+    living = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it ended meanwhile, or is somebody else's
+            if f"{MARK}={mark}".encode() in (process / "environ").read_bytes():
+                living.append((process / "cmdline").read_text(errors="replace").replace("\0", " ").strip())
+    return [line for line in living if not line.endswith("Agent")]  # Ray's take a minute to notice that they are alone
+
+
+def descendants(ancestor: int) -> list[tuple[int, str]]:
+    """The living processes that a process has started, and those that they have, with what they are called."""
+    parents, names = {}, {}
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            state, parent = (process / "stat").read_text().rpartition(")")[2].split()[:2]
+            if state != "Z":
+                parents[int(process.name)] = int(parent)
+                names[int(process.name)] = (process / "cmdline").read_text(errors="replace").replace("\0", " ").strip()
+    family = {ancestor}
+    while grown := {child for child, parent in parents.items() if parent in family} - family:
+        family |= grown
+    return [(process, names[process]) for process in family - {ancestor}]
+
+
+def assert_all_gone(mark: str, within_s: float) -> None:
+    """Nothing that bears the mark is left, or is about to go."""
+    deadline = time.monotonic() + within_s
+    while left := marked(mark):
+        assert time.monotonic() < deadline, left
+        time.sleep(0.1)

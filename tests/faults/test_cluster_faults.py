@@ -1,0 +1,258 @@
+"""Nodes come, vanish and are cut off while a search runs; it finds the same to the last bit."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import ray
+
+import raysearch
+from raysearch.evaluation.bounds import Bounds
+from raysearch.evaluation.fleet import Needs, shared_fleet
+from raysearch.evaluation.progress import Progress
+from raysearch.evaluation.ray_actor import Recipe, own_versions
+from raysearch.evaluation.ray_pool import RayPool, Replicas
+from raysearch.evaluation.unit import Unit, UnitResult
+from raysearch.mask import Mask
+from raysearch.studies.observer import SilentObserver
+from raysearch.tracking.base import RoundSummary
+from tests.cli.conftest import Run, World, finish
+from tests.cli.found import evaluations, found, same
+from tests.faults.clusters import RayCluster, free_port, start, wait_for
+
+pytestmark = [pytest.mark.slow, pytest.mark.faults]
+
+SHARDS = 24
+MASKS = 1 + 5 + 4
+#: Two rounds, of which every shard is a moment for something to happen.
+LONG = {"data.samples": SHARDS, "data.shard_samples": 1, "searcher": "greedy", "remove": 2}
+
+
+def on(address: str, **changes: object) -> dict[str, object]:
+    """The keys of a search on a cluster."""
+    keys = {"address": address, "replicas": "{min:1,max:3}", "gpus_per_replica": 0, "idle_s": 60}
+    return {"cluster": "elastic"} | {f"cluster.{key}": value for key, value in (keys | changes).items()}
+
+
+@pytest.fixture
+def undisturbed(run: Run, world: World) -> dict[str, Any]:
+    """What is found when nothing happens."""
+    return found(run("search", *world.search(**LONG), "--json", "store=undisturbed"))
+
+
+def assert_same(result: dict[str, Any], undisturbed: dict[str, Any]) -> None:
+    """The same masks and losses, nothing of them recorded twice."""
+    assert same(result, undisturbed)
+    assert evaluations("disturbed") == evaluations("undisturbed")
+    assert len(evaluations("disturbed")) == MASKS * SHARDS
+
+
+def test_all_nodes_vanish_and_another_comes(world: World, undisturbed: dict[str, Any]) -> None:
+    with RayCluster() as ray_cluster:
+        ray_cluster.start_head(0)
+        nodes = [ray_cluster.add(1, doomed=True) for _ in range(2)]
+        search = start("search", *world.search(**LONG, **on(ray_cluster.address)), "--json", "store=disturbed")
+        wait_for(lambda: all(node.stuck.exists() for node in nodes) or search.poll() is not None, 90)
+        for node in nodes:
+            node.kill()
+        ray_cluster.add(1)
+        result = found(finish(search))
+    assert_same(result, undisturbed)
+    assert result["pool"]["units_redone"] == 2
+    assert [replica["units"] for replica in result["pool"]["replicas"][:2]] == [2, 2]
+    assert len(result["pool"]["replicas"]) == 3
+
+
+class Watcher(SilentObserver):
+    """Lets a round go on when all nodes have come, and the next one begin when they have gone."""
+
+    def __init__(self) -> None:
+        self.nodes: list[int] = []  # each number that there has been, in turn
+        self.grown = False
+
+    def progress(self, progress: Progress) -> None:
+        if progress.layer_forwards and not self.grown:
+            wait_for(lambda: self.look() == 3, 60, lambda: self.nodes)
+            self.grown = True
+
+    def round_done(self, summary: RoundSummary) -> None:
+        wait_for(lambda: self.look() == 1, 60, lambda: self.nodes)
+        self.grown = False
+
+    def look(self) -> int:
+        """How many nodes there are now."""
+        nodes = sum(node["Alive"] for node in ray.nodes())
+        if self.nodes[-1:] != [nodes]:
+            self.nodes.append(nodes)
+        return nodes
+
+
+def test_nodes_come_with_the_work_and_leave_when_it_is_done(
+    world: World,
+    undisturbed: dict[str, Any],
+) -> None:
+    watcher = Watcher()
+    with RayCluster() as ray_cluster:
+        ray_cluster.start_autoscaling_head(1, most=2, idle_s=2)
+        keys = on(ray_cluster.address, idle_s=1)
+        result = raysearch.search(*world.search(**LONG, **keys), "store=disturbed", observer=watcher)
+    assert_same(result.as_json(), undisturbed)
+    assert [nodes for nodes in watcher.nodes if nodes != 2][-4:] == [3, 1, 3, 1], "they come for each round"
+    assert result.pool["units_redone"] == 0
+
+
+def in_namespace(name: str) -> list[str]:
+    """What a command is run by to be on another host."""
+    return ["ip", "netns", "exec", name]
+
+
+@pytest.fixture
+def hosts() -> Iterator[tuple[str, str]]:
+    """Two network namespaces with a wire between: 10.77.0.1 and 10.77.0.2."""
+    if os.geteuid() != 0 or shutil.which("ip") is None:
+        pytest.skip("needs root and iproute2")
+    names = f"rs{os.getpid()}a", f"rs{os.getpid()}b"
+
+    def ip(*words: str, host: str | None = None) -> None:
+        subprocess.run([*([] if host is None else in_namespace(host)), "ip", *words], check=True, capture_output=True)
+
+    with ExitStack() as ending:
+        for name in names:
+            ip("netns", "add", name)
+            ending.callback(ip, "netns", "del", name)
+            ip("link", "set", "lo", "up", host=name)
+        ip("link", "add", names[0], "type", "veth", "peer", "name", names[1])
+        for number, name in enumerate(names, 1):
+            ip("link", "set", name, "netns", name)
+            ip("address", "add", f"10.77.0.{number}/24", "dev", name, host=name)
+            ip("link", "set", name, "up", host=name)
+        yield names
+
+
+def test_the_wire_to_a_host_is_cut(
+    world: World,
+    undisturbed: dict[str, Any],
+    hosts: tuple[str, str],
+) -> None:
+    here_, there = map(in_namespace, hosts)
+    with RayCluster("10.77.0.1", here_) as ray_cluster:
+        ray_cluster.start_head(0)
+        cut_off = ray_cluster.add(1, True, "10.77.0.2", there)
+        keys = on(ray_cluster.address)
+        search = start("search", *world.search(**LONG, **keys), "--json", "store=disturbed", within=here_)
+        wait_for(lambda: cut_off.stuck.exists() or search.poll() is not None, 90)
+        subprocess.run([*there, "ip", "link", "set", hosts[1], "down"], check=True)
+        ray_cluster.add(1)
+        result = found(finish(search))
+    assert_same(result, undisturbed)
+    assert result["pool"]["units_redone"] == 1
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:{}", "ray://127.0.0.1:{}", "auto"])
+def test_a_cluster_that_is_not_there(
+    run: Run,
+    world: World,
+    monkeypatch: pytest.MonkeyPatch,
+    address: str,
+) -> None:
+    if address == "auto":
+        monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{free_port()}")
+    started = time.monotonic()
+    outcome = run("search", *world.search(**on(address.format(free_port()))))
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err.startswith("error: cluster.address=") and "leads to no Ray cluster" in outcome.err, outcome.err
+    assert outcome.err.count("\n") == 1 and not Path("mlruns").exists()
+    assert time.monotonic() - started < 30
+
+
+@contextmanager
+def served_from_outside(monkeypatch: pytest.MonkeyPatch, failures: int, within_s: int) -> Iterator[str]:
+    """The address of a cluster that such a number of processes, each to serve one client, do not start on at first."""
+    pytest.importorskip("grpc", reason="needs ray[client]")
+    port = free_port()
+    with RayCluster() as ray_cluster:
+        (ray_cluster.folder / "sitecustomize.py").write_text(
+            f"""
+import os, pathlib, sys
+if any("specific-server" in word for word in sys.orig_argv):
+    failed = pathlib.Path(__file__).with_name("failed")
+    if not failed.exists() or failed.stat().st_size < {failures}:
+        with failed.open("a") as file:
+            file.write(".")
+        os._exit(1)
+"""
+        )
+        paths = {"PYTHONPATH": str(ray_cluster.folder), "RAY_CLIENT_SERVER_CHECK_CHANNEL_TIMEOUT_S": str(within_s)}
+        ray_cluster.start_head(1, f"--ray-client-server-port={port}", **paths)
+        monkeypatch.setenv("RAY_CLIENT_RECONNECT_GRACE_PERIOD", str(within_s))
+        yield f"ray://127.0.0.1:{port}"
+
+
+def test_a_search_from_outside_of_the_cluster(
+    run: Run,
+    world: World,
+    undisturbed: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with served_from_outside(monkeypatch, failures=1, within_s=15) as address:
+        result = found(finish(start("search", *world.search(**LONG, **on(address)), "--json", "store=disturbed")))
+        refused = run("study", *world.search(**on(address), data__samples=8))
+    assert_same(result, undisturbed)
+    assert (refused.code, refused.out) == (2, "")
+    assert refused.err.startswith(f"error: cluster.address={address} runs no study"), refused.err
+    assert refused.err.count("\n") == 1
+
+
+def test_a_cluster_that_serves_nobody_from_outside(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    with served_from_outside(monkeypatch, failures=99, within_s=1) as address:
+        outcome = finish(start("search", *world.search(**on(address))))
+    assert (outcome.code, outcome.out) == (2, "")
+    assert f"error: cluster.address={address} leads to no Ray cluster (Init" in outcome.err, outcome.err
+    assert "on the head node" in outcome.err and "Traceback" not in outcome.err, outcome.err
+
+
+@dataclass(frozen=True)
+class Echo:
+    """Answers without a model; at one shard it gets stuck, unless another has been.
+
+    Args:
+        stuck: A file that says so.
+    """
+
+    stuck: Path
+
+    def evaluate(self, unit: Unit) -> UnitResult:
+        if unit.shard == 5 and not self.stuck.exists():
+            self.stuck.touch()
+            time.sleep(3600)
+        return UnitResult({mask: np.zeros(1) for mask in unit.masks}, 1, 1, 1, None, 0.3)
+
+
+def test_what_looks_after_the_replicas_of_a_study_is_killed(tmp_path: Path) -> None:
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    try:
+        fleet = shared_fleet(Bounds(2, 2), Needs(cpus=1, gpus=0), idle_s=60)
+        stuck = tmp_path / "stuck"
+        recipe = [ray.put(Recipe(lambda _: Echo(stuck), None, own_versions()))]  # type: ignore[arg-type, return-value]
+        pool = RayPool(Replicas(fleet, recipe, 2), fleet.close)
+        units = [Unit("a calibration", shard, (Mask.of(1),)) for shard in range(16)]
+        answers, asked = pool.run(units), list[Any]()
+        while not stuck.exists():
+            asked.append(next(answers))
+        ray.kill(fleet._actor, no_restart=False)
+        asked = [answer[0] for answer in [*asked, *answers] if answer is not None]
+        assert sorted(asked, key=units.index) == units
+        assert pool.report.units_redone in (1, 2), "what its replicas had in hand when they died with it"
+        pool.close()
+    finally:
+        ray.shutdown()

@@ -1,0 +1,182 @@
+"""A ledger that is damaged is refused or goes on from what is whole, and never answers with anything else."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.cli.conftest import Run, World
+from tests.cli.found import evaluations, found, same
+from tests.faults.injection import BEAM, do, kill_at, refused
+
+pytestmark = [pytest.mark.slow, pytest.mark.faults]
+
+
+@pytest.fixture
+def command(world: World) -> list[str]:
+    return ["search", *world.search(**BEAM), "--json"]
+
+
+def damaged(how: Callable[[bytearray], object]) -> None:
+    """Does something to the bytes of the ledger."""
+    path = Path("mlruns/ledger.db")
+    content = bytearray(path.read_bytes())
+    how(content)
+    path.write_bytes(content)
+
+
+def cut_in_half(content: bytearray) -> None:
+    del content[len(content) // 2 :]
+
+
+def cut_by_some_bytes(content: bytearray) -> None:
+    del content[-100:]
+
+
+def cut_to_nothing_but_its_head(content: bytearray) -> None:
+    del content[50:]
+
+
+def overwritten_in_the_middle(content: bytearray) -> None:
+    middle = len(content) // 2
+    content[middle : middle + 8192] = np.random.default_rng(0).bytes(8192)
+
+
+def overwritten_at_its_head(content: bytearray) -> None:
+    content[:64] = np.random.default_rng(0).bytes(64)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        *(cut_in_half, cut_by_some_bytes, cut_to_nothing_but_its_head),
+        *(overwritten_in_the_middle, overwritten_at_its_head),
+    ],
+)
+def test_a_damaged_ledger_is_refused_until_a_copy_is_put_back(
+    run: Run, command: list[str], how: Callable[[bytearray], object]
+) -> None:
+    result = found(run(*command))
+    shutil.copy("mlruns/ledger.db", "copy.db")
+    damaged(how)
+    before = Path("mlruns/ledger.db").read_bytes()
+    for words in command, ["resume", "latest", "--json"], ["show", "--json"], ["export", "latest", "--out", "pruned"]:
+        refused(run(*words), "ledger=mlruns/ledger.db cannot be used (", "; put back a copy of it, or move it away")
+    assert Path("mlruns/ledger.db").read_bytes() == before, "it is left for those who can mend it"
+    shutil.copy("copy.db", "mlruns/ledger.db")
+    again = found(run(*command))
+    assert same(again, result) and again["evaluations"]["run"] == 0
+
+
+def test_a_ledger_of_another_format_is_refused(run: Run, command: list[str]) -> None:
+    found(run(*command))
+    with closing(sqlite3.connect("mlruns/ledger.db")) as ledger:
+        ledger.execute("PRAGMA user_version = 4")
+    refused(run(*command), "written by another version of raysearch (format 4, this one reads ", "name another file")
+
+
+def taken_away(log: Path) -> None:
+    log.unlink()
+
+
+def cut_short(log: Path) -> None:
+    with log.open("r+b") as file:
+        file.truncate(log.stat().st_size * 2 // 3)
+
+
+def overwritten(log: Path) -> None:
+    with log.open("r+b") as file:
+        file.seek(log.stat().st_size // 2)
+        file.write(np.random.default_rng(0).bytes(10_000))
+
+
+@pytest.mark.parametrize("how", [taken_away, cut_short, overwritten])
+def test_a_log_that_is_damaged_costs_what_was_in_it_and_no_more(
+    here: Path, command: list[str], how: Callable[[Path], object]
+) -> None:
+    result = found(do(*command, "store=undisturbed"))
+    kill_at(command, "mlruns", 200)
+    assert Path("mlruns/ledger.db-wal").stat().st_size > 100_000
+    how(Path("mlruns/ledger.db-wal"))
+    assert evaluations("mlruns").items() <= evaluations("undisturbed").items(), "what is left is whole"
+    assert same(found(do(*command)), result)
+    assert evaluations("mlruns") == evaluations("undisturbed")
+
+
+def test_what_belongs_to_another_model_or_text_is_not_shared(run: Run, world: World, tmp_path: Path) -> None:
+    first = found(run("search", *world.search(), "--json"))
+    other_model = remade(world, tmp_path / "model", seed=1)
+    for changes in ({"model": other_model}, {"data.seed": 1}, {"data.seq_len": 17}, {"objective": "kl"}):
+        other = found(run("search", *world.search(**changes), "--json"))
+        assert other["run_id"] != first["run_id"]
+        assert other["evaluations"]["answered"] == 0, changes
+    assert same(found(run("search", *world.search(), "--json")), first)
+
+
+def test_what_has_changed_since_is_said_and_once_restored_it_goes_on(
+    here: Path, run: Run, world: World, tmp_path: Path
+) -> None:
+    text, folder = here / "text.txt", tmp_path / "model"
+    text.write_text(world.text.read_text())
+    shutil.copytree(world.model, folder)
+    words = ["search", *world.search(**{**BEAM, "model": folder, "data.path": text}), "--json"]
+    result = found(run(*words, "store=undisturbed"))
+    kill_at(words, "mlruns", 300)
+
+    weights = (folder / "model.safetensors").read_bytes()
+    remade(world, folder, seed=1)
+    again = f"RUN={result['run_id']} cannot be taken up: "
+    or_anew = ", or start anew with raysearch search"
+    said = f"{again}the files of its model have changed since; put back the old ones{or_anew}"
+    refused(run("resume", "latest", "--json"), said)
+    (folder / "model.safetensors").write_bytes(weights)
+
+    text.write_text(world.text.read_text()[::-1])
+    refused(run("resume", "latest", "--json"), f"{again}its text has changed since; put back the old one{or_anew}")
+    text.write_text(world.text.read_text())
+
+    known = evaluations("mlruns")
+    resumed: dict[str, Any] = found(run("resume", "latest", "--json"))
+    assert same(resumed, result) and resumed["evaluations"]["answered"] > 0
+    remade(world, folder, seed=1)
+    speed = ["assess=none", "assess.speed.enabled=true", "assess.speed.context_tokens=8", "assess.speed.new_tokens=2"]
+    for words in ["export", "latest", "--out", "pruned"], ["assess", "latest", "cluster=inline", *speed]:
+        refused(run(*words, "--json"), f"RUN={result['run_id']} is of another model: its files have changed since")
+    (folder / "model.safetensors").write_bytes(weights)
+    found(run("export", "latest", "--out", "pruned", "--json"))
+    assert known.items() <= evaluations("mlruns").items() and evaluations("mlruns") == evaluations("undisturbed")
+
+
+def remade(world: World, folder: Path, seed: int) -> Path:
+    """A model of the same shape with other weights."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    shutil.copytree(world.model, folder, dirs_exist_ok=True)
+    model: Any = AutoModelForCausalLM.from_pretrained(world.model)
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        for weights in model.model.layers[0].parameters():
+            weights.add_(torch.randn_like(weights) * 0.1)
+    model.save_pretrained(folder)
+    return folder
+
+
+def test_a_ledger_that_another_program_keeps_locked(
+    run: Run, command: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kill_at(command, "mlruns", 100)
+    known = evaluations("mlruns")
+    monkeypatch.setattr("raysearch.evaluation.ledger._LOCKED_S", 1.0)
+    with closing(sqlite3.connect("mlruns/ledger.db", isolation_level=None)) as shell:
+        shell.execute("BEGIN IMMEDIATE")
+        refused(run(*command), "ledger=mlruns/ledger.db cannot be used (database is locked)", "end that, and the same")
+    assert evaluations("mlruns") == known
+    assert same(found(run(*command)), found(run(*command, "store=undisturbed")))

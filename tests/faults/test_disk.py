@@ -1,0 +1,92 @@
+"""A disk that is full or read-only ends a command with one sentence, and spoils nothing that was on it."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Run, World
+from tests.cli.found import evaluations, found, same
+from tests.faults.injection import BEAM, Disk, do, mounted, refused
+
+pytestmark = [pytest.mark.slow, pytest.mark.faults]
+
+
+@pytest.fixture
+def disk(here: Path) -> Iterator[Disk]:
+    """A disk of 1 MiB at the folder ``disk``."""
+    (here / "disk").mkdir()
+    with mounted(here / "disk", "1m") as small:
+        yield small
+
+
+def content(folder: Path) -> dict[str, str]:
+    """The files of a folder, by name."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def losses_on(disk: Disk) -> dict[tuple[str, str, int], bytes]:
+    """Every row of the ledger there; of a copy, since SQLite follows links and so does not find it."""
+    shutil.copytree(disk.here, "copy")
+    try:
+        return evaluations("copy")
+    finally:
+        shutil.rmtree("copy")
+
+
+def test_a_search_whose_disk_is_full_goes_on_once_there_is_space(disk: Disk, world: World) -> None:
+    words = ["search", *world.search(**BEAM), "--json"]
+    result = found(do(*words, "store=undisturbed"))
+    outcome = do(*words, "store=disk", disk=disk)
+    refused(outcome, "ledger=disk/ledger.db cannot be used (", "; free some space on its disk, and the same command")
+    before = losses_on(disk)
+    assert 0 < len(before) < len(evaluations("undisturbed"))
+    refused(do(*words, "store=disk", disk=disk), "ledger=disk/ledger.db cannot be used (", "; free some space")
+    disk.remount("size=64m")
+    again = found(do(*words, "store=disk", disk=disk))
+    assert same(again, result) and losses_on(disk) == evaluations("undisturbed")
+    assert before.items() <= evaluations("undisturbed").items()
+
+
+@pytest.mark.parametrize("left", [0, 20 << 10, 125 << 10], ids=["nothing", "weights", "tokenizer"])
+def test_an_export_to_a_full_disk_leaves_what_was_there(disk: Disk, world: World, run: Run, left: int) -> None:
+    found(run("search", *world.search(), "--json"))
+    words = ["export", "latest", "--json", "--out", "disk/pruned"]
+    disk.fill(left)
+    said = f"--out={disk.path}/pruned cannot be written (", "; free some space on its disk"
+    refused(do(*words, disk=disk), *said)
+    assert [path.name for path in disk.here.iterdir()] == ["ballast"]
+
+    disk.empty()
+    found(do(*words, disk=disk))
+    before = content(disk.here)
+    disk.fill(left)
+    refused(do(*words, "--overwrite", disk=disk), *said)
+    disk.empty()
+    assert content(disk.here) == before
+
+
+def test_what_cannot_be_written_is_said(disk: Disk, world: World, run: Run) -> None:
+    disk.remount("size=64m")
+    search = ["search", *world.search(), "--json"]
+    result = found(do(*search, "store=disk", disk=disk))
+    found(do("export", "latest", "--store", "disk", "--out", "disk/pruned", "--json", disk=disk))
+    before = content(disk.here)
+    disk.remount("ro")
+    for words in search, ["search", *world.search(remove=1), "--json"], ["resume", "latest", "--json"]:
+        stored = ["--store", "disk"] if words[0] == "resume" else ["store=disk"]
+        refused(do(*words, *stored, disk=disk), "ledger=disk/ledger.db cannot be used (", "name another with ledger=…")
+    refused(do(*search, "store=disk/new", disk=disk), "ledger=disk/new/ledger.db cannot be used (Read-only file system")
+    found(run("search", *world.search(), "--json"))
+    for out in "disk/pruned", "disk/new":
+        outcome = do("export", "latest", "--out", out, "--overwrite", "--json", disk=disk)
+        refused(outcome, f"{out} cannot be written (Read-only file system); name another folder")
+    disk.remount("rw")
+    assert content(disk.here) == before
+    again = found(do(*search, "store=disk", disk=disk))
+    assert same(again, result) and again["evaluations"]["run"] == 0

@@ -1,0 +1,242 @@
+"""Whatever ends a search, the same command goes on from there, and finds the same to the last bit."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+import uuid
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hydra.errors import HydraException
+
+from raysearch.evaluation.replica import Replica
+from raysearch.mask import Mask
+from raysearch.tracking.base import NullTracker
+from raysearch.tracking.options import TrackingOptions
+from tests.cli.conftest import Run, World, finish, spawn
+from tests.cli.found import evaluations, found, same
+from tests.faults.injection import MANY, SHARDS, assert_all_gone, descendants, do, kill_at, start, state, wait_for_rows
+
+pytestmark = [pytest.mark.slow, pytest.mark.faults]
+
+SEARCHERS: dict[str, dict[str, object]] = {
+    "greedy": {},
+    "beam": {"searcher.width": 10},
+    "genetic": {"searcher.population": 4, "searcher.generations": 2},
+    "bayesian": {"searcher.trials": 4, "searcher.initial": 2},
+    "cbo": {"searcher.k": 4},
+    "cbo_gradient": {"searcher.k": 5},
+    "block_influence": {},
+}
+MASKS = 1 + 5 + 10 + 10  # of beam, in three rounds
+ROWS = MASKS * SHARDS
+DENSE = str(Mask())  # evaluated, but not counted
+
+
+def searching(world: World, searcher: str, **changes: object) -> list[str]:
+    """The words of a search with many moments."""
+    return ["search", *world.search(**{**MANY, "searcher": searcher, **SEARCHERS[searcher], **changes}), "--json"]
+
+
+@pytest.fixture
+def command(world: World) -> list[str]:
+    """A search of hundreds of rows."""
+    return searching(world, "beam")
+
+
+@pytest.fixture
+def undisturbed(run: Run, command: list[str]) -> dict[str, Any]:
+    """What it finds when nothing happens to it."""
+    return found(run(*command, "store=undisturbed"))
+
+
+def complete(store: str) -> set[str]:
+    """The masks of which a ledger knows every shard, and the dense model."""
+    known = Counter(subject for _, subject, _ in evaluations(store) if subject.startswith("{"))
+    return {DENSE, *(mask for mask, shards in known.items() if shards == SHARDS)}
+
+
+@pytest.mark.parametrize(
+    ("searcher", "kills", "on_ray"),
+    [*((searcher, 3, False) for searcher in SEARCHERS), ("beam", 2, True), ("cbo_gradient", 1, True)],
+)
+def test_killed_again_and_again(here: Path, world: World, searcher: str, kills: int, on_ray: bool) -> None:
+    result = found(do(*searching(world, searcher), "store=undisturbed"))
+    whole = evaluations("undisturbed")
+    words = searching(world, searcher, **{"cluster": "local", "cluster.replicas": 2} if on_ray else {})
+    rng = np.random.default_rng([kills, on_ray, *searcher.encode()])
+    mark = uuid.uuid4().hex
+    for moment in sorted(rng.integers(0, len(whole) - SHARDS, size=kills).tolist()):
+        kill_at(words, "killed", moment, mark=mark)
+        assert moment <= len(evaluations("killed")) < len(whole), "it was killed before its end"
+    left = {subject for _, subject, _ in whole if subject.startswith("{")} - complete("killed")
+    again = found(do(*words, "store=killed", mark=mark))
+    assert same(again, result) and evaluations("killed") == whole
+    assert again["evaluations"]["run"] == len(left), "only what was in flight is computed again"
+    assert state("killed") == "finished"
+    assert not list(Path("killed").glob("ledger.db.?*.lock")), "the locks of the dead are gone"
+    assert_all_gone(mark, within_s=30)
+
+
+@pytest.mark.parametrize("part", ["raylet", "gcs_server"])
+def test_ray_itself_is_killed(here: Path, world: World, part: str) -> None:
+    words = searching(world, "beam", **{"data.samples": 80, "cluster": "local", "cluster.replicas": 2})
+    mark = uuid.uuid4().hex
+    search = start(*words, mark=mark, RAY_gcs_rpc_server_reconnect_timeout_s="2")
+    wait_for_rows(search, "mlruns", 60)
+    (pid,) = (pid for pid, line in descendants(search.pid) if line.split()[0].endswith(part))
+    os.kill(pid, signal.SIGKILL)
+    outcome = search.finish()
+    assert_all_gone(mark, within_s=30)
+    known = evaluations("mlruns")
+    undisturbed = found(do(*words, "store=undisturbed", "cluster=inline", "cluster.replicas=1"))
+    assert outcome.code == 1 or same(found(outcome), undisturbed), "it is done before Ray notices"
+    assert same(found(do(*words)), undisturbed)
+    assert known.items() <= evaluations("mlruns").items() and evaluations("mlruns") == evaluations("undisturbed")
+
+
+@pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")  # MLflow's own calls
+def test_killed_while_mlflow_is_told(here: Path, command: list[str]) -> None:
+    told = [*command, "tracking=mlflow"]
+    for moment in sorted(np.random.default_rng(7).integers(0, ROWS - SHARDS, size=2).tolist()):
+        kill_at(told, "killed", moment)
+    assert state("killed") == "running", "nobody could say otherwise"
+    check_mlflow("killed", found(do(*told, "store=killed")))
+
+
+def check_mlflow(store: str, result: dict[str, Any]) -> None:
+    """One parent run, and a finished child for each trial, once."""
+    from mlflow import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{Path(store).resolve() / 'mlflow.db'}")
+    experiment = client.get_experiment_by_name("raysearch")
+    assert experiment is not None
+    runs = client.search_runs([experiment.experiment_id], max_results=1000)
+    (parent,) = [run for run in runs if run.data.tags["raysearch.kind"] == "search"]
+    children = [run for run in runs if run.data.tags["raysearch.kind"] == "trial"]
+    assert parent.info.run_id == result["mlflow_run_id"] and parent.info.status == "FINISHED"
+    assert parent.data.metrics["loss"] == result["loss"]
+    assert sorted(int(child.data.tags["raysearch.trial_index"]) for child in children) == list(range(MASKS))
+    assert {child.info.status for child in children} == {"FINISHED"}
+    assert all("loss" in child.data.metrics for child in children)
+
+
+@pytest.mark.parametrize("ending", ["ctrl-c", "sigterm"])
+def test_stopped(run: Run, here: Path, command: list[str], undisturbed: dict[str, Any], ending: str) -> None:
+    mark = uuid.uuid4().hex
+    on_ray = [*command, "cluster=local", "cluster.replicas=1"]
+    on_ray.remove("cluster=inline")
+    started = start(*on_ray, "store=my store", mark=mark)
+    wait_for_rows(started, "my store", ROWS // 3)
+    if ending == "ctrl-c":
+        started.interrupt()  # as a terminal does
+    else:
+        started.process.terminate()  # as a scheduler does
+    outcome = started.finish(30)
+
+    assert outcome.code == 130 and outcome.out == "" and "Traceback" not in outcome.err
+    advice = f"raysearch resume {undisturbed['run_id']} --store 'my store'"
+    assert outcome.err.splitlines()[-1] == f"stopped; the same command again goes on from here, and so does: {advice}"
+    assert_all_gone(mark, within_s=20)
+    assert state("my store") == "interrupted"
+    result = found(run(*command, "store=my store"))
+    assert same(result, undisturbed) and result["evaluations"]["answered"] > 0
+
+
+def test_stopped_before_there_is_anything_to_go_on_from(here: Path, command: list[str]) -> None:
+    process = spawn(*command)
+    while not catches(process.pid, signal.SIGTERM):
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGINT)
+    outcome = finish(process, 30)
+    assert outcome.code == 130 and "Traceback" not in outcome.err and "resume" not in outcome.err
+
+
+def catches(process: int, number: signal.Signals) -> bool:
+    """Whether a process does something of its own at a signal, which a command does from its first line on."""
+    status = dict(line.split(":\t") for line in Path(f"/proc/{process}/status").read_text().splitlines())
+    return bool(int(status["SigCgt"], 16) >> (number - 1) & 1)
+
+
+def test_stopped_where_a_library_makes_an_error_of_it(
+    run: Run, command: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def compose(*_: object, **__: object) -> None:
+        try:
+            stop()
+        except KeyboardInterrupt as error:
+            raise HydraException from error
+
+    monkeypatch.setattr("raysearch.config.hydra_compose", compose)
+    outcome = run(*command)
+    assert (outcome.code, outcome.out, outcome.err) == (130, "", "stopped\n")
+
+
+def test_searches_that_start_together_compute_nothing_twice(here: Path, world: World, command: list[str]) -> None:
+    beam, narrow = (found(each.finish()) for each in [start(*command), start(*searching(world, "greedy"))])
+    distinct = {mask for _, mask, _ in evaluations("mlruns")}
+    assert len(distinct) == MASKS, "greedy sees nothing that beam does not"
+    assert beam["evaluations"]["run"] + narrow["evaluations"]["run"] == MASKS - 1, "and the dense model"
+    assert beam["dense_loss"] == narrow["dense_loss"]
+
+
+def test_stopped_while_the_tracker_says_its_last_word(
+    run: Run, command: list[str], undisturbed: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Slow(NullTracker):
+        def finish(self, *_: object) -> None:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TrackingOptions, "open", lambda *_: Slow())
+        assert run(*command).code == 130
+    assert state("mlruns") == "finished"
+    listed = json.loads(run("show", "latest", "--json").out)
+    assert same(listed["result"], undisturbed)
+
+
+def test_a_finished_search_stays_found(run: Run, command: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    result = found(run(*command))
+    with monkeypatch.context() as patch:
+        patch.setattr("raysearch.studies.search.run_rounds", stop)
+        assert run(*command).code == 130
+    listed = json.loads(run("show", "latest", "--json").out)
+    assert listed["state"] == "interrupted" and same(listed["result"], result)
+
+
+def stop(*_: object) -> None:
+    """A Ctrl-C at this very moment."""
+    raise KeyboardInterrupt
+
+
+def test_a_failure_is_one_sentence_and_not_the_end(
+    run: Run, command: list[str], undisturbed: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evaluate = Replica.evaluate
+
+    def cursed(self: Replica, unit: Any) -> Any:
+        if unit.shard == 9:
+            raise RuntimeError("the memory\nis full")
+        return evaluate(self, unit)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Replica, "evaluate", cursed)
+        outcome = run(*command)
+    assert (outcome.code, outcome.out) == (1, "")
+    cause = "failed: 6 mask(s) on shard 9 failed 3 times; the last cause: RuntimeError: is full"
+    assert outcome.err.splitlines()[-1] == cause and "Traceback" not in outcome.err
+    assert state("mlruns") == "failed" and len(evaluations("mlruns")) == 9 * 6
+    assert same(found(run(*command)), undisturbed)
+
+
+def test_a_score_that_is_stopped_says_how_to_go_on(run: Run, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Replica, "evaluate", stop)
+    outcome = run("score", *world.words(masks="[[1]]"), "--json")
+    assert (outcome.code, outcome.out) == (130, "")
+    assert outcome.err == "stopped; the same command again goes on from here\n"

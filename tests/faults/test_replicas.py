@@ -1,0 +1,187 @@
+"""Replicas that die, hang or keep others waiting change no number."""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import ray
+
+from raysearch.errors import EvaluationError
+from raysearch.evaluation import patience
+from raysearch.evaluation.bounds import Bounds
+from raysearch.evaluation.fleet import Fleet, Needs
+from raysearch.evaluation.inline_pool import InlinePool
+from raysearch.evaluation.ray_actor import Recipe, own_versions
+from raysearch.evaluation.ray_pool import RayPool, Replicas
+from raysearch.evaluation.replica import Replica
+from raysearch.evaluation.unit import Unit
+from raysearch.mask import Mask
+from raysearch.models.sharing import pack, unpack
+from raysearch.models.stack import LayerStack
+from tests.cli.conftest import World
+from tests.cli.found import evaluations, found, same
+from tests.faults.injection import BEAM, SHARDS, descendants, start, wait_for_rows
+
+pytestmark = [pytest.mark.slow, pytest.mark.faults]
+
+MASKS = tuple(Mask.of(*layers) for layers in [(), (0,), (1,), (2,), (1, 2), (0, 3)])
+
+
+def replicas_of(driver: int) -> list[int]:
+    """The processes in which a command's replicas are."""
+    return [process for process, name in descendants(driver) if name.startswith("ray::ReplicaActor")]
+
+
+@pytest.mark.parametrize(("ending", "times"), [(signal.SIGKILL, 3), (signal.SIGSTOP, 1)])
+def test_every_replica_of_a_search_is_ended(world: World, here: Path, ending: signal.Signals, times: int) -> None:
+    words = ["search", *world.search(**BEAM), "--json"]
+    undisturbed = start(*words, "store=undisturbed")
+    on_ray = ["cluster=local", "cluster.replicas=2", "cluster.unit_timeout_s=3", "store=ended"]
+    command = start(*[word for word in words if word != "cluster=inline"], *on_ray)
+    ended: set[int] = set()
+    moments = np.random.default_rng([times, 1]).integers(1, SHARDS * 16, size=times)
+    for moment in sorted(moments.tolist()):
+        wait_for_rows(command, "ended", moment)
+        deadline = time.monotonic() + 60
+        while len(new := set(replicas_of(command.pid)) - ended) < 2:
+            assert time.monotonic() < deadline and command.process.is_alive(), (new, command.finish())
+            time.sleep(0.01)
+        for replica in new:
+            os.kill(replica, ending)
+        ended |= new
+    result = found(command.finish())
+    assert same(result, found(undisturbed.finish())) and evaluations("ended") == evaluations("undisturbed")
+    assert len(ended) == 2 * times
+    assert result["pool"]["units_redone"] >= 1
+    deadline = time.monotonic() + 20
+    while left := [replica for replica in ended if Path(f"/proc/{replica}").exists()]:
+        assert time.monotonic() < deadline, f"{left} still hold memory of their device"
+        time.sleep(0.1)
+
+
+class SleepyReplica(Replica):
+    """Sleeps for ever at the second shard, unless another has."""
+
+    folder: Path
+
+    def evaluate(self, task: Any, calibration: Any = None) -> Any:
+        if task.shard == 1 and not (self.folder / "slept").exists():
+            (self.folder / "slept").touch()
+            time.sleep(3600)
+        return super().evaluate(task, calibration)
+
+
+class SlowReplica(Replica):
+    """Takes its time for the first shard."""
+
+    def evaluate(self, task: Any, calibration: Any = None) -> Any:
+        time.sleep(6.0 if task.shard == 0 else 0.0)
+        return super().evaluate(task, calibration)
+
+
+def make_at_second_try(kind: type[Replica], folder: Path, calibration: Any, packed: Any) -> Replica:
+    """Loads for ever, unless another has."""
+    if not (folder / "slept").exists():
+        (folder / "slept").touch()
+        time.sleep(3600)
+    return make(kind, folder, calibration, packed)
+
+
+def make(kind: type[Replica], folder: Path, calibration: Any, packed: Any) -> Replica:
+    """A replica in an actor."""
+    replica = kind(LayerStack(unpack(*packed)), [calibration])
+    replica.folder = folder  # type: ignore[attr-defined]
+    return replica
+
+
+def die(*_: Any) -> Replica:
+    """Is killed before it has loaded, as by a machine that has no memory left."""
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError("it lives")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _ray() -> Any:
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture
+def units(calibration: Any) -> list[Unit]:
+    return [Unit(calibration.fingerprint, shard, MASKS) for shard in range(calibration.n_shards)]
+
+
+@pytest.fixture
+def recipe(model: Any, calibration: Any, tmp_path: Path) -> Any:
+    """Gives what replicas of a kind are made by."""
+    packed = pack(model)
+
+    def of(kind: type[Replica], make: Callable[..., Replica] = make) -> list[Any]:
+        return [ray.put(Recipe(functools.partial(make, kind, tmp_path, calibration), packed, own_versions()))]
+
+    return of
+
+
+def answers(pool: Any, units: list[Unit]) -> dict[Any, bytes]:
+    """Every loss, as bytes."""
+    done = [answer for answer in pool.run(units) if answer is not None]
+    return {(unit.shard, mask): rows.tobytes() for unit, result in done for mask, rows in result.values.items()}
+
+
+def test_a_replica_that_sleeps_for_ever_is_replaced(recipe: Any, make_replica: Any, units: list[Unit]) -> None:
+    fleet = Fleet(Bounds(1, 1), Needs(cpus=1, gpus=0), idle_s=60)
+    with closing(RayPool(Replicas(fleet, recipe(SleepyReplica), 1, unit_timeout_s=1.0), fleet.close)) as pool:
+        assert answers(pool, units) == answers(InlinePool(make_replica), units)
+        assert pool.report.units_redone == 1
+
+
+def test_a_replica_that_loads_for_ever_is_replaced_and_one_without_a_place_is_not(
+    recipe: Any, make_replica: Any, units: list[Unit], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(patience, "_UNKNOWN_S", 25.0)
+    fleet = Fleet(Bounds(2, 2), Needs(cpus=2, gpus=0), idle_s=60)
+    with closing(RayPool(Replicas(fleet, recipe(Replica, make_at_second_try), 1), fleet.close)) as pool:
+        before = fleet.meet("test", 2, ())
+        assert answers(pool, units) == answers(InlinePool(make_replica), units)
+        assert pool.report.waiting_s > 25.0 and pool.report.units_redone == 0
+        assert len(before.keys() & fleet.meet("test", 2, ()).keys()) == 1
+
+
+def test_replicas_that_keep_dying_while_they_load_end_a_search(recipe: Any, units: list[Unit]) -> None:
+    fleet = Fleet(Bounds(2, 2), Needs(cpus=1, gpus=0), idle_s=60)
+    said = "replicas die while they load the model; the last cause: "
+    with (
+        closing(RayPool(Replicas(fleet, recipe(Replica, die), 2), fleet.close)) as pool,
+        pytest.raises(EvaluationError, match=said),
+    ):
+        answers(pool, units)
+
+
+def test_a_pool_does_not_kill_a_replica_that_works_for_another(
+    recipe: Any, make_replica: Any, units: list[Unit]
+) -> None:
+    fleet, made = Fleet(Bounds(1, 1), Needs(cpus=1, gpus=0), idle_s=60), recipe(SlowReplica)
+    patient, hasty = (RayPool(Replicas(fleet, made, 1, unit_timeout_s=limit)) for limit in (60.0, 1.5))
+    answered: dict[Any, bytes] = {}
+    with closing(fleet):
+        answers(hasty, units[2:])  # the replica is loaded
+        (first,) = fleet.meet("test", 0, ())
+        long = threading.Thread(target=lambda: answered.update(answers(patient, units[:1])))
+        long.start()
+        time.sleep(1.0)
+        answered.update(answers(hasty, units[1:]))
+        long.join()
+        assert answered == answers(InlinePool(make_replica), units)
+        assert [*fleet.meet("test", 0, ())] == [first]
+        assert patient.report.units_redone == hasty.report.units_redone == 0

@@ -1,0 +1,56 @@
+"""A search or a study that runs already is left alone, and is free again as soon as its process is gone."""
+
+from __future__ import annotations
+
+import os
+import platform
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import World
+from tests.cli.found import evaluations, found, same
+from tests.faults.injection import BEAM, Command, refused, start, wait_for_rows
+
+pytestmark = [pytest.mark.slow, pytest.mark.faults]
+
+
+def test_a_search_that_runs_is_left_alone(here: Path, world: World) -> None:
+    words = ["search", *world.search(**BEAM), "--json"]
+    first = start(*words)
+    wait_for_rows(first, "mlruns", 1)
+    os.kill(first.pid, signal.SIGSTOP)  # so that it does not end meanwhile
+    second, resumed = start(*words), start("resume", "latest", "--json")
+    for late in second, resumed:
+        refused(late.finish(), "RUN=beam-m3-", f" is being run by process {first.pid} on {platform.node()} already")
+    os.kill(first.pid, signal.SIGCONT)
+    result = found(first.finish())
+
+    killed = start(*words, "store=killed")
+    wait_for_rows(killed, "killed", 100)
+    killed.kill()
+    assert same(found(start(*words, "store=killed").finish()), result)
+    assert evaluations("killed") == evaluations("mlruns")
+
+
+def test_a_study_that_runs_is_left_alone(here: Path, world: World) -> None:
+    words = ["study", *world.words(cluster="local", tracking="none"), "cluster.replicas=1", "--json"]
+    words += ["study.grid.searcher=[one_shot,greedy]", "study.grid.remove=[1,2]"]
+    first = start(*words)
+    wait_for_owner(first)
+    os.kill(first.pid, signal.SIGSTOP)
+    refused(start(*words).finish(), "STUDY=", f" is being run by process {first.pid} on {platform.node()} already")
+    os.killpg(first.pid, signal.SIGKILL)
+    first.kill()
+    result = found(start(*words).finish())
+    assert [cell["state"] for cell in result["cells"]] == ["finished"] * 4
+
+
+def wait_for_owner(command: Command) -> None:
+    """Returns as soon as a study says whose it is."""
+    deadline = time.monotonic() + 60
+    while not any(path.read_text() for path in Path("mlruns").glob("ledger.db.*.lock")):
+        assert time.monotonic() < deadline and command.process.is_alive(), command.finish()
+        time.sleep(0.01)
