@@ -1,0 +1,56 @@
+#!/usr/bin/env bash
+# A search on the nodes that Slurm gives: Ray's head on the first, workers on the others, the driver beside the head.
+#
+#   sbatch clusters/slurm.sh search model=Qwen/Qwen3-8B model.dtype=bfloat16 data=wikitext2 remove=7
+#
+# Sent from a checkout where `make install` has been, on a file system that all nodes see; the store is there, too. Before
+# its time is up, and when a node takes the job with it, the job is queued again, and goes on where it was.
+# To change: the nodes, the GPUs, the time; VENV names another environment, STORE another folder for the results.
+#SBATCH --job-name=raysearch
+#SBATCH --dependency=singleton
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=1
+#SBATCH --cpus-per-task=8
+#SBATCH --gpus-per-node=4
+#SBATCH --time=08:00:00
+#SBATCH --signal=B:USR1@120
+#SBATCH --requeue
+#SBATCH --no-kill
+#SBATCH --open-mode=append
+set -euo pipefail
+
+# shellcheck source=/dev/null
+source "${VENV:-$SLURM_SUBMIT_DIR/.venv}/bin/activate"
+RAY_AUTH_TOKEN=$(python -c 'import secrets; print(secrets.token_hex(32))')
+export RAY_AUTH_MODE=token RAY_AUTH_TOKEN RAY_USAGE_STATS_ENABLED=0
+
+head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head --lines=1)
+address=$(hostname --ip-address | cut --delimiter=' ' --fields=1):$((20000 + SLURM_JOB_ID % 10000)) # nodes may be shared
+gpus=${SLURM_GPUS_ON_NODE:-0}
+node=(--num-cpus="$SLURM_CPUS_PER_TASK" --num-gpus="$gpus")
+if ((gpus)); then replicas=(cluster.replicas.max=$((SLURM_NNODES * gpus)))
+else replicas=(cluster.gpus_per_replica=0 cluster.replicas.max=$((SLURM_NNODES * SLURM_CPUS_PER_TASK))); fi
+
+trap 'kill $(jobs -p) 2>/dev/null; wait' EXIT
+srun --nodes=1 --ntasks=1 --nodelist="$head" \
+  ray start --head --block --node-ip-address="${address%:*}" --port="${address#*:}" --include-dashboard=false \
+  --temp-dir="/tmp/ray-$SLURM_JOB_ID" "${node[@]}" &
+until ray health-check --address "$address" >/dev/null 2>&1; do
+  kill -0 $! || { echo "Ray's head has ended before it was ready; see above" >&2; exit 1; }
+  sleep 1
+done
+if ((SLURM_NNODES > 1)); then
+  srun --nodes=$((SLURM_NNODES - 1)) --ntasks-per-node=1 --exclude="$head" \
+    ray start --block --address="$address" "${node[@]}" &
+fi
+
+raysearch "$@" cluster=elastic cluster.address="$address" "${replicas[@]}" store="${STORE:-$SLURM_SUBMIT_DIR/mlruns}" &
+search=$!
+# shellcheck disable=SC2317 # called by the trap
+requeue() {
+  kill -TERM "$search"
+  wait "$search" || true
+  scontrol requeue "$SLURM_JOB_ID"
+}
+trap requeue USR1
+wait "$search"
