@@ -21,7 +21,7 @@ test: check
 	.venv/bin/python -m pytest -m 'not faults' --numprocesses $(WORKERS) --dist loadfile
 
 faults: .venv/.installed
-	.venv/bin/python -m pytest -m faults --numprocesses $(WORKERS) --dist loadfile
+	.venv/bin/python -m pytest -m faults --numprocesses $(WORKERS) --dist loadfile $(ONLY)
 
 check: .venv/.installed
 	.venv/bin/ruff check

@@ -14,10 +14,12 @@ from typing import Any
 
 import ray
 
-from raysearch.errors import UserError, first_line
+from raysearch.errors import UserError, first_line, last_line
 
-#: How long a cluster may take to answer; how often Ray asks, ten seconds each time, and we ask its client server.
-_ANSWER_S, _ATTEMPTS = 30, 3
+#: How long a cluster may take to answer; Ray itself asks every ten seconds.
+_ANSWER_S = 30
+#: How often the client server is asked for a process that serves us: of ten, about one gets stuck before it begins.
+_CLIENT_ATTEMPTS = 4
 
 
 def join_ray(address: str | None, cpus: float) -> Callable[[], None]:
@@ -66,7 +68,7 @@ def _connect(address: str) -> None:
     named = f"cluster.address={address}"
     if address == "auto" and (known := os.environ.get("RAY_ADDRESS")):  # which Ray takes then
         address, named = known, f"{named} (RAY_ADDRESS={known})"
-    os.environ.setdefault("RAY_gcs_server_port_wait_time_s", str(_ATTEMPTS))
+    os.environ.setdefault("RAY_gcs_server_port_wait_time_s", str(_ANSWER_S // 10))
     if address.startswith("ray://") and importlib.util.find_spec("grpc") is None:
         raise UserError(f"{named} needs Ray's client; install it with pip install 'raysearch[cluster]'")
     os.environ.setdefault("RAY_CLIENT_RECONNECT_GRACE_PERIOD", str(_ANSWER_S))
@@ -74,10 +76,15 @@ def _connect(address: str) -> None:
     try:
         if host:  # Ray itself would try for minutes
             socket.create_connection((host.strip("[]"), int(port)), _ANSWER_S).close()
-        for _ in range(_ATTEMPTS - 1):  # what the client server starts for us gets stuck at times
+        for _ in range(_CLIENT_ATTEMPTS - 1):
             with contextlib.suppress(ConnectionAbortedError):
                 return _start(address=address)
         _start(address=address)
+    except ConnectionAbortedError as error:
+        raise UserError(
+            f"{named} leads to a Ray cluster that starts nothing for clients from outside ({last_line(error)}); "
+            "look into ray_client_server*.err among the logs of its head node, or search on the head node itself"
+        ) from error
     except (ValueError, OSError, OverflowError, RuntimeError) as error:
         # Ray's client, other than Ray itself, does not look for a token by itself
         token = "set RAY_AUTH_MODE=token if it has one, " if address.startswith("ray://") else ""
