@@ -28,7 +28,7 @@ def as_overrides(values: Mapping[str, Any]) -> list[str]:
     choices = groups_of(None)
     words: list[str] = []
     for key, value in values.items():
-        if isinstance(value, Mapping):
+        if isinstance(value, Mapping) and (value or key in choices):
             words += _section_words(f"{key}.", value)
         elif key in choices and isinstance(value, str | os.PathLike):
             words.append(f"{key}={os.fspath(value)}")

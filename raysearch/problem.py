@@ -52,6 +52,10 @@ class Problem:
                 )
         protected = frozenset(layer % n_layers for layer in protect)
         most = min(n_layers - len(protected), n_layers - 1)
+        if n_layers == 1:
+            raise UserError(f"remove={remove} leaves no layer of {model}, which has one; use a model of two or more")
+        if most < 1:
+            raise UserError(f"protect={list(protect)} keeps all {n_layers} layers of {model}; protect fewer")
         if sizes[0] < 1:
             raise UserError(f"remove={remove} removes nothing; use 1..{most} for the {n_layers} layers of {model}")
         if sizes[-1] > most:

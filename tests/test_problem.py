@@ -27,6 +27,7 @@ def test_legality():
         (0, [], r"remove=0 removes nothing; use 1..29"),
         (29, [0, -1], r"remove=29 is more than can go of the 30 that smollm2-135m has with 2 protected; use 1..28"),
         (5, [30], r"protect=\[30\] names layer 30, but smollm2-135m has layers 0 … 29"),
+        (5, [*range(30)], r"keeps all 30 layers of smollm2-135m; protect fewer"),
         (5, [-31], r"protect=\[-31\] names layer -31"),
     ],
 )

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from raysearch.evaluation.ledger import Ledger
+from raysearch.evaluation.sealing import sealed_json
 from raysearch.mask import Mask
 
 
@@ -34,7 +35,7 @@ def read_assessments(ledger: Ledger, model: str, assessment: str, masks: Iterabl
         "AND mask IN (SELECT value FROM json_each(?))",
         (model, assessment, json.dumps(list(by_text))),
     )
-    return {by_text[text]: json.loads(result) for text, result in rows}
+    return {by_text[text]: ledger.json(result, model, text, assessment) for text, result in rows}
 
 
 def write_assessment(ledger: Ledger, model: str, assessment: str, results: Mapping[Mask, Mapping[str, Any]]) -> None:
@@ -42,5 +43,8 @@ def write_assessment(ledger: Ledger, model: str, assessment: str, results: Mappi
     with ledger.transaction() as connection:
         connection.executemany(
             "INSERT OR REPLACE INTO assessments VALUES (?, ?, ?, ?)",
-            [(model, str(mask), assessment, json.dumps(result)) for mask, result in results.items()],
+            [
+                (model, str(mask), assessment, sealed_json(result, model, str(mask), assessment))
+                for mask, result in results.items()
+            ],
         )

@@ -3,13 +3,13 @@
 One SQLite file. A row is what one mask lost on one shard of one calibration, sample by sample, or a statistic of the
 dense model there. Rows are committed, with the write-ahead log synced, before any searcher sees an answer made of them;
 so a search killed at any moment loses only what was in flight. Several searches and processes may share the file.
+What is sealed bears a checksum, see sealing.py.
 """
 
 from __future__ import annotations
 
 import json
 import sqlite3
-import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -20,21 +20,21 @@ import numpy as np
 import numpy.typing as npt
 
 from raysearch.errors import UserError, what_failed
+from raysearch.evaluation.sealing import BrokenSealError, sealed, unsealed, unsealed_json
 from raysearch.evaluation.unit import Subject
 from raysearch.locks import locked
 
 SubjectT = TypeVar("SubjectT", bound=Subject)
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 _LOCKED_S = 60.0  # how long another program may keep the file locked
-_SEAL = 4  # bytes
 _TABLES = {"evaluations", "claims", "runs", "studies", "assessments"}
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS evaluations (
     calibration TEXT NOT NULL,     -- fingerprint
     subject     TEXT NOT NULL,     -- a mask, {21,22,25}, or a statistic's name
     shard       INTEGER NOT NULL,  -- 0-based
-    samples     BLOB NOT NULL,     -- little-endian float64: each sample's loss, or the statistic's rows; CRC-32
+    samples     BLOB NOT NULL,     -- little-endian float64: each sample's loss, or the statistic's rows; sealed
     PRIMARY KEY (calibration, subject, shard)
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS claims (
@@ -46,24 +46,24 @@ CREATE TABLE IF NOT EXISTS claims (
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS runs (
     run_id        TEXT PRIMARY KEY,
-    config        TEXT NOT NULL,   -- JSON, resolved
+    config        BLOB NOT NULL,   -- JSON, resolved; sealed
     state         TEXT NOT NULL,   -- running | finished | stopped | failed | interrupted
     failure       TEXT,            -- why, if it failed
-    fingerprints  TEXT,            -- JSON: of the model, the text and the whole calibration
-    result        TEXT,            -- JSON
+    fingerprints  BLOB,            -- JSON: of the model, the text and the whole calibration; sealed
+    result        BLOB,            -- JSON, sealed
     updated       TEXT NOT NULL    -- UTC, ISO 8601
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS studies (
     study_id TEXT PRIMARY KEY,
-    config   TEXT NOT NULL,        -- JSON, resolved
-    cells    TEXT NOT NULL,        -- JSON: each cell's labels and its run, see studies.py
+    config   BLOB NOT NULL,        -- JSON, resolved; sealed
+    cells    BLOB NOT NULL,        -- JSON: each cell's labels and its run, see studies.py; sealed
     updated  TEXT NOT NULL         -- UTC, ISO 8601
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS assessments (
     model      TEXT NOT NULL,      -- fingerprint of the dense model
     mask       TEXT NOT NULL,      -- {21,22,25}
     assessment TEXT NOT NULL,      -- fingerprint of what is assessed, see assessments.py
-    result     TEXT NOT NULL,      -- JSON
+    result     BLOB NOT NULL,      -- JSON, sealed
     PRIMARY KEY (model, mask, assessment)
 ) WITHOUT ROWID;
 """
@@ -128,15 +128,16 @@ class Ledger:
         )
         found: dict[SubjectT, dict[int, npt.NDArray[np.float64]]] = defaultdict(dict)
         for text, shard, samples in rows:
-            found[by_text[text]][shard] = self.opened_samples(samples)
+            found[by_text[text]][shard] = self.samples(samples, calibration, text, shard)
         return dict(found)
 
     def record(self, calibration: str, shard: int, values: Mapping[Subject, npt.NDArray[np.float64]]) -> None:
         """Makes a unit's values durable, all or none. What another process wrote first stays."""
+        rows = {(calibration, str(subject), shard): of.astype("<f8").tobytes() for subject, of in values.items()}
         with self.transaction() as connection:
             connection.executemany(
                 "INSERT OR IGNORE INTO evaluations VALUES (?, ?, ?, ?)",
-                [(calibration, str(subject), shard, _sealed(rows)) for subject, rows in values.items()],
+                [(*key, sealed(content, *key)) for key, content in rows.items()],
             )
 
     def read(self, query: str, values: Sequence[Any] = ()) -> Iterator[Any]:
@@ -146,18 +147,27 @@ class Ledger:
             UserError: The file cannot be read.
         """
         with self.explaining():
-            yield from self.connection.execute(query, values)
+            # not yield from, which closes the cursor of a loop that was left, perhaps after the file
+            for row in self.connection.execute(query, values):  # noqa: UP028
+                yield row
 
-    def opened_samples(self, sealed: bytes) -> npt.NDArray[np.float64]:
+    def samples(self, kept: bytes, calibration: str, subject: str, shard: int) -> npt.NDArray[np.float64]:
         """The numbers of a row of ``evaluations``, flat.
 
         Raises:
-            UserError: They are not those that were written: a disk has changed them.
+            UserError: They are not those that were written.
         """
-        content, seal = sealed[:-_SEAL], sealed[-_SEAL:]
-        if _seal(content) != seal:
-            raise _explained(self.path, sqlite3.DatabaseError("malformed: an evaluation is not what was written"))
-        return np.frombuffer(content, dtype="<f8")
+        with self.explaining():
+            return np.frombuffer(unsealed(kept, calibration, subject, shard), dtype="<f8")
+
+    def json(self, kept: bytes | None, *place: object) -> Any:
+        """A JSON value of a row, as `sealed_json` was given it.
+
+        Raises:
+            UserError: It is not what was written.
+        """
+        with self.explaining():
+            return unsealed_json(kept, *place)
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
@@ -179,7 +189,7 @@ class Ledger:
         """
         try:
             yield
-        except (sqlite3.Error, OSError) as error:
+        except (sqlite3.Error, OSError, UnicodeError, BrokenSealError) as error:
             raise _explained(self.path, error) from error
 
     def close(self) -> None:
@@ -187,22 +197,12 @@ class Ledger:
         self.connection.close()
 
 
-def _sealed(rows: npt.NDArray[np.float64]) -> bytes:
-    """Numbers as they are kept: SQLite looks after its own pages, and not after what is in them."""
-    content = rows.astype("<f8").tobytes()
-    return content + _seal(content)
-
-
-def _seal(content: bytes) -> bytes:
-    return zlib.crc32(content).to_bytes(_SEAL, "little")
-
-
 def _explained(path: Path, error: Exception) -> UserError:
     """What is wrong with the file or its disk, and the way out."""
     cause = what_failed(error)
     if "full" in cause or "No space" in cause:
         remedy = "free some space on its disk, and the same command goes on from there"
-    elif "malformed" in cause or "not a database" in cause:
+    elif any(word in cause for word in ("malformed", "not a database", "decode")):
         remedy = "put back a copy of it, or move it away and name another with ledger=…"
     elif "locked" in cause:
         remedy = "another program has kept it locked for a minute; end that, and the same command goes on from there"

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from raysearch.errors import UserError
 from raysearch.evaluation.ledger import Ledger
 from raysearch.evaluation.naming import find
+from raysearch.evaluation.sealing import sealed_json
 from raysearch.locks import Taken, owned
 from raysearch.redaction import redact
 
@@ -68,14 +69,15 @@ def write_run(
         before = read_runs(ledger, [run_id]).get(run_id)
         result = {**result, "mlflow_run_id": before.mlflow_run_id} if before and before.mlflow_run_id else result
     now = datetime.now(UTC).isoformat(sep=" ", timespec="microseconds")
-    result_text, names = (None if value is None else json.dumps(value) for value in (result, fingerprints))
+    kept = {"config": config, "fingerprints": fingerprints, "result": result}
+    asked, names, found = (sealed_json(value, run_id, name) for name, value in kept.items())
     with ledger.transaction() as connection:
         connection.execute(
             f"INSERT INTO runs ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (run_id) DO UPDATE SET "
             "config = excluded.config, state = excluded.state, failure = excluded.failure, "
             "fingerprints = coalesce(excluded.fingerprints, fingerprints), result = coalesce(excluded.result, result), "
             "updated = excluded.updated",
-            (run_id, json.dumps(config), state, failure and redact(failure), result_text, now, names),
+            (run_id, asked, state, failure and redact(failure), found, now, names),
         )
 
 
@@ -95,7 +97,8 @@ def note_mlflow(
     config = run.config if tracking is None else {**run.config, "tracking": tracking}
     with ledger.transaction() as connection:
         connection.execute(
-            "UPDATE runs SET config = ?, result = ? WHERE run_id = ?", (json.dumps(config), json.dumps(result), run_id)
+            "UPDATE runs SET config = ?, result = ? WHERE run_id = ?",
+            (sealed_json(config, run_id, "config"), sealed_json(result, run_id, "result"), run_id),
         )
 
 
@@ -126,7 +129,7 @@ def held(ledger: Ledger, name: str, kind: str, *, wait: bool = False) -> Iterato
 def list_runs(ledger: Ledger) -> list[RunRecord]:
     """Every search, the newest first."""
     rows = ledger.read(f"SELECT {_COLUMNS} FROM runs ORDER BY updated DESC, run_id")
-    return [_read(*row) for row in rows]
+    return [_read(ledger, *row) for row in rows]
 
 
 def read_runs(ledger: Ledger, run_ids: Iterable[str]) -> dict[str, RunRecord]:
@@ -134,7 +137,7 @@ def read_runs(ledger: Ledger, run_ids: Iterable[str]) -> dict[str, RunRecord]:
     rows = ledger.read(
         f"SELECT {_COLUMNS} FROM runs WHERE run_id IN (SELECT value FROM json_each(?))", (json.dumps(list(run_ids)),)
     )
-    return {run.run_id: run for run in (_read(*row) for row in rows)}
+    return {run.run_id: run for run in (_read(ledger, *row) for row in rows)}
 
 
 def find_run(ledger: Ledger, name: str) -> RunRecord:
@@ -151,7 +154,14 @@ def _ids(run: RunRecord) -> tuple[str, str | None]:
 
 
 def _read(
-    run_id: str, config: str, state: State, failure: str | None, result: str | None, updated: str, names: str | None
+    ledger: Ledger,
+    run_id: str,
+    config: bytes,
+    state: State,
+    failure: str | None,
+    result: bytes | None,
+    updated: str,
+    names: bytes | None,
 ) -> RunRecord:
-    found = None if result is None else json.loads(result)
-    return RunRecord(run_id, json.loads(config), state, failure, found, updated, json.loads(names or "{}"))
+    asked, found = ledger.json(config, run_id, "config"), ledger.json(result, run_id, "result")
+    return RunRecord(run_id, asked, state, failure, found, updated, ledger.json(names, run_id, "fingerprints") or {})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -10,6 +9,7 @@ from typing import Any
 
 from raysearch.evaluation.ledger import Ledger
 from raysearch.evaluation.naming import find, named
+from raysearch.evaluation.sealing import sealed_json
 
 
 @dataclass(frozen=True)
@@ -76,14 +76,15 @@ def write_study(
     whole["mlflow_run_id"] = mlflow_run_id
     with ledger.transaction() as connection:
         connection.execute(
-            "INSERT OR REPLACE INTO studies VALUES (?, ?, ?, ?)", (study_id, json.dumps(config), json.dumps(whole), now)
+            "INSERT OR REPLACE INTO studies VALUES (?, ?, ?, ?)",
+            (study_id, sealed_json(config, study_id, "config"), sealed_json(whole, study_id, "cells"), now),
         )
 
 
 def list_studies(ledger: Ledger) -> list[StudyRecord]:
     """Every study, the newest first."""
     rows = ledger.read("SELECT study_id, config, cells, updated FROM studies ORDER BY updated DESC")
-    return [_read(*row) for row in rows]
+    return [_read(ledger, *row) for row in rows]
 
 
 def find_study(ledger: Ledger, name: str) -> StudyRecord:
@@ -104,8 +105,8 @@ def _ids(study: StudyRecord) -> tuple[str, str | None]:
     return study.study_id, study.mlflow_run_id
 
 
-def _read(study_id: str, config: str, cells: str, updated: str) -> StudyRecord:
-    whole = json.loads(cells)
+def _read(ledger: Ledger, study_id: str, config: bytes, cells: bytes, updated: str) -> StudyRecord:
+    whole = ledger.json(cells, study_id, "cells")
     read = [CellRecord(**cell) for cell in whole["cells"]]
     rest = whole["facts"], whole["assessed"], updated, whole["mlflow_run_id"]
-    return StudyRecord(study_id, json.loads(config), read, *rest)
+    return StudyRecord(study_id, ledger.json(config, study_id, "config"), read, *rest)

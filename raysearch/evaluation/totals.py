@@ -74,6 +74,6 @@ def known_totals(ledger: Ledger, calibration: str, n_shards: int) -> Iterator[tu
         (calibration,),
     )
     for subject, group in groupby(rows, key=lambda row: row[0]):
-        shards = {shard: ledger.opened_samples(samples) for _, shard, samples in group}
+        shards = {shard: ledger.samples(samples, calibration, subject, shard) for _, shard, samples in group}
         if len(shards) == n_shards:
             yield Mask.parse(subject), total(shards, n_shards)

@@ -25,6 +25,9 @@ class TrackingOptions:
         experiment: The MLflow experiment that searches are filed under.
         folder: Holds the embedded store and its artifacts.
         ledger: Where searches are on record; None for the folder's own.
+
+    Raises:
+        UserError: MLflow knows no addresses of that kind.
     """
 
     type: Literal["mlflow", "none"]
@@ -32,6 +35,10 @@ class TrackingOptions:
     experiment: str
     folder: Path
     ledger: Path | None = None
+
+    def __post_init__(self) -> None:
+        """Checks the address."""
+        Store.locate(self.uri, self.folder)
 
     @property
     def is_embedded(self) -> bool:

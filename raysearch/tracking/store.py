@@ -7,11 +7,15 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.metadata import entry_points
 from pathlib import Path
 
-from raysearch.errors import UserError
+from raysearch.errors import UserError, did_you_mean
 from raysearch.locks import locked
 from raysearch.redaction import HIDDEN, redact
+
+#: What MLflow's addresses begin with, databases with or without ``+driver``; its plugins add to them.
+_SCHEMES = {"http", "https", "databricks", "databricks-uc", "uc", "file", "sqlite", "postgresql", "mysql", "mssql"}
 
 
 @dataclass(frozen=True)
@@ -27,12 +31,21 @@ class Store:
     folder: Path
 
     @classmethod
-    def locate(cls, uri: str | None, folder: Path) -> Store:
+    def locate(cls, uri: str | None, folder: Path, argument: str = "tracking.uri") -> Store:
         """The store at `uri`; None for the embedded one, ``<folder>/mlflow.db``.
 
         Where `uri` is from a record, which keeps no password, that is taken from MLflow's own environment variables.
+
+        Raises:
+            UserError: MLflow knows no addresses of that kind; the argument is what the user calls it.
         """
         folder = folder.expanduser().resolve()
+        scheme, separator, _ = (uri or "").partition("://")
+        if separator and scheme.partition("+")[0] not in _SCHEMES:
+            known = _SCHEMES | {plugin.name for plugin in entry_points(group="mlflow.tracking_store")}
+            if scheme not in known:
+                said = f"{argument}={redact(uri or '')} is of a kind that MLflow does not know"
+                raise UserError(f"{said}; {did_you_mean(scheme, known)}")
         return cls(_with_password(uri) if uri else f"sqlite:///{folder / 'mlflow.db'}", folder)
 
     @property

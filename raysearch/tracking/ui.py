@@ -34,9 +34,10 @@ def serve_ui(folder: Path, uri: str | None, host: str = "127.0.0.1", port: int =
         port: The port to listen on.
 
     Raises:
-        UserError: There is no store yet, the store is a server already, the port is taken, or the server stopped.
+        UserError: There is no store yet, or none of that kind, the store is a server already, the port is taken, or the
+            server stopped.
     """
-    store = Store.locate(uri, folder)
+    store = Store.locate(uri, folder, "--uri")
     if store.is_server:
         raise UserError(f"--uri={store.uri} is a server already; open that address in a browser")
     if store.is_embedded and not (store.folder / "mlflow.db").is_file():

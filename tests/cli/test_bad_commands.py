@@ -44,6 +44,10 @@ COMMANDS: list[tuple[str, list[str]]] = [
     ("ui --store BAD/none", ["--store=BAD/none holds no recorded search", "raysearch search"]),
     ("ui --port 0 --store BAD/ui", ["--port=0 is no port", "use"]),
     ("ui --port x", ["--port", "ui --help"]),
+    (
+        "ui --uri sqlit:///x.db",
+        ["--uri=sqlit:///x.db is of a kind that MLflow does not know", "did you mean 'sqlite'?"],
+    ),
     ("ui --uri http://localhost:1", ["--uri=http://localhost:1 is a server already", "browser"]),
     ("ui --host nowhere.invalid --store BAD/ui", ["--host=nowhere.invalid is no address", "127.0.0.1"]),
     ("show --most x", ["--most=x should be a valid integer", "show --help"]),

@@ -38,6 +38,7 @@ SEARCHES: list[tuple[dict[str, Any], list[str]]] = [
     ({"remove": 1 + 2j}, ["remove=(1+2j) is a complex"]),
     ({"remove": Mask.of(1)}, ["remove=[1] should be a valid integer"]),
     ({"remove": np.float32(1.5)}, ["remove=1.5 should be a valid integer"]),
+    ({"remove": {}}, ["remove={} should be a valid integer"]),
     ({"protect": 1}, ["protect=1 should be a valid list"]),
     ({"protect": [None]}, ["protect=[null] should be a valid integer"]),
     ({"protect": [[1]]}, ["protect=[[1]] should be a valid integer"]),

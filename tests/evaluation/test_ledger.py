@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 from raysearch.errors import UserError
+from raysearch.evaluation.assessments import read_assessments, write_assessment
 from raysearch.evaluation.claims import Claims
 from raysearch.evaluation.ledger import Ledger
 from raysearch.evaluation.runs import find_run, list_runs, note_mlflow, write_run
+from raysearch.evaluation.studies import find_study, write_study
 from raysearch.mask import Mask
 
 A, B = Mask.of(1), Mask.of(1, 2)
@@ -55,8 +57,32 @@ def test_numbers_that_a_disk_has_changed_are_refused(ledger):
     ledger.connection.execute("UPDATE evaluations SET samples = CAST(x'00' || substr(samples, 2) AS BLOB)")
     assert ledger.known("cal", [A])[A][0].tolist() == [1, 1, 1], "as it was"
     ledger.connection.execute("UPDATE evaluations SET samples = CAST(x'01' || substr(samples, 2) AS BLOB)")
-    with pytest.raises(UserError, match=r"malformed: an evaluation is not what was written.*put back a copy"):
+    with pytest.raises(UserError, match=r"malformed: an entry is not what was written.*put back a copy"):
         ledger.known("cal", [A])
+
+
+def test_numbers_of_another_mask_are_refused(ledger):
+    ledger.record("cal", 0, {A: np.ones(3)})
+    ledger.connection.execute("UPDATE evaluations SET subject = ?", (str(B),))
+    with pytest.raises(UserError, match="malformed"):
+        ledger.known("cal", [B])
+
+
+@pytest.mark.parametrize("changed", ["'{{}}'", "x'7b7d'", "x''", "CAST({} || ' ' AS BLOB)"])
+def test_records_that_somebody_has_edited_are_refused(ledger, changed):
+    write_run(ledger, "a", {"x": 1}, "running", {"loss": 1.0})
+    write_study(ledger, "a", {"x": 1}, [], {}, {})
+    write_assessment(ledger, "a", "b", {A: {"x": 1}})
+    assert find_run(ledger, "a").config == find_study(ledger, "a").config == {"x": 1}
+    assert read_assessments(ledger, "a", "b", [A]) == {A: {"x": 1}}
+    for table, column, read in [
+        ("studies", "config", lambda: find_study(ledger, "a")),
+        ("runs", "config", lambda: find_run(ledger, "a")),
+        ("assessments", "result", lambda: read_assessments(ledger, "a", "b", [A])),
+    ]:
+        ledger.connection.execute(f"UPDATE {table} SET {column} = {changed.format(column)}")
+        with pytest.raises(UserError, match=r"malformed: an entry is not what was written.*put back a copy"):
+            read()
 
 
 def test_commits_are_synced_to_disk(ledger):
@@ -70,7 +96,7 @@ def test_files_that_are_no_ledger_are_refused(tmp_path):
         Ledger(tmp_path / "text.db")
     with closing(sqlite3.connect(tmp_path / "future.db")) as connection:
         connection.execute("PRAGMA user_version = 99")
-    with pytest.raises(UserError, match="format 99, this one reads 5"):
+    with pytest.raises(UserError, match="format 99, this one reads 6"):
         Ledger(tmp_path / "future.db")
     (tmp_path / "folder.db").mkdir()
     with pytest.raises(UserError, match="cannot be used"):

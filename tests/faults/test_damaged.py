@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sqlite3
 from collections.abc import Callable
@@ -49,6 +50,17 @@ def overwritten_in_the_middle(content: bytearray) -> None:
     content[middle : middle + 8192] = np.random.default_rng(0).bytes(8192)
 
 
+def renamed_within(content: bytearray) -> None:
+    at = content.index(b"CREATE TABLE evaluations") - 20  # in what SQLite's own table says of this one
+    at = content.index(b"evaluations", at)
+    content[at : at + 4] = b"\xb0\xb1\xb2\xb3"
+
+
+def edited_by_hand(content: bytearray) -> None:
+    at = content.index(b'"remove": 3')
+    content[at : at + 11] = b'"remove": 4'
+
+
 def overwritten_at_its_head(content: bytearray) -> None:
     content[:64] = np.random.default_rng(0).bytes(64)
 
@@ -57,7 +69,7 @@ def overwritten_at_its_head(content: bytearray) -> None:
     "how",
     [
         *(cut_in_half, cut_by_some_bytes, cut_to_nothing_but_its_head),
-        *(overwritten_in_the_middle, overwritten_at_its_head),
+        *(overwritten_in_the_middle, overwritten_at_its_head, renamed_within),
     ],
 )
 def test_a_damaged_ledger_is_refused_until_a_copy_is_put_back(
@@ -73,6 +85,17 @@ def test_a_damaged_ledger_is_refused_until_a_copy_is_put_back(
     shutil.copy("copy.db", "mlruns/ledger.db")
     again = found(run(*command))
     assert same(again, result) and again["evaluations"]["run"] == 0
+
+
+def test_a_record_that_was_edited_by_hand_is_refused_until_the_search_writes_it_anew(
+    run: Run, command: list[str]
+) -> None:
+    result = found(run(*command))
+    damaged(edited_by_hand)
+    for words in ["resume", "latest", "--json"], ["show", "--json"], ["export", "latest", "--out", "pruned"]:
+        refused(run(*words), "ledger=mlruns/ledger.db cannot be used (malformed: an entry is not what was written)")
+    assert same(found(run(*command)), result)
+    assert json.loads(run("show", "latest", "--json").out)["result"]["removed"] == result["removed"]
 
 
 def test_a_ledger_of_another_format_is_refused(run: Run, command: list[str]) -> None:

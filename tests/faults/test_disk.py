@@ -86,6 +86,9 @@ def test_what_cannot_be_written_is_said(disk: Disk, world: World, run: Run) -> N
     for out in "disk/pruned", "disk/new":
         outcome = do("export", "latest", "--out", out, "--overwrite", "--json", disk=disk)
         refused(outcome, f"{out} cannot be written (Read-only file system); name another folder")
+    sweep = do("sweep", *world.words(), "store=swept", "--out", "disk/new", disk=disk)
+    refused(sweep, "--out=disk/new cannot be written (", "is closed to you or read-only); name another folder")
+    assert not Path("swept").exists(), "it is said before anything is computed"
     disk.remount("rw")
     assert content(disk.here) == before
     again = found(do(*search, "store=disk", disk=disk))
