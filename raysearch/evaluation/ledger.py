@@ -99,7 +99,7 @@ class Ledger:
         tables = {name for (name,) in self.connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
         if version == 0 and tables - _TABLES:
             raise UserError(f"ledger={self.path} is a database of something else; name another file with ledger=…")
-        damage = [row for (row,) in self.connection.execute("PRAGMA quick_check(1)") if row != "ok"]
+        damage = [row for (row,) in self.connection.execute("PRAGMA integrity_check(1)") if row != "ok"]
         if damage:
             raise sqlite3.DatabaseError(f"malformed: {damage[0]}")
         self.connection.execute("PRAGMA journal_mode = WAL")

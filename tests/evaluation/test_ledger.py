@@ -68,6 +68,18 @@ def test_numbers_of_another_mask_are_refused(ledger):
         ledger.known("cal", [B])
 
 
+def test_rows_that_are_found_by_one_question_and_not_by_another_are_refused(tmp_path):
+    path = tmp_path / "ledger.db"
+    with closing(Ledger(path)) as whole:
+        for shard in range(9):
+            whole.record("calibration", shard, {A: np.ones(1), B: np.ones(1)})
+    content = path.read_bytes()
+    at = content.rindex(b"calibration{1}")  # the key of a row that is not the last
+    path.write_bytes(content[:at] + b"\x7f" + content[at + 1 :])
+    with pytest.raises(UserError, match=r"malformed: row not in PRIMARY KEY order.*put back a copy"):
+        Ledger(path)
+
+
 @pytest.mark.parametrize("changed", ["'{{}}'", "x'7b7d'", "x''", "CAST({} || ' ' AS BLOB)"])
 def test_records_that_somebody_has_edited_are_refused(ledger, changed):
     write_run(ledger, "a", {"x": 1}, "running", {"loss": 1.0})
