@@ -125,7 +125,9 @@ def load_tokenizer(spec: ModelSpec) -> PreTrainedTokenizerBase:
 
     source = locate(spec.name, spec.path)
     with _explained(spec, "the tokenizer of "), quiet():
-        return AutoTokenizer.from_pretrained(source.location, **_where(spec, source))
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(source.location, **_where(spec, source))
+        tokenizer("a")  # one without a vocabulary loads
+    return tokenizer
 
 
 def load_model(spec: ModelSpec, device: str | None = None) -> PreTrainedModel:

@@ -53,6 +53,13 @@ def index(*shards: object) -> Spoil:
     return spoil
 
 
+def no_words(folder: Path) -> None:
+    file = folder / "tokenizer.json"
+    content = json.loads(file.read_text())
+    content["model"]["vocab"] = {}
+    file.write_text(json.dumps(content))
+
+
 def no_tokenizer(folder: Path) -> None:
     for file in folder.glob("tokenizer*"):
         file.unlink()
@@ -83,6 +90,7 @@ MODELS: dict[str, tuple[Spoil, list[str]]] = {
     "config that is a list": (write("config.json", "[]"), ["model=MODEL cannot be loaded"]),
     "config in UTF-16": (lambda folder: write("config.json", "{}".encode("utf-16"))(folder), ["cannot be loaded"]),
     "no tokenizer": (no_tokenizer, ["the tokenizer of model=MODEL"]),
+    "tokenizer without a vocabulary": (no_words, ["the tokenizer of model=MODEL", "UNK"]),
     "tokenizer that is a number": (write("tokenizer.json", "7"), ["the tokenizer of model=MODEL"]),
     "tokenizer of bytes": (write("tokenizer.json", b"\xff\xfe\x00"), ["the tokenizer of model=MODEL"]),
 }
