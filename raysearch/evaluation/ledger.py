@@ -9,6 +9,7 @@ What is sealed bears a checksum, see sealing.py.
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -83,10 +84,11 @@ class Ledger:
         self.path = path
         with self.explaining():
             path.parent.mkdir(parents=True, exist_ok=True)
-            # In full, since SQLite takes names such as :memory: for no file.
-            self.connection = sqlite3.connect(path.absolute(), timeout=_LOCKED_S, isolation_level=None)
+            self._file = path.absolute()  # SQLite takes names such as :memory: for no file
+            self.connection = sqlite3.connect(self._file, timeout=_LOCKED_S, isolation_level=None)
             with locked(path.with_name(f"{path.name}.lock")):  # SQLite does not wait for a change of journal mode
                 self._prepare()
+            self._opened = self._file.stat()
 
     def _prepare(self) -> None:
         """Makes the tables of a new file, or checks that an old one is of this format."""
@@ -174,8 +176,13 @@ class Ledger:
         """All that happens inside becomes durable together, or not at all; other processes wait.
 
         Raises:
-            UserError: The file cannot be written; it is as it was before.
+            UserError: The file cannot be written, and is as it was before; or it is no longer there.
         """
+        if not self._is_in_place():
+            raise UserError(
+                f"ledger={self.path} was deleted, moved or replaced while it was in use; put it back, and the same "
+                "command goes on from there"
+            )
         with self.explaining(), self.connection:
             self.connection.execute("BEGIN IMMEDIATE")
             yield self.connection
@@ -191,6 +198,13 @@ class Ledger:
             yield
         except (sqlite3.Error, OSError, UnicodeError, BrokenSealError) as error:
             raise _explained(self.path, error) from error
+
+    def _is_in_place(self) -> bool:
+        """Whether the file that is open is the one that others find: SQLite writes on to one that is gone."""
+        try:
+            return os.path.samestat(self._file.stat(), self._opened)
+        except OSError:
+            return False
 
     def close(self) -> None:
         """Closes the file. Closing twice is harmless."""

@@ -15,7 +15,7 @@ import pytest
 
 from tests.cli.conftest import Run, World
 from tests.cli.found import evaluations, found, same
-from tests.faults.injection import BEAM, do, kill_at, refused
+from tests.faults.injection import BEAM, do, kill_at, refused, start, wait_for_rows
 
 pytestmark = [pytest.mark.slow, pytest.mark.faults]
 
@@ -131,6 +131,20 @@ def test_a_log_that_is_damaged_costs_what_was_in_it_and_no_more(
     assert evaluations("mlruns").items() <= evaluations("undisturbed").items(), "what is left is whole"
     assert same(found(do(*command)), result)
     assert evaluations("mlruns") == evaluations("undisturbed")
+
+
+def test_a_ledger_that_is_moved_away_meanwhile(here: Path, command: list[str]) -> None:
+    result = found(do(*command, "store=undisturbed"))
+    search = start(*command)
+    wait_for_rows(search, "mlruns", 100)
+    Path("mlruns").rename("elsewhere")
+    said = "ledger=mlruns/ledger.db was deleted, moved or replaced while it was in use; put it back, and the same"
+    refused(search.finish(), said)
+    Path("elsewhere").rename("mlruns")
+    known = evaluations("mlruns")
+    assert len(known) >= 100
+    assert same(found(do(*command)), result)
+    assert known.items() <= evaluations("mlruns").items() and evaluations("mlruns") == evaluations("undisturbed")
 
 
 def test_what_belongs_to_another_model_or_text_is_not_shared(run: Run, world: World, tmp_path: Path) -> None:
