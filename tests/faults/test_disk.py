@@ -53,6 +53,23 @@ def test_a_search_whose_disk_is_full_goes_on_once_there_is_space(disk: Disk, wor
     assert before.items() <= evaluations("undisturbed").items()
 
 
+@pytest.mark.parametrize("size", ["500k", "900k"], ids=["tables", "metrics"])
+def test_a_full_disk_of_mlflow_stops_nothing_and_is_one_sentence(disk: Disk, world: World, size: str) -> None:
+    disk.remount(f"size={size}")
+    words = ["search", *world.search(**{**BEAM, "tracking": "mlflow"}), "--json"]
+    result = found(do(*words, "store=undisturbed"))
+    outcome = do(*words, "store=disk", "ledger=ledger.db", disk=disk)
+    assert same(found(outcome), result)
+    [warning] = [line for line in outcome.err.splitlines() if line.startswith("warning: ")]
+    assert "is full" in warning and "by: raysearch sync beam-m3-" in warning
+    assert "Traceback" not in outcome.err and "ERROR" not in outcome.err, outcome.err
+    sync = ["sync", "latest", "--store", "disk", "--ledger", "ledger.db", "--json"]
+    refused(do(*sync, disk=disk), "cannot be written to (", "sync again once it can be, or name another")
+    disk.remount("size=64m")
+    assert found(do(*sync, disk=disk))["missing"] > 0
+    assert found(do(*sync, disk=disk))["missing"] == 0
+
+
 @pytest.mark.parametrize("left", [0, 20 << 10, 125 << 10], ids=["nothing", "weights", "tokenizer"])
 def test_an_export_to_a_full_disk_leaves_what_was_there(disk: Disk, world: World, run: Run, left: int) -> None:
     found(run("search", *world.search(), "--json"))
