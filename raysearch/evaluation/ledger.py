@@ -29,6 +29,7 @@ SubjectT = TypeVar("SubjectT", bound=Subject)
 
 SCHEMA_VERSION = 6
 _LOCKED_S = 60.0  # how long another program may keep the file locked
+_HEAD = b"SQLite format 3\0"
 _TABLES = {"evaluations", "claims", "runs", "studies", "assessments"}
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS evaluations (
@@ -85,6 +86,7 @@ class Ledger:
         with self.explaining():
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = path.absolute()  # SQLite takes names such as :memory: for no file
+            _require_sqlite(self._file)
             self.connection = sqlite3.connect(self._file, timeout=_LOCKED_S, isolation_level=None)
             with locked(path.with_name(f"{path.name}.lock")):  # SQLite does not wait for a change of journal mode
                 self._prepare()
@@ -209,6 +211,15 @@ class Ledger:
     def close(self) -> None:
         """Closes the file. Closing twice is harmless."""
         self.connection.close()
+
+
+def _require_sqlite(path: Path) -> None:
+    """Refuses a file of something else, which SQLite takes for an empty one if it is small enough."""
+    if path.is_file():
+        with path.open("rb") as file:
+            head = file.read(len(_HEAD))
+        if head not in (b"", _HEAD):
+            raise sqlite3.DatabaseError("file is not a database")
 
 
 def _explained(path: Path, error: Exception) -> UserError:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from raysearch.errors import UserError
 from raysearch.paths import options_for
 from raysearch.tracking.base import NullTracker, Tracker
 from raysearch.tracking.contact import attempt, cause_of
@@ -27,7 +28,7 @@ class TrackingOptions:
         ledger: Where searches are on record; None for the folder's own.
 
     Raises:
-        UserError: MLflow knows no addresses of that kind.
+        UserError: MLflow knows no addresses of that kind, or no such experiments.
     """
 
     type: Literal["mlflow", "none"]
@@ -37,8 +38,10 @@ class TrackingOptions:
     ledger: Path | None = None
 
     def __post_init__(self) -> None:
-        """Checks the address."""
+        """Checks address and name."""
         Store.locate(self.uri, self.folder)
+        if not self.experiment.strip():
+            raise UserError(f"tracking.experiment={self.experiment} is no name; give one, such as raysearch")
 
     @property
     def is_embedded(self) -> bool:

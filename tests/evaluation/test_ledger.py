@@ -106,6 +106,10 @@ def test_files_that_are_no_ledger_are_refused(tmp_path):
     (tmp_path / "text.db").write_text("not a database, but long enough to look at: " * 10)
     with pytest.raises(UserError, match=r"ledger=.*text.db cannot be used"):
         Ledger(tmp_path / "text.db")
+    (tmp_path / "short.db").write_text("x")
+    with pytest.raises(UserError, match=r"ledger=.*short.db cannot be used \(file is not a database\)"):
+        Ledger(tmp_path / "short.db")
+    assert (tmp_path / "short.db").read_text() == "x"
     with closing(sqlite3.connect(tmp_path / "future.db")) as connection:
         connection.execute("PRAGMA user_version = 99")
     with pytest.raises(UserError, match="format 99, this one reads 6"):
