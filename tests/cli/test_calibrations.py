@@ -170,6 +170,10 @@ def test_an_evaluation_split_is_taken_only_when_allowed_and_told_of(run, here, w
         ({"objective": "weighted", "objective__parts": "[{weight: 1}]"}, "write each part as"),
         ({"objective": "weighted", "objective__parts": "3"}, "write each part as"),
         ({"objective": "weighted", "objective__parts": '[{weight: -1, of: "objective=kl"}]'}, "weight=-1"),
+        (
+            {"objective": "weighted", "objective__parts": '[{weight: 1e308, of: "objective=kl"}]'},
+            "use a positive number",
+        ),
         ({"objective": "weighted", "objective__parts": '[{weight: a, of: "objective=kl"}]'}, "weight=a should be"),
         ({"objective": "weighted", "objective__parts": '[{weight: 1, of: "objective=weighted"}]'}, "weighted itself"),
         (

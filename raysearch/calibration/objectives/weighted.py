@@ -11,6 +11,8 @@ from raysearch.errors import EvaluationError, UserError
 from raysearch.mask import Mask
 from raysearch.measure import Measure
 
+_LEAST, _MOST = 1e-9, 1e9
+
 
 @dataclass(frozen=True)
 class WeightedObjective:
@@ -20,7 +22,7 @@ class WeightedObjective:
     the ledger as such, shared with searches on that part alone.
 
     Args:
-        weights: w_p, positive.
+        weights: w_p, positive, 1e-9 … 1e9.
         normalise: What s_p is. ``dense``: |L_p| of the dense model. ``spread``: the standard deviation of L_p over the
             masks that remove a single layer, all N of them, so that parts weigh alike in how they tell layers apart.
             ``none``: 1.
@@ -35,8 +37,11 @@ class WeightedObjective:
         if not self.weights:
             raise UserError("objective.parts=[] has nothing to weigh; name at least one part")
         for weight in self.weights:
-            if not (math.isfinite(weight) and weight > 0):
-                raise UserError(f"objective.parts has weight={weight}; use a positive number, or leave the part out")
+            if not _LEAST <= weight <= _MOST:
+                raise UserError(
+                    f"objective.parts has weight={weight}; use a positive number, {_LEAST:g} … {_MOST:g} (their ratios "
+                    "are what counts), or leave the part out"
+                )
 
     def references(self, n_layers: int) -> Sequence[Mask]:
         """See `Combination.references`."""
