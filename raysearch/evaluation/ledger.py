@@ -29,7 +29,6 @@ SubjectT = TypeVar("SubjectT", bound=Subject)
 
 SCHEMA_VERSION = 6
 _LOCKED_S = 60.0  # how long another program may keep the file locked
-_HEAD = b"SQLite format 3\0"
 _TABLES = {"evaluations", "claims", "runs", "studies", "assessments"}
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS evaluations (
@@ -86,11 +85,12 @@ class Ledger:
         with self.explaining():
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = path.absolute()  # SQLite takes names such as :memory: for no file
-            _require_sqlite(self._file)
+            if self._file.is_file() and self._file.stat().st_size == 1:  # which SQLite would take for an empty one
+                raise sqlite3.DatabaseError("file is not a database")
             self.connection = sqlite3.connect(self._file, timeout=_LOCKED_S, isolation_level=None)
             with locked(path.with_name(f"{path.name}.lock")):  # SQLite does not wait for a change of journal mode
                 self._prepare()
-            self._opened = self._file.stat()
+            self._identity = self._file.stat()
 
     def _prepare(self) -> None:
         """Makes the tables of a new file, or checks that an old one is of this format."""
@@ -204,22 +204,13 @@ class Ledger:
     def _is_in_place(self) -> bool:
         """Whether the file that is open is the one that others find: SQLite writes on to one that is gone."""
         try:
-            return os.path.samestat(self._file.stat(), self._opened)
+            return os.path.samestat(self._file.stat(), self._identity)
         except OSError:
             return False
 
     def close(self) -> None:
         """Closes the file. Closing twice is harmless."""
         self.connection.close()
-
-
-def _require_sqlite(path: Path) -> None:
-    """Refuses a file of something else, which SQLite takes for an empty one if it is small enough."""
-    if path.is_file():
-        with path.open("rb") as file:
-            head = file.read(len(_HEAD))
-        if head not in (b"", _HEAD):
-            raise sqlite3.DatabaseError("file is not a database")
 
 
 def _explained(path: Path, error: Exception) -> UserError:
