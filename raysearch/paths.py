@@ -49,7 +49,8 @@ def as_folder(name: str, value: object) -> Path:
     path = as_path(name, value)
     if path.exists() and not path.is_dir():
         raise UserError(f"{name}={path} is a file; name a folder")
-    there = next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.exists())
+    whole = path.absolute()
+    there = next(folder for folder in (whole, *whole.parents) if folder.exists())
     if not os.access(there, os.W_OK | os.X_OK):
         raise UserError(f"{name}={path} cannot be written ({there} is closed to you or read-only); name another folder")
     return path

@@ -94,15 +94,14 @@ def sync(name: str, ledger: Ledger, options: Callable[[Mapping[str, Any]], Track
     Raises:
         UserError: As `sync_run` and `sync_study`, or there is none of that name, or it was not to be recorded.
     """
-    study = find_study(ledger, name) if is_study(ledger, name) else None
-    record = study or find_run(ledger, name)
+    record = find_study(ledger, name) if is_study(ledger, name) else find_run(ledger, name)
     tracking = options(record.config)
     if tracking.type == "none":
         raise UserError(f"RUN={name} was run with tracking=none; name a place: tracking=mlflow, and tracking.uri=…")
     tracking.store.check()
-    if study is None:
-        return sync_run(find_run(ledger, name), ledger, tracking)
-    return sync_study(study, ledger, tracking, tracking.folder / "reports" / study.study_id)
+    if isinstance(record, RunRecord):
+        return sync_run(record, ledger, tracking)
+    return sync_study(record, ledger, tracking, tracking.folder / "reports" / record.study_id)
 
 
 def sync_run(
