@@ -20,16 +20,16 @@ from numpy.typing import NDArray
 from ray import tune
 
 import raysearch
-from raysearch import build
 from raysearch.bridges.ray_tune import TuneSearcher
-from raysearch.config import compose
+from raysearch.config import build
+from raysearch.config.compose import compose
+from raysearch.core.mask import Mask
+from raysearch.core.problem import Problem
+from raysearch.core.statistic import Statistic
 from raysearch.errors import EvaluationError
-from raysearch.evaluation.judge import open_judge
-from raysearch.evaluation.spec import JudgeSpec
-from raysearch.mask import Mask
+from raysearch.evaluation.session import open_session
+from raysearch.evaluation.spec import EvaluationSpec
 from raysearch.models.loading import describe, resolve_device
-from raysearch.problem import Problem
-from raysearch.statistic import Statistic
 
 #: Small enough for a laptop. The replica is the actor itself, so it needs no actors of its own.
 DEFAULTS = ["remove=2", "model.dtype=bfloat16", "data.samples=2", "data.seq_len=64", "cluster=inline", "tracking=none"]
@@ -38,8 +38,8 @@ DEFAULTS = ["remove=2", "model.dtype=bfloat16", "data.samples=2", "data.seq_len=
 class JudgeActor:
     """Loads the model once, and asks the ledger before it computes."""
 
-    def __init__(self, spec: JudgeSpec) -> None:
-        self._judge = open_judge(spec, describe(spec.model), lambda progress: None)
+    def __init__(self, spec: EvaluationSpec) -> None:
+        self._judge = open_session(spec, describe(spec.model), lambda progress: None)
 
     def loss(self, removed: list[int]) -> float:
         """Nats per token without these layers."""
@@ -57,34 +57,34 @@ class JudgeActor:
         self._judge.close()
 
 
-def trial(config: dict[str, Any], judge: Any) -> dict[str, float]:
+def trial(config: dict[str, Any], evaluation: Any) -> dict[str, float]:
     """Holds no model, so it does not matter in which process Tune runs it."""
-    return {"loss": ray.get(judge.loss.remote(config["removed"]))}
+    return {"loss": ray.get(evaluation.loss.remote(config["removed"]))}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("words", nargs="*", metavar="key=value", help="as of raysearch search")
-    parser.add_argument("--concurrent", type=int, default=2, help="trials at a time; the judge answers one by one")
+    parser.add_argument("--concurrent", type=int, default=2, help="trials at a time; the evaluation answers one by one")
     options = parser.parse_args()
     words = [*DEFAULTS, *options.words]
 
     spec = build.search_spec(compose("search", words))
-    info = describe(spec.judge.model)
-    problem = Problem.create(info.n_layers, spec.remove, spec.protect, spec.judge.model.name)
+    info = describe(spec.evaluation.model)
+    problem = Problem.create(info.n_layers, spec.remove, spec.protect, spec.evaluation.model.name)
 
     ray.init(address="local", include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
-    on_gpu = resolve_device(spec.judge.model) != "cpu"
-    # Each trial reserves a CPU while it waits for the judge, who must not wait for one of those.
-    judge: Any = ray.remote(num_cpus=0, num_gpus=int(on_gpu))(JudgeActor).remote(spec.judge)
-    print(f"dense: {ray.get(judge.loss.remote([])):.4f} nats per token")  # the model is loaded by now
+    on_gpu = resolve_device(spec.evaluation.model) != "cpu"
+    # Each trial reserves a CPU while it waits for the evaluation, who must not wait for one of those.
+    evaluation: Any = ray.remote(num_cpus=0, num_gpus=int(on_gpu))(JudgeActor).remote(spec.evaluation)
+    print(f"dense: {ray.get(evaluation.loss.remote([])):.4f} nats per token")  # the model is loaded by now
 
     def measure(statistic: Statistic) -> NDArray[np.float64]:
-        return ray.get(judge.measure.remote(statistic))
+        return ray.get(evaluation.measure.remote(statistic))
 
     searcher = TuneSearcher(spec.searcher, problem, spec.seed, measure=measure)
     tuner = tune.Tuner(
-        tune.with_parameters(trial, judge=judge),
+        tune.with_parameters(trial, evaluation=evaluation),
         tune_config=tune.TuneConfig(
             search_alg=searcher,
             num_samples=-1,  # as many as the searcher asks for
@@ -97,7 +97,7 @@ def main() -> None:
     results = tuner.fit()
     seconds = time.perf_counter() - started
     print(f"Tuner: {searcher.found} after {len(results)} trials of {seconds / len(results):.2f} s")
-    ray.get(judge.close.remote())
+    ray.get(evaluation.close.remote())
 
     found = raysearch.search(*words)
     print(f"raysearch search: {Mask.of(*found.removed)}; of {found.asked} evaluations the ledger knew {found.answered}")

@@ -6,9 +6,9 @@
 """
 
 from raysearch.api import assess, assess_study, inspect, report, score, search, study, sweep, sync
+from raysearch.core.mask import Mask
+from raysearch.core.problem import Problem
 from raysearch.errors import EvaluationError, UserError
-from raysearch.mask import Mask
-from raysearch.problem import Problem
 
 __all__ = [
     "EvaluationError",

@@ -1,14 +1,19 @@
-"""What goes wrong on the user's side, said in one sentence each.
+"""Errors that the user can mend, one sentence each, and the redaction of secrets from all that is kept or shown.
 
 The command line prints the sentence and exits with code 2; from Python they are ordinary exceptions.
+
+A secret is known by one of four signs: it stands in an address (``https://user:secret@host``), under a name such as
+``token`` or ``api_key``, it looks like one (``hf_…``), or it is the value of an environment variable with such a name.
+What is hidden is replaced, never encrypted: whoever needs it again has to give it again.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
-
-from raysearch.redaction import redact
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 
 class _OneSentence(Exception):
@@ -71,3 +76,70 @@ def did_you_mean(given: str, known: Iterable[str]) -> str:
     if near:
         return f"did you mean {folded[near[0]]!r}?"
     return f"choose one of: {', '.join(names)}" if names else "none exist"
+
+
+HIDDEN = "***"
+
+_NAME = (
+    r"(?:\w*(?:password|passwd|passphrase|secret)|(?:\w*[_.-])?(?:token|credentials?|(?:api|access|private)[_-]?key))"
+)
+_NAMED = re.compile(_NAME, re.IGNORECASE)
+_END = r"[^\s'\"<>]"
+_ADDRESS = re.compile(rf"(\b[a-z][a-z0-9+.-]*://[^\s/@:'\"]*:)(?!\d+/){_END}*@", re.IGNORECASE)
+_ADDRESS_OF_TOKEN = re.compile(r"(\bhttps?://)[^\s/@:'\"]+@", re.IGNORECASE)
+_ASSIGNED = re.compile(rf"(?<!\w)({_NAME}=)[^\s&;,'\"]+", re.IGNORECASE)
+_HEADER = re.compile(r"\b(Bearer|Basic) [\w+/=.~-]{8,}")
+_LOOKS = re.compile(
+    r"\b(?:hf_[A-Za-z0-9]{20,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}|sk-[\w-]{20,}|"
+    r"dapi[0-9a-f]{32}|AKIA[0-9A-Z]{16})"
+)
+
+
+def redact(text: str) -> str:
+    """The text with every secret that can be told as one replaced by ``***``."""
+    return _redact(text, _of_environment())
+
+
+def redacted(value: Any) -> Any:
+    """Plain values, nested, with the secrets in their texts replaced, and all text under names of secrets."""
+    return _redacted(value, _of_environment())
+
+
+def hidden_keys(config: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """The dotted keys of a configuration whose values were redacted."""
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            yield from hidden_keys(value, f"{prefix}{key}.")
+        elif HIDDEN in str(value):
+            yield f"{prefix}{key}"
+
+
+def _redact(text: str, secrets: tuple[str, ...]) -> str:
+    for secret in secrets:
+        text = text.replace(secret, HIDDEN)
+    text = _ADDRESS.sub(rf"\1{HIDDEN}@", text)
+    text = _ADDRESS_OF_TOKEN.sub(rf"\1{HIDDEN}@", text)
+    text = _ASSIGNED.sub(rf"\1{HIDDEN}", text)
+    text = _HEADER.sub(rf"\1 {HIDDEN}", text)
+    return _LOOKS.sub(HIDDEN, text)
+
+
+def _redacted(value: Any, secrets: tuple[str, ...]) -> Any:
+    if isinstance(value, str):
+        return _redact(value, secrets)
+    if isinstance(value, Mapping):
+        return {
+            key: HIDDEN if isinstance(item, str) and item and _NAMED.fullmatch(str(key)) else _redacted(item, secrets)
+            for key, item in value.items()
+        }
+    return [_redacted(item, secrets) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _of_environment() -> tuple[str, ...]:
+    """The values of variables with the name of a secret, the longest first; not words that may well mean something."""
+    values = {value for name, value in os.environ.items() if _NAMED.fullmatch(name)}
+    return tuple(sorted((value for value in values if _is_no_word(value)), key=len, reverse=True))
+
+
+def _is_no_word(value: str) -> bool:
+    return len(value) >= 16 or (len(value) >= 8 and any(map(str.isdigit, value)))

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from raysearch import build, config
-from raysearch.studies.grid import choices_of
+from raysearch.config import build
+from raysearch.config import compose as config
+from raysearch.study.grid import choices_of
 
 ROOT = config.conf_dir()
 FILES = sorted(ROOT.rglob("*.yaml"))
@@ -18,8 +19,8 @@ JOBS = {
     "score": build.score_spec,
     "assess": build.assess_spec,
     "study": lambda config: build.assess_spec(config) if config["choices"]["assess"] != "none" else None,
-    "data": lambda config: build.judge_spec(config, []),
-    "sweep": lambda config: build.judge_spec(config, []),
+    "data": lambda config: build.evaluation_spec(config, []),
+    "sweep": lambda config: build.evaluation_spec(config, []),
 }
 NEEDED = {
     "model=custom": ["model.path=x"],
@@ -56,13 +57,15 @@ def test_every_choice_builds(file: Path) -> None:
 def test_every_file_opens_with_a_command_that_parses(file: Path) -> None:
     first, *lines = file.read_text(encoding="utf-8").splitlines()
     commands = [line.removeprefix("# ") for line in [first, *lines] if line.startswith("# raysearch ")]
-    if place(file) == "judge.yaml" or first == "# @package _global_":  # what commands share says so first, or Hydra
+    if (
+        place(file) == "evaluation.yaml" or first == "# @package _global_"
+    ):  # what commands share says so first, or Hydra
         first = lines[0]
     assert first.startswith("# raysearch "), "a file opens with the command that uses it"
     for command in commands:
         words = shlex.split(command.split("  ")[0])
         overrides = [word for word in words[2:] if "=" in word]
-        job = "judge" if words[1] in ("data", "sweep") else words[1]
+        job = "evaluation" if words[1] in ("data", "sweep") else words[1]
         JOBS[words[1]](config.compose(job, overrides))
         if job == "study":
             assert build.study_spec(overrides).cells

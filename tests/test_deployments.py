@@ -19,7 +19,8 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from raysearch import build, config
+from raysearch.config import build
+from raysearch.config import compose as config
 from tests.cli.conftest import World, world  # noqa: F401
 
 ROOT = Path(__file__).resolve().parents[1]

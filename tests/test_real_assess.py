@@ -13,19 +13,19 @@ import pytest
 import torch
 from torch.nn import functional
 
-from raysearch.assessment.assessing import assess_masks, read_assessable
+from raysearch.assessment.assess import assess_masks, read_assessable
 from raysearch.assessment.task_files import write_task_files
-from raysearch.build import assess_spec
-from raysearch.config import compose
-from raysearch.evaluation.cluster import ClusterOptions
+from raysearch.cluster.options import ClusterOptions
+from raysearch.config.build import assess_spec
+from raysearch.config.compose import compose
+from raysearch.core.mask import Mask
+from raysearch.core.measure import PERPLEXITY
 from raysearch.evaluation.inline_pool import InlinePool
-from raysearch.evaluation.ledger import Ledger
 from raysearch.evaluation.replica import Replica
-from raysearch.mask import Mask
-from raysearch.measure import PERPLEXITY
+from raysearch.ledger.ledger import Ledger
 from raysearch.models.card import Evidence
 from raysearch.models.export import export_checkpoint
-from raysearch.models.loading import ModelSpec
+from raysearch.models.spec import ModelSpec
 from raysearch.models.stack import LayerStack
 
 pytestmark = [pytest.mark.real, pytest.mark.data, pytest.mark.slow]
@@ -43,7 +43,7 @@ EVIDENCE = Evidence(
     evaluations=0,
     layer_forwards=0,
     search_s=0.0,
-    run_id="none",
+    search_id="none",
     version="0",
 )
 TASKS = ("hellaswag", "winogrande", "arc_easy", "arc_challenge", "piqa", "boolq")

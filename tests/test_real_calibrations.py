@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch.nn import functional
 
-from raysearch.build import build_data, build_objective
 from raysearch.calibration.calibration import Calibration
-from raysearch.config import compose
+from raysearch.config.build import build_data, build_objective
+from raysearch.config.compose import compose
+from raysearch.core.mask import Mask
 from raysearch.evaluation.replica import Replica
 from raysearch.evaluation.totals import total
 from raysearch.evaluation.unit import Unit
-from raysearch.mask import Mask
 from raysearch.models.stack import LayerStack
 
 pytestmark = [pytest.mark.real, pytest.mark.data, pytest.mark.slow]

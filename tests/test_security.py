@@ -10,14 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from raysearch import config
 from raysearch.assessment.spec import AssessSpec
+from raysearch.config import compose as config
+from raysearch.core.paths import as_name
 from raysearch.errors import UserError
-from raysearch.models.loading import ModelSpec, load_config
+from raysearch.models.loading import load_config
 from raysearch.models.source import Source, hub_answers, locate
-from raysearch.paths import as_name
-from raysearch.studies.spec import StudyOptions
-from raysearch.tracking.ui import serve_ui
+from raysearch.models.spec import ModelSpec
+from raysearch.study.spec import StudyOptions
+from raysearch.tracking.mlflow.ui import serve_ui
 
 ROOT = Path(__file__).resolve().parents[1]
 FILES = sorted((ROOT / "raysearch").rglob("*.py"))
@@ -80,9 +81,9 @@ def test_the_ui_listens_on_this_machine_alone() -> None:
 
 
 def test_a_yaml_file_imports_nothing_of_others(tmp_path: Path) -> None:
-    from raysearch import build
+    from raysearch.config import build
 
-    for kind in ("os", "os.path", "raysearch.config", "../config", "base", "toolbox", "toolbox.ising"):
+    for kind in ("os", "os.path", "raysearch.config.compose", "../config", "base", "toolbox", "toolbox.ising"):
         with pytest.raises(UserError, match=r"searcher\.type=.* is unknown"):
             build.build_searcher({"type": kind})
 

@@ -20,14 +20,14 @@ from typing import Any
 import numpy as np
 import ray
 
-from raysearch.evaluation.bounds import Bounds
+from raysearch.cluster.actor import Recipe, own_versions
+from raysearch.cluster.bounds import Bounds
+from raysearch.cluster.fleet import Fleet, Needs
+from raysearch.cluster.pool import RayPool, Replicas
+from raysearch.core.mask import Mask
 from raysearch.evaluation.cutting import cut
-from raysearch.evaluation.fleet import Fleet, Needs
-from raysearch.evaluation.ray_actor import Recipe, own_versions
-from raysearch.evaluation.ray_pool import RayPool, Replicas
+from raysearch.evaluation.prefix import plan_prefixes
 from raysearch.evaluation.unit import Cutter, Unit, UnitResult
-from raysearch.mask import Mask
-from raysearch.prefix import plan_prefixes
 
 N_LAYERS = 32
 #: What the head costs in runs of a layer: that of an 8B Llama.

@@ -14,14 +14,15 @@ import time
 import numpy as np
 import torch
 
-from raysearch.build import build_data, build_objective
 from raysearch.calibration.calibration import Calibration
 from raysearch.calibration.packing import pack
-from raysearch.config import compose
+from raysearch.config.build import build_data, build_objective
+from raysearch.config.compose import compose
+from raysearch.core.mask import Mask
 from raysearch.evaluation.replica import Replica
 from raysearch.evaluation.unit import Unit
-from raysearch.mask import Mask
-from raysearch.models.loading import ModelSpec, load_model, load_tokenizer
+from raysearch.models.loading import load_model, load_tokenizer
+from raysearch.models.spec import ModelSpec
 from raysearch.models.stack import LayerStack
 
 

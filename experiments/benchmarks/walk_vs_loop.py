@@ -21,12 +21,13 @@ from torch.nn import functional
 from raysearch.calibration.batch import Batch
 from raysearch.calibration.calibration import Calibration
 from raysearch.calibration.objectives.perplexity import PerplexityObjective
+from raysearch.core.mask import Mask
+from raysearch.evaluation.prefix import plan_prefixes
 from raysearch.evaluation.replica import Replica
 from raysearch.evaluation.unit import Unit
-from raysearch.mask import Mask
-from raysearch.models.loading import ModelSpec, load_model
+from raysearch.models.loading import load_model
+from raysearch.models.spec import ModelSpec
 from raysearch.models.stack import LayerStack
-from raysearch.prefix import plan_prefixes
 
 
 def main() -> None:

@@ -22,9 +22,9 @@ import numpy as np
 from scipy import stats
 
 import raysearch
-from raysearch.evaluation.ledger import Ledger
-from raysearch.studies.score import Score
-from raysearch.studies.sweep_files import sweep_figure
+from raysearch.ledger.ledger import Ledger
+from raysearch.search.score import Score
+from raysearch.search.sweep_files import sweep_figure
 
 HERE = Path(__file__).parent
 DRAWS = (0, 1)  # data.seed; masks are searched on the first

@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import raysearch
-from raysearch import build, config
+from raysearch.config import build
+from raysearch.config import compose as config
 from raysearch.models.loading import load_model, load_tokenizer
 
 HERE = Path(__file__).parent
@@ -78,8 +79,8 @@ def convert(folder: Path) -> None:
     if not folder.exists():
         spec = build.search_spec(config.compose("search", ["model=smollm2-135m", "model.dtype=bfloat16"], None))
         beside = folder.with_name("model.part")
-        load_model(spec.judge.model).save_pretrained(beside)
-        load_tokenizer(spec.judge.model).save_pretrained(beside)
+        load_model(spec.evaluation.model).save_pretrained(beside)
+        load_tokenizer(spec.evaluation.model).save_pretrained(beside)
         beside.rename(folder)
 
 
@@ -89,7 +90,7 @@ def run(name: str, data: dict, remove: int, store: Path) -> dict:
     if not kept.exists():
         options = {"searcher": name.partition(",")[0], **SEARCHERS.get(name, {}), "remove": remove, "store": store}
         result = raysearch.search(*words({"model": store / "model"}, MODEL, data, options))
-        row = {**vars(result), "remove": remove, "searcher": name, "removed": str(result.mask), "id": result.run_id}
+        row = {**vars(result), "remove": remove, "searcher": name, "removed": str(result.mask), "id": result.search_id}
         kept.parent.mkdir(parents=True, exist_ok=True)
         kept.write_text(json.dumps({key: row[key] for key in (*COLUMNS, "id")}))
         print(f"M={remove} {name}: {result.mask} {result.loss:.4f} after {result.seconds:.0f} s", flush=True)

@@ -15,13 +15,13 @@ from typing import Any
 import torch
 
 from raysearch.assessment.results import Result
+from raysearch.core.estimate import Estimate, Metric
+from raysearch.core.formatting import count
+from raysearch.core.mask import Mask
 from raysearch.errors import UserError
-from raysearch.estimate import Estimate, Metric
 from raysearch.evaluation.replica import Replica
 from raysearch.evaluation.unit import Job
-from raysearch.mask import Mask
 from raysearch.models.quiet import quiet
-from raysearch.wording import count
 
 #: A task's headline is the first of these that lm-eval gives; the papers and leaderboards of these tasks do the same.
 _HEADLINES = ("acc_norm", "acc", "exact_match", "pass@1", "f1")

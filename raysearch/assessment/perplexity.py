@@ -17,22 +17,22 @@ from raysearch.calibration.calibration import Calibration
 from raysearch.calibration.data import Data
 from raysearch.calibration.objectives.perplexity import PerplexityObjective
 from raysearch.calibration.windows import WindowOptions
+from raysearch.cluster.options import ClusterOptions
+from raysearch.core.estimate import Estimate, Metric
+from raysearch.core.formatting import count
+from raysearch.core.mask import Mask
+from raysearch.core.measure import PERPLEXITY
 from raysearch.errors import EvaluationError, UserError
-from raysearch.estimate import Estimate, Metric
-from raysearch.evaluation.cluster import ClusterOptions
 from raysearch.evaluation.evaluator import Evaluator
-from raysearch.evaluation.judge import Reading, read_data
-from raysearch.evaluation.ledger import Ledger
 from raysearch.evaluation.pool_report import PoolReport
 from raysearch.evaluation.progress import Progress
 from raysearch.evaluation.replica import Replica
-from raysearch.evaluation.spec import CalibrationSpec, JudgeSpec
+from raysearch.evaluation.session import PreparedData, prepare_data
+from raysearch.evaluation.spec import CalibrationSpec, EvaluationSpec
 from raysearch.evaluation.totals import standard_errors
 from raysearch.evaluation.unit import Cutter, Job, Pool, Task, Unit, UnitResult
-from raysearch.mask import Mask
-from raysearch.measure import PERPLEXITY
-from raysearch.models.loading import ModelInfo, ModelSpec
-from raysearch.wording import count
+from raysearch.ledger.ledger import Ledger
+from raysearch.models.spec import ModelInfo, ModelSpec
 
 _TITLES = {"wikitext2": "WikiText-2", "c4": "C4", "lambada": "LAMBADA", "sotu": "State of the Union"}
 _FILES = ("test", "evaluation", "validation")  # of a text in a data folder, the first there is
@@ -44,8 +44,8 @@ def read_texts(
     cluster: ClusterOptions,
     ledger: Path,
     info: ModelInfo,
-    known: Reading | None,
-) -> Reading:
+    known: PreparedData | None,
+) -> PreparedData:
     """Reads and tokenises the texts.
 
     Raises:
@@ -61,7 +61,7 @@ def read_texts(
         for name, data in spec.texts.items()
     ]
     try:
-        return read_data(JudgeSpec(model, chosen, cluster, ledger), info, known)
+        return prepare_data(EvaluationSpec(model, chosen, cluster, ledger), info, known)
     except UserError as error:
         if not str(error).startswith("data."):
             raise

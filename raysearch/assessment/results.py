@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from raysearch.estimate import Estimate, Metric, finite
-from raysearch.mask import Mask
+from raysearch.core.estimate import Estimate, Metric, finite
+from raysearch.core.mask import Mask
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class RunAssessment:
     """What a search's mask is worth beside the dense model.
 
     Args:
-        run_id: The search.
+        search_id: The search.
         model: The model as the user named it.
         mask: The mask.
         assessments: Of it and of the dense model.
@@ -100,7 +100,7 @@ class RunAssessment:
         overlaps: The texts that the search's calibration was drawn from as well, in whole or in part.
     """
 
-    run_id: str
+    search_id: str
     model: str
     mask: Mask
     assessments: Assessments
@@ -120,7 +120,7 @@ class RunAssessment:
     def as_json(self) -> dict[str, Any]:
         """The object that ``--json`` prints."""
         return {
-            "run_id": self.run_id,
+            "search_id": self.search_id,
             "model": self.model,
             "removed": list(self.mask),
             "dense": {name: result.as_json() for name, result in self.dense.items()},

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from raysearch.calibration.data import Data
+from raysearch.core.paths import as_name
 from raysearch.errors import UserError
-from raysearch.paths import as_name
 
 
 @dataclass(frozen=True)

@@ -25,13 +25,13 @@ from transformers.generation.streamers import BaseStreamer
 
 from raysearch.assessment.results import Result
 from raysearch.assessment.spec import SpeedOptions
-from raysearch.estimate import Estimate, Metric
+from raysearch.core.estimate import Estimate, Metric
+from raysearch.core.mask import Mask
 from raysearch.evaluation.replica import Replica
 from raysearch.evaluation.unit import Job
-from raysearch.mask import Mask
 from raysearch.models.devices import processor
-from raysearch.models.loading import ModelInfo
 from raysearch.models.quiet import quiet
+from raysearch.models.spec import ModelInfo
 
 _LOW_TOKENS = 1000  # drawn from the low ids: special ones sit at the top
 _PROC = Path("/proc/self")

@@ -16,7 +16,7 @@ from typing import Any
 
 from raysearch.assessment.spec import AssessSpec
 from raysearch.errors import UserError, did_you_mean
-from raysearch.locks import locked
+from raysearch.ledger.locks import locked
 
 _TEMPLATES = Path(__file__).with_name("tasks")
 _PLACEHOLDER = "DATA_DIR"

@@ -17,9 +17,9 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from raysearch.core.mask import Mask
+from raysearch.core.problem import Problem
 from raysearch.errors import UserError, did_you_mean
-from raysearch.mask import Mask
-from raysearch.problem import Problem
 from raysearch.searchers.base import Round, Scores, SearchGenerator
 from raysearch.searchers.toolbox.priors import Prior, layer_costs
 from raysearch.searchers.toolbox.subsets import cheapest_mask, logits_of

@@ -15,11 +15,11 @@ import numpy as np
 import ray.tune
 from numpy.typing import NDArray
 
+from raysearch.core.mask import Mask
+from raysearch.core.problem import Problem
+from raysearch.core.statistic import Statistic
 from raysearch.errors import UserError
-from raysearch.mask import Mask
-from raysearch.problem import Problem
 from raysearch.searchers.base import Remark, Round, Scores, Searcher, SearchGenerator, supervise
-from raysearch.statistic import Statistic
 
 #: What is known of masks: a loss in nats, or why there is none.
 Outcomes = dict[Mask, float | str]

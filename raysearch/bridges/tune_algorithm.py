@@ -17,9 +17,9 @@ import ray.tune
 from ray.tune.search import SEARCH_ALG_IMPORT, BasicVariantGenerator
 
 from raysearch.bridges.ray_tune import Outcomes, scores_of
+from raysearch.core.mask import Mask
+from raysearch.core.problem import Problem
 from raysearch.errors import UserError, did_you_mean
-from raysearch.mask import Mask
-from raysearch.problem import Problem
 from raysearch.searchers.base import Round, SearchGenerator
 from raysearch.searchers.toolbox.subsets import cheapest_mask
 

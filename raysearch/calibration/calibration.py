@@ -17,7 +17,7 @@ import numpy as np
 
 from raysearch.calibration.batch import Batch
 from raysearch.calibration.objectives.base import Objective
-from raysearch.measure import Measure
+from raysearch.core.measure import Measure
 
 _SHARD_TOKENS = 8192  # the most tokens of a shard whose size is chosen for the user: fills a GPU, and still fits
 _SHARDS = 8  # the fewest shards such a choice leaves, when there are samples enough: work for eight replicas

@@ -1,4 +1,4 @@
-"""Reading the fields of a row, by the keys of the configuration that name them."""
+"""PreparedData the fields of a row, by the keys of the configuration that name them."""
 
 from __future__ import annotations
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from raysearch.calibration.splits import evaluation_word
+from raysearch.core.paths import as_path
 from raysearch.errors import UserError
-from raysearch.paths import as_path
 
 Row = Mapping[str, Any]
 Where = str  #: names a row in messages: ``row 17 of data.path=items.jsonl``
@@ -70,7 +70,7 @@ class Rows:
 
     @property
     def is_local(self) -> bool:
-        """Whether reading needs no network."""
+        """Whether prepared needs no network."""
         return self.path is not None or self.name is None
 
     def check(self) -> None:

@@ -16,7 +16,7 @@ from raysearch.cli import search, calibration, study, record  # noqa: F401  # in
 
 # isort: on
 from raysearch.cli.app import app
-from raysearch.terminal import prepare_streams, say, stderr
+from raysearch.cli.output import prepare_streams, say, stderr
 
 _UsageError: Any = typer.BadParameter.__base__  # a mistake in the words themselves; typer has no public name for it
 

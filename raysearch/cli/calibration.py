@@ -10,8 +10,8 @@ import typer
 
 from raysearch.cli.app import app
 from raysearch.cli.options import Also, ConfigDir, Json, Overrides
-from raysearch.paths import as_folder
-from raysearch.terminal import reporting
+from raysearch.cli.output import reporting
+from raysearch.core.paths import as_folder
 
 
 @app.command()
@@ -31,8 +31,9 @@ def data(
     raysearch data data=c4 --also "data=commonsense170k objective=task_margin" --no-loss
     """
     with reporting(as_json) as report:
-        from raysearch import api, tables
-        from raysearch.display import SearchDisplay
+        from raysearch import api
+        from raysearch.cli import tables
+        from raysearch.cli.search_display import SearchDisplay
 
         with SearchDisplay(report.err) as display:
             found = api.inspect(
@@ -63,9 +64,10 @@ def sweep(
     raysearch sweep objective=generation_accuracy data=gsm8k data.samples=20 objective.max_new_tokens=64
     """
     with reporting(as_json) as report:
-        from raysearch import api, tables
-        from raysearch.display import SearchDisplay
-        from raysearch.studies.sweep_files import write_sweep
+        from raysearch import api
+        from raysearch.cli import tables
+        from raysearch.cli.search_display import SearchDisplay
+        from raysearch.search.sweep_files import write_sweep
 
         out = as_folder("--out", out)  # before hours are spent
         report.when_stopped = "stopped; the same command again goes on from here"

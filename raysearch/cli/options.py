@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from raysearch.paths import ledger_path
+from raysearch.core.paths import ledger_path
 
 if TYPE_CHECKING:
-    from raysearch.evaluation.runs import RunRecord
+    from raysearch.ledger.searches import SearchRecord
 
 Overrides = Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Options, as in conf/.")]
 ConfigDir = Annotated[Path | None, typer.Option(help="A folder of your own YAML files, laid out like conf/.")]
@@ -21,17 +21,17 @@ Also = Annotated[
 Tracking = Annotated[
     list[str] | None, typer.Argument(metavar="[TRACKING.KEY=VALUE]", help="Another place to record it in.")
 ]
-Run = Annotated[str, typer.Argument(metavar="RUN", help="A run id, the start of one, an MLflow run id, or latest.")]
+Run = Annotated[str, typer.Argument(metavar="SEARCH", help="A run id, the start of one, an MLflow run id, or latest.")]
 _STORE = "The folder that searches wrote to (their store=)."
 Store = Annotated[Path, typer.Option(help=_STORE)]
 StoreIfNamed = Annotated[Path | None, typer.Option("--store", help=_STORE, show_default="mlruns")]
 LedgerFile = Annotated[Path | None, typer.Option("--ledger", help="The ledger, if it is not in the store.")]
 
 
-def recorded_run(name: str, store: Path, ledger: Path | None) -> RunRecord:
+def recorded_run(name: str, store: Path, ledger: Path | None) -> SearchRecord:
     """The search that a command names."""
-    from raysearch.evaluation.ledger import opened
-    from raysearch.evaluation.runs import find_run
+    from raysearch.ledger.ledger import opened
+    from raysearch.ledger.searches import find_search
 
     with opened(ledger_path(store, ledger)) as found:
-        return find_run(found, name)
+        return find_search(found, name)

@@ -9,17 +9,17 @@ import typer
 
 from raysearch.cli.app import app
 from raysearch.cli.options import Json, LedgerFile, Run, Store, Tracking, recorded_run
+from raysearch.cli.output import reporting
+from raysearch.core.paths import ledger_path
 from raysearch.errors import UserError
-from raysearch.paths import ledger_path
-from raysearch.terminal import reporting
 
 if TYPE_CHECKING:
-    from raysearch.evaluation.runs import RunRecord
+    from raysearch.ledger.searches import SearchRecord
 
 
 @app.command()
 def show(
-    run: Annotated[str | None, typer.Argument(metavar="[RUN]", help="A run; all of them if left out.")] = None,
+    run: Annotated[str | None, typer.Argument(metavar="[SEARCH]", help="A run; all of them if left out.")] = None,
     most: Annotated[int, typer.Option(min=1, help="How many masks to list.")] = 20,
     gap: Annotated[bool, typer.Option("--gap", help="Rank what was found among all masks there are.")] = False,
     store: Store = Path("mlruns"),
@@ -34,21 +34,21 @@ def show(
     raysearch show latest --gap
     """
     with reporting(as_json) as report:
-        from raysearch import tables
-        from raysearch.evaluation.ledger import opened
-        from raysearch.evaluation.runs import find_run, list_runs
-        from raysearch.studies.gap import gaps_of
+        from raysearch.cli import tables
+        from raysearch.ledger.ledger import opened
+        from raysearch.ledger.searches import find_search, list_searches
+        from raysearch.search.gap import gaps_of
 
         with opened(ledger_path(store, ledger)) as found:
             if run is None:
                 if gap:
                     raise UserError("--gap ranks what one search found; name it, as in raysearch show latest --gap")
-                runs = list_runs(found)
-                listing = [{"run_id": one.run_id, "state": one.state, "result": _brief(one)} for one in runs]
+                runs = list_searches(found)
+                listing = [{"search_id": one.search_id, "state": one.state, "result": _brief(one)} for one in runs]
                 report.answer(listing, tables.runs_table(runs))
             else:
-                record = find_run(found, run)
-                whole = {name: getattr(record, name) for name in ("run_id", "state", "failure", "config", "result")}
+                record = find_search(found, run)
+                whole = {name: getattr(record, name) for name in ("search_id", "state", "failure", "config", "result")}
                 gaps = gaps_of(record, found) if gap else []
                 ranks = {"gap": [one.as_json() for one in gaps]} if gap else {}
                 report.answer({**whole, **ranks}, *tables.run_tables(record, most, gaps))
@@ -73,8 +73,8 @@ def export(
     raysearch export greedy-m5-3fa2c1d0 --out pruned-model --overwrite --prompt "The state of the Union is"
     """
     with reporting(as_json) as report:
-        from raysearch import build
-        from raysearch.studies.exporting import export_run
+        from raysearch.config import build
+        from raysearch.search.export import export_run
 
         record = recorded_run(run, store, ledger)
         spec = build.search_spec(record.config)
@@ -83,12 +83,14 @@ def export(
         lines.append(f"Reloaded with plain transformers; largest logit difference {done.max_logit_difference:.2g}.")
         if prompt is not None:
             lines += [f"Before: {prompt}{done.before}", f"After:  {prompt}{done.after}"]
-        report.answer({**vars(done), "out": str(done.out), "run_id": record.run_id}, *lines)
+        report.answer({**vars(done), "out": str(done.out), "search_id": record.search_id}, *lines)
 
 
 @app.command()
 def sync(
-    run: Annotated[str, typer.Argument(metavar="RUN|STUDY", help="A search or a study: its id, or the start of one.")],
+    run: Annotated[
+        str, typer.Argument(metavar="SEARCH|STUDY", help="A search or a study: its id, or the start of one.")
+    ],
     overrides: Tracking = None,
     store: Store = Path("mlruns"),
     ledger: LedgerFile = None,
@@ -104,7 +106,8 @@ def sync(
     What is there is never written twice. A place that is named stands in the record from then on.
     """
     with reporting(as_json) as report:
-        from raysearch import api, tables
+        from raysearch import api
+        from raysearch.cli import tables
 
         synced = api.sync(run, *overrides or [], store=store, ledger=ledger)
         report.answer(synced.as_json(), *tables.synced_lines(synced))
@@ -124,12 +127,12 @@ def ui(
     raysearch ui --port 5001
     """
     with reporting(as_json=False):
-        from raysearch.tracking.ui import serve_ui
+        from raysearch.tracking.mlflow.ui import serve_ui
 
         serve_ui(store, uri, host, port)
 
 
-def _brief(run: RunRecord) -> dict[str, Any] | None:
+def _brief(run: SearchRecord) -> dict[str, Any] | None:
     """A run's result without what it is made of."""
     return (
         None

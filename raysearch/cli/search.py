@@ -1,4 +1,4 @@
-"""The commands that find masks, or judge them."""
+"""The commands that find masks, or evaluation them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import typer
 
 from raysearch.cli.app import app
 from raysearch.cli.options import ConfigDir, Json, LedgerFile, Overrides, Run, StoreIfNamed, Tracking, recorded_run
+from raysearch.cli.output import reporting
 from raysearch.errors import UserError
-from raysearch.terminal import reporting
 
 _SEARCH_HELP = """Finds which layers of a model to remove, and records the evidence.
 
@@ -36,7 +36,8 @@ def search(
     as_json: Json = False,
 ) -> None:
     with reporting(as_json) as report:
-        from raysearch import build, config
+        from raysearch.config import build
+        from raysearch.config import compose as config
 
         spec = build.search_spec(config.compose("search", overrides or [], config_dir))
         if dry_run:
@@ -54,10 +55,11 @@ def score(overrides: Overrides = None, config_dir: ConfigDir = None, as_json: Js
     raysearch score masks=[[21,22,25]] data=file data.path=my.txt --json
     """
     with reporting(as_json) as report:
-        from raysearch import build, config
-        from raysearch.display import SearchDisplay
-        from raysearch.studies.score import score_masks
-        from raysearch.tables import score_table
+        from raysearch.cli.search_display import SearchDisplay
+        from raysearch.cli.tables import score_table
+        from raysearch.config import build
+        from raysearch.config import compose as config
+        from raysearch.search.score import score_masks
 
         report.when_stopped = "stopped; the same command again goes on from here"
         spec = build.score_spec(config.compose("score", overrides or [], config_dir))
@@ -81,8 +83,9 @@ def resume(
     raysearch resume latest
     """
     with reporting(as_json) as report:
-        from raysearch import build, config
-        from raysearch.redaction import hidden_keys
+        from raysearch.config import build
+        from raysearch.config import compose as config
+        from raysearch.errors import hidden_keys
 
         folder = store or Path("mlruns")
         record = recorded_run(run, folder, ledger)
@@ -94,4 +97,4 @@ def resume(
             raise UserError(
                 f"{key} is on record without its secret; type the whole search command again, which goes on too"
             )
-        report.search(spec, resumes=record.run_id)
+        report.search(spec, resumes=record.search_id)

@@ -10,9 +10,9 @@ import typer
 
 from raysearch.cli.app import app
 from raysearch.cli.options import ConfigDir, Json, LedgerFile, Overrides, Store
+from raysearch.cli.output import reporting
+from raysearch.core.paths import as_folder, ledger_path
 from raysearch.errors import UserError
-from raysearch.paths import as_folder, ledger_path
-from raysearch.terminal import reporting
 
 Study = Annotated[str, typer.Argument(metavar="STUDY", help="A study's id, the start of one, or latest.")]
 Out = Annotated[Path | None, typer.Option(help="The folder of the report; reports/<study> in the store if left out.")]
@@ -35,7 +35,7 @@ def study(
     The same command again goes on where it was stopped, and tries again what failed.
     """
     with reporting(as_json) as report:
-        from raysearch import build
+        from raysearch.config import build
 
         spec = build.study_spec(overrides or [], config_dir)
         if dry_run:
@@ -66,7 +66,9 @@ def report(
 
 @app.command()
 def assess(
-    run: Annotated[str, typer.Argument(metavar="RUN|STUDY", help="A search or a study: its id, or the start of one.")],
+    run: Annotated[
+        str, typer.Argument(metavar="SEARCH|STUDY", help="A search or a study: its id, or the start of one.")
+    ],
     overrides: Overrides = None,
     remove: Annotated[int | None, typer.Option(help="Its best mask of so many layers, not the one it found.")] = None,
     config_dir: ConfigDir = None,
@@ -83,8 +85,8 @@ def assess(
     """
     with reporting(as_json) as report:
         from raysearch import api
-        from raysearch.evaluation.ledger import opened
-        from raysearch.evaluation.studies import is_study
+        from raysearch.ledger.ledger import opened
+        from raysearch.ledger.studies import is_study
 
         options: dict[str, Any] = {"config_dir": config_dir, "store": store, "ledger": ledger}
         with opened(ledger_path(store, ledger)) as found:

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from raysearch.calibration.calibration import Calibration
 from raysearch.calibration.objectives.base import Objective, StateObjective
+from raysearch.core.mask import Mask
+from raysearch.core.statistic import Statistic, Subject
 from raysearch.errors import UserError
-from raysearch.evaluation.unit import Subject, Survey, Task, Unit
-from raysearch.mask import Mask
-from raysearch.models.loading import ModelInfo
-from raysearch.prefix import PrefixPlan, naive_layer_forwards, plan_prefixes
-from raysearch.statistic import Statistic
+from raysearch.evaluation.prefix import PrefixPlan, naive_layer_forwards, plan_prefixes
+from raysearch.evaluation.unit import Survey, Task, Unit
+from raysearch.models.spec import ModelInfo
 
 #: Masks in one unit at most: a larger round is cut, along mask order, so that a kill loses little.
 MAX_MASKS_PER_UNIT = 1024

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate, pairwise
 
+from raysearch.core.mask import Mask
 from raysearch.evaluation.unit import Unit
-from raysearch.mask import Mask
 
 #: What is cut off for the end of a round, as a share of what a replica gets of it, and in how many pieces.
 _ENDS_SHARE, _ENDS = 0.2, 4

@@ -17,17 +17,17 @@ import numpy.typing as npt
 from raysearch.calibration.calibration import Calibration
 from raysearch.calibration.objectives.base import StateObjective
 from raysearch.calibration.objectives.weighted import WeightedObjective
+from raysearch.core.mask import Mask
+from raysearch.core.statistic import Statistic, Subject
 from raysearch.errors import EvaluationError
-from raysearch.evaluation.claims import Claims
 from raysearch.evaluation.costs import as_passes, check_statistic, costs_of, layer_forwards, shards_of, tasks_of
 from raysearch.evaluation.cutting import cut
-from raysearch.evaluation.ledger import Ledger, SubjectT
 from raysearch.evaluation.pool_report import PoolReport
 from raysearch.evaluation.progress import Meter, Progress
 from raysearch.evaluation.totals import total
-from raysearch.evaluation.unit import Pool, Subject, Task, Unit, UnitResult
-from raysearch.mask import Mask
-from raysearch.statistic import Statistic
+from raysearch.evaluation.unit import Pool, Task, Unit, UnitResult
+from raysearch.ledger.claims import Claims
+from raysearch.ledger.ledger import Ledger, SubjectT
 
 #: How often to look whether another process has finished what it claimed.
 _POLL_S = 0.2

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,14 +20,20 @@ from raysearch.calibration.batch import Batch, Inputs
 from raysearch.calibration.calibration import Calibration
 from raysearch.calibration.objectives.base import ModelObjective, StateObjective
 from raysearch.calibration.packing import pack
+from raysearch.core.mask import Mask
+from raysearch.core.statistic import Subject
 from raysearch.errors import UserError
 from raysearch.evaluation.costs import passes, plan_of
 from raysearch.evaluation.memory import describe, is_out_of_memory, release
-from raysearch.evaluation.unit import Subject, Survey, Task, Unit, UnitResult
-from raysearch.mask import Mask
+from raysearch.evaluation.prefix import Op, PrefixPlan
+from raysearch.evaluation.unit import Survey, Task, Unit, UnitResult
+from raysearch.models.devices import resolve_device
+from raysearch.models.loading import load_model, load_tokenizer
+from raysearch.models.placement import spread
+from raysearch.models.shared_weights import Packed, unpack
+from raysearch.models.spec import ModelSpec
 from raysearch.models.stack import LayerStack, predicting
 from raysearch.models.statistics import measure
-from raysearch.prefix import Op, PrefixPlan
 
 _SHORTEST = 16  # the fewest tokens that are worth trying
 
@@ -196,3 +202,39 @@ class Replica:
             widest, longest = (lambda item: item.input_ids.shape[1]), (lambda item: pack(item).n_tokens)
             self._packing[name] = all(self.stack.packs(max(items, key=size)) for size in (widest, longest))
         return self._packing[name]
+
+
+def make_replica(
+    model: ModelSpec,
+    calibrations: Sequence[Calibration],
+    threads: int,
+    tokenizer: Any = None,
+    over_gpus: bool = False,
+    packed: Packed | None = None,
+) -> Replica:
+    """Makes a replica in this process.
+
+    Args:
+        model: What to load, and onto which device.
+        calibrations: What it is asked about.
+        threads: CPU threads.
+        tokenizer: The model's, where its files are not at hand; None to read them when it is needed.
+        over_gpus: Whether its layers are spread over all GPUs that it has.
+        packed: The weights; None to read them from disk.
+
+    Raises:
+        UserError: The device does not hold the model.
+    """
+    device = "cpu" if over_gpus else resolve_device(model)
+    load = functools.partial(load_tokenizer, model) if tokenizer is None else lambda: tokenizer
+    try:
+        module = load_model(model, device) if packed is None else torch.nn.Module.to(unpack(*packed), device)
+        module = spread(module, model.name) if over_gpus else module
+        return Replica(LayerStack(module), calibrations, threads, load)
+    except Exception as error:
+        if not is_out_of_memory(error.__cause__ or error):  # the stack's check may have put it in other words
+            raise
+        raise UserError(
+            f"{describe(torch.device('cuda' if over_gpus else device))} does not hold model={model.name}; use "
+            "model.dtype=bfloat16, or more memory a replica (cluster.gpus_per_replica=…)"
+        ) from error

@@ -1,4 +1,4 @@
-"""How masks are judged: plain, validated values, built from the configuration (see `raysearch.config`)."""
+"""How masks are judged: plain, validated values, built from the configuration (see `raysearch.config.compose`)."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 from raysearch.calibration.data import Data
 from raysearch.calibration.objectives.base import Objective
 from raysearch.calibration.objectives.weighted import WeightedObjective
-from raysearch.evaluation.cluster import ClusterOptions
-from raysearch.models.loading import ModelSpec
+from raysearch.cluster.options import ClusterOptions
+from raysearch.models.spec import ModelSpec
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class CalibrationSpec:
 
 
 @dataclass(frozen=True)
-class JudgeSpec:
+class EvaluationSpec:
     """How masks are judged: a model, calibrations, and where it is computed and remembered.
 
     Args:

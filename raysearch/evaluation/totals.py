@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from raysearch.calibration.calibration import Calibration
-from raysearch.evaluation.ledger import Ledger
-from raysearch.mask import Mask
+from raysearch.core.mask import Mask
+from raysearch.ledger.ledger import Ledger
 
 
 def total(shards: Mapping[int, npt.NDArray[np.float64]], n_shards: int) -> float:

@@ -9,18 +9,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from raysearch.core.mask import Mask
+from raysearch.core.statistic import Statistic, Subject
 from raysearch.errors import last_line
 from raysearch.evaluation.pool_report import PoolReport
-from raysearch.mask import Mask
-from raysearch.statistic import Statistic
 
 if TYPE_CHECKING:  # light, since it is what a replica's process reads first
     from raysearch.calibration.batch import Batch
     from raysearch.calibration.calibration import Calibration
     from raysearch.evaluation.replica import Replica
-
-#: What is computed, claimed and recorded shard by shard.
-Subject = Mask | Statistic
 
 
 @dataclass(frozen=True)

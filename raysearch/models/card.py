@@ -6,9 +6,9 @@ import json
 from dataclasses import dataclass
 from itertools import pairwise
 
-from raysearch.mask import Mask
-from raysearch.measure import Measure
-from raysearch.wording import added
+from raysearch.core.formatting import added
+from raysearch.core.mask import Mask
+from raysearch.core.measure import Measure
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Evidence:
         evaluations: Masks evaluated to find it.
         layer_forwards: Layer-forwards run to find it, over all shards.
         search_s: Wall-clock time of the search.
-        run_id: The tracker's run; None when nothing was tracked.
+        search_id: The tracker's run; None when nothing was tracked.
         version: The raysearch that did it.
     """
 
@@ -42,7 +42,7 @@ class Evidence:
     evaluations: int
     layer_forwards: int
     search_s: float
-    run_id: str | None
+    search_id: str | None
     version: str
 
 
@@ -140,11 +140,11 @@ nothing was trained. The weights are {pruned.dtype}. The terms of use are those 
 - Calibration: {evidence.calibration}
 - Searcher: {evidence.searcher}
 - Cost: {evidence.evaluations:,} evaluations, {evidence.layer_forwards:,} layer-forwards, {evidence.search_s:,.1f} s
-- Tracked as: {evidence.run_id or "not tracked"}
+- Tracked as: {evidence.search_id or "not tracked"}
 - Made by: raysearch {evidence.version}
 
 The losses were measured on the calibration that the mask was chosen on, where it looks better than it is (the standard
-error tells the chance of the samples, not that); judge the model on your own held-out data.
+error tells the chance of the samples, not that); evaluation the model on your own held-out data.
 `raysearch.json` holds the same in a form for machines.
 
 ## Use

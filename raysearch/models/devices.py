@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from raysearch.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:
-    from raysearch.models.loading import ModelSpec
+    from raysearch.models.spec import ModelSpec
 
 
 def resolve_device(spec: ModelSpec) -> str:

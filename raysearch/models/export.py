@@ -22,16 +22,17 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
 from raysearch.calibration.batch import Batch
+from raysearch.core.mask import Mask
+from raysearch.core.paths import as_path
 from raysearch.errors import UnsupportedModelError, UserError, what_failed
-from raysearch.mask import Mask
 from raysearch.models.card import Evidence, Pruned, mergekit_yaml, model_card
 from raysearch.models.layers import plain_logits
-from raysearch.models.loading import ModelSpec, load_model, load_tokenizer
+from raysearch.models.loading import load_model, load_tokenizer
 from raysearch.models.quiet import quiet
 from raysearch.models.source import locate
+from raysearch.models.spec import ModelSpec
 from raysearch.models.stack import LayerStack, relative_gap, tolerance
 from raysearch.models.surgery import check_mask, remove_layers
-from raysearch.paths import as_path
 
 _SHAPE = (2, 8)  # samples x tokens of the verification
 _NEW_TOKENS = 24

@@ -10,7 +10,7 @@ import contextlib
 import hashlib
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from raysearch.errors import UnsupportedModelError, UserError, did_you_mean, fir
 from raysearch.models.devices import check_device, resolve_device
 from raysearch.models.quiet import quiet
 from raysearch.models.source import Source, hub_answers, locate
+from raysearch.models.spec import ModelInfo, ModelSpec
 
 if TYPE_CHECKING:
     import torch
@@ -25,55 +26,6 @@ if TYPE_CHECKING:
 
 _DTYPES = ("auto", "float32", "bfloat16", "float16")
 _ATTENTIONS = ("auto", "sdpa", "eager", "flash_attention_2")
-
-
-@dataclass(frozen=True)
-class ModelSpec:
-    """Which model, and how it is held in memory.
-
-    Args:
-        name: What the user typed, used in messages, e.g. ``smollm2-135m``.
-        path: A hub id, a folder, a ``.gguf`` file, or ``installed:<package>`` for a GGUF file inside a package.
-        dtype: auto, float32, bfloat16 or float16; auto is the checkpoint's own, and for GGUF (whose weights are
-            dequantised) bfloat16 on CUDA and float32 on the CPU.
-        device: auto, cpu, cuda or cuda:<index>; auto is CUDA when there is one.
-        attention: auto, sdpa, eager or flash_attention_2; auto is sdpa where the architecture has it, else eager.
-        revision: A branch, tag or commit of a hub id; None for its main branch.
-        trust_remote_code: Whether code that comes with the checkpoint may run.
-    """
-
-    name: str
-    path: str
-    dtype: str = "auto"
-    device: str = "auto"
-    attention: str = "auto"
-    revision: str | None = None
-    trust_remote_code: bool = False
-
-
-@dataclass(frozen=True)
-class ModelInfo:
-    """What the config alone tells about a model; tied weights count once.
-
-    Args:
-        n_layers: N, the layers of the dense model.
-        parameters: Parameters of the whole model.
-        layer_parameters: Parameters of each layer.
-        head_parameters: Parameters of the output head, also when tied to the input embedding.
-        vocab_size: Tokens in the vocabulary.
-        hidden_size: d, the width of the hidden state.
-        max_positions: The longest sequence the model was made for, in tokens; None when it has no such limit.
-        dtype: What the weights are held in, e.g. ``bfloat16``.
-    """
-
-    n_layers: int
-    parameters: int
-    layer_parameters: tuple[int, ...]
-    head_parameters: int
-    vocab_size: int
-    hidden_size: int
-    max_positions: int | None
-    dtype: str
 
 
 def resolve_dtype(spec: ModelSpec, config: PreTrainedConfig) -> torch.dtype:

@@ -28,8 +28,8 @@ from transformers.cache_utils import CacheLayerMixin
 
 from raysearch.calibration.batch import Batch, Inputs
 from raysearch.calibration.packing import pack
+from raysearch.core.mask import Mask
 from raysearch.errors import UnsupportedModelError, UserError
-from raysearch.mask import Mask
 from raysearch.models.layers import LayerCall, find_stack, plain_logits
 
 _VERIFY_SHAPE = (2, 8)  # samples x tokens

@@ -1,4 +1,4 @@
-"""Computes what `raysearch.statistic` names, on the layer stack of any decoder.
+"""Computes what `raysearch.core.statistic` names, on the layer stack of any decoder.
 
 Gradients go backward layer by layer: a forward pass keeps the hidden state before each layer, and on the way back each
 layer runs once more to be differentiated. So one layer's activations are in memory at a time, and N + 1 hidden states.
@@ -19,8 +19,8 @@ from torch.nn import functional
 
 from raysearch.calibration.batch import Batch
 from raysearch.calibration.objectives.base import Objective, StateObjective
+from raysearch.core.statistic import Statistic
 from raysearch.models.stack import Captured, LayerStack, predicting
-from raysearch.statistic import Statistic
 
 _TOKENS_AT_ONCE = 64  # whose N + 1 hidden states stand in memory in float64
 

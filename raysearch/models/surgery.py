@@ -12,8 +12,8 @@ from typing import Any
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
+from raysearch.core.mask import Mask
 from raysearch.errors import UserError
-from raysearch.mask import Mask
 from raysearch.models.stack import LayerStack
 
 #: "The first k layers are different": k becomes how many of those are left.

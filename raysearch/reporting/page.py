@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
-from raysearch.reporting.analysis import Analysis
-from raysearch.reporting.finding import Finding
-from raysearch.reporting.numbers import UNKNOWN
+from raysearch.reporting.figures.style import palette_of
+from raysearch.reporting.findings.finding import Finding
 from raysearch.reporting.sections import Section
-from raysearch.reporting.style import palette_of
-from raysearch.reporting.table import Column, Table, as_markdown, escape_markdown
+from raysearch.reporting.stats.analysis import Analysis
+from raysearch.reporting.tables.numbers import UNKNOWN
+from raysearch.reporting.tables.table import Column, Table, as_markdown, escape_markdown
 
 _GROUPING = ("Model", "Calibration", "M")
 _DROPPED = ("Model", "Seeds")

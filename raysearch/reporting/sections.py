@@ -6,16 +6,16 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from raysearch.reporting.analysis import Analysis
-from raysearch.reporting.figures_masks import mask_pictures, similarity_pictures
-from raysearch.reporting.figures_quality import correlation_picture, cost_pictures, tradeoff_pictures, variance_picture
-from raysearch.reporting.figures_search import path_pictures, progress_pictures
-from raysearch.reporting.style import Picture, palette_of
-from raysearch.reporting.table import Table
-from raysearch.reporting.tables_agreement import agreement_table, correlation_table, cross_table
-from raysearch.reporting.tables_cost import cost_table, searches_table, totals_table, unfinished_table
-from raysearch.reporting.tables_results import result_tables
-from raysearch.reporting.tables_verdict import effect_table, variance_table, verdict_table
+from raysearch.reporting.figures.masks import mask_pictures, similarity_pictures
+from raysearch.reporting.figures.quality import correlation_picture, cost_pictures, tradeoff_pictures, variance_picture
+from raysearch.reporting.figures.search import path_pictures, progress_pictures
+from raysearch.reporting.figures.style import Picture, palette_of
+from raysearch.reporting.stats.analysis import Analysis
+from raysearch.reporting.tables.agreement import agreement_table, correlation_table, cross_table
+from raysearch.reporting.tables.cost import cost_table, searches_table, totals_table, unfinished_table
+from raysearch.reporting.tables.results import result_tables
+from raysearch.reporting.tables.table import Table
+from raysearch.reporting.tables.verdict import effect_table, variance_table, verdict_table
 
 
 @dataclass(frozen=True)

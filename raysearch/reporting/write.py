@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from raysearch.errors import UserError
-from raysearch.reporting.analysis import analyse
-from raysearch.reporting.findings import findings
+from raysearch.reporting.figures.style import png, svg
+from raysearch.reporting.findings.findings import findings
 from raysearch.reporting.page import html_page, markdown_page
-from raysearch.reporting.results import StudyResults
 from raysearch.reporting.sections import sections
-from raysearch.reporting.style import png, svg
-from raysearch.reporting.table import as_csv
+from raysearch.reporting.stats.analysis import analyse
+from raysearch.reporting.tables.table import as_csv
+from raysearch.study.result import StudyResults
 
 
 def write_report(results: StudyResults, out: Path) -> list[Path]:

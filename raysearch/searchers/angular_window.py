@@ -12,11 +12,11 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
+from raysearch.core.problem import Problem
+from raysearch.core.statistic import Statistic
 from raysearch.errors import UserError
-from raysearch.problem import Problem
 from raysearch.searchers.base import Remark, Round, SearchGenerator
 from raysearch.searchers.toolbox.subsets import runs
-from raysearch.statistic import Statistic
 
 
 @dataclass(frozen=True)

@@ -43,10 +43,10 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from raysearch.core.mask import Mask
+from raysearch.core.problem import Problem
+from raysearch.core.statistic import Statistic
 from raysearch.errors import EvaluationError
-from raysearch.mask import Mask
-from raysearch.problem import Problem
-from raysearch.statistic import Statistic
 
 _Found = TypeVar("_Found")
 

@@ -14,9 +14,9 @@ from typing import get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from raysearch.core.mask import Mask
+from raysearch.core.problem import Problem
 from raysearch.errors import EvaluationError, UserError
-from raysearch.mask import Mask
-from raysearch.problem import Problem
 from raysearch.searchers.base import Round, SearchGenerator
 from raysearch.searchers.toolbox.hamming_gp import Hyperparameters, Posterior, fit, log_expected_improvement
 from raysearch.searchers.toolbox.priors import Prior, layer_costs

@@ -11,8 +11,8 @@ from typing import ClassVar
 
 import numpy as np
 
+from raysearch.core.problem import Problem
 from raysearch.errors import UserError
-from raysearch.problem import Problem
 from raysearch.searchers.base import Round, SearchGenerator
 
 

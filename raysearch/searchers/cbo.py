@@ -22,13 +22,13 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from raysearch.core.mask import Mask
+from raysearch.core.problem import Problem
+from raysearch.core.statistic import Statistic
 from raysearch.errors import EvaluationError, UserError
-from raysearch.mask import Mask
-from raysearch.problem import Problem
 from raysearch.searchers.base import Remark, Round, Scores, SearchGenerator
 from raysearch.searchers.toolbox.ising import Ising, LowestStates, enumerate_lowest, swap_lowest
 from raysearch.searchers.toolbox.ising_milp import prove_lowest
-from raysearch.statistic import Statistic
 
 _ENUMERABLE = 300_000_000  # states: some seconds on one thread
 

@@ -10,9 +10,9 @@ from itertools import combinations, islice
 
 import numpy as np
 
+from raysearch.core.mask import Mask
+from raysearch.core.problem import Problem
 from raysearch.errors import EvaluationError, UserError
-from raysearch.mask import Mask
-from raysearch.problem import Problem
 from raysearch.searchers.base import Round, SearchGenerator
 
 

@@ -1,7 +1,7 @@
 """Fast-Block-Select: start from what single layers cost, and exchange runs of layers of equal length while that helps.
 
 Source: a reconstruction after Zhang et al. 2026 (MI-PRUN, arXiv 2601.07212), section 3 and algorithm 1, known to us by
-a reading note alone. From there come the start, the exchange of runs ranked by the sum of single-layer scores, and
+a prepared note alone. From there come the start, the exchange of runs ranked by the sum of single-layer scores, and
 ConflictFreeSelect. Ours are the calibration loss in place of mutual information, the order in which conflicts are
 resolved (the better exchange first), and the history from which the best mask is restored.
 """
@@ -15,9 +15,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from raysearch.core.mask import Mask
+from raysearch.core.problem import Problem
 from raysearch.errors import EvaluationError, UserError
-from raysearch.mask import Mask
-from raysearch.problem import Problem
 from raysearch.searchers.base import Round, Scores, SearchGenerator
 from raysearch.searchers.toolbox.priors import layer_costs
 from raysearch.searchers.toolbox.subsets import cheapest_mask, runs

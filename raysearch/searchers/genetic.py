@@ -13,9 +13,9 @@ from typing import get_args
 
 import numpy as np
 
+from raysearch.core.mask import Mask
+from raysearch.core.problem import Problem
 from raysearch.errors import UserError
-from raysearch.mask import Mask
-from raysearch.problem import Problem
 from raysearch.searchers.base import Round, SearchGenerator
 from raysearch.searchers.toolbox.priors import Prior, layer_costs
 from raysearch.searchers.toolbox.subsets import cheapest_mask, draw_masks, logits_of

@@ -12,12 +12,12 @@ from typing import Literal, get_args
 
 import numpy as np
 
+from raysearch.core.problem import Problem
+from raysearch.core.statistic import Statistic
 from raysearch.errors import UserError
-from raysearch.problem import Problem
 from raysearch.searchers.base import Round, SearchGenerator
 from raysearch.searchers.toolbox.priors import layer_scores
 from raysearch.searchers.toolbox.subsets import cheapest_mask
-from raysearch.statistic import Statistic
 
 Criterion = Literal["block_influence", "magnitude_l1", "magnitude_l2", "taylor"]
 

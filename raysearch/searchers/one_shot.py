@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from raysearch.problem import Problem
+from raysearch.core.problem import Problem
 from raysearch.searchers.base import Round, SearchGenerator
 from raysearch.searchers.toolbox.priors import layer_costs
 from raysearch.searchers.toolbox.subsets import cheapest_mask

@@ -10,8 +10,8 @@ from typing import ClassVar
 
 import numpy as np
 
+from raysearch.core.problem import Problem
 from raysearch.errors import UserError
-from raysearch.problem import Problem
 from raysearch.searchers.base import Round, SearchGenerator
 from raysearch.searchers.toolbox.subsets import draw_masks
 

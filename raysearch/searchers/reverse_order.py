@@ -11,8 +11,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from raysearch.mask import Mask
-from raysearch.problem import Problem
+from raysearch.core.mask import Mask
+from raysearch.core.problem import Problem
 from raysearch.searchers.base import Round, SearchGenerator
 
 

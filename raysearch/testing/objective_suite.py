@@ -20,7 +20,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from raysearch.calibration.batch import Answer, Batch, Choices, Form
 from raysearch.calibration.objectives.base import ModelObjective, Objective, StateObjective
 from raysearch.calibration.packing import pack
-from raysearch.mask import Mask
+from raysearch.core.mask import Mask
 from raysearch.models.stack import LayerStack, predicting
 
 _VOCABULARY = 50

@@ -17,10 +17,10 @@ from contextlib import suppress
 import numpy as np
 from numpy.typing import NDArray
 
-from raysearch.mask import Mask
-from raysearch.problem import Problem
+from raysearch.core.mask import Mask
+from raysearch.core.problem import Problem
+from raysearch.core.statistic import Statistic
 from raysearch.searchers.base import Remark, Round, Scores, Searcher, run_searcher
-from raysearch.statistic import Statistic
 
 Loss = Callable[[Mask], float]
 

@@ -19,11 +19,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from raysearch.mask import Mask
-from raysearch.measure import PERPLEXITY, Measure
-from raysearch.problem import Problem
-from raysearch.tracking.base import RoundSummary, SearchHeader, SearchResult, Tracker, Trial
-from raysearch.tracking.told import ToldSearch
+from raysearch.core.mask import Mask
+from raysearch.core.measure import PERPLEXITY, Measure
+from raysearch.core.problem import Problem
+from raysearch.search.history import SearchHistory
+from raysearch.search.result import RoundSummary, SearchHeader, SearchResult, Tracker, Trial
 
 DENSE_LOSS = 2.8  # nats per token
 
@@ -66,10 +66,10 @@ def simulate_losses(n_layers: int, seed: int = 0, measure: Measure = PERPLEXITY)
 def greedy_search(
     n_layers: int = 8,
     n_remove: int = 3,
-    run_id: str = "greedy-m3-00000000",
+    search_id: str = "greedy-m3-00000000",
     seed: int = 0,
     measure: Measure = PERPLEXITY,
-) -> ToldSearch:
+) -> SearchHistory:
     """A greedy search on simulated losses, as it would be told."""
     problem = Problem(n_layers, n_remove)
     loss = simulate_losses(n_layers, seed, measure)
@@ -78,7 +78,7 @@ def greedy_search(
     for _ in range(n_remove):
         rounds.append(list(problem.children([parent])))
         parent = min(rounds[-1], key=lambda mask: (loss(mask), mask))
-    return tell_rounds(rounds, loss, n_layers, n_remove, run_id, measure)
+    return tell_rounds(rounds, loss, n_layers, n_remove, search_id, measure)
 
 
 def tell_rounds(
@@ -86,9 +86,9 @@ def tell_rounds(
     loss: Callable[[Mask], float],
     n_layers: int,
     n_remove: int,
-    run_id: str,
+    search_id: str,
     measure: Measure = PERPLEXITY,
-) -> ToldSearch:
+) -> SearchHistory:
     """The search that proposed these rounds of masks and was answered these losses."""
     dense_loss = loss(Mask())
     trials = [Trial(0, 0, Mask(), dense_loss, 0.0, None, answered=False)]
@@ -107,7 +107,7 @@ def tell_rounds(
     final = min((t for t in trials if len(t.mask) == n_remove and t.loss is not None), key=lambda t: (t.loss, t.mask))
     assert final.loss is not None
     header = SearchHeader(
-        run_id=run_id,
+        search_id=search_id,
         model="tiny",
         choices={"searcher": "greedy", "data": "wikitext", "objective": "perplexity", "cluster": "local"},
         config={"searcher": {"type": "beam", "width": 1}, "model": {"name": "tiny"}, "seed": 0},
@@ -120,7 +120,7 @@ def tell_rounds(
         n_remove=n_remove,
     )
     result = SearchResult(
-        run_id=run_id,
+        search_id=search_id,
         model="tiny",
         n_layers=n_layers,
         removed=final.mask.layers,
@@ -151,11 +151,11 @@ def tell_rounds(
         trials=tuple(trials),
         rounds=tuple(summary for _, summary in told),
     )
-    return ToldSearch(header, tuple(told), result)
+    return SearchHistory(header, tuple(told), result)
 
 
 class TrackerSuite(ABC):
-    """The contract of `raysearch.tracking.base`, as tests."""
+    """The contract of `raysearch.search.result`, as tests."""
 
     @abstractmethod
     def make_tracker(self, folder: Path, warn: Callable[[str], None]) -> Tracker:

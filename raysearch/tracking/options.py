@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from raysearch.core.paths import options_for
 from raysearch.errors import UserError
-from raysearch.paths import options_for
-from raysearch.tracking.base import NullTracker, Tracker
-from raysearch.tracking.contact import attempt, cause_of
+from raysearch.search.result import NullTracker, Tracker
+from raysearch.tracking.mlflow.contact import attempt, cause_of
 from raysearch.tracking.store import Store
 
 _T = TypeVar("_T")
@@ -52,7 +52,7 @@ class TrackingOptions:
         """Makes, or takes up, the run that the searches of a study are filed under; None where nothing is recorded."""
 
         def begin() -> str:
-            from raysearch.tracking.mlflow_study import begin_study
+            from raysearch.tracking.mlflow.study import begin_study
 
             return begin_study(self.store, self.experiment, study_id, config)
 
@@ -63,7 +63,7 @@ class TrackingOptions:
         """Files searches under a study that had been recorded before it; nothing where it is not recorded."""
 
         def file_searches() -> None:
-            from raysearch.tracking.mlflow_study import adopt
+            from raysearch.tracking.mlflow.study import adopt
 
             adopt(self.store, parent or "", searches)
 
@@ -77,7 +77,7 @@ class TrackingOptions:
         """Puts a study's numbers and files on its run, and ends that; nothing where there is none."""
 
         def end() -> None:
-            from raysearch.tracking.mlflow_study import end_study
+            from raysearch.tracking.mlflow.study import end_study
 
             end_study(self.store, run_id or "", metrics, files)
 
@@ -88,7 +88,7 @@ class TrackingOptions:
         self, metrics: Mapping[str | None, Mapping[str, float]], warn: Callable[[str], None]
     ) -> None:
         """Puts what masks were assessed at on their searches' runs, by MLflow's ids; those without one are left out."""
-        from raysearch.tracking.assessed import record_assessments
+        from raysearch.tracking.mlflow.assessments import record_assessments
 
         recorded = {run_id: values for run_id, values in metrics.items() if run_id is not None}
         if recorded and self.type == "mlflow":
@@ -118,6 +118,6 @@ class TrackingOptions:
         """Makes the tracker; `warn` gets its one-line troubles."""
         if self.type == "none":
             return NullTracker()
-        from raysearch.tracking.mlflow_tracker import MlflowTracker  # keeps mlflow out of searches that do not use it
+        from raysearch.tracking.mlflow.tracker import MlflowTracker  # keeps mlflow out of searches that do not use it
 
         return MlflowTracker(self.uri, self.experiment, self.folder, warn, ledger=self.ledger)

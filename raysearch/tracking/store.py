@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
 
-from raysearch.errors import UserError, did_you_mean
-from raysearch.locks import locked
-from raysearch.redaction import HIDDEN, redact
+from raysearch.errors import HIDDEN, UserError, did_you_mean, redact
+from raysearch.ledger.locks import locked
 
 #: What MLflow's addresses begin with, databases with or without ``+driver``; its plugins add to them.
 _SCHEMES = {"http", "https", "databricks", "databricks-uc", "uc", "file", "sqlite", "postgresql", "mysql", "mssql"}

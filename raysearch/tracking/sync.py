@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from raysearch.errors import UserError
-from raysearch.tracking.contact import cause_of, quiet
+from raysearch.search.history import SearchHistory
+from raysearch.tracking.mlflow.contact import cause_of, quiet
 from raysearch.tracking.options import TrackingOptions
-from raysearch.tracking.told import ToldSearch
 
 _T = TypeVar("_T")
 
@@ -30,7 +30,9 @@ class Written:
     missing: int
 
 
-def record_search(options: TrackingOptions, told: ToldSearch, began: float, assessed: Mapping[str, float]) -> Written:
+def record_search(
+    options: TrackingOptions, told: SearchHistory, began: float, assessed: Mapping[str, float]
+) -> Written:
     """Writes what MLflow lacks of a search.
 
     Args:
@@ -44,8 +46,8 @@ def record_search(options: TrackingOptions, told: ToldSearch, began: float, asse
     """
 
     def write() -> Written:
-        from raysearch.tracking.assessed import record_assessments
-        from raysearch.tracking.mlflow_writer import MlflowWriter
+        from raysearch.tracking.mlflow.assessments import record_assessments
+        from raysearch.tracking.mlflow.writer import MlflowWriter
 
         at = int(1000 * began)
         writer = MlflowWriter(options.store, options.experiment, told.header, at, seconds_before=0.0)
@@ -70,7 +72,7 @@ def record_study(options: TrackingOptions, study_id: str, config: Mapping[str, A
     """
 
     def write() -> str:
-        from raysearch.tracking.mlflow_study import begin_study
+        from raysearch.tracking.mlflow.study import begin_study
 
         return begin_study(options.store, options.experiment, study_id, config, reopen=False)
 
@@ -85,7 +87,7 @@ def record_report(options: TrackingOptions, run_id: str, metrics: Mapping[str, f
     """
 
     def write() -> None:
-        from raysearch.tracking.mlflow_study import end_study
+        from raysearch.tracking.mlflow.study import end_study
 
         end_study(options.store, run_id, metrics, files)
 

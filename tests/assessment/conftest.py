@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from raysearch.assessment.assessing import assess_masks, read_assessable
+from raysearch.assessment.assess import assess_masks, read_assessable
 from raysearch.assessment.results import Assessments
-from raysearch.build import assess_spec
-from raysearch.config import compose
-from raysearch.evaluation.cluster import ClusterOptions
-from raysearch.evaluation.ledger import Ledger
-from raysearch.mask import Mask
-from raysearch.models.loading import ModelSpec
+from raysearch.cluster.options import ClusterOptions
+from raysearch.config.build import assess_spec
+from raysearch.config.compose import compose
+from raysearch.core.mask import Mask
+from raysearch.ledger.ledger import Ledger
+from raysearch.models.spec import ModelSpec
 from tests.cli.conftest import World, here, prose, run, world
 
 __all__ = ["here", "run", "world"]  # fixtures

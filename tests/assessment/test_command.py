@@ -32,7 +32,7 @@ def words(world: World, items: Path) -> list[str]:
 @pytest.fixture
 def searched(run: Run, world: World, here: Path) -> str:
     """A finished search, by its id."""
-    return json.loads(run("search", *world.search(), "--json").out)["run_id"]
+    return json.loads(run("search", *world.search(), "--json").out)["search_id"]
 
 
 def test_table_and_json(run: Run, searched: str, words: list[str], here: Path) -> None:
@@ -70,7 +70,7 @@ def test_python(run: Run, searched: str, world: World, here: Path) -> None:
     done = api.assess(
         searched, "assess=none", TEXT.format(world.text), assess={"seq_len": 16, "limit": 2}, on_progress=lines.append
     )
-    assert done.run_id == searched and done.assessments.computed == 2 and lines
+    assert done.search_id == searched and done.assessments.computed == 2 and lines
     assert done.pruned["mine"].estimate.value > 0 and done.dense["mine"].detail["n_samples"] == 2
     texts: dict[str, Any] = {"assess.texts": {"mine": TEXT.partition("=")[2].format(world.text)}}
     again = api.assess(searched, "assess=none", **texts, assess={"seq_len": 16, "limit": 2})

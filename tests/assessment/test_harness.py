@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from raysearch.assessment.task_files import ready_tasks, write_task_files
-from raysearch.evaluation.cluster import ClusterOptions, open_pool
+from raysearch.cluster.options import ClusterOptions, open_pool
+from raysearch.core.mask import Mask
 from raysearch.evaluation.unit import Pool
-from raysearch.mask import Mask
-from raysearch.models.loading import ModelSpec
+from raysearch.models.spec import ModelSpec
 from tests.assessment.conftest import ROWS, Assess
 from tests.cli.conftest import World
 

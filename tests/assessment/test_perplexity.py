@@ -12,9 +12,9 @@ import torch
 from torch.nn import functional
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from raysearch.estimate import Estimate
-from raysearch.evaluation.cluster import ClusterOptions
-from raysearch.mask import Mask
+from raysearch.cluster.options import ClusterOptions
+from raysearch.core.estimate import Estimate
+from raysearch.core.mask import Mask
 from tests.assessment.conftest import Assess
 from tests.cli.conftest import World
 
@@ -135,7 +135,8 @@ def test_what_is_not_finite_is_null_in_json(assess: Assess, text: Path) -> None:
 def test_a_pool_that_is_offered_knows_nothing_of_the_texts_and_stays(assess: Assess, world: World, text: Path) -> None:
     from raysearch.evaluation.inline_pool import InlinePool
     from raysearch.evaluation.replica import Replica
-    from raysearch.models.loading import ModelSpec, load_model
+    from raysearch.models.loading import load_model
+    from raysearch.models.spec import ModelSpec
     from raysearch.models.stack import LayerStack
 
     replica = Replica(LayerStack(load_model(ModelSpec("tiny", str(world.model)))), [])

@@ -9,9 +9,10 @@ import torch
 
 from raysearch.assessment import speed
 from raysearch.assessment.spec import SpeedOptions
+from raysearch.core.mask import Mask
 from raysearch.evaluation.replica import Replica
-from raysearch.mask import Mask
-from raysearch.models.loading import ModelSpec, describe, load_model
+from raysearch.models.loading import describe, load_model
+from raysearch.models.spec import ModelSpec
 from raysearch.models.stack import LayerStack
 from tests.assessment.conftest import Assess
 from tests.cli.conftest import N_LAYERS, World

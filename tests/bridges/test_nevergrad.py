@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from raysearch.bridges.nevergrad import NevergradSearcher
+from raysearch.core.mask import Mask
+from raysearch.core.problem import Problem
 from raysearch.errors import EvaluationError, UserError
-from raysearch.mask import Mask
-from raysearch.problem import Problem
 from raysearch.testing.searcher_suite import SearcherSuite, additive_loss, rugged_loss
 from tests.searchers.toys import rounds_of
 

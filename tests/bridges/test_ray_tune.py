@@ -8,15 +8,15 @@ import yaml
 from ray.tune.search import ConcurrencyLimiter
 
 from raysearch.bridges.ray_tune import TuneSearcher
-from raysearch.build import build_searcher
-from raysearch.config import conf_dir
+from raysearch.config.build import build_searcher
+from raysearch.config.compose import conf_dir
+from raysearch.core.mask import Mask
+from raysearch.core.problem import Problem
+from raysearch.core.statistic import Statistic
 from raysearch.errors import EvaluationError, UserError
-from raysearch.mask import Mask
-from raysearch.problem import Problem
 from raysearch.searchers.base import ContractError, Remark, Round, run_searcher
 from raysearch.searchers.beam import BeamSearcher
 from raysearch.searchers.one_shot import OneShotSearcher
-from raysearch.statistic import Statistic
 from raysearch.testing.searcher_suite import ToyOracle, additive_loss, rugged_loss
 
 PROBLEM = Problem.create(6, 2)

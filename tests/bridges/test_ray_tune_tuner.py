@@ -9,8 +9,8 @@ import ray
 from ray import tune
 
 from raysearch.bridges.ray_tune import TuneSearcher
-from raysearch.mask import Mask
-from raysearch.problem import Problem
+from raysearch.core.mask import Mask
+from raysearch.core.problem import Problem
 from raysearch.searchers.base import run_searcher
 from raysearch.searchers.beam import BeamSearcher
 from raysearch.testing.searcher_suite import ToyOracle, rugged_loss

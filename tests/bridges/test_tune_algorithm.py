@@ -11,9 +11,9 @@ from ray.tune.search.optuna import OptunaSearch
 
 from raysearch.bridges.ray_tune import TuneSearcher
 from raysearch.bridges.tune_algorithm import TuneAlgorithmSearcher, search_with
+from raysearch.core.mask import Mask
+from raysearch.core.problem import Problem
 from raysearch.errors import EvaluationError, UserError
-from raysearch.mask import Mask
-from raysearch.problem import Problem
 from raysearch.testing.searcher_suite import additive_loss, drive, rugged_loss
 
 PROBLEM = Problem.create(6, 2)

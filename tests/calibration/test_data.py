@@ -10,12 +10,12 @@ from typing import Any, ClassVar
 import pytest
 import yaml
 
-from raysearch import config
-from raysearch.build import build_data, build_objective
 from raysearch.calibration.batch import Form
 from raysearch.calibration.data import Data
 from raysearch.calibration.items import ItemOptions
 from raysearch.calibration.windows import WindowOptions
+from raysearch.config import compose as config
+from raysearch.config.build import build_data, build_objective
 from raysearch.errors import UserError
 from tests.calibration.tokenizers import PLAIN, characters
 

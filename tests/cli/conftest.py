@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from raysearch import config
+from raysearch.config import compose as config
 from tests.models.families import tiny
 
 N_LAYERS = 5
@@ -110,9 +110,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
 @pytest.fixture(scope="session")
 def rubbish(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Everything that can be wrong with files."""
-    from raysearch.evaluation.ledger import Ledger
-    from raysearch.evaluation.runs import write_run
-    from raysearch.evaluation.studies import write_study
+    from raysearch.ledger.ledger import Ledger
+    from raysearch.ledger.searches import write_search
+    from raysearch.ledger.studies import write_study
 
     bad = tmp_path_factory.mktemp("bad")
     for name, content in {
@@ -152,8 +152,8 @@ def rubbish(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
         other.execute("CREATE TABLE people (name TEXT)")
     asked = config.compose("search", world.search())
     with closing(Ledger(bad / "store" / "ledger.db")) as ledger:
-        write_run(ledger, "greedy-m2-aa", asked, "failed")
-        write_run(ledger, "greedy-m2-bb", asked, "interrupted")
+        write_search(ledger, "greedy-m2-aa", asked, "failed")
+        write_search(ledger, "greedy-m2-bb", asked, "interrupted")
     with closing(Ledger(bad / "grid" / "ledger.db")) as ledger:
         asked = config.compose("study", ["study.grid.remove=[1]"])
         write_study(ledger, "some-study", asked, [], {}, {})

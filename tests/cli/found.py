@@ -21,7 +21,7 @@ def found(outcome: Outcome) -> dict[str, Any]:
 
 def same(result: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Whether two searches found the same, bit for bit."""
-    keys = ("run_id", "removed", "removal_order", "dense_loss", "loss", "n_tokens")
+    keys = ("search_id", "removed", "removal_order", "dense_loss", "loss", "n_tokens")
     return [result[key] for key in keys] == [other[key] for key in keys]
 
 

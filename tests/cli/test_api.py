@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 import raysearch
-from raysearch import build, config
+from raysearch.config import build
+from raysearch.config import compose as config
+from raysearch.config.overrides import as_overrides
+from raysearch.core.mask import Mask
 from raysearch.errors import UserError
-from raysearch.mask import Mask
-from raysearch.overrides import as_overrides
 from tests.cli.conftest import Run, World
 from tests.cli.test_search import found
 
@@ -47,8 +48,8 @@ def test_it_finds_what_the_command_line_finds(run: Run, world: World) -> None:
     printed = found(run("search", *world.search(protect="[0]"), "--json"))
     values = settings(world, "mlruns")
     result = raysearch.search("data=file", remove=2, protect=(0,), tracking="none", **values)
-    assert (result.run_id, result.loss, list(result.removed)) == (
-        printed["run_id"],
+    assert (result.search_id, result.loss, list(result.removed)) == (
+        printed["search_id"],
         printed["loss"],
         printed["removed"],
     )

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import raysearch
+from raysearch.core.mask import Mask
 from raysearch.errors import UserError
-from raysearch.mask import Mask
 from tests.cli.conftest import World
 from tests.cli.refusals import is_sentence, tree
 

@@ -83,11 +83,11 @@ def test_a_weighted_search(run, words, normalise):
     result = json.loads(done.out)
     assert result["measure"] == {"unit": "weighted sum", "per": "set", "readout": None}
     assert result["n_samples"] == 8 + 4 and result["delta_error"] is None
-    shown = run("show", result["run_id"])
+    shown = run("show", result["search_id"])
     assert "loss of perplexity on multiple_choice" in " ".join(shown.out.split())
-    resumed = run("resume", result["run_id"], "--json")
+    resumed = run("resume", result["search_id"], "--json")
     assert json.loads(resumed.out)["removed"] == result["removed"]
-    refused = run("show", result["run_id"], "--gap")
+    refused = run("show", result["search_id"], "--gap")
     assert refused.code == 2 and "weighted" in refused.err
 
 

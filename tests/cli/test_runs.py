@@ -14,7 +14,7 @@ from raysearch.calibration.data import Data
 from raysearch.calibration.formats.text import TextFormat
 from raysearch.calibration.rows import Rows
 from raysearch.calibration.windows import WindowOptions
-from raysearch.mask import Mask
+from raysearch.core.mask import Mask
 from tests.cli.conftest import Run, World
 from tests.cli.test_search import GREEDY, found, numbers, table
 from tests.evaluation.oracle import plain_losses
@@ -23,7 +23,7 @@ from tests.evaluation.oracle import plain_losses
 @pytest.mark.parametrize("name", ["latest", "greedy", "whole"])
 def test_resume_takes_up_by_name(run: Run, world: World, name: str) -> None:
     result = found(run("search", *world.search(), "--json"))
-    again = found(run("resume", result["run_id"] if name == "whole" else name, "--json"))
+    again = found(run("resume", result["search_id"] if name == "whole" else name, "--json"))
     assert numbers(again) == numbers(result) and again["evaluations"]["run"] == 0
 
 
@@ -55,17 +55,17 @@ def test_show_lists_searches_and_what_they_saw(run: Run, world: World) -> None:
     greedy = found(run("search", *world.search(), "--json"))
     one_shot = found(run("search", *world.search(searcher="one_shot"), "--json"))
     listed = found(run("show", "--json"))
-    assert [one["run_id"] for one in listed] == [one_shot["run_id"], greedy["run_id"]], "the newest first"
+    assert [one["search_id"] for one in listed] == [one_shot["search_id"], greedy["search_id"]], "the newest first"
     assert [one["state"] for one in listed] == ["finished", "finished"]
     assert listed[1]["result"] == greedy
     readable = run("show").out
-    assert [row[0].strip() for row in table(readable)] == [one_shot["run_id"], greedy["run_id"]]
+    assert [row[0].strip() for row in table(readable)] == [one_shot["search_id"], greedy["search_id"]]
     assert str(world.model) in readable, "names are not cut where there is no terminal"
 
-    whole = found(run("show", greedy["run_id"], "--json"))
+    whole = found(run("show", greedy["search_id"], "--json"))
     assert whole["config"]["remove"] == 2 and len(whole["result"]["trials"]) == GREEDY + 1
-    best = [row[0].strip() for row in table(run("show", greedy["run_id"], "--most", "1").out)]
-    assert best == [greedy["run_id"], "1", "2", str(Mask(tuple(greedy["removed"])))]
+    best = [row[0].strip() for row in table(run("show", greedy["search_id"], "--most", "1").out)]
+    assert best == [greedy["search_id"], "1", "2", str(Mask(tuple(greedy["removed"])))]
 
 
 def test_an_export_is_what_the_search_judged(run: Run, here: Path, world: World) -> None:

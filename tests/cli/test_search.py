@@ -68,8 +68,8 @@ def test_people_get_a_table_and_what_to_type_next(run: Run, here: Path, world: W
         f"In this order: {order}",
         f"Evaluations: {GREEDY} asked, {GREEDY} run, 0 answered by the ledger, each on 120 scored tokens",
         "Layer-forwards: 24 run, 32 by a full forward per mask (1.33x fewer)",
-        f"Next: raysearch export {result['run_id']} --out pruned-model --store 'my store'",
-        f"raysearch show {result['run_id']} --store 'my store'",
+        f"Next: raysearch export {result['search_id']} --out pruned-model --store 'my store'",
+        f"raysearch show {result['search_id']} --store 'my store'",
     ):
         assert line in outcome.out
     assert "raysearch ui" not in outcome.out, "nothing was recorded that it would show"
@@ -86,7 +86,7 @@ def test_programs_get_one_json_object_with_ray_and_mlflow_on(recorded: tuple[Pat
     _, result = recorded
     assert set(result) >= {
         "model",
-        "run_id",
+        "search_id",
         "loss",
         "perplexity",
         "dense_loss",
@@ -99,7 +99,7 @@ def test_programs_get_one_json_object_with_ray_and_mlflow_on(recorded: tuple[Pat
     assert result["removed"] == sorted(result["removed"]) == sorted(result["removal_order"])
     assert result["evaluations"] == {"asked": GREEDY, "run": GREEDY, "answered": 0}
     assert result["layer_forwards"] == {"run": 24.0, "alone": 24.0, "naive": 32}
-    assert result["run_id"].startswith("greedy-m2-")
+    assert result["search_id"].startswith("greedy-m2-")
     assert 0 < result["delta_error"] < abs(result["loss"])
     assert result["measure"] == {"unit": "nats per token", "per": "token", "readout": "perplexity"}
     assert (result["n_tokens"], result["n_samples"]) == (120, 8) and result["layer_tokens"]["packed"] is None
@@ -120,7 +120,7 @@ def test_mlflow_holds_all_of_it(recorded: tuple[Path, dict[str, Any]], world: Wo
     (parent,) = [one for one in runs if one.info.run_id == result["mlflow_run_id"]]
     children = [one for one in runs if one.data.tags.get("mlflow.parentRunId") == parent.info.run_id]
     assert len(children) == len(runs) - 1 == GREEDY + 1, "a child for every trial, the dense model too"
-    assert parent.info.run_name == result["run_id"] and parent.info.status == "FINISHED"
+    assert parent.info.run_name == result["search_id"] and parent.info.status == "FINISHED"
     assert parent.data.params["model.path"] == str(world.model) and parent.data.params["remove"] == "2"
     assert parent.data.params["cluster.replicas"] == "2" and parent.data.params["versions.torch"] == torch.__version__
     assert parent.data.tags["raysearch.searcher"] == "greedy" and parent.data.tags["raysearch.data"] == "file"
@@ -176,7 +176,7 @@ def test_a_beam_of_one_is_greedy(run: Run, world: World) -> None:
     greedy = found(run("search", *world.search(), "--json"))
     beam = found(run("search", *world.search(searcher="beam", searcher__width=1), "--json"))
     assert beam["removal_order"] == greedy["removal_order"] and beam["loss"] == greedy["loss"]
-    assert beam["run_id"].startswith("beam-m2-")
+    assert beam["search_id"].startswith("beam-m2-")
 
 
 def test_protected_layers_stay(run: Run, world: World) -> None:
@@ -206,8 +206,10 @@ def test_the_users_own_yaml(run: Run, here: Path, world: World) -> None:
     words = ["search", f"model={world.model}", "cluster=inline", "tracking=none", "remove=2", "--json"]
     mine = found(run(*words, "searcher=wide", "data=letters", "data.seed=0", "--config-dir", own))
     ours = found(run("search", *world.search(searcher="beam", searcher__width=3), "--json"))
-    assert numbers(mine, TIMES | EFFORT | {"run_id"}) == numbers(ours, TIMES | EFFORT | {"run_id"})
-    assert mine["run_id"].removeprefix("wide") == ours["run_id"].removeprefix("beam"), "the same search by another name"
+    assert numbers(mine, TIMES | EFFORT | {"search_id"}) == numbers(ours, TIMES | EFFORT | {"search_id"})
+    assert mine["search_id"].removeprefix("wide") == ours["search_id"].removeprefix("beam"), (
+        "the same search by another name"
+    )
     assert ours["evaluations"]["run"] == 0
 
 

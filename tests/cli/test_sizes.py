@@ -21,14 +21,14 @@ def cells(text: str) -> list[list[str]]:
 @pytest.mark.parametrize("searcher", ["greedy", "one_shot"])
 def test_a_range_holds_what_searches_for_each_size_find(run: Run, world: World, searcher: str) -> None:
     result = found(run("search", *world.search(searcher=searcher, remove="1..3"), "--json"))
-    assert result["run_id"].startswith(f"{searcher}-m1-3-")
+    assert result["search_id"].startswith(f"{searcher}-m1-3-")
     assert [entry["n_removed"] for entry in result["path"]] == [1, 2, 3]
     assert result["removed"] == result["path"][-1]["removed"]
     for entry in result["path"]:
         alone = found(run("search", *world.search(searcher=searcher, remove=entry["n_removed"]), "--json"))
         assert (alone["removed"], alone["loss"]) == (entry["removed"], entry["loss"])
         assert alone["evaluations"]["run"] == 0 and alone["perplexity"] == entry["perplexity"]
-    again = found(run("resume", result["run_id"], "--json"))
+    again = found(run("resume", result["search_id"], "--json"))
     assert again["path"] == result["path"] and again["evaluations"]["run"] == 0
 
 
@@ -69,7 +69,7 @@ def test_any_size_can_be_exported(run: Run, here: Path, world: World) -> None:
     refused = run("export", "latest", "--out", "four", "--remove", 4)
     assert (refused.code, refused.out) == (2, "")
     assert refused.err == (
-        f"error: --remove=4 is no number of layers that {result['run_id']} has a mask of; choose one of: 1, 2, 3\n"
+        f"error: --remove=4 is no number of layers that {result['search_id']} has a mask of; choose one of: 1, 2, 3\n"
     )
     assert not (here / "four").exists()
 
@@ -83,12 +83,12 @@ def test_a_found_mask_is_ranked_once_all_are_known(run: Run, world: World) -> No
     assert "raysearch search searcher=exhaustive remove=2 and the same model" in refused.err
     best = found(run("search", *world.search(protect="[0]", searcher="exhaustive"), "--json"))
     losses = [t["loss"] for t in found(run("show", "latest", "--json"))["result"]["trials"] if len(t["mask"]) == 2]
-    (gap,) = found(run("show", result["run_id"], "--gap", "--json"))["gap"]
+    (gap,) = found(run("show", result["search_id"], "--gap", "--json"))["gap"]
     assert gap["rank"] == 1 + sum(loss < result["loss"] for loss in losses) and gap["n_masks"] == len(losses) == 6
     assert (gap["removed"], gap["best"], gap["best_loss"]) == (result["removed"], best["removed"], best["loss"])
     assert gap["gap"] == result["loss"] - best["loss"]
     row = ["2", f"{{{','.join(map(str, gap['removed']))}}}", str(gap["rank"]), "6", f"{gap['percentile']:.4g}"]
-    assert row in [cells[:5] for cells in cells(run("show", result["run_id"], "--gap").out)]
+    assert row in [cells[:5] for cells in cells(run("show", result["search_id"], "--gap").out)]
 
 
 def test_a_range_is_ranked_as_far_as_all_masks_are_known(run: Run, world: World) -> None:
@@ -107,4 +107,4 @@ def test_what_a_searcher_remarks_is_kept_and_shown(run: Run, world: World) -> No
     assert name == "block_influence" and len(record["remarks"][name]) == 5
     rows = [[str(layer), f"{value:.4g}"] for layer, value in enumerate(record["remarks"][name])]
     assert [row for row in cells(run("show", "latest").out) if len(row) == 2] == rows
-    assert name not in outcome.out.replace(record["run_id"], ""), "a list is for show"
+    assert name not in outcome.out.replace(record["search_id"], ""), "a list is for show"

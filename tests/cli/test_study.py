@@ -11,17 +11,17 @@ from typing import Any
 import pytest
 import ray
 
-from raysearch import build
+from raysearch.config import build
 from raysearch.errors import EvaluationError
-from raysearch.evaluation.ledger import opened
-from raysearch.evaluation.runs import read_runs
-from raysearch.evaluation.studies import find_study
-from raysearch.studies import running
-from raysearch.studies.assess_study import assess_found
-from raysearch.studies.bench import prepare
-from raysearch.studies.plan import plan_study
-from raysearch.studies.search import Surroundings
-from raysearch.studies.tuning import TrialTask, run_trials
+from raysearch.ledger.ledger import opened
+from raysearch.ledger.searches import read_searches
+from raysearch.ledger.studies import find_study
+from raysearch.search.run import StudyContext
+from raysearch.study import run as running
+from raysearch.study.assess import assess_found
+from raysearch.study.model_group import prepare
+from raysearch.study.plan import plan_study
+from raysearch.study.trials import TrialTask, run_trials
 from tests.cli.conftest import Run, World
 from tests.cli.found import evaluations, found
 from tests.cli.studies import done, study_words
@@ -37,7 +37,7 @@ def test_all_searches_are_done_and_counted(done: tuple[dict[str, Any], Path]) ->
     assert value["layer_forwards"]["separate"] < value["layer_forwards"]["naive"]
     assert (folder / value["report"]).read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
     with opened(folder / "mlruns/ledger.db") as ledger:
-        runs = read_runs(ledger, [cell["run_id"] for cell in value["cells"]])
+        runs = read_searches(ledger, [cell["search_id"] for cell in value["cells"]])
     computed = sum(run.result["evaluations"]["run"] for run in runs.values() if run.result)
     masks = {mask for _, mask, _ in evaluations(folder / "mlruns")}
     assert computed == len(masks) - 1, "each mask once, whoever asked at the same time; the dense model is not counted"
@@ -47,8 +47,8 @@ def test_a_search_alone_finds_the_same(done: tuple[dict[str, Any], Path], world:
     value, _ = done
     for cell in value["cells"]:
         words = world.search(searcher=cell["searcher"], remove=cell["remove"])
-        alone = found(run("search", *words, "--json", f"store={cell['run_id']}"))
-        for key in ("run_id", "removed", "loss", "dense_loss"):
+        alone = found(run("search", *words, "--json", f"store={cell['search_id']}"))
+        for key in ("search_id", "removed", "loss", "dense_loss"):
             assert alone[key] == cell[key]
         assert alone["layer_forwards"]["run"] == alone["layer_forwards"]["alone"] == cell["layer_forwards"]["alone"]
 
@@ -56,9 +56,9 @@ def test_a_search_alone_finds_the_same(done: tuple[dict[str, Any], Path], world:
 def test_one_after_another_searches_run_just_what_is_called_shared(world: World, run: Run) -> None:
     value = found(run("study", *study_words(world), "study.concurrency=1", "--json"))
     with opened(Path("mlruns/ledger.db")) as ledger:
-        runs = read_runs(ledger, [cell["run_id"] for cell in value["cells"]])
+        runs = read_searches(ledger, [cell["search_id"] for cell in value["cells"]])
     for cell in value["cells"]:
-        result = runs[cell["run_id"]].result
+        result = runs[cell["search_id"]].result
         assert result is not None
         assert result["layer_forwards"]["run"] == cell["layer_forwards"]["shared"]
 
@@ -80,13 +80,13 @@ def test_a_search_that_cannot_even_be_put_on_record_has_failed(world: World, her
     spec = build.study_spec(study_words(world))
     search = spec.cells[0].search.elsewhere()
     (here / "folder").mkdir()
-    search = replace(search, judge=replace(search.judge, ledger=here / "folder"))
-    (bench,) = prepare(spec)
-    surroundings = Surroundings(bench.info, bench.reading_of(search.judge), {}, None)
+    search = replace(search, evaluation=replace(search.evaluation, ledger=here / "folder"))
+    (model_group,) = prepare(spec)
+    context = StudyContext(model_group.info, model_group.prepared_for(search.evaluation), {}, None)
     ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False)
     try:
         nobody: Any = SimpleNamespace(fleet=None, recipe=[], most=1, unit_timeout_s="auto")
-        tasks = {7: TrialTask(search, surroundings, nobody)}
+        tasks = {7: TrialTask(search, context, nobody)}
         failed = run_trials(tasks, spec.options.stop, 1, 0, here / "tune", running.SilentStudyObserver())
     finally:
         ray.shutdown()

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from raysearch import build
-from raysearch.reporting.results import StudyResults
-from raysearch.studies.plan import CellPlan, StudyPlan
-from raysearch.study_display import StudyDisplay, plan_line, plan_table, study_lines, study_table
+from raysearch.cli.study_display import StudyDisplay, plan_line, plan_table, study_lines, study_table
+from raysearch.config import build
+from raysearch.study.plan import CellPlan, StudyPlan
+from raysearch.study.result import StudyResults
 from tests.cli.conftest import World
 from tests.reporting.synthetic import synthetic_study
 
@@ -65,7 +65,7 @@ def test_on_a_terminal_the_running_searches_are_a_live_table(cells: Any) -> None
 
 def test_the_plan_adds_up(cells: Any) -> None:
     plans = [CellPlan(cell, evaluations=5, separate=20, shared=8, heads=5, naive=40) for cell in cells[:3]]
-    plan = StudyPlan(plans, untold=cells[3:], seconds=61)
+    plan = StudyPlan(plans, unpredictable=cells[3:], seconds=61)
     assert plan_line(plan) == (
         "4 searches: 24 layer-forwards together instead of 60 one by one (40%), or 120 by a full forward per mask; "
         "about 1 min 01 s of searching"

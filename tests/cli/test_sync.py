@@ -10,8 +10,8 @@ from mlflow import MlflowClient
 from mlflow.entities import Run as MlflowRun
 
 import raysearch
-from raysearch.evaluation.ledger import opened
-from raysearch.evaluation.studies import find_study
+from raysearch.ledger.ledger import opened
+from raysearch.ledger.studies import find_study
 from tests.cli.conftest import Run, World
 from tests.cli.found import found
 from tests.tracking.conftest import closed_port
@@ -54,7 +54,7 @@ def test_a_search_that_mlflow_never_saw_is_written_without_its_model(
     result = found(outcome)
     assert [result[key] for key in ("removed", "loss")] == [plain[key] for key in ("removed", "loss")]
     [warning] = [line for line in outcome.err.splitlines() if "warning" in line]
-    assert uri in warning and warning.endswith(f"raysearch sync {result['run_id']}")
+    assert uri in warning and warning.endswith(f"raysearch sync {result['search_id']}")
     assert result["mlflow_run_id"] is None
 
     shutil.rmtree(movable.model.parent)
@@ -71,7 +71,7 @@ def test_a_search_that_mlflow_never_saw_is_written_without_its_model(
     assert parent.info.start_time <= parent.info.end_time <= parent.info.start_time + 1000 * result["seconds"] + 1
 
     again = run("sync", synced["mlflow_run_id"])
-    assert again.code == 0 and again.out == f"{result['run_id']}: MLflow has all of its {synced['trials']} trials.\n"
+    assert again.code == 0 and again.out == f"{result['search_id']}: MLflow has all of its {synced['trials']} trials.\n"
     assert [one.to_dictionary() for one in recorded(embedded(here / "mlruns"))] == [
         one.to_dictionary() for one in before
     ]
@@ -100,17 +100,17 @@ def test_there_is_nothing_to_sync_of_what_is_not_done(run: Run, world: World, mo
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("raysearch.studies.search.run_rounds", stop)
+        patch.setattr("raysearch.search.run.run_rounds", stop)
         assert run("search", *world.search()).code == 130
     outcome = run("sync", "latest", "tracking=mlflow")
-    assert outcome.code == 2 and outcome.err.startswith("error: RUN=greedy-m2-")
+    assert outcome.code == 2 and outcome.err.startswith("error: SEARCH=greedy-m2-")
     assert "is interrupted, so there is nothing to sync yet; raysearch resume greedy-m2-" in outcome.err
 
 
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ([], "RUN=latest was run with tracking=none; name a place: tracking=mlflow, and tracking.uri=…"),
+        ([], "SEARCH=latest was run with tracking=none; name a place: tracking=mlflow, and tracking.uri=…"),
         (["remove=3"], "remove=3 cannot be changed of what is on record; leave it out, or give tracking.…= words"),
         (["tracking.urk=x"], "tracking.urk is no key of this configuration; did you mean 'tracking.uri'?"),
     ],
@@ -151,4 +151,4 @@ def test_a_study_is_filed_with_its_searches_assessments_and_report(run: Run, her
     with opened(here / "mlruns/ledger.db") as ledger:
         assert find_study(ledger, "late").mlflow_run_id == parent.info.run_id, "it is where it was"
     page = found(run("report", "late", "--json"))
-    assert page["cells"][0]["run_id"] in {one["run_id"] for one in again["searches"]}
+    assert page["cells"][0]["search_id"] in {one["search_id"] for one in again["searches"]}

@@ -9,12 +9,7 @@ from typing import Any
 import pytest
 from rich.table import Table
 
-from raysearch.evaluation.runs import RunRecord
-from raysearch.mask import Mask
-from raysearch.measure import PERPLEXITY, Measure
-from raysearch.studies.gap import Gap
-from raysearch.studies.score import Score
-from raysearch.tables import (
+from raysearch.cli.tables import (
     gap_table,
     path_table,
     remark_notes,
@@ -26,9 +21,14 @@ from raysearch.tables import (
     score_table,
     trials_table,
 )
+from raysearch.core.mask import Mask
+from raysearch.core.measure import PERPLEXITY, Measure
+from raysearch.ledger.searches import SearchRecord
+from raysearch.search.gap import Gap
+from raysearch.search.history import as_record
+from raysearch.search.result import SearchResult
+from raysearch.search.score import Score
 from raysearch.testing.tracker_suite import ACCURACY, KL, MARGIN, greedy_search
-from raysearch.tracking.base import SearchResult
-from raysearch.tracking.told import as_record
 
 WEIGHTED = Measure("weighted loss", "set")
 EVERY_MEASURE = pytest.mark.parametrize(
@@ -54,11 +54,11 @@ def rows(table: Table) -> list[list[str]]:
     return [list(map(str, row)) for row in zip(*(column.cells for column in table.columns), strict=True)]
 
 
-def recorded(result: SearchResult) -> RunRecord:
+def recorded(result: SearchResult) -> SearchRecord:
     """The search as the ledger gives it back."""
     record = json.loads(json.dumps(as_record(greedy_search().header, result)))
     config = {"choices": {"data": "wikitext", "objective": "x"}, "model": {"name": "tiny"}}
-    return RunRecord(result.run_id, config, "finished", None, record, "2026-01-01 00:00")
+    return SearchRecord(result.search_id, config, "finished", None, record, "2026-01-01 00:00")
 
 
 @EVERY_MEASURE

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
+from raysearch.core.mask import Mask
 from raysearch.evaluation.cutting import cut, own_layers, walk_order
+from raysearch.evaluation.prefix import plan_prefixes
 from raysearch.evaluation.unit import Unit
-from raysearch.mask import Mask
-from raysearch.prefix import plan_prefixes
 
 N = 32
 SINGLES = [Mask(), *(Mask.of(layer) for layer in range(N))]

@@ -5,15 +5,15 @@ import numpy as np
 import pytest
 
 from raysearch.calibration.objectives.perplexity import PerplexityObjective
+from raysearch.core.mask import Mask
+from raysearch.core.statistic import Statistic
 from raysearch.errors import EvaluationError, UserError
 from raysearch.evaluation import costs as module
 from raysearch.evaluation.evaluator import Evaluator
 from raysearch.evaluation.inline_pool import InlinePool
-from raysearch.evaluation.ledger import Ledger
 from raysearch.evaluation.progress import Progress
-from raysearch.mask import Mask
+from raysearch.ledger.ledger import Ledger
 from raysearch.models.statistics import measure
-from raysearch.statistic import Statistic
 from tests.evaluation.oracle import plain_losses
 
 MASKS = [Mask.of(2), Mask(), Mask.of(1), Mask.of(1, 2)]

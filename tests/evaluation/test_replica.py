@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
+from raysearch.core.mask import Mask
 from raysearch.evaluation.unit import Unit
-from raysearch.mask import Mask
 from tests.evaluation.oracle import plain_losses
 
 MASKS = (Mask(), Mask.of(0), Mask.of(1), Mask.of(3), Mask.of(1, 2), Mask.of(0, 3))

@@ -13,15 +13,15 @@ from raysearch.calibration.objectives.hidden_cosine import HiddenCosineObjective
 from raysearch.calibration.objectives.kl import KLObjective
 from raysearch.calibration.objectives.task_margin import TaskMarginObjective
 from raysearch.calibration.objectives.weighted import WeightedObjective
+from raysearch.core.mask import Mask
+from raysearch.core.statistic import Statistic
 from raysearch.errors import EvaluationError, UserError
 from raysearch.evaluation.evaluator import Evaluator
 from raysearch.evaluation.inline_pool import InlinePool
-from raysearch.evaluation.ledger import Ledger
 from raysearch.evaluation.replica import Replica
 from raysearch.evaluation.unit import Unit
-from raysearch.mask import Mask
+from raysearch.ledger.ledger import Ledger
 from raysearch.models.stack import LayerStack
-from raysearch.statistic import Statistic
 
 MASKS = [Mask.of(2), Mask.of(1, 2)]
 SINGLES = [Mask.of(layer) for layer in range(4)]

@@ -22,7 +22,8 @@ from typing import Any
 
 import pytest
 
-from raysearch.evaluation import cluster
+from raysearch.cluster import options as cluster
+from raysearch.evaluation.replica import make_replica
 from raysearch.evaluation.unit import Task, UnitResult
 
 #: In the environment of a node, and so of every process that lives on it.
@@ -188,7 +189,7 @@ class DoomedReplica:
         return self.replica.evaluate(task)
 
 
-_make_replica = cluster.make_replica
+_make_replica = make_replica
 
 
 def make_doomed_replica(*words: Any) -> Any:

@@ -23,8 +23,8 @@ from typing import Any
 
 import pytest
 
-from raysearch.evaluation.ledger import Ledger
-from raysearch.evaluation.runs import find_run
+from raysearch.ledger.ledger import Ledger
+from raysearch.ledger.searches import find_search
 from tests.cli.conftest import Outcome
 
 #: A search with many moments to be killed at: every shard of a round is a unit of its own.
@@ -37,9 +37,9 @@ MARK = "RAYSEARCH_TEST_MARK"
 _IMPORTED = [
     "pytest",
     "raysearch.api",
-    "raysearch.display",
-    "raysearch.evaluation.ray_pool",
-    "raysearch.studies.tuning",
+    "raysearch.cli.search_display",
+    "raysearch.cluster.pool",
+    "raysearch.study.trials",
 ]
 _MODEL = "transformers.models.llama.modeling_llama"
 
@@ -189,7 +189,7 @@ def refused(outcome: Outcome, *said: str) -> None:
 def state(store: str) -> str:
     """How the ledger's last search stands."""
     with closing(Ledger(Path(store) / "ledger.db")) as ledger:
-        return find_run(ledger, "latest").state
+        return find_search(ledger, "latest").state
 
 
 def wait_for_rows(command: Command, store: str, rows: int) -> None:

@@ -17,15 +17,15 @@ import pytest
 import ray
 
 import raysearch
-from raysearch.evaluation.bounds import Bounds
-from raysearch.evaluation.fleet import Needs, shared_fleet
+from raysearch.cluster.actor import Recipe, own_versions
+from raysearch.cluster.bounds import Bounds
+from raysearch.cluster.fleet import Needs, shared_fleet
+from raysearch.cluster.pool import RayPool, Replicas
+from raysearch.core.mask import Mask
 from raysearch.evaluation.progress import Progress
-from raysearch.evaluation.ray_actor import Recipe, own_versions
-from raysearch.evaluation.ray_pool import RayPool, Replicas
 from raysearch.evaluation.unit import Unit, UnitResult
-from raysearch.mask import Mask
-from raysearch.studies.observer import SilentObserver
-from raysearch.tracking.base import RoundSummary
+from raysearch.search.observer import SilentObserver
+from raysearch.search.result import RoundSummary
 from tests.cli.conftest import Run, World, finish
 from tests.cli.found import evaluations, found, same
 from tests.faults.clusters import RayCluster, free_port, start, wait_for

@@ -152,7 +152,7 @@ def test_what_belongs_to_another_model_or_text_is_not_shared(run: Run, world: Wo
     other_model = remade(world, tmp_path / "model", seed=1)
     for changes in ({"model": other_model}, {"data.seed": 1}, {"data.seq_len": 17}, {"objective": "kl"}):
         other = found(run("search", *world.search(**changes), "--json"))
-        assert other["run_id"] != first["run_id"]
+        assert other["search_id"] != first["search_id"]
         assert other["evaluations"]["answered"] == 0, changes
     assert same(found(run("search", *world.search(), "--json")), first)
 
@@ -169,7 +169,7 @@ def test_what_has_changed_since_is_said_and_once_restored_it_goes_on(
 
     weights = (folder / "model.safetensors").read_bytes()
     remade(world, folder, seed=1)
-    again = f"RUN={result['run_id']} cannot be taken up: "
+    again = f"SEARCH={result['search_id']} cannot be taken up: "
     or_anew = ", or start anew with raysearch search"
     said = f"{again}the files of its model have changed since; put back the old ones{or_anew}"
     refused(run("resume", "latest", "--json"), said)
@@ -185,7 +185,9 @@ def test_what_has_changed_since_is_said_and_once_restored_it_goes_on(
     remade(world, folder, seed=1)
     speed = ["assess=none", "assess.speed.enabled=true", "assess.speed.context_tokens=8", "assess.speed.new_tokens=2"]
     for words in ["export", "latest", "--out", "pruned"], ["assess", "latest", "cluster=inline", *speed]:
-        refused(run(*words, "--json"), f"RUN={result['run_id']} is of another model: its files have changed since")
+        refused(
+            run(*words, "--json"), f"SEARCH={result['search_id']} is of another model: its files have changed since"
+        )
     (folder / "model.safetensors").write_bytes(weights)
     found(run("export", "latest", "--out", "pruned", "--json"))
     assert known.items() <= evaluations("mlruns").items() and evaluations("mlruns") == evaluations("undisturbed")
@@ -211,7 +213,7 @@ def test_a_ledger_that_another_program_keeps_locked(
 ) -> None:
     kill_at(command, "mlruns", 100)
     known = evaluations("mlruns")
-    monkeypatch.setattr("raysearch.evaluation.ledger._LOCKED_S", 1.0)
+    monkeypatch.setattr("raysearch.ledger.ledger._LOCKED_S", 1.0)
     with closing(sqlite3.connect("mlruns/ledger.db", isolation_level=None)) as shell:
         shell.execute("BEGIN IMMEDIATE")
         refused(run(*command), "ledger=mlruns/ledger.db cannot be used (database is locked)", "end that, and the same")

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 from hydra.errors import HydraException
 
+from raysearch.core.mask import Mask
 from raysearch.evaluation.replica import Replica
-from raysearch.mask import Mask
-from raysearch.tracking.base import NullTracker
+from raysearch.search.result import NullTracker
 from raysearch.tracking.options import TrackingOptions
 from tests.cli.conftest import Run, World, finish, spawn
 from tests.cli.found import evaluations, found, same
@@ -141,7 +141,7 @@ def test_stopped(run: Run, here: Path, command: list[str], undisturbed: dict[str
     outcome = started.finish(30)
 
     assert outcome.code == 130 and outcome.out == "" and "Traceback" not in outcome.err
-    advice = f"raysearch resume {undisturbed['run_id']} --store 'my store'"
+    advice = f"raysearch resume {undisturbed['search_id']} --store 'my store'"
     assert outcome.err.splitlines()[-1] == f"stopped; the same command again goes on from here, and so does: {advice}"
     assert_all_gone(mark, within_s=20)
     assert state("my store") == "interrupted"
@@ -173,7 +173,7 @@ def test_stopped_where_a_library_makes_an_error_of_it(
         except KeyboardInterrupt as error:
             raise HydraException from error
 
-    monkeypatch.setattr("raysearch.config.hydra_compose", compose)
+    monkeypatch.setattr("raysearch.config.compose.hydra_compose", compose)
     outcome = run(*command)
     assert (outcome.code, outcome.out, outcome.err) == (130, "", "stopped\n")
 
@@ -204,7 +204,7 @@ def test_stopped_while_the_tracker_says_its_last_word(
 def test_a_finished_search_stays_found(run: Run, command: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     result = found(run(*command))
     with monkeypatch.context() as patch:
-        patch.setattr("raysearch.studies.search.run_rounds", stop)
+        patch.setattr("raysearch.search.run.run_rounds", stop)
         assert run(*command).code == 130
     listed = json.loads(run("show", "latest", "--json").out)
     assert listed["state"] == "interrupted" and same(listed["result"], result)

@@ -13,9 +13,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from raysearch.mask import Mask
+from raysearch.core.mask import Mask
+from raysearch.search.recorder import SearchRecorder
 from raysearch.searchers.base import Round, Scores
-from raysearch.studies.chronicle import Chronicle
 from tests.cli.conftest import N_LAYERS, Run, World
 from tests.cli.found import found
 from tests.faults.injection import refused
@@ -56,14 +56,14 @@ def test_a_mask_that_gives_nan_has_failed(
     run: Run, fragile: World, monkeypatch: pytest.MonkeyPatch, searcher: str
 ) -> None:
     seen: dict[Mask, float] = {}
-    evaluate = Chronicle.evaluate
+    evaluate = SearchRecorder.evaluate
 
-    def watched(self: Chronicle, proposed: Round) -> Scores:
+    def watched(self: SearchRecorder, proposed: Round) -> Scores:
         scores = evaluate(self, proposed)
         seen.update(scores.losses)
         return scores
 
-    monkeypatch.setattr(Chronicle, "evaluate", watched)
+    monkeypatch.setattr(SearchRecorder, "evaluate", watched)
     few = {
         "random": {"searcher.k": 10},
         "cbo": {"searcher.k": 4},

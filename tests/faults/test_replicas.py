@@ -16,17 +16,17 @@ import numpy as np
 import pytest
 import ray
 
+from raysearch.cluster import timeout as patience
+from raysearch.cluster.actor import Recipe, own_versions
+from raysearch.cluster.bounds import Bounds
+from raysearch.cluster.fleet import Fleet, Needs
+from raysearch.cluster.pool import RayPool, Replicas
+from raysearch.core.mask import Mask
 from raysearch.errors import EvaluationError
-from raysearch.evaluation import patience
-from raysearch.evaluation.bounds import Bounds
-from raysearch.evaluation.fleet import Fleet, Needs
 from raysearch.evaluation.inline_pool import InlinePool
-from raysearch.evaluation.ray_actor import Recipe, own_versions
-from raysearch.evaluation.ray_pool import RayPool, Replicas
 from raysearch.evaluation.replica import Replica
 from raysearch.evaluation.unit import Unit
-from raysearch.mask import Mask
-from raysearch.models.sharing import pack, unpack
+from raysearch.models.shared_weights import pack, unpack
 from raysearch.models.stack import LayerStack
 from tests.cli.conftest import World
 from tests.cli.found import evaluations, found, same

@@ -24,7 +24,7 @@ def test_a_search_that_runs_is_left_alone(here: Path, world: World) -> None:
     os.kill(first.pid, signal.SIGSTOP)  # so that it does not end meanwhile
     second, resumed = start(*words), start("resume", "latest", "--json")
     for late in second, resumed:
-        refused(late.finish(), "RUN=beam-m3-", f" is being run by process {first.pid} on {platform.node()} already")
+        refused(late.finish(), "SEARCH=beam-m3-", f" is being run by process {first.pid} on {platform.node()} already")
     os.kill(first.pid, signal.SIGCONT)
     result = found(first.finish())
 

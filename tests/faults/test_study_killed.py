@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from raysearch import build
-from raysearch.evaluation.ledger import opened
-from raysearch.evaluation.runs import read_runs
-from raysearch.studies.running import SilentStudyObserver, run_study
+from raysearch.config import build
+from raysearch.ledger.ledger import opened
+from raysearch.ledger.searches import read_searches
+from raysearch.study.run import SilentStudyObserver, run_study
 from tests.cli.conftest import World
 from tests.cli.found import evaluations, found
 from tests.cli.studies import done, study_words
@@ -39,7 +39,7 @@ def test_a_study_killed_twice_ends_the_same_and_runs_nothing_twice(
     assert evaluations("mlruns") == evaluations(folder / "mlruns")
     assert again["study_id"] == value["study_id"]
     for mine, theirs in zip(again["cells"], value["cells"], strict=True):
-        for key in ("run_id", "removed", "loss", "dense_loss", "layer_forwards"):
+        for key in ("search_id", "removed", "loss", "dense_loss", "layer_forwards"):
             assert mine[key] == theirs[key]
     assert_all_gone(mark, within_s=30)
 
@@ -55,8 +55,8 @@ def test_tune_restores_its_own_experiment(done: tuple[dict[str, Any], Path], wor
     study.kill()
     record = run_study(build.study_spec(words), SilentStudyObserver(), restore=True)
     with opened(here / "mlruns/ledger.db") as ledger:
-        runs = read_runs(ledger, [cell.run_id for cell in record.cells])
+        runs = read_searches(ledger, [cell.search_id for cell in record.cells])
     assert {run.state for run in runs.values()} == {"finished"}
-    assert [runs[cell["run_id"]].result["removed"] for cell in value["cells"]] == [  # type: ignore[index]
+    assert [runs[cell["search_id"]].result["removed"] for cell in value["cells"]] == [  # type: ignore[index]
         cell["removed"] for cell in value["cells"]
     ]

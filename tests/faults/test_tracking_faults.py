@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from mlflow import MlflowClient
 
-from raysearch.display import SearchDisplay
-from raysearch.tracking.mlflow_tracker import MlflowTracker
+from raysearch.cli.search_display import SearchDisplay
+from raysearch.tracking.mlflow.tracker import MlflowTracker
 from tests.cli.conftest import Outcome, Run, World
 from tests.cli.found import found
 from tests.faults.conftest import Server
@@ -34,7 +34,7 @@ def warnings(outcome: Outcome) -> list[str]:
 
 def same(result: dict[str, Any], other: dict[str, Any]) -> bool:
     """Whether two searches found the same, bit for bit."""
-    keys = ("run_id", "removed", "removal_order", "dense_loss", "loss", "path", "evaluations")
+    keys = ("search_id", "removed", "removal_order", "dense_loss", "loss", "path", "evaluations")
     return [result[key] for key in keys] == [other[key] for key in keys]
 
 
@@ -78,7 +78,7 @@ def check_complete(url: str, result: dict[str, Any]) -> dict[str, float]:
     experiment = client.get_experiment_by_name("raysearch")
     assert experiment is not None
     runs = client.search_runs([experiment.experiment_id], max_results=1000)
-    mine = [run for run in runs if run.data.tags.get("raysearch.run_id") == result["run_id"]]
+    mine = [run for run in runs if run.data.tags.get("raysearch.search_id") == result["search_id"]]
     [parent] = mine
     children = [run for run in runs if run.data.tags.get("mlflow.parentRunId") == parent.info.run_id]
     assert sorted(int(child.data.tags["raysearch.trial_index"]) for child in children) == list(range(TRIALS))
@@ -110,7 +110,7 @@ def test_a_server_that_is_killed_and_back_later(
     outcome = run(*words, f"tracking.uri={server.url}")
     assert same(found(outcome), undisturbed)
     [warning] = warnings(outcome)
-    assert server.url in warning and warning.endswith(f"raysearch sync {undisturbed['run_id']}")
+    assert server.url in warning and warning.endswith(f"raysearch sync {undisturbed['search_id']}")
     server.start()
     again = words if repair == "search" else [repair, "latest", "--json"]
     result = found(run(*again, *([f"tracking.uri={server.url}"] if repair == "search" else [])))
@@ -144,10 +144,8 @@ def test_a_server_that_hangs_holds_up_nothing_for_long(
     after_round: Callable[..., None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    patience_s = 4.0  # the default is 25 s
-    monkeypatch.setattr(
-        "raysearch.tracking.mlflow_tracker.MlflowTracker", partial(MlflowTracker, patience_s=patience_s)
-    )
+    timeout_s = 4.0  # the default is 25 s
+    monkeypatch.setattr("raysearch.tracking.mlflow.tracker.MlflowTracker", partial(MlflowTracker, timeout_s=timeout_s))
     server = serve()
     server.start()
     hung: list[float] = []
@@ -158,11 +156,11 @@ def test_a_server_that_hangs_holds_up_nothing_for_long(
 
     after_round(1, hang)
     outcome = run(*words, f"tracking.uri={server.url}")
-    assert time.monotonic() - hung[0] < 2.5 * patience_s
+    assert time.monotonic() - hung[0] < 2.5 * timeout_s
     result = found(outcome)
     assert same(result, undisturbed)
     [warning] = warnings(outcome)
-    assert f"nothing was written for {patience_s:g} s" in warning
+    assert f"nothing was written for {timeout_s:g} s" in warning
     server.send(signal.SIGCONT)
     assert get(f"{server.url}/health", wait_s=20) == b"OK"
     assert found(run("sync", "latest", "--json"))["missing"] > 0

@@ -13,12 +13,12 @@ import yaml
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
 import raysearch.models.export as export
+from raysearch.core.mask import Mask
+from raysearch.core.measure import PERPLEXITY, Measure
 from raysearch.errors import UnsupportedModelError, UserError
-from raysearch.mask import Mask
-from raysearch.measure import PERPLEXITY, Measure
 from raysearch.models.card import Evidence, Pruned, kept_runs, llama_cpp_command, mergekit_yaml, model_card
 from raysearch.models.export import ExportReport, export_checkpoint
-from raysearch.models.loading import ModelSpec
+from raysearch.models.spec import ModelSpec
 from tests.models.families import FAMILIES, HYBRIDS, N_LAYERS, UNEXPORTABLE, tiny
 
 torch.set_num_threads(1)
@@ -35,7 +35,7 @@ EVIDENCE = Evidence(
     evaluations=1234,
     layer_forwards=56789,
     search_s=12.5,
-    run_id=None,
+    search_id=None,
     version="0.1.0",
 )
 EXPORTABLE = sorted({**FAMILIES, **HYBRIDS})

@@ -18,7 +18,6 @@ from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, BertConfi
 from raysearch.errors import UnsupportedModelError, UserError
 from raysearch.models.devices import check_device, resolve_device
 from raysearch.models.loading import (
-    ModelSpec,
     describe,
     fingerprint,
     load_config,
@@ -27,6 +26,7 @@ from raysearch.models.loading import (
     resolve_dtype,
     tokenizer_fingerprint,
 )
+from raysearch.models.spec import ModelSpec
 from tests.models.families import FAMILIES, N_LAYERS, VOCABULARY
 
 torch.set_num_threads(1)

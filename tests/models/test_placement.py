@@ -6,8 +6,8 @@ import pytest
 import torch
 from accelerate import dispatch_model
 
+from raysearch.core.mask import Mask
 from raysearch.errors import UserError
-from raysearch.mask import Mask
 from raysearch.models.placement import spread
 from raysearch.models.stack import LayerStack
 from tests.models.families import FAMILIES

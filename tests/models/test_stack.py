@@ -12,8 +12,8 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, PreTrainedModel
 
 from raysearch.calibration.batch import Batch
+from raysearch.core.mask import Mask
 from raysearch.errors import UnsupportedModelError, UserError
-from raysearch.mask import Mask
 from raysearch.models.stack import LayerStack, relative_gap
 from tests.models.families import FAMILIES, HYBRIDS, N_LAYERS, REFUSED, UNEXPORTABLE, VOCABULARY, tiny
 

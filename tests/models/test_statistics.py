@@ -12,9 +12,9 @@ from torch.nn import functional
 
 from raysearch.calibration.batch import Batch
 from raysearch.calibration.objectives.perplexity import PerplexityObjective
+from raysearch.core.statistic import Statistic
 from raysearch.models.stack import LayerStack
 from raysearch.models.statistics import measure
-from raysearch.statistic import Statistic
 from tests.models.families import FAMILIES, N_LAYERS, VOCABULARY
 
 torch.set_num_threads(1)

@@ -10,9 +10,9 @@ import csv
 import math
 from pathlib import Path
 
-from raysearch.estimate import Estimate, Metric
-from raysearch.measure import PERPLEXITY
-from raysearch.reporting.results import CellResult, Outcome, StudyResults
+from raysearch.core.estimate import Estimate, Metric
+from raysearch.core.measure import PERPLEXITY
+from raysearch.study.result import CellResult, Outcome, StudyResults
 
 FOLDER = Path(__file__).parent / "data"
 PERPLEXITIES = ("W2", "C4", "LMB")

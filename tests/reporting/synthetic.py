@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from raysearch.estimate import Estimate, Metric
-from raysearch.measure import PERPLEXITY, Measure
-from raysearch.reporting.results import CellResult, Outcome, StudyResults
+from raysearch.core.estimate import Estimate, Metric
+from raysearch.core.measure import PERPLEXITY, Measure
+from raysearch.study.result import CellResult, Outcome, StudyResults
 
 N_LAYERS = 32
 MARGIN = Measure("nats of margin per question", "sample", "margin")

@@ -7,9 +7,9 @@ import statistics
 
 import pytest
 
-from raysearch.reporting.analysis import Analysis, analyse
-from raysearch.reporting.findings import findings
-from raysearch.reporting.findings_calibration import correlation_sentence, spread_sentence
+from raysearch.reporting.findings.calibration import correlation_sentence, spread_sentence
+from raysearch.reporting.findings.findings import findings
+from raysearch.reporting.stats.analysis import Analysis, analyse
 from tests.reporting.published import (
     ACCURACIES,
     CALIBRATED_PERPLEXITY,

@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from raysearch.estimate import Estimate, Metric
-from raysearch.mask import Mask
-from raysearch.measure import PERPLEXITY
-from raysearch.reporting.agreement import agreements, cross_agreements, expected_jaccard, similarity
-from raysearch.reporting.comparison import compare
-from raysearch.reporting.correlation import bootstrap_interval, correlations, spearman
-from raysearch.reporting.effect import calibration_effects
-from raysearch.reporting.frame import CALIBRATION_LOSS, averages, averages_of, cells_frame, settings
-from raysearch.reporting.results import CellResult, Outcome, StudyResults
-from raysearch.reporting.variance import splits, spreads
+from raysearch.core.estimate import Estimate, Metric
+from raysearch.core.mask import Mask
+from raysearch.core.measure import PERPLEXITY
+from raysearch.reporting.stats.agreement import agreements, cross_agreements, expected_jaccard, similarity
+from raysearch.reporting.stats.comparison import compare
+from raysearch.reporting.stats.correlation import bootstrap_interval, correlations, spearman
+from raysearch.reporting.stats.effect import calibration_effects
+from raysearch.reporting.stats.frame import CALIBRATION_LOSS, averages, averages_of, cells_frame, settings
+from raysearch.reporting.stats.variance import splits, spreads
+from raysearch.study.result import CellResult, Outcome, StudyResults
 
 ACCURACY = Metric("acc", "Accuracy", "accuracy", "%", True)
 PERPLEXITY_METRIC = Metric("ppl", "Perplexity", "perplexity", "perplexity", False)

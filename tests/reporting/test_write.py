@@ -15,11 +15,11 @@ import pytest
 from markdown_it import MarkdownIt
 
 from raysearch.errors import UserError
-from raysearch.reporting.analysis import analyse
-from raysearch.reporting.findings import findings
-from raysearch.reporting.results import StudyResults
-from raysearch.reporting.tables_results import result_tables
+from raysearch.reporting.findings.findings import findings
+from raysearch.reporting.stats.analysis import analyse
+from raysearch.reporting.tables.results import result_tables
 from raysearch.reporting.write import write_report
+from raysearch.study.result import StudyResults
 from tests.reporting.published import published_study
 from tests.reporting.synthetic import FAILURE, PPL, TASK, synthetic_study, waiting_study
 

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
+from raysearch.core.mask import Mask
+from raysearch.core.problem import Problem
+from raysearch.core.statistic import Statistic
 from raysearch.errors import UserError
-from raysearch.mask import Mask
-from raysearch.problem import Problem
 from raysearch.searchers.angular_window import AngularWindowSearcher
-from raysearch.statistic import Statistic
 from raysearch.testing.searcher_suite import additive_loss
 from tests.searchers.toys import rounds_of, run_on
 

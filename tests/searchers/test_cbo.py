@@ -6,13 +6,13 @@ from itertools import combinations
 import numpy as np
 import pytest
 
+from raysearch.core.mask import Mask
+from raysearch.core.problem import Problem
+from raysearch.core.statistic import Statistic
 from raysearch.errors import EvaluationError, UserError
-from raysearch.mask import Mask
-from raysearch.problem import Problem
 from raysearch.searchers import cbo
 from raysearch.searchers.base import Remark, run_searcher
 from raysearch.searchers.cbo import CboSearcher, gradient_model, pair_model
-from raysearch.statistic import Statistic
 from raysearch.testing.searcher_suite import ToyOracle, rugged_loss, toy_scores
 from tests.searchers.toys import rounds_of, run_on
 

@@ -3,10 +3,10 @@
 import pytest
 
 from raysearch.calibration.objectives.perplexity import PerplexityObjective
+from raysearch.core.problem import Problem
 from raysearch.errors import EvaluationError, UserError
-from raysearch.problem import Problem
+from raysearch.search.forecast import forecast
 from raysearch.searchers.exhaustive import ExhaustiveSearcher
-from raysearch.studies.forecast import forecast
 from raysearch.testing.searcher_suite import rugged_loss
 from tests.searchers.toys import rounds_of
 
@@ -41,8 +41,8 @@ def test_too_large_a_space_is_refused_before_anything_is_asked():
 
 def test_a_count_is_told_without_a_whole_rehearsal():
     problem = Problem.create(24, 5)
-    whole = forecast(ExhaustiveSearcher(), problem, seed=0, objectives=[PerplexityObjective()], patience_s=60)
-    hasty = forecast(ExhaustiveSearcher(), problem, seed=0, objectives=[PerplexityObjective()], patience_s=0.02)
+    whole = forecast(ExhaustiveSearcher(), problem, seed=0, objectives=[PerplexityObjective()], timeout_s=60)
+    hasty = forecast(ExhaustiveSearcher(), problem, seed=0, objectives=[PerplexityObjective()], timeout_s=0.02)
     assert whole is not None and hasty is not None
     assert [cost.masks for cost in hasty] == [cost.masks for cost in whole]
     assert sum(cost.masks for cost in hasty) == problem.n_solutions == 42_504

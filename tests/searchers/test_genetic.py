@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from raysearch.core.mask import Mask
+from raysearch.core.problem import Problem
 from raysearch.errors import EvaluationError, UserError
-from raysearch.mask import Mask
-from raysearch.problem import Problem
 from raysearch.searchers.genetic import GeneticSearcher, cross, mutate, select
 from raysearch.testing.searcher_suite import additive_loss, rugged_loss
 from tests.searchers.toys import rounds_of

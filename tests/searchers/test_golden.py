@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from raysearch.build import build_searcher
-from raysearch.config import conf_dir
-from raysearch.mask import Mask
-from raysearch.problem import Problem
+from raysearch.config.build import build_searcher
+from raysearch.config.compose import conf_dir
+from raysearch.core.mask import Mask
+from raysearch.core.problem import Problem
 from raysearch.testing.searcher_suite import additive_loss, drive, rugged_loss
 
 RECORD = Path(__file__).with_name("golden.json")

@@ -2,12 +2,12 @@
 
 import pytest
 
+from raysearch.core.mask import Mask
+from raysearch.core.problem import Problem
+from raysearch.core.statistic import Statistic
 from raysearch.errors import EvaluationError, UserError
-from raysearch.mask import Mask
-from raysearch.problem import Problem
 from raysearch.searchers.base import Remark
 from raysearch.searchers.importance import ImportanceSearcher
-from raysearch.statistic import Statistic
 from raysearch.testing.searcher_suite import additive_loss
 from tests.searchers.toys import rounds_of, run_on
 

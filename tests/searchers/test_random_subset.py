@@ -4,8 +4,8 @@ from collections import Counter
 
 import pytest
 
+from raysearch.core.problem import Problem
 from raysearch.errors import UserError
-from raysearch.problem import Problem
 from raysearch.searchers.random_subset import RandomSubsetSearcher
 from raysearch.testing.searcher_suite import additive_loss
 from tests.searchers.toys import rounds_of

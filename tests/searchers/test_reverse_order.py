@@ -2,9 +2,9 @@
 
 import pytest
 
+from raysearch.core.mask import Mask
+from raysearch.core.problem import Problem
 from raysearch.errors import EvaluationError
-from raysearch.mask import Mask
-from raysearch.problem import Problem
 from raysearch.searchers.reverse_order import ReverseOrderSearcher
 from tests.searchers.toys import rounds_of
 

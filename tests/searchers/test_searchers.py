@@ -5,16 +5,16 @@ from itertools import combinations
 import pytest
 import yaml
 
-from raysearch.build import build_searcher
 from raysearch.calibration.objectives.perplexity import PerplexityObjective
-from raysearch.config import conf_dir
+from raysearch.config.build import build_searcher
+from raysearch.config.compose import conf_dir
+from raysearch.core.mask import Mask
+from raysearch.core.problem import Problem
 from raysearch.errors import EvaluationError, UserError
-from raysearch.mask import Mask
-from raysearch.problem import Problem
+from raysearch.search.forecast import forecast
 from raysearch.searchers.base import ContractError, Round, run_searcher
 from raysearch.searchers.beam import BeamSearcher
 from raysearch.searchers.one_shot import OneShotSearcher
-from raysearch.studies.forecast import forecast
 from raysearch.testing.searcher_suite import SearcherSuite, ToyOracle, additive_loss, drive, rugged_loss
 
 FILES = sorted((conf_dir() / "searcher").glob("*.yaml"))

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from raysearch.testing.tracker_suite import greedy_search
-from raysearch.tracking.mlflow_tracker import MlflowTracker
+from raysearch.tracking.mlflow.tracker import MlflowTracker
 from raysearch.tracking.store import Store
 
 ROOT = Path(__file__).parents[2]
@@ -52,7 +52,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     run_id = tracker.close()
     assert run_id is not None
     port = closed_port()
-    script = f"from raysearch.tracking.ui import serve_ui; serve_ui(Path('a folder'), None, port={port})"
+    script = f"from raysearch.tracking.mlflow.ui import serve_ui; serve_ui(Path('a folder'), None, port={port})"
     process = start_python(f"from pathlib import Path; {script}", folder.parent, subprocess.DEVNULL)
     try:
         assert get(f"http://127.0.0.1:{port}/health", wait_s=60) == b"OK"

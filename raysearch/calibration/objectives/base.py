@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from raysearch.calibration.batch import Batch, Form
-from raysearch.measure import Measure
+from raysearch.core.measure import Measure
 
 #: Logits that stand in memory at once. A CPU likes them near its caches, a GPU wants large matrix products.
 _LOGITS_AT_ONCE = {"cpu": 2**22, "cuda": 2**27}

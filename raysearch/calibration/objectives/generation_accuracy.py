@@ -18,9 +18,9 @@ from transformers import GenerationConfig
 
 from raysearch.calibration.answers import Match, is_right
 from raysearch.calibration.batch import Batch, Form
-from raysearch.construct import as_typed
+from raysearch.config.construct import as_typed
+from raysearch.core.measure import Measure
 from raysearch.errors import UserError
-from raysearch.measure import Measure
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from raysearch.calibration.batch import Batch, Form
 from raysearch.calibration.objectives.base import Head, sum_by_sample
-from raysearch.measure import Measure
+from raysearch.core.measure import Measure
 
 
 @dataclass(frozen=True)

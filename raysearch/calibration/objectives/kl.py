@@ -14,7 +14,7 @@ from torch import Tensor
 
 from raysearch.calibration.batch import Batch, Form
 from raysearch.calibration.objectives.base import Head, by_chunk, sum_by_sample
-from raysearch.measure import Measure
+from raysearch.core.measure import Measure
 
 
 @dataclass(frozen=True)

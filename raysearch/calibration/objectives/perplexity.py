@@ -12,7 +12,7 @@ from torch import Tensor
 
 from raysearch.calibration.batch import Batch, Form
 from raysearch.calibration.objectives.base import Head, sum_by_sample, token_log_probs
-from raysearch.measure import PERPLEXITY, Measure
+from raysearch.core.measure import PERPLEXITY, Measure
 
 
 @dataclass(frozen=True)

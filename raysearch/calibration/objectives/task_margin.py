@@ -13,7 +13,7 @@ from torch import Tensor
 
 from raysearch.calibration.batch import Batch, Form
 from raysearch.calibration.objectives.base import Head, sum_by, token_log_probs
-from raysearch.measure import Measure
+from raysearch.core.measure import Measure
 
 
 @dataclass(frozen=True)

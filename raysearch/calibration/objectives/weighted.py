@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from raysearch.core.mask import Mask
+from raysearch.core.measure import Measure
 from raysearch.errors import EvaluationError, UserError
-from raysearch.mask import Mask
-from raysearch.measure import Measure
 
 _LEAST, _MOST = 1e-9, 1e9
 

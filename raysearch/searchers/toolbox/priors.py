@@ -11,9 +11,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from raysearch.problem import Problem
+from raysearch.core.problem import Problem
+from raysearch.core.statistic import Statistic
 from raysearch.searchers.base import Remark, Round
-from raysearch.statistic import Statistic
 
 Array = NDArray[np.float64]
 Prior = Literal["ablation", "influence", "none"]

@@ -11,8 +11,8 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from raysearch.mask import Mask
-from raysearch.problem import Problem
+from raysearch.core.mask import Mask
+from raysearch.core.problem import Problem
 
 #: A layer of unknown cost is drawn only when nothing else is left to draw.
 _LAST_RESORT = -1e9

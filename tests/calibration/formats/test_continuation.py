@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from raysearch.build import build_data
 from raysearch.calibration.batch import Form
 from raysearch.calibration.data import Data
 from raysearch.calibration.formats.base import Item
 from raysearch.calibration.formats.continuation import ContinuationFormat
-from raysearch.config import compose
+from raysearch.config.build import build_data
+from raysearch.config.compose import compose
 from raysearch.errors import UserError
 from tests.calibration.tokenizers import characters
 
@@ -162,7 +162,7 @@ class TestRefusals:
 
 def data_of(path: Path, documents: list[str], *words: str) -> Data:
     path.write_text("".join(json.dumps({"text": document}) + "\n" for document in documents), encoding="utf-8")
-    return build_data(compose("judge", ["data=continuation", f"data.path={path}", *words])["data"])
+    return build_data(compose("evaluation", ["data=continuation", f"data.path={path}", *words])["data"])
 
 
 class TestData:
@@ -212,7 +212,7 @@ class TestData:
 @pytest.mark.real
 class TestRealData:
     def test_items_of_offline_margin(self, smollm2_tokenizer: Any) -> None:
-        data = build_data(compose("judge", ["calibration=offline_margin"])["data"])
+        data = build_data(compose("evaluation", ["calibration=offline_margin"])["data"])
         drawn = data.samples(smollm2_tokenizer, Form.CHOICES)
         assert (drawn.batch.n_samples, len(drawn.batch.input_ids)) == (64, 256)
         assert drawn.description["rows_read"] == 237 and "skipped" not in drawn.description
@@ -220,7 +220,7 @@ class TestRealData:
         assert len({tuple(row) for row in drawn.batch.input_ids.tolist()}) == 256
 
     def test_length_gives_nothing_away(self) -> None:
-        data = build_data(compose("judge", ["data=sotu_continuation"])["data"])
+        data = build_data(compose("evaluation", ["data=sotu_continuation"])["data"])
         items = [item for where, row in data.rows.read() if isinstance(item := data.format.read(row, where), Item)]
         assert len(items) == 237
         differences = [abs(len(choice) / len(gold(item)) - 1) for item in items for choice in wrong(item)]

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 import yaml
 
-from raysearch import config
-from raysearch.build import build_data
 from raysearch.calibration.formats.base import Item
 from raysearch.calibration.formats.multiple_choice import MultipleChoiceFormat
+from raysearch.config import compose as config
+from raysearch.config.build import build_data
 from raysearch.errors import UserError
 
 WHERE = "row 3 of data.path=a.jsonl"

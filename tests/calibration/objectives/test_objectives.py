@@ -3,8 +3,8 @@
 import pytest
 import yaml
 
-from raysearch.build import build_objective
-from raysearch.config import conf_dir
+from raysearch.config.build import build_objective
+from raysearch.config.compose import conf_dir
 from raysearch.testing.objective_suite import ObjectiveSuite
 
 FILES = sorted(file for file in (conf_dir() / "objective").glob("*.yaml") if file.stem != "weighted")

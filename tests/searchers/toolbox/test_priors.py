@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
+from raysearch.core.mask import Mask
+from raysearch.core.problem import Problem
+from raysearch.core.statistic import Statistic
 from raysearch.errors import EvaluationError
-from raysearch.mask import Mask
-from raysearch.problem import Problem
 from raysearch.searchers.base import Remark, Round, Scores
 from raysearch.searchers.toolbox.priors import layer_costs
-from raysearch.statistic import Statistic
 
 PROBLEM = Problem.create(5, 2, protect=[1])
 

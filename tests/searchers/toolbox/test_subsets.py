@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from raysearch.mask import Mask
-from raysearch.problem import Problem
+from raysearch.core.mask import Mask
+from raysearch.core.problem import Problem
 from raysearch.searchers.toolbox.subsets import cheapest_mask, draw_mask, draw_masks, logits_of, runs
 
 

@@ -1,0 +1,65 @@
+"""Assesses what one search found, and puts it on the search's record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from raysearch.assessment.assess import assess_masks, check_tasks, read_assessable
+from raysearch.assessment.recorded import tell_assessments
+from raysearch.assessment.results import RunAssessment
+from raysearch.assessment.spec import AssessSpec
+from raysearch.core.mask import Mask
+from raysearch.ledger.ledger import Ledger
+from raysearch.ledger.searches import SearchRecord
+from raysearch.search.found import check_weights, found_of_size
+from raysearch.search.spec import SearchSpec
+
+
+def assess_run(
+    run: SearchRecord,
+    search: SearchSpec,
+    spec: AssessSpec,
+    *,
+    remove: int | None = None,
+    on_progress: Callable[[str], None] = lambda line: None,
+    warn: Callable[[str], None] = lambda message: None,
+) -> RunAssessment:
+    """Assesses a search's mask beside the dense model, and logs both to the search's MLflow run if there is one.
+
+    Args:
+        run: The search's record.
+        search: What it was made of, built from `run.config`, with the cluster that is to compute this.
+        spec: What to assess.
+        remove: The best mask of so many layers; None for the mask that the search found.
+        on_progress: Told in a line how far it is.
+        warn: Told in a sentence if MLflow could not be reached.
+
+    Raises:
+        UserError: The search has not finished, has no such mask, its model has changed since, or something named is
+            not there.
+        EvaluationError: Something failed for good.
+    """
+    mask = Mask(tuple(found_of_size(run, remove)["removed"]))
+    evaluation = search.evaluation
+    opened = Ledger(evaluation.ledger)
+    try:
+        what = read_assessable(spec, evaluation.model, evaluation.cluster, evaluation.ledger)
+        check_weights(run, what.texts.model_fingerprint)
+        check_tasks(what, opened)
+        assessments = assess_masks(what, opened, [mask], on_progress=on_progress)
+        if mask == Mask(tuple(found_of_size(run, None)["removed"])):
+            tell_assessments(opened, search.tracking, [run], assessments.named, warn)
+    finally:
+        opened.close()
+    files = {source.name: source.folder for source in what.sources if source.folder is not None}
+    of_texts = {name: one.detail["data"] for name, one in assessments.by_mask[mask].items() if "data" in one.detail}
+    calibrated = (run.result or {}).get("data", ())
+    overlaps = tuple(name for name, text in of_texts.items() if any(_overlap(text, one) for one in calibrated))
+    return RunAssessment(run.search_id, evaluation.model.name, mask, assessments, files, overlaps)
+
+
+def _overlap(text: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two descriptions of samples are of the same rows, of which neither leaves out what the other takes."""
+    same_rows = all(text.get(key) == other.get(key) for key in ("source", "path", "name", "config", "split"))
+    return same_rows and {text.get("part"), other.get("part")} != {"held_out", "rest"}

@@ -1,0 +1,310 @@
+"""What a person sees of a search after its end: tables, and the lines under them.
+
+Losses stand in the unit of their objective, and beside them, where there is one, what people would rather read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+
+from raysearch.core.formatting import added, count, duration, figure, short_duration
+from raysearch.core.mask import Mask
+from raysearch.core.measure import Measure
+from raysearch.search.result import SearchResult, uses_evaluation_split
+
+if TYPE_CHECKING:  # `raysearch show` needs none of what these bring along
+    from raysearch.ledger.searches import SearchRecord
+    from raysearch.search.gap import Gap
+    from raysearch.search.inspection import Inspection, Row
+    from raysearch.search.score import Score
+    from raysearch.search.sweep import Agreement, Profile, Sweep
+    from raysearch.tracking.syncing import SyncedRun, SyncedStudy
+
+_MOST_PARTS = 4  # losses of parts that fit into a table beside the whole
+
+
+def result_table(result: SearchResult) -> Table:
+    """The closing table of a search; ± is one standard error, by the choice of samples."""
+    table = _table(result.search_id, result.model, "dense", "pruned", left=(result.model,))
+    cells = _loss_cells(result.measure, result.dense_loss), _loss_cells(result.measure, result.loss)
+    for row in zip(_loss_columns(result.measure), *cells, strict=True):
+        table.add_row(*row)
+    if result.delta_error is not None:
+        table.add_row("loss over dense", "", added(result.loss - result.dense_loss, result.delta_error))
+    table.add_row("layers", str(result.n_layers), str(result.n_layers - len(result.removed)))
+    kept = result.parameters - result.parameters_removed
+    share = result.parameters_removed / result.parameters
+    table.add_row("parameters", f"{result.parameters / 1e6:,.1f} M", f"{kept / 1e6:,.1f} M (-{share:.1%})")
+    return table
+
+
+def result_notes(result: SearchResult, in_ledger: str, in_store: str | None) -> list[str]:
+    """The lines under the closing table: what went, what it cost, what to type next.
+
+    Args:
+        result: What was found.
+        in_ledger: The option that leads to its ledger, as in `` --store other``; empty for the usual one.
+        in_store: The option that leads to its MLflow store; None if it was not recorded in the embedded one.
+    """
+    notes = [f"Removed layers (0-based): {result.mask}"]
+    if result.removal_order:
+        notes.append(f"In this order: {', '.join(map(str, result.removal_order))}")
+    naive, run = result.layer_forwards_naive, result.layer_forwards_run
+    notes += [
+        f"Evaluations: {result.asked:,} asked, {result.run:,} run, {result.answered:,} answered by the ledger, "
+        f"each on {_extent(result.measure, result.n_tokens, result.n_samples)}",
+        f"Layer-forwards: {run:,.0f} run, {naive:,.0f} by a full forward per mask"
+        + (f" ({naive / run:.2f}x fewer)" if 0 < run < naive else ""),
+        *_packing_notes(result),
+        f"Time: {duration(result.seconds)} (the searcher itself {short_duration(result.searcher_s)}, "
+        f"{short_duration(result.searcher_s / max(1, result.asked))} a mask asked)"
+        + (f", replicas busy {result.busy_share:.0%}" if run else ""),
+        *remark_notes(result.remarks),
+        *_split_notes(result.data),
+        "",
+        f"Next: raysearch export {result.search_id} --out pruned-model{in_ledger}",
+        f"      raysearch show {result.search_id}{in_ledger}",
+    ]
+    return notes if in_store is None else [*notes, f"      raysearch ui{in_store}"]
+
+
+def path_table(measure: Measure, path: Sequence[Mapping[str, Any]]) -> Table:
+    """The best mask of each number of layers, from the ``path`` of a result."""
+    table = _table("Best by number of layers removed (0-based)", "layers", "removed", *_loss_columns(measure))
+    for entry in path:
+        mask = Mask(tuple(entry["removed"]))
+        table.add_row(str(entry["n_removed"]), str(mask), *_loss_cells(measure, entry["loss"]))
+    return table
+
+
+def gap_table(measure: Measure, gaps: Sequence[Gap]) -> Table:
+    """How far the masks that a search found are from the best there are."""
+    columns = "layers", "removed", "rank", "of", "percentile", "best", f"gap ({measure.unit})"
+    table = _table("Rank among all masks of as many layers (0-based)", *columns)
+    for gap in gaps:
+        known = f"{gap.n_known:,} known", f"{gap.n_masks:,}", "", "", ""
+        if gap.rank is not None:
+            known = str(gap.rank), f"{gap.n_masks:,}", f"{gap.percentile:.4g}", str(gap.best), f"{gap.gap:.4f}"
+        table.add_row(str(len(gap.mask)), str(gap.mask), *known)
+    return table
+
+
+def remark_notes(remarks: Mapping[str, Any]) -> list[str]:
+    """The numbers and texts that a searcher put on the record, a line each."""
+    return [
+        f"{name.replace('_', ' ')}: {' '.join(value.split()) if isinstance(value, str) else figure(value)}"
+        for name, value in remarks.items()
+        if not isinstance(value, list)
+    ]
+
+
+def remark_table(remarks: Mapping[str, Any]) -> Table:
+    """The lists that a searcher put on the record, side by side, a row for each layer."""
+    lists = {name: value for name, value in remarks.items() if isinstance(value, list)}
+    columns = (column.replace("_", " ") for column in ("layer", *lists))
+    table = _table("What the searcher made of each layer (0-based)", *columns)
+    for layer, values in enumerate(zip_longest(*lists.values(), fillvalue="")):
+        table.add_row(str(layer), *(value if isinstance(value, str) else figure(value) for value in values))
+    return table
+
+
+def score_table(scores: Sequence[Score]) -> Table:
+    """The losses of masks, as asked; at least one."""
+    measure = scores[0].measure
+    table = _table("Layers are 0-based", "removed", *_loss_columns(measure), "judged on", "answered by the ledger")
+    for score in scores:
+        extent = _extent(measure, score.n_tokens, score.n_samples)
+        cells = _loss_cells(measure, score.loss, more_decimals=2)
+        table.add_row(str(score.mask), *cells, extent, "yes" if score.answered else "no")
+    return table
+
+
+def runs_table(runs: Sequence[SearchRecord]) -> Table:
+    """Every search of a ledger."""
+    table = Table(title="Searches, the newest first (layers are 0-based)")
+    for column in ("run", "state", "model", "data", "objective", "removed", "loss", "updated (UTC)"):
+        table.add_column(column, overflow="fold", no_wrap=column == "run")  # a run's name is there to be copied
+    for run in runs:
+        result: Mapping[str, Any] = run.result or {}
+        choices = run.config["choices"]
+        table.add_row(
+            run.search_id,
+            run.state,
+            run.config["model"]["name"],
+            choices["data"],
+            choices["objective"],
+            str(Mask(tuple(result["removed"]))) if result else "",
+            f"{result['loss']:.4f}" if result else "",
+            run.updated[:19],
+        )
+    return table
+
+
+def run_tables(run: SearchRecord, most: int, gaps: Sequence[Gap]) -> list[Table | str]:
+    """All that is known of a search, with at most so many of its masks."""
+    tables: list[Table | str] = [runs_table([run])]
+    if run.result is None:
+        return tables
+    measure, remarks = Measure(**run.result["measure"]), run.result["remarks"]
+    tables += [path_table(measure, run.result["path"]), *remark_notes(remarks), *_split_notes(run.result["data"])]
+    if any(isinstance(value, list) for value in remarks.values()):
+        tables.append(remark_table(remarks))
+    tables.append(trials_table(measure, run.result["trials"], most))
+    if gaps:
+        tables.append(gap_table(measure, gaps))
+        tables += [f"To rank more: {gap.remedy}" for gap in gaps if gap.rank is None][:1]
+    return tables
+
+
+def trials_table(measure: Measure, trials: Sequence[Mapping[str, Any]], most: int) -> Table:
+    """The best masks that a search saw, of the size it looked for and below."""
+    best = sorted(trials, key=lambda one: (-len(one["mask"]), one["loss"] is None, one["loss"] or 0))[:most]
+    parts = list(dict.fromkeys(name for trial in trials for name in trial["parts"]))
+    parts = parts if len(parts) <= _MOST_PARTS else []
+    losses, of_parts = _loss_columns(measure), [f"loss of {name}" for name in parts]
+    title = f"The {len(best)} best of {len(trials)} masks, largest first (layers are 0-based)"
+    table = _table(title, "removed", *losses, "over dense", *of_parts, "round")
+    for trial in best:
+        if trial["loss"] is None:
+            cells = [trial["failure"], *[""] * (len(losses) + len(parts))]
+        else:
+            cells = [*_loss_cells(measure, trial["loss"]), f"{trial['delta']:+.4f}"]
+            cells += [f"{trial['parts'][name]:.4f}" for name in parts]
+        table.add_row(str(Mask(tuple(trial["mask"]))), *cells, str(trial["round"]))
+    return table
+
+
+def synced_lines(synced: SyncedRun | SyncedStudy) -> list[str]:
+    """What MLflow lacked until now of a search, or of a study and its searches."""
+    lines = [
+        f"{one.search_id}: MLflow lacked {one.missing:,} of its {count(one.trials, 'trial')}, and has them now."
+        if one.missing
+        else f"{one.search_id}: MLflow has all of its {count(one.trials, 'trial')}."
+        for one in synced.searches
+    ]
+    return [*lines, *synced.left_out]
+
+
+def sweep_tables(sweep: Sweep, agreements: Sequence[Agreement]) -> list[Table]:
+    """What each layer adds to each loss, with its place in the ranking; and how far the rankings agree."""
+    names = [f"{profile.name} ({profile.measure.unit})" for profile in sweep.profiles]
+    layers = _table(
+        f"Loss over dense without one layer of {sweep.model} (0-based), its standard error, its rank", "layer", *names
+    )
+    ranks = [profile.ranks for profile in sweep.profiles]
+    layers.add_row("dense", *(f"{profile.dense_loss:.4f}" for profile in sweep.profiles), end_section=True)
+    for layer in range(len(sweep.profiles[0].losses)):
+        cells = [f"{_added(one, layer)} {rank[layer]:>3}" for one, rank in zip(sweep.profiles, ranks, strict=True)]
+        layers.add_row(str(layer), *cells)
+    if not agreements:
+        return [layers]
+    first = f"shared among the first {agreements[0].n_remove}"
+    pairs = _table("How far they agree", "calibration", "and", "Spearman", first, left=("calibration", "and"))
+    for one in agreements:
+        pairs.add_row(
+            one.one, one.other, "undefined" if one.spearman is None else f"{one.spearman:+.3f}", str(one.shared)
+        )
+    return [layers, pairs]
+
+
+def _added(profile: Profile, layer: int) -> str:
+    """What a layer's removal adds to the loss, and how sure that is."""
+    loss = profile.losses[layer]
+    return "failed" if loss is None else added(loss - profile.dense_loss, profile.errors[layer])
+
+
+def inspections(found: Sequence[Inspection]) -> list[Table | str]:
+    """What calibrations are made of, and their first samples with what is scored in brackets."""
+    parts: list[Table | str] = []
+    for one in found:
+        table = _table(one.name, "what", "value", left=("what", "value"))
+        for name, value in _facts(one).items():
+            table.add_row(name.replace("_", " "), value)
+        parts += [table, *_split_notes([one.description])]
+        for number, sample in enumerate(one.shown, start=1):
+            parts.append(f"\nsample {number} of {one.n_samples:,} (scored tokens between \u27e6 and \u27e7):")
+            parts += [_row_in_words(row) for row in sample.rows]
+            if sample.answer is not None:
+                parts.append(f"  expected: {sample.answer.text}")
+    return parts
+
+
+def _facts(one: Inspection) -> dict[str, str]:
+    """What is known of a calibration, by name."""
+    facts = {name: str(value) for name, value in one.description.items() if name not in ("shards", "n_tokens")}
+    facts |= {
+        "judged on": _extent(one.measure, one.n_tokens, one.n_samples),
+        "rows": f"{one.n_rows:,} of at most {one.longest:,} tokens, in {one.n_shards:,} shards",
+        "fingerprint": one.fingerprint,
+    }
+    if one.dense_loss is not None:
+        names, cells = _loss_columns(one.measure), _loss_cells(one.measure, one.dense_loss)
+        facts |= {f"dense {name}": cell for name, cell in zip(names, cells, strict=True)}
+    if one.standard_error is not None:
+        facts["standard error of the dense loss"] = f"{one.standard_error:.4f} (by the choice of samples)"
+    return facts
+
+
+def _row_in_words(row: Row) -> str:
+    text = "".join(f"\u27e6{run.text}\u27e7" if run.scored else run.text for run in row.runs)
+    tokens, scored = sum(run.n_tokens for run in row.runs), sum(run.n_tokens for run in row.runs if run.scored)
+    mark = {True: "right", False: "wrong", None: "row"}[row.gold]
+    return f"  [{mark}, {scored} of {tokens} tokens scored] {text}"
+
+
+def _table(title: str, *columns: str, left: Sequence[str] = ("removed", "best")) -> Table:
+    """A table of numbers, which stand on the right, and of what stands on the left."""
+    table = Table(title=title)
+    for column in columns:
+        table.add_column(column, justify="left" if column in left else "right")
+    return table
+
+
+def _loss_columns(measure: Measure) -> list[str]:
+    """What stands over a loss: its unit, and its readout, if there is one."""
+    return [f"loss ({measure.unit})", *([] if measure.readout is None else [measure.readout])]
+
+
+def _loss_cells(measure: Measure, loss: float, more_decimals: int = 0) -> list[str]:
+    """What stands under `_loss_columns`."""
+    cells = [f"{loss:.{4 + more_decimals}f}"]
+    if measure.readout is not None:
+        decimals = 2 if measure.readout == "perplexity" else 4
+        cells.append(f"{measure.read(loss):.{decimals + more_decimals}f}")
+    return cells
+
+
+def _extent(measure: Measure, n_tokens: int, n_samples: int) -> str:
+    """What a loss was taken over: ``64 items (1,203 scored tokens)``."""
+    tokens = f"{n_tokens:,} scored tokens"
+    if measure.per != "sample":
+        return tokens
+    return f"{n_samples:,} items ({tokens})" if n_tokens else f"{n_samples:,} items"  # generated ones have none
+
+
+def _packing_notes(result: SearchResult) -> list[str]:
+    """What it saved that choices share their prompt, or why they did not; nothing where there are none."""
+    run, by_row = result.layer_tokens, result.layer_tokens_by_row
+    if result.packed is None:
+        return []
+    if result.packed:
+        return [
+            f"Choices share their prompt: {run:,} tokens through layers instead of {by_row:,} with a row for each "
+            f"choice ({run / by_row:.2f}x)"
+        ]
+    return [
+        f"Choices in rows of their own, as this model does not keep packed ones apart: {run:,} tokens through layers"
+    ]
+
+
+def _split_notes(data: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A warning where the samples are kept for evaluation."""
+    if not uses_evaluation_split(data):
+        return []
+    return [
+        "Warning: these samples are of an evaluation split (data.allow_evaluation_split=true): report no results on it"
+    ]

@@ -1,0 +1,116 @@
+"""The space of legal masks: how many layers there are, how many must go, and which must stay.
+
+    S* = argmin over |S| = n_remove of L(D; f with the layers S removed)
+
+(Kim et al. 2026, arXiv 2604.24938, equation 1.)
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from raysearch.core.mask import Mask
+from raysearch.errors import UserError
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Remove `n_remove` of `n_layers` layers, none of them protected.
+
+    Args:
+        n_layers: N, the layers of the dense model.
+        n_remove: M, the layers a final mask removes; 1 … N-1 minus the protected ones.
+        protected: Layers that must stay, 0-based. `Problem.create` also takes negative indices.
+    """
+
+    n_layers: int
+    n_remove: int
+    protected: frozenset[int] = field(default_factory=frozenset)
+
+    @classmethod
+    def create(cls, n_layers: int, remove: int | str, protect: Sequence[int] = (), model: str = "the model") -> Problem:
+        """Checks the user's numbers against the model.
+
+        Args:
+            n_layers: N, the layers of the dense model.
+            remove: M, the layers to remove; of a range, as in `sizes_of`, M is the largest number.
+            protect: Layers that must stay; a negative index counts from the end, so ``[0, -1]`` are both ends.
+            model: The name used in error messages.
+
+        Raises:
+            UserError: A protected index lies outside the model, or too few layers are left to remove.
+        """
+        sizes = sizes_of(remove)
+        for layer in protect:
+            if not -n_layers <= layer < n_layers:
+                raise UserError(
+                    f"protect={list(protect)} names layer {layer}, but {model} has layers 0 … {n_layers - 1}; "
+                    f"use indices from {-n_layers} to {n_layers - 1}"
+                )
+        protected = frozenset(layer % n_layers for layer in protect)
+        most = min(n_layers - len(protected), n_layers - 1)
+        if n_layers == 1:
+            raise UserError(f"remove={remove} leaves no layer of {model}, which has one; use a model of two or more")
+        if most < 1:
+            raise UserError(f"protect={list(protect)} keeps all {n_layers} layers of {model}; protect fewer")
+        if sizes[0] < 1:
+            raise UserError(f"remove={remove} removes nothing; use 1..{most} for the {n_layers} layers of {model}")
+        if sizes[-1] > most:
+            why = f" with {len(protected)} protected" if protected else ""
+            left = "leaves no layer" if sizes[-1] >= n_layers else "is more than can go"
+            raise UserError(f"remove={remove} {left} of the {n_layers} that {model} has{why}; use 1..{most}")
+        return cls(n_layers, sizes[-1], protected)
+
+    @property
+    def dense(self) -> Mask:
+        """The empty mask: nothing removed."""
+        return Mask()
+
+    @property
+    def free(self) -> tuple[int, ...]:
+        """The layers that may be removed, ascending."""
+        return tuple(layer for layer in range(self.n_layers) if layer not in self.protected)
+
+    @property
+    def singles(self) -> tuple[Mask, ...]:
+        """Every legal mask of one layer, ascending: the single-layer ablations."""
+        return tuple(Mask.of(layer) for layer in self.free)
+
+    @property
+    def n_solutions(self) -> int:
+        """How many legal masks of `n_remove` layers there are."""
+        return math.comb(len(self.free), self.n_remove)
+
+    def children(self, parents: Iterable[Mask]) -> tuple[Mask, ...]:
+        """Every legal mask with one layer more than one of the parents, each once, in mask order."""
+        return tuple(sorted({parent | [layer] for parent in parents for layer in self.free if layer not in parent}))
+
+    def is_legal(self, mask: Mask) -> bool:
+        """Whether the mask stays inside the model and spares every protected layer and at least one layer."""
+        return len(mask) < self.n_layers and set(mask) <= set(self.free)
+
+    def is_solution(self, mask: Mask) -> bool:
+        """Whether the mask is legal and removes exactly `n_remove` layers."""
+        return len(mask) == self.n_remove and self.is_legal(mask)
+
+
+def sizes_of(remove: int | str) -> range:
+    """The numbers of layers that a user asks for: ``5`` alone, or each of ``"1..9"``.
+
+    Raises:
+        UserError: The text is no range of such numbers.
+    """
+    if isinstance(remove, int):
+        return range(remove, remove + 1)
+    ends = re.fullmatch(r"(-?[0-9]{1,9})\.\.(-?[0-9]{1,9})", remove)
+    if ends is None:
+        raise UserError(f"remove={remove} should be a valid integer, or a range such as 1..9")
+    first, last = map(int, ends.groups())
+    if first > last:
+        raise UserError(f"remove={remove} runs backwards; use {last}..{first}")
+    if first < 1:
+        raise UserError(f"remove={remove} begins below 1; use 1..{max(last, 1)}")
+    return range(first, last + 1)

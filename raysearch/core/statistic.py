@@ -1,0 +1,75 @@
+"""What the dense model's layers look like on the calibration, before any of them is removed.
+
+A searcher may ask for a statistic beside masks: ``influence = yield Statistic.BLOCK_INFLUENCE``. It is an array whose
+first axis are samples of the calibration, so that shards can be computed apart and joined again in shard order; what
+cannot be told apart by sample (weights, gradients summed before their magnitude is taken) has one row.
+
+Notation: h_i is what enters layer i, h_N what leaves the last one.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from raysearch.core.mask import Mask
+
+
+class Statistic(Enum):
+    """A statistic by name; `raysearch.models.statistics` computes them."""
+
+    #: 1 - cos(h_i, h_{i+1}), the mean over a sample's tokens, [S, N].
+    #: Source: Block Influence of Men et al. 2024 (ShortGPT, arXiv 2403.03853), equation 1.
+    BLOCK_INFLUENCE = "block_influence"
+
+    #: arccos(cos(h_a, h_b)) / pi at a sample's last token, by a and b, [S, N + 1, N + 1].
+    #: Source: Gromov et al. 2024 (arXiv 2403.17887), equation 7.
+    ANGULAR_DISTANCE_LAST = "angular_distance_last"
+
+    #: The same, the mean over a sample's tokens, [S, N + 1, N + 1].
+    ANGULAR_DISTANCE_ALL = "angular_distance_all"
+
+    #: d loss_s / d a_i at a_i = 1, with a gate a_i on what layer i adds to its input and loss_s the sample's mean loss
+    #: per scored token, [S, N].
+    #: Source: Jansen et al. 2026 (arXiv 2602.00161), where the gate scales both sub-layers' outputs instead.
+    GATE_GRADIENTS = "gate_gradients"
+
+    #: sum |W| over all weights of layer i, norms included, [1, N].
+    #: Source: Kim et al. 2024 (Shortened LLaMA, arXiv 2402.02834), magnitude criterion.
+    MAGNITUDE_L1 = "magnitude_l1"
+
+    #: sum W^2 over the same weights (no root), [1, N].
+    MAGNITUDE_L2 = "magnitude_l2"
+
+    #: sum |W * d loss / d W| over the same weights, the gradient that of the calibration's mean loss, [1, N].
+    #: Source: Kim et al. 2024 (Shortened LLaMA, arXiv 2402.02834), Taylor criterion.
+    TAYLOR = "taylor"
+
+    def __str__(self) -> str:
+        return self.value
+
+    @property
+    def by_sample(self) -> bool:
+        """Whether the first axis are the samples; otherwise it has length one."""
+        return self not in (Statistic.MAGNITUDE_L1, Statistic.MAGNITUDE_L2, Statistic.TAYLOR)
+
+    @property
+    def needs_gradients(self) -> bool:
+        """Whether a backward pass is run."""
+        return self in (Statistic.GATE_GRADIENTS, Statistic.TAYLOR)
+
+    @property
+    def passes(self) -> int:
+        """Forward passes of all layers over the calibration; a backward pass runs each layer a second time."""
+        if self in (Statistic.MAGNITUDE_L1, Statistic.MAGNITUDE_L2):
+            return 0
+        return 2 if self.needs_gradients else 1
+
+    def shape(self, n_layers: int) -> tuple[int, ...]:
+        """The axes after the first, in a model of `n_layers`."""
+        if self in (Statistic.ANGULAR_DISTANCE_LAST, Statistic.ANGULAR_DISTANCE_ALL):
+            return n_layers + 1, n_layers + 1
+        return (n_layers,)
+
+
+#: What is computed, claimed and recorded shard by shard.
+Subject = Mask | Statistic

@@ -1,0 +1,185 @@
+"""From a `EvaluationSpec` to something that can be asked: the model's facts, its calibrations, and an evaluator.
+
+Everything that can be wrong is found here before any weights are loaded: the data, the tokenizer, the model's shape.
+The replicas themselves start when the ledger cannot answer for the first time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from raysearch.calibration.calibration import Calibration
+from raysearch.calibration.objectives.weighted import WeightedObjective
+from raysearch.cluster.options import open_pool
+from raysearch.core.mask import Mask
+from raysearch.core.measure import Measure
+from raysearch.errors import UserError
+from raysearch.evaluation.evaluator import Evaluator
+from raysearch.evaluation.progress import Progress
+from raysearch.evaluation.spec import CalibrationSpec, EvaluationSpec, identity_of
+from raysearch.evaluation.totals import standard_errors
+from raysearch.evaluation.unit import Pool
+from raysearch.ledger.ledger import Ledger
+from raysearch.models.devices import resolve_device
+from raysearch.models.loading import fingerprint, load_tokenizer, tokenizer_fingerprint
+from raysearch.models.spec import ModelInfo
+
+
+@dataclass(frozen=True)
+class EvaluationSession:
+    """A model and its calibrations, ready to be asked.
+
+    Args:
+        info: The model's shape.
+        calibrations: What masks are judged on.
+        measure: What their one loss is counted in.
+        fingerprints: By subject: ``calibration``, ``model``, ``text``.
+        ledger: What is known.
+        evaluator: Answers.
+    """
+
+    info: ModelInfo
+    calibrations: Sequence[Calibration]
+    measure: Measure
+    fingerprints: dict[str, str]
+    ledger: Ledger
+    evaluator: Evaluator
+
+    @property
+    def fingerprint(self) -> str:
+        """Names everything that a loss depends on besides the mask."""
+        return self.fingerprints["calibration"]
+
+    @property
+    def n_tokens(self) -> int:
+        """Scored tokens of all calibrations."""
+        return sum(calibration.n_tokens for calibration in self.calibrations)
+
+    @property
+    def n_samples(self) -> int:
+        """Samples of all calibrations."""
+        return sum(calibration.n_samples for calibration in self.calibrations)
+
+    def delta_error(self, mask: Mask) -> float | None:
+        """The standard error of what a mask loses more than the dense model, both known; None for a weighted sum."""
+        several = len(self.calibrations) > 1
+        return None if several else standard_errors(self.calibrations[0], self.ledger, [mask], Mask())[0]
+
+    def close(self) -> None:
+        """Frees the replicas and the ledger. Closing twice is harmless."""
+        try:
+            self.evaluator.close()
+        finally:
+            self.ledger.close()
+
+
+@dataclass(frozen=True)
+class PreparedData:
+    """What prepared the data and the model's files gives.
+
+    Args:
+        calibrations: What masks are judged on.
+        model_fingerprint: Names the weights; making it reads them all.
+        tokenizer: The model's.
+    """
+
+    calibrations: Sequence[Calibration]
+    model_fingerprint: str
+    tokenizer: Any
+
+
+def open_session(
+    spec: EvaluationSpec,
+    info: ModelInfo,
+    on_progress: Callable[[Progress], None],
+    prepared: PreparedData | None = None,
+    make_pool: Callable[[], Pool] | None = None,
+) -> EvaluationSession:
+    """Reads the data, then opens the ledger; loads no weights, and leaves nothing behind if something is wrong.
+
+    Args:
+        spec: What to open.
+        info: The model's shape, by `describe`.
+        on_progress: Told how far a round is.
+        prepared: What `prepare_data` gave, if that was called already.
+        make_pool: Gives the replicas, where they are not to be made for this session alone.
+
+    Raises:
+        UserError: Something the user named is not there, too small, or does not fit together.
+    """
+    spec.cluster.check(spec.model)
+    prepared = prepared or prepare_data(spec, info)
+    calibrations = prepared.calibrations
+    ledger = Ledger(spec.ledger)
+    evaluator = Evaluator(
+        calibrations=calibrations,
+        n_layers=info.n_layers,
+        ledger=ledger,
+        make_pool=make_pool or (lambda: open_pool(spec.cluster, spec.model, calibrations)),
+        weighting=spec.weighting,
+        on_progress=on_progress,
+    )
+    fingerprints = {
+        "calibration": joint_fingerprint(calibrations, spec.weighting),
+        "model": prepared.model_fingerprint,
+        "text": _joint([one.text_fingerprint for one in calibrations], spec.weighting),
+    }
+    measure = calibrations[0].measure if spec.weighting is None else spec.weighting.measure
+    return EvaluationSession(info, calibrations, measure, fingerprints, ledger, evaluator)
+
+
+def prepare_data(spec: EvaluationSpec, info: ModelInfo, known: PreparedData | None = None) -> PreparedData:
+    """Draws and tokenises the samples of each calibration.
+
+    Args:
+        spec: What to read.
+        info: The model's shape, by `describe`.
+        known: What was read for the same model before, whose files need not be read again.
+
+    Raises:
+        UserError: Data cannot be read, hold too little, or do not fit the objective, the model or its tokenizer.
+    """
+    for one in spec.calibrations:
+        one.data.check_form(one.objective.form)
+        one.data.check()
+    tokenizer = load_tokenizer(spec.model) if known is None else known.tokenizer
+    model_fingerprint = fingerprint(spec.model) if known is None else known.model_fingerprint
+    identity = {
+        "model": model_fingerprint,
+        "tokenizer": tokenizer_fingerprint(tokenizer),
+        "dtype": info.dtype,
+        "attention": spec.model.attention,
+        "device": resolve_device(spec.model).partition(":")[0],
+        "threads": spec.cluster.cpus_per_replica,
+    }
+    calibrations = [_read(one, tokenizer, identity, spec.model.name, info) for one in spec.calibrations]
+    return PreparedData(calibrations, model_fingerprint, tokenizer)
+
+
+def _read(spec: CalibrationSpec, tokenizer: Any, identity: dict[str, Any], model: str, info: ModelInfo) -> Calibration:
+    drawn = spec.data.samples(tokenizer, spec.objective.form, info.max_positions)
+    highest = int(drawn.batch.input_ids.max())
+    if highest >= info.vocab_size:
+        raise UserError(
+            f"the tokenizer of model={model} gives token {highest}, but the model has {info.vocab_size} in "
+            "its vocabulary; use the tokenizer that the model was made with"
+        )
+    whole = {**identity, "objective": identity_of(spec.objective)}
+    return Calibration.create(spec.objective, drawn.batch, spec.data.draw.shard_samples, whole, drawn.description)
+
+
+def joint_fingerprint(calibrations: Sequence[Calibration], weighting: WeightedObjective | None) -> str:
+    """Names everything that a loss depends on besides the mask."""
+    return _joint([one.fingerprint for one in calibrations], weighting)
+
+
+def _joint(fingerprints: Sequence[str], weighting: WeightedObjective | None) -> str:
+    """The name of what is weighed; without a weighting, that of the first alone."""
+    if weighting is None:
+        return fingerprints[0]
+    whole = json.dumps([*fingerprints, identity_of(weighting)], sort_keys=True)
+    return hashlib.sha256(whole.encode()).hexdigest()[:32]

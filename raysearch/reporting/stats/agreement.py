@@ -1,0 +1,148 @@
+"""How far searchers agree on which layers go: Jaccard similarities of their masks.
+
+Source: Kim et al. 2026 (arXiv 2604.24938), Table 5 and Appendix A.2.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from raysearch.core.mask import Mask
+from raysearch.reporting.stats.frame import Setting, calibrations_of, searchers_of, settings
+
+Masks = Mapping[str, Sequence[Mask]]
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How far the searchers of a setting agree.
+
+    Args:
+        setting: Where.
+        n_searchers: How many have a mask.
+        mean: Mean Jaccard similarity over pairs of searchers.
+        lowest: Of the least similar pair.
+        highest: Of the most similar pair.
+        removed_by_all: Layers that every mask removes.
+        removed_by_any: Layers that some mask removes.
+        chance: What two masks drawn at random would have on average.
+        between_seeds: Mean over pairs of seeds of the same searcher; None where no searcher has two.
+    """
+
+    setting: Setting
+    n_searchers: int
+    mean: float
+    lowest: float
+    highest: float
+    removed_by_all: int
+    removed_by_any: int
+    chance: float
+    between_seeds: float | None
+
+    @property
+    def full_overlap(self) -> float:
+        """|∩| / |∪| over all masks."""
+        return self.removed_by_all / self.removed_by_any
+
+
+@dataclass(frozen=True)
+class CrossAgreement:
+    """How far two calibrations agree, searcher by searcher.
+
+    Args:
+        model: Of which model.
+        remove: M.
+        first: A calibration.
+        second: Another.
+        mean: Mean Jaccard similarity of the masks that a searcher finds by the one and by the other.
+        lowest: Of the least similar searcher.
+        highest: Of the most similar searcher.
+        n_searchers: How many searchers have masks by both.
+    """
+
+    model: str
+    remove: int
+    first: str
+    second: str
+    mean: float
+    lowest: float
+    highest: float
+    n_searchers: int
+
+
+def similarity(some: Sequence[Mask], others: Sequence[Mask]) -> float:
+    """The mean Jaccard similarity over pairs of a mask of the one and a mask of the other."""
+    pairs = [a.jaccard(b) for a, b in itertools.product(some, others)]
+    return math.fsum(pairs) / len(pairs)
+
+
+def expected_jaccard(n_layers: int, n_remove: int) -> float:
+    """The mean Jaccard similarity of two masks that remove M of N layers at random.
+
+    The size k of their intersection is hypergeometric; each k weighs k / (2 M - k).
+    """
+    ways = math.comb(n_layers, n_remove)
+    return sum(
+        math.comb(n_remove, k) * math.comb(n_layers - n_remove, n_remove - k) / ways * k / (2 * n_remove - k)
+        for k in range(1, n_remove + 1)
+    )
+
+
+def agreements(frame: pd.DataFrame, n_layers: Mapping[str, int]) -> list[Agreement]:
+    """The agreement of each setting in which two searchers have a mask."""
+    found = []
+    for setting, cells in settings(frame):
+        masks = masks_of(cells)
+        if len(masks) > 1:
+            found.append(_agreement(setting, masks, n_layers[setting.model]))
+    return found
+
+
+def cross_agreements(frame: pd.DataFrame) -> list[CrossAgreement]:
+    """The agreement of each two calibrations, by model and M."""
+    by_setting = {setting: masks_of(cells) for setting, cells in settings(frame)}
+    found = []
+    for model, remove in dict.fromkeys((setting.model, setting.remove) for setting in by_setting):
+        names = calibrations_of(frame[frame["model"] == model])
+        for first, second in itertools.combinations(names, 2):
+            one = by_setting.get(Setting(model, first, remove), {})
+            other = by_setting.get(Setting(model, second, remove), {})
+            pairs = [similarity(one[name], other[name]) for name in one if name in other]
+            if pairs:
+                mean = math.fsum(pairs) / len(pairs)
+                found.append(CrossAgreement(model, remove, first, second, mean, min(pairs), max(pairs), len(pairs)))
+    return found
+
+
+def masks_of(cells: pd.DataFrame) -> Masks:
+    """The masks of each searcher that has any, one a seed."""
+    known = cells[cells["removed"].map(bool)]
+    return {
+        name: [Mask(mask) for mask in known.loc[known["searcher"] == name, "removed"]] for name in searchers_of(known)
+    }
+
+
+def _agreement(setting: Setting, masks: Masks, n_layers: int) -> Agreement:
+    pairs = [similarity(masks[a], masks[b]) for a, b in itertools.combinations(masks, 2)]
+    every = [set(mask) for of_searcher in masks.values() for mask in of_searcher]
+    seeds = [
+        math.fsum(a.jaccard(b) for a, b in itertools.combinations(of_searcher, 2)) / math.comb(len(of_searcher), 2)
+        for of_searcher in masks.values()
+        if len(of_searcher) > 1
+    ]
+    return Agreement(
+        setting=setting,
+        n_searchers=len(masks),
+        mean=math.fsum(pairs) / len(pairs),
+        lowest=min(pairs),
+        highest=max(pairs),
+        removed_by_all=len(set.intersection(*every)),
+        removed_by_any=len(set.union(*every)),
+        chance=expected_jaccard(n_layers, setting.remove),
+        between_seeds=math.fsum(seeds) / len(seeds) if seeds else None,
+    )

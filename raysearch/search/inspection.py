@@ -1,0 +1,158 @@
+"""A calibration as the model will see it: its samples in words, what is scored of them, and what they lose."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from raysearch.calibration.batch import Answer
+from raysearch.calibration.calibration import Calibration
+from raysearch.core.mask import Mask
+from raysearch.core.measure import Measure
+from raysearch.evaluation.progress import Progress
+from raysearch.evaluation.session import open_session, prepare_data
+from raysearch.evaluation.spec import EvaluationSpec
+from raysearch.evaluation.totals import standard_errors
+from raysearch.models.loading import describe
+
+
+@dataclass(frozen=True)
+class Run:
+    """Tokens that follow each other, all scored or none.
+
+    Args:
+        text: The tokens as text.
+        scored: Whether they count in the loss.
+        n_tokens: How many they are.
+    """
+
+    text: str
+    scored: bool
+    n_tokens: int
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of tokens.
+
+    Args:
+        runs: Its tokens in order.
+        gold: Whether it is the right choice; None where there are no choices.
+    """
+
+    runs: tuple[Run, ...]
+    gold: bool | None
+
+
+@dataclass(frozen=True)
+class ShownSample:
+    """A sample: a row, or one for each of its choices, and the answer that is expected where it is to be generated."""
+
+    rows: tuple[Row, ...]
+    answer: Answer | None
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """A calibration, looked at.
+
+    Args:
+        name: ``perplexity on c4``.
+        measure: What its loss is counted in.
+        description: Where its samples come from, how they were drawn, what was left out.
+        fingerprint: Names all that a loss depends on besides the mask.
+        n_samples: Samples.
+        n_rows: Rows of them.
+        n_tokens: Scored tokens.
+        longest: Tokens of the longest row.
+        n_shards: Shards.
+        shown: The first samples.
+        dense_loss: What the dense model loses; None if that was not asked for.
+        standard_error: How far that may lie, by the chance of which samples were drawn, from the loss of all there are.
+    """
+
+    name: str
+    measure: Measure
+    description: dict[str, Any]
+    fingerprint: str
+    n_samples: int
+    n_rows: int
+    n_tokens: int
+    longest: int
+    n_shards: int
+    shown: tuple[ShownSample, ...]
+    dense_loss: float | None
+    standard_error: float | None
+
+
+def inspect_data(
+    spec: EvaluationSpec, n_shown: int, with_loss: bool, on_progress: Callable[[Progress], None]
+) -> list[Inspection]:
+    """Draws the samples of each calibration and shows the first of them.
+
+    Args:
+        spec: The model and the calibrations.
+        n_shown: How many samples to show of each.
+        with_loss: Whether the dense model is run on them; it is loaded only for that.
+        on_progress: Told how far that is.
+
+    Raises:
+        UserError: The data cannot be used.
+        EvaluationError: The dense model cannot be evaluated.
+    """
+    info = describe(spec.model)
+    nothing = [None] * len(spec.calibrations)
+    losses: Sequence[float | None] = nothing
+    errors: Sequence[float | None] = nothing
+    prepared = prepare_data(spec, info)
+    if with_loss:
+        session = open_session(spec, info, on_progress, prepared)
+        try:
+            losses = session.evaluator.evaluate([Mask()])[Mask()].parts
+            errors = [standard_errors(one, session.ledger, [Mask()])[0] for one in prepared.calibrations]
+        finally:
+            session.close()
+    return [
+        Inspection(
+            name=one.name,
+            measure=calibration.measure,
+            description=calibration.description,
+            fingerprint=calibration.fingerprint,
+            n_samples=calibration.n_samples,
+            n_rows=sum(len(shard.input_ids) for shard in calibration.shards),
+            n_tokens=calibration.n_tokens,
+            longest=max(int(shard.lengths.max()) for shard in calibration.shards),
+            n_shards=calibration.n_shards,
+            shown=tuple(itertools.islice(_samples(calibration, prepared.tokenizer), n_shown)),
+            dense_loss=loss,
+            standard_error=error,
+        )
+        for one, calibration, loss, error in zip(spec.calibrations, prepared.calibrations, losses, errors, strict=True)
+    ]
+
+
+def _samples(calibration: Calibration, tokenizer: Any) -> Iterator[ShownSample]:
+    """The samples in order, in words."""
+    for shard in calibration.shards:
+        for sample in range(shard.n_samples):
+            one = shard.samples(sample, sample + 1)
+            golds = [None] * len(one.input_ids) if one.choices is None else map(bool, one.choices.gold)
+            rows = zip(one.input_ids, one.scored, one.lengths, golds, strict=True)
+            yield ShownSample(
+                tuple(
+                    Row(_runs(ids[:length].tolist(), scored[:length].tolist(), tokenizer), gold)
+                    for ids, scored, length, gold in rows
+                ),
+                None if one.answers is None else one.answers[0],
+            )
+
+
+def _runs(ids: list[int], scored: list[bool], tokenizer: Any) -> tuple[Run, ...]:
+    """A row cut where scored tokens begin and end."""
+    runs = []
+    for counts, group in itertools.groupby(zip(scored, ids, strict=True), key=lambda pair: pair[0]):
+        tokens = [token for _, token in group]
+        runs.append(Run(tokenizer.decode(tokens), counts, len(tokens)))
+    return tuple(runs)

@@ -1,0 +1,199 @@
+"""What happens in a search, told as it happens: the answers to the searcher's rounds, and everything kept of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from raysearch.core.mask import Mask
+from raysearch.core.problem import Problem
+from raysearch.core.statistic import Statistic, Subject
+from raysearch.errors import EvaluationError, redact
+from raysearch.evaluation.evaluator import Evaluation, Evaluator
+from raysearch.evaluation.prefix import naive_layer_forwards
+from raysearch.search.observer import Observer
+from raysearch.search.result import RoundSummary, Tracker, Trial
+from raysearch.searchers.base import Remark, Round, Scores
+
+
+@dataclass
+class SearchRecorder:
+    """Answers the searcher's rounds and tells tracker and observer what happened.
+
+    The dense model rides in the first round, where it costs a layer-forward or so more. It is trial 0, and counts
+    neither as asked nor in the naive cost, not even where the searcher asks for it.
+
+    Args:
+        problem: What is searched.
+        evaluator: Answers.
+        tracker: Told for the record.
+        observer: Told for whoever watches.
+        started: When the search began, by `time.perf_counter`.
+        part_names: The names of its calibrations, where there are several.
+
+    What it keeps: every trial and round, losses by mask, what the searcher put on the record and measured, and what the
+    search has asked for, computed, and would have computed on an empty ledger.
+    """
+
+    problem: Problem
+    evaluator: Evaluator
+    tracker: Tracker
+    observer: Observer
+    started: float
+    part_names: Sequence[str] = ()
+    trials: list[Trial] = field(default_factory=list)
+    rounds: list[tuple[Round, Scores]] = field(default_factory=list)
+    summaries: list[RoundSummary] = field(default_factory=list)
+    losses: dict[Mask, float] = field(default_factory=dict)
+    remarks: dict[str, float | str | list[float]] = field(default_factory=dict)
+    statistics: list[Statistic] = field(default_factory=list)
+    asked: int = 0
+    run: int = 0
+    layer_forwards_alone: float = 0.0
+    naive_layer_forwards: int = 0
+    searcher_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._answered = time.perf_counter()
+        self._computed: set[Subject] = set()
+
+    def follow(self, rounds: Generator[None, None, Mask]) -> Generator[RoundSummary, None, Mask]:
+        """The searcher's rounds, each by where the search stands after it."""
+        while True:
+            try:
+                next(rounds)
+            except StopIteration as stop:
+                found: Mask = stop.value
+                return found
+            yield self.summaries[-1]
+
+    @property
+    def best(self) -> Mask | None:
+        """The mask with the lowest loss of those that remove M layers; None before there is one."""
+        solutions = [mask for mask in self.losses if self.problem.is_solution(mask)]
+        return min(solutions, key=lambda mask: (self.losses[mask], mask), default=None)
+
+    @property
+    def dense_loss(self) -> float:
+        """The loss with nothing removed."""
+        return self.losses[self.problem.dense]
+
+    @property
+    def seconds(self) -> float:
+        """Since the search started."""
+        return time.perf_counter() - self.started
+
+    def evaluate(self, proposed: Round) -> Scores:
+        """See `Oracle`."""
+        with self._answering():
+            return self._evaluate(proposed)
+
+    def measure(self, statistic: Statistic) -> NDArray[np.float64]:
+        """See `Oracle`."""
+        with self._answering():
+            self.naive_layer_forwards += statistic.passes * self.problem.n_layers  # which cannot be shared
+            self._count_alone([statistic])
+            self.statistics.append(statistic)
+            return self.evaluator.measure(statistic)
+
+    def note(self, remark: Remark) -> None:
+        """See `Oracle`."""
+        self.remarks[remark.name] = remark.value
+
+    @contextmanager
+    def _answering(self) -> Iterator[None]:
+        """Tells the time that the searcher takes from that of its answers."""
+        self.searcher_s += time.perf_counter() - self._answered
+        yield
+        self._answered = time.perf_counter()
+
+    def _evaluate(self, proposed: Round) -> Scores:
+        masks = proposed.masks if self.rounds else tuple(dict.fromkeys([self.problem.dense, *proposed.masks]))
+        before = self.evaluator.meter.samples_at_once
+        evaluations = self.evaluator.evaluate(masks)
+        if (at_once := self.evaluator.meter.samples_at_once) != before:
+            self.observer.warn(
+                f"memory does not hold a shard; going on with {at_once} of its samples at once, "
+                f"as data.shard_samples={at_once} would from the start"
+            )
+        self._count_alone([*masks, *self.evaluator.references])
+        if not self.rounds:
+            self._tell_dense(evaluations[self.problem.dense])
+        asked = {mask: evaluations[mask] for mask in proposed.masks}
+        scores = Scores(
+            {mask: evaluation.loss for mask, evaluation in asked.items() if evaluation.loss is not None},
+            {mask: evaluation.failure for mask, evaluation in asked.items() if evaluation.failure is not None},
+        )
+        self.rounds.append((proposed, scores))
+        asked.pop(self.problem.dense, None)
+        for mask, evaluation in asked.items():
+            self._tell(mask, evaluation, len(self.rounds))
+        self.asked += len(asked)
+        self.run += sum(not evaluation.answered for evaluation in asked.values())
+        self.naive_layer_forwards += naive_layer_forwards(asked, self.problem.n_layers)
+        summary = self._summary(scores)
+        self.summaries.append(summary)
+        self.tracker.round_done(summary)
+        self.observer.round_done(summary)
+        return scores
+
+    def removal_order(self) -> tuple[int, ...] | None:
+        """The layers in the order they went, if every round tried just the extensions of the last round's best mask."""
+        order: list[int] = []
+        parent = self.problem.dense
+        for proposed, scores in self.rounds:
+            if set(proposed.masks) != set(self.problem.children([parent])):
+                return None
+            best = scores.best(1)[0]
+            order.extend(best - parent)
+            parent = best
+        return tuple(order)
+
+    def _count_alone(self, subjects: Iterable[Subject]) -> None:
+        """Adds what these cost a search that has a ledger to itself."""
+        new = set(subjects) - self._computed
+        self._computed |= new
+        self.layer_forwards_alone += self.evaluator.layer_forwards(new)
+
+    def _tell_dense(self, evaluation: Evaluation) -> None:
+        if evaluation.loss is None:
+            raise EvaluationError(f"the dense model cannot be evaluated: {evaluation.failure}")
+        self.losses[self.problem.dense] = evaluation.loss
+        self._tell(self.problem.dense, evaluation, 0)
+
+    def _tell(self, mask: Mask, evaluation: Evaluation, number: int) -> None:
+        if evaluation.loss is not None:
+            self.losses[mask] = evaluation.loss
+        trial = Trial(
+            index=len(self.trials),
+            round=number,
+            mask=mask,
+            loss=evaluation.loss,
+            delta=None if evaluation.loss is None else evaluation.loss - self.dense_loss,
+            failure=evaluation.failure and redact(evaluation.failure),
+            answered=evaluation.answered,
+            parts={
+                name: loss for name, loss in zip(self.part_names, evaluation.parts, strict=False) if loss is not None
+            },
+        )
+        self.trials.append(trial)
+        self.tracker.trial(trial)
+
+    def _summary(self, scores: Scores) -> RoundSummary:
+        return RoundSummary(
+            round=len(self.rounds),
+            asked=self.asked,
+            run=self.run,
+            round_best_loss=min(scores.losses.values(), default=None),
+            best_loss=None if self.best is None else self.losses[self.best],
+            layer_forwards_run=self.evaluator.meter.layer_forwards,
+            layer_forwards_naive=self.naive_layer_forwards,
+            seconds=self.seconds,
+            busy_share=self.evaluator.pool_report.busy_share,
+            round_best=scores.best(1)[0] if scores.losses else None,
+        )

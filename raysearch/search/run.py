@@ -1,0 +1,271 @@
+"""One search, from its specification to its result: the loop between searcher and evaluator."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import subprocess
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from raysearch.core.mask import Mask
+from raysearch.core.problem import Problem
+from raysearch.errors import UserError, redact, redacted
+from raysearch.evaluation.costs import head_cost
+from raysearch.evaluation.session import EvaluationSession, PreparedData, open_session
+from raysearch.evaluation.unit import Pool
+from raysearch.ledger.searches import State, held, note_mlflow, read_searches, write_search
+from raysearch.models.loading import describe
+from raysearch.models.spec import ModelInfo
+from raysearch.search.forecast import RoundCost, forecast
+from raysearch.search.history import as_record
+from raysearch.search.observer import Observer
+from raysearch.search.recorder import SearchRecorder
+from raysearch.search.result import RoundSummary, SearchHeader, SearchResult, Tracker
+from raysearch.search.sizes import for_sizes
+from raysearch.search.spec import SearchSpec
+from raysearch.searchers.base import Searcher, exhaust, run_rounds
+
+
+@dataclass(frozen=True)
+class StudyContext:
+    """What a search needs not find for itself, being one of many in a study.
+
+    Args:
+        info: The model's shape.
+        prepared: The samples of the search's calibrations.
+        labels: What the search is called in the study: ``{"searcher": "beam 5", "remove": "7", …}``.
+        parent: The tracker's id of the study, if it has one.
+        make_pool: Gives the replicas, which outlive the search.
+    """
+
+    info: ModelInfo
+    prepared: PreparedData
+    labels: Mapping[str, str]
+    parent: str | None
+    make_pool: Callable[[], Pool] | None = None
+
+    def with_pool(self, make_pool: Callable[[], Pool]) -> StudyContext:
+        """The same, in a process that has the replicas at hand."""
+        return replace(self, make_pool=make_pool)
+
+
+def forecast_search(spec: SearchSpec) -> list[RoundCost] | None:
+    """What a search would cost on an empty ledger; only the model's configuration is read. See `forecast`."""
+    return _forecast(spec, describe(spec.evaluation.model))
+
+
+def run_search(spec: SearchSpec, observer: Observer, resumes: str | None = None) -> SearchResult:
+    """Runs a search to its end, or takes it up where it was stopped: `search_rounds`, and what that returns."""
+    return exhaust(search_rounds(spec, observer, resumes))
+
+
+def search_rounds(
+    spec: SearchSpec, observer: Observer, resumes: str | None = None, context: StudyContext | None = None
+) -> Generator[RoundSummary, None, SearchResult]:
+    """Runs a search round by round. Closed before its end, it is on record as stopped, with the best mask so far.
+
+    Args:
+        spec: The search.
+        observer: Watches.
+        resumes: The run id it must have, when an earlier search is taken up by name.
+        context: What a study has ready for it.
+
+    Yields:
+        Where it stands after each round.
+
+    Returns:
+        What was found.
+
+    Raises:
+        UserError: The specification does not fit the model, the text or the machine.
+        EvaluationError: A unit of work failed for good.
+        KeyboardInterrupt: The user stopped it; everything evaluated so far is in the ledger.
+    """
+    started = time.perf_counter()
+    info = describe(spec.evaluation.model) if context is None else context.info
+    problem = problem_of(spec, info)  # refuses numbers that do not fit before anything is written, as a searcher may
+    expected = _forecast(spec, info) if context is None else None
+    session = _open(spec, info, observer, context)
+    try:
+        header = _header(spec, session, context)
+        if resumes not in (None, header.search_id):
+            raise _changed(resumes, session)
+        with held(session.ledger, header.search_id, "SEARCH", wait=context is not None):
+            write_search(session.ledger, header.search_id, spec.config, "running", fingerprints=session.fingerprints)
+            tracker = spec.tracking.open(observer.warn)
+            recorder = SearchRecorder(problem, session.evaluator, tracker, observer, started, _part_names(spec))
+            try:
+                try:
+                    tracker.start(header)
+                    observer.started(header, expected, head_cost(info))
+                    found = yield from recorder.follow(run_rounds(_searcher(spec), problem, spec.seed, recorder))
+                except GeneratorExit:
+                    _stop(spec, session, recorder, tracker, header)
+                    raise
+                except BaseException as error:
+                    _fail(spec, session, tracker, error)
+                    raise
+                # Before the tracker has its last word: a search that is stopped while it waits for that has finished.
+                result = _result(spec, session, recorder, found)
+                return _finish(spec, session, tracker, "finished", header, result)
+            finally:
+                tracker.close()
+    finally:
+        session.close()
+
+
+def problem_of(spec: SearchSpec, info: ModelInfo) -> Problem:
+    """The space of legal masks of a search.
+
+    Raises:
+        UserError: The search's numbers do not fit the model.
+    """
+    return Problem.create(info.n_layers, spec.remove, spec.protect, spec.evaluation.model.name)
+
+
+def _forecast(spec: SearchSpec, info: ModelInfo) -> list[RoundCost] | None:
+    return forecast(_searcher(spec), problem_of(spec, info), spec.seed, spec.evaluation.objectives)
+
+
+def _searcher(spec: SearchSpec) -> Searcher:
+    return for_sizes(spec.searcher, spec.sizes)
+
+
+def _open(spec: SearchSpec, info: ModelInfo, observer: Observer, context: StudyContext | None) -> EvaluationSession:
+    if context is None:
+        return open_session(spec.evaluation, info, observer.progress)
+    return open_session(spec.evaluation, info, observer.progress, context.prepared, context.make_pool)
+
+
+def _changed(search_id: str, session: EvaluationSession) -> UserError:
+    """Why a search cannot be taken up by its name."""
+    before = read_searches(session.ledger, [search_id])[search_id].fingerprints
+    if before.get("model") != session.fingerprints["model"]:
+        what, remedy = "the files of its model have", "put back the old ones"
+    elif before.get("text") != session.fingerprints["text"]:
+        what, remedy = "its text has", "put back the old one"
+    else:
+        what, remedy = "the tokenizer, the dtype or the kind of device has", "restore it"
+    again = f"{remedy}, or start anew with raysearch search"
+    return UserError(f"SEARCH={search_id} cannot be taken up: {what} changed since; {again}")
+
+
+def _stop(
+    spec: SearchSpec, session: EvaluationSession, recorder: SearchRecorder, tracker: Tracker, header: SearchHeader
+) -> None:
+    """Puts on record what a search has found by the time that its budget is spent."""
+    if recorder.best is None:
+        failure = f"its budget was spent before a mask of {recorder.problem.n_remove} layers was scored"
+        write_search(session.ledger, spec.search_id(session.fingerprint), spec.config, "stopped", failure=failure)
+        tracker.finish(None, failure)
+    else:
+        result = replace(_result(spec, session, recorder, recorder.best), complete=False)
+        _finish(spec, session, tracker, "stopped", header, result)
+
+
+def _fail(spec: SearchSpec, session: EvaluationSession, tracker: Tracker, error: BaseException) -> None:
+    interrupted = isinstance(error, KeyboardInterrupt)
+    failure = None if interrupted else redact(str(error)) or type(error).__name__
+    state: State = "interrupted" if interrupted else "failed"
+    with suppress(UserError):  # the ledger itself may be what failed, which is said already
+        write_search(session.ledger, spec.search_id(session.fingerprint), spec.config, state, failure=failure)
+    tracker.finish(None, failure)
+
+
+def _finish(
+    spec: SearchSpec,
+    session: EvaluationSession,
+    tracker: Tracker,
+    state: State,
+    header: SearchHeader,
+    result: SearchResult,
+) -> SearchResult:
+    write_search(session.ledger, result.search_id, spec.config, state, as_record(header, result))
+    tracker.finish(result)
+    result = replace(result, mlflow_run_id=tracker.close())
+    note_mlflow(session.ledger, result.search_id, result.mlflow_run_id)
+    return result
+
+
+def _result(spec: SearchSpec, session: EvaluationSession, recorder: SearchRecorder, found: Mask) -> SearchResult:
+    meter = session.evaluator.meter
+    return SearchResult(
+        search_id=spec.search_id(session.fingerprint),
+        model=spec.evaluation.model.name,
+        n_layers=recorder.problem.n_layers,
+        removed=found.layers,
+        removal_order=recorder.removal_order(),
+        measure=session.measure,
+        dense_loss=recorder.dense_loss,
+        loss=recorder.losses[found],
+        delta_error=session.delta_error(found),
+        asked=recorder.asked,
+        run=recorder.run,
+        answered=recorder.asked - recorder.run,
+        layer_forwards_run=meter.layer_forwards,
+        layer_forwards_alone=recorder.layer_forwards_alone,
+        layer_forwards_naive=recorder.naive_layer_forwards,
+        layer_tokens=meter.layer_tokens,
+        layer_tokens_by_row=meter.layer_tokens_by_row,
+        packed=meter.packed,
+        seconds=recorder.seconds,
+        searcher_s=recorder.searcher_s,
+        busy_share=session.evaluator.pool_report.busy_share,
+        pool=session.evaluator.pool_report.as_json(),
+        n_tokens=session.n_tokens,
+        n_samples=session.n_samples,
+        parameters=session.info.parameters,
+        parameters_removed=sum(session.info.layer_parameters[layer] for layer in found),
+        data=_described(session),
+        fingerprints=session.fingerprints,
+        statistics=tuple(map(str, recorder.statistics)),
+        remarks=recorder.remarks,
+        trials=tuple(recorder.trials),
+        rounds=tuple(recorder.summaries),
+    )
+
+
+def _described(session: EvaluationSession) -> Sequence[Mapping[str, Any]]:
+    """What the samples are, without the secrets of where they are from."""
+    return [redacted(one.description) for one in session.calibrations]
+
+
+def _header(spec: SearchSpec, session: EvaluationSession, context: StudyContext | None) -> SearchHeader:
+    packages = ("raysearch", "torch", "transformers", "ray", "mlflow")
+    versions = {name: importlib.metadata.version(name) for name in packages}
+    return SearchHeader(
+        search_id=spec.search_id(session.fingerprint),
+        model=spec.evaluation.model.name,
+        choices=spec.config["choices"],
+        config=spec.config,
+        measure=session.measure,
+        data=_described(session),
+        fingerprints=session.fingerprints,
+        versions={**versions, "python": platform.python_version()},
+        git_commit=_git_commit(),
+        n_layers=session.info.n_layers,
+        n_remove=spec.sizes[-1],
+        labels={} if context is None else context.labels,
+        parent=None if context is None else context.parent,
+    )
+
+
+def _part_names(spec: SearchSpec) -> Sequence[str]:
+    """What the calibrations are called where there are several; those of the same name are numbered."""
+    names = [calibration.name for calibration in spec.evaluation.calibrations]
+    if len(names) == 1:
+        return []
+    return [name if names.count(name) == 1 else f"{name} {number}" for number, name in enumerate(names, start=1)]
+
+
+def _git_commit() -> str | None:
+    """The commit of the working folder, if it is a git checkout and git is installed."""
+    try:
+        done = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None if done.returncode == 0 else None

@@ -1,0 +1,85 @@
+"""The exact loss of masks that a user already has: a paper's, a colleague's, one's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from raysearch.core.mask import Mask
+from raysearch.core.measure import Measure
+from raysearch.errors import EvaluationError, UserError
+from raysearch.evaluation.progress import Progress
+from raysearch.evaluation.session import open_session
+from raysearch.models.loading import describe
+from raysearch.search.result import plain_readout
+from raysearch.search.spec import ScoreSpec
+
+
+@dataclass(frozen=True)
+class Score:
+    """A mask's loss.
+
+    Args:
+        mask: The removed layers.
+        measure: What the loss is counted in.
+        loss: The loss.
+        n_tokens: Scored tokens.
+        n_samples: Samples.
+        answered: Whether the ledger knew it.
+    """
+
+    mask: Mask
+    measure: Measure
+    loss: float
+    n_tokens: int
+    n_samples: int
+    answered: bool
+
+    def as_json(self) -> dict[str, Any]:
+        """The object that ``--json`` prints."""
+        return {
+            "removed": list(self.mask),
+            "measure": asdict(self.measure),
+            "loss": self.loss,
+            **plain_readout(self.measure, self.loss),
+            "n_tokens": self.n_tokens,
+            "n_samples": self.n_samples,
+            "answered": self.answered,
+        }
+
+
+def score_masks(spec: ScoreSpec, on_progress: Callable[[Progress], None]) -> list[Score]:
+    """Evaluates the masks, in the order given.
+
+    Raises:
+        UserError: A mask names a layer that the model does not have, or removes all.
+        EvaluationError: A mask has no finite loss.
+    """
+    info = describe(spec.evaluation.model)
+    last = info.n_layers - 1
+    for mask in spec.masks:
+        if any(layer > last for layer in mask):
+            raise UserError(
+                f"masks=[…,{list(mask)},…] names layer {max(mask)}, but {spec.evaluation.model.name} has layers "
+                f"0 … {last}; "
+                "name only those"
+            )
+        if len(mask) > last:
+            raise UserError(
+                f"masks=[…,{list(mask)},…] removes every layer of {spec.evaluation.model.name}; keep at least one"
+            )
+    session = open_session(spec.evaluation, info, on_progress)
+    try:
+        evaluations = session.evaluator.evaluate(dict.fromkeys(spec.masks))
+        scores = []
+        for mask in spec.masks:
+            evaluation = evaluations[mask]
+            if evaluation.loss is None:
+                raise EvaluationError(f"mask {mask}: {evaluation.failure}")
+            scores.append(
+                Score(mask, session.measure, evaluation.loss, session.n_tokens, session.n_samples, evaluation.answered)
+            )
+        return scores
+    finally:
+        session.close()

@@ -1,0 +1,42 @@
+"""One search for several numbers of layers: ``remove=1..9``."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from raysearch.core.problem import Problem
+from raysearch.searchers.base import Searcher, SearchGenerator
+
+
+def for_sizes(searcher: Searcher, sizes: range) -> Searcher:
+    """The searcher itself, if it passes through all sizes on its way to the largest; else run for each in turn."""
+    return searcher if len(sizes) == 1 or getattr(searcher, "nested", False) else EachSize(searcher, sizes)
+
+
+@dataclass(frozen=True)
+class EachSize:
+    """Runs a searcher for each number of layers as if for that alone; its result is the mask of the largest.
+
+    Args:
+        searcher: The algorithm.
+        sizes: The numbers of layers, ascending; the last is the problem's own.
+    """
+
+    searcher: Searcher
+    sizes: range
+
+    def search(self, problem: Problem, rng: np.random.Generator) -> SearchGenerator:
+        """See `raysearch.searchers.base`."""
+        searches = [self.searcher.search(replace(problem, n_remove=size), deepcopy(rng)) for size in self.sizes]
+        requests = [next(search) for search in searches]  # a size it refuses is refused before anything is computed
+        found = problem.dense
+        for search, request in zip(searches, requests, strict=True):
+            try:
+                while True:
+                    request = search.send((yield request))
+            except StopIteration as stop:
+                found = stop.value
+        return found

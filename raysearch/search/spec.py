@@ -1,0 +1,72 @@
+"""What a search is made of: plain, validated values, built from the configuration."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from raysearch.core.mask import Mask
+from raysearch.core.problem import sizes_of
+from raysearch.evaluation.spec import EvaluationSpec, identity_of
+from raysearch.searchers.base import Searcher
+from raysearch.tracking.options import TrackingOptions
+
+
+@dataclass(frozen=True)
+class ScoreSpec:
+    """Masks that the user already has, and how to evaluation them."""
+
+    evaluation: EvaluationSpec
+    masks: Sequence[Mask]
+
+
+@dataclass(frozen=True)
+class SearchSpec:
+    """One search.
+
+    Args:
+        evaluation: How masks are judged.
+        searcher: The algorithm.
+        searcher_name: Its name in ``conf/searcher/``, for people.
+        remove: M, how many layers go; or a range, ``"1..9"``, of which each number is searched.
+        protect: Layers that stay; negative indices count from the end.
+        seed: Of the searcher's random numbers.
+        tracking: Where the search is recorded for people.
+        config: The resolved configuration, plain values without secrets, for the record and for ``raysearch resume``.
+    """
+
+    evaluation: EvaluationSpec
+    searcher: Searcher
+    searcher_name: str
+    remove: int | str
+    protect: Sequence[int]
+    seed: int
+    tracking: TrackingOptions
+    config: Mapping[str, Any]
+
+    @property
+    def sizes(self) -> range:
+        """The numbers of layers that are asked for."""
+        return sizes_of(self.remove)
+
+    def elsewhere(self) -> SearchSpec:
+        """The same search, whatever folder a process that runs it is in."""
+        evaluation = dataclasses.replace(self.evaluation, ledger=self.evaluation.ledger.resolve())
+        tracking = dataclasses.replace(self.tracking, folder=self.tracking.folder.resolve())
+        return dataclasses.replace(self, evaluation=evaluation, tracking=tracking)
+
+    def search_id(self, calibration_fingerprint: str) -> str:
+        """The search's name: the same for the same command on the same text and model, so that it can be taken up."""
+        identity = {
+            "calibration": calibration_fingerprint,
+            "searcher": identity_of(self.searcher),
+            "remove": self.remove,
+            "protect": sorted(self.protect),
+            "seed": self.seed,
+        }
+        digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
+        return f"{self.searcher_name}-m{str(self.remove).replace('..', '-')}-{digest[:8]}"

@@ -1,0 +1,153 @@
+"""What every single layer is worth, by several objectives side by side.
+
+The papers' first look at a model: remove one layer at a time, and see what each calibration makes of it. The masks are
+the first round of most searchers, so nothing of a sweep is computed again by a search on the same ledger.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from raysearch.core.mask import Mask
+from raysearch.core.measure import Measure
+from raysearch.errors import EvaluationError
+from raysearch.evaluation.progress import Progress
+from raysearch.evaluation.session import open_session
+from raysearch.evaluation.spec import EvaluationSpec
+from raysearch.evaluation.totals import standard_errors
+from raysearch.models.loading import describe
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What one calibration makes of each layer.
+
+    Args:
+        name: The calibration's: ``perplexity on c4``.
+        measure: What its loss is counted in.
+        dense_loss: With nothing removed.
+        losses: Without each layer, [N]; None where that failed.
+        errors: Standard errors of what each layer adds to the loss, by the choice of samples, [N]; None where the loss
+            is a sum, or of one sample, or failed.
+    """
+
+    name: str
+    measure: Measure
+    dense_loss: float
+    losses: tuple[float | None, ...]
+    errors: tuple[float | None, ...]
+
+    @property
+    def ranking(self) -> list[int]:
+        """The layers, the one that is missed least first; those that failed last."""
+        return sorted(range(len(self.losses)), key=lambda layer: (_or_inf(self.losses[layer]), layer))
+
+    @property
+    def ranks(self) -> list[int]:
+        """Each layer's place in the ranking, from 1; equals share one."""
+        return [int(rank) for rank in stats.rankdata([_or_inf(loss) for loss in self.losses], method="min")]
+
+    def as_json(self) -> dict[str, Any]:
+        """The object that ``--json`` prints."""
+        return {
+            "calibration": self.name,
+            "measure": vars(self.measure),
+            "dense_loss": self.dense_loss,
+            "losses": list(self.losses),
+            "standard_errors": list(self.errors),
+            "ranking": self.ranking,
+        }
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How far two calibrations agree on the layers.
+
+    Args:
+        one: A calibration's name.
+        other: Another's.
+        spearman: Rank correlation of the losses over all layers, -1 … 1; None where one of them tells no layers apart.
+        shared: How many of the first `n_remove` of both rankings are the same.
+        n_remove: M.
+    """
+
+    one: str
+    other: str
+    spearman: float | None
+    shared: int
+    n_remove: int
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Every layer by every calibration.
+
+    Args:
+        model: The model as the user named it.
+        profiles: What each calibration makes of the layers.
+    """
+
+    model: str
+    profiles: tuple[Profile, ...]
+
+    def agreements(self, n_remove: int) -> list[Agreement]:
+        """Every two of the calibrations."""
+        return [_agreement(one, other, n_remove) for one, other in itertools.combinations(self.profiles, 2)]
+
+
+def run_sweep(spec: EvaluationSpec, on_progress: Callable[[Progress], None]) -> Sweep:
+    """Removes each layer in turn, and nothing else.
+
+    Args:
+        spec: The model and the calibrations.
+        on_progress: Told how far it is.
+
+    Raises:
+        UserError: The specification does not fit the model, the data or the machine.
+        EvaluationError: The dense model cannot be evaluated, or a unit of work failed for good.
+    """
+    info = describe(spec.model)
+    session = open_session(spec, info, on_progress)
+    try:
+        singles = [Mask.of(layer) for layer in range(info.n_layers)]
+        evaluations = session.evaluator.evaluate([Mask(), *singles])
+        dense = evaluations[Mask()].parts
+        return Sweep(
+            spec.model.name,
+            tuple(
+                Profile(
+                    name=one.name,
+                    measure=one.objective.measure,
+                    dense_loss=_known(dense[place], one.name),
+                    losses=tuple(evaluations[mask].parts[place] for mask in singles),
+                    errors=tuple(standard_errors(calibration, session.ledger, singles, Mask())),
+                )
+                for place, (one, calibration) in enumerate(zip(spec.calibrations, session.calibrations, strict=True))
+            ),
+        )
+    finally:
+        session.close()
+
+
+def _known(loss: float | None, name: str) -> float:
+    if loss is None:
+        raise EvaluationError(f"the dense model has no finite loss by {name}")
+    return loss
+
+
+def _agreement(one: Profile, other: Profile, n_remove: int) -> Agreement:
+    ranks = [stats.rankdata([_or_inf(loss) for loss in profile.losses]) for profile in (one, other)]
+    constant = any(np.ptp(rank) == 0 for rank in ranks)
+    spearman = None if constant else float(np.corrcoef(*ranks)[0, 1])
+    shared = len({*one.ranking[:n_remove]} & {*other.ranking[:n_remove]})
+    return Agreement(one.name, other.name, spearman, shared, n_remove)
+
+
+def _or_inf(loss: float | None) -> float:
+    return float("inf") if loss is None else loss

@@ -1,0 +1,102 @@
+"""A sweep as a picture and a table: every calibration a panel, over the same layers."""
+
+from __future__ import annotations
+
+import csv
+import statistics
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from raysearch.errors import UserError
+from raysearch.search.sweep import Profile, Sweep
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_INK, _GREY, _PALE, _BAR, _FIRST, _TIED = "#22303c", "#8895a0", "#eef1f4", "#b8c4cf", "#d9622b", "#f0b99d"
+_MOST_RANGE = 8  # the largest bar over the middle one, beyond which an axis is logarithmic
+
+
+def write_sweep(sweep: Sweep, n_remove: int, folder: Path) -> list[Path]:
+    """Writes ``sweep.png`` and ``sweep.csv``.
+
+    Args:
+        sweep: What to write.
+        n_remove: M, how many layers to mark in each panel: those that are missed least.
+        folder: Where; made if it does not exist.
+
+    Returns:
+        The files.
+
+    Raises:
+        UserError: The folder cannot be written to.
+    """
+    picture, table = folder / "sweep.png", folder / "sweep.csv"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        sweep_figure(sweep, n_remove).savefig(picture, dpi=150)
+        with table.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            names = (name for one in sweep.profiles for name in (one.name, f"standard error of {one.name} over dense"))
+            writer.writerow(["layer", *names])
+            writer.writerow(["dense", *(cell for one in sweep.profiles for cell in (one.dense_loss, None))])
+            columns = (column for one in sweep.profiles for column in (one.losses, one.errors))
+            writer.writerows([layer, *row] for layer, row in enumerate(zip(*columns, strict=True)))
+    except OSError as error:
+        raise UserError(f"--out={folder} cannot be written ({error.strerror}); name another folder") from error
+    return [picture, table]
+
+
+def sweep_figure(sweep: Sweep, n_remove: int) -> Figure:
+    """What each layer's removal adds to the loss, a panel a calibration; the layers that are missed least stand out.
+
+    Whiskers are one standard error, by the choice of samples. Losses may grow by orders of magnitude where a layer is
+    needed; then an axis is logarithmic beyond the middle value.
+    """
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
+
+    n_layers = len(sweep.profiles[0].losses)
+    size = min(max(3.0 + 0.24 * n_layers, 8.0), 18.0), 1.2 + 2.1 * len(sweep.profiles)
+    figure = Figure(figsize=size, layout="constrained")
+    panels = figure.subplots(len(sweep.profiles), 1, sharex=True, squeeze=False)[:, 0]
+    for axes, profile in zip(panels, sweep.profiles, strict=True):
+        _draw(axes, profile, n_remove)
+    panels[-1].set_xlabel("layer removed (0-based)", color=_INK)
+    panels[-1].set_xticks(range(0, n_layers, 1 if n_layers <= 40 else 5))
+    panels[-1].set_xlim(-0.7, n_layers - 0.3)
+    figure.suptitle(f"What each single layer is worth to {sweep.model}", color=_INK, weight="bold")
+    key = [Patch(color=_FIRST, label=f"the {n_remove} missed least"), Patch(color=_BAR, label="others")]
+    if any(_TIED in _colours(profile, n_remove) for profile in sweep.profiles):
+        key.insert(1, Patch(color=_TIED, label="tied for the last of these places"))
+    figure.legend(handles=key, loc="outside lower right", ncols=3, frameon=False, fontsize=8, labelcolor=_INK)
+    return figure
+
+
+def _draw(axes: Axes, profile: Profile, n_remove: int) -> None:
+    added = [0.0 if loss is None else loss - profile.dense_loss for loss in profile.losses]
+    errors = [error or 0.0 for error in profile.errors]
+    whiskers = {"elinewidth": 0.8, "ecolor": _GREY}
+    axes.bar(range(len(added)), added, color=_colours(profile, n_remove), width=0.8, yerr=errors, error_kw=whiskers)
+    failed = [layer for layer, loss in enumerate(profile.losses) if loss is None]
+    axes.plot(failed, [0] * len(failed), "x", color=_INK)
+    middle = statistics.median(map(abs, added))
+    if 0 < _MOST_RANGE * middle < max(added) and min(added) > -middle:
+        axes.set_yscale("symlog", linthresh=middle)
+    axes.axhline(0, color=_GREY, lw=0.8)
+    axes.set_title(f"{profile.name} (dense {profile.dense_loss:.4f})", color=_INK, fontsize=10, loc="left")
+    axes.set_ylabel(f"over dense\n({profile.measure.unit})", color=_INK, fontsize=8)
+    axes.tick_params(colors=_INK, labelsize=8, length=3)
+    axes.spines[:].set_color(_GREY)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="y", color=_PALE)
+    axes.set_axisbelow(True)
+
+
+def _colours(profile: Profile, n_remove: int) -> list[str]:
+    """By layer: whether it is among the first, or one of several that share the last of their places."""
+    ranks = profile.ranks
+    last = sorted(ranks)[min(n_remove, len(ranks)) - 1]
+    all_fit = sum(rank <= last for rank in ranks) <= n_remove
+    return [_BAR if rank > last else _FIRST if rank < last or all_fit else _TIED for rank in ranks]

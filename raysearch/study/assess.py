@@ -1,0 +1,107 @@
+"""Assesses what the searches of a study found: while its replicas are there, or at any later time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from raysearch.assessment.assess import Assessable, assess_masks, check_tasks, read_assessable
+from raysearch.assessment.recorded import tell_assessments
+from raysearch.assessment.spec import AssessSpec
+from raysearch.core.mask import Mask
+from raysearch.errors import UserError
+from raysearch.evaluation.unit import Pool
+from raysearch.ledger.ledger import Ledger
+from raysearch.ledger.searches import SearchRecord, read_searches
+from raysearch.ledger.studies import StudyRecord, find_study, write_study
+from raysearch.search.found import check_weights
+from raysearch.search.spec import SearchSpec
+from raysearch.study.record import add_assessed, plain_assessments
+from raysearch.tracking.options import TrackingOptions
+
+
+def assess_found(
+    what: Assessable,
+    ledger: Ledger,
+    runs: Sequence[SearchRecord],
+    tracking: TrackingOptions,
+    on_progress: Callable[[str], None],
+    warn: Callable[[str], None],
+    make_pool: Callable[[], Pool] | None = None,
+) -> dict[str, Any]:
+    """Assesses the masks of one model's searches, each mask once, and puts the numbers on the searches' MLflow runs.
+
+    Args:
+        what: The model, and what it is to be assessed by.
+        ledger: Open, and left open.
+        runs: The searches; those that have found nothing are passed over.
+        tracking: Where they were recorded.
+        on_progress: Told in a line how far it is.
+        warn: Told in a sentence if MLflow cannot be written to.
+        make_pool: Gives replicas that are there already.
+
+    Returns:
+        What `StudyRecord.assessed` holds of the model.
+
+    Raises:
+        UserError: A task or its data cannot be loaded.
+        EvaluationError: Something failed for good.
+    """
+    chosen = sorted({Mask(tuple(run.result["removed"])) for run in runs if run.result is not None})
+    found = assess_masks(what, ledger, chosen, make_pool=make_pool, on_progress=on_progress)
+    tell_assessments(ledger, tracking, [run for run in runs if run.result is not None], found.named, warn)
+    return plain_assessments(found)
+
+
+def assess_study(
+    study: StudyRecord,
+    ledger: Ledger,
+    spec: AssessSpec,
+    build_search: Callable[[Mapping[str, Any]], SearchSpec],
+    on_progress: Callable[[str], None],
+    warn: Callable[[str], None],
+) -> StudyRecord:
+    """Assesses what a study's searches found so far, model by model, and adds it to the study's record.
+
+    Args:
+        study: Its record.
+        ledger: Where its searches' records are.
+        spec: What to assess.
+        build_search: Builds a search from its recorded configuration, with the cluster that is to compute this.
+        on_progress: Told in a line how far it is.
+        warn: Told in a sentence if MLflow cannot be written to.
+
+    Returns:
+        The record as it is now.
+
+    Raises:
+        UserError: No search has found anything, a model has changed since, or something named is not there or does not
+            fit a model.
+        EvaluationError: Something failed for good.
+    """
+    runs = {
+        search_id: run
+        for search_id, run in read_searches(ledger, [cell.search_id for cell in study.cells]).items()
+        if run.result
+    }
+    if not runs:
+        raise UserError(f"STUDY={study.study_id} has found nothing yet; first: raysearch study, with the same words")
+    by_model: dict[str, list[SearchRecord]] = {}
+    for cell in study.cells:
+        if cell.search_id in runs:
+            by_model.setdefault(cell.model, []).append(runs[cell.search_id])
+    searches = {model: build_search(of_model[0].config) for model, of_model in by_model.items()}
+    read = {
+        model: read_assessable(spec, search.evaluation.model, search.evaluation.cluster, ledger.path)
+        for model, search in searches.items()
+    }
+    for model, what in read.items():
+        for run in by_model[model]:
+            check_weights(run, what.texts.model_fingerprint)
+        check_tasks(what, ledger)
+    for model, what in read.items():
+        new = assess_found(what, ledger, by_model[model], searches[model].tracking, on_progress, warn)
+        now = find_study(ledger, study.study_id)  # others may have written to it meanwhile
+        assessed = add_assessed(now.assessed, {model: new})
+        write_study(ledger, now.study_id, now.config, now.cells, now.facts, assessed, now.mlflow_run_id)
+    return find_study(ledger, study.study_id)

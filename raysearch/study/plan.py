@@ -1,0 +1,182 @@
+"""What a study will cost, before it runs: each search rehearsed by itself, and after those before it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from raysearch.core.mask import Mask
+from raysearch.core.statistic import Statistic
+from raysearch.evaluation.costs import head_cost
+from raysearch.evaluation.replica import make_replica
+from raysearch.evaluation.spec import CalibrationSpec
+from raysearch.evaluation.unit import Unit
+from raysearch.models.devices import resolve_device
+from raysearch.models.loading import describe
+from raysearch.models.spec import ModelInfo
+from raysearch.search.forecast import forecast
+from raysearch.search.run import problem_of
+from raysearch.search.sizes import for_sizes
+from raysearch.study.model_group import ModelGroup, prepare
+from raysearch.study.spec import Cell, StudySpec
+
+
+@dataclass(frozen=True)
+class CellPlan:
+    """What a search of a study is expected to cost; forwards are passes over its whole calibration.
+
+    Args:
+        cell: The search.
+        evaluations: Masks it asks for.
+        separate: Layer-forwards on an empty ledger.
+        shared: The same after all searches before it, in the study's order.
+        heads: Head-forwards after all searches before it.
+        naive: Layer-forwards of a full forward per mask.
+    """
+
+    cell: Cell
+    evaluations: int
+    separate: int
+    shared: int
+    heads: int
+    naive: int
+
+
+@dataclass(frozen=True)
+class StudyPlan:
+    """What a study is expected to cost.
+
+    Args:
+        cells: Of each search; those whose cost cannot be told beforehand are left out.
+        unpredictable: The searches left out.
+        seconds: How long it takes, by a trial run of the dense model; None if none was made.
+    """
+
+    cells: Sequence[CellPlan]
+    unpredictable: Sequence[Cell]
+    seconds: float | None = None
+
+    @property
+    def layer_forwards(self) -> dict[str, int]:
+        """The sums over all searches."""
+        kinds = ("shared", "separate", "naive")
+        return {kind: sum(getattr(cell, kind) for cell in self.cells) for kind in kinds}
+
+    def as_json(self) -> dict[str, Any]:
+        """The object that ``--json`` prints."""
+        return {
+            "cells": [
+                {
+                    **plan.cell.labels,
+                    "evaluations": plan.evaluations,
+                    "layer_forwards": {"shared": plan.shared, "separate": plan.separate, "naive": plan.naive},
+                }
+                for plan in self.cells
+            ],
+            "unpredictable": [cell.labels for cell in self.unpredictable],
+            "layer_forwards": self.layer_forwards,
+            "eta_seconds": self.seconds,
+        }
+
+
+def plan_study(spec: StudySpec, timeout_s: float = 5.0) -> StudyPlan:
+    """Rehearses every search of a study; reads no more than the models' configurations.
+
+    Args:
+        spec: The study.
+        timeout_s: How long the rehearsal of a search may take.
+
+    Raises:
+        UserError: A search does not fit its model.
+    """
+    known = _Known()
+    plans, unpredictable = [], []
+    for cell in spec.cells:
+        search, info = cell.search, known.info(cell)
+        args = (
+            for_sizes(search.searcher, search.sizes),
+            problem_of(search, info),
+            search.seed,
+            search.evaluation.objectives,
+        )
+        alone = forecast(*args, timeout_s=timeout_s)
+        added = None if alone is None else forecast(*args, known.subjects(cell), timeout_s)
+        if alone is None or added is None:
+            unpredictable.append(cell)
+            continue
+        plans.append(
+            CellPlan(
+                cell,
+                evaluations=sum(cost.masks for cost in alone),
+                separate=sum(cost.layer_forwards for cost in alone),
+                shared=sum(cost.layer_forwards for cost in added),
+                heads=sum(cost.head_forwards for cost in added),
+                naive=sum(cost.naive_layer_forwards for cost in alone),
+            )
+        )
+    return StudyPlan(plans, unpredictable)
+
+
+def time_study(study: StudySpec, plan: StudyPlan) -> float | None:
+    """How many seconds a study's searches take, by running each dense model over a shard of each calibration.
+
+    Returns:
+        Seconds; None where a model is for GPUs of other machines.
+
+    Raises:
+        UserError: The data cannot be used, or the model cannot be loaded.
+    """
+    seconds = 0.0
+    for model_group in prepare(study):
+        n_gpus = model_group.cluster.gpus(resolve_device(model_group.model) != "cpu")
+        if n_gpus > torch.cuda.device_count():
+            return None
+        speeds = _seconds_per_layer_forward(model_group, over_gpus=n_gpus > 1)
+        shards = sum(calibration.n_shards for calibration in model_group.prepared.calibrations)
+        n_replicas = model_group.cluster.bounds(resolve_device(model_group.model) != "cpu", shards).max
+        cells = [study.cells[number] for number in model_group.numbers]
+        for one in plan.cells:
+            if one.cell in cells:
+                used = [model_group.specs.index(calibration) for calibration in one.cell.search.evaluation.calibrations]
+                work = one.shared + one.heads * head_cost(model_group.info)
+                seconds += work * sum(speeds[index] for index in used) / n_replicas
+    return seconds
+
+
+def _seconds_per_layer_forward(model_group: ModelGroup, over_gpus: bool) -> list[float]:
+    """Of one layer over all samples of each calibration, on one replica, which is freed again."""
+    calibrations, cost = model_group.prepared.calibrations, model_group.info.n_layers + head_cost(model_group.info)
+    replica = make_replica(model_group.model, calibrations, model_group.cluster.cpus_per_replica, over_gpus=over_gpus)
+    speeds = []
+    for calibration in calibrations:
+        unit = Unit(calibration.fingerprint, 0, (Mask(),))
+        replica.evaluate(unit)  # once to warm up
+        share = calibration.shards[0].n_tokens / sum(shard.n_tokens for shard in calibration.shards)
+        speeds.append(replica.evaluate(unit).seconds / share / cost)
+    return speeds
+
+
+@dataclass
+class _Known:
+    """What the searches so far have left in the ledger, and the models' shapes."""
+
+    infos: dict[Any, ModelInfo] = field(default_factory=dict)
+    by_calibration: list[tuple[Any, Sequence[CalibrationSpec], set[Mask | Statistic]]] = field(default_factory=list)
+
+    def info(self, cell: Cell) -> ModelInfo:
+        model = cell.search.evaluation.model
+        if model not in self.infos:
+            self.infos[model] = describe(model)
+        return self.infos[model]
+
+    def subjects(self, cell: Cell) -> set[Mask | Statistic]:
+        """What is known on a cell's calibration; the very set, which grows."""
+        evaluation = cell.search.evaluation
+        for model, calibrations, subjects in self.by_calibration:
+            if model == evaluation.model and list(calibrations) == list(evaluation.calibrations):
+                return subjects
+        self.by_calibration.append((evaluation.model, evaluation.calibrations, subjects := set()))
+        return subjects

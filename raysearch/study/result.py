@@ -1,0 +1,155 @@
+"""What a study found, as plain values: all that a report is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from raysearch.core.estimate import Estimate, Metric, finite
+from raysearch.core.measure import Measure
+
+State = Literal["finished", "stopped", "failed", "waiting"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one search of the study found.
+
+    Args:
+        removed: The removed layers, 0-based, ascending.
+        measure: What losses are counted in.
+        dense_loss: The loss on the calibration with nothing removed.
+        loss: The same with the layers removed.
+        delta_error: Standard error of the difference of the two, by the choice of samples; None where there is none.
+        evaluations: Masks that the searcher asked for.
+        layer_forwards_alone: What the search would have run by itself, on an empty ledger, in layer-forwards.
+        layer_forwards_naive: What a full forward per mask would have run.
+        layer_forwards_shared: What it added to the study: its masks that no search before it, in the study's order,
+            had asked for.
+        seconds: Wall-clock of the process that finished it.
+        path: The lowest loss by number of layers removed, from 1 up.
+        best_so_far: The lowest loss of a mask with M layers after so many evaluations: ``(evaluations, loss)``.
+        assessed: By the name of a metric.
+        error_to_best: Standard error of the difference to the lowest loss that any search found for the same model,
+            calibration and M, on the same samples; 0 for that search itself, None where there is none. With it,
+            whether searchers tie is told far more sharply than by `delta_error`.
+    """
+
+    removed: tuple[int, ...]
+    measure: Measure
+    dense_loss: float
+    loss: float
+    delta_error: float | None
+    evaluations: int
+    layer_forwards_alone: float
+    layer_forwards_naive: float
+    layer_forwards_shared: float
+    seconds: float
+    path: Mapping[int, float]
+    best_so_far: Sequence[tuple[int, float]]
+    assessed: Mapping[str, Estimate] = field(default_factory=dict)
+    error_to_best: float | None = None
+
+
+@dataclass(frozen=True)
+class CellResult:
+    """One search of the study, by the labels it has there.
+
+    Args:
+        model: Of the model.
+        calibration: Of objective and data.
+        searcher: Of the searcher and its options.
+        remove: M, how many layers go.
+        seed: Of the searcher's random numbers.
+        state: How it ended; ``waiting`` if it has not run, ``stopped`` if its budget ended it.
+        failure: Why, if it failed.
+        search_id: The search's name; None before it has one.
+        link: Where its MLflow run is to be seen; None if it was not recorded.
+        outcome: What it found; None if it has not.
+    """
+
+    model: str
+    calibration: str
+    searcher: str
+    remove: int
+    seed: int
+    state: State
+    failure: str | None
+    search_id: str | None
+    link: str | None
+    outcome: Outcome | None
+
+    def as_json(self) -> dict[str, Any]:
+        """The object that ``--json`` prints, without curves."""
+        names = ("model", "calibration", "searcher", "remove", "seed", "state", "failure", "search_id", "link")
+        value = {name: getattr(self, name) for name in names}
+        if self.outcome is None:
+            return value
+        found = self.outcome
+        return value | {
+            "removed": list(found.removed),
+            "measure": vars(found.measure),
+            "dense_loss": found.dense_loss,
+            "loss": found.loss,
+            "delta_error": found.delta_error,
+            "error_to_best": found.error_to_best,
+            "evaluations": found.evaluations,
+            "layer_forwards": {
+                "shared": found.layer_forwards_shared,
+                "alone": found.layer_forwards_alone,
+                "naive": found.layer_forwards_naive,
+            },
+            "seconds": found.seconds,
+            "assessed": _plain(found.assessed),
+        }
+
+
+@dataclass(frozen=True)
+class StudyResults:
+    """A study.
+
+    Args:
+        study_id: Names it.
+        name: For people.
+        cells: Its searches, in the study's order.
+        n_layers: N by model.
+        metrics: What checkpoints were assessed by, in the order of the tables' columns.
+        dense: By model, what the dense model was assessed at, by the name of a metric.
+        facts: What a reader must know to trust it, by subject: command, data, versions, machine, date.
+        link: Where the study's MLflow run is to be seen; None if it was not recorded.
+    """
+
+    study_id: str
+    name: str
+    cells: Sequence[CellResult]
+    n_layers: Mapping[str, int]
+    metrics: Sequence[Metric]
+    dense: Mapping[str, Mapping[str, Estimate]]
+    facts: Mapping[str, str]
+    link: str | None = None
+
+    @property
+    def layer_forwards(self) -> dict[str, float]:
+        """What the searches cost in all: ``shared`` in this study, ``separate`` each by itself, ``naive``."""
+        found = [cell.outcome for cell in self.cells if cell.outcome is not None]
+        return {
+            "shared": sum(outcome.layer_forwards_shared for outcome in found),
+            "separate": sum(outcome.layer_forwards_alone for outcome in found),
+            "naive": sum(outcome.layer_forwards_naive for outcome in found),
+        }
+
+    def as_json(self) -> dict[str, Any]:
+        """The object that ``--json`` prints."""
+        return {
+            "study_id": self.study_id,
+            "name": self.name,
+            "layer_forwards": self.layer_forwards,
+            "metrics": [vars(metric) for metric in self.metrics],
+            "dense": {model: _plain(found) for model, found in self.dense.items()},
+            "cells": [cell.as_json() for cell in self.cells],
+        }
+
+
+def _plain(estimates: Mapping[str, Estimate]) -> dict[str, Any]:
+    return {name: finite(vars(estimate)) for name, estimate in estimates.items()}

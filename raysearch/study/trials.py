@@ -1,0 +1,267 @@
+"""A study's searches as trials of Ray Tune: one trial is one search, and its reports are the search's rounds.
+
+Tune runs several at a time, retries what fails, stops what has spent its budget, and can restore an experiment. What
+searches find is not its business: that is in the ledger, so a trial that begins anew is soon where it was. All trials
+hand their units to the same replicas.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import os
+from collections.abc import Generator, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from ray import tune
+from ray.tune.experiment import Trial
+
+from raysearch.cluster.pool import RayPool, Replicas
+from raysearch.cluster.session import this_node
+from raysearch.errors import EvaluationError, UserError, last_line
+from raysearch.search.observer import SilentObserver
+from raysearch.search.result import RoundSummary, SearchResult
+from raysearch.search.run import StudyContext, search_rounds
+from raysearch.search.spec import SearchSpec
+from raysearch.study.spec import Budget
+
+_CELL, _FAILURE = "cell", "failure"
+
+# Read by Tune at its start; a value the user has set wins.
+_ENVIRONMENT = {
+    "RAY_AIR_NEW_OUTPUT": "0",  # no tables of its own
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # six files a trial
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",  # Ctrl-C ends the study, not a trial
+    "TUNE_GLOBAL_CHECKPOINT_S": "1",
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",
+    "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
+}
+
+
+@dataclass(frozen=True)
+class TrialTask:
+    """A search as a trial needs it.
+
+    Args:
+        search: The search.
+        context: Its samples; its replicas are put in by `SearchTrial`.
+        replicas: The replica actors.
+    """
+
+    search: SearchSpec
+    context: StudyContext
+    replicas: Replicas
+
+
+class Listener(Protocol):
+    """Is told how trials fare, by the number of their cell."""
+
+    def cell_started(self, cell: int) -> None:
+        """A trial begins, or begins anew."""
+        ...
+
+    def cell_reported(self, cell: int, report: Mapping[str, Any]) -> None:
+        """A round is done."""
+        ...
+
+    def cell_ended(self, cell: int, failure: str | None) -> None:
+        """A trial has come to its end, or failed for good."""
+        ...
+
+    def warn(self, message: str) -> None:
+        """Something went wrong that does not stop a search."""
+        ...
+
+
+class SearchTrial(tune.Trainable):
+    """Runs one search, a round a step.
+
+    Its process is used again for the next one, so that importing torch is paid for once.
+    """
+
+    def setup(self, config: dict[str, Any], tasks: Mapping[int, TrialTask], budget: Budget) -> None:  # type: ignore[override]
+        """Begins a search; nothing is computed before the first step."""
+        self._tasks, self._budget = tasks, budget
+        self._observer = _Warnings()
+        self._standing: dict[str, Any] = {}
+        self._rounds = self._begin(config)
+
+    def step(self) -> dict[str, Any]:
+        """The search's next round."""
+        try:
+            summary = next(self._rounds)
+        except StopIteration as stop:
+            return self._report(best_loss=stop.value.loss, done=True)
+        except UserError as error:  # on record by now, and no better for being tried again
+            return self._report(**{_FAILURE: str(error)}, done=True)
+        self._standing = {
+            "round": summary.round,
+            "evaluations": summary.asked,
+            "seconds": summary.seconds,
+            "best_loss": summary.best_loss,
+        }
+        if any(self._standing[name] >= limit for name, limit in self._budget.limits.items()):
+            self._rounds.close()  # Tune will stop it for the same reason; by then it is on record as stopped
+        return self._report(done=False)
+
+    def cleanup(self) -> None:
+        """Ends the search where it stands."""
+        self._rounds.close()
+
+    def reset_config(self, new_config: dict[str, Any]) -> bool:
+        """Takes up another search in this process."""
+        self.cleanup()
+        self._rounds = self._begin(new_config)
+        return True
+
+    def save_checkpoint(self, checkpoint_dir: str) -> None:
+        """Nothing to save: the ledger has it."""
+
+    def load_checkpoint(self, checkpoint: Any) -> None:
+        """Nothing to load: the search is replayed."""
+
+    def _begin(self, config: Mapping[str, Any]) -> Generator[RoundSummary, None, SearchResult]:
+        task = self._tasks[config[_CELL]]
+        self._observer = _Warnings()
+        self._standing = {"round": 0, "evaluations": 0, "seconds": 0.0}
+        context = task.context.with_pool(functools.partial(RayPool, task.replicas))
+        return search_rounds(task.search, self._observer, context=context)
+
+    def _report(self, **more: Any) -> dict[str, Any]:
+        """Where the search stands, and all that it has warned of so far."""
+        return {**self._standing, "warnings": list(self._observer.warnings), **more}
+
+
+def run_trials(
+    tasks: Mapping[int, TrialTask],
+    budget: Budget,
+    concurrency: int,
+    retries: int,
+    folder: Path,
+    listener: Listener,
+    restore: bool = False,
+) -> dict[int, str]:
+    """Runs searches to their ends; those that fail do not stop the others.
+
+    Args:
+        tasks: The searches by the number of their cell.
+        budget: When each is stopped.
+        concurrency: How many at a time.
+        retries: How often one that failed is tried again.
+        folder: Where Tune keeps its experiment.
+        listener: Told how they fare.
+        restore: Whether to go on with the experiment that the folder holds, instead of starting a new one; then nobody
+            is told how it fares.
+
+    Returns:
+        The causes of those that failed for good, by the number of their cell.
+    """
+    with tune_environment():
+        # Beside the driver, where the ledger is; trials wait for replicas most of the time.
+        trainable = tune.with_parameters(SearchTrial, tasks=tasks, budget=budget)
+        trainable = tune.with_resources(trainable, {"cpu": 0, this_node(): 0.001})
+        callback = _Callback(listener)
+        if restore:
+            tuner = tune.Tuner.restore(
+                str(folder.resolve()), trainable=trainable, resume_unfinished=True, restart_errored=True
+            )
+        else:
+            tuner = tune.Tuner(
+                trainable,
+                param_space={_CELL: tune.grid_search(list(tasks))},
+                tune_config=tune.TuneConfig(
+                    max_concurrent_trials=concurrency,
+                    reuse_actors=True,
+                    trial_name_creator=_trial_name,
+                    trial_dirname_creator=_trial_name,
+                ),
+                run_config=tune.RunConfig(
+                    name=folder.name,
+                    storage_path=str(folder.parent.resolve()),
+                    stop=budget.limits or None,
+                    failure_config=tune.FailureConfig(max_failures=retries),
+                    callbacks=[callback],
+                    verbose=0,
+                ),
+            )
+        grid = tuner.fit()
+    failed = {}
+    for result in (grid[index] for index in range(len(grid))):
+        cause = _cause(result.error) if result.error else (result.metrics or {}).get(_FAILURE)
+        if result.config and cause is not None:
+            failed[result.config[_CELL]] = cause
+    return failed
+
+
+def _trial_name(trial: Trial) -> str:
+    return f"cell-{trial.config[_CELL]}"
+
+
+def _cause(error: BaseException | None) -> str:
+    """The last line of what a trial died of, without the name of our own exceptions."""
+    last = "no cause is known" if error is None else last_line(error)
+    return last.removeprefix(f"{EvaluationError.__module__}.").removeprefix(f"{EvaluationError.__name__}: ")
+
+
+class _Callback(tune.Callback):
+    """Passes on what Tune tells of its trials."""
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+        self._warned: set[str] = set()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Tune keeps its callbacks with the experiment; whoever listens is not to be kept."""
+        return tune.Callback, ()
+
+    def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+        """See `tune.Callback`."""
+        self._listener.cell_started(trial.config[_CELL])
+
+    def on_trial_result(
+        self, iteration: int, trials: list[Trial], trial: Trial, result: dict[str, Any], **info: Any
+    ) -> None:
+        """See `tune.Callback`."""
+        for message in result.get("warnings", ()):
+            if message not in self._warned:
+                self._warned.add(message)
+                self._listener.warn(message)
+        self._listener.cell_reported(trial.config[_CELL], result)
+
+    def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+        """See `tune.Callback`."""
+        self._listener.cell_ended(trial.config[_CELL], trial.last_result.get(_FAILURE))
+
+    def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+        """See `tune.Callback`."""
+        self._listener.cell_ended(trial.config[_CELL], _cause(trial.get_error()))
+
+
+@dataclass
+class _Warnings(SilentObserver):
+    """Keeps a search's warnings, for the driver to tell."""
+
+    warnings: list[str] = field(default_factory=list)
+
+    def warn(self, message: str) -> None:
+        """See `Observer`."""
+        self.warnings.append(message)
+
+
+@contextlib.contextmanager
+def tune_environment() -> Iterator[None]:
+    """Tune's settings by environment variables, while it runs, and its logs of failures, which we tell ourselves."""
+    mine = {name: value for name, value in _ENVIRONMENT.items() if name not in os.environ}
+    os.environ.update(mine)
+    logger = logging.getLogger("ray.tune")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+        for name in mine:
+            os.environ.pop(name, None)

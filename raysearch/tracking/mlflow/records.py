@@ -1,0 +1,290 @@
+"""What a search looks like in MLflow's terms: names, tags, params, metrics, and MLflow's limits met in one place.
+
+Pure functions of the records in `raysearch.search.result`; nothing here knows the MLflow client.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+from urllib.parse import quote
+
+from raysearch.core.measure import Measure
+from raysearch.search.result import (
+    RoundSummary,
+    SearchHeader,
+    SearchResult,
+    Trial,
+    named_readout,
+    uses_evaluation_split,
+)
+
+MAX_KEY = 250
+MAX_PARAM = 6000
+MAX_TAG = 8000
+MAX_POINTS = 1000  # in one batch
+
+#: The groups of the configuration that searches are filtered by.
+_FILTERS = ("searcher", "data", "objective")
+
+
+def clip(text: str, limit: int) -> str:
+    """The text, cut to `limit` characters and marked with an ellipsis where it was."""
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def brief(cause: str) -> str:
+    """A cause of failure as part of one sentence."""
+    return clip(" ".join(cause.split()), 200)
+
+
+def flatten(config: Mapping[str, Any]) -> dict[str, str]:
+    """A nested configuration as MLflow params.
+
+    Args:
+        config: Nested mappings of plain values.
+
+    Returns:
+        Value by dotted key, ``{"searcher.width": "5"}``; lists and everything but text are written as JSON. Characters
+        that MLflow refuses in a key become ``_``.
+    """
+    flat: dict[str, str] = {}
+    for key, value in config.items():
+        if isinstance(value, Mapping) and value:
+            flat.update({_key(f"{key}.{rest}"): text for rest, text in flatten(value).items()})
+        else:
+            text = value if isinstance(value, str) else json.dumps(plain(value), ensure_ascii=False)
+            flat[_key(str(key))] = clip(text, MAX_PARAM)
+    return flat
+
+
+def _key(name: str) -> str:
+    """The name of a param, metric or tag, cut to its limit and without the characters that MLflow refuses."""
+    return re.sub(r"[^\w\-. :]", "_", name)[:MAX_KEY]
+
+
+def plain(value: Any) -> Any:
+    """The value as nothing but dicts, lists, text, numbers, booleans and None."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(item) for item in value]
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+
+
+def search_params(header: SearchHeader) -> dict[str, str]:
+    """Params of the parent run: what the search was, so that runs can be compared column by column."""
+    given = {
+        **flatten(header.config),
+        **flatten({"versions": header.versions}),
+        "n_layers": str(header.n_layers),
+        "n_remove": str(header.n_remove),
+    }
+    given |= study_params(header.labels)
+    return {**given, "git_commit": header.git_commit} if header.git_commit else given
+
+
+def search_tags(header: SearchHeader) -> dict[str, str]:
+    """Tags of the parent run: what it is found and filtered by."""
+    tags = {"raysearch.search_id": header.search_id, "raysearch.kind": "search", "raysearch.model": header.model}
+    tags |= {f"raysearch.{group}": choice for group, choice in header.choices.items() if group in _FILTERS}
+    tags |= {f"raysearch.fingerprint.{subject}": digest for subject, digest in header.fingerprints.items()}
+    tags["raysearch.unit"] = header.measure.unit
+    if uses_evaluation_split(header.data):
+        tags["raysearch.evaluation_split"] = "true"
+    if header.git_commit:
+        tags["mlflow.source.git.commit"] = header.git_commit  # MLflow shows it in its Version column
+    return {key: clip(value, MAX_TAG) for key, value in tags.items()}
+
+
+def study_params(labels: Mapping[str, str]) -> dict[str, str]:
+    """Params of a search that is part of a study: what it is called there."""
+    return {f"study.{axis}": clip(label, MAX_PARAM) for axis, label in labels.items()}
+
+
+def search_name(search_id: str, labels: Mapping[str, str]) -> str:
+    """What a search's run is called: by its place in a study, if it has one, as legends of charts show it."""
+    if not labels:
+        return search_id
+    before = {"remove": "M=", "seed": "seed "}
+    return clip(", ".join(f"{before.get(axis, '')}{label}" for axis, label in _by_use(labels)), MAX_KEY)
+
+
+def _by_use(labels: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Labels by axis, what tells searches apart most first."""
+    order = ("searcher", "remove", "seed", "calibration", "model")
+    return sorted(labels.items(), key=lambda item: order.index(item[0]) if item[0] in order else len(order))
+
+
+def study_note(study_id: str, run_id: str, experiment: str) -> str:
+    """The description of a study's run: links to views of its searches alone."""
+    search = f"tags.`raysearch.kind` = 'search' and tags.`mlflow.parentRunId` = '{run_id}'"
+    flat = "orderByKey=" + quote("metrics.`loss`") + "&orderByAsc=true"  # sorted by a metric, runs are not nested
+
+    def link(title: str, rest: str, condition: str = search) -> str:
+        return f"- [{title}](#/experiments/{experiment}/runs?searchFilter={quote(condition)}&{rest})"
+
+    return "\n".join(
+        [
+            f"A study of raysearch: {study_id}.",
+            "",
+            link("Its searches, the lowest loss first", f"{flat}&compareRunsMode=TABLE"),
+            link("Charts of its searches", f"{flat}&compareRunsMode=CHART"),
+            link("What failed", f"{flat}&compareRunsMode=TABLE", f"{search} and attributes.status = 'FAILED'"),
+        ]
+    )
+
+
+def study_tags(labels: Mapping[str, str], parent: str | None) -> dict[str, str]:
+    """Tags of a search that is part of a study: where MLflow files it, and what it is called there."""
+    tags = {f"raysearch.study.{axis}": clip(label, MAX_TAG) for axis, label in labels.items()}
+    return tags if parent is None else {"mlflow.parentRunId": parent, **tags}
+
+
+def trial_name(trial: Trial) -> str:
+    """``r02 {21,25}``: sorts by round, reads as the mask."""
+    return clip(f"r{trial.round:02d} {trial.mask}", MAX_KEY)
+
+
+def trial_params(trial: Trial) -> dict[str, str]:
+    """Params of a child run."""
+    return {"removed": str(trial.mask), "n_removed": str(len(trial.mask)), "round": str(trial.round)}
+
+
+def trial_tags(trial: Trial, parent: str, measure: Measure) -> dict[str, str]:
+    """Tags of a child run.
+
+    Args:
+        trial: The trial.
+        parent: MLflow's id of the parent run.
+        measure: What losses are counted in.
+    """
+    tags = {
+        "mlflow.parentRunId": parent,
+        "raysearch.kind": "trial",
+        "raysearch.trial_index": str(trial.index),
+        "raysearch.round": str(trial.round),
+        "raysearch.removed": clip(str(trial.mask), MAX_TAG),
+        "raysearch.answered_by_ledger": str(trial.answered).lower(),
+    }
+    if trial.failure is not None:
+        tags["raysearch.failure"] = clip(trial.failure, MAX_TAG)
+    return tags | _not_finite(trial_metrics(trial, measure).items())
+
+
+def _not_finite(metrics: Iterable[tuple[str, float]]) -> dict[str, str]:
+    """The tag that names the metrics left out: MLflow would store inf as 1.8e308 and ruin every chart."""
+    dropped = sorted({name for name, value in metrics if not math.isfinite(value)})
+    return {"raysearch.not_finite": clip(",".join(dropped), MAX_TAG)} if dropped else {}
+
+
+def trial_metrics(trial: Trial, measure: Measure) -> dict[str, float]:
+    """Metrics of a child run, not yet rid of infinite ones."""
+    if trial.loss is None or trial.delta is None:
+        return {}
+    parts = {_key(f"part.{name}"): loss for name, loss in trial.parts.items()}
+    return {"loss": trial.loss, "delta": trial.delta, **named_readout(measure, trial.loss), **parts}
+
+
+def round_metrics(summary: RoundSummary) -> dict[str, float]:
+    """Metrics of the parent run whose step is the round."""
+    values = {
+        "rounds": summary.round,
+        "round_best_loss": summary.round_best_loss,
+        "evaluations_asked": summary.asked,
+        "evaluations_run": summary.run,
+        "evaluations_answered": summary.asked - summary.run,
+        "layer_forwards_run": summary.layer_forwards_run,
+        "layer_forwards_saved": summary.layer_forwards_naive - summary.layer_forwards_run,
+        "replica_busy_share": summary.busy_share,
+    }
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def result_metrics(result: SearchResult) -> dict[str, float]:
+    """Metrics of the parent run that are known at the end, not yet rid of infinite ones."""
+    remarks = {
+        _key(f"remark.{name}"): value for name, value in result.remarks.items() if isinstance(value, int | float)
+    }
+    return remarks | {
+        "dense_loss": result.dense_loss,
+        **named_readout(result.measure, result.dense_loss, "dense_"),
+        "loss": result.loss,
+        **named_readout(result.measure, result.loss),
+        "delta": result.loss - result.dense_loss,
+        **({} if result.delta_error is None else {"delta_error": result.delta_error}),
+        "parameters_removed_share": result.parameters_removed / result.parameters if result.parameters else 0.0,
+        "n_tokens": result.n_tokens,
+        "n_samples": result.n_samples,
+        "layer_tokens_run": result.layer_tokens,
+        "layer_forwards_alone": result.layer_forwards_alone,
+        "searcher_seconds": result.searcher_s,
+        **{name: value for name, value in result.pool.items() if isinstance(value, int | float)},
+    }
+
+
+def result_series(result: SearchResult) -> dict[str, list[tuple[int, float]]]:
+    """Metrics of the parent run that are charts: points of step and value by name, not yet rid of infinite ones.
+
+    The steps are numbers of layers removed (``path_…``), and places in a list, which are layers (``remark.…``).
+    """
+    path = [(len(trial.mask), trial.loss) for trial in result.path if trial.loss is not None]
+    series = {"path_loss": path}
+    if result.measure.readout is not None:
+        series[f"path_{result.measure.readout}"] = [(size, result.measure.read(loss)) for size, loss in path]
+    for name, value in result.remarks.items():
+        if isinstance(value, list):
+            series[_key(f"remark.{name}")] = list(enumerate(value))[:MAX_POINTS]
+    return series
+
+
+def result_tags(result: SearchResult) -> dict[str, str]:
+    """Tags of the parent run that are known at the end; the note is what MLflow shows as the run's description."""
+    read_as = result.measure.readout or f"loss ({result.measure.unit})"
+    tags = {
+        "raysearch.removed": clip(str(result.mask), MAX_TAG),
+        "mlflow.note.content": clip(
+            f"Without layers {result.mask} of {result.n_layers}, the {read_as} of {result.model} is "
+            f"{result.readout:.4g}, where the dense model's is {result.dense_readout:.4g}.",
+            MAX_TAG,
+        ),
+    }
+    tags["raysearch.complete"] = str(result.complete).lower()
+    if result.removal_order is not None:
+        tags["raysearch.removal_order"] = clip(json.dumps(list(result.removal_order)), MAX_TAG)
+    for name, value in result.remarks.items():
+        if isinstance(value, str):
+            tags[_key(f"raysearch.remark.{name}")] = clip(value, MAX_TAG)
+    points = [(name, value) for name, series in result_series(result).items() for _, value in series]
+    return tags | _not_finite([*result_metrics(result).items(), *points])
+
+
+def trials_csv(trials: Iterable[Trial], measure: Measure) -> str:
+    """Every trial as a line of CSV under `trials_csv_columns`; what a failed trial lacks is left empty."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, trials_csv_columns(measure), lineterminator="\n")
+    writer.writeheader()
+    for trial in trials:
+        row = {
+            "index": trial.index,
+            "round": trial.round,
+            "removed": trial.mask,
+            "n_removed": len(trial.mask),
+            "loss": trial.loss,
+            "delta": trial.delta,
+            "answered": str(trial.answered).lower(),
+            "failure": trial.failure,
+        }
+        writer.writerow(row if trial.loss is None else row | named_readout(measure, trial.loss))
+    return text.getvalue()
+
+
+def trials_csv_columns(measure: Measure) -> tuple[str, ...]:
+    """The columns of `trials_csv`, of which one is named by the readout, if there is one."""
+    readout = () if measure.readout is None else (measure.readout,)
+    return ("index", "round", "removed", "n_removed", "loss", *readout, "delta", "answered", "failure")

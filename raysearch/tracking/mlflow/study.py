@@ -1,0 +1,80 @@
+"""Writes a study to MLflow: the run that its searches are filed under, and at its end the report."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mlflow.entities import Param, RunTag
+
+from raysearch.tracking.mlflow import records
+from raysearch.tracking.mlflow.client import client_of, connect, only_one
+from raysearch.tracking.store import Store
+
+
+def begin_study(store: Store, experiment: str, study_id: str, config: Mapping[str, Any], reopen: bool = True) -> str:
+    """Makes the study's run, or takes up the one that is there.
+
+    Args:
+        store: Where runs are kept.
+        experiment: MLflow's name for a group of runs.
+        study_id: The study's name.
+        config: Its resolved configuration.
+        reopen: Whether a run that has ended goes on.
+
+    Returns:
+        MLflow's id of the run.
+    """
+    client, experiment_id = connect(store, experiment)
+    wanted = f"tags.`raysearch.study` = '{study_id}' and tags.`raysearch.kind` = 'study'"
+    run = only_one(client, client.search_runs([experiment_id], wanted))
+    if run is None:
+        tags = {"raysearch.study": study_id, "raysearch.kind": "study"}
+        run = client.create_run(experiment_id, tags=tags, run_name=study_id)
+    elif reopen:
+        client.update_run(run.info.run_id, status="RUNNING")
+    run_id = str(run.info.run_id)
+    if "mlflow.note.content" not in run.data.tags:  # the last that is written
+        params = records.flatten({"study": config["study"]})
+        client.log_batch(run_id, params=[Param(key, value) for key, value in params.items()])
+        client.set_tag(run_id, "mlflow.note.content", records.study_note(study_id, run_id, experiment_id))
+    return run_id
+
+
+def adopt(store: Store, parent: str, searches: Mapping[str, Mapping[str, str]]) -> None:
+    """Files searches under a study that had been recorded before it.
+
+    Args:
+        store: Where runs are kept.
+        parent: MLflow's id of the study's run.
+        searches: What each is called in the study, by axis, by MLflow's id of its run.
+    """
+    client = client_of(store)
+    for run_id, labels in searches.items():
+        known = client.get_run(run_id).data.params  # params are write-once: what another study calls it stays
+        params = [Param(*item) for item in records.study_params(labels).items() if item[0] not in known]
+        tags = [RunTag(*item) for item in records.study_tags(labels, parent).items()]
+        client.log_batch(run_id, params=params, tags=tags)
+        client.update_run(run_id, name=records.search_name(run_id, labels))
+
+
+def end_study(store: Store, run_id: str, metrics: Mapping[str, float], files: Sequence[Path]) -> None:
+    """Puts numbers and files on the study's run, and ends it.
+
+    Args:
+        store: Where runs are kept.
+        run_id: MLflow's id of the run.
+        metrics: Numbers by name; those that are not finite are left out, and those that it has.
+        files: What to keep with the run: files, and folders as a whole.
+    """
+    client = client_of(store)
+    run = client.get_run(run_id)
+    for name, value in metrics.items():
+        if math.isfinite(value) and run.data.metrics.get(name) != value:
+            client.log_metric(run_id, name, value)
+    for file in files:
+        client.log_artifact(run_id, str(file))  # a folder goes there as a whole
+    if run.info.status != "FINISHED":
+        client.set_terminated(run_id, "FINISHED")

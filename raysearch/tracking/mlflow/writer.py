@@ -1,0 +1,201 @@
+"""Writes one search to MLflow: a parent run for the search, a child run for each trial.
+
+Everything here talks to MLflow and blocks while it does; `raysearch.tracking.mlflow.tracker` keeps it on a thread of
+its own. What was written before is found again by tags and never written twice, so a search may tell all of it anew:
+
+    parent   tag raysearch.search_id             params are write-once; metrics go on after the last round written
+    child    tag raysearch.trial_index        complete once its status says how it ended
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import yaml
+from mlflow.entities import Metric, Param, Run, RunTag
+
+from raysearch.reporting.figures import trials as figures
+from raysearch.search.result import RoundSummary, SearchHeader, SearchResult, Trial
+from raysearch.tracking.mlflow import records
+from raysearch.tracking.mlflow.client import connect, only_one
+from raysearch.tracking.store import Store
+
+_PAGE = 1000
+#: Metrics that tell one result of a search from another, whatever the ledger had answered.
+_TELLING = ("loss", "layer_forwards_alone")
+_DPI = 150
+
+
+@dataclass(frozen=True)
+class _Child:
+    """What is known of a trial written by an earlier process."""
+
+    run_id: str
+    status: str
+    has_metrics: bool
+
+    def is_complete(self, trial: Trial) -> bool:
+        """Whether nothing is left to write; a failure may still turn into a loss when the trial is tried again."""
+        return self.status == "FINISHED" or (self.status == "FAILED" and trial.failure is not None)
+
+
+class MlflowWriter:
+    """One search's runs in one store. Methods take the time of the event, in milliseconds since the epoch.
+
+    Args:
+        store: Where the runs are kept.
+        experiment: MLflow's name for a group of runs; made if there is none.
+        header: The search.
+        now: When it began.
+        seconds_before: Of earlier processes, which those that are told add to; None for what MLflow has.
+
+    Attributes:
+        run_id: MLflow's id of the parent run.
+        seconds_before: As above.
+        written: How many trials had not been there, or not in full.
+    """
+
+    def __init__(
+        self, store: Store, experiment: str, header: SearchHeader, now: int, seconds_before: float | None = None
+    ) -> None:
+        self._client, self._experiment = connect(store, experiment)
+        self._asks_again = store.is_server
+        self._header = header
+        self._trials: list[Trial] = []
+        self._round_opened = now
+        run = self._find(header.search_id) or self._client.create_run(
+            self._experiment, start_time=now, tags=records.search_tags(header), run_name=header.search_id
+        )
+        self.run_id: str = run.info.run_id
+        self.written = 0
+        stopped = run.data.tags.get("raysearch.complete") == "false"  # by its budget; a larger one may take it further
+        self._was_finished = run.info.status == "FINISHED" and not stopped
+        self._rounds_written = int(run.data.metrics.get("rounds", 0))
+        known = run.data.metrics.get("seconds", 0.0)
+        self.seconds_before = known if seconds_before is None else seconds_before
+        self._children = self._find_children()
+        self._run = run
+
+    def trial(self, trial: Trial, now: int) -> None:
+        """A child run, unless it is there; from the opening of its round to its score."""
+        self._trials.append(trial)
+        child = self._children.pop(trial.index, None)
+        if child is None:
+            tags = records.trial_tags(trial, self.run_id, self._header.measure)
+            run = self._client.create_run(self._experiment, self._round_opened, tags, records.trial_name(trial))
+            child = _Child(run.info.run_id, "RUNNING", has_metrics=False)
+        elif child.is_complete(trial):
+            return
+        elif child.status == "FAILED":
+            self._client.delete_tag(child.run_id, "raysearch.failure")
+        self.written += 1
+        points = [] if child.has_metrics else self._points(records.trial_metrics(trial, self._header.measure), now)
+        self._client.log_batch(child.run_id, points, self._params(records.trial_params(trial)))
+        self._client.set_terminated(child.run_id, "FINISHED" if trial.failure is None else "FAILED", now)
+
+    def round_done(self, summary: RoundSummary, now: int) -> None:
+        """Where the search stands, unless an earlier process wrote this round."""
+        self._round_opened = now
+        if summary.round <= self._rounds_written:
+            return
+        self._rounds_written = summary.round
+        seconds = self.seconds_before + summary.seconds
+        points = self._points(records.round_metrics(summary) | {"seconds": seconds}, now, summary.round)
+        if summary.best_loss is not None:
+            points += self._points({"best_loss": summary.best_loss}, now, summary.asked)
+            points += self._points({"best_loss_by_second": summary.best_loss}, now, int(seconds))
+        self._client.log_batch(self.run_id, points)
+
+    def finish(self, result: SearchResult | None, failure: str | None, now: int) -> None:
+        """The result with its figures, or the cause of failure, and the status. A finished run stays as it is."""
+        if self._was_finished:
+            return
+        if result is not None:
+            metrics = records.result_metrics(result)
+            if any(self._run.data.metrics.get(name) != metrics[name] for name in _TELLING):
+                for name, series in records.result_series(result).items():
+                    chart = [point for step, value in series for point in self._points({name: value}, now, step)]
+                    self._client.log_batch(self.run_id, chart)
+                metrics |= {"seconds": self.seconds_before + result.seconds}
+                self._client.log_batch(self.run_id, self._points(metrics, now, self._rounds_written + 1))
+            if result.complete:  # a param is written once
+                self._client.log_batch(self.run_id, params=self._params({"removed": str(result.mask)}))
+            self._set_tags(records.result_tags(result))
+            self._log_artifacts(result.trials or self._trials)
+        elif failure is not None:
+            self._set_tags({"raysearch.failure": records.clip(failure, records.MAX_TAG)})
+        if self._asks_again:  # then some may have been made twice
+            self._find(self._header.search_id)
+            self._find_children()
+        status = "FINISHED" if result is not None else "KILLED" if failure is None else "FAILED"
+        self._client.set_terminated(self.run_id, status, now)
+
+    def _find(self, search_id: str) -> Run | None:
+        found = self._search(f"tags.`raysearch.search_id` = '{search_id}' and tags.`raysearch.kind` = 'search'")
+        return only_one(self._client, found)
+
+    def _find_children(self) -> dict[int, _Child]:
+        found = defaultdict[int, list[Run]](list)
+        for run in self._search(f"tags.`mlflow.parentRunId` = '{self.run_id}' and tags.`raysearch.kind` = 'trial'"):
+            found[int(run.data.tags["raysearch.trial_index"])].append(run)
+        kept = {index: only_one(self._client, runs) for index, runs in found.items()}
+        return {
+            index: _Child(run.info.run_id, run.info.status, bool(run.data.metrics))
+            for index, run in kept.items()
+            if run
+        }
+
+    def _search(self, wanted: str) -> Iterator[Run]:
+        token = None
+        while True:
+            page = self._client.search_runs([self._experiment], wanted, max_results=_PAGE, page_token=token)
+            yield from page
+            token = page.token
+            if not token:
+                return
+
+    def take_up(self) -> None:
+        """Writes what the parent still lacks, and sets it running again unless it was finished; comes first.
+
+        A run that was made and not taken up has no params, and so is known for one made twice: see `only_one`.
+        """
+        run, params = self._run, records.search_params(self._header)
+        missing = {key: value for key, value in params.items() if key not in run.data.params}
+        if missing:
+            self._client.log_batch(self.run_id, params=self._params(missing))
+        if self._header.labels:
+            self._set_tags(records.study_tags(self._header.labels, self._header.parent))
+            self._client.update_run(self.run_id, name=records.search_name(self._header.search_id, self._header.labels))
+        if self._was_finished:
+            return
+        config = yaml.safe_dump(records.plain(self._header.config), sort_keys=False, allow_unicode=True)
+        self._client.log_text(self.run_id, config, "config.yaml")
+        data = json.dumps(records.plain(self._header.data), ensure_ascii=False, indent=2)
+        self._client.log_text(self.run_id, data, "data.json")
+        if "raysearch.failure" in run.data.tags:
+            self._client.delete_tag(self.run_id, "raysearch.failure")
+        if run.info.status != "RUNNING":
+            self._client.update_run(self.run_id, status="RUNNING")
+
+    def _points(self, values: Mapping[str, float], now: int, step: int = 0) -> list[Metric]:
+        return [Metric(key, float(value), now, step) for key, value in values.items() if math.isfinite(value)]
+
+    def _params(self, values: Mapping[str, str]) -> list[Param]:
+        return [Param(key, value) for key, value in values.items()]
+
+    def _set_tags(self, tags: Mapping[str, str]) -> None:
+        self._client.log_batch(self.run_id, tags=[RunTag(key, value) for key, value in tags.items()])
+
+    def _log_artifacts(self, trials: Sequence[Trial]) -> None:
+        n_layers, n_remove, measure = self._header.n_layers, self._header.n_remove, self._header.measure
+        self._client.log_text(self.run_id, records.trials_csv(trials, measure), "trials.csv")
+        for name, figure in (
+            ("mask_map.png", figures.mask_map(trials, n_layers, n_remove, measure)),
+            ("best_so_far.png", figures.best_so_far(trials, n_remove, measure)),
+            ("loss_by_size.png", figures.loss_by_size(trials, n_remove, measure)),
+        ):
+            self._client.log_figure(self.run_id, figure, name, save_kwargs={"dpi": _DPI})

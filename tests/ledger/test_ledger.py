@@ -1,0 +1,190 @@
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from raysearch.core.mask import Mask
+from raysearch.errors import UserError
+from raysearch.ledger.assessments import read_assessments, write_assessment
+from raysearch.ledger.claims import Claims
+from raysearch.ledger.ledger import Ledger
+from raysearch.ledger.searches import find_search, list_searches, note_mlflow, write_search
+from raysearch.ledger.studies import find_study, write_study
+
+A, B = Mask.of(1), Mask.of(1, 2)
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    opened = Ledger(tmp_path / "folder" / "ledger.db")
+    yield opened
+    opened.close()
+
+
+def test_what_is_recorded_is_known_bit_for_bit(ledger):
+    losses = np.array([0.1, 1e-300, 7.0])
+    ledger.record("cal", 3, {A: losses, B: losses * 3})
+    with closing(Ledger(ledger.path)) as reopened:
+        known = reopened.known("cal", [A, B, Mask()])
+    assert set(known) == {A, B}
+    assert known[A][3].tobytes() == losses.tobytes() and known[B][3].tobytes() == (losses * 3).tobytes()
+
+
+def test_calibrations_are_kept_apart(ledger):
+    ledger.record("one", 0, {A: np.ones(1)})
+    assert ledger.known("other", [A]) == {}
+
+
+def test_the_first_record_stays(ledger):
+    ledger.record("cal", 0, {A: np.ones(1)})
+    ledger.record("cal", 0, {A: np.zeros(1)})
+    assert ledger.known("cal", [A])[A][0] == 1
+
+
+def test_a_failed_transaction_leaves_nothing(ledger):
+    with pytest.raises(RuntimeError), ledger.transaction() as connection:
+        connection.execute("INSERT INTO evaluations VALUES ('cal', '{1}', 0, x'00')")
+        raise RuntimeError
+    assert ledger.known("cal", [A]) == {}
+
+
+def test_numbers_that_a_disk_has_changed_are_refused(ledger):
+    ledger.record("cal", 0, {A: np.ones(3)})
+    ledger.connection.execute("UPDATE evaluations SET samples = CAST(x'00' || substr(samples, 2) AS BLOB)")
+    assert ledger.known("cal", [A])[A][0].tolist() == [1, 1, 1], "as it was"
+    ledger.connection.execute("UPDATE evaluations SET samples = CAST(x'01' || substr(samples, 2) AS BLOB)")
+    with pytest.raises(UserError, match=r"malformed: an entry is not what was written.*put back a copy"):
+        ledger.known("cal", [A])
+
+
+def test_numbers_of_another_mask_are_refused(ledger):
+    ledger.record("cal", 0, {A: np.ones(3)})
+    ledger.connection.execute("UPDATE evaluations SET subject = ?", (str(B),))
+    with pytest.raises(UserError, match="malformed"):
+        ledger.known("cal", [B])
+
+
+def test_rows_that_are_found_by_one_question_and_not_by_another_are_refused(tmp_path):
+    path = tmp_path / "ledger.db"
+    with closing(Ledger(path)) as whole:
+        for shard in range(9):
+            whole.record("calibration", shard, {A: np.ones(1), B: np.ones(1)})
+    content = path.read_bytes()
+    at = content.rindex(b"calibration{1}")  # the key of a row that is not the last
+    path.write_bytes(content[:at] + b"\x7f" + content[at + 1 :])
+    with pytest.raises(UserError, match=r"malformed: row not in PRIMARY KEY order.*put back a copy"):
+        Ledger(path)
+
+
+@pytest.mark.parametrize("changed", ["'{{}}'", "x'7b7d'", "x''", "CAST({} || ' ' AS BLOB)"])
+def test_records_that_somebody_has_edited_are_refused(ledger, changed):
+    write_search(ledger, "a", {"x": 1}, "running", {"loss": 1.0})
+    write_study(ledger, "a", {"x": 1}, [], {}, {})
+    write_assessment(ledger, "a", "b", {A: {"x": 1}})
+    assert find_search(ledger, "a").config == find_study(ledger, "a").config == {"x": 1}
+    assert read_assessments(ledger, "a", "b", [A]) == {A: {"x": 1}}
+    for table, column, read in [
+        ("studies", "config", lambda: find_study(ledger, "a")),
+        ("searches", "config", lambda: find_search(ledger, "a")),
+        ("assessments", "result", lambda: read_assessments(ledger, "a", "b", [A])),
+    ]:
+        ledger.connection.execute(f"UPDATE {table} SET {column} = {changed.format(column)}")
+        with pytest.raises(UserError, match=r"malformed: an entry is not what was written.*put back a copy"):
+            read()
+
+
+def test_commits_are_synced_to_disk(ledger):
+    assert ledger.connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    assert ledger.connection.execute("PRAGMA synchronous").fetchone() == (2,)  # FULL
+
+
+def test_files_that_are_no_ledger_are_refused(tmp_path):
+    (tmp_path / "text.db").write_text("not a database, but long enough to look at: " * 10)
+    with pytest.raises(UserError, match=r"ledger=.*text.db cannot be used"):
+        Ledger(tmp_path / "text.db")
+    (tmp_path / "short.db").write_text("x")
+    with pytest.raises(UserError, match=r"ledger=.*short.db cannot be used \(file is not a database\)"):
+        Ledger(tmp_path / "short.db")
+    assert (tmp_path / "short.db").read_text() == "x"
+    with closing(sqlite3.connect(tmp_path / "future.db")) as connection:
+        connection.execute("PRAGMA user_version = 99")
+    with pytest.raises(UserError, match="format 99, this one reads 7"):
+        Ledger(tmp_path / "future.db")
+    (tmp_path / "folder.db").mkdir()
+    with pytest.raises(UserError, match="cannot be used"):
+        Ledger(tmp_path / "folder.db")
+
+
+def test_a_claim_is_given_once(ledger):
+    with closing(Claims(ledger)) as mine, closing(Ledger(ledger.path)) as same, closing(Claims(same)) as other:
+        assert mine.take("cal", [(A, 0), (B, 0)]) == [(A, 0), (B, 0)]
+        assert other.take("cal", [(A, 0), (B, 1)]) == [(B, 1)]
+        mine.release()
+        assert other.take("cal", [(A, 0)]) == [(A, 0)]
+        other.close()  # closing twice is harmless
+
+
+def test_what_is_known_needs_no_claim(ledger):
+    ledger.record("cal", 0, {A: np.ones(1)})
+    with closing(Claims(ledger)) as claims:
+        assert claims.take("cal", [(A, 0), (A, 1)]) == [(A, 1)]
+
+
+def test_a_dead_process_loses_its_claims(ledger):
+    script = (
+        "import os, sys; from pathlib import Path; from raysearch.ledger.claims import *;"
+        "from raysearch.core.mask import Mask;"
+        "idle, claims = (Claims(Ledger(Path(sys.argv[1]))) for _ in range(2));"
+        "claims.take('cal', [(Mask.of(1), 0)]); os._exit(9)"
+    )
+    subprocess.run([sys.executable, "-c", script, str(ledger.path)], check=False)
+    assert len([*ledger.path.parent.glob("*.claims-*.lock")]) == 2
+    assert ledger.connection.execute("SELECT count(*) FROM claims").fetchone() == (1,)
+    with closing(Claims(ledger)) as claims:
+        assert claims.take("cal", [(A, 0)]) == [(A, 0)]
+    assert [file.name for file in ledger.path.parent.glob("*.lock")] == ["ledger.db.lock"]
+
+
+def test_runs_are_found_by_name_prefix_mlflow_id_and_latest(ledger):
+    write_search(ledger, "greedy-m5-aa", {"x": 1}, "running")
+    write_search(ledger, "greedy-m5-ab", {"x": 2}, "finished", {"mlflow_run_id": "f00"})
+    assert {run.search_id for run in list_searches(ledger)} == {"greedy-m5-aa", "greedy-m5-ab"}
+    assert find_search(ledger, "greedy-m5-aa").state == "running"
+    assert find_search(ledger, "f00").config == {"x": 2}
+    assert find_search(ledger, "greedy-m5-ab").result == {"mlflow_run_id": "f00"}
+    with pytest.raises(UserError, match="fits greedy-m5-"):
+        find_search(ledger, "greedy")
+    with pytest.raises(UserError, match="did you mean 'greedy-m5-aa'"):
+        find_search(ledger, "gredy-m5-aa")
+    write_search(ledger, "greedy-m5-aa", {"x": 3}, "finished", {})
+    with pytest.raises(UserError, match="SEARCH='' is not in"):
+        find_search(ledger, "")
+    assert find_search(ledger, "greedy-m5-aa").config == {"x": 3}
+    assert find_search(ledger, "latest").search_id == "greedy-m5-aa"
+
+
+def test_where_mlflow_has_a_run_is_not_forgotten_and_makes_it_no_newer(ledger):
+    write_search(ledger, "a", {"tracking": {"uri": None}, "x": 1}, "finished", {"loss": 1.0, "mlflow_run_id": None})
+    write_search(ledger, "b", {}, "finished", {})
+    note_mlflow(ledger, "a", "f00", {"uri": "http://host"})
+    assert find_search(ledger, "f00").config == {"tracking": {"uri": "http://host"}, "x": 1}
+    note_mlflow(ledger, "a", None)
+    assert find_search(ledger, "a").result == {"loss": 1.0, "mlflow_run_id": "f00"}
+    assert find_search(ledger, "latest").search_id == "b"
+    write_search(ledger, "a", {}, "finished", {"loss": 2.0, "mlflow_run_id": None})
+    assert find_search(ledger, "latest").result == {"loss": 2.0, "mlflow_run_id": "f00"}
+
+
+def test_an_empty_ledger_says_how_to_start(ledger):
+    with pytest.raises(UserError, match="start one with raysearch search"):
+        find_search(ledger, "latest")
+
+
+def test_any_name_is_that_of_a_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with closing(Ledger(Path(":memory:"))):
+        assert (tmp_path / ":memory:").is_file()

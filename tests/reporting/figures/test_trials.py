@@ -1,0 +1,116 @@
+import io
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+from raysearch.core.mask import Mask
+from raysearch.core.measure import PERPLEXITY
+from raysearch.reporting.figures import trials as figures
+from raysearch.search.result import Trial
+from raysearch.testing.tracker_suite import ACCURACY, KL, MARGIN, greedy_search, simulate_losses, tell_rounds
+
+
+def draw(figure: Figure) -> bytes:
+    png = io.BytesIO()
+    figure.savefig(png)
+    return png.getvalue()
+
+
+def texts(figure: Figure) -> set[str]:
+    from matplotlib.text import Text
+
+    return {text.get_text() for text in figure.findobj(Text) if isinstance(text, Text)}
+
+
+def test_mask_map_shows_rounds_and_the_final_mask():
+    search = greedy_search(n_layers=30, n_remove=5)
+    figure = figures.mask_map(search.trials, 30, 5, PERPLEXITY)
+    assert draw(figure).startswith(b"\x89PNG")
+    above, foot = figure.axes
+    assert np.asarray(above.images[0].get_array()).shape[:2] == (5, 30)
+    final = np.asarray(foot.images[0].get_array())[0]
+    removed = [layer for layer in range(30) if tuple(final[layer]) != tuple(final[0])]
+    assert tuple(removed) == search.result.removed
+    assert {"final", "round", "best loss\nnats\nper token", f"{search.result.loss:.3f}"} <= texts(figure)
+
+
+def test_mask_map_takes_long_searches_of_deep_models():
+    loss = simulate_losses(80)
+    rounds = [[Mask.of(n % 80, (n + 7) % 80)] for n in range(300)]
+    search = tell_rounds(rounds, loss, 80, 2, "long")
+    figure = figures.mask_map(search.trials, 80, 2, PERPLEXITY)
+    width, height = figure.get_size_inches()
+    assert width <= 16 and height <= 11
+    draw(figure)
+
+
+def test_best_so_far_names_sizes_dense_and_failures():
+    search = greedy_search(n_layers=12, n_remove=3)
+    lost = Trial(len(search.trials), 3, Mask.of(0, 1, 2), None, None, "out of memory", answered=False)
+    shown = texts_of(figures.best_so_far([*search.trials, lost], 3, PERPLEXITY))
+    assert f"3 removed: best {search.result.loss:.3f} (target)" in shown
+    assert {"dense: 2.800", "failed (1)", "loss (nats per token)", "perplexity"} <= shown
+
+
+def test_loss_by_size_is_a_line_from_the_dense_model_to_m():
+    search = greedy_search(n_layers=12, n_remove=3)
+    figure = figures.loss_by_size(search.trials, 3, PERPLEXITY)
+    assert {"Best loss by number of layers removed", "layers removed", "perplexity"} <= texts_of(figure)
+    (line,) = figure.axes[0].get_lines()
+    points = np.asarray(line.get_xydata()).tolist()
+    assert points == [[0, 2.8], *([len(trial.mask), trial.loss] for trial in search.result.path)]
+
+
+def texts_of(figure: Figure) -> set[str]:
+    draw(figure)
+    return texts(figure)
+
+
+@pytest.mark.parametrize(
+    "trials",
+    [
+        [],
+        [Trial(0, 0, Mask(), 2.8, 0.0, None, False)],
+        [Trial(1, 1, Mask.of(0), None, None, "broke", False)],
+        [Trial(1, 1, Mask.of(0), float("inf"), float("inf"), None, False)],
+        [Trial(1, 1, Mask.of(0), 3.0, 0.2, None, False)],
+    ],
+    ids=["none", "dense", "failed", "infinite", "one"],
+)
+def test_hardly_anything_can_be_drawn(trials):
+    draw(figures.mask_map(trials, 4, 1, PERPLEXITY))
+    draw(figures.best_so_far(trials, 1, PERPLEXITY))
+    draw(figures.loss_by_size(trials, 1, PERPLEXITY))
+
+
+@pytest.mark.parametrize("measure", [MARGIN, ACCURACY], ids=lambda measure: measure.readout)
+@pytest.mark.parametrize("drawn", [figures.best_so_far, figures.loss_by_size])
+def test_the_right_hand_scale_is_what_people_read(drawn, measure):
+    figure = drawn(greedy_search(12, 3, measure=measure).trials, 3, measure)
+    assert {f"loss ({measure.unit})", measure.readout} <= texts_of(figure)
+    (axes,) = figure.axes
+    (right,) = axes.child_axes
+    ticks = [(tick.get_loc(), float(tick.label2.get_text())) for tick in right.yaxis.get_major_ticks()]
+    assert len(ticks) > 2
+    assert [read for _, read in ticks] == pytest.approx([measure.read(loss) for loss, _ in ticks], abs=1e-3)
+
+
+@pytest.mark.parametrize("drawn", [figures.best_so_far, figures.loss_by_size])
+def test_a_loss_without_a_readout_has_no_right_hand_scale(drawn):
+    (axes,) = drawn(greedy_search(12, 3, measure=KL).trials, 3, KL).axes
+    assert axes.get_ylabel() == "loss (nats per token)" and not axes.child_axes
+    assert not axes.spines["right"].get_visible()
+
+
+@pytest.mark.parametrize(
+    ("number", "shown"), [(-0.0, "0"), (1 - 0.9999999999999998, "0"), (24.46, "24.5"), (21999, "22,000")]
+)
+def test_ticks_have_three_digits_and_no_dust(number, shown):
+    assert figures._rounded(number) == shown
+
+
+def test_ties_go_to_mask_order():
+    first, second = (Trial(i, 1, Mask.of(layer), 3.0, 0.2, None, False) for i, layer in ((0, 2), (1, 1)))
+    assert figures._best([first, replace(second)]) == second

@@ -1,0 +1,104 @@
+"""What a search writes down of its searcher."""
+
+import time
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from raysearch.core.mask import Mask
+from raysearch.core.problem import Problem
+from raysearch.core.statistic import Statistic
+from raysearch.evaluation.evaluator import Evaluation
+from raysearch.evaluation.pool_report import PoolReport
+from raysearch.evaluation.progress import Meter
+from raysearch.search.observer import SilentObserver
+from raysearch.search.recorder import SearchRecorder
+from raysearch.search.result import NullTracker, best_by_size
+from raysearch.search.run import _part_names
+from raysearch.searchers.base import Remark, Round, run_searcher
+
+THINKING_S, ANSWERING_S = 0.02, 0.2
+
+
+class Slow:
+    """Thinks before each of its four requests."""
+
+    def search(self, problem, rng):
+        time.sleep(THINKING_S)
+        yield Statistic.BLOCK_INFLUENCE
+        time.sleep(THINKING_S)
+        yield Remark("gap", 0.5)
+        yield Remark("gap", 0.25)
+        time.sleep(THINKING_S)
+        scores = yield Round(problem.singles)
+        time.sleep(THINKING_S)
+        yield Round([Mask.of(0, 1), Mask.of(1, 2), Mask.of(0, 1, 2)])
+        return scores.best(1)[0]
+
+
+@pytest.fixture
+def recorder():
+    def measure(statistic):
+        time.sleep(ANSWERING_S)
+        return np.zeros((1, 4))
+
+    def evaluate(masks):
+        time.sleep(ANSWERING_S)
+        return {mask: Evaluation(abs(3 - sum(mask)) + 0.5, None, False, ()) for mask in masks}
+
+    evaluator: Any = SimpleNamespace(
+        evaluate=evaluate,
+        measure=measure,
+        meter=Meter(),
+        pool_report=PoolReport(),
+        references=(),
+        layer_forwards=lambda subjects: len(subjects),
+    )
+    return SearchRecorder(Problem(4, 1), evaluator, NullTracker(), SilentObserver(), time.perf_counter())
+
+
+def test_the_searchers_own_time_is_told_from_that_of_its_answers(recorder):
+    run_searcher(Slow(), recorder.problem, 0, recorder)
+    assert 4 * THINKING_S <= recorder.searcher_s < 4 * THINKING_S + ANSWERING_S
+    assert recorder.seconds >= 3 * ANSWERING_S + 4 * THINKING_S
+
+
+def test_the_last_remark_of_a_name_stands(recorder):
+    run_searcher(Slow(), recorder.problem, 0, recorder)
+    assert recorder.remarks == {"gap": 0.25}
+
+
+def test_the_path_holds_the_best_of_each_size_up_to_m(recorder):
+    run_searcher(Slow(), recorder.problem, 0, recorder)
+    assert [trial.mask for trial in best_by_size(recorder.trials, 2)] == [Mask.of(3), Mask.of(1, 2)]
+    assert [trial.loss for trial in best_by_size(recorder.trials, 3)] == [0.5, 0.5, 0.5]
+
+
+def test_trials_hold_the_loss_of_each_part_where_there_are_several(recorder):
+    evaluations = {
+        Mask(): Evaluation(3.0, None, False, (1.0, 2.0)),
+        Mask.of(0): Evaluation(4.0, None, False, (1.5, 2.5)),
+        Mask.of(1): Evaluation(None, "the loss is nan", False, (None, 3.5)),
+    }
+    recorder.evaluator.evaluate = lambda masks: {mask: evaluations[mask] for mask in masks}
+    several = replace(recorder, part_names=["kl on c4", "perplexity on sotu"], rounds=[], trials=[], losses={})
+    several.evaluate(Round([Mask.of(0), Mask.of(1)]))
+    assert [trial.parts for trial in several.trials] == [
+        {"kl on c4": 1.0, "perplexity on sotu": 2.0},
+        {"kl on c4": 1.5, "perplexity on sotu": 2.5},
+        {"perplexity on sotu": 3.5},
+    ]
+    recorder.evaluate(Round([Mask.of(0)]))
+    assert [trial.parts for trial in recorder.trials] == [{}, {}]
+
+
+def test_parts_of_the_same_name_are_numbered():
+    def spec(*names):
+        calibrations = [SimpleNamespace(name=name) for name in names]
+        return SimpleNamespace(evaluation=SimpleNamespace(calibrations=calibrations))
+
+    assert _part_names(spec("kl on c4")) == []
+    assert _part_names(spec("kl on c4", "kl on file", "kl on c4")) == ["kl on c4 1", "kl on file", "kl on c4 3"]

@@ -1,0 +1,60 @@
+"""A study's grid: every combination of its axes, but for what rules say."""
+
+import pytest
+
+from raysearch.errors import UserError
+from raysearch.study.grid import choices_of
+
+GRID = {"searcher": {"beam 3": "searcher=beam searcher.width=3", "one": "searcher=one_shot"}, "remove": [5, 7]}
+
+
+def words(grid, **rules):
+    return [choice.words for choice in choices_of(grid, **rules)]
+
+
+def test_every_combination_in_the_order_of_the_axes():
+    assert words(GRID) == [
+        ("searcher=beam", "searcher.width=3", "remove=5"),
+        ("searcher=beam", "searcher.width=3", "remove=7"),
+        ("searcher=one_shot", "remove=5"),
+        ("searcher=one_shot", "remove=7"),
+    ]
+
+
+def test_labels_by_dimension():
+    choice = choices_of({"objective": ["kl"], "data": ["c4"], "data.samples": [8], "searcher.width": [2]})[0]
+    assert choice.label("calibration") == "kl, c4, 8"
+    assert choice.label("searcher") == "2"
+    assert choice.label("model") is None
+
+
+def test_rules_leave_out_and_add():
+    assert len(words(GRID, exclude=[{"searcher": "one", "remove": [7]}])) == 3
+    assert words(
+        GRID, exclude=[{"searcher": ["one", "beam 3"], "remove": 7}], include=[{"searcher": "one", "remove": 9}]
+    )[-1] == ("searcher=one_shot", "remove=9")
+    assert len(words(GRID, include=[{"searcher": "one", "remove": 5}])) == 4, "what is there already is not added again"
+
+
+def test_values_may_hold_blanks():
+    (choice,) = choices_of({"data.path": ["my text.txt"]})
+    assert choice.words == ("data.path=my text.txt",)
+
+
+@pytest.mark.parametrize(
+    ("grid", "rules", "said"),
+    [
+        ({}, {}, "has no axis"),
+        ({"remove": []}, {}, "study.grid.remove has no value"),
+        ({"remove": 5}, {}, r"study.grid.remove=5 is no list; write study.grid.remove=\[5\]"),
+        ({"searcher": {"x": "beam"}}, {}, 'study.grid.searcher has x: "beam"; write the words'),
+        (GRID, {"exclude": [{"sercher": "one"}]}, "names the axis sercher; did you mean 'searcher'"),
+        (GRID, {"exclude": [{"searcher": "onne"}]}, "names searcher: onne; did you mean 'one'"),
+        (GRID, {"exclude": ["one"]}, 'study.exclude has "one"; write rules'),
+        (GRID, {"exclude": [{"remove": [5, 7]}]}, "leaves no search"),
+        (GRID, {"include": [{"searcher": "one"}]}, "without remove; name a label of every axis"),
+    ],
+)
+def test_what_is_misread_is_named(grid, rules, said):
+    with pytest.raises(UserError, match=said):
+        choices_of(grid, **rules)

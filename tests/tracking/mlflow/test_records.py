@@ -1,0 +1,186 @@
+import csv
+import io
+import json
+from dataclasses import replace
+
+import pytest
+
+from raysearch.core.mask import Mask
+from raysearch.core.measure import PERPLEXITY, Measure
+from raysearch.search.history import as_record
+from raysearch.search.result import Trial
+from raysearch.testing.tracker_suite import ACCURACY, KL, MARGIN, greedy_search
+from raysearch.tracking.mlflow import records
+
+INF = float("inf")
+
+
+def test_config_is_flattened_to_dotted_keys():
+    flat = records.flatten(
+        {"searcher": {"name": "beam", "width": 5}, "protect": [0, -1], "x": None, "on": True, "e": {}}
+    )
+    assert flat == {
+        "searcher.name": "beam",
+        "searcher.width": "5",
+        "protect": "[0, -1]",
+        "x": "null",
+        "on": "true",
+        "e": "{}",
+    }
+
+
+def test_what_mlflow_refuses_is_clipped_or_replaced():
+    flat = records.flatten({"a@b": {"c" * 300: "x" * 10_000}})
+    [(key, value)] = flat.items()
+    assert len(key) == records.MAX_KEY and key.startswith("a_b.ccc")
+    assert len(value) == records.MAX_PARAM and value.endswith("x…")
+
+
+def test_searches_are_filtered_by_the_choice_of_each_group():
+    tags = records.search_tags(greedy_search().header)
+    assert tags["raysearch.searcher"] == "greedy"
+    assert tags["raysearch.data"] == "wikitext"
+    assert tags["raysearch.model"] == "tiny"
+    assert "raysearch.cluster" not in tags, "where a search ran says nothing about what it found"
+    assert tags["raysearch.fingerprint.model"] == "m" * 16
+    assert tags["raysearch.unit"] == "nats per token"
+
+
+def test_a_search_on_an_evaluation_split_is_tagged():
+    header = greedy_search().header
+    assert "raysearch.evaluation_split" not in records.search_tags(header)
+    flagged = replace(header, data=[*header.data, {"source": "hub", "split": "test", "evaluation_split": True}])
+    assert records.search_tags(flagged)["raysearch.evaluation_split"] == "true"
+
+
+def test_a_trial_reads_as_its_round_and_mask():
+    trial = Trial(7, 2, Mask.of(25, 21), 3.0, 0.2, None, answered=True)
+    assert records.trial_name(trial) == "r02 {21,25}"
+    tags = records.trial_tags(trial, "parent", PERPLEXITY)
+    assert tags["raysearch.removed"] == "{21,25}"
+    assert tags["raysearch.answered_by_ledger"] == "true"
+    assert "raysearch.not_finite" not in tags and "raysearch.failure" not in tags
+
+
+def test_infinite_values_are_named_in_a_tag():
+    trial = Trial(7, 2, Mask.of(25), 800.0, 797.0, None, answered=False)
+    assert records.trial_tags(trial, "parent", PERPLEXITY)["raysearch.not_finite"] == "perplexity"
+    assert "raysearch.not_finite" not in records.trial_tags(trial, "parent", KL)
+
+
+@pytest.mark.parametrize(
+    ("measure", "readout"),
+    [(PERPLEXITY, {"perplexity": pytest.approx(1.6487, abs=1e-4)}), (MARGIN, {"margin": -0.5}), (KL, {})],
+    ids=["perplexity", "margin", "no readout"],
+)
+def test_metrics_are_named_by_the_readout(measure, readout):
+    trial = Trial(7, 2, Mask.of(25), 0.5, 0.2, None, answered=False)
+    assert records.trial_metrics(trial, measure) == {"loss": 0.5, "delta": 0.2, **readout}
+    result = replace(greedy_search(measure=measure).result, loss=0.5)
+    metrics, series = records.result_metrics(result), records.result_series(result)
+    names = [name for name in (*metrics, *series) if not name.startswith("remark.")]
+    assert {name: metrics[name] for name in readout} == readout
+    assert [name for name in names if "loss" not in name and name.startswith(("dense_", "path_"))] == [
+        f"{prefix}_{name}" for prefix in ("dense", "path") for name in readout
+    ]
+
+
+def test_the_losses_of_parts_are_metrics():
+    parts = {"perplexity on c4": 2.5, "margin on a@b": -0.5}
+    trial = Trial(7, 2, Mask.of(25), 0.5, 0.2, None, False, parts)
+    metrics = records.trial_metrics(trial, Measure("weighted loss", "set"))
+    assert metrics == {"loss": 0.5, "delta": 0.2, "part.perplexity on c4": 2.5, "part.margin on a_b": -0.5}
+
+
+@pytest.mark.parametrize(
+    ("measure", "loss", "sentence"),
+    [
+        (PERPLEXITY, 4.0432, "the perplexity of tiny is 57.01, where the dense model's is 16.44."),
+        (ACCURACY, 0.575, "the accuracy of tiny is 0.425, where the dense model's is 0.5712."),
+        (MARGIN, 0.25, "the margin of tiny is -0.25, where the dense model's is 1.2."),
+        (KL, 0.125, "the loss (nats per token) of tiny is 0.125, where the dense model's is 0."),
+    ],
+    ids=["perplexity", "accuracy", "margin", "no readout"],
+)
+def test_the_note_reads_well(measure, loss, sentence):
+    result = replace(greedy_search(measure=measure).result, loss=loss)
+    assert records.result_tags(result)["mlflow.note.content"].endswith(f" of 8, {sentence}")
+
+
+def test_csv_has_a_line_per_trial():
+    trials = [
+        Trial(0, 0, Mask(), 0.0, 0.0, None, answered=True),
+        Trial(1, 1, Mask.of(1, 2), None, None, 'said "no",\ntwice', answered=False),
+    ]
+    dense, failed = csv.DictReader(io.StringIO(records.trials_csv(trials, PERPLEXITY)))
+    assert dense == {
+        **dict.fromkeys(records.trials_csv_columns(PERPLEXITY), ""),
+        **{"index": "0", "round": "0", "removed": "{}", "n_removed": "0", "loss": "0.0", "perplexity": "1.0"},
+        **{"delta": "0.0", "answered": "true"},
+    }
+    assert failed["removed"] == "{1,2}" and failed["loss"] == "" and failed["failure"] == 'said "no",\ntwice'
+
+
+def test_a_column_of_the_csv_is_named_by_the_readout():
+    trials = [Trial(0, 1, Mask.of(0), 0.575, 0.1, None, answered=True)]
+    (accuracy,) = csv.DictReader(io.StringIO(records.trials_csv(trials, ACCURACY)))
+    assert float(accuracy["accuracy"]) == pytest.approx(0.425)
+    (bare,) = csv.DictReader(io.StringIO(records.trials_csv(trials, KL)))
+    assert list(bare) == ["index", "round", "removed", "n_removed", "loss", "delta", "answered", "failure"]
+
+
+def test_a_result_without_an_order_has_no_such_tag():
+    result = greedy_search().result
+    assert "raysearch.removal_order" in records.result_tags(result)
+    assert "raysearch.removal_order" not in records.result_tags(replace(result, removal_order=None))
+
+
+def test_remarks_are_metrics_charts_and_tags_within_the_limits_of_mlflow():
+    result = greedy_search().result
+    remarks: dict[str, float | str | list[float]] = {
+        "gap": 1,
+        "scores": [0.5] * 2000,
+        "why": "x" * 10_000,
+        "n" * 300: 2.0,
+    }
+    odd = replace(result, remarks=remarks)
+    assert records.result_metrics(odd)["remark.gap"] == 1
+    assert all(len(key) <= records.MAX_KEY for key in records.result_metrics(odd))
+    series = records.result_series(odd)
+    assert series["remark.scores"][:2] == [(0, 0.5), (1, 0.5)] and len(series["remark.scores"]) == records.MAX_POINTS
+    assert series["path_loss"][-1] == (3, result.loss)
+    assert len(records.result_tags(odd)["raysearch.remark.why"]) == records.MAX_TAG
+
+
+def test_a_result_is_json_whatever_its_numbers():
+    result = greedy_search().result
+    odd = replace(result, loss=800.0, remarks={"gap": INF, "scores": [1.0, INF], "why": "so"})
+    value = json.loads(json.dumps(odd.as_json(), allow_nan=False))
+    assert value["perplexity"] is None and value["remarks"] == {"gap": None, "scores": [1.0, None], "why": "so"}
+    assert [entry["n_removed"] for entry in value["path"]] == [1, 2, 3]
+    assert value["path"][-1]["removed"] == list(result.removed) and value["path"][-1]["loss"] == result.loss
+    assert value["searcher_seconds"] == 0.25 and value["fingerprints"]["model"] == "m" * 16
+
+
+@pytest.mark.parametrize("measure", [PERPLEXITY, MARGIN, ACCURACY, KL], ids=lambda measure: str(measure.readout))
+def test_a_result_says_what_its_losses_are_counted_in(measure):
+    result = replace(greedy_search(measure=measure).result, layer_tokens=3, layer_tokens_by_row=4, packed=True)
+    value = json.loads(json.dumps(result.as_json()))
+    assert Measure(**value["measure"]) == measure
+    assert (value["n_tokens"], value["n_samples"]) == (8192, 64)
+    assert value["layer_tokens"] == {"run": 3, "by_row": 4, "packed": True}
+    assert value["data"] == list(result.data)
+    if measure.readout is None:
+        assert not {"perplexity", "None"} & {*value, *value["path"][0]}
+    else:
+        assert value[measure.readout] == result.readout == measure.read(result.loss)
+        assert value[f"dense_{measure.readout}"] == result.dense_readout == measure.read(result.dense_loss)
+        assert [entry[measure.readout] for entry in value["path"]] == [measure.read(e["loss"]) for e in value["path"]]
+
+
+def test_the_record_of_a_result_holds_the_losses_of_parts():
+    search = greedy_search(4, 1)
+    assert all(trial["parts"] == {} for trial in as_record(search.header, search.result)["trials"])
+    parted = [replace(trial, parts={"kl on c4": 0.5}) for trial in search.trials]
+    record = json.loads(json.dumps(as_record(search.header, replace(search.result, trials=parted))))
+    assert all(trial["parts"] == {"kl on c4": 0.5} for trial in record["trials"])
