@@ -57,7 +57,7 @@ def smollm2_gguf() -> Path:
 
 @pytest.fixture(scope="session")
 def smollm2_tokenizer(smollm2_gguf: Path) -> Any:
-    """The demo model's tokenizer; prepared it from GGUF takes seconds, so once is enough."""
+    """The demo model's tokenizer; reading it from GGUF takes seconds, so once is enough."""
     from transformers import AutoTokenizer
 
     return AutoTokenizer.from_pretrained(smollm2_gguf.parent, gguf_file=smollm2_gguf.name)
@@ -65,7 +65,7 @@ def smollm2_tokenizer(smollm2_gguf: Path) -> Any:
 
 @pytest.fixture(scope="session")
 def smollm2() -> Any:
-    """The demo model in float32; prepared it takes long enough to do it once. Leave it as it is."""
+    """The demo model in float32; reading it takes long enough to do it once. Leave it as it is."""
     from raysearch.models.loading import load_model
     from raysearch.models.spec import ModelSpec
 

@@ -70,7 +70,7 @@ class Rows:
 
     @property
     def is_local(self) -> bool:
-        """Whether prepared needs no network."""
+        """Whether reading needs no network."""
         return self.path is not None or self.name is None
 
     def check(self) -> None:

@@ -79,7 +79,7 @@ class EvaluationSession:
 
 @dataclass(frozen=True)
 class PreparedData:
-    """What prepared the data and the model's files gives.
+    """What reading the data and the model's files gives.
 
     Args:
         calibrations: What masks are judged on.

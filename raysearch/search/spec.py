@@ -18,7 +18,7 @@ from raysearch.tracking.options import TrackingOptions
 
 @dataclass(frozen=True)
 class ScoreSpec:
-    """Masks that the user already has, and how to evaluation them."""
+    """Masks that the user already has, and how to evaluate them."""
 
     evaluation: EvaluationSpec
     masks: Sequence[Mask]

@@ -1,7 +1,7 @@
 """Fast-Block-Select: start from what single layers cost, and exchange runs of layers of equal length while that helps.
 
 Source: a reconstruction after Zhang et al. 2026 (MI-PRUN, arXiv 2601.07212), section 3 and algorithm 1, known to us by
-a prepared note alone. From there come the start, the exchange of runs ranked by the sum of single-layer scores, and
+a reading note alone. From there come the start, the exchange of runs ranked by the sum of single-layer scores, and
 ConflictFreeSelect. Ours are the calibration loss in place of mutual information, the order in which conflicts are
 resolved (the better exchange first), and the history from which the best mask is restored.
 """

@@ -1,4 +1,4 @@
-"""A model of a study, with all that its searches evaluation it on, read once for all of them."""
+"""A model of a study, with all that its searches evaluate it on, read once for all of them."""
 
 from __future__ import annotations
 
