@@ -1,5 +1,6 @@
 # make demo    search a small language model for the 5 layers it misses least, and export it without them
 # make test    linter, formatter, types, tests
+# make fix     what the linter and the formatter can mend
 # make faults  what a search depends on, killed, cut off and starved for real; CI runs both
 # Needs Python 3.11 or newer; everything else goes into .venv, and `make clean` takes it away again.
 
@@ -11,7 +12,7 @@ PIP = .venv/bin/python -m pip --disable-pip-version-check install --quiet --cons
 SEARCH = searcher=greedy remove=5 model.dtype=bfloat16 data.samples=8 data.seq_len=128
 PROMPT = The people of the United States
 
-.PHONY: demo test faults check install clean
+.PHONY: demo test faults check fix install clean
 
 demo: .venv/.installed
 	.venv/bin/raysearch search $(SEARCH)
@@ -27,6 +28,10 @@ check: .venv/.installed
 	.venv/bin/ruff check
 	.venv/bin/ruff format --check
 	.venv/bin/mypy
+
+fix: .venv/.installed
+	.venv/bin/ruff check --fix
+	.venv/bin/ruff format
 
 install: .venv/.installed
 

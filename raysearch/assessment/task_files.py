@@ -45,15 +45,10 @@ def find_tasks(spec: AssessSpec, store: Path) -> list[TaskSource]:
         store: The folder that ready task files go to, as ``tasks/<digest of the data folder>/``.
 
     Raises:
-        UserError: lm-eval is not installed, or a task, a folder or a file is not there.
+        UserError: A task, a folder or a file is not there.
     """
     if not spec.tasks:
         return []
-    if importlib.util.find_spec("lm_eval") is None:
-        raise UserError(
-            f"assess.tasks=[{','.join(spec.tasks)}] need the package lm-eval, which is not installed; run: "
-            "pip install 'raysearch[assess]', or leave them out with assess.tasks=[]"
-        )
     version = importlib.metadata.version("lm_eval")
     own = [] if spec.task_dir is None else known_tasks(spec.task_dir)
     sources = []

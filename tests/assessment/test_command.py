@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
 from typing import Any
@@ -133,13 +132,6 @@ def test_mistakes_are_told_in_a_sentence(run: Run, searched: str, words: list[st
 def test_a_task_that_lm_eval_does_not_know(run: Run, searched: str, words: list[str]) -> None:
     outcome = run("assess", "latest", *words, "assess.data_dir=null", "assess.tasks=[hellaswagg]")
     assert outcome.code == 2 and "which lm-eval does not know; did you mean 'hellaswag'?" in outcome.err
-
-
-def test_lm_eval_that_is_missing(run: Run, searched: str, words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    find = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "lm_eval" else find(name))
-    outcome = run("assess", "latest", *words)
-    assert outcome.code == 2 and "pip install 'raysearch[assess]'" in outcome.err
 
 
 def test_a_search_without_an_end(run: Run, here: Path) -> None:

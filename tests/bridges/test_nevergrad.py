@@ -1,6 +1,5 @@
 """Nevergrad's optimizers as searchers: the contract for several of them, and what they are told."""
 
-import sys
 import threading
 
 import nevergrad
@@ -161,9 +160,3 @@ def test_the_thread_of_an_optimizer_ends_with_the_search():
 def test_options_are_checked(options, message):
     with pytest.raises(UserError, match=message):
         NevergradSearcher(**options)
-
-
-def test_a_missing_package_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "nevergrad", None)
-    with pytest.raises(UserError, match=r"searcher=nevergrad needs the nevergrad package; .*'raysearch\[nevergrad\]'"):
-        NevergradSearcher()

@@ -189,10 +189,6 @@ class TestHub:
         pytest.importorskip("datasets")
         assert_fails(Rows(name="nobody/nothing"), "data.name=nobody/nothing cannot be read", "or use a local file")
 
-    def test_names_a_missing_package(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        without("datasets", monkeypatch)
-        assert_fails(Rows(name="a/b"), "not installed; run: pip install datasets")
-
 
 def test_a_tenth_of_the_rows_can_be_held_out(tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"

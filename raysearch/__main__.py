@@ -1,0 +1,5 @@
+"""``python -m raysearch``: the command line."""
+
+from raysearch.cli import main
+
+main()
