@@ -16,11 +16,12 @@ from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from raysearch.core.mask import Mask
 from raysearch.core.problem import Problem
 from raysearch.errors import UserError, did_you_mean
-from raysearch.searchers.base import Round, Scores, SearchGenerator
+from raysearch.searchers.base import Round, Scores, Searcher, SearchGenerator, check_choice
 from raysearch.searchers.toolbox.priors import Prior, layer_costs
 from raysearch.searchers.toolbox.subsets import cheapest_mask, logits_of
 
@@ -30,7 +31,7 @@ _WORST = 1e9  # what failures are told to lose as long as nothing has a loss; in
 
 
 @dataclass(frozen=True)
-class NevergradSearcher:
+class NevergradSearcher(Searcher):
     """Asks an optimizer of Nevergrad for masks: `trials` evaluations, and with the ablation prior F more.
 
     A mask asked for again is answered at once with what is known of it, and counts as no trial; a search ends when
@@ -59,8 +60,7 @@ class NevergradSearcher:
             raise UserError(f"searcher.trials={self.trials} scores nothing; use 1 or more")
         if self.batch < 1:
             raise UserError(f"searcher.batch={self.batch} asks for nothing; use 1 or more")
-        if self.prior not in get_args(Prior):
-            raise UserError(f"searcher.prior={self.prior} is unknown; choose one of: {', '.join(get_args(Prior))}")
+        check_choice("prior", self.prior, get_args(Prior))
         known = _nevergrad().optimizers.registry
         if self.optimizer not in known:
             near = [name for name in known if name.lower() == self.optimizer.lower()]
@@ -72,8 +72,8 @@ class NevergradSearcher:
                 "mask at a time; use searcher.batch=1"
             )
 
+    @override
     def search(self, problem: Problem, rng: np.random.Generator) -> SearchGenerator:
-        """See `raysearch.searchers.base`."""
         costs = yield from layer_costs(problem, self.prior)
         start = -logits_of(costs, temperature=2.0).clip(-2, 2)  # any mask must stay within reach
         optimizer = self._open(start, rng)

@@ -19,7 +19,8 @@ from raysearch.core.mask import Mask
 from raysearch.core.problem import Problem
 from raysearch.core.statistic import Statistic
 from raysearch.errors import UserError
-from raysearch.searchers.base import Remark, Round, Scores, Searcher, SearchGenerator, supervise
+from raysearch.search.driver import check_requests
+from raysearch.searchers.base import Remark, Round, Scores, Searcher, SearchGenerator
 
 #: What is known of masks: a loss in nats, or why there is none.
 Outcomes = dict[Mask, float | str]
@@ -124,7 +125,7 @@ class TuneSearcher(ray.tune.search.Searcher):
                 if unknown:
                     return unknown
             if self._steps is None:
-                self._steps = supervise(self._searcher, self._problem, self._seed)
+                self._steps = check_requests(self._searcher, self._problem, self._seed)
             answer = self._answer()
             try:
                 self._request = self._steps.send(answer)

@@ -10,17 +10,18 @@ import itertools
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import ray.tune
 from ray.tune.search import SEARCH_ALG_IMPORT, BasicVariantGenerator
+from typing_extensions import override
 
 from raysearch.bridges.ray_tune import Outcomes, scores_of
 from raysearch.core.mask import Mask
 from raysearch.core.problem import Problem
 from raysearch.errors import UserError, did_you_mean
-from raysearch.searchers.base import Round, SearchGenerator
+from raysearch.searchers.base import Round, Searcher, SearchGenerator
 from raysearch.searchers.toolbox.subsets import cheapest_mask
 
 _REPEATS = 100  # points in a row that stand for known masks, after which an algorithm has converged
@@ -34,7 +35,7 @@ _UNFIT = {
 
 
 @dataclass(frozen=True)
-class TuneAlgorithmSearcher:
+class TuneAlgorithmSearcher(Searcher):
     """Asks a search algorithm of Ray Tune for masks: `trials` evaluations, or fewer where it runs out of new ones.
 
     Its search space is a number from 0 to 1 for each removable layer, ``layer_0`` and so on; the M layers of the
@@ -50,7 +51,7 @@ class TuneAlgorithmSearcher:
             that takes none (ax, zoopt) asks for other masks each time, and is not replayed from the ledger.
     """
 
-    solves_additive: ClassVar[bool] = False
+    solves_additive = False
 
     algorithm: str = "variant_generator"
     trials: int = 100
@@ -69,8 +70,8 @@ class TuneAlgorithmSearcher:
             raise UserError(f"searcher.algorithm={self.algorithm} is unknown; {did_you_mean(self.algorithm, known)}")
         self._open(seed=0)  # says what is missing or wrong before a model is loaded
 
+    @override
     def search(self, problem: Problem, rng: np.random.Generator) -> SearchGenerator:
-        """See `raysearch.searchers.base`."""
         outcomes: Outcomes = {}
         known = -1
         while known < len(outcomes) < min(self.trials, problem.n_solutions):

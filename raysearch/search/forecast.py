@@ -19,7 +19,8 @@ from raysearch.core.problem import Problem
 from raysearch.core.statistic import Statistic
 from raysearch.evaluation.costs import check_statistic, passes
 from raysearch.evaluation.prefix import naive_layer_forwards
-from raysearch.searchers.base import Remark, Round, Scores, Searcher, run_searcher
+from raysearch.search.driver import run_searcher
+from raysearch.searchers.base import Remark, Round, Scores, Searcher
 
 
 @dataclass(frozen=True)
@@ -71,8 +72,8 @@ def forecast(
     try:
         run_searcher(searcher, problem, seed, rehearsal)
     except _TooSlow:
-        count = getattr(searcher, "count", None)
-        return None if count is None else rehearsal.rounds + rehearsal.rest(count(problem))
+        count = searcher.count(problem)
+        return None if count is None else rehearsal.rounds + rehearsal.rest(count)
     return rehearsal.rounds
 
 

@@ -20,6 +20,7 @@ from raysearch.evaluation.unit import Pool
 from raysearch.ledger.searches import State, held, note_mlflow, read_searches, write_search
 from raysearch.models.loading import describe
 from raysearch.models.spec import ModelInfo
+from raysearch.search.driver import exhaust, run_rounds
 from raysearch.search.forecast import RoundCost, forecast
 from raysearch.search.history import as_record
 from raysearch.search.observer import Observer
@@ -27,7 +28,7 @@ from raysearch.search.recorder import SearchRecorder
 from raysearch.search.result import RoundSummary, SearchHeader, SearchResult, Tracker
 from raysearch.search.sizes import for_sizes
 from raysearch.search.spec import SearchSpec
-from raysearch.searchers.base import Searcher, exhaust, run_rounds
+from raysearch.searchers.base import Searcher
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from copy import deepcopy
 from dataclasses import dataclass, replace
 
 import numpy as np
+from typing_extensions import override
 
 from raysearch.core.problem import Problem
 from raysearch.searchers.base import Searcher, SearchGenerator
@@ -13,11 +14,11 @@ from raysearch.searchers.base import Searcher, SearchGenerator
 
 def for_sizes(searcher: Searcher, sizes: range) -> Searcher:
     """The searcher itself, if it passes through all sizes on its way to the largest; else run for each in turn."""
-    return searcher if len(sizes) == 1 or getattr(searcher, "nested", False) else EachSize(searcher, sizes)
+    return searcher if len(sizes) == 1 or searcher.nested else EachSize(searcher, sizes)
 
 
 @dataclass(frozen=True)
-class EachSize:
+class EachSize(Searcher):
     """Runs a searcher for each number of layers as if for that alone; its result is the mask of the largest.
 
     Args:
@@ -28,8 +29,8 @@ class EachSize:
     searcher: Searcher
     sizes: range
 
+    @override
     def search(self, problem: Problem, rng: np.random.Generator) -> SearchGenerator:
-        """See `raysearch.searchers.base`."""
         searches = [self.searcher.search(replace(problem, n_remove=size), deepcopy(rng)) for size in self.sizes]
         requests = [next(search) for search in searches]  # a size it refuses is refused before anything is computed
         found = problem.dense

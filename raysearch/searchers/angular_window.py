@@ -8,19 +8,20 @@ Source: Gromov et al. 2024 (The Unreasonable Ineffectiveness of the Deeper Layer
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
+from typing_extensions import override
 
 from raysearch.core.problem import Problem
 from raysearch.core.statistic import Statistic
 from raysearch.errors import UserError
-from raysearch.searchers.base import Remark, Round, SearchGenerator
+from raysearch.searchers.base import Remark, Round, Searcher, SearchGenerator, check_choice
 from raysearch.searchers.toolbox.subsets import runs
 
 
 @dataclass(frozen=True)
-class AngularWindowSearcher:
+class AngularWindowSearcher(Searcher):
     """Compares all windows of M layers: one pass of the dense model, and one evaluation to know what the best costs.
 
     A window that holds a protected layer does not compete. The distance of every window is put on the record.
@@ -29,16 +30,15 @@ class AngularWindowSearcher:
         tokens: Where the distance is taken: "last" (a sample's last token, as in the paper) or "all" (the mean).
     """
 
-    solves_additive: ClassVar[bool] = False
+    solves_additive = False
 
     tokens: Literal["last", "all"] = "last"
 
     def __post_init__(self) -> None:
-        if self.tokens not in ("last", "all"):
-            raise UserError(f"searcher.tokens={self.tokens} is unknown; choose one of: last, all")
+        check_choice("tokens", self.tokens, ("last", "all"))
 
+    @override
     def search(self, problem: Problem, rng: np.random.Generator) -> SearchGenerator:
-        """See `raysearch.searchers.base`."""
         windows = runs(problem.free, problem.n_remove)
         if not windows:
             longest = max(length for length in range(1, problem.n_remove) if runs(problem.free, length))

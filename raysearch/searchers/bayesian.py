@@ -13,11 +13,12 @@ from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from raysearch.core.mask import Mask
 from raysearch.core.problem import Problem
 from raysearch.errors import EvaluationError, UserError
-from raysearch.searchers.base import Round, SearchGenerator
+from raysearch.searchers.base import Round, Searcher, SearchGenerator, check_choice
 from raysearch.searchers.toolbox.hamming_gp import Hyperparameters, Posterior, fit, log_expected_improvement
 from raysearch.searchers.toolbox.priors import Prior, layer_costs
 from raysearch.searchers.toolbox.subsets import all_masks, cheapest_mask, draw_mask, draw_masks
@@ -30,7 +31,7 @@ _SMALL = 4096  # spaces up to this size (or twice the trials) are scanned instea
 
 
 @dataclass(frozen=True)
-class BayesianSearcher:
+class BayesianSearcher(Searcher):
     """Asks for the masks from which a Gaussian process expects most.
 
     It costs `trials` evaluations, and with the ablation prior F more for F removable layers; it ends early when every
@@ -60,11 +61,10 @@ class BayesianSearcher:
             )
         if self.batch < 1:
             raise UserError(f"searcher.batch={self.batch} asks for nothing; use 1 or more")
-        if self.prior not in get_args(Prior):
-            raise UserError(f"searcher.prior={self.prior} is unknown; choose one of: {', '.join(get_args(Prior))}")
+        check_choice("prior", self.prior, get_args(Prior))
 
+    @override
     def search(self, problem: Problem, rng: np.random.Generator) -> SearchGenerator:
-        """See `raysearch.searchers.base`."""
         costs = yield from layer_costs(problem, self.prior)
         initial = [] if self.prior == "none" else [cheapest_mask(problem, costs)]
         initial += draw_masks(problem, rng, self.initial - len(initial), initial)

@@ -7,17 +7,17 @@ Source: greedy, Song et al. 2024 (SLEB, arXiv 2402.09025), algorithm 1; beam of 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
+from typing_extensions import override
 
 from raysearch.core.problem import Problem
 from raysearch.errors import UserError
-from raysearch.searchers.base import Round, SearchGenerator
+from raysearch.searchers.base import Round, Searcher, SearchGenerator
 
 
 @dataclass(frozen=True)
-class BeamSearcher:
+class BeamSearcher(Searcher):
     """Keeps the `width` best masks of each size and tries every one-layer extension of each.
 
     With F removable layers, greedy (width 1) costs the sum over t < M of (F - t) evaluations; width B at most B times
@@ -27,7 +27,7 @@ class BeamSearcher:
         width: How many masks of each size survive, at least 1.
     """
 
-    nested: ClassVar[bool] = True
+    nested = True
 
     width: int = 5
 
@@ -35,8 +35,8 @@ class BeamSearcher:
         if self.width < 1:
             raise UserError(f"searcher.width={self.width} keeps no mask; use 1 (greedy) or more")
 
+    @override
     def search(self, problem: Problem, rng: np.random.Generator) -> SearchGenerator:
-        """See `raysearch.searchers.base`."""
         beams = [problem.dense]
         for _ in range(problem.n_remove):
             scores = yield Round(problem.children(beams), keep=self.width)

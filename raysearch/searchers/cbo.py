@@ -21,20 +21,20 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from raysearch.core.mask import Mask
 from raysearch.core.problem import Problem
 from raysearch.core.statistic import Statistic
 from raysearch.errors import EvaluationError, UserError
-from raysearch.searchers.base import Remark, Round, Scores, SearchGenerator
-from raysearch.searchers.toolbox.ising import Ising, LowestStates, enumerate_lowest, swap_lowest
-from raysearch.searchers.toolbox.ising_milp import prove_lowest
+from raysearch.searchers.base import Remark, Round, Scores, Searcher, SearchGenerator, check_choice
+from raysearch.searchers.toolbox.ising import Ising, LowestStates, enumerate_lowest, prove_lowest, swap_lowest
 
 _ENUMERABLE = 300_000_000  # states: some seconds on one thread
 
 
 @dataclass(frozen=True)
-class CboSearcher:
+class CboSearcher(Searcher):
     """Models the loss of single layers and pairs, solves the model and scores its k lowest masks.
 
     By gradients it costs k evaluations and one pass forward and back. By ablation, with F removable layers, it costs
@@ -61,8 +61,7 @@ class CboSearcher:
     def __post_init__(self) -> None:
         if self.k < 1:
             raise UserError(f"searcher.k={self.k} scores no mask; use 1 or more")
-        if self.couplings not in ("ablation", "gradient"):
-            raise UserError(f"searcher.couplings={self.couplings} is unknown; choose one of: ablation, gradient")
+        check_choice("couplings", self.couplings, ("ablation", "gradient"))
         if self.couplings == "ablation" and not self.first_order:
             raise UserError(
                 "searcher.first_order=false drops what searcher.couplings=ablation measures; use first_order=true, or "
@@ -71,8 +70,8 @@ class CboSearcher:
         if not self.time_limit_s > 0:
             raise UserError(f"searcher.time_limit_s={self.time_limit_s} leaves no time to solve; use a number above 0")
 
+    @override
     def search(self, problem: Problem, rng: np.random.Generator) -> SearchGenerator:
-        """See `raysearch.searchers.base`."""
         cause = ""
         if self.couplings == "gradient":
             gradients = yield Statistic.GATE_GRADIENTS

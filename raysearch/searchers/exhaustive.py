@@ -9,15 +9,16 @@ from dataclasses import dataclass
 from itertools import combinations, islice
 
 import numpy as np
+from typing_extensions import override
 
 from raysearch.core.mask import Mask
 from raysearch.core.problem import Problem
 from raysearch.errors import EvaluationError, UserError
-from raysearch.searchers.base import Round, SearchGenerator
+from raysearch.searchers.base import Round, Searcher, SearchGenerator
 
 
 @dataclass(frozen=True)
-class ExhaustiveSearcher:
+class ExhaustiveSearcher(Searcher):
     """Scores all C(F, M) masks of M among F removable layers.
 
     Masks come in lexicographic order, so that those of a round share as many leading layers as they can. The first is a
@@ -37,12 +38,12 @@ class ExhaustiveSearcher:
         if self.limit < 1:
             raise UserError(f"searcher.limit={self.limit} allows no mask; use 1 or more")
 
+    @override
     def count(self, problem: Problem) -> int:
-        """How many masks it scores."""
         return problem.n_solutions
 
+    @override
     def search(self, problem: Problem, rng: np.random.Generator) -> SearchGenerator:
-        """See `raysearch.searchers.base`."""
         if problem.n_solutions > self.limit:
             raise UserError(
                 f"searcher.limit={self.limit} is below the C({len(problem.free)},{problem.n_remove}) = "

@@ -14,17 +14,18 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from raysearch.core.mask import Mask
 from raysearch.core.problem import Problem
 from raysearch.errors import EvaluationError, UserError
-from raysearch.searchers.base import Round, Scores, SearchGenerator
+from raysearch.searchers.base import Round, Scores, Searcher, SearchGenerator, check_choice
 from raysearch.searchers.toolbox.priors import layer_costs
 from raysearch.searchers.toolbox.subsets import cheapest_mask, runs
 
 
 @dataclass(frozen=True)
-class FastBlockSelectSearcher:
+class FastBlockSelectSearcher(Searcher):
     """Tries the k exchanges that promise most and makes those that help together, round after round.
 
     It costs at most 1 + rounds x (k + 1) evaluations, and with the ablation prior F more for F removable layers.
@@ -47,11 +48,10 @@ class FastBlockSelectSearcher:
             raise UserError(f"searcher.k={self.k} tries no exchange; use 1 or more")
         if self.rounds < 1:
             raise UserError(f"searcher.rounds={self.rounds} exchanges nothing; use 1 or more")
-        if self.prior not in ("influence", "ablation"):
-            raise UserError(f"searcher.prior={self.prior} is unknown; choose one of: influence, ablation")
+        check_choice("prior", self.prior, ("influence", "ablation"))
 
+    @override
     def search(self, problem: Problem, rng: np.random.Generator) -> SearchGenerator:
-        """See `raysearch.searchers.base`."""
         costs = yield from layer_costs(problem, self.prior)
         history: dict[Mask, float] = {}  # infinite where the evaluation failed
         causes: list[str] = []

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from typing import get_args
 
 import numpy as np
+from typing_extensions import override
 
 from raysearch.core.mask import Mask
 from raysearch.core.problem import Problem
 from raysearch.errors import UserError
-from raysearch.searchers.base import Round, SearchGenerator
+from raysearch.searchers.base import Round, Searcher, SearchGenerator, check_choice
 from raysearch.searchers.toolbox.priors import Prior, layer_costs
 from raysearch.searchers.toolbox.subsets import cheapest_mask, draw_masks, logits_of
 
@@ -25,7 +26,7 @@ _TRIES = 30  # matings for one child that was never asked for before
 
 
 @dataclass(frozen=True)
-class GeneticSearcher:
+class GeneticSearcher(Searcher):
     """Breeds masks of M layers, never the same one twice.
 
     With E = round(elitism x population) it costs population + generations x (population - E) evaluations, fewer where
@@ -62,8 +63,7 @@ class GeneticSearcher:
             )
         if not 0 <= self.mutation <= 1:
             raise UserError(f"searcher.mutation={self.mutation} is not a probability; use 0 … 1")
-        if self.prior not in get_args(Prior):
-            raise UserError(f"searcher.prior={self.prior} is unknown; choose one of: {', '.join(get_args(Prior))}")
+        check_choice("prior", self.prior, get_args(Prior))
         if not self.temperature > 0:
             raise UserError(f"searcher.temperature={self.temperature} orders no layers; use a number above 0")
 
@@ -72,8 +72,8 @@ class GeneticSearcher:
         """How many masks survive a generation."""
         return round(self.elitism * self.population)
 
+    @override
     def search(self, problem: Problem, rng: np.random.Generator) -> SearchGenerator:
-        """See `raysearch.searchers.base`."""
         costs = yield from layer_costs(problem, self.prior)
         founders = [] if self.prior == "none" else [cheapest_mask(problem, costs)]
         logits = logits_of(costs, self.temperature)

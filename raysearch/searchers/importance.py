@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
+from typing_extensions import override
 
 from raysearch.core.problem import Problem
 from raysearch.core.statistic import Statistic
-from raysearch.errors import UserError
-from raysearch.searchers.base import Round, SearchGenerator
+from raysearch.searchers.base import Round, Searcher, SearchGenerator, check_choice
 from raysearch.searchers.toolbox.priors import layer_scores
 from raysearch.searchers.toolbox.subsets import cheapest_mask
 
@@ -23,7 +23,7 @@ Criterion = Literal["block_influence", "magnitude_l1", "magnitude_l2", "taylor"]
 
 
 @dataclass(frozen=True)
-class ImportanceSearcher:
+class ImportanceSearcher(Searcher):
     """Removes the M free layers of lowest score: one evaluation, beside what the statistic takes.
 
     The scores of all layers are put on the record, under the criterion's name.
@@ -36,13 +36,10 @@ class ImportanceSearcher:
     criterion: Criterion
 
     def __post_init__(self) -> None:
-        if self.criterion not in get_args(Criterion):
-            raise UserError(
-                f"searcher.criterion={self.criterion} is unknown; choose one of: {', '.join(get_args(Criterion))}"
-            )
+        check_choice("criterion", self.criterion, get_args(Criterion))
 
+    @override
     def search(self, problem: Problem, rng: np.random.Generator) -> SearchGenerator:
-        """See `raysearch.searchers.base`."""
         importance = yield from layer_scores(Statistic(self.criterion))
         scores = yield Round([cheapest_mask(problem, importance[list(problem.free)])])
         return scores.best(1)[0]

@@ -8,19 +8,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from typing_extensions import override
 
 from raysearch.core.problem import Problem
-from raysearch.searchers.base import Round, SearchGenerator
+from raysearch.searchers.base import Round, Searcher, SearchGenerator
 from raysearch.searchers.toolbox.priors import layer_costs
 from raysearch.searchers.toolbox.subsets import cheapest_mask
 
 
 @dataclass(frozen=True)
-class OneShotSearcher:
+class OneShotSearcher(Searcher):
     """Ablates every removable layer alone and removes the M best together: F + 1 evaluations for F removable layers."""
 
+    @override
     def search(self, problem: Problem, rng: np.random.Generator) -> SearchGenerator:
-        """See `raysearch.searchers.base`."""
         costs = yield from layer_costs(problem, "ablation")
         scores = yield Round([cheapest_mask(problem, costs)])
         return scores.best(1)[0]

@@ -6,25 +6,25 @@ Source: the random baseline of depth pruning, uniform over the subsets of M laye
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
+from typing_extensions import override
 
 from raysearch.core.problem import Problem
 from raysearch.errors import UserError
-from raysearch.searchers.base import Round, SearchGenerator
+from raysearch.searchers.base import Round, Searcher, SearchGenerator
 from raysearch.searchers.toolbox.subsets import draw_masks
 
 
 @dataclass(frozen=True)
-class RandomSubsetSearcher:
+class RandomSubsetSearcher(Searcher):
     """Draws `k` masks without repetition and keeps the best: k evaluations, or all there are if those are fewer.
 
     Args:
         k: How many masks to draw, at least 1.
     """
 
-    solves_additive: ClassVar[bool] = False
+    solves_additive = False
 
     k: int = 20
 
@@ -32,7 +32,7 @@ class RandomSubsetSearcher:
         if self.k < 1:
             raise UserError(f"searcher.k={self.k} draws no mask; use 1 or more")
 
+    @override
     def search(self, problem: Problem, rng: np.random.Generator) -> SearchGenerator:
-        """See `raysearch.searchers.base`."""
         scores = yield Round(draw_masks(problem, rng, self.k), keep=1)
         return scores.best(1)[0]

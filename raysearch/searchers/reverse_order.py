@@ -7,22 +7,22 @@ fine-tuning turns into a strong one.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
+from typing_extensions import override
 
 from raysearch.core.mask import Mask
 from raysearch.core.problem import Problem
-from raysearch.searchers.base import Round, SearchGenerator
+from raysearch.searchers.base import Round, Searcher, SearchGenerator
 
 
 @dataclass(frozen=True)
-class ReverseOrderSearcher:
+class ReverseOrderSearcher(Searcher):
     """Removes the last M removable layers: one evaluation, to know what it costs."""
 
-    solves_additive: ClassVar[bool] = False
+    solves_additive = False
 
+    @override
     def search(self, problem: Problem, rng: np.random.Generator) -> SearchGenerator:
-        """See `raysearch.searchers.base`."""
         scores = yield Round([Mask(problem.free[-problem.n_remove :])])
         return scores.best(1)[0]

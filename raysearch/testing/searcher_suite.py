@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from raysearch.core.mask import Mask
 from raysearch.core.problem import Problem
 from raysearch.core.statistic import Statistic
-from raysearch.searchers.base import Remark, Round, Scores, Searcher, run_searcher
+from raysearch.search.driver import run_searcher
+from raysearch.searchers.base import Remark, Round, Scores, Searcher
 
 Loss = Callable[[Mask], float]
 

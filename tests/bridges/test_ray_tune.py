@@ -14,7 +14,8 @@ from raysearch.core.mask import Mask
 from raysearch.core.problem import Problem
 from raysearch.core.statistic import Statistic
 from raysearch.errors import EvaluationError, UserError
-from raysearch.searchers.base import ContractError, Remark, Round, run_searcher
+from raysearch.search.driver import ContractError, run_searcher
+from raysearch.searchers.base import Remark, Round, Searcher
 from raysearch.searchers.beam import BeamSearcher
 from raysearch.searchers.one_shot import OneShotSearcher
 from raysearch.testing.searcher_suite import ToyOracle, additive_loss, rugged_loss
@@ -43,7 +44,7 @@ def answer_all(searcher, loss=LOSS, at_once=3, most=1000):
     return asked
 
 
-class AsksForStatistics:
+class AsksForStatistics(Searcher):
     """Removes the layers of least influence, and says so."""
 
     def search(self, problem, rng):
@@ -135,7 +136,7 @@ def test_a_statistic_needs_someone_to_measure_it():
 
 
 def test_illegal_masks_are_the_searchers_fault():
-    class Rogue:
+    class Rogue(Searcher):
         def search(self, problem, rng):
             yield Round([Mask.of(9)])
 

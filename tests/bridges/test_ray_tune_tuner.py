@@ -11,7 +11,7 @@ from ray import tune
 from raysearch.bridges.ray_tune import TuneSearcher
 from raysearch.core.mask import Mask
 from raysearch.core.problem import Problem
-from raysearch.searchers.base import run_searcher
+from raysearch.search.driver import run_searcher
 from raysearch.searchers.beam import BeamSearcher
 from raysearch.testing.searcher_suite import ToyOracle, rugged_loss
 

@@ -14,6 +14,7 @@ from raysearch.bridges.tune_algorithm import TuneAlgorithmSearcher, search_with
 from raysearch.core.mask import Mask
 from raysearch.core.problem import Problem
 from raysearch.errors import EvaluationError, UserError
+from raysearch.searchers.base import Searcher
 from raysearch.testing.searcher_suite import additive_loss, drive, rugged_loss
 
 PROBLEM = Problem.create(6, 2)
@@ -40,7 +41,7 @@ class Scripted(ray.tune.search.Searcher):
         self.heard.append((trial_id, result and result["loss"], error))
 
 
-class Uses:
+class Uses(Searcher):
     """A searcher around an algorithm at hand."""
 
     def __init__(self, algorithm, **options):

@@ -14,16 +14,17 @@ from raysearch.core.statistic import Statistic
 from raysearch.evaluation.evaluator import Evaluation
 from raysearch.evaluation.pool_report import PoolReport
 from raysearch.evaluation.progress import Meter
+from raysearch.search.driver import run_searcher
 from raysearch.search.observer import SilentObserver
 from raysearch.search.recorder import SearchRecorder
 from raysearch.search.result import NullTracker, best_by_size
 from raysearch.search.run import _part_names
-from raysearch.searchers.base import Remark, Round, run_searcher
+from raysearch.searchers.base import Remark, Round, Searcher
 
 THINKING_S, ANSWERING_S = 0.02, 0.2
 
 
-class Slow:
+class Slow(Searcher):
     """Thinks before each of its four requests."""
 
     def search(self, problem, rng):

@@ -10,8 +10,9 @@ from raysearch.core.mask import Mask
 from raysearch.core.problem import Problem
 from raysearch.core.statistic import Statistic
 from raysearch.errors import EvaluationError, UserError
+from raysearch.search.driver import run_searcher
 from raysearch.searchers import cbo
-from raysearch.searchers.base import Remark, run_searcher
+from raysearch.searchers.base import Remark
 from raysearch.searchers.cbo import CboSearcher, gradient_model, pair_model
 from raysearch.testing.searcher_suite import ToyOracle, rugged_loss, toy_scores
 from tests.searchers.toys import rounds_of, run_on

@@ -11,8 +11,9 @@ from raysearch.config.compose import conf_dir
 from raysearch.core.mask import Mask
 from raysearch.core.problem import Problem
 from raysearch.errors import EvaluationError, UserError
+from raysearch.search.driver import ContractError, run_searcher
 from raysearch.search.forecast import forecast
-from raysearch.searchers.base import ContractError, Round, run_searcher
+from raysearch.searchers.base import Round, Scores, Searcher
 from raysearch.searchers.beam import BeamSearcher
 from raysearch.searchers.one_shot import OneShotSearcher
 from raysearch.testing.searcher_suite import SearcherSuite, ToyOracle, additive_loss, drive, rugged_loss
@@ -29,7 +30,7 @@ class TestShippedSearchers(SearcherSuite):
     @pytest.fixture(autouse=True)
     def _section(self, section):
         self.section = section
-        self.solves_additive = getattr(self.make_searcher(), "solves_additive", True)
+        self.solves_additive = self.make_searcher().solves_additive
 
     def make_searcher(self):
         return build_searcher(self.section)
@@ -105,7 +106,7 @@ def test_ties_are_broken_by_mask_order():
 
 
 def test_illegal_masks_are_the_searchers_fault():
-    class Rogue:
+    class Rogue(Searcher):
         def search(self, problem, rng):
             yield Round([Mask.of(0)])
             return Mask.of(0)
@@ -116,7 +117,7 @@ def test_illegal_masks_are_the_searchers_fault():
 
 
 def test_an_unscored_result_is_the_searchers_fault():
-    class Guess:
+    class Guess(Searcher):
         def search(self, problem, rng):
             yield Round([Mask.of(1)])
             return Mask.of(2)
@@ -129,6 +130,21 @@ def test_an_unscored_result_is_the_searchers_fault():
 def test_a_round_of_failures_ends_the_search_with_the_cause():
     with pytest.raises(EvaluationError, match="the loss is nan"):
         drive(BeamSearcher(1), Problem(4, 1), lambda mask: float("nan"))
+
+
+def test_a_loss_that_is_not_finite_is_no_score():
+    for loss in (float("nan"), float("inf")):
+        with pytest.raises(ValueError, match=r"the loss of \{0\} is (nan|inf); name the mask in `failed`"):
+            Scores({Mask.of(0): loss})
+
+
+def test_a_searcher_without_search_cannot_be_made():
+    class Misnamed(Searcher):
+        def serach(self, problem, rng):
+            yield Round(problem.singles)
+
+    with pytest.raises(TypeError, match="abstract method '?search'?"):
+        Misnamed()  # type: ignore[abstract]
 
 
 def test_options_are_checked():

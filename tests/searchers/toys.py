@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from raysearch.searchers.base import run_searcher
+from raysearch.search.driver import run_searcher
 from raysearch.testing.searcher_suite import ToyOracle, drive
 
 

@@ -1,4 +1,4 @@
-"""Sets of fixed size that minimise a quadratic model, exactly where that is possible.
+"""Solvers for the sets of fixed size that minimise a quadratic model, exactly where that is possible.
 
     E(x) = sum_i linear_i x_i + sum_{i<j} pairs_ij x_i x_j,    x in {0, 1}^n,  sum_i x_i = size
 
@@ -7,19 +7,23 @@ an Ising model of fixed magnetisation (Jansen et al. 2026, arXiv 2602.00161). Th
 - `enumerate_lowest`: every state, as products of two halves; exact, a second or two for 10^8 states.
 - `swap_lowest`: local search by swaps from random starts, then the neighbours of the lowest until those are closed;
   no proof, but in milliseconds.
-- `raysearch.searchers.toolbox.ising_milp.prove_lowest`: mixed-integer programming, one state after another.
+- `prove_lowest`: mixed-integer programming (HiGHS, through scipy), one state after another.
 
-Not a searcher: the solvers of `cbo`, which chooses among them.
+Not a searcher: `cbo` chooses among these solvers.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import Bounds, LinearConstraint, milp
+from scipy.sparse import csr_matrix, vstack
 
 Array = NDArray[np.float64]
 State = tuple[int, ...]
@@ -27,15 +31,16 @@ State = tuple[int, ...]
 _CHUNK = 1 << 17  # energies held at once
 _STARTS = 200  # local searches
 _EPSILON = 1e-12  # of the energy scale: less is rounding, not progress
+_OPTIMAL, _INFEASIBLE = 0, 2  # scipy's status codes
 
 
 @dataclass(frozen=True, eq=False)
 class Ising:
-    """The model.
+    """A quadratic model of binary variables.
 
     Args:
-        linear: One coefficient a variable [n].
-        pairs: Symmetric couplings with a zero diagonal [n, n]; what stands at a forbidden place is not read.
+        linear: One coefficient per variable [n].
+        pairs: Symmetric couplings with a zero diagonal [n, n]; values at forbidden places are not read.
         forbidden: Pairs that no state may hold together, symmetric [n, n].
     """
 
@@ -45,23 +50,23 @@ class Ising:
 
     @property
     def couplings(self) -> Array:
-        """The couplings, with forbidden ones so high that any state without them is lower."""
+        """The couplings, with forbidden ones so high that any state without them has a lower energy."""
         allowed = np.where(self.forbidden, 0.0, self.pairs)
         wall = 1.0 + 2 * np.abs(self.linear).sum() + np.abs(allowed).sum()
         return np.where(self.forbidden, wall, allowed)
 
     def part(self, variables: slice) -> Ising:
-        """The model of some of the variables alone."""
+        """Return the model of some of the variables alone."""
         inside = (variables, variables)
         return Ising(self.linear[variables], self.pairs[inside], self.forbidden[inside])
 
     def energies(self, rows: Array) -> Array:
-        """The energy of each state [m, n] of zeros and ones."""
+        """Return the energy of each state [m, n] of zeros and ones."""
         energies: Array = rows @ self.linear + 0.5 * np.einsum("mn,mn->m", rows @ self.couplings, rows)
         return energies
 
     def sorted_states(self, states: Sequence[State]) -> list[tuple[float, State]]:
-        """The allowed ones of some states with their energies, lowest first, each once."""
+        """Return the allowed ones among some states with their energies, lowest first, each once."""
         allowed = [
             state for state in dict.fromkeys(states) if not any(self.forbidden[i, j] for i, j in combinations(state, 2))
         ]
@@ -70,12 +75,12 @@ class Ising:
 
 @dataclass(frozen=True)
 class LowestStates:
-    """What a solver found.
+    """The lowest states that a solver found.
 
     Args:
-        states: Ascending tuples of variables, of lowest energy first; fewer than asked for only where no more exist.
+        states: Ascending tuples of variables, lowest energy first; fewer than requested only where no more exist.
         energies: Their energies.
-        proven: How many of the first are proven to be the lowest ones.
+        proven: How many of them, from the first on, are proven to be the lowest.
         gap: How far below the first unproven state one could still lie, relative to its energy; 0 when all are proven.
     """
 
@@ -86,12 +91,12 @@ class LowestStates:
 
     @classmethod
     def of(cls, found: Sequence[tuple[float, State]], proven: int, gap: float = 0.0) -> LowestStates:
-        """From pairs of energy and state, lowest first."""
+        """Build from pairs of energy and state, lowest first."""
         return cls(tuple(state for _, state in found), tuple(energy for energy, _ in found), proven, gap)
 
 
 def enumerate_lowest(model: Ising, size: int, count: int) -> LowestStates:
-    """Scans all states as matrix products: with the variables in two halves, E = E(left) + E(right) + left pairs right.
+    """Scan all states as matrix products: with the variables in two halves, E = E(left) + E(right) + left pairs right.
 
     Of states that tie for the last place, those scanned first are kept.
     """
@@ -125,7 +130,7 @@ def enumerate_lowest(model: Ising, size: int, count: int) -> LowestStates:
 
 
 def swap_lowest(model: Ising, size: int, count: int, rng: np.random.Generator) -> LowestStates:
-    """Local minima under swaps from many random starts, then swap neighbours of the `count` lowest until none is new.
+    """Find local minima under swaps from many random starts, then follow swap neighbours of the lowest `count`.
 
     Every swap neighbour of a returned state is returned too or lies higher than the last; that proves nothing of states
     further away.
@@ -144,8 +149,41 @@ def swap_lowest(model: Ising, size: int, count: int, rng: np.random.Generator) -
     return LowestStates.of(found, proven=0, gap=np.inf)
 
 
+def prove_lowest(model: Ising, size: int, count: int, candidates: LowestStates, time_limit_s: float) -> LowestStates:
+    """Prove the `count` lowest states one after another by mixed-integer programming, as many as time allows.
+
+    Args:
+        model: The model.
+        size: How many variables are 1.
+        count: How many states are wanted.
+        candidates: States already known, from `swap_lowest`: what is returned beyond the proof, and at least as good as
+            anything HiGHS has in hand when it is stopped.
+        time_limit_s: For all solves together.
+
+    Returns:
+        The lowest of what HiGHS proved and of the candidates. A proof holds to 1e-6 of the largest coefficient, the
+        solver's tolerance.
+    """
+    scale = max(np.abs(model.linear).max(), np.abs(model.pairs[~model.forbidden]).max(initial=0.0)) or 1.0
+    program = _Program(model, size, scale)
+    deadline = time.monotonic() + time_limit_s
+    proven: list[State] = []
+    gap = 0.0
+    while len(proven) < count:
+        found, bound = program.solve(proven, deadline - time.monotonic())
+        if found is None:
+            # What the bound allows below the lowest state that is known but not proven.
+            known = zip(candidates.energies, candidates.states, strict=True)
+            rest = [energy for energy, state in known if state not in proven]
+            gap = (rest[0] - bound) / max(abs(rest[0]), 1e-12 * scale) if rest else 0.0
+            break
+        proven.append(found)
+    states = model.sorted_states([*proven, *candidates.states])[:count]
+    return LowestStates.of(states, len(proven), max(0.0, gap))
+
+
 def descend(model: Ising, rows: Array) -> Array:
-    """Steepest descent by swaps from each of some states [m, n], all at once."""
+    """Return the local minima that steepest descent by swaps reaches from some states [m, n]."""
     rows, couplings = rows.copy(), model.couplings
     scale = np.abs(model.linear).max() + np.abs(couplings).max()
     active = np.arange(len(rows))
@@ -164,7 +202,7 @@ def descend(model: Ising, rows: Array) -> Array:
 
 
 def neighbours(row: Array) -> Array:
-    """Every state that exchanges one variable at 1 for one at 0 [size (n - size), n]."""
+    """Return every state that exchanges one variable at 1 for one at 0 [size (n - size), n]."""
     ones, zeros = np.flatnonzero(row > 0), np.flatnonzero(row == 0)
     out, back = (grid.ravel() for grid in np.meshgrid(ones, zeros, indexing="ij"))
     rows = np.repeat(row[None], len(out), axis=0)
@@ -173,7 +211,7 @@ def neighbours(row: Array) -> Array:
 
 
 def as_rows(states: Sequence[State], n: int) -> Array:
-    """States as rows of zeros and ones [m, n]."""
+    """Return states as rows of zeros and ones [m, n]."""
     rows = np.zeros((len(states), n))
     if states:
         np.put_along_axis(rows, np.array(states, dtype=np.intp).reshape(len(states), -1), 1.0, axis=1)
@@ -181,5 +219,80 @@ def as_rows(states: Sequence[State], n: int) -> Array:
 
 
 def as_states(rows: Array) -> list[State]:
-    """Rows of zeros and ones as ascending tuples."""
+    """Return rows of zeros and ones as ascending tuples."""
     return [tuple(np.flatnonzero(row > 0.5).tolist()) for row in rows]
+
+
+class _Program:
+    """The mixed-integer program over x_1 … x_n and y_ij for i < j.
+
+    A product x_i x_j becomes a variable y_ij with y_ij <= x_i, y_ij <= x_j and y_ij >= x_i + x_j - 1 (Fortet 1960). As
+    exactly `size` of the x are 1, multiplying that equation by x_i gives the valid rows
+
+        sum_{j != i} y_ij = (size - 1) x_i
+
+    (the first level of Sherali and Adams 1990), which shorten the proof several times.
+    """
+
+    def __init__(self, model: Ising, size: int, scale: float) -> None:
+        self._n = n = len(model.linear)
+        first, second = np.triu_indices(n, 1)
+        forbidden = model.forbidden[first, second]
+        self._scale = scale
+        self._cost = np.concatenate([model.linear, np.where(forbidden, 0.0, model.pairs[first, second])]) / scale
+        self._size = size
+        self._bounds = Bounds(0.0, np.concatenate([np.ones(n), np.where(forbidden, 0.0, 1.0)]))
+        self._integrality = np.concatenate([np.ones(n), np.zeros(len(first))])
+
+        each, y = np.arange(len(first)), n + np.arange(len(first))
+        one = np.ones(len(first))
+        width = n + len(first)
+        upper_first = _matrix(len(first), width, (each, y, one), (each, first, -one))
+        upper_second = _matrix(len(first), width, (each, y, one), (each, second, -one))
+        # A forbidden y_ij is held at 0, so this row says x_i + x_j <= 1 there.
+        lower = _matrix(len(first), width, (each, first, one), (each, second, one), (each, y, -one))
+        cardinality = _matrix(1, width, (np.zeros(n, dtype=np.intp), np.arange(n), np.ones(n)))
+        lifted = _matrix(
+            n, width, (first, y, one), (second, y, one), (np.arange(n), np.arange(n), np.full(n, 1.0 - size))
+        )
+        self._constraints = [
+            LinearConstraint(vstack([upper_first, upper_second]), -np.inf, 0.0),
+            LinearConstraint(lower, -np.inf, 1.0),
+            LinearConstraint(cardinality, size, size),
+            LinearConstraint(lifted, 0.0, 0.0),
+        ]
+
+    def solve(self, cut: Sequence[State], time_limit_s: float) -> tuple[State | None, float]:
+        """Return the lowest state that is not cut off, and a lower bound of its energy; no state if it is not proven.
+
+        A state S is cut off by the row sum_{i in S} x_i <= size - 1. The bound
+        is infinite when no state is left, and minus infinite when there was no time to find one.
+        """
+        if time_limit_s <= 0:
+            return None, -np.inf
+        constraints = list(self._constraints)
+        if cut:
+            rows = np.repeat(np.arange(len(cut)), self._size)
+            columns = np.array(cut, dtype=np.intp).ravel()
+            cuts = _matrix(len(cut), len(self._cost), (rows, columns, np.ones(len(columns))))
+            constraints.append(LinearConstraint(cuts, -np.inf, self._size - 1.0))
+        result = milp(
+            self._cost,
+            integrality=self._integrality,
+            bounds=self._bounds,
+            constraints=constraints,
+            options={"time_limit": time_limit_s, "mip_rel_gap": 0.0},
+        )
+        if result.status == _INFEASIBLE:
+            return None, np.inf
+        if result.status != _OPTIMAL:
+            bound = result.mip_dual_bound
+            return None, -np.inf if bound is None else float(bound) * self._scale
+        chosen = np.flatnonzero(result.x[: self._n] > 0.5)
+        return tuple(chosen.tolist()), float(result.fun) * self._scale
+
+
+def _matrix(height: int, width: int, *entries: tuple[NDArray[Any], NDArray[Any], NDArray[Any]]) -> csr_matrix:
+    """Return a sparse matrix of entries given as (rows, columns, values)."""
+    rows, columns, values = (np.concatenate(parts) for parts in zip(*entries, strict=True))
+    return csr_matrix((values, (rows, columns)), shape=(height, width))

@@ -1,7 +1,7 @@
 """The lowest states of quadratic models: all three solvers against brute force."""
 
 import math
-from itertools import combinations
+from itertools import combinations, product
 
 import numpy as np
 import pytest
@@ -9,8 +9,7 @@ import pytest
 from raysearch.searchers import cbo
 from raysearch.searchers.cbo import lowest_states
 from raysearch.searchers.toolbox import ising
-from raysearch.searchers.toolbox.ising import Ising, LowestStates, enumerate_lowest, swap_lowest
-from raysearch.searchers.toolbox.ising_milp import prove_lowest
+from raysearch.searchers.toolbox.ising import Ising, LowestStates, enumerate_lowest, prove_lowest, swap_lowest
 
 NOTHING = LowestStates((), (), 0, math.inf)
 
@@ -35,23 +34,23 @@ def brute_force(model, size, count):
 SIZES = [(1, 1), (2, 1), (6, 1), (6, 5), (7, 7), (9, 2), (12, 5), (20, 3), (20, 6)]
 
 
-@pytest.mark.parametrize("forbid", [0.0, 0.15])
-@pytest.mark.parametrize(("n", "size"), SIZES)
-@pytest.mark.parametrize("solver", ["enumerate", "swap", "milp"])
-def test_solvers_agree_with_brute_force(solver, n, size, forbid):
-    model = random_model(n, seed=100 * n + size, forbid=forbid)
-    count = 20 if solver != "milp" else 5
-    truth = brute_force(model, size, count)
-    if solver == "enumerate":
-        found = enumerate_lowest(model, size, count)
-    elif solver == "swap":
-        found = swap_lowest(model, size, count, np.random.default_rng(0))
-    else:
-        found = prove_lowest(model, size, count, NOTHING, time_limit_s=60)
-    assert list(found.states) == [state for _, state in truth]
-    assert found.energies == pytest.approx([energy for energy, _ in truth])
-    assert found.proven == (0 if solver == "swap" else len(truth))
-    assert found.gap == (math.inf if solver == "swap" else 0)
+SOLVERS = {  # with how many states each is asked for
+    "enumerate": (20, enumerate_lowest),
+    "swap": (20, lambda model, size, count: swap_lowest(model, size, count, np.random.default_rng(0))),
+    "milp": (5, lambda model, size, count: prove_lowest(model, size, count, NOTHING, time_limit_s=60)),
+}
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_solvers_agree_with_brute_force(solver):
+    count, solve = SOLVERS[solver]
+    for (n, size), forbid in product(SIZES, (0.0, 0.15)):
+        model = random_model(n, seed=100 * n + size, forbid=forbid)
+        truth, found = brute_force(model, size, count), solve(model, size, count)
+        assert list(found.states) == [state for _, state in truth], (n, size, forbid)
+        assert found.energies == pytest.approx([energy for energy, _ in truth])
+        assert found.proven == (0 if solver == "swap" else len(truth))
+        assert found.gap == (math.inf if solver == "swap" else 0)
 
 
 def test_a_model_without_couplings_has_the_cheapest_variables_lowest():
