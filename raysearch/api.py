@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from raysearch.config.construct import checked
+from raysearch.config.parts import checked
 from raysearch.core.paths import PathLike, as_folder, as_name, as_path, ledger_path
 from raysearch.errors import UserError
 

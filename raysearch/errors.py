@@ -24,7 +24,48 @@ class _OneSentence(Exception):
 
 
 class UserError(_OneSentence):
-    """A mistake the user can mend: the message names the argument, its value and the remedy."""
+    """Mistakes the user can mend: each sentence names the argument, its value and the remedy.
+
+    Args:
+        sentences: One for each mistake; they are the lines of the message.
+    """
+
+    def __init__(self, *sentences: str) -> None:
+        super().__init__("\n".join(sentences))
+        self.sentences = tuple(map(redact, sentences))
+
+
+class Mistakes:
+    """Collects the mistakes of a command, so that all of them are told at once.
+
+    mistakes = Mistakes()
+    with mistakes:
+        seed = checked(int, "seed", given["seed"])
+    with mistakes:
+        remove = checked(int, "remove", given["remove"])
+    mistakes.tell()
+    """
+
+    def __init__(self) -> None:
+        self.errors: list[UserError] = []
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
+        """Take a `UserError`, so that the next step is tried all the same."""
+        if isinstance(error, UserError):
+            self.errors.append(error)
+        return isinstance(error, UserError)
+
+    def tell(self) -> None:
+        """Raise what was collected as one `UserError`; do nothing if that is nothing.
+
+        A value that another key repeats is told once: ``seed=-1 …``, not ``data.seed=-1 …`` as well.
+        """
+        sentences = dict.fromkeys(sentence for error in self.errors for sentence in error.sentences)
+        told = [one for one in sentences if not any(one.endswith(f".{other}") for other in sentences)]
+        if told:
+            raise next((error for error in self.errors if error.sentences == tuple(told)), UserError(*told))
 
 
 class UnsupportedModelError(UserError):

@@ -20,7 +20,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ["HF_DATASETS_CACHE"] = tempfile.mkdtemp(prefix="raysearch-datasets-")
 atexit.register(shutil.rmtree, os.environ["HF_DATASETS_CACHE"], ignore_errors=True)
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ["OMP_NUM_THREADS"] = "1"  # CPU kernels add in another order with another thread count
 os.environ.setdefault("RAY_AUTH_MODE", "disabled")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 
@@ -36,15 +36,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason=f"needs {', '.join(missing)}; run: make install"))
         if item.get_closest_marker("data") and not DATA_FOLDER.is_dir():
             item.add_marker(pytest.mark.skip(reason="needs ../shared/data"))
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _one_thread() -> None:
-    """CPU kernels add in another order with another thread count."""
-    if importlib.util.find_spec("torch"):
-        import torch
-
-        torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")

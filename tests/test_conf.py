@@ -9,9 +9,10 @@ import pytest
 
 from raysearch.config import build
 from raysearch.config import compose as config
+from raysearch.config.parts import conf_dir
 from raysearch.study.grid import choices_of
 
-ROOT = config.conf_dir()
+ROOT = conf_dir()
 FILES = sorted(ROOT.rglob("*.yaml"))
 EXPERIMENTS = sorted(ROOT.parent.glob("experiments/*/conf/study/*.yaml"))
 JOBS = {

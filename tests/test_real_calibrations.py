@@ -10,8 +10,8 @@ import torch
 from torch.nn import functional
 
 from raysearch.calibration.calibration import Calibration
-from raysearch.config.build import build_data, build_objective
 from raysearch.config.compose import compose
+from raysearch.config.parts import build_data, build_objective
 from raysearch.core.mask import Mask
 from raysearch.evaluation.replica import Replica
 from raysearch.evaluation.totals import total

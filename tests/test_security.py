@@ -31,7 +31,7 @@ FORBIDDEN = {
     "yaml.unsafe_load", "yaml.full_load",
 }  # fmt: skip
 #: What unpickles, and why it may.
-ALLOWED = {"models/sharing.py": "only what the driver itself packed, which Ray brought to its replicas"}
+ALLOWED = {"models/shared_weights.py": "only what the driver itself packed, which Ray brought to its replicas"}
 
 
 def calls(file: Path) -> Iterator[ast.Call]:
@@ -81,11 +81,11 @@ def test_the_ui_listens_on_this_machine_alone() -> None:
 
 
 def test_a_yaml_file_imports_nothing_of_others(tmp_path: Path) -> None:
-    from raysearch.config import build
+    from raysearch.config.parts import build_searcher
 
     for kind in ("os", "os.path", "raysearch.config.compose", "../config", "base", "toolbox", "toolbox.ising"):
         with pytest.raises(UserError, match=r"searcher\.type=.* is unknown"):
-            build.build_searcher({"type": kind})
+            build_searcher({"type": kind})
 
 
 @pytest.mark.parametrize("name", ["..", ".", "", " ", "a/b", "../a", "/a", "a\\b", "\0", "x" * 101])

@@ -87,7 +87,6 @@ def slug(heading: str) -> str:
 #: What still points up; nothing may be added.
 UPWARD = (
     ("assessment.recorded", "tracking.options"),
-    ("calibration.objectives.generation_accuracy", "config.construct"),
     ("evaluation.session", "cluster.options"),
     ("evaluation.spec", "cluster.options"),
     ("search.spec", "tracking.options"),

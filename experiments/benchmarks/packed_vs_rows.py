@@ -16,8 +16,8 @@ import torch
 
 from raysearch.calibration.calibration import Calibration
 from raysearch.calibration.packing import pack
-from raysearch.config.build import build_data, build_objective
 from raysearch.config.compose import compose
+from raysearch.config.parts import build_data, build_objective
 from raysearch.core.mask import Mask
 from raysearch.evaluation.replica import Replica
 from raysearch.evaluation.unit import Unit

@@ -13,14 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from raysearch.assessment.spec import AssessSpec, SpeedOptions
-from raysearch.calibration.data import Data
-from raysearch.calibration.objectives.base import Objective
 from raysearch.calibration.objectives.weighted import WeightedObjective
-from raysearch.calibration.rows import Rows
 from raysearch.cluster.bounds import Bounds
 from raysearch.cluster.options import ClusterOptions
 from raysearch.config.compose import compose, section_of
-from raysearch.config.construct import as_typed, check_names, checked, construct, construct_by_type, part_by_type
+from raysearch.config.parts import build_data, build_objective, build_searcher, check_names, checked, construct
+from raysearch.core.formatting import as_typed
 from raysearch.core.mask import Mask
 from raysearch.core.paths import PathLike, as_path
 from raysearch.core.problem import sizes_of
@@ -28,7 +26,6 @@ from raysearch.errors import UserError, redact, redacted
 from raysearch.evaluation.spec import CalibrationSpec, EvaluationSpec
 from raysearch.models.spec import ModelSpec
 from raysearch.search.spec import ScoreSpec, SearchSpec
-from raysearch.searchers.base import Searcher
 from raysearch.study.grid import Choice, choices_of
 from raysearch.study.spec import Budget, Cell, StudyOptions, StudySpec
 from raysearch.tracking.options import TrackingOptions
@@ -167,41 +164,6 @@ def tracking_options(config: Mapping[str, Any], store: Path, ledger: Path) -> Tr
     values = {**_section(config, "tracking"), "folder": store, "ledger": ledger}
     options: TrackingOptions = construct(TrackingOptions, "tracking", values)
     return options
-
-
-def build_searcher(values: Mapping[str, Any]) -> Searcher:
-    """Builds a searcher from the keys of a file in ``conf/searcher/``.
-
-    Raises:
-        UserError: As `search_spec`.
-    """
-    searcher: Searcher = construct_by_type(("searchers", "bridges"), "search", "searcher", values)
-    return searcher
-
-
-def build_objective(values: Mapping[str, Any]) -> Objective:
-    """Builds an objective from the keys of a file in ``conf/objective/``.
-
-    Raises:
-        UserError: As `search_spec`.
-    """
-    objective: Objective = construct_by_type(("calibration.objectives",), "measure", "objective", values)
-    return objective
-
-
-def build_data(values: Mapping[str, Any]) -> Data:
-    """Builds data from the keys of a file in ``conf/data/``: where rows come from, how they are read, how drawn.
-
-    Raises:
-        UserError: As `search_spec`.
-    """
-    format_type = part_by_type(("calibration.formats",), "read", "data", values)
-    parts = {"rows": Rows, "format": format_type, "draw": format_type.draws}
-    names = {part: {field.name for field in dataclasses.fields(parts[part])} for part in parts}
-    given = {key: value for key, value in values.items() if key != "type"}
-    check_names("data.", given, set().union(*names.values()))
-    taken = {part: {key: value for key, value in given.items() if key in names[part]} for part in parts}
-    return Data(**{part: construct(parts[part], "data", taken[part]) for part in parts})
 
 
 def _fixed_samples(choice: Choice, overrides: Sequence[str], config: Mapping[str, Any]) -> list[str]:

@@ -23,10 +23,10 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from raysearch.config.parts import conf_dir
 from raysearch.core.paths import PathLike, as_path
 from raysearch.errors import HIDDEN, UserError, did_you_mean, first_line
 
-_PACKAGE = Path(__file__).resolve().parents[1]
 #: Mappings whose keys are the user's own: axes, whose values are YAML, and others, which Hydra reads.
 AXES, FREE = "study.grid.", ("assess.texts.",)
 #: The sections of which a calibration beside others may say something.
@@ -34,12 +34,6 @@ _CALIBRATION = ("calibration", "objective", "data", "seed")
 _HYDRAS_OWN = ("+", "~", "hydra.")  # words that Hydra would take, and we do not
 #: What Hydra, OmegaConf and PyYAML raise at a file or a value that they do not understand.
 _UNREADABLE = (HydraException, OmegaConfBaseException, yaml.YAMLError, OSError, ValueError, RecursionError)
-
-
-def conf_dir() -> Path:
-    """The folder of the YAML files: inside the package when installed, beside it in a checkout."""
-    installed = _PACKAGE / "conf"
-    return installed if installed.is_dir() else _PACKAGE.parent / "conf"
 
 
 def compose(job: str, overrides: Sequence[str], config_dir: PathLike | None = None) -> dict[str, Any]:

@@ -1,6 +1,9 @@
-"""Counts, numbers and times as people read them."""
+"""Counts, numbers and times as people read them, and values as they type them."""
 
 from __future__ import annotations
+
+import json
+from typing import Any
 
 
 def count(number: int, what: str, many: str | None = None) -> str:
@@ -38,3 +41,10 @@ def short_duration(seconds: float) -> str:
     if seconds < 1:
         return f"{seconds * 1000:{'.0f' if seconds >= 0.01 else '.2g'}} ms"
     return f"{seconds:.1f} s" if seconds < 10 else duration(seconds)
+
+
+def as_typed(value: Any) -> str:
+    """Return a value as the user writes it on the command line."""
+    if isinstance(value, list | tuple):
+        return f"[{','.join(map(as_typed, value))}]"
+    return value if isinstance(value, str) else json.dumps(value, default=str)

@@ -8,8 +8,7 @@ import yaml
 from ray.tune.search import ConcurrencyLimiter
 
 from raysearch.bridges.ray_tune import TuneSearcher
-from raysearch.config.build import build_searcher
-from raysearch.config.compose import conf_dir
+from raysearch.config.parts import build_searcher, conf_dir
 from raysearch.core.mask import Mask
 from raysearch.core.problem import Problem
 from raysearch.core.statistic import Statistic

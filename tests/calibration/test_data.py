@@ -15,11 +15,11 @@ from raysearch.calibration.data import Data
 from raysearch.calibration.items import ItemOptions
 from raysearch.calibration.windows import WindowOptions
 from raysearch.config import compose as config
-from raysearch.config.build import build_data, build_objective
+from raysearch.config.parts import build_data, build_objective, conf_dir
 from raysearch.errors import UserError
 from tests.calibration.tokenizers import PLAIN, characters
 
-CHOICES = sorted(file.stem for file in (config.conf_dir() / "data").glob("*.yaml"))
+CHOICES = sorted(file.stem for file in (conf_dir() / "data").glob("*.yaml"))
 ITEMS = [
     {"question": f"{n} and {n}?", "choices": [str(2 * n), "many"], "answer": 0, "task": "odd" if n % 2 else "even"}
     for n in range(10, 20)
@@ -28,7 +28,7 @@ ITEMS = [
 
 def choose(preset: str, /, **changes: Any) -> Data:
     """What ``data=preset`` and other values of its keys make."""
-    text = (config.conf_dir() / "data" / f"{preset}.yaml").read_text(encoding="utf-8")
+    text = (conf_dir() / "data" / f"{preset}.yaml").read_text(encoding="utf-8")
     return build_data(yaml.safe_load(text.replace("${seed}", "0")) | changes)
 
 
@@ -60,9 +60,7 @@ class TestConf:
 
     @pytest.mark.parametrize("name", CHOICES)
     def test_every_choice_names_a_licence(self, name: str) -> None:
-        comments = [
-            line for line in (config.conf_dir() / "data" / f"{name}.yaml").read_text().splitlines() if line[0] == "#"
-        ]
+        comments = [line for line in (conf_dir() / "data" / f"{name}.yaml").read_text().splitlines() if line[0] == "#"]
         assert "licence" in " ".join(comments).lower()
 
     @pytest.mark.parametrize("name", sorted(set(CHOICES) - set(NEEDED) - {"sotu", "sotu_continuation"}))

@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from raysearch.config.build import build_searcher
-from raysearch.config.compose import conf_dir
+from raysearch.config.parts import build_searcher, conf_dir
 from raysearch.core.mask import Mask
 from raysearch.core.problem import Problem
 from raysearch.testing.searcher_suite import additive_loss, drive, rugged_loss

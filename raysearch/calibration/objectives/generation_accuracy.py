@@ -18,7 +18,7 @@ from transformers import GenerationConfig
 
 from raysearch.calibration.answers import Match, is_right
 from raysearch.calibration.batch import Batch, Form
-from raysearch.config.construct import as_typed
+from raysearch.core.formatting import as_typed
 from raysearch.core.measure import Measure
 from raysearch.errors import UserError
 

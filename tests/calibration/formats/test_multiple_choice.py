@@ -7,8 +7,7 @@ import yaml
 
 from raysearch.calibration.formats.base import Item
 from raysearch.calibration.formats.multiple_choice import MultipleChoiceFormat
-from raysearch.config import compose as config
-from raysearch.config.build import build_data
+from raysearch.config.parts import build_data, conf_dir
 from raysearch.errors import UserError
 
 WHERE = "row 3 of data.path=a.jsonl"
@@ -16,7 +15,7 @@ WHERE = "row 3 of data.path=a.jsonl"
 
 def preset(name: str, row: dict[str, Any], **changes: Any) -> Item:
     """A row as a file of conf/data/ reads it."""
-    text = (config.conf_dir() / "data" / f"{name}.yaml").read_text(encoding="utf-8")
+    text = (conf_dir() / "data" / f"{name}.yaml").read_text(encoding="utf-8")
     values = yaml.safe_load(text.replace("${seed}", "0")) | {"path": "a.jsonl"} | changes
     item = build_data(values).format.read(row, WHERE)
     assert isinstance(item, Item)

@@ -3,8 +3,7 @@
 import pytest
 import yaml
 
-from raysearch.config.build import build_objective
-from raysearch.config.compose import conf_dir
+from raysearch.config.parts import build_objective, conf_dir
 from raysearch.testing.objective_suite import ObjectiveSuite
 
 FILES = sorted(file for file in (conf_dir() / "objective").glob("*.yaml") if file.stem != "weighted")

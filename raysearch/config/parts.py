@@ -1,0 +1,195 @@
+"""From the keys of a YAML file to the class of ours that they describe.
+
+The configuration is the constructor: `type` names the module that holds the class, and the other keys are its fields.
+Nothing else can be imported from a configuration. Types are checked here, with pydantic; what a value means is checked
+by the class. Little is imported at the top, so that a searcher is built and tested without torch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+import math
+import pkgutil
+import typing
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import TypeAdapter, ValidationError
+from typing_extensions import is_protocol
+
+from raysearch.core.formatting import as_typed
+from raysearch.errors import Mistakes, UserError, did_you_mean
+
+if TYPE_CHECKING:
+    from raysearch.calibration.data import Data
+    from raysearch.calibration.objectives.base import Objective
+    from raysearch.searchers.base import Searcher
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+
+
+def conf_dir() -> Path:
+    """Return the folder of the YAML files: inside the package when installed, beside it in a checkout."""
+    installed = _PACKAGE / "conf"
+    return installed if installed.is_dir() else _PACKAGE.parent / "conf"
+
+
+def build_searcher(values: Mapping[str, Any]) -> Searcher:
+    """Build a searcher from the keys of a file in ``conf/searcher/``.
+
+    Raises:
+        UserError: A key is unknown or missing, or a value is of the wrong type or out of range.
+    """
+    searcher: Searcher = _build(("searchers", "bridges"), "method search", "searcher", values)
+    return searcher
+
+
+def build_objective(values: Mapping[str, Any]) -> Objective:
+    """Build an objective from the keys of a file in ``conf/objective/``.
+
+    Raises:
+        UserError: As `build_searcher`.
+    """
+    objective: Objective = _build(("calibration.objectives",), "measure", "objective", values)
+    return objective
+
+
+def build_data(values: Mapping[str, Any]) -> Data:
+    """Build data from the keys of a file in ``conf/data/``: where rows come from, how they are read, how drawn.
+
+    Raises:
+        UserError: As `build_searcher`.
+    """
+    from raysearch.calibration.data import Data
+    from raysearch.calibration.rows import Rows
+
+    format_type = _class_by_type(("calibration.formats",), "method read", "data", values)
+    parts = {"rows": Rows, "format": format_type, "draw": format_type.draws}
+    names = {part: {field.name for field in dataclasses.fields(kind)} for part, kind in parts.items()}
+    given = {key: value for key, value in values.items() if key != "type"}
+    mistakes, built = Mistakes(), {}
+    with mistakes:
+        check_names("data.", given, set().union(*names.values()))
+    for part, kind in parts.items():
+        with mistakes:
+            built[part] = construct(kind, "data", {key: given[key] for key in given if key in names[part]})
+    mistakes.tell()
+    return Data(**built)
+
+
+def _build(packages: Sequence[str], needs: str, section: str, values: Mapping[str, Any]) -> Any:
+    part = _class_by_type(packages, needs, section, values)
+    return construct(part, section, {key: value for key, value in values.items() if key != "type"})
+
+
+def _class_by_type(packages: Sequence[str], needs: str, section: str, values: Mapping[str, Any]) -> Any:
+    """Return the one dataclass that has what a part needs, in the module that the section's `type` names."""
+    modules = {
+        module.name: f"raysearch.{package}.{module.name}"
+        for package in packages
+        for module in pkgutil.iter_modules(importlib.import_module(f"raysearch.{package}").__path__)
+        if not module.ispkg and module.name != "base"
+    }
+    if "type" not in values:
+        raise UserError(f"{section}.type has no value; {did_you_mean('', modules)}")
+    kind = as_typed(values["type"])
+    if kind not in modules:
+        raise UserError(f"{section}.type={kind} is unknown; {did_you_mean(kind, modules)}")
+    module = importlib.import_module(modules[kind])
+    classes = [one for _, one in inspect.getmembers(module, inspect.isclass) if one.__module__ == module.__name__]
+    able = [one for one in classes if _has(one, needs.rpartition(" ")[2])]
+    usable = [one for one in able if dataclasses.is_dataclass(one)]
+    if len(usable) == 1:
+        return usable[0]
+    names = " and ".join(one.__name__ for one in usable or able or classes)
+    if usable:
+        why = f"{names} in {module.__name__} both have a {needs}, and one class of a file may"
+    elif able:
+        why = f"{names} in {module.__name__} is no dataclass"
+    else:
+        why = f"{names or 'no class'} in {module.__name__} has {'a' if not names else 'no'} {needs}"
+    raise UserError(f"{section}.type={kind} is no {section}: {why}; mend that, or choose one of conf/{section}/")
+
+
+def _has(part: type, name: str) -> bool:
+    """Whether a class has something of its own by a name, beyond what a protocol says that it should have."""
+    return any(name in vars(one) for one in part.__mro__ if not is_protocol(one))
+
+
+def construct(part: type, section: str, values: Mapping[str, Any]) -> Any:
+    """Call a dataclass with a section's values, each checked against its field's type.
+
+    A class names one wrong value at a time; that value is then left out, to hear what else is wrong.
+
+    Raises:
+        UserError: All that is wrong with the section.
+    """
+    fields = {field.name: field for field in dataclasses.fields(part) if field.init}
+    required = {name for name, field in fields.items() if field.default is field.default_factory is dataclasses.MISSING}
+    hints, mistakes = typing.get_type_hints(part), Mistakes()
+    with mistakes:
+        check_names(f"{section}.", values, set(fields))
+    found: dict[str, Any] = {}
+    for name in fields:
+        with mistakes:
+            if name in values:
+                found[name] = checked(hints[name], f"{section}.{name}", values[name])
+            elif name in required:
+                raise UserError(f"{section}.{name} has no value; give {section}.{name}=…")
+    built = None
+    while built is None and required <= found.keys():
+        with mistakes:
+            built = part(**found)
+        if built is None:
+            said = str(mistakes.errors[-1])
+            wrong = [name for name in found if said.startswith(f"{section}.{name}=")]
+            if not wrong:
+                break
+            del found[wrong[0]]
+    mistakes.tell()
+    return built
+
+
+def check_names(prefix: str, values: Mapping[str, Any], known: set[str]) -> None:
+    """Refuse keys that are unknown.
+
+    Raises:
+        UserError: With what they may have meant.
+    """
+    unknown = [str(name) for name in values if name not in known]
+    if unknown:
+        raise UserError(
+            *(f"{prefix}{name} is no key of this configuration; {did_you_mean(name, known)}" for name in unknown)
+        )
+
+
+def checked(expected: Any, name: str, value: Any) -> Any:
+    """Return the value, if it is of the expected type.
+
+    Raises:
+        UserError: It is not.
+    """
+    try:
+        found = TypeAdapter(expected).validate_python(value, strict=True)
+    except ValidationError as error:
+        wanted = dict.fromkeys(problem["msg"].removeprefix("Input should be ") for problem in error.errors())
+        quoted = f"; where text reads like something else, quote it twice: {name}=\"'{as_typed(value)}'\""
+        remedy = quoted if "a valid string" in wanted else ""
+        raise UserError(f"{name}={as_typed(value)} should be {' or '.join(wanted)}{remedy}") from error
+    if not _is_usable(found):
+        raise UserError(f"{name}={as_typed(value)} cannot be counted with; use finite numbers of 18 digits at most")
+    return found
+
+
+def _is_usable(value: Any) -> bool:
+    """Whether the numbers in a value are finite, and whole ones no larger than libraries take."""
+    if isinstance(value, Mapping):
+        return all(map(_is_usable, value.values()))
+    if isinstance(value, list | tuple):
+        return all(map(_is_usable, value))
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return not isinstance(value, int) or abs(value) < 10**18
