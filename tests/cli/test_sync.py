@@ -12,6 +12,7 @@ from mlflow.entities import Run as MlflowRun
 import raysearch
 from raysearch.ledger.ledger import opened
 from raysearch.ledger.studies import find_study
+from raysearch.search import run as search_run
 from tests.cli.conftest import Run, World
 from tests.cli.found import found
 from tests.tracking.conftest import closed_port
@@ -100,7 +101,7 @@ def test_there_is_nothing_to_sync_of_what_is_not_done(run: Run, world: World, mo
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("raysearch.search.run.run_rounds", stop)
+        patch.setattr(search_run, "run_rounds", stop)
         assert run("search", *world.search()).code == 130
     outcome = run("sync", "latest", "tracking=mlflow")
     assert outcome.code == 2 and outcome.err.startswith("error: SEARCH=greedy-m2-")

@@ -17,6 +17,7 @@ from hydra.errors import HydraException
 
 from raysearch.core.mask import Mask
 from raysearch.evaluation.replica import Replica
+from raysearch.search import run as search_run
 from raysearch.search.result import NullTracker
 from raysearch.tracking.options import TrackingOptions
 from tests.cli.conftest import Run, World, finish, spawn
@@ -204,7 +205,7 @@ def test_stopped_while_the_tracker_says_its_last_word(
 def test_a_finished_search_stays_found(run: Run, command: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     result = found(run(*command))
     with monkeypatch.context() as patch:
-        patch.setattr("raysearch.search.run.run_rounds", stop)
+        patch.setattr(search_run, "run_rounds", stop)
         assert run(*command).code == 130
     listed = json.loads(run("show", "latest", "--json").out)
     assert listed["state"] == "interrupted" and same(listed["result"], result)
