@@ -1,4 +1,4 @@
-"""What a loss is counted in, and how people like to read it: plain data that goes on every record."""
+"""The unit of a loss, and the number that people read it as: plain data that goes on every record."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-#: What the losses of samples, added up, are divided by: scored tokens, samples, or nothing.
+from raysearch.errors import UserError
+
+#: What the sum of the samples' losses is divided by: scored tokens, samples, or nothing.
 Per = Literal["token", "sample", "set"]
 
 _READOUTS: dict[str, Callable[[float], float]] = {
@@ -20,24 +22,34 @@ _READOUTS: dict[str, Callable[[float], float]] = {
 
 @dataclass(frozen=True)
 class Measure:
-    """How an objective's loss reads.
+    """The unit of an objective's loss, and how to read it.
 
     Args:
-        unit: What one of it is, in the singular: ``nats per token``.
-        per: What the samples' losses, added up, are divided by.
-        readout: A name for what people would rather read, ``perplexity``; None where the loss itself is best.
+        unit: The unit: ``nats per token``.
+        per: What the sum of the samples' losses is divided by.
+        readout: The number shown beside the loss: ``perplexity``, ``accuracy``, ``margin`` or ``cosine``; or None.
+
+    Raises:
+        UserError: The readout is unknown.
     """
 
     unit: str
     per: Per
     readout: str | None = None
 
+    def __post_init__(self) -> None:
+        if self.readout is not None and self.readout not in _READOUTS:
+            raise UserError(
+                f"readout={self.readout} of the measure in {self.unit} is unknown; use one of: "
+                f"{', '.join(_READOUTS)}, or None to show the loss alone"
+            )
+
     def read(self, loss: float) -> float:
-        """The readout of a loss, e.g. exp(loss) for perplexity; the loss itself where there is none."""
+        """Return the readout of a loss, e.g. exp(loss) for perplexity; the loss itself where there is none."""
         return loss if self.readout is None else _READOUTS[self.readout](loss)
 
     def divisor(self, n_tokens: int, n_samples: int) -> int:
-        """What the samples' losses, added up, are divided by."""
+        """Return what the sum of the samples' losses is divided by."""
         return {"token": n_tokens, "sample": n_samples, "set": 1}[self.per]
 
 

@@ -28,24 +28,24 @@ _SAMPLES = 5
 
 
 class _Words:
-    """A tokenizer that reads tokens as numbers."""
+    """A tokenizer that writes tokens as numbers."""
 
     eos_token_id = 0
 
     def batch_decode(self, rows: list[list[int]], skip_special_tokens: bool) -> list[str]:
-        """The tokens of each row as words."""
+        """Return the tokens of each row as words."""
         return [" ".join(map(str, row)) for row in rows]
 
 
 class ObjectiveSuite:
-    """What every objective must do, on a tiny random model. Override `make_objective`."""
+    """Tests that every objective must pass, on a tiny random model. Override `make_objective`."""
 
     def make_objective(self) -> Objective:
-        """A fresh objective."""
+        """Return a fresh objective."""
         raise NotImplementedError
 
     def setup_method(self) -> None:
-        """A model of two layers."""
+        """Make a model of two layers."""
         torch.manual_seed(0)
         config = LlamaConfig(
             vocab_size=_VOCABULARY,
@@ -53,12 +53,12 @@ class ObjectiveSuite:
             intermediate_size=24,
             num_hidden_layers=2,
             num_attention_heads=2,
-            initializer_range=0.3,  # so that it is surer of some tokens than of others
+            initializer_range=0.3,  # so that some tokens are likelier than others
         )
         self.stack = LayerStack(LlamaForCausalLM(config).eval())
 
     def make_batch(self, form: Form) -> Batch:
-        """Five samples of what the objective asks for: of different lengths, and with two to four choices."""
+        """Return five samples of a form, of different lengths and with two to four choices."""
         rng = np.random.default_rng(0)
         if form is Form.CHOICES:
             rows, scored, item = [], [], []
@@ -79,7 +79,7 @@ class ObjectiveSuite:
 
     @torch.inference_mode()
     def losses(self, batch: Batch, mask: Mask = Mask(), packed: bool = False) -> npt.NDArray[np.float64]:  # noqa: B008
-        """The objective's losses of the model without the mask's layers."""
+        """Return the objective's losses of the model without the mask's layers."""
         objective = self.make_objective()
         if isinstance(objective, ModelObjective):
             with self.stack.bypassed(mask) as model:
@@ -94,8 +94,14 @@ class ObjectiveSuite:
 
     @property
     def batch(self) -> Batch:
-        """Samples of the form that the objective asks for."""
+        """Samples of the objective's form."""
         return self.make_batch(self.make_objective().form)
+
+    def test_its_measure_reads_a_loss(self) -> None:
+        """A unit, and a readout that is a number."""
+        measure = self.make_objective().measure
+        assert measure.unit
+        assert isinstance(measure.read(0.5), float)
 
     def test_one_finite_number_a_sample(self) -> None:
         """Float64, [B]."""
@@ -104,7 +110,7 @@ class ObjectiveSuite:
         assert losses.dtype == np.float64
         assert np.isfinite(losses).all()
 
-    def test_samples_do_not_know_of_each_other(self) -> None:
+    def test_samples_are_independent(self) -> None:
         """A sample's loss is the same in any order and in any shard."""
         batch, mask = self.batch, Mask.of(1)
         whole = self.losses(batch, mask)
@@ -113,16 +119,16 @@ class ObjectiveSuite:
         turned = [self.losses(batch.samples(sample, sample + 1), mask) for sample in reversed(range(_SAMPLES))]
         np.testing.assert_allclose(np.concatenate(turned)[::-1], whole, rtol=1e-5, atol=1e-7)
 
-    def test_packed_choices_lose_what_plain_rows_lose(self) -> None:
-        """Where there are no choices, a sample packed is its row."""
+    def test_packed_choices_have_the_losses_of_plain_rows(self) -> None:
+        """Without choices, a packed sample is its row."""
         if isinstance(self.make_objective(), StateObjective):
             batch, mask = self.batch, Mask.of(0)
             np.testing.assert_allclose(
                 self.losses(batch, mask, packed=True), self.losses(batch, mask), rtol=1e-5, atol=1e-7
             )
 
-    def test_what_is_not_scored_after_the_last_scored_token_changes_nothing(self) -> None:
-        """No objective looks ahead."""
+    def test_tokens_after_the_last_scored_one_change_nothing(self) -> None:
+        """A loss depends on earlier tokens only."""
         batch = self.batch
         if not isinstance(self.make_objective(), StateObjective) or batch.choices is not None:
             return
@@ -132,8 +138,8 @@ class ObjectiveSuite:
         longer = Batch.of([[*row, 7] for row in rows], [[*row, False] for row in marks])
         np.testing.assert_allclose(self.losses(longer, Mask.of(1)), before, rtol=1e-5, atol=1e-7)
 
-    def test_comparing_the_dense_model_with_itself_loses_nothing(self) -> None:
-        """Its least, and there the gradient is zero."""
+    def test_the_dense_model_compared_with_itself_has_no_loss(self) -> None:
+        """An objective that compares is least there, so its gradient is zero."""
         objective = self.make_objective()
         if isinstance(objective, StateObjective) and objective.compares:
             np.testing.assert_allclose(self.losses(self.batch), 0, atol=1e-5)

@@ -27,7 +27,6 @@ class TestShippedSearchers(SearcherSuite):
     @pytest.fixture(autouse=True)
     def _section(self, section):
         self.section = section
-        self.solves_additive = self.make_searcher().solves_additive
 
     def make_searcher(self):
         return build_searcher(self.section)

@@ -1,15 +1,16 @@
-"""The contract of an objective: what one sample loses.
+"""The contract of an objective: the loss of each sample.
 
 An objective is a loss per sample that adds up over samples, lower is better, so that it can be split over shards and
-summed again in shard order. Nearly all objectives are computed from the hidden states that predict the scored tokens
-(`StateObjective`); they reach logits through the model's own tail, in chunks. One that has to see the masked model at
-work is a `ModelObjective`.
+summed again in shard order. Most are computed from the hidden states that predict the scored tokens
+(`StateObjective`), and get logits from the model's own tail, in chunks. One that runs the masked model itself is a
+`ModelObjective`.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -17,7 +18,7 @@ from torch import Tensor
 from raysearch.calibration.batch import Batch, Form
 from raysearch.core.measure import Measure
 
-#: Logits that stand in memory at once. A CPU likes them near its caches, a GPU wants large matrix products.
+#: Logits in memory at once: few enough for the caches of a CPU, many enough for large matrix products on a GPU.
 _LOGITS_AT_ONCE = {"cpu": 2**22, "cuda": 2**27}
 
 
@@ -30,35 +31,45 @@ class Head(Protocol):
         ...
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Hidden states [n, d] to logits [n, vocab], position by position."""
+        """Turn hidden states [n, d] into logits [n, vocab], position by position."""
         ...
 
     def last_hidden(self, hidden: Tensor) -> Tensor:
-        """Hidden states [n, d] to what enters the output projection, [n, d]: after the final norm, if there is one."""
+        """Turn hidden states [n, d] into the input of the output projection, [n, d]: after the final norm, if any."""
         ...
 
 
-class Objective(Protocol):
-    """What a search minimises. Its options are its constructor's arguments and part of the fingerprint."""
+class Objective(ABC):
+    """A loss that a search minimises. Its options are its constructor's arguments and part of the fingerprint.
 
-    form: ClassVar[Form]  # what it asks of a sample
+    Attributes:
+        form: What it needs of a sample.
+    """
+
+    form: ClassVar[Form]
 
     @property
+    @abstractmethod
     def measure(self) -> Measure:
-        """What its loss is counted in."""
-        ...
+        """The unit of its loss; a class attribute will do."""
 
 
-@runtime_checkable
-class StateObjective(Objective, Protocol):
-    """An objective of the hidden states that predict the scored tokens."""
+class StateObjective(Objective):
+    """An objective of the hidden states that predict the scored tokens.
 
-    compares: ClassVar[bool]  # with the dense model
-    heads: ClassVar[int]  # times the head runs for a mask
-    differentiable: ClassVar[bool]  # whether gradients at the dense model say something
+    Attributes:
+        compares: Whether it compares with the dense model's states.
+        heads: How often the head runs for a mask.
+        differentiable: Whether its gradients at the dense model are of use: not where its loss is least there.
+    """
 
+    compares: ClassVar[bool] = False
+    heads: ClassVar[int] = 1
+    differentiable: ClassVar[bool] = False
+
+    @abstractmethod
     def losses(self, states: Tensor, batch: Batch, head: Head, dense: Tensor | None) -> Tensor:
-        """The loss of each sample of a shard.
+        """Return the loss of each sample of a shard.
 
         Args:
             states: The state that predicts each scored token, as it leaves the last kept layer, [n, d].
@@ -70,15 +81,14 @@ class StateObjective(Objective, Protocol):
             Float64, [B], on the CPU, differentiable in `states` if the objective is. The loss of a mask is their sum
             over all shards, divided as `measure` says.
         """
-        ...
 
 
-@runtime_checkable
-class ModelObjective(Objective, Protocol):
-    """An objective of what the masked model does."""
+class ModelObjective(Objective):
+    """An objective that runs the masked model itself."""
 
+    @abstractmethod
     def model_losses(self, model: Any, tokenizer: Any, batch: Batch) -> tuple[Tensor, int]:
-        """The loss of each sample of a shard.
+        """Return the loss of each sample of a shard.
 
         Args:
             model: The transformers model, which behaves as if the mask's layers were deleted.
@@ -88,11 +98,10 @@ class ModelObjective(Objective, Protocol):
         Returns:
             The losses, float64, [B], on the CPU; and the tokens that the model was run on, padding included.
         """
-        ...
 
 
 def by_chunk(head: Head, compute: Callable[..., Tensor], *parts: Tensor) -> Tensor:
-    """One number for each of n positions, [n], in slices whose logits fit into memory: float64, on the CPU."""
+    """Compute one number per position, [n], in slices whose logits fit into memory: float64, on the CPU."""
     rows = max(1, _LOGITS_AT_ONCE.get(parts[0].device.type, 2**22) // head.vocab_size)
     slices = zip(*(part.split(rows) for part in parts), strict=True)
     found = [compute(*slice_) for slice_ in slices] if len(parts[0]) else []
@@ -100,7 +109,7 @@ def by_chunk(head: Head, compute: Callable[..., Tensor], *parts: Tensor) -> Tens
 
 
 def token_log_probs(states: Tensor, batch: Batch, head: Head) -> Tensor:
-    """log p(token | tokens before it) of each scored token, in nats: float64, [n], on the CPU."""
+    """Return log p(token | tokens before it) of each scored token, in nats: float64, [n], on the CPU."""
 
     def log_probs(slice_: Tensor, wanted: Tensor) -> Tensor:
         return -torch.nn.functional.cross_entropy(head.logits(slice_).float(), wanted, reduction="none")
@@ -109,13 +118,13 @@ def token_log_probs(states: Tensor, batch: Batch, head: Head) -> Tensor:
 
 
 def sum_by_sample(batch: Batch, values: Tensor) -> Tensor:
-    """Adds what the scored tokens lose, [n], by their sample: float64, [B]."""
+    """Add the losses of the scored tokens, [n], by their sample: float64, [B]."""
     return sum_by(batch.sample_of_row[batch.row_of_token], values, batch.n_samples)
 
 
 def sum_by(group: Any, values: Tensor, n_groups: int) -> Tensor:
-    """Adds values [n] by their group [n]: float64, [n_groups].
+    """Add values [n] by their group [n]: float64, [n_groups].
 
-    On the CPU, index_add adds one by one in order: the sum depends on neither the device nor the chunks.
+    On the CPU, index_add adds one by one in order, so the sum depends on neither the device nor the chunks.
     """
     return torch.zeros(n_groups, dtype=torch.float64).index_add(0, torch.as_tensor(group), values)

@@ -1,4 +1,4 @@
-"""How far the last hidden states turn away from the dense model's, before any word is chosen.
+"""The angle between the last hidden states of the pruned and the dense model.
 
 Source: the cosine criteria of Men et al. 2024 (ShortGPT, arXiv 2403.03853), from the dense to the pruned model.
 """
@@ -6,32 +6,31 @@ Source: the cosine criteria of Men et al. 2024 (ShortGPT, arXiv 2403.03853), fro
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 from torch.nn import functional
+from typing_extensions import override
 
 from raysearch.calibration.batch import Batch, Form
-from raysearch.calibration.objectives.base import Head, sum_by_sample
+from raysearch.calibration.objectives.base import Head, StateObjective, sum_by_sample
 from raysearch.core.measure import Measure
 
 
 @dataclass(frozen=True)
-class HiddenCosineObjective:
+class HiddenCosineObjective(StateObjective):
     """1 - cos(pruned, dense) of the last hidden states that predict the scored tokens, summed over each sample's.
 
     The last hidden state is what enters the head, after the final norm: ``last_hidden_state`` in transformers.
     """
 
-    form: ClassVar[Form] = Form.TEXT
-    compares: ClassVar[bool] = True
-    heads: ClassVar[int] = 0
-    differentiable: ClassVar[bool] = False  # least where the two models are one
-    measure: ClassVar[Measure] = Measure("1 - cosine per token", "token", "cosine")
+    form = Form.TEXT
+    compares = True
+    heads = 0
+    measure = Measure("1 - cosine per token", "token", "cosine")
 
+    @override
     def losses(self, states: Tensor, batch: Batch, head: Head, dense: Tensor | None) -> Tensor:
-        """See `StateObjective.losses`."""
-        assert dense is not None, "a cosine is to something"
+        assert dense is not None, "the objective compares"
         pruned, reference = (head.last_hidden(part).double() for part in (states, dense))  # 1 - cos cancels digits
         turned = (1 - functional.cosine_similarity(pruned, reference, dim=-1)).clamp_min(0).cpu()
         return sum_by_sample(batch, turned)

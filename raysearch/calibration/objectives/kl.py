@@ -1,4 +1,4 @@
-"""Divergence of the next-token distributions from the dense model's: no answers are needed, the dense model is.
+"""Divergence of the next-token distributions from the dense model's, on any text.
 
 Source: the KL criterion of Sieberling et al. 2025 (EvoPress, arXiv 2410.14649).
 """
@@ -7,37 +7,37 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from raysearch.calibration.batch import Batch, Form
-from raysearch.calibration.objectives.base import Head, by_chunk, sum_by_sample
+from raysearch.calibration.objectives.base import Head, StateObjective, by_chunk, sum_by_sample
 from raysearch.core.measure import Measure
 
 
 @dataclass(frozen=True)
-class KLObjective:
+class KLObjective(StateObjective):
     """The divergence between the dense and the pruned model's distribution of each scored token, summed by sample.
 
     Args:
-        direction: ``forward`` is KL(dense || pruned), which punishes what the pruned model no longer thinks of;
-            ``reverse`` is KL(pruned || dense), which punishes what it newly thinks of; ``js`` is the Jensen-Shannon
-            divergence, the mean of both to their mixture, at most log 2.
+        direction: ``forward`` is KL(dense || pruned), which punishes tokens that only the dense model finds likely;
+            ``reverse`` is KL(pruned || dense), which punishes tokens that only the pruned model finds likely; ``js`` is
+            the Jensen-Shannon divergence, the mean of both to their mixture, at most log 2.
     """
 
     direction: Literal["forward", "reverse", "js"] = "forward"
 
-    form: ClassVar[Form] = Form.TEXT
-    compares: ClassVar[bool] = True
-    heads: ClassVar[int] = 2
-    differentiable: ClassVar[bool] = False  # zero where the two models are one
-    measure: ClassVar[Measure] = Measure("nats per token", "token")
+    form = Form.TEXT
+    compares = True
+    heads = 2
+    measure = Measure("nats per token", "token")
 
+    @override
     def losses(self, states: Tensor, batch: Batch, head: Head, dense: Tensor | None) -> Tensor:
-        """See `StateObjective.losses`."""
-        assert dense is not None, "a divergence is from something"
+        assert dense is not None, "the objective compares"
 
         def divergence(pruned_states: Tensor, dense_states: Tensor) -> Tensor:
             pruned, reference = (head.logits(part).float().log_softmax(-1) for part in (pruned_states, dense_states))

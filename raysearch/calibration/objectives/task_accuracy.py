@@ -6,19 +6,20 @@ Source: the metrics ``acc`` and ``acc_norm`` of Gao et al., Language Model Evalu
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from raysearch.calibration.batch import Batch, Form
-from raysearch.calibration.objectives.base import Head
+from raysearch.calibration.objectives.base import Head, StateObjective
 from raysearch.calibration.objectives.task_margin import choice_log_probs
 from raysearch.core.measure import Measure
 
 
 @dataclass(frozen=True)
-class TaskAccuracyObjective:
+class TaskAccuracyObjective(StateObjective):
     """1 for an item whose likeliest choice is not the right one, else 0; the first of equally likely choices is taken.
 
     Args:
@@ -28,15 +29,12 @@ class TaskAccuracyObjective:
 
     normalise: Literal["none", "characters", "tokens"] = "none"
 
-    form: ClassVar[Form] = Form.CHOICES
-    compares: ClassVar[bool] = False
-    heads: ClassVar[int] = 1
-    differentiable: ClassVar[bool] = False
-    measure: ClassVar[Measure] = Measure("errors per item", "sample", "accuracy")
+    form = Form.CHOICES
+    measure = Measure("errors per item", "sample", "accuracy")
 
+    @override
     def losses(self, states: Tensor, batch: Batch, head: Head, dense: Tensor | None) -> Tensor:
-        """See `StateObjective.losses`."""
-        assert batch.choices is not None, "choices are needed to choose from"
+        assert batch.choices is not None, "the data offers choices"
         scores = choice_log_probs(states, batch, head).numpy()
         if self.normalise == "characters":
             scores = scores / batch.choices.characters

@@ -6,23 +6,24 @@ Source: the task likelihood difference of Wee et al. 2025 (PuDDing, arXiv 2502.0
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from raysearch.calibration.batch import Batch, Form
-from raysearch.calibration.objectives.base import Head, sum_by, token_log_probs
+from raysearch.calibration.objectives.base import Head, StateObjective, sum_by, token_log_probs
 from raysearch.core.measure import Measure
 
 
 @dataclass(frozen=True)
-class TaskMarginObjective:
+class TaskMarginObjective(StateObjective):
     """-(l(gold) - mean of l(c) over the wrong choices c), where l is the log-probability of a choice's tokens.
 
     Args:
         tokens: Whether l is the ``mean`` over a choice's tokens, or their ``sum``.
-        against: What gold is held against: the ``mean`` of the wrong choices, the best of them (``max``), or their
+        against: What gold is compared with: the ``mean`` of the wrong choices, the best of them (``max``), or their
             ``sum``, where gold counts as often as there are wrong ones (PuDDing's code).
         items: Whether the loss is the ``mean`` over the items, or their ``sum``, which grows with their number.
     """
@@ -31,22 +32,20 @@ class TaskMarginObjective:
     against: Literal["mean", "max", "sum"] = "mean"
     items: Literal["mean", "sum"] = "mean"
 
-    form: ClassVar[Form] = Form.CHOICES
-    compares: ClassVar[bool] = False
-    heads: ClassVar[int] = 1
-    differentiable: ClassVar[bool] = True
+    form = Form.CHOICES
+    differentiable = True
 
     @property
+    @override
     def measure(self) -> Measure:
-        """See `Objective.measure`."""
         answer = "nats per answer token" if self.tokens == "mean" else "nats per answer"
         return Measure(
             answer if self.items == "mean" else "nats", "sample" if self.items == "mean" else "set", "margin"
         )
 
+    @override
     def losses(self, states: Tensor, batch: Batch, head: Head, dense: Tensor | None) -> Tensor:
-        """See `StateObjective.losses`."""
-        assert batch.choices is not None, "a margin needs choices"
+        assert batch.choices is not None, "the data offers choices"
         scores = choice_log_probs(states, batch, head)
         if self.tokens == "mean":
             scores = scores / torch.from_numpy(batch.scored_per_row)
@@ -62,5 +61,5 @@ class TaskMarginObjective:
 
 
 def choice_log_probs(states: Tensor, batch: Batch, head: Head) -> Tensor:
-    """The log-probability of each row's scored tokens, summed, in nats: float64, [R], on the CPU."""
+    """Return the log-probability of each row's scored tokens, summed, in nats: float64, [R], on the CPU."""
     return sum_by(batch.row_of_token, token_log_probs(states, batch, head), len(batch.input_ids))

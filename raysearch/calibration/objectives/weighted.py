@@ -1,4 +1,4 @@
-"""Several objectives on data of their own, as one: a weighted sum of their losses, made comparable first."""
+"""A weighted sum of several objectives, each on its own data and scaled to be comparable."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _LEAST, _MOST = 1e-9, 1e9
 class WeightedObjective:
     """sum_p w_p L_p / s_p over the parts p, with a loss L_p, a weight w_p and a scale s_p each.
 
-    A `raysearch.evaluation.combination.Combination`: every part is evaluated as a calibration of its own, and is in
-    the ledger as such, shared with searches on that part alone.
+    Every part is evaluated as a calibration of its own and stored in the ledger as such, so it is shared with searches
+    on that part alone.
 
     Args:
         weights: w_p, positive, 1e-9 … 1e9.
         normalise: What s_p is. ``dense``: |L_p| of the dense model. ``spread``: the standard deviation of L_p over the
-            masks that remove a single layer, all N of them, so that parts weigh alike in how they tell layers apart.
+            N masks that remove a single layer, so that all parts separate layers alike.
             ``none``: 1.
     """
 
@@ -44,13 +44,21 @@ class WeightedObjective:
                 )
 
     def references(self, n_layers: int) -> Sequence[Mask]:
-        """See `Combination.references`."""
+        """Return the masks whose losses the scales are computed from."""
         if self.normalise == "spread":
             return [Mask.of(layer) for layer in range(n_layers)]
         return [Mask()] if self.normalise == "dense" else []
 
     def combine(self, losses: Sequence[float], references: Mapping[Mask, Sequence[float]]) -> float:
-        """See `Combination.combine`."""
+        """Return the weighted sum.
+
+        Args:
+            losses: L_p of the mask.
+            references: L_p of each mask of `references`.
+
+        Raises:
+            EvaluationError: The scale of a part is 0.
+        """
         parts = zip(self.weights, losses, self._scales(references), strict=True)
         return sum(weight * loss / scale for weight, loss, scale in parts)
 

@@ -1,21 +1,17 @@
 """Objectives on distributions written down by hand: a state is the probabilities of the next token."""
 
 import math
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
 from raysearch.calibration.batch import Batch, Choices
-from raysearch.calibration.objectives.generation_accuracy import GenerationAccuracyObjective
 from raysearch.calibration.objectives.hidden_cosine import HiddenCosineObjective
 from raysearch.calibration.objectives.kl import KLObjective
 from raysearch.calibration.objectives.perplexity import PerplexityObjective
 from raysearch.calibration.objectives.task_accuracy import TaskAccuracyObjective
 from raysearch.calibration.objectives.task_margin import TaskMarginObjective
-from raysearch.errors import UserError
-from tests.models.families import tiny
 
 
 class Probabilities:
@@ -127,15 +123,3 @@ def test_hidden_cosine():
     states, dense = torch.tensor([[1.0, 0, 0], [1, 1, 0], [0, 0, 3]]), torch.tensor([[0.0, 2, 0], [1, 0, 0], [0, 0, 1]])
     losses = HiddenCosineObjective().losses(states, TEXT, HEAD, dense)
     assert losses.tolist() == pytest.approx([1 + (1 - math.sqrt(0.5)), 0])
-
-
-def test_an_answer_beyond_a_table_of_positions_is_refused():
-    model = tiny(
-        "gpt2", vocab_size=8, n_embd=8, n_layer=1, n_head=1, n_positions=6, bos_token_id=None, eos_token_id=None
-    )
-    batch = Batch(np.full((1, 4), 3), np.zeros((1, 4), bool))
-    tokenizer = SimpleNamespace(eos_token_id=None, batch_decode=lambda rows, **_: ["" for _ in rows])
-    assert GenerationAccuracyObjective(max_new_tokens=3).write(model, tokenizer, batch) == ([""], 6)
-    said = "objective.max_new_tokens=4 after a prompt of 4 tokens leads beyond the positions of the model"
-    with pytest.raises(UserError, match=said):
-        GenerationAccuracyObjective(max_new_tokens=4).write(model, tokenizer, batch)

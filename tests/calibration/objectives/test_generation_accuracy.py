@@ -1,0 +1,52 @@
+"""Generated answers: which are right, and where generation ends."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from raysearch.calibration.batch import Answer, Batch
+from raysearch.calibration.objectives.generation_accuracy import GenerationAccuracyObjective, is_right
+from raysearch.errors import UserError
+from tests.models.families import tiny
+
+LABELS = ("answer1", "answer2", "answer3")
+
+
+CASES = [
+    ("She has 5 + 3 = 8 left.\n#### 8", Answer("5+3=8\n#### 8"), "auto", True),
+    ("so the total is $1,250.00", Answer("#### 1250"), "auto", True),
+    ("#### 8 apples, not 9", Answer("#### 8"), "auto", True),
+    ("first 8, then 9", Answer("#### 8"), "auto", False),
+    ("I do not know", Answer("#### 8"), "auto", False),
+    ("-5", Answer("#### -5"), "auto", True),
+    ("about 3", Answer("no number"), "number", False),
+    (" 34.", Answer("34"), "auto", True),
+    (" 345", Answer("34"), "auto", False),
+    (" -6", Answer("-6"), "auto", True),
+    (" 6", Answer("-6"), "auto", False),
+    ("The Amazon, of course", Answer("the amazon"), "exact", True),
+    ("It is the Amazon", Answer("the amazon"), "exact", False),
+    ("the correct answer is answer3", Answer("answer3", LABELS), "auto", True),
+    ("answer1 or answer3", Answer("answer3", LABELS), "auto", False),
+    ("nothing of the kind", Answer("answer3", LABELS), "auto", False),
+    ("cold blooded animals", Answer("cold", ("cold", "cold blooded")), "choice", False),
+    ("", Answer("answer3", LABELS), "auto", False),
+    ("False", Answer("false", ("true", "false")), "auto", True),
+]
+
+
+def test_right_answers():
+    assert [case for case in CASES if is_right(*case[:3]) is not case[3]] == []
+
+
+def test_an_answer_beyond_a_table_of_positions_is_refused():
+    model = tiny(
+        "gpt2", vocab_size=8, n_embd=8, n_layer=1, n_head=1, n_positions=6, bos_token_id=None, eos_token_id=None
+    )
+    batch = Batch(np.full((1, 4), 3), np.zeros((1, 4), bool))
+    tokenizer = SimpleNamespace(eos_token_id=None, batch_decode=lambda rows, **_: ["" for _ in rows])
+    assert GenerationAccuracyObjective(max_new_tokens=3).write(model, tokenizer, batch) == ([""], 6)
+    said = "objective.max_new_tokens=4 after a prompt of 4 tokens leads beyond the positions of the model"
+    with pytest.raises(UserError, match=said):
+        GenerationAccuracyObjective(max_new_tokens=4).write(model, tokenizer, batch)
