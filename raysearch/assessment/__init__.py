@@ -1,1 +1,1 @@
-"""What a mask is worth where no search has looked: held-out perplexity, accuracies by lm-eval, speed and memory."""
+"""Masks beside the dense model on other data: held-out perplexity, accuracies by lm-eval, speed and memory."""

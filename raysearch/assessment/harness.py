@@ -143,7 +143,7 @@ def _task_manager(folder: str | None) -> Any:
 
 
 def _plain(found: Mapping[str, Any], task: str) -> dict[str, Any]:
-    """What is kept of lm-eval's answer; ``acc,none`` is ``acc``, and of several filters the first counts."""
+    """The part of lm-eval's answer that is kept; ``acc,none`` is ``acc``, and the first of several filters counts."""
     metrics: dict[str, float] = {}
     for key, value in found["results"][task].items():
         metric, comma, _ = key.partition(",")

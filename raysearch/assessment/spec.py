@@ -1,4 +1,4 @@
-"""What to assess masks by: plain, validated values, built from ``conf/assess/``."""
+"""The specification of an assessment: plain, validated values, built from ``conf/assess/``."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class SpeedOptions:
 
 @dataclass(frozen=True)
 class AssessSpec:
-    """What to assess masks by.
+    """The texts, tasks and speed measurements of an assessment.
 
     Args:
         texts: Texts for perplexity, by name; a number of samples is the most that are taken.

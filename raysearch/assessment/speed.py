@@ -1,8 +1,8 @@
 """Speed and memory of masks beside the dense model, by one replica in one run, taken in turn.
 
 One sequence is generated from a prompt of fixed length, as in "On the Limits of Layer Pruning", A.9 (context 512,
-batch 1). The time to the first new token is the prefill's; that between the first and the last is decoding. Which
-tokens it are changes no time, so they are drawn at random, and the model may not end early.
+batch 1). The time to the first new token is the prefill's; that between the first and the last is decoding. The
+tokens do not change the time, so they are drawn at random, and the model may not end early.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from transformers import GenerationConfig, PreTrainedModel
 from transformers.generation.streamers import BaseStreamer
+from typing_extensions import override
 
 from raysearch.assessment.results import Result
 from raysearch.assessment.spec import SpeedOptions
@@ -43,7 +44,7 @@ MEMORY = Metric("peak_memory_bytes", "peak memory", "speed", "bytes", higher_is_
 
 @dataclass(frozen=True)
 class SpeedJob(Job):
-    """Times the dense model and some masks in turn.
+    """A job that times the dense model and some masks in turn.
 
     Args:
         masks: Which ones; the dense model goes first in every turn.
@@ -61,13 +62,13 @@ class SpeedJob(Job):
             ``dense``, and what they were measured on.
         """
         stack = replica.stack
-        everyone = dict.fromkeys([Mask(), *self.masks])
-        timings: dict[Mask, list[_Timing]] = {mask: [] for mask in everyone}
-        weights = {mask: _weights_bytes(stack.model, [stack.layers[layer] for layer in mask]) for mask in everyone}
+        all_masks = dict.fromkeys([Mask(), *self.masks])
+        timings: dict[Mask, list[_Timing]] = {mask: [] for mask in all_masks}
+        weights = {mask: _weights_bytes(stack.model, [stack.layers[layer] for layer in mask]) for mask in all_masks}
         working: dict[Mask, tuple[int, str]] = {}
         with torch.no_grad(), quiet():  # not inference mode: what a model caches must serve a gradient too
             for turn in range(-2, self.options.repeats):
-                for mask in everyone:
+                for mask in all_masks:
                     with stack.bypassed(mask) as model:
                         memory = _Memory.of(model.device) if turn == -1 else None  # once all is warm, and not timed
                         timing = _time(model, stack.vocab_size, self.options)
@@ -76,7 +77,7 @@ class SpeedJob(Job):
                     if turn >= 0:
                         timings[mask].append(timing)
         about = {"machine": machine(stack.model.device), "threads": torch.get_num_threads()}
-        found = {mask: _summary(timings[mask], weights[mask], *working[mask], self.options) for mask in everyone}
+        found = {mask: _summary(timings[mask], weights[mask], *working[mask], self.options) for mask in all_masks}
         return {mask: {**one, "dense": found[Mask()], "measured_on": str(mask), **about} for mask, one in found.items()}
 
     def __str__(self) -> str:
@@ -84,7 +85,7 @@ class SpeedJob(Job):
 
 
 def alike(mask: Mask, info: ModelInfo) -> Mask:
-    """The mask whose speed stands for that of another: where all layers are of one size, the last so many."""
+    """A mask of the same speed: the last layers, as many, where all layers have one size; else the mask itself."""
     same_size = len(set(info.layer_parameters)) == 1
     return Mask.of(*range(info.n_layers - len(mask), info.n_layers)) if same_size else mask
 
@@ -106,9 +107,9 @@ def speed_results(found: Mapping[str, Any]) -> dict[str, Result]:
 
 
 def machine(device: torch.device) -> str:
-    """What a speed holds for: this host, and the name of its processor or GPU."""
+    """The name of this host and of its processor or GPU, for which a speed holds."""
     if device.type == "cuda" and not torch.cuda.is_available():
-        return "a cluster with GPUs"  # which this host knows nothing of
+        return "a cluster with GPUs"  # unknown to this host
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else processor()
     return f"{platform.node()}, {name}"
 
@@ -121,17 +122,18 @@ class _Timing:
 
 @dataclass
 class _Clock(BaseStreamer):
-    """Notes when each new token is there; transformers calls it with the prompt first."""
+    """A streamer that notes the time of each new token; transformers calls it with the prompt first."""
 
     device: torch.device
     ticks_s: list[float] = field(default_factory=list)
 
+    @override
     def put(self, value: torch.Tensor) -> None:
-        """See `BaseStreamer`."""
         self.tick()
 
+    @override
     def end(self) -> None:
-        """See `BaseStreamer`."""
+        pass
 
     def tick(self) -> None:
         """Waits for the GPU, and notes the time."""
@@ -191,7 +193,7 @@ class _Memory:
 
     @classmethod
     def of(cls, device: torch.device) -> _Memory:
-        """Forgets earlier peaks."""
+        """Start a measurement: earlier peaks are forgotten."""
         if device.type == "cuda":
             torch.cuda.synchronize(device)
             torch.cuda.reset_peak_memory_stats(device)
@@ -205,7 +207,7 @@ class _Memory:
         return cls(device, _peak_ever(), "ru_maxrss: growth over the process's earlier peak alone, so a lower bound")
 
     def growth(self) -> int:
-        """What has come on top since, at its peak."""
+        """The peak since then, less what was in use before, in bytes."""
         if self.device.type == "cuda":
             return torch.cuda.max_memory_allocated(self.device) - self.before_bytes
         peak = _resident("VmHWM") if self.source == "VmHWM" else _peak_ever()

@@ -1,6 +1,6 @@
-"""Where lm-eval's tasks come from: the user's own files, ready ones on local data, or lm-eval itself with the hub.
+"""The files of lm-eval's tasks: the user's own, ready ones for local data, or lm-eval's with data of the hub.
 
-Ready files are written with absolute paths, under lm-eval's names, so that lm-eval's own command line can use them:
+Ready files hold absolute paths and lm-eval's names, so that lm-eval's own command line can use them:
 ``lm_eval --include_path <folder> --tasks hellaswag …``.
 """
 
@@ -29,7 +29,7 @@ class TaskSource:
     Args:
         name: As lm-eval knows it.
         folder: Its task files; None for lm-eval's own.
-        identity: What its results depend on besides model and options, JSON values.
+        identity: All that its results depend on besides model and options, JSON values.
     """
 
     name: str
@@ -38,10 +38,10 @@ class TaskSource:
 
 
 def find_tasks(spec: AssessSpec, store: Path) -> list[TaskSource]:
-    """Finds each task of the specification, and writes ready task files into the store.
+    """Find each task of the specification, and write ready task files into the store.
 
     Args:
-        spec: What is assessed.
+        spec: The assessment.
         store: The folder that ready task files go to, as ``tasks/<digest of the data folder>/``.
 
     Raises:
@@ -66,7 +66,7 @@ def find_tasks(spec: AssessSpec, store: Path) -> list[TaskSource]:
 
 
 def check_names(sources: Sequence[TaskSource]) -> None:
-    """Refuses names that lm-eval does not have; it takes seconds to list them.
+    """Refuse names that lm-eval does not have; listing them takes seconds.
 
     Raises:
         UserError: A task is unknown, or is a tag that stands for several.
@@ -111,7 +111,7 @@ def ready_tasks() -> list[str]:
 
 
 def write_task_files(data_dir: Path, store: Path) -> Path:
-    """Writes a task file for each set of local data that is there; the same data folder gives the same files.
+    """Write a task file for each set of local data that exists; the same data folder gives the same files.
 
     Returns:
         The folder, for lm-eval's ``--include_path``.
@@ -130,7 +130,7 @@ def write_task_files(data_dir: Path, store: Path) -> Path:
 
 
 def _ready(name: str, data_dir: Path, spec: AssessSpec, own: Sequence[str], store: Path) -> tuple[Path, dict[str, str]]:
-    """The folder of a ready task, and what its task and data files hold."""
+    """The folder of a ready task, and the digests of its task and data files."""
     if not data_dir.is_dir():
         raise UserError(
             f"assess.data_dir={data_dir} is not a folder; give one laid out like hellaswag/validation.jsonl"
@@ -172,7 +172,7 @@ def _filled_in(name: str, data_dir: Path) -> str:
 
 
 def _data_file(name: str, data_dir: Path) -> Path:
-    """The file that a task is asked on, as its template says."""
+    """The data file of a task, by its template."""
     template = (_TEMPLATES / f"{name}.yaml").read_text(encoding="utf-8")
     (path,) = (line.split("'")[1] for line in template.splitlines() if f"'{_PLACEHOLDER}/" in line)
     return data_dir / path.removeprefix(f"{_PLACEHOLDER}/")
@@ -189,7 +189,7 @@ def _nearest(name: str, known: Sequence[str]) -> str:
 
 
 def _digest_of_folder(folder: Path) -> dict[str, str]:
-    """What a folder's files hold: task files, their helpers, and the data that lies beside them."""
+    """The digests of all files of a folder: task files, their helpers, and data beside them."""
     files = (file for file in sorted(folder.rglob("*")) if file.is_file() and "__pycache__" not in file.parts)
     return {file.relative_to(folder).as_posix(): _digest(file) for file in files}
 
