@@ -98,16 +98,15 @@ COMMANDS: list[tuple[str, list[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("words", "said"), COMMANDS, ids=[words[:60] for words, _ in COMMANDS])
-def test_a_command_that_cannot_be(
-    run: Run, here: Path, world: World, rubbish: Path, words: str, said: list[str]
-) -> None:
-    given = words.replace("BAD", str(rubbish)).replace("WORLD", " ".join(world.words()))
-    given = given.replace("STUDY", " ".join(world.words(cluster="local", tracking="none")))
+def test_commands_that_cannot_be(run: Run, here: Path, world: World, rubbish: Path, subtests: pytest.Subtests) -> None:
     before = tree(here, rubbish)
-    outcome = run(*given.split())
-    refuses(outcome.code, outcome.out, outcome.err, said, rubbish)
-    assert tree(here, rubbish) == before, "nothing is left behind"
+    for words, said in COMMANDS:
+        given = words.replace("BAD", str(rubbish)).replace("WORLD", " ".join(world.words()))
+        given = given.replace("STUDY", " ".join(world.words(cluster="local", tracking="none")))
+        with subtests.test(words[:60]):
+            outcome = run(*given.split())
+            refuses(outcome.code, outcome.out, outcome.err, said, rubbish)
+            assert tree(here, rubbish) == before, "nothing is left behind"
 
 
 def test_a_port_in_use(run: Run, rubbish: Path) -> None:
@@ -120,16 +119,12 @@ def test_a_port_in_use(run: Run, rubbish: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ("search --json remov=3", ["remov is no key"]),
-        ("search model=nobody/nothing --json", ["model=nobody/nothing is neither"]),
-        ("show", ["there is no ledger"]),
-        ("resume", ["Missing argument 'SEARCH'"]),
-    ],
-)
-def test_the_console_script_itself(here: Path, rubbish: Path, words: str, said: list[str]) -> None:
-    outcome = alone(*words.split())
-    refuses(outcome.code, outcome.out, outcome.err, said, rubbish)
+def test_the_console_script_itself(here: Path, rubbish: Path) -> None:
+    """What is refused before anything is imported, and after torch and transformers are."""
+    for words, said in {
+        "resume": ["Missing argument 'SEARCH'"],
+        "search model=nobody/nothing --json": ["model=nobody/nothing is neither"],
+    }.items():
+        outcome = alone(*words.split())
+        refuses(outcome.code, outcome.out, outcome.err, said, rubbish)
     assert not tree(here)

@@ -40,13 +40,14 @@ def test_a_package_that_is_not_installed(
     assert not tree(here)
 
 
-@pytest.mark.parametrize("columns", ["0", "1", "-5", "abc", "²", "20", ""])
-def test_any_width_of_a_terminal(run: Run, world: World, rubbish: Path, monkeypatch, columns: str) -> None:
-    monkeypatch.setenv("COLUMNS", columns)
-    monkeypatch.setenv("LINES", columns)
-    outcome = run("show", "nothing", "--store", rubbish / "store")
-    refuses(outcome.code, outcome.out, outcome.err, ["SEARCH='nothing' is not in"], rubbish)
-    assert "greedy-m2-aa" in run("show", "--store", rubbish / "store").out
+def test_any_width_of_a_terminal(run: Run, rubbish: Path, monkeypatch, subtests: pytest.Subtests) -> None:
+    for columns in ("0", "1", "-5", "abc", "²", "20", ""):
+        monkeypatch.setenv("COLUMNS", columns)
+        monkeypatch.setenv("LINES", columns)
+        with subtests.test(columns):
+            outcome = run("show", "nothing", "--store", rubbish / "store")
+            refuses(outcome.code, outcome.out, outcome.err, ["SEARCH='nothing' is not in"], rubbish)
+            assert "greedy-m2-aa" in run("show", "--store", rubbish / "store").out
 
 
 def test_a_name_that_is_no_text(run: Run, here: Path, world: World) -> None:
@@ -61,11 +62,10 @@ def test_a_name_that_is_no_text(run: Run, here: Path, world: World) -> None:
 @pytest.mark.parametrize(
     "settings",
     [
-        {"PYTHONIOENCODING": "ascii"},
+        {"PYTHONIOENCODING": "ascii", "HOME": "/nonexistent", "TMPDIR": "/nonexistent"},
         {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
-        {"HOME": "/nonexistent", "TMPDIR": "/nonexistent"},
     ],
-    ids=["ascii", "C", "nowhere to write"],
+    ids=["ascii and nowhere to write", "C"],
 )
 def test_a_bare_machine(here: Path, world: World, settings: dict[str, str]) -> None:
     words = world.search(store="日本 é", searcher="one_shot")
@@ -75,64 +75,62 @@ def test_a_bare_machine(here: Path, world: World, settings: dict[str, str]) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", "<&- >&- 2>&-", "| true", "--json | true", "2>&1 | true"])
-def test_streams_that_are_closed(here: Path, rubbish: Path, closed: str) -> None:
-    command = f'"$0" -c "$1" show --store "$2" {closed}'
-    done = subprocess.run(
-        ["bash", "-c", command, sys.executable, MAIN, rubbish / "store"], capture_output=True, text=True, timeout=120
+def test_streams_that_are_closed(here: Path, rubbish: Path, subtests: pytest.Subtests) -> None:
+    for closed in (">&-", "2>&-", "<&-", "<&- >&- 2>&-", "| true", "--json | true", "2>&1 | true"):
+        with subtests.test(closed):
+            done = in_bash(f'"$0" -c "$1" show --store "$2" {closed}', rubbish / "store")
+            assert done.returncode == 0 and "Traceback" not in done.stderr and "Exception" not in done.stderr
+
+
+def in_bash(command: str, *words: str | Path) -> subprocess.CompletedProcess[str]:
+    """Runs a command in which ``"$0" -c "$1"`` is raysearch and the words are ``$2`` and so on."""
+    return subprocess.run(
+        ["bash", "-c", command, sys.executable, MAIN, *words], capture_output=True, text=True, timeout=120
     )
-    assert done.returncode == 0 and "Traceback" not in done.stderr and "Exception" not in done.stderr
 
 
 @pytest.mark.slow
 def test_a_full_disk(here: Path, rubbish: Path) -> None:
-    command = '"$0" -c "$1" show --store "$2" > /dev/full'
-    done = subprocess.run(
-        ["bash", "-c", command, sys.executable, MAIN, rubbish / "store"], capture_output=True, text=True, timeout=120
-    )
-    refuses(
-        done.returncode,
-        done.stdout,
-        done.stderr,
-        ["standard output cannot be used (No space left", "make room"],
-        rubbish,
-    )
+    done = in_bash('"$0" -c "$1" show --store "$2" > /dev/full', rubbish / "store")
+    said = ["standard output cannot be used (No space left", "make room"]
+    refuses(done.returncode, done.stdout, done.stderr, said, rubbish)
 
 
 @pytest.mark.slow
 def test_a_folder_that_is_gone(here: Path) -> None:
-    command = 'mkdir gone; cd gone; rmdir ../gone; "$0" -c "$1" show'
-    done = subprocess.run(["bash", "-c", command, sys.executable, MAIN], capture_output=True, text=True, timeout=120)
+    done = in_bash('mkdir gone; cd gone; rmdir ../gone; "$0" -c "$1" show')
     refuses(done.returncode, done.stdout, done.stderr, ["the current folder is gone", "cd into"], here)
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ("search store=loop", ["store=loop cannot be used", "name another path"]),
-        ("search store=~nobody-of-that-name/x", ["store=~nobody-of-that-name/x cannot be used", "home"]),
-        ("search ledger=LONG", ["ledger=xxx", "cannot be used (File name too long)"]),
-        ("search store=loop/x", ["store=loop/x cannot be used"]),
-        ("search --config-dir loop", ["--config-dir=loop cannot be used"]),
-        ("show --store loop", ["--store=loop cannot be used"]),
-        ("show --ledger loop", ["--ledger=loop cannot be used"]),
-        ("resume latest --store LONG", ["--store=xxx", "File name too long"]),
-        ("report --store ~nobody-of-that-name", ["--store=~nobody-of-that-name cannot be used"]),
-        ("sweep --out loop", ["--out=loop cannot be used"]),
-        ("sweep --out LONG", ["--out=xxx", "File name too long"]),
-        ("search model=LONG", ["model=xxx", "is unknown"]),
-        ("search model=./LONG", ["there is no folder ./xxx"]),
-        ("search data.path=LONG.txt", ["cannot be used (File name too long)"]),
-    ],
-)
-def test_paths_that_lead_nowhere(run: Run, here: Path, world: World, words: str, said: list[str]) -> None:
+#: Commands, in which LONG is a name too long for a file, and a search's usual keys need not be repeated.
+NOWHERE: list[tuple[str, list[str]]] = [
+    ("search store=loop", ["store=loop cannot be used", "name another path"]),
+    ("search store=~nobody-of-that-name/x", ["store=~nobody-of-that-name/x cannot be used", "home"]),
+    ("search ledger=LONG", ["ledger=xxx", "cannot be used (File name too long)"]),
+    ("search store=loop/x", ["store=loop/x cannot be used"]),
+    ("search --config-dir loop", ["--config-dir=loop cannot be used"]),
+    ("show --store loop", ["--store=loop cannot be used"]),
+    ("show --ledger loop", ["--ledger=loop cannot be used"]),
+    ("resume latest --store LONG", ["--store=xxx", "File name too long"]),
+    ("report --store ~nobody-of-that-name", ["--store=~nobody-of-that-name cannot be used"]),
+    ("sweep --out loop", ["--out=loop cannot be used"]),
+    ("sweep --out LONG", ["--out=xxx", "File name too long"]),
+    ("search model=LONG", ["model=xxx", "is unknown"]),
+    ("search model=./LONG", ["there is no folder ./xxx"]),
+    ("search data.path=LONG.txt", ["cannot be used (File name too long)"]),
+]
+
+
+def test_paths_that_lead_nowhere(run: Run, here: Path, world: World, subtests: pytest.Subtests) -> None:
     (here / "loop").symlink_to("loop")
-    command, *rest = words.replace("LONG", "x" * 300).split()
-    given = {word.partition("=")[0] for word in rest}
-    usual = world.search() if command == "search" else world.words() if command == "sweep" else []
-    outcome = run(command, *(word for word in usual if word.partition("=")[0] not in given), *rest)
-    refuses(outcome.code, outcome.out, outcome.err, said, here)
-    assert list(here.iterdir()) == [here / "loop"]
+    for words, said in NOWHERE:
+        command, *rest = words.replace("LONG", "x" * 300).split()
+        given = {word.partition("=")[0] for word in rest}
+        usual = world.search() if command == "search" else world.words() if command == "sweep" else []
+        with subtests.test(words):
+            outcome = run(command, *(word for word in usual if word.partition("=")[0] not in given), *rest)
+            refuses(outcome.code, outcome.out, outcome.err, said, here)
+            assert list(here.iterdir()) == [here / "loop"]
 
 
 def test_what_is_said_while_a_model_loads_is_heard(capfd: pytest.CaptureFixture[str]) -> None:

@@ -149,73 +149,73 @@ def assert_refused(run: Run, here: Path, bad: Path, words: list[str], said: list
     assert tree(here, bad) == before, "nothing is left behind"
 
 
-@pytest.mark.parametrize("wrong", MODELS)
-def test_a_model_that_cannot_be(run: Run, here: Path, world: World, tmp_path: Path, wrong: str) -> None:
-    spoil, said = MODELS[wrong]
-    folder = tmp_path / "models" / "m"
-    shutil.copytree(world.model, folder)
-    spoil(folder)
-    words = world.search(model=folder)
-    assert_refused(run, here, folder.parent, words, [part.replace("MODEL", "BAD/m") for part in said])
+def test_models_that_cannot_be(run: Run, here: Path, world: World, tmp_path: Path, subtests: pytest.Subtests) -> None:
+    for place, (wrong, (spoil, said)) in enumerate(MODELS.items()):
+        folder = tmp_path / str(place) / "m"
+        shutil.copytree(world.model, folder)
+        spoil(folder)
+        with subtests.test(wrong):
+            words = world.search(model=folder)
+            assert_refused(run, here, folder.parent, words, [part.replace("MODEL", "BAD/m") for part in said])
 
 
-@pytest.mark.parametrize(
-    ("spoil", "said"),
-    [
-        (config(hidden_size=64), "error: model=BAD cannot be loaded"),
-        (config(num_hidden_layers=7), "error: model=BAD lacks 18 of its weights (model.layers.5.input_layernorm"),
-    ],
-    ids=["tensors of another size", "more layers than weights"],
-)
-def test_weights_that_do_not_fit_show_when_they_are_read(
-    run: Run, world: World, tmp_path: Path, spoil: Spoil, said: str
+def test_weights_that_do_not_fit_show_when_they_are_read(run: Run, world: World, tmp_path: Path) -> None:
+    for place, (spoil, said) in enumerate(
+        [
+            (config(hidden_size=64), "error: model=BAD cannot be loaded"),
+            (config(num_hidden_layers=7), "error: model=BAD lacks 18 of its weights (model.layers.5.input_layernorm"),
+        ]
+    ):
+        folder = tmp_path / str(place)
+        shutil.copytree(world.model, folder)
+        spoil(folder)
+        outcome = run("search", *world.search(model=folder))
+        assert outcome.code == 2 and outcome.err.replace(str(folder), "BAD").splitlines()[-1].startswith(said)
+
+
+def test_gguf_files_that_cannot_be(
+    run: Run, here: Path, world: World, tmp_path: Path, subtests: pytest.Subtests
 ) -> None:
-    folder = tmp_path / "m"
-    shutil.copytree(world.model, folder)
-    spoil(folder)
-    outcome = run("search", *world.search(model=folder))
-    assert outcome.code == 2 and outcome.err.replace(str(folder), "BAD").splitlines()[-1].startswith(said)
-
-
-@pytest.mark.parametrize("content", [b"", b"GGUF", b"GGUF" + b"\xff" * 60], ids=["empty", "cut short", "rubbish"])
-def test_a_gguf_file_that_cannot_be(run: Run, here: Path, world: World, tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "models" / "m.gguf"
     file.parent.mkdir()
-    file.write_bytes(content)
-    assert_refused(run, here, file.parent, world.search(model=file), ["model=BAD/m.gguf cannot be loaded"])
+    for wrong, content in {"empty": b"", "cut short": b"GGUF", "rubbish": b"GGUF" + b"\xff" * 60}.items():
+        file.write_bytes(content)
+        with subtests.test(wrong):
+            assert_refused(run, here, file.parent, world.search(model=file), ["model=BAD/m.gguf cannot be loaded"])
 
 
-@pytest.mark.parametrize("kind", DATA)
-def test_data_that_cannot_be(run: Run, here: Path, world: World, tmp_path: Path, kind: str) -> None:
-    name, content, said = DATA[kind]
-    file = tmp_path / "data" / name
-    file.parent.mkdir()
-    file.write_bytes(content)
-    words = world.search(data__path=file)
-    assert_refused(run, here, file.parent, words, [part.replace("WHERE", f"data.path=BAD/{name}") for part in said])
+def test_data_that_cannot_be(run: Run, here: Path, world: World, tmp_path: Path, subtests: pytest.Subtests) -> None:
+    for kind, (name, content, said) in DATA.items():
+        file = tmp_path / "data" / name
+        file.parent.mkdir(exist_ok=True)
+        file.write_bytes(content)
+        with subtests.test(kind):
+            expected = [part.replace("WHERE", f"data.path=BAD/{name}") for part in said]
+            assert_refused(run, here, file.parent, world.search(data__path=file), expected)
 
 
-@pytest.mark.parametrize("kind", ["loop", "dangling", "pipe"])
-def test_data_that_is_no_file(run: Run, here: Path, world: World, tmp_path: Path, kind: str) -> None:
-    file = tmp_path / "data" / "a.txt"
-    file.parent.mkdir()
-    if kind == "pipe":
-        os.mkfifo(file)
-    else:
-        file.symlink_to("a.txt" if kind == "loop" else "gone")
-    outcome = run("search", *world.search(data__path=file))
-    wrong = "cannot be used (Symlink loop" if kind == "loop" else "does not exist"
-    refuses(outcome.code, outcome.out, outcome.err, [f"data.path=BAD/a.txt {wrong}"], file.parent)
+def test_data_that_is_no_file(run: Run, here: Path, world: World, tmp_path: Path, subtests: pytest.Subtests) -> None:
+    (tmp_path / "dangling.txt").symlink_to("gone")
+    (tmp_path / "loop.txt").symlink_to("loop.txt")
+    os.mkfifo(tmp_path / "pipe.txt")
+    for kind, wrong in {
+        "loop": "cannot be used (Symlink loop",
+        "dangling": "does not exist",
+        "pipe": "does not exist",
+    }.items():
+        with subtests.test(kind):
+            outcome = run("search", *world.search(data__path=tmp_path / f"{kind}.txt"))
+            refuses(outcome.code, outcome.out, outcome.err, [f"data.path=BAD/{kind}.txt {wrong}"], tmp_path)
 
 
-@pytest.mark.parametrize("kind", YAML)
-def test_yaml_that_cannot_be(run: Run, here: Path, world: World, tmp_path: Path, kind: str) -> None:
-    content, said = YAML[kind]
+def test_yaml_that_cannot_be(run: Run, here: Path, world: World, tmp_path: Path, subtests: pytest.Subtests) -> None:
     file = tmp_path / "conf" / "searcher" / "mine.yaml"
     file.parent.mkdir(parents=True)
-    file.write_bytes(content)
-    words = [*world.search(searcher="mine"), "--config-dir", str(tmp_path / "conf")]
-    assert_refused(run, here, tmp_path / "conf", words, said)
+    for kind, (content, said) in YAML.items():
+        file.write_bytes(content)
+        with subtests.test(kind):
+            words = [*world.search(searcher="mine"), "--config-dir", str(tmp_path / "conf")]
+            assert_refused(run, here, tmp_path / "conf", words, said)
 
 
 @pytest.mark.parametrize("ending", ["txt", "jsonl", "json"])

@@ -163,18 +163,17 @@ SEARCHES: list[tuple[str, list[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("words", "said"), SEARCHES, ids=[words[:60] for words, _ in SEARCHES])
-def test_a_search_that_cannot_be(
-    run: Run, here: Path, world: World, rubbish: Path, words: str, said: list[str]
-) -> None:
-    given = words.replace("BAD", str(rubbish)).split()
-    keys = {word.partition("=")[0] for word in given}
-    replaced = keys | ({"data.path", "data.samples", "data.seq_len"} if "data" in keys else set())
-    usual = [word for word in world.search() if word.partition("=")[0] not in replaced]
+def test_searches_that_cannot_be(run: Run, here: Path, world: World, rubbish: Path, subtests: pytest.Subtests) -> None:
     before = tree(here, rubbish)
-    outcome = run("search", *usual, *given)
-    refuses(outcome.code, outcome.out, outcome.err, said, rubbish)
-    assert tree(here, rubbish) == before, "nothing is left behind"
+    for words, said in SEARCHES:
+        given = words.replace("BAD", str(rubbish)).split()
+        keys = {word.partition("=")[0] for word in given}
+        replaced = keys | ({"data.path", "data.samples", "data.seq_len"} if "data" in keys else set())
+        usual = [word for word in world.search() if word.partition("=")[0] not in replaced]
+        with subtests.test(words[:60]):
+            outcome = run("search", *usual, *given)
+            refuses(outcome.code, outcome.out, outcome.err, said, rubbish)
+            assert tree(here, rubbish) == before, "nothing is left behind"
 
 
 def test_a_gpu_that_is_not_there(

@@ -80,23 +80,24 @@ def _shown(error: UserError) -> str:
     return "".join(mark if mark.isprintable() else mark.encode("unicode_escape").decode() for mark in str(error))
 
 
-@pytest.mark.parametrize(("values", "said"), SEARCHES, ids=[str(said[0]) for _, said in SEARCHES])
-def test_a_search_that_cannot_be(here: Path, world: World, values: dict[str, Any], said: list[str]) -> None:
+def test_searches_that_cannot_be(here: Path, world: World, subtests: pytest.Subtests) -> None:
     data = {"path": world.text, "samples": 8, "seq_len": 16}
     usual: dict[str, Any] = {"model": world.model, "data": data, "cluster": "inline", "tracking": "none", "remove": 2}
-    with pytest.raises(UserError) as caught:
-        raysearch.search("data=file", **{**usual, **values})
-    is_sentence(_shown(caught.value), said)
-    assert not tree(here)
+    for values, said in SEARCHES:
+        with subtests.test(said[0]):
+            with pytest.raises(UserError) as caught:
+                raysearch.search("data=file", **{**usual, **values})
+            is_sentence(_shown(caught.value), said)
+            assert not tree(here)
 
 
-@pytest.mark.parametrize("wrong", CALLS)
-def test_a_call_that_cannot_be(here: Path, wrong: str) -> None:
-    call, said = CALLS[wrong]
-    with pytest.raises(UserError) as caught:
-        call()
-    is_sentence(_shown(caught.value), said)
-    assert not tree(here)
+def test_calls_that_cannot_be(here: Path, subtests: pytest.Subtests) -> None:
+    for wrong, (call, said) in CALLS.items():
+        with subtests.test(wrong):
+            with pytest.raises(UserError) as caught:
+                call()
+            is_sentence(_shown(caught.value), said)
+            assert not tree(here)
 
 
 def test_paths_may_be_text(here: Path, world: World) -> None:
