@@ -1,4 +1,4 @@
-"""Samples as the model sees them: token ids, which of them are scored, and what is asked of them.
+"""Samples as the model sees them: token ids, scored tokens, choices and answers.
 
 Pure NumPy, so that a calibration travels between processes without torch.
 """
@@ -16,21 +16,21 @@ import numpy.typing as npt
 
 
 class Form(Enum):
-    """What an objective asks of a sample, and data may offer."""
+    """The form of a sample: an objective needs one, and data offers some."""
 
     TEXT = "text"  #: one row, of which some tokens are scored
-    CHOICES = "choices"  #: one row for each choice of an item, of which the choice's tokens are scored
-    PROMPT = "prompt"  #: one row to go on from, and the answer that is expected
+    CHOICES = "choices"  #: one row per choice of an item; the choice's tokens are scored
+    PROMPT = "prompt"  #: one row to continue, and the expected answer
 
     @property
     def wanted(self) -> str:
-        """What it takes, in words: ``items with choices``."""
+        """The form in words: ``items with choices``."""
         return {"text": "text", "choices": "items with choices", "prompt": "questions with an answer"}[self.value]
 
 
 @dataclass(frozen=True)
 class Choices:
-    """What makes items of R rows; the rows of an item follow each other.
+    """How R rows make items; the rows of an item follow each other.
 
     Args:
         item: The item of each row, int64, [R], from 0 and ascending by 0 or 1.
@@ -45,7 +45,7 @@ class Choices:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a generated text is checked against.
+    """The expected answer of a prompt.
 
     Args:
         text: The right answer.
@@ -58,13 +58,13 @@ class Answer:
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a model is run on: the rows of a batch, as they are or packed.
+    """The input of a model: the rows of a batch, as they are or packed.
 
     Args:
         input_ids: Token ids, int64, [P, L].
-        attention_mask: Whether a token is real, bool, [P, L]; or what each position attends to, bool, [P, L, L]; None
-            for all tokens being real, each attending to those before it.
-        position_ids: Where a token stands in its own row, int64, [P, L]; None for 0 … L - 1.
+        attention_mask: Whether a token is real, bool, [P, L]; or the positions that each one attends to, bool,
+            [P, L, L]; None where all tokens are real and attend to those before them.
+        position_ids: The place of a token in its own row, int64, [P, L]; None for 0 … L - 1.
         predictors: Position in the flattened [P * L] of the state that predicts each scored token of the batch, in
             the batch's order, int64, [n].
     """
@@ -82,14 +82,14 @@ class Inputs:
 
 @dataclass(frozen=True)
 class Batch:
-    """R rows of T tokens, padded on the right. A sample is a row; or, where there are choices, an item's rows.
+    """R rows of T tokens, padded on the right. A sample is a row or, where there are choices, all rows of an item.
 
     Args:
         input_ids: Token ids, int64, [R, T].
         scored: Whether a token counts in the loss as a prediction from those before it, bool, [R, T]; never the first.
         attention_mask: Whether a token is real (not padding), bool, [R, T]; None when all are.
-        choices: What makes items of the rows; None where each row is a sample.
-        answers: What is expected after each row; None where nothing is to be generated.
+        choices: How the rows make items; None where each row is a sample.
+        answers: The expected answer to each row; None where nothing is generated.
     """
 
     input_ids: npt.NDArray[np.int64]
@@ -157,19 +157,19 @@ class Batch:
         return Inputs(self.input_ids, self.attention_mask, None, row * self.input_ids.shape[1] + token - 1)
 
     def beginnings(self, n_tokens: int) -> Self:
-        """The first tokens of each row."""
+        """Return the first tokens of each row."""
         mask = None if self.attention_mask is None else self.attention_mask[:, :n_tokens]
         ids, scored = self.input_ids[:, :n_tokens], self.scored[:, :n_tokens]
         return replace(self, input_ids=ids, scored=scored, attention_mask=mask)
 
     def at_most(self, n_samples: int | None) -> list[Self]:
-        """The samples in order, so many at once at most; None for all of them."""
+        """Return the samples in order, in batches of at most `n_samples`; None for one batch."""
         if n_samples is None or n_samples >= self.n_samples:
             return [self]
         return [self.samples(start, start + n_samples) for start in range(0, self.n_samples, n_samples)]
 
     def samples(self, start: int, stop: int) -> Self:
-        """Samples `start` … `stop` - 1, without the padding that none of them needs."""
+        """Return samples `start` … `stop` - 1, without the padding that none of them needs."""
         rows = slice(*np.searchsorted(self.sample_of_row, [start, stop]))
         longest = int(self.lengths[rows].max(initial=0))
         mask = None if self.attention_mask is None else self.attention_mask[rows, :longest]
@@ -193,7 +193,7 @@ class Batch:
         choices: Choices | None = None,
         answers: tuple[Answer, ...] | None = None,
     ) -> Self:
-        """A batch of rows of any length, padded with token 0, which nothing attends to."""
+        """Return a batch of rows of any length, padded with token 0, which nothing attends to."""
         shape = len(rows), max(map(len, rows), default=0)
         ids, counts, real = np.zeros(shape, np.int64), np.zeros(shape, np.bool_), np.zeros(shape, np.bool_)
         for index, (row, marks) in enumerate(zip(rows, scored, strict=True)):

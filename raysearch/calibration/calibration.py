@@ -1,7 +1,7 @@
-"""The fixed, fingerprinted set of samples that masks are judged on, and by what: cut into shards.
+"""The fixed, fingerprinted set of samples that masks are judged on, cut into shards, and the objective.
 
-A shard is the unit of data parallelism, of screening and of retry. The cut depends on the samples alone, never on how
-many replicas there are, so that sums in shard order are the same for any of them.
+A shard is the unit of data parallelism, of screening and of retry. The cut depends on the samples alone, never on the
+number of replicas, so sums in shard order are the same for any number.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from raysearch.calibration.batch import Batch
 from raysearch.calibration.objectives.base import Objective
 from raysearch.core.measure import Measure
 
-_SHARD_TOKENS = 8192  # the most tokens of a shard whose size is chosen for the user: fills a GPU, and still fits
-_SHARDS = 8  # the fewest shards such a choice leaves, when there are samples enough: work for eight replicas
-_SHARDS_OF_PROMPTS = 2  # the same where answers are generated: a step takes as long for one prompt as for some
+_SHARD_TOKENS = 8192  # the most tokens of a shard where the user sets no size: fills a GPU, and still fits
+_SHARDS = 8  # the fewest shards then, if there are enough samples: work for eight replicas
+_SHARDS_OF_PROMPTS = 2  # the same where answers are generated: a step takes as long for one prompt as for several
 
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    """What masks are judged on: an objective and its samples. Two are the same when their fingerprints are.
+    """An objective and its samples. Two calibrations are the same when their fingerprints are.
 
     Args:
         objective: What is computed.
         shards: The samples, partitioned in order.
-        fingerprint: Names everything that a loss depends on besides the mask, 32 hexadecimal digits.
-        text_fingerprint: Names the token ids alone, whatever the model, the objective and the shards.
-        description: What the records say of it, plain values.
+        fingerprint: Identifies everything that a loss depends on besides the mask, 32 hexadecimal digits.
+        text_fingerprint: Identifies the token ids alone, whatever the model, the objective and the shards.
+        description: Plain values for the records.
     """
 
     objective: Objective
@@ -51,15 +51,16 @@ class Calibration:
         identity: Mapping[str, Any],
         description: Mapping[str, Any],
     ) -> Self:
-        """Cuts samples into shards and names the whole.
+        """Cut samples into shards and compute the fingerprints.
 
         Args:
             objective: What is computed.
             samples: All samples.
-            shard_samples: Samples of a shard, of which the last may hold fewer; None for at most 8192 tokens a shard
-                and at least 8 shards, 2 of prompts, if possible.
-            identity: What else a loss depends on, JSON values: the model, the tokenizer, the objective, the numerics.
-            description: What the records say of the source and the choice of samples.
+            shard_samples: Samples per shard; the last may hold fewer. None for at most 8192 tokens a shard and at least
+                8 shards, 2 of prompts, if possible.
+            identity: Everything else that a loss depends on, JSON values: the model, the tokenizer, the objective, the
+                numerics.
+            description: The source and the choice of samples, for the records.
         """
         cuts = _cuts(samples, shard_samples)
         shards = tuple(samples.samples(start, stop) for start, stop in pairwise(cuts))
@@ -73,7 +74,7 @@ class Calibration:
 
     @property
     def measure(self) -> Measure:
-        """What its loss is counted in."""
+        """The unit of its loss."""
         return self.objective.measure
 
     @property
@@ -88,17 +89,17 @@ class Calibration:
 
     @property
     def n_shards(self) -> int:
-        """How many shards there are."""
+        """The number of shards."""
         return len(self.shards)
 
     @property
     def divisor(self) -> int:
-        """What the losses of all samples, added up, are divided by."""
+        """What the sum of all samples' losses is divided by."""
         return self.measure.divisor(self.n_tokens, self.n_samples)
 
 
 def _cuts(samples: Batch, shard_samples: int | None) -> list[int]:
-    """Where shards begin, and the end: samples in order, as many in each as fit into its tokens, padding included."""
+    """Return where shards begin, and the end: in order, as many samples as fit the tokens of each, padding included."""
     if shard_samples is not None:
         return [*range(0, samples.n_samples, shard_samples), samples.n_samples]
     longest = np.zeros(samples.n_samples, np.int64)
@@ -118,7 +119,7 @@ def _cuts(samples: Batch, shard_samples: int | None) -> list[int]:
 def _digest(*parts: bytes) -> str:
     digest = hashlib.sha256()
     for part in parts:
-        digest.update(len(part).to_bytes(8, "little"))  # so that no two lists of parts run together alike
+        digest.update(len(part).to_bytes(8, "little"))  # so that different lists of parts never look alike
         digest.update(part)
     return digest.hexdigest()[:32]
 
@@ -138,5 +139,5 @@ def _batch_bytes(batch: Batch) -> Iterator[bytes]:
 
 
 def _array_bytes(array: np.ndarray[Any, Any]) -> Iterable[bytes]:
-    """The shape and the values, little-endian on every machine."""
+    """Return the shape and the values, little-endian on every machine."""
     return repr(array.shape).encode(), array.astype(array.dtype.newbyteorder("<")).tobytes()

@@ -1,4 +1,4 @@
-"""Data: rows, how they are read, and how samples are drawn of them, put together."""
+"""Data: rows, the format that reads them, and the options that draw samples."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from raysearch.calibration.rows import Rows
 from raysearch.calibration.windows import Tokenizer, WindowOptions, draw_documents, draw_windows
 from raysearch.errors import UserError
 
-#: Data to take instead where what an objective asks for is not offered.
+#: Data to use instead, by the form that an objective needs.
 _INSTEAD = {
     Form.TEXT: "data=sotu or data=file",
     Form.CHOICES: "data=commonsense170k, data=multiple_choice or, made of any text, data=continuation",
@@ -26,11 +26,11 @@ _INSTEAD = {
 
 @dataclass(frozen=True)
 class Drawn:
-    """Samples, and what the records say of them.
+    """Samples and their description for the records.
 
     Args:
         batch: The samples.
-        description: Where they come from, how they were drawn and what was left out, plain values.
+        description: Their source, how they were drawn and what was left out, plain values.
     """
 
     batch: Batch
@@ -42,9 +42,9 @@ class Data:
     """A data set.
 
     Args:
-        rows: Where it comes from.
-        format: How a row is read.
-        draw: How samples are drawn: of the options that the format draws by.
+        rows: Its source.
+        format: Reads a row.
+        draw: How samples are drawn: an instance of ``format.draws``.
     """
 
     rows: Rows
@@ -53,11 +53,11 @@ class Data:
 
     @property
     def offers(self) -> frozenset[Form]:
-        """What objectives can be computed on it."""
+        """The forms that its samples can take."""
         return self.format.offers
 
     def check(self) -> None:
-        """Finds the usual mistakes at once: reads at most a first row, and downloads nothing.
+        """Refuse rows that are missing or misread; read at most the first row and download nothing.
 
         Raises:
             UserError: The rows are missing or misread.
@@ -67,10 +67,10 @@ class Data:
             next(self._samples(), None)
 
     def check_form(self, form: Form) -> None:
-        """Refuses an objective that asks for what is not here.
+        """Refuse an objective whose form is not offered.
 
         Args:
-            form: What the objective asks for.
+            form: What the objective needs.
 
         Raises:
             UserError: The form is not offered.
@@ -84,11 +84,11 @@ class Data:
             )
 
     def samples(self, tokenizer: Tokenizer, form: Form, max_positions: int | None = None) -> Drawn:
-        """Draws the samples; `check`, called before, tells of more mistakes and in better words.
+        """Draw the samples. Call `check` before: its messages are better.
 
         Args:
             tokenizer: The model's tokenizer.
-            form: What the objective asks for.
+            form: What the objective needs.
             max_positions: The longest sequence the model takes, in tokens; None if it sets no limit.
 
         Raises:
@@ -116,7 +116,7 @@ class Data:
         return Drawn(batch, {**description, "truncated": truncated})
 
     def _windows(self, tokenizer: Tokenizer, options: WindowOptions) -> Batch:
-        """Windows or documents of text, of which every token but the first is scored."""
+        """Return windows or documents of text, with every token but the first scored."""
         if options.sampling == "whole":
             rows = draw_documents(self._documents(), tokenizer, options)
             return Batch.of(rows, [[False, *[True] * (len(ids) - 1)] for ids in rows])
@@ -126,7 +126,7 @@ class Data:
         return Batch(ids, scored)
 
     def _samples(self) -> Iterator[Located | None]:
-        """Each row's sample; None for a row that is skipped."""
+        """Read each row's sample; None for a row that is skipped."""
         for where, row in self.rows.read():
             sample = self.format.read(row, where)
             yield None if sample is None else Located(where, sample)

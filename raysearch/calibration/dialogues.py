@@ -1,4 +1,4 @@
-"""Conversations as the model's own chat template writes them, and where in the text each turn stands."""
+"""Conversations as text in the model's own chat template, and the place of each turn in it."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any
 from raysearch.calibration.formats.base import Dialogue
 from raysearch.errors import UserError
 
-_MARK = re.compile("\ue000(\\d+)\ue001")  # private characters, which stand for a turn's text while its place is sought
+_MARK = re.compile("\ue000(\\d+)\ue001")  # private characters that stand for a turn's text
 
-Span = tuple[int, int]  #: from and to which character
+Span = tuple[int, int]  #: first character, and the one after the last
 
 
 def render(dialogue: Dialogue, tokenizer: Any, where: str) -> tuple[str, tuple[Span, ...]]:
-    """A conversation as text, and the spans of the assistant's turns in it.
+    """Return a conversation as text, and the spans of the assistant's turns in it.
 
-    The template is run twice: on the turns, and on marks in their place. What it writes between the marks is what it
-    writes between the turns, so that a turn is found even where its text occurs elsewhere too.
+    The template is run twice: on the turns, and on marks in their place. It writes the same text between the marks as
+    between the turns, so a turn is found even if its text occurs elsewhere too.
 
     Args:
         dialogue: The conversation.
@@ -30,7 +30,7 @@ def render(dialogue: Dialogue, tokenizer: Any, where: str) -> tuple[str, tuple[S
     """
     text = _apply(dialogue.messages, tokenizer, where)
     marked = _apply([(role, f"\ue000{n}\ue001") for n, (role, _) in enumerate(dialogue.messages)], tokenizer, where)
-    before, *rest = _MARK.split(marked)  # what comes first, then the number of a turn and what comes after it, by turns
+    before, *rest = _MARK.split(marked)  # the beginning, then for each turn its number and the text after it
     spans = []
     at = len(before) if text.startswith(before) else len(text)
     for number, after in zip(map(int, rest[::2]), rest[1::2], strict=True):
@@ -48,7 +48,7 @@ def render(dialogue: Dialogue, tokenizer: Any, where: str) -> tuple[str, tuple[S
 
 
 def render_prompt(dialogue: Dialogue, tokenizer: Any, where: str) -> tuple[str, str]:
-    """A conversation up to the assistant's last turn, which is asked for; and that turn's text.
+    """Return a conversation up to the assistant's last turn, as a prompt for it; and that turn's text.
 
     Raises:
         UserError: The template does not take the conversation, or nothing comes before the turn.

@@ -1,4 +1,4 @@
-"""From items in words to rows of tokens: what is scored, and what is cut off."""
+"""Turns samples in words into rows of tokens, with the scored ones marked and long ones cut."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class _Row:
 
 @dataclass(frozen=True)
 class _Encoded:
-    """A sample in tokens: a row a choice, or one."""
+    """A sample in tokens: a row per choice, or one."""
 
     rows: tuple[_Row, ...]
     gold: int = 0
@@ -42,29 +42,29 @@ class _Encoded:
 
     @property
     def order(self) -> tuple[Any, ...]:
-        """By length, then by content: neighbours are of one length, and the order in the file does not matter."""
+        """The sort key: length, then content, so that the order in the file does not matter."""
         content = [(row.ids, row.scored) for row in self.rows]
         expected = () if self.answer is None else (self.answer.text, self.answer.choices)
         return max(len(row.ids) for row in self.rows), content, self.gold, expected
 
 
 def encode_items(samples: Sequence[Located], form: Form, options: ItemOptions, tokenizer: Any) -> tuple[Batch, int]:
-    """Tokenises samples.
+    """Tokenise samples.
 
-    Prompt and choice are tokenised as one text. A token counts as the answer's if it ends within the answer, to which
-    the spaces before it belong. The first token of a row, which nothing predicts, is never scored.
+    Prompt and choice are tokenised as one text. A token belongs to the answer if it ends within the answer or the
+    spaces before it. The first token of a row, which nothing predicts, is never scored.
 
     Args:
-        samples: What was drawn.
-        form: A row a choice, a row of text, or a row to go on from.
+        samples: The drawn samples.
+        form: A row per choice, a row of text, or a row to continue.
         options: The most tokens of a row, and what is scored of text.
         tokenizer: A transformers tokenizer.
 
     Returns:
-        The samples by length, and how many of them were cut.
+        The samples ordered by length, and how many of them were cut.
 
     Raises:
-        UserError: A sample cannot be asked so, or its answer does not fit.
+        UserError: A sample does not have this form, or its answer does not fit.
     """
     encoded = sorted((_encode(sample, form, options, tokenizer) for sample in samples), key=lambda one: one.order)
     rows = [row for one in encoded for row in one.rows]
@@ -102,7 +102,7 @@ def _encode(located: Located, form: Form, options: ItemOptions, tokenizer: Any) 
 
 
 def _wording(sample: Sample, tokenizer: Any, where: str) -> _Wording:
-    """A sample with its right answer."""
+    """Return a sample with its right answer."""
     match sample:
         case Text():
             return _Wording(sample.text, ((0, len(sample.text)),))
@@ -113,14 +113,14 @@ def _wording(sample: Sample, tokenizer: Any, where: str) -> _Wording:
 
 
 def _worded(item: Item, place: int) -> _Wording:
-    """An item with one of its choices."""
+    """Return an item with one of its choices."""
     before = item.prompt + (item.openings[place] if item.openings else "")
     text = before + (item.separator if before else "") + item.choices[place]
     return _Wording(text, ((len(before.rstrip(" ")), len(text)),))
 
 
 def _question(sample: Sample, tokenizer: Any, where: str) -> tuple[_Wording, Answer]:
-    """What to go on from, and the answer to it."""
+    """Return the text to continue, and the expected answer."""
     match sample:
         case Dialogue():
             prompt, answer = render_prompt(sample, tokenizer, where)
@@ -136,7 +136,7 @@ def _question(sample: Sample, tokenizer: Any, where: str) -> tuple[_Wording, Ans
 
 
 def _scored_row(wording: _Wording, seq_len: int, tokenizer: Any, where: str) -> _Row:
-    """A row that loses tokens on the left, so that the answer stays, or the last one of a conversation."""
+    """Return a row, cut on the left so that the answer (of a conversation, the last one) stays."""
     ids, spans = _tokenise(wording, tokenizer)
     answer = spans.count(len(wording.spans) - 1)
     if not answer:
@@ -153,7 +153,7 @@ def _scored_row(wording: _Wording, seq_len: int, tokenizer: Any, where: str) -> 
 
 
 def _whole_row(wording: _Wording, seq_len: int, tokenizer: Any, where: str) -> _Row:
-    """A row that loses tokens on the right, as text does."""
+    """Return a row, cut on the right."""
     ids, spans = _tokenise(wording, tokenizer)
     if not spans.count(0):
         raise UserError(f"{where} has no token that follows another; leave the row out")
@@ -165,7 +165,7 @@ def _prompt_row(wording: _Wording, seq_len: int, tokenizer: Any) -> _Row:
 
 
 def _cut_left(ids: list[int], spans: list[int], seq_len: int, tokenizer: Any) -> _Row:
-    """The last tokens, after the one that begins every text, if the tokenizer put it there."""
+    """Keep the last tokens, and the first one if the tokenizer begins every text with it."""
     excess = max(0, len(ids) - seq_len)
     kept = 1 if excess and ids[0] == getattr(tokenizer, "bos_token_id", None) else 0
     scored = [span >= 0 for span in spans[:kept] + spans[kept + excess :]]
@@ -173,7 +173,7 @@ def _cut_left(ids: list[int], spans: list[int], seq_len: int, tokenizer: Any) ->
 
 
 def _tokenise(wording: _Wording, tokenizer: Any) -> tuple[list[int], list[int]]:
-    """Token ids, and the span that each token ends in; -1 for none, and always for the first token."""
+    """Return token ids, and the span that each token ends in; -1 for none, and always for the first token."""
     options = {"add_special_tokens": wording.special, "verbose": False}  # a text may be longer than the model's window
     if getattr(tokenizer, "is_fast", False):
         found = tokenizer(wording.text, return_offsets_mapping=True, **options)
@@ -190,6 +190,6 @@ def _tokenise(wording: _Wording, tokenizer: Any) -> tuple[list[int], list[int]]:
 
 
 def _shared(ids: Sequence[int], others: Sequence[int]) -> int:
-    """How many tokens two rows begin with alike: those of a text and of its beginning, but for what ends each."""
+    """Return how many tokens two rows begin with in common."""
     differ = (place for place, (one, other) in enumerate(zip(ids, others, strict=False)) if one != other)
     return next(differ, min(len(ids), len(others)))

@@ -1,4 +1,4 @@
-"""PreparedData the fields of a row, by the keys of the configuration that name them."""
+"""The fields of a row, by the keys of the configuration that name them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _FILTERS: dict[str, Callable[[str], str]] = {"capitalize": str.capitalize, "stri
 
 
 def take(row: Mapping[str, Any], key: str, field: str, where: str) -> Any:
-    """The value of a field.
+    """Return the value of a field.
 
     Args:
         row: The row's fields.
@@ -31,7 +31,7 @@ def take(row: Mapping[str, Any], key: str, field: str, where: str) -> Any:
 
 
 def take_text(row: Mapping[str, Any], key: str, field: str, where: str) -> str:
-    """The value of a field that holds text; see `take`.
+    """Return the value of a field that holds text; see `take`.
 
     Raises:
         UserError: There is no such field, or it holds something else.
@@ -43,12 +43,12 @@ def take_text(row: Mapping[str, Any], key: str, field: str, where: str) -> str:
 
 
 def as_text(value: Any) -> str | None:
-    """A text or a number as text; None for anything else."""
+    """Return a text or a number as text; None for anything else."""
     return str(value) if isinstance(value, str | int | float) and not isinstance(value, bool) else None
 
 
 def kind_of(value: Any) -> str:
-    """What a value is in the words of JSON, such as ``null`` or ``a list``."""
+    """Return the kind of a value in the words of JSON, such as ``null`` or ``a list``."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     kinds = {str: "a text", int: "a number", float: "a number", list: "a list", dict: "an object"}
@@ -56,13 +56,13 @@ def kind_of(value: Any) -> str:
 
 
 def fill(template: str, row: Mapping[str, Any], where: str, **keys: str) -> str:
-    """Fills in the ``{fields}`` of ``data.prompt``; other braces stay as they are.
+    """Fill in the ``{fields}`` of ``data.prompt``; other braces stay as they are.
 
     Args:
         template: Text with ``{field}``, ``{field|capitalize}`` or ``{field|strip}``.
         row: The row's fields.
         where: Names the row in messages.
-        keys: Placeholders that are keys of the configuration, each with the field that it names.
+        keys: Placeholders that are keys of the configuration, each with the name of its field.
 
     Raises:
         UserError: A field does not exist or holds neither text nor a number, or there is no such filter.
@@ -86,7 +86,7 @@ def fill(template: str, row: Mapping[str, Any], where: str, **keys: str) -> str:
 
 
 def check_prompt(template: str) -> None:
-    """Refuses a prompt that is the same for every row, or has a line break that is none.
+    """Refuse a prompt without a field, or with an escaped line break.
 
     Raises:
         UserError: It has words, but no ``{field}``; or a backslash and an n.

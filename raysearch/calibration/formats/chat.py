@@ -1,23 +1,25 @@
-"""Conversations, which the model's own chat template turns into text."""
+"""Conversations, turned into text by the model's own chat template."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
+
+from typing_extensions import override
 
 from raysearch.calibration.batch import Form
 from raysearch.calibration.fields import kind_of, take
-from raysearch.calibration.formats.base import Dialogue
+from raysearch.calibration.formats.base import Dialogue, Format
 from raysearch.calibration.items import ItemOptions
 from raysearch.errors import UserError, did_you_mean
 
-#: What data sets call the three roles: OpenAI's names, and ShareGPT's.
+#: The names of the three roles in data sets: OpenAI's and ShareGPT's.
 _ROLES = {"system": "system", "user": "user", "human": "user", "assistant": "assistant", "gpt": "assistant"}
 
 
 @dataclass(frozen=True)
-class ChatFormat:
+class ChatFormat(Format):
     """Conversations, of which the assistant's turns are the answers.
 
     Args:
@@ -26,11 +28,11 @@ class ChatFormat:
 
     messages: str = "messages"
 
-    offers: ClassVar[frozenset[Form]] = frozenset({Form.TEXT, Form.PROMPT})
-    draws: ClassVar[type] = ItemOptions
+    offers = frozenset({Form.TEXT, Form.PROMPT})
+    draws = ItemOptions
 
+    @override
     def read(self, row: Mapping[str, Any], where: str) -> Dialogue:
-        """See `Format.read`."""
         turns = take(row, "messages", self.messages, where)
         if not isinstance(turns, list) or not turns:
             kind = "an empty list" if turns == [] else kind_of(turns)

@@ -1,4 +1,4 @@
-"""Commonsense170k, the training set of LLM-Adapters: eight tasks in one instruction format, told apart by its shape.
+"""Commonsense170k, the training set of LLM-Adapters: eight tasks in one instruction format, recognised by its shape.
 
 Source: Hu et al. 2023 (arXiv 2304.01933), ``ft-training_set/commonsense_170k.json`` of AGI-Edgerunners/LLM-Adapters.
 """
@@ -8,12 +8,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
+
+from typing_extensions import override
 
 from raysearch.calibration.batch import Form
-from raysearch.calibration.blanks import Blank, fill_blank
 from raysearch.calibration.fields import check_prompt, fill
-from raysearch.calibration.formats.base import Item
+from raysearch.calibration.formats.base import Format, Item
+from raysearch.calibration.formats.multiple_choice import Blank, fill_blank
 from raysearch.calibration.items import ItemOptions
 from raysearch.errors import UserError
 
@@ -23,15 +25,15 @@ _TASKS = {"solution": "piqa", "ending": "hellaswag", "option": "winogrande"}
 
 
 @dataclass(frozen=True)
-class Commonsense170kFormat:
+class Commonsense170kFormat(Format):
     """Rows of ``{"instruction": …, "answer": …}``.
 
     Args:
         style: What is scored of a choice: its ``text``, after the bare question as in PuDDing; or its ``label``
             (``answer2``), after the whole instruction, which shows the choices: the set's own format.
-        prompt: What comes before a choice, with ``{stem}``, the question without choices, or ``{instruction}``; None
+        prompt: The text before a choice, with ``{stem}``, the question without choices, or ``{instruction}``; None
             for the style's own.
-        separator: What stands between prompt and choice.
+        separator: The text between prompt and choice.
         blank: In the style ``text``, of WinoGrande: score the ``whole`` sentence with each choice filled in, or what
             follows the blank (``partial``); None to ask like the other tasks do.
     """
@@ -41,14 +43,14 @@ class Commonsense170kFormat:
     separator: str = " "
     blank: Blank | None = "whole"
 
-    offers: ClassVar[frozenset[Form]] = frozenset({Form.TEXT, Form.CHOICES, Form.PROMPT})
-    draws: ClassVar[type] = ItemOptions
+    offers = frozenset({Form.TEXT, Form.CHOICES, Form.PROMPT})
+    draws = ItemOptions
 
     def __post_init__(self) -> None:
         check_prompt(self.prompt or "")
 
+    @override
     def read(self, row: Mapping[str, Any], where: str) -> Item:
-        """See `Format.read`."""
         instruction = _field(row, "instruction", where)
         stem, choices, labels = _parse(instruction, where)
         answer = _field(row, "answer", where)
@@ -69,7 +71,7 @@ def _field(row: Mapping[str, Any], name: str, where: str) -> str:
 
 
 def _parse(instruction: str, where: str) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
-    """The question without what introduces it, the choices' texts, and their labels."""
+    """Return the question without its introduction, the choices' texts, and their labels."""
     found = _FORMAT.search(instruction)
     if found is None:
         raise UserError(f"{where} does not end in 'Answer format: …'; give rows of Commonsense170k")
@@ -85,9 +87,9 @@ def _parse(instruction: str, where: str) -> tuple[str, tuple[str, ...], tuple[st
 
 
 def _spans(body: str, markers: Sequence[str], where: str) -> tuple[list[int], list[int]]:
-    """Where each marker starts and ends: all in order, from the last place of the first where that works.
+    """Return where each marker starts and ends: all in order, from the last place of the first where that works.
 
-    The last place, since a question may itself speak of an ``Answer1:``.
+    The last place, since a question may itself contain ``Answer1:``.
     """
     first = body.rfind(markers[0])
     while first >= 0:
@@ -103,13 +105,13 @@ def _spans(body: str, markers: Sequence[str], where: str) -> tuple[list[int], li
 
 
 def _question(body: str) -> str:
-    """What follows the introduction, ``Please choose the correct answer to the question:``."""
+    """Return the text after the introduction, ``Please choose the correct answer to the question:``."""
     introduction, colon, question = body.partition(":")
     return question.strip() if colon else introduction.strip()
 
 
 def _task(labels: Sequence[str]) -> str:
-    """The sub-task, as far as labels tell: three answers are Social IQa's, but for a few of ARC's."""
+    """Return the sub-task that the labels suggest: three answers are Social IQa's, but for a few of ARC's."""
     if "true" in labels:
         return "boolq"
     kind = labels[0].rstrip("0123456789")

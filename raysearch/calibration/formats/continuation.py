@@ -1,4 +1,4 @@
-"""How a text goes on: a question with choices made of each document, of nothing but its own sentences.
+"""Continuations: each document makes a question with choices, from its own sentences alone.
 
 In the manner of HellaSwag (Zellers et al. 2019, arXiv 1905.07830), with true sentences for wrong choices.
 """
@@ -9,15 +9,17 @@ import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
+
+from typing_extensions import override
 
 from raysearch.calibration.batch import Form
 from raysearch.calibration.fields import take_text
-from raysearch.calibration.formats.base import Item
+from raysearch.calibration.formats.base import Format, Item
 from raysearch.calibration.items import ItemOptions
 from raysearch.errors import UserError
 
-_LEAST_WORDS, _MOST_WORDS = 5, 60  # shorter ones say too little to be told apart, longer ones are lists or badly split
+_LEAST_WORDS, _MOST_WORDS = 5, 60  # shorter ones all look alike, longer ones are lists or badly split
 
 _CAPITAL = r"A-Z\u00c0-\u00d6\u00d8-\u00de\u0391-\u03a9\u0400-\u042f"  # Latin, Greek and Cyrillic
 _OPENING, _CLOSING = r"[\"'“‘«(]*", r"[\"'”’»)\]]*"  # not [, which opens a note: [Applause]
@@ -31,16 +33,16 @@ _PARAGRAPH_END = re.compile(rf"\n\s*\n|\n(?!\s*[^\W\d_{_CAPITAL}])")
 
 
 @dataclass(frozen=True)
-class ContinuationFormat:
-    """Documents, each of which makes one item: a few of its sentences, and which of its others follows them.
+class ContinuationFormat(Format):
+    """Documents; each makes one item: a few of its sentences, and the choice of the one that follows.
 
-    The wrong choices come from elsewhere in the document, as close in length to the right one as can be had, so that
-    neither topic nor length gives it away. Which place is asked for depends on the document alone: not on other rows,
+    The wrong choices come from elsewhere in the document and are as close in length to the right one as possible, so
+    neither topic nor length gives it away. The place of the question depends on the document alone: not on other rows,
     their order or a seed.
 
     A sentence ends at a full stop, ``!``, ``?`` or ``…`` before a space and a capital, and with its paragraph, which
-    ends at a line break. What has fewer than 5 or more than 60 words, no capital first or no such sign last (a heading,
-    a list, a table) is neither asked nor shown.
+    ends at a line break. Text with fewer than 5 or more than 60 words, no capital first or no such sign last (a
+    heading, a list, a table) is not used.
 
     Args:
         field: The field that holds the document.
@@ -52,8 +54,8 @@ class ContinuationFormat:
     context_sentences: int = 3
     choices: int = 4
 
-    offers: ClassVar[frozenset[Form]] = frozenset({Form.TEXT, Form.CHOICES})  # nobody generates the very sentence
-    draws: ClassVar[type] = ItemOptions
+    offers = frozenset({Form.TEXT, Form.CHOICES})  # no model generates the very sentence
+    draws = ItemOptions
 
     def __post_init__(self) -> None:
         if self.context_sentences < 1:
@@ -61,8 +63,8 @@ class ContinuationFormat:
         if self.choices < 2:
             raise UserError(f"data.choices={self.choices} leaves nothing to choose; use 2 or more")
 
+    @override
     def read(self, row: Mapping[str, Any], where: str) -> Item | None:
-        """See `Format.read`; None where the document has too few sentences."""
         text = take_text(row, "field", self.field, where)
         sentences, seed = _sentences(text), _lot(b"", text)
         places = [place for place in range(self.context_sentences, len(sentences)) if self._can_ask(sentences, place)]
@@ -75,15 +77,15 @@ class ContinuationFormat:
         return None
 
     def _can_ask(self, sentences: Sequence[_Sentence], place: int) -> bool:
-        """Whether a sentence goes on from enough others, without a gap, and from the last one in its own paragraph."""
+        """Return whether enough sentences come before one without a gap, the last of them in the same paragraph."""
         run = sentences[place - self.context_sentences : place + 1]
         return all(one.whole for one in run) and run[-1].paragraph == run[-2].paragraph
 
     def _wrong(self, sentences: Sequence[_Sentence], place: int, seed: bytes) -> list[str]:
-        """The wrong choices to a sentence; fewer than asked for where there are no more.
+        """Return the wrong choices to a sentence; fewer than needed where there are no more.
 
-        What stands right before the prompt or after the answer might follow as well, so as much as the prompt is long
-        is left out on either side.
+        Sentences near the prompt or the answer could follow as well, so as many as the prompt has are left out on
+        either side.
         """
         n, gold = self.context_sentences, sentences[place].text
         elsewhere = [*sentences[: max(0, place - 2 * n)], *sentences[place + n + 1 :]]
@@ -98,11 +100,11 @@ class ContinuationFormat:
 
 
 class _Sentence(NamedTuple):
-    """A sentence, or what stands in the place of one.
+    """A sentence, or other text between two sentence ends.
 
     Args:
         text: Its words, with single spaces.
-        paragraph: Which paragraph it belongs to.
+        paragraph: The number of its paragraph.
         whole: Whether it reads as a sentence, neither too short nor too long.
     """
 
@@ -112,7 +114,7 @@ class _Sentence(NamedTuple):
 
 
 def _sentences(text: str) -> list[_Sentence]:
-    """All sentences of a document, in order."""
+    """Return all sentences of a document, in order."""
     found = []
     for number, paragraph in enumerate(_PARAGRAPH_END.split(text)):
         for sentence in _SENTENCE_END.sub("\\1\n", " ".join(paragraph.split())).split("\n"):
@@ -122,5 +124,5 @@ def _sentences(text: str) -> list[_Sentence]:
 
 
 def _lot(seed: bytes, name: str) -> bytes:
-    """What a thing draws, by its name: the same on every machine."""
+    """Return a number drawn by a name: the same on every machine."""
     return hashlib.sha256(seed + name.encode(errors="backslashreplace")).digest()

@@ -1,4 +1,4 @@
-"""Questions with choices, in any shape: the keys say which field is what."""
+"""Questions with choices, in any shape: the keys name the fields."""
 
 from __future__ import annotations
 
@@ -6,19 +6,27 @@ import re
 import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
+
+from typing_extensions import override
 
 from raysearch.calibration.batch import Form
-from raysearch.calibration.blanks import Blank, fill_blank
 from raysearch.calibration.fields import as_text, check_prompt, fill, kind_of, take, take_text
-from raysearch.calibration.formats.base import Item
-from raysearch.calibration.gold import AnswerAs, find_gold
+from raysearch.calibration.formats.base import Format, Item
 from raysearch.calibration.items import ItemOptions
-from raysearch.errors import UserError
+from raysearch.errors import UserError, did_you_mean
+
+#: How an answer without labels is read: ``index``, from 0, or as a letter from A; ``text``, that of a choice; ``auto``,
+#: whichever of the two fits.
+AnswerAs = Literal["auto", "index", "text"]
+
+#: The scored part of a sentence with a filled blank: the ``whole`` sentence, as in PuDDing; or the text after the blank
+#: (``partial``), as in lm-eval.
+Blank = Literal["whole", "partial"]
 
 
 @dataclass(frozen=True)
-class MultipleChoiceFormat:
+class MultipleChoiceFormat(Format):
     r"""Questions with choices.
 
     Args:
@@ -28,16 +36,16 @@ class MultipleChoiceFormat:
         fixed: The choices of every row, where no field holds them; None where one does.
         answer: The field of the answer: the number of a choice from 0 (false and true are 0 and 1), its letter from A,
             its label or its text.
-        labels: What answers call the choices, in order, such as [1, 2]; None for the choices' own labels, or none.
-        answer_as: ``index`` or ``text``, where an answer could be the number of one choice and the text of another,
-            or the choices' own labels are not what answers say; ``auto`` else.
-        prompt: What comes before a choice, with fields of the row in braces; ``{question}`` is the question,
+        labels: The names by which answers call the choices, in order, such as [1, 2]; None for the row's own, if any.
+        answer_as: ``index`` or ``text``, where an answer could be the number of one choice and the text of another, or
+            does not use the row's own labels; ``auto`` otherwise.
+        prompt: The text before a choice, with fields of the row in braces; ``{question}`` is the question,
             ``{options}`` the choices, a line each: ``A. …``.
-        separator: What stands between prompt and choice.
+        separator: The text between prompt and choice.
         style: What is scored of a choice: its ``text``, or its ``letter``, for prompts that show the ``{options}``.
         blank: Where questions have a blank ``_`` for the choice: score the ``whole`` sentence, or what follows the
-            blank (``partial``); None where they have none.
-        clean: Whether to take WikiHow's marks, such as ``[title]``, out of prompts and choices, as HellaSwag wants.
+            blank (``partial``); None where there is no blank.
+        clean: Whether to remove WikiHow's marks, such as ``[title]``, from prompts and choices, for HellaSwag.
         group: The field of the sub-task, to draw from each; None where there is only one.
     """
 
@@ -54,16 +62,16 @@ class MultipleChoiceFormat:
     clean: bool = False
     group: str | None = None
 
-    offers: ClassVar[frozenset[Form]] = frozenset({Form.TEXT, Form.CHOICES, Form.PROMPT})
-    draws: ClassVar[type] = ItemOptions
+    offers = frozenset({Form.TEXT, Form.CHOICES, Form.PROMPT})
+    draws = ItemOptions
 
     def __post_init__(self) -> None:
         check_prompt(self.prompt)
         if self.style == "letter" and self.blank is not None:
             raise UserError(f"data.style=letter has no letter for data.blank={self.blank}; use data.blank=null")
 
+    @override
     def read(self, row: Mapping[str, Any], where: str) -> Item:
-        """See `Format.read`."""
         raw, own_labels = self._choices(row, where)
         texts = tuple(self._choice(choice, place, where) for place, choice in enumerate(raw))
         if not 2 <= len(texts) <= len(string.ascii_uppercase):
@@ -84,7 +92,7 @@ class MultipleChoiceFormat:
         return Item(prompt, tuple(letters) if self.style == "letter" else texts, gold, self.separator, group=group)
 
     def _choices(self, row: Mapping[str, Any], where: str) -> tuple[Sequence[Any], Sequence[Any] | None]:
-        """The choices as the row has them, and its labels of them, if it has any."""
+        """Return the choices as the row has them, and its labels of them, if it has any."""
         if self.fixed is not None:
             return self.fixed, None
         if not isinstance(self.choices, str):
@@ -116,7 +124,116 @@ class MultipleChoiceFormat:
         return text
 
     def _clean(self, text: str) -> str:
-        """What lm-eval does to HellaSwag, to the letter."""
+        """Remove WikiHow's marks exactly as lm-eval does for HellaSwag."""
         if not self.clean:
             return text
         return re.sub(r"\[.*?\]", "", text.strip().replace(" [title]", ". ")).replace("  ", " ")
+
+
+def fill_blank(
+    prompt: str, sentence: str, choices: Sequence[str], gold: int, blank: Blank, where: str, group: str = ""
+) -> Item:
+    """Return an item whose rows are a sentence with each choice in its first blank, ``_``: WinoGrande.
+
+    Args:
+        prompt: The text before the sentence.
+        sentence: Has a ``_``.
+        choices: The texts that may fill it.
+        gold: Which of them is right.
+        blank: What is scored.
+        where: Names the row in messages.
+        group: The sub-task.
+
+    Raises:
+        UserError: There is no blank, or nothing after it to score.
+    """
+    before, mark, after = sentence.partition("_")
+    if not mark:
+        raise UserError(f"{where} has no blank _ in its sentence; mend the row, or use data.blank=null")
+    if blank == "whole":
+        return Item(prompt, tuple(before + choice + after for choice in choices), gold, group=group)
+    if not after.strip():
+        raise UserError(f"{where} has nothing after its blank _; leave the row out, or use data.blank=whole")
+    openings = tuple(before + choice for choice in choices)
+    # As in lm-eval: a space separates the rest, whatever it begins with.
+    return Item(prompt, (after.strip(),) * len(choices), gold, openings=openings, group=group)
+
+
+def find_gold(
+    answer: Any, choices: Sequence[Any], labels: Sequence[Any] | None, answer_as: AnswerAs, where: str
+) -> int:
+    """Return the place of the right choice, from 0.
+
+    Args:
+        answer: The row's answer.
+        choices: The choices, as the row has them.
+        labels: The names by which answers call the choices, in order; None for their numbers, letters or texts.
+        answer_as: How an answer without labels is read.
+        where: Names the row and the field in messages.
+
+    Raises:
+        UserError: The answer means no choice, or more than one.
+    """
+    if answer is None or (isinstance(answer, str) and not answer.strip()):
+        raise UserError(f"{where} is empty; fill it in, or leave the row out")
+    if labels is not None:
+        return _by_label(answer, choices, labels, where)
+    index = _index(answer) if answer_as != "text" else None
+    texts = [place for place, choice in enumerate(choices) if _same(choice, answer)] if answer_as != "index" else []
+    if len(texts) > 1:
+        raise UserError(f"{where}={answer} is the text of choices {texts}; leave the row out, or give its number")
+    if index is not None and index < len(choices):
+        if texts and texts[0] != index:
+            raise UserError(
+                f"{where}={answer} is the text of choice {texts[0]} and the number of choice {index}, counted from 0; "
+                "say which with data.answer_as=text or data.answer_as=index"
+            )
+        return index
+    if texts:
+        return texts[0]
+    if index is not None:
+        raise UserError(
+            f"{where}={answer} is out of range of its {len(choices)} choices, counted from 0; mend the row, or where "
+            f"they are counted from 1, set data.labels=[{','.join(str(n + 1) for n in range(len(choices)))}]"
+        )
+    raise UserError(
+        f"{where}={answer} is none of its choices; {did_you_mean(str(answer), map(str, choices))} or name another "
+        "field with data.answer=…"
+    )
+
+
+def _by_label(answer: Any, choices: Sequence[Any], labels: Sequence[Any], where: str) -> int:
+    known = [_name(label) for label in labels]
+    if _name(answer) not in known:
+        named = ", ".join(map(str, labels))
+        raise UserError(
+            f"{where}={answer} is none of the labels {named}; mend the row, or set data.labels=[…] or "
+            "data.answer_as=text"
+        )
+    place = known.index(_name(answer))
+    if place >= len(choices):
+        raise UserError(f"{where}={answer} is label {place + 1}, but there are {len(choices)} choices; mend the row")
+    return place
+
+
+def _index(answer: Any) -> int | None:
+    """Return the answer as a number from 0: false and true are 0 and 1, A and B too."""
+    if isinstance(answer, int):
+        return int(answer) if answer >= 0 else None
+    if isinstance(answer, str):
+        name = answer.strip()
+        if name.isascii() and name.isdigit():
+            return int(name)
+        if len(name) == 1 and name.upper() in string.ascii_uppercase:
+            return string.ascii_uppercase.index(name.upper())
+    return None
+
+
+def _same(choice: Any, answer: Any) -> bool:
+    if isinstance(choice, str) and isinstance(answer, str):
+        return choice.strip() == answer.strip()
+    return type(choice) is type(answer) and bool(choice == answer)
+
+
+def _name(label: Any) -> str:
+    return str(label).strip().casefold()

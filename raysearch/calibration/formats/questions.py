@@ -4,26 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
+
+from typing_extensions import override
 
 from raysearch.calibration.batch import Form
 from raysearch.calibration.fields import as_text, check_prompt, fill, kind_of, take, take_text
-from raysearch.calibration.formats.base import Item
+from raysearch.calibration.formats.base import Format, Item
 from raysearch.calibration.items import ItemOptions
 from raysearch.errors import UserError
 
 
 @dataclass(frozen=True)
-class QuestionsFormat:
+class QuestionsFormat(Format):
     r"""Open questions.
 
     Args:
         question: The field of the question.
-        answer: The field of the answer, a text or a number: scored where text is, and expected of what is generated.
-        expected: The field of what a generated answer is checked against instead, where answers are worked out at
-            length; None for the answer itself, of which the number after ``####`` counts if there is one.
-        prompt: What comes before the answer, with fields of the row in braces.
-        separator: What stands between the two.
+        answer: The field of the answer, a text or a number: it is scored, or a generated answer is checked against it.
+        expected: The field that a generated answer is checked against instead, where `answer` holds a derivation; None
+            for the answer itself, of which the number after ``####`` counts if there is one.
+        prompt: The text before the answer, with fields of the row in braces.
+        separator: The text between the two.
         group: The field of the sub-task, to draw from each; None where there is only one.
     """
 
@@ -34,14 +36,14 @@ class QuestionsFormat:
     separator: str = " "
     group: str | None = None
 
-    offers: ClassVar[frozenset[Form]] = frozenset({Form.TEXT, Form.PROMPT})
-    draws: ClassVar[type] = ItemOptions
+    offers = frozenset({Form.TEXT, Form.PROMPT})
+    draws = ItemOptions
 
     def __post_init__(self) -> None:
         check_prompt(self.prompt)
 
+    @override
     def read(self, row: Mapping[str, Any], where: str) -> Item:
-        """See `Format.read`."""
         expected = None if self.expected is None else _answer(row, "expected", self.expected, where).strip()
         return Item(
             prompt=fill(self.prompt, row, where, question=self.question),

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
+
+from typing_extensions import override
 
 from raysearch.calibration.batch import Form
 from raysearch.calibration.fields import take_text
-from raysearch.calibration.formats.base import Text
+from raysearch.calibration.formats.base import Format, Text
 from raysearch.calibration.windows import WindowOptions
 
 
 @dataclass(frozen=True)
-class TextFormat:
+class TextFormat(Format):
     """Documents.
 
     Args:
@@ -22,9 +24,9 @@ class TextFormat:
 
     field: str = "text"
 
-    offers: ClassVar[frozenset[Form]] = frozenset({Form.TEXT})
-    draws: ClassVar[type] = WindowOptions
+    offers = frozenset({Form.TEXT})
+    draws = WindowOptions
 
+    @override
     def read(self, row: Mapping[str, Any], where: str) -> Text:
-        """See `Format.read`."""
         return Text(take_text(row, "field", self.field, where))

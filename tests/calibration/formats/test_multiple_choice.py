@@ -1,14 +1,14 @@
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import yaml
 
 from raysearch.calibration.formats.base import Item
-from raysearch.calibration.formats.multiple_choice import MultipleChoiceFormat
+from raysearch.calibration.formats.multiple_choice import AnswerAs, MultipleChoiceFormat, find_gold
 from raysearch.config.parts import build_data, conf_dir
-from raysearch.errors import UserError
+from tests.refusals import assert_refused
 
 WHERE = "row 3 of data.path=a.jsonl"
 
@@ -25,27 +25,26 @@ def preset(name: str, row: dict[str, Any], **changes: Any) -> Item:
 class TestShapes:
     """One item in each shape that choices and answers come in."""
 
-    @pytest.mark.parametrize(
-        ("row", "options"),
-        [
-            ({"choices": ["dog", "cat"], "answer": 1}, {}),
-            ({"choices": ["dog", "cat"], "answer": "1"}, {}),
-            ({"choices": ["dog", "cat"], "answer": "B"}, {}),
-            ({"choices": ["dog", "cat"], "answer": "cat"}, {}),
-            ({"choices": ["dog", "cat"], "answer": "2"}, {"labels": [1, 2]}),
-            ({"choices": {"text": ["dog", "cat"], "label": ["X", "Y"]}, "answer": "Y"}, {}),
-            ({"choices": [{"text": "dog", "label": "1"}, {"text": "cat", "label": "2"}], "answer": "2"}, {}),
-            ({"choices": {"X": "dog", "Y": "cat"}, "answer": "Y"}, {}),
-            ({"choices": {"X": "dog", "Y": "cat"}, "answer": "cat"}, {"answer_as": "text"}),
-            ({"a": "dog", "b": "cat", "answer": True}, {"choices": ["a", "b"]}),
-            ({"wrong": "dog", "right": "cat"}, {"choices": ["wrong", "right"], "answer": "right"}),
-            ({"answer": True}, {"fixed": ["dog", "cat"]}),
-            ({"deep": {"options": ["dog", "cat"], "key": 1}}, {"choices": "deep.options", "answer": "deep.key"}),
-        ],
-    )
-    def test_one_item(self, row: dict[str, Any], options: dict[str, Any]) -> None:
-        item = MultipleChoiceFormat(**options).read({"question": "Who purrs?", **row}, WHERE)
-        assert item == Item("Question: Who purrs?\nAnswer:", ("dog", "cat"), 1)
+    SHAPES: ClassVar[list[tuple[dict[str, Any], dict[str, Any]]]] = [
+        ({"choices": ["dog", "cat"], "answer": 1}, {}),
+        ({"choices": ["dog", "cat"], "answer": "1"}, {}),
+        ({"choices": ["dog", "cat"], "answer": "B"}, {}),
+        ({"choices": ["dog", "cat"], "answer": "cat"}, {}),
+        ({"choices": ["dog", "cat"], "answer": "2"}, {"labels": [1, 2]}),
+        ({"choices": {"text": ["dog", "cat"], "label": ["X", "Y"]}, "answer": "Y"}, {}),
+        ({"choices": [{"text": "dog", "label": "1"}, {"text": "cat", "label": "2"}], "answer": "2"}, {}),
+        ({"choices": {"X": "dog", "Y": "cat"}, "answer": "Y"}, {}),
+        ({"choices": {"X": "dog", "Y": "cat"}, "answer": "cat"}, {"answer_as": "text"}),
+        ({"a": "dog", "b": "cat", "answer": True}, {"choices": ["a", "b"]}),
+        ({"wrong": "dog", "right": "cat"}, {"choices": ["wrong", "right"], "answer": "right"}),
+        ({"answer": True}, {"fixed": ["dog", "cat"]}),
+        ({"deep": {"options": ["dog", "cat"], "key": 1}}, {"choices": "deep.options", "answer": "deep.key"}),
+    ]
+
+    def test_one_item(self) -> None:
+        for row, options in self.SHAPES:
+            item = MultipleChoiceFormat(**options).read({"question": "Who purrs?", **row}, WHERE)
+            assert item == Item("Question: Who purrs?\nAnswer:", ("dog", "cat"), 1), (row, options)
 
     def test_numbers_are_choices_too(self) -> None:
         item = MultipleChoiceFormat().read({"question": "1 + 1?", "choices": [1, 2, 3], "answer": "B"}, WHERE)
@@ -138,53 +137,101 @@ class TestPresets:
 GOOD = {"question": "Who?", "choices": ["dog", "cat"], "answer": 1}
 
 
-@pytest.mark.parametrize(
-    ("row", "options", "message"),
-    [
-        ({"choices": None}, {}, f"{WHERE} holds null in data.choices=choices; name a field that holds a list"),
-        ({"choices": "dog"}, {}, f"{WHERE} holds a text in data.choices=choices; name a field that holds a list"),
-        (
-            {"choices": {"text": "ab", "label": "AB"}},
-            {},
-            f"{WHERE} has not one label for each text in data.choices=cho",
-        ),
-        ({"choices": {"text": ["a"], "label": []}}, {}, f"{WHERE} has not one label for each text in data.choices=cho"),
-        ({"choices": []}, {}, f"{WHERE} has 0 choices; give 2 … 26, or leave the row out"),
-        ({"choices": ["dog"]}, {}, f"{WHERE} has 1 choice; give 2 … 26"),
-        ({"choices": ["x"] * 27}, {}, f"{WHERE} has 27 choices; give 2 … 26"),
-        ({"choices": ["dog", " "]}, {}, f"{WHERE} has an empty choice 1, counted from 0; fill it in, or leave the row"),
-        ({"choices": ["dog", None]}, {}, f"{WHERE} has null as choice 1; write texts"),
-        ({"choices": ["dog", ["cat"]]}, {}, f"{WHERE} has a list as choice 1; write texts"),
-        ({}, {"choices": "options"}, f"{WHERE} has no data.choices=options; choose one of: answer, choices, question"),
-        ({}, {"choices": ["a", "b"]}, f"{WHERE} has no data.choices=a; choose one of"),
-        ({}, {"answer": "label"}, f"{WHERE} has no data.answer=label; choose one of"),
-        ({}, {"question": "questions"}, f"{WHERE} has no data.question=questions; did you mean 'question'?"),
-        ({"question": None}, {}, f"{WHERE} holds null in question, which data.prompt takes in"),
-        ({"answer": 2}, {}, f"{WHERE} data.answer=answer=2 is out of range of its 2 choices, counted from 0; mend"),
-        ({"answer": None}, {}, f"{WHERE} data.answer=answer is empty; fill it in, or leave the row out"),
-        ({}, {"group": "task"}, f"{WHERE} has no data.group=task; "),
-        ({}, {"blank": "whole"}, f"{WHERE} has no blank _ in its sentence; mend the row, or use data.blank=null"),
-        (
-            {"question": "It is _"},
-            {"blank": "partial"},
-            f"{WHERE} has nothing after its blank _; leave the row out, or u",
-        ),
-    ],
-)
-def test_names_the_row_and_the_way_out(row: dict[str, Any], options: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError) as caught:
-        MultipleChoiceFormat(**options).read(GOOD | row, WHERE)
-    assert str(caught.value).startswith(message)
+REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    ({"choices": None}, {}, f"{WHERE} holds null in data.choices=choices; name a field that holds a list"),
+    ({"choices": "dog"}, {}, f"{WHERE} holds a text in data.choices=choices; name a field that holds a list"),
+    (
+        {"choices": {"text": "ab", "label": "AB"}},
+        {},
+        f"{WHERE} has not one label for each text in data.choices=cho",
+    ),
+    ({"choices": {"text": ["a"], "label": []}}, {}, f"{WHERE} has not one label for each text in data.choices=cho"),
+    ({"choices": []}, {}, f"{WHERE} has 0 choices; give 2 … 26, or leave the row out"),
+    ({"choices": ["dog"]}, {}, f"{WHERE} has 1 choice; give 2 … 26"),
+    ({"choices": ["x"] * 27}, {}, f"{WHERE} has 27 choices; give 2 … 26"),
+    ({"choices": ["dog", " "]}, {}, f"{WHERE} has an empty choice 1, counted from 0; fill it in, or leave the row"),
+    ({"choices": ["dog", None]}, {}, f"{WHERE} has null as choice 1; write texts"),
+    ({"choices": ["dog", ["cat"]]}, {}, f"{WHERE} has a list as choice 1; write texts"),
+    ({}, {"choices": "options"}, f"{WHERE} has no data.choices=options; choose one of: answer, choices, question"),
+    ({}, {"choices": ["a", "b"]}, f"{WHERE} has no data.choices=a; choose one of"),
+    ({}, {"answer": "label"}, f"{WHERE} has no data.answer=label; choose one of"),
+    ({}, {"question": "questions"}, f"{WHERE} has no data.question=questions; did you mean 'question'?"),
+    ({"question": None}, {}, f"{WHERE} holds null in question, which data.prompt takes in"),
+    ({"answer": 2}, {}, f"{WHERE} data.answer=answer=2 is out of range of its 2 choices, counted from 0; mend"),
+    ({"answer": None}, {}, f"{WHERE} data.answer=answer is empty; fill it in, or leave the row out"),
+    ({}, {"group": "task"}, f"{WHERE} has no data.group=task; "),
+    ({}, {"blank": "whole"}, f"{WHERE} has no blank _ in its sentence; mend the row, or use data.blank=null"),
+    (
+        {"question": "It is _"},
+        {"blank": "partial"},
+        f"{WHERE} has nothing after its blank _; leave the row out, or u",
+    ),
+]
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+def test_names_the_row_and_the_way_out() -> None:
+    assert_refused(
+        lambda case: MultipleChoiceFormat(**case[1]).read(GOOD | case[0], WHERE),
+        [((row, options), message) for row, options, message in REFUSED],
+    )
+
+
+def test_refuses_options_that_contradict() -> None:
+    cases = [
         ({"prompt": "Answer:"}, "data.prompt='Answer:' takes in no field; name one in braces"),
         ({"style": "letter", "blank": "whole"}, "data.style=letter has no letter for data.blank=whole; use data.blank"),
-    ],
-)
-def test_refuses_options_that_contradict(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError) as caught:
-        MultipleChoiceFormat(**options)
-    assert str(caught.value).startswith(message)
+    ]
+    assert_refused(MultipleChoiceFormat, cases)
+
+
+#: An answer, the choices, their labels, how the answer is read, and the place of the right choice.
+GOLD: list[tuple[Any, list[Any], list[Any] | None, AnswerAs, int]] = [
+    (0, ["a", "b"], None, "auto", 0),
+    (1, ["a", "b"], None, "auto", 1),
+    ("1", ["a", "b"], None, "auto", 1),
+    (" 1 ", ["a", "b"], None, "auto", 1),
+    (False, ["no", "yes"], None, "auto", 0),
+    (True, ["no", "yes"], None, "auto", 1),
+    ("C", ["x", "y", "z"], None, "auto", 2),
+    ("b", ["x", "y", "z"], None, "auto", 1),
+    ("cat", ["dog", "cat "], None, "auto", 1),
+    ("12", ["3", "12", "5"], None, "auto", 1),
+    ("a", ["a", "b"], None, "auto", 0),
+    ("3", ["1", "2", "3", "4"], None, "text", 2),
+    ("3", ["1", "2", "3", "4"], None, "index", 3),
+    ("b", ["b", "a"], None, "text", 0),
+    (2, [5, 7, 9], None, "auto", 2),
+    (7, [5, 7, 9], None, "auto", 1),
+    (2, ["1", "2", "3"], None, "auto", 2),
+    ("B", ["x", "y"], ["A", "B"], "auto", 1),
+    ("2", ["x", "y"], ["1", "2"], "auto", 1),
+    (2, ["x", "y"], [1, 2], "auto", 1),
+    (" B", ["x", "y"], ["A", "B", "C"], "auto", 1),
+    ("true", ["x", "y"], [False, True], "auto", 1),
+    (True, ["x", "y"], ["true", "false"], "auto", 0),
+]
+NO_GOLD: list[tuple[tuple[Any, list[str], list[Any] | None, AnswerAs], str]] = [
+    ((2, ["a", "b"], None, "auto"), "=2 is out of range of its 2 choices, counted from 0; mend the row, or where "
+     "they are counted from 1, set data.labels=[1,2]"),
+    ((-1, ["a", "b"], None, "auto"), "=-1 is none of its choices; choose one of: a, b"),
+    (("", ["a", "b"], None, "auto"), " is empty; fill it in, or leave the row out"),
+    ((None, ["a", "b"], None, "auto"), " is empty; fill it in"),
+    (("cats", ["dog", "cat"], None, "auto"), "=cats is none of its choices; did you mean 'cat'? or name another"),
+    ((["a"], ["a", "b"], None, "auto"), "=['a'] is none of its choices"),
+    (("x", ["x", "x"], None, "text"), "=x is the text of choices [0, 1]; leave the row out, or give its number"),
+    (("2", ["1", "2", "3"], None, "auto"), "=2 is the text of choice 1 and the number of choice 2, counted from 0; "
+     "say which with data.answer_as=text or data.answer_as=index"),
+    (("cat", ["dog", "cat"], None, "index"), "=cat is none of its choices"),
+    (("E", ["x", "y"], ["A", "B"], "auto"), "=E is none of the labels A, B; mend the row, or set data.labels=[…]"),
+    (("C", ["x", "y"], ["A", "B", "C"], "auto"), "=C is label 3, but there are 2 choices; mend the row"),
+]  # fmt: skip
+
+
+def test_the_right_choice_is_found() -> None:
+    wrong = [case for case in GOLD if find_gold(*case[:4], WHERE) != case[4]]
+    assert not wrong
+
+
+def test_an_answer_that_means_no_choice_is_refused() -> None:
+    where = f"{WHERE} data.answer=answer"
+    assert_refused(lambda case: find_gold(*case, where), [(case, where + message) for case, message in NO_GOLD])
