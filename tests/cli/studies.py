@@ -14,11 +14,16 @@ from tests.cli.found import found
 SEARCHERS = ("one_shot", "greedy", "beam", "random")
 
 
+def small_study(world: World, *grid: str, **changes: Any) -> list[str]:
+    """The words of a study with as few processes as there can be: one of Tune's, and one replica."""
+    keys = {"cluster": "local", "cluster.replicas": 1, "study.concurrency": 1, "tracking": "none"}
+    return [*world.words(**{**keys, **changes}), *(f"study.grid.{axis}" for axis in grid)]
+
+
 def study_words(world: World, **changes: Any) -> list[str]:
-    """The words of a study that takes seconds, but for the start of Ray."""
-    keys = {"cluster": "local", "cluster.replicas": 2, "tracking": "none"}
-    axes = [f"study.grid.searcher=[{','.join(SEARCHERS)}]", "study.grid.remove=[1,2]"]
-    return [*world.words(**{**keys, **changes}), *axes]
+    """The words of a study whose searches run at the same time; it takes seconds, but for the start of Ray."""
+    at_once = {"cluster.replicas": 2, "study.concurrency": 2}
+    return small_study(world, f"searcher=[{','.join(SEARCHERS)}]", "remove=[1,2]", **{**at_once, **changes})
 
 
 @pytest.fixture(scope="module")

@@ -59,10 +59,11 @@ def test_it_finds_what_the_command_line_finds(run: Run, world: World) -> None:
     assert [scores[0].loss, scores[3].loss] == [printed["loss"], printed["dense_loss"]]
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_text_arrives_as_it_is(name: str) -> None:
-    composed = config.compose("search", ["data=file", *as_overrides({"data": {"path": name}, "store": name})])
-    assert (composed["data"]["path"], composed["store"]) == (name, name)
+def test_text_arrives_as_it_is(subtests: pytest.Subtests) -> None:
+    for name in NAMES:
+        with subtests.test(name):
+            composed = config.compose("search", ["data=file", *as_overrides({"data": {"path": name}, "store": name})])
+            assert (composed["data"]["path"], composed["store"]) == (name, name)
 
 
 def test_mappings_and_lists_arrive_as_they_are() -> None:

@@ -12,9 +12,9 @@ from tests.cli.conftest import Run, World
 SECRET = "aVery-Secret-Value-7"
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
+def test_mistakes_do_not_repeat_it(run: Run, world: World, subtests: pytest.Subtests) -> None:
+    assert run("search", *world.search()).code == 0
+    for words in (
         ["search", f"tracking.uri=http://me:{SECRET}@host", "tracking.type=mlfow"],
         ["search", f"tracking.urk=http://me:{SECRET}@host"],
         ["search", f"http://me:{SECRET}@host"],
@@ -23,13 +23,11 @@ SECRET = "aVery-Secret-Value-7"
         ["show", f"http://me:{SECRET}@host"],
         ["ui", "--uri", f"http://me:{SECRET}@host"],
         ["sync", "latest", f"tracker.uri=http://me:{SECRET}@host"],
-    ],
-)
-def test_mistakes_do_not_repeat_it(run: Run, world: World, words: list[str]) -> None:
-    assert run("search", *world.search()).code == 0
-    outcome = run(*words)
-    assert outcome.code == 2 and outcome.err.startswith("error: ")
-    assert SECRET not in outcome.out + outcome.err
+    ):
+        with subtests.test(words=words):
+            outcome = run(*words)
+            assert outcome.code == 2 and outcome.err.startswith("error: ")
+            assert SECRET not in outcome.out + outcome.err
 
 
 def test_what_is_on_record_without_its_secret_is_typed_again(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,9 +25,17 @@ from raysearch.study.plan import plan_study
 from raysearch.study.trials import TrialTask, run_trials
 from tests.cli.conftest import Run, World
 from tests.cli.found import evaluations, found
-from tests.cli.studies import done, study_words
+from tests.cli.studies import done, small_study, study_words
 
 __all__ = ["done"]  # a fixture
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_ray() -> Iterator[None]:
+    """Ray for all commands that are typed in this process: it takes seconds to start."""
+    ray.init(num_cpus=3, include_dashboard=False, log_to_driver=False)
+    yield
+    ray.shutdown()
 
 
 def test_all_searches_are_done_and_counted(done: tuple[dict[str, Any], Path]) -> None:
@@ -54,7 +63,7 @@ def test_a_search_alone_finds_the_same(done: tuple[dict[str, Any], Path], world:
 
 
 def test_one_after_another_searches_run_just_what_is_called_shared(world: World, run: Run) -> None:
-    value = found(run("study", *study_words(world), "study.concurrency=1", "--json"))
+    value = found(run("study", *small_study(world, "searcher=[one_shot,greedy,beam]", "remove=[1,2]"), "--json"))
     with opened(Path("mlruns/ledger.db")) as ledger:
         runs = read_searches(ledger, [cell["search_id"] for cell in value["cells"]])
     for cell in value["cells"]:
@@ -64,8 +73,8 @@ def test_one_after_another_searches_run_just_what_is_called_shared(world: World,
 
 
 def test_a_search_that_fails_stops_no_other_and_is_tried_again_alone(world: World, run: Run, here: Path) -> None:
-    words = [*study_words(world)[:-2], "study.grid.searcher=[taylor,one_shot]", "study.grid.remove=[1]"]
-    words += ["objective=hidden_cosine", "study.retries=0"]  # which has no gradients
+    words = small_study(world, "searcher=[taylor,one_shot]", "remove=[1]", objective="hidden_cosine")  # no gradients
+    words += ["study.retries=0"]
     for tried in range(2):
         outcome = run("study", *words, "--json")
         assert outcome.code == 1
@@ -83,21 +92,16 @@ def test_a_search_that_cannot_even_be_put_on_record_has_failed(world: World, her
     search = replace(search, evaluation=replace(search.evaluation, ledger=here / "folder"))
     (model_group,) = prepare(spec)
     context = StudyContext(model_group.info, model_group.prepared_for(search.evaluation), {}, None)
-    ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False)
-    try:
-        nobody: Any = SimpleNamespace(fleet=None, recipe=[], most=1, unit_timeout_s="auto")
-        tasks = {7: TrialTask(search, context, nobody)}
-        failed = run_trials(tasks, spec.options.stop, 1, 0, here / "tune", running.SilentStudyObserver())
-    finally:
-        ray.shutdown()
+    nobody: Any = SimpleNamespace(fleet=None, recipe=[], most=1, unit_timeout_s="auto")
+    tasks = {7: TrialTask(search, context, nobody)}
+    failed = run_trials(tasks, spec.options.stop, 1, 0, here / "tune", running.SilentStudyObserver())
     assert failed.keys() == {7} and "ledger=" in failed[7] and "cannot be used" in failed[7]
 
 
 def test_an_assessment_that_fails_stops_no_other_model(world: World, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    usual = [word for word in study_words(world)[:-2] if not word.startswith("model")]
-    words = [*usual, "study.grid.searcher=[one_shot]", "study.grid.remove=[1]", "assess.speed.enabled=true"]
-    words += [f"study.grid.model={{one: model={world.model}, other: model={world.model} model.attention=eager}}"]
-    words += ["assess.speed.context_tokens=8", "assess.speed.new_tokens=2"]
+    models = f"{{one: model={world.model}, other: model={world.model} model.attention=eager}}"
+    words = small_study(world, "searcher=[one_shot]", "remove=[1]", f"model={models}", model=None)
+    words += ["assess.speed.enabled=true", "assess.speed.context_tokens=8", "assess.speed.new_tokens=2"]
     assess = assess_found
 
     def fails_once(what: Any, *rest: Any) -> Any:
@@ -117,8 +121,8 @@ def test_an_assessment_that_fails_stops_no_other_model(world: World, run: Run, m
 
 
 def test_a_budget_ends_searches_with_the_best_so_far(world: World, run: Run) -> None:
-    words = [*study_words(world)[:-2], "study.grid.remove=[3]", "study.stop.evaluations=9"]
-    words += ["study.grid.searcher={BO: searcher=bayesian searcher.initial=2, greedy: searcher=greedy}"]
+    searchers = "{BO: searcher=bayesian searcher.initial=2, greedy: searcher=greedy}"
+    words = [*small_study(world, f"searcher={searchers}", "remove=[3]"), "study.stop.evaluations=9"]
     value = found(run("study", *words, "--json"))
     bayesian, greedy = value["cells"]
     assert (bayesian["state"], bayesian["evaluations"], len(bayesian["removed"])) == ("stopped", 9, 3)
@@ -128,7 +132,7 @@ def test_a_budget_ends_searches_with_the_best_so_far(world: World, run: Run) -> 
 
 
 def test_a_budget_spent_before_there_is_a_mask_is_said(world: World, run: Run) -> None:
-    words = [*study_words(world)[:-2], "study.grid.searcher=[greedy]", "study.grid.remove=[3]"]
+    words = small_study(world, "searcher=[greedy]", "remove=[3]")
     value = found(run("study", *words, "study.stop.evaluations=6", "--json"))
     (cell,) = value["cells"]
     assert (cell["state"], cell["failure"]) == (
@@ -194,35 +198,35 @@ def test_what_a_study_found_can_be_assessed_later(done: tuple[dict[str, Any], Pa
     assert "is of another model: its files have changed since" in refused.err, refused.err
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["study.grid.remove=[1,5]"], "remove=5 leaves no layer of the 5"),
-        (["study.grid.sercher=[greedy]"], "sercher is no key of this configuration; did you mean 'searcher'"),
-        (["study.grid.searcher=[gredy]"], "searcher=gredy is unknown; did you mean 'greedy'"),
-        (["study.grid.searcher=greedy"], "study.grid.searcher=greedy is no list"),
-        (["study.concurrency=0"], "study.concurrency=0 runs nothing"),
-        (["study.stop.evaluations=0"], "study.stop.evaluations=0 ends every search at once"),
-        (["study.name=a/b"], "study.name=a/b cannot name a folder"),
-        (["cluster=inline", "cluster.replicas=1"], "cluster.backend=inline runs no study"),
-        (["study.grid.searcher={a: searcher=greedy, b: searcher=greedy}"], "study.grid has one search twice"),
-        (["assess.tasks=[piqua]"], "assess.tasks has piqua, which lm-eval does not know; did you mean 'piqa'"),
-        (["assess.tasks=[piqa]", "assess.data_dir=nowhere"], "assess.data_dir=nowhere"),
-        (
-            ["assess.seq_len=9", "assess.texts.mine=data=file data.path=nowhere.txt data.sampling=whole"],
-            "nowhere.txt does not exist",
-        ),
-        (["assess.speed.enabled=true", "assess.speed.context_tokens=999"], "assess.speed.context_tokens=999"),
-    ],
-)
+REFUSED: list[tuple[list[str], str]] = [
+    (["study.grid.remove=[1,5]"], "remove=5 leaves no layer of the 5"),
+    (["study.grid.sercher=[greedy]"], "sercher is no key of this configuration; did you mean 'searcher'"),
+    (["study.grid.searcher=[gredy]"], "searcher=gredy is unknown; did you mean 'greedy'"),
+    (["study.grid.searcher=greedy"], "study.grid.searcher=greedy is no list"),
+    (["study.concurrency=0"], "study.concurrency=0 runs nothing"),
+    (["study.stop.evaluations=0"], "study.stop.evaluations=0 ends every search at once"),
+    (["study.name=a/b"], "study.name=a/b cannot name a folder"),
+    (["cluster=inline", "cluster.replicas=1"], "cluster.backend=inline runs no study"),
+    (["study.grid.searcher={a: searcher=greedy, b: searcher=greedy}"], "study.grid has one search twice"),
+    (["assess.tasks=[piqua]", "assess.data_dir=."], "assess.tasks has piqua, for which no file is ready"),
+    (["assess.tasks=[piqa]", "assess.data_dir=nowhere"], "assess.data_dir=nowhere"),
+    (
+        ["assess.seq_len=9", "assess.texts.mine=data=file data.path=nowhere.txt data.sampling=whole"],
+        "nowhere.txt does not exist",
+    ),
+    (["assess.speed.enabled=true", "assess.speed.context_tokens=999"], "assess.speed.context_tokens=999"),
+]
+
+
 def test_what_cannot_be_run_is_refused_before_anything_is(
-    world: World, run: Run, here: Path, words: list[str], said: str
+    world: World, run: Run, here: Path, subtests: pytest.Subtests
 ) -> None:
-    given = [
-        word for word in study_words(world) if word.partition("=")[0] not in [one.partition("=")[0] for one in words]
-    ]
-    outcome = run("study", *given, *words)
-    assert outcome.code == 2
-    assert said in outcome.err
-    assert "Traceback" not in outcome.err
-    assert not (here / "mlruns/ledger.db").exists()
+    for words, said in REFUSED:
+        changed = [one.partition("=")[0] for one in words]
+        given = [word for word in study_words(world) if word.partition("=")[0] not in changed]
+        with subtests.test(said):
+            outcome = run("study", *given, *words)
+            assert outcome.code == 2
+            assert said in outcome.err
+            assert "Traceback" not in outcome.err
+            assert not (here / "mlruns/ledger.db").exists()

@@ -15,6 +15,7 @@ from raysearch.ledger.studies import find_study
 from raysearch.search import run as search_run
 from tests.cli.conftest import Run, World
 from tests.cli.found import found
+from tests.cli.studies import small_study
 from tests.tracking.conftest import closed_port
 
 pytestmark = pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")  # MLflow's own calls
@@ -108,26 +109,23 @@ def test_there_is_nothing_to_sync_of_what_is_not_done(run: Run, world: World, mo
     assert "is interrupted, so there is nothing to sync yet; raysearch resume greedy-m2-" in outcome.err
 
 
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
+def test_mistakes_are_one_sentence(run: Run, world: World, subtests: pytest.Subtests) -> None:
+    found(run("search", *world.search(), "--json"))
+    for words, sentence in [
         ([], "SEARCH=latest was run with tracking=none; name a place: tracking=mlflow, and tracking.uri=…"),
         (["remove=3"], "remove=3 cannot be changed of what is on record; leave it out, or give tracking.…= words"),
         (["tracking.urk=x"], "tracking.urk is no key of this configuration; did you mean 'tracking.uri'?"),
-    ],
-)
-def test_mistakes_are_one_sentence(run: Run, world: World, words: list[str], sentence: str) -> None:
-    found(run("search", *world.search(), "--json"))
-    outcome = run("sync", "latest", *words)
-    assert (outcome.code, outcome.err) == (2, f"error: {sentence}\n")
+    ]:
+        with subtests.test(words=words):
+            outcome = run("sync", "latest", *words)
+            assert (outcome.code, outcome.err) == (2, f"error: {sentence}\n")
 
 
 @pytest.mark.slow
 def test_a_study_is_filed_with_its_searches_assessments_and_report(run: Run, here: Path, world: World) -> None:
-    words = world.words(tracking="none", cluster="local", **{"cluster.replicas": 1, "study.name": "late"})
+    words = [*small_study(world, "searcher=[one_shot,greedy]", "remove=[2]"), "study.name=late"]
     text = f"assess.texts.mine=data=file data.path={world.text} data.samples=all data.sampling=sequential"
-    grid = ["study.grid.searcher=[one_shot,greedy]", "study.grid.remove=[2]"]
-    study = found(run("study", *words, *grid, text, "assess.seq_len=16", "--json"))
+    study = found(run("study", *words, text, "assess.seq_len=16", "--json"))
     synced = found(run("sync", "late", "tracking=mlflow", "--json"))
     assert synced["study_id"] == study["study_id"] and synced["report"] and synced["unfinished"] == []
     before = recorded(embedded(here / "mlruns"))
@@ -148,7 +146,7 @@ def test_a_study_is_filed_with_its_searches_assessments_and_report(run: Run, her
         one.to_dictionary() for one in before
     ]
     down = [word for word in words if word != "tracking=none"] + [f"tracking.uri=http://127.0.0.1:{closed_port()}"]
-    assert "is not recorded in MLflow" in run("study", *down, *grid, "--json").err
+    assert "is not recorded in MLflow" in run("study", *down, "--json").err
     with opened(here / "mlruns/ledger.db") as ledger:
         assert find_study(ledger, "late").mlflow_run_id == parent.info.run_id, "it is where it was"
     page = found(run("report", "late", "--json"))
