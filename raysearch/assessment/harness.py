@@ -21,7 +21,7 @@ from raysearch.core.mask import Mask
 from raysearch.errors import UserError
 from raysearch.evaluation.replica import Replica
 from raysearch.evaluation.unit import Job
-from raysearch.models.quiet import quiet
+from raysearch.models.loading import quiet
 
 #: A task's headline is the first of these that lm-eval gives; the papers and leaderboards of these tasks do the same.
 _HEADLINES = ("acc_norm", "acc", "exact_match", "pass@1", "f1")

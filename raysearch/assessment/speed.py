@@ -31,7 +31,7 @@ from raysearch.core.mask import Mask
 from raysearch.evaluation.replica import Replica
 from raysearch.evaluation.unit import Job
 from raysearch.models.devices import processor
-from raysearch.models.quiet import quiet
+from raysearch.models.loading import quiet
 from raysearch.models.spec import ModelInfo
 
 _LOW_TOKENS = 1000  # drawn from the low ids: special ones sit at the top

@@ -27,9 +27,8 @@ from raysearch.evaluation.costs import passes, plan_of
 from raysearch.evaluation.memory import describe, is_out_of_memory, release
 from raysearch.evaluation.prefix import Op, PrefixPlan
 from raysearch.evaluation.unit import Survey, Task, Unit, UnitResult
-from raysearch.models.devices import resolve_device
+from raysearch.models.devices import resolve_device, spread
 from raysearch.models.loading import load_model, load_tokenizer
-from raysearch.models.placement import spread
 from raysearch.models.shared_weights import Packed, unpack
 from raysearch.models.spec import ModelSpec
 from raysearch.models.stack import LayerStack, predicting

@@ -1,10 +1,13 @@
-"""What is said about an exported checkpoint: its model card, and recipes that make the same model with other tools."""
+"""The model card of an exported checkpoint, and recipes that make the same model with other tools."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
+
+from jinja2 import Environment, StrictUndefined
 
 from raysearch.core.formatting import added
 from raysearch.core.mask import Mask
@@ -13,22 +16,22 @@ from raysearch.core.measure import Measure
 
 @dataclass(frozen=True)
 class Evidence:
-    """Why these layers: the search that found the mask, in plain values.
+    """The search that found the mask, in plain values.
 
     Args:
         model: The dense model's name.
         searcher: The algorithm and its options, e.g. ``beam(width=5)``.
         objective: What was minimised, e.g. ``perplexity``.
-        calibration: The data it was judged on, described in one line.
-        measure: What losses are counted in.
+        calibration: The calibration data, in one line.
+        measure: The unit of losses.
         dense_loss: The dense model's loss on the calibration.
         loss: The pruned model's loss on the calibration.
-        delta_error: Standard error of the difference of the two, by the choice of samples; None if unknown.
+        delta_error: Standard error of the difference of the two, from the choice of samples; None if unknown.
         evaluations: Masks evaluated to find it.
         layer_forwards: Layer-forwards run to find it, over all shards.
         search_s: Wall-clock time of the search.
-        search_id: The tracker's run; None when nothing was tracked.
-        version: The raysearch that did it.
+        search_id: The search's name in the ledger: ``greedy-m5-3fa2c1d0``.
+        version: The version of raysearch.
     """
 
     model: str
@@ -42,7 +45,7 @@ class Evidence:
     evaluations: int
     layer_forwards: int
     search_s: float
-    search_id: str | None
+    search_id: str
     version: str
 
 
@@ -68,13 +71,13 @@ class Pruned:
 
 
 def kept_runs(mask: Mask, n_layers: int) -> list[tuple[int, int]]:
-    """The runs of consecutive kept layers as half-open ranges: ``{1}`` of 4 gives ``[(0, 1), (2, 4)]``."""
+    """Return the runs of consecutive kept layers as half-open ranges: ``{1}`` of 4 gives ``[(0, 1), (2, 4)]``."""
     walls = [-1, *mask, n_layers]
     return [(low + 1, high) for low, high in pairwise(walls) if low + 1 < high]
 
 
 def mergekit_yaml(pruned: Pruned) -> str:
-    """The mergekit recipe (a passthrough merge of the kept runs) that makes the same checkpoint."""
+    """Return the mergekit recipe (a passthrough merge of the kept runs) that makes the same checkpoint."""
     source = pruned.source or "path/to/the/dense/model"
     lines = ["# mergekit-yaml mergekit.yaml ./pruned    (layer_range is half-open and 0-based)"]
     if pruned.source is None:
@@ -86,12 +89,12 @@ def mergekit_yaml(pruned: Pruned) -> str:
 
 
 def llama_cpp_command(mask: Mask) -> str:
-    """The llama.cpp command (0-based) that prunes a GGUF file of the dense model in the same way."""
+    """Return the llama.cpp command (0-based) that prunes a GGUF file of the dense model in the same way."""
     return f"llama-quantize --prune-layers {','.join(map(str, mask))} model.gguf pruned.gguf Q8_0"
 
 
 def model_card(pruned: Pruned, evidence: Evidence, name: str, *, tokenizer: bool) -> str:
-    """The README.md of an exported checkpoint.
+    """Return the README.md of an exported checkpoint.
 
     Args:
         pruned: The pruned model in numbers.
@@ -99,11 +102,9 @@ def model_card(pruned: Pruned, evidence: Evidence, name: str, *, tokenizer: bool
         name: The checkpoint's folder name.
         tokenizer: Whether the checkpoint holds a tokenizer.
     """
-    n_kept, n_dense = pruned.n_layers_dense - len(pruned.mask), pruned.n_layers_dense
-    share = pruned.parameters / pruned.parameters_dense
-    measure = evidence.measure
+    measure, share = evidence.measure, pruned.parameters / pruned.parameters_dense
     rows = [
-        ("layers", f"{n_dense}", f"{n_kept}"),
+        ("layers", pruned.n_layers_dense, pruned.n_layers_dense - len(pruned.mask)),
         ("parameters", f"{pruned.parameters_dense:,}", f"{pruned.parameters:,} ({share:.1%})"),
         (f"loss ({measure.unit})", f"{evidence.dense_loss:.4f}", f"{evidence.loss:.4f}"),
     ]
@@ -113,53 +114,15 @@ def model_card(pruned: Pruned, evidence: Evidence, name: str, *, tokenizer: bool
     if evidence.delta_error is not None:
         delta = added(evidence.loss - evidence.dense_loss, evidence.delta_error)
         rows.append(("loss over dense, ± its standard error", "", delta))
-    table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
-    load_tokenizer = f'\ntokenizer = AutoTokenizer.from_pretrained("{name}")' if tokenizer else ""
-    classes = "AutoModelForCausalLM, AutoTokenizer" if tokenizer else "AutoModelForCausalLM"
-    other_tools = "" if not pruned.mask else _OTHER_TOOLS.format(command=llama_cpp_command(pruned.mask))
-    return f"""---
-library_name: transformers
-pipeline_tag: text-generation
-tags:
-- depth-pruning
-- raysearch
----
-
-# {evidence.model} without {len(pruned.mask)} of its {n_dense} layers
-
-Removed layers: **`{pruned.mask}`** (0-based, as in `model.layers` of the dense model). Nothing else was changed, and
-nothing was trained. The weights are {pruned.dtype}. The terms of use are those of {evidence.model}.
-
-## Evidence
-
-| | dense | pruned |
-|---|---:|---:|
-{table}
-
-- Objective: {evidence.objective}
-- Calibration: {evidence.calibration}
-- Searcher: {evidence.searcher}
-- Cost: {evidence.evaluations:,} evaluations, {evidence.layer_forwards:,} layer-forwards, {evidence.search_s:,.1f} s
-- Tracked as: {evidence.search_id or "not tracked"}
-- Made by: raysearch {evidence.version}
-
-The losses were measured on the calibration that the mask was chosen on, where it looks better than it is (the standard
-error tells the chance of the samples, not that); evaluation the model on your own held-out data.
-`raysearch.json` holds the same in a form for machines.
-
-## Use
-
-```python
-from transformers import {classes}
-
-model = AutoModelForCausalLM.from_pretrained("{name}"){load_tokenizer}
-```
-{other_tools}"""
-
-
-_OTHER_TOOLS = """
-## The same mask with other tools
-
-- mergekit: `mergekit-yaml mergekit.yaml ./pruned`
-- llama.cpp, from a GGUF file of the dense model: `{command}`
-"""
+    environment = Environment(
+        trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=StrictUndefined
+    )
+    template = environment.from_string(Path(__file__).with_name("card.md.j2").read_text(encoding="utf-8"))
+    return template.render(
+        pruned=pruned,
+        evidence=evidence,
+        rows=rows,
+        name=name,
+        tokenizer=tokenizer,
+        llama_cpp_command=llama_cpp_command,
+    )

@@ -1,4 +1,4 @@
-"""Which device a model goes to, and what those of this machine are called."""
+"""The device of a model, or the devices that it is spread over."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from raysearch.errors import UserError, did_you_mean
+from raysearch.models.spec import ModelSpec
 
 if TYPE_CHECKING:
-    from raysearch.models.spec import ModelSpec
+    from transformers import PreTrainedModel
 
 
 def resolve_device(spec: ModelSpec) -> str:
-    """The torch device that `spec.device` stands for, e.g. ``cpu`` or ``cuda:0``; it may be that of another machine.
+    """Return the torch device of `spec.device`, e.g. ``cpu`` or ``cuda:0``; this machine may not have it.
 
     Raises:
         UserError: The name is unknown.
@@ -32,7 +33,7 @@ def resolve_device(spec: ModelSpec) -> str:
 
 
 def check_device(spec: ModelSpec) -> None:
-    """Refuses a GPU that this machine does not have.
+    """Refuse a GPU that this machine does not have.
 
     Raises:
         UserError: It is not there, or its name is unknown.
@@ -51,8 +52,36 @@ def check_device(spec: ModelSpec) -> None:
         raise UserError(f"model.device={spec.device} is not there; torch sees {count}: use cuda:0 … cuda:{count - 1}")
 
 
+def spread(model: PreTrainedModel, name: str) -> PreTrainedModel:
+    """Spread a model over all GPUs that this process sees: whole layers in order, about as much on each.
+
+    Hooks of accelerate then move the inputs of a module to its device.
+
+    Args:
+        model: A model on the CPU.
+        name: Its name, for messages.
+
+    Raises:
+        UserError: It does not fit on them.
+    """
+    from accelerate import dispatch_model, infer_auto_device_map
+    from accelerate.utils import get_balanced_memory
+
+    whole = list(model._no_split_modules or ())
+    memory = get_balanced_memory(model, no_split_module_classes=whole)
+    gpus = {device: most for device, most in memory.items() if device != "cpu"}
+    places = infer_auto_device_map(model, max_memory={**gpus, "cpu": 0}, no_split_module_classes=whole)
+    if any(place in ("cpu", "disk") for place in places.values()):
+        raise UserError(
+            f"model={name} does not fit on {len(gpus)} GPUs; give more with cluster.gpus_per_replica=…, or hold it "
+            "in a smaller model.dtype"
+        )
+    spread_model: PreTrainedModel = dispatch_model(model, places)
+    return spread_model
+
+
 def processor() -> str:
-    """The name of this machine's CPU."""
+    """Return the name of this machine's CPU."""
     with suppress(OSError, StopIteration):
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))

@@ -1,7 +1,7 @@
-"""From a mask to a checkpoint that transformers, vLLM and llama.cpp load as they are.
+"""Exports a pruned model as a checkpoint that transformers, vLLM and llama.cpp load without changes.
 
 The checkpoint is written beside its destination, loaded again with plain transformers, compared with the masked dense
-model, and only then renamed into place: what is at `out` is complete and verified, or is what was there before.
+model, and only then renamed into place. So `out` is either complete and verified, or unchanged.
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ from raysearch.core.paths import as_path
 from raysearch.errors import UnsupportedModelError, UserError, what_failed
 from raysearch.models.card import Evidence, Pruned, mergekit_yaml, model_card
 from raysearch.models.layers import plain_logits
-from raysearch.models.loading import load_model, load_tokenizer
-from raysearch.models.quiet import quiet
+from raysearch.models.loading import load_model, load_tokenizer, quiet
 from raysearch.models.source import locate
 from raysearch.models.spec import ModelSpec
 from raysearch.models.stack import LayerStack, relative_gap, tolerance
@@ -36,12 +35,12 @@ from raysearch.models.surgery import check_mask, remove_layers
 
 _SHAPE = (2, 8)  # samples x tokens of the verification
 _NEW_TOKENS = 24
-_RECORD = "raysearch.json"  # by which an export is known for one
+_RECORD = "raysearch.json"  # marks a folder as an export
 
 
 @dataclass(frozen=True)
 class ExportReport:
-    """What was written.
+    """The written checkpoint and its verification.
 
     Args:
         out: The checkpoint's folder.
@@ -49,8 +48,8 @@ class ExportReport:
         parameters: Parameters that are left.
         max_logit_difference: The largest difference between the reloaded checkpoint's logits and the masked dense
             model's, relative to the largest |logit|.
-        before: What the dense model says to the prompt; None without a prompt.
-        after: What the reloaded checkpoint says to it; None without a prompt.
+        before: The dense model's continuation of the prompt; None without a prompt.
+        after: The reloaded checkpoint's continuation of it; None without a prompt.
     """
 
     out: Path
@@ -64,24 +63,24 @@ class ExportReport:
 def export_checkpoint(
     spec: ModelSpec, mask: Mask, out: Path, *, overwrite: bool, evidence: Evidence, prompt: str | None = None
 ) -> ExportReport:
-    """Writes the model without the mask's layers as an ordinary checkpoint, on the CPU.
+    """Write the model without the mask's layers as an ordinary checkpoint, on the CPU.
 
     Args:
         spec: The dense model; its dtype is the checkpoint's, its device and attention do not matter.
         mask: The layers to remove.
         out: The folder to write.
-        overwrite: Whether an export that is already there is replaced; nothing else ever is.
+        overwrite: Whether to replace an earlier export; anything else is never replaced.
         evidence: The search that found the mask, for the model card.
-        prompt: A text for both models to go on with, greedily, as a spot check; None for none.
+        prompt: A text that both models continue greedily, as a spot check; None for none.
 
     Returns:
-        What was written and how well it agrees.
+        The written checkpoint and how well it agrees.
 
     Raises:
-        UserError: `out` is in the way or cannot be written, the model cannot be loaded, the mask does not fit, or a
-            prompt comes without a tokenizer.
-        UnsupportedModelError: The reloaded checkpoint is not the masked model: the architecture ties something to the
-            places of its layers that no config can say.
+        UserError: `out` holds something else or cannot be written, the model cannot be loaded, the mask does not fit,
+            or there is a prompt but no tokenizer.
+        UnsupportedModelError: The reloaded checkpoint differs from the masked model: its layers depend on their places
+            in a way that no config can express.
     """
     out = as_path("--out", out).absolute()
     _check_destination(spec, out, overwrite)
@@ -103,9 +102,9 @@ def export_checkpoint(
             model.save_pretrained(folder)
             if tokenizer is not None:
                 tokenizer.save_pretrained(folder)
-        for weights in folder.glob("*.safetensors"):  # written for the owner alone
+        for weights in folder.glob("*.safetensors"):  # written readable by the owner only
             weights.chmod((folder / "config.json").stat().st_mode)
-        _write_papers(folder, out.name, pruned, evidence, tokenizer=tokenizer is not None)
+        _write_documents(folder, out.name, pruned, evidence, tokenizer=tokenizer is not None)
         del model, stack  # never two models in memory
         reloaded = _reload(folder, spec, kind)
         gap = relative_gap(_logits(reloaded, tokens), expected)
@@ -119,7 +118,7 @@ def export_checkpoint(
 
 
 def _check_destination(spec: ModelSpec, out: Path, overwrite: bool) -> None:
-    """Refuses to write over anything the user did not offer, and over the dense model in any case."""
+    """Refuse to write over anything but an export with `overwrite`, and over the dense model in any case."""
     source = locate(spec.name, spec.path)
     if not source.is_hub and source.folder.resolve().is_relative_to(out.resolve()):
         raise UserError(f"--out={out} holds the dense model itself; write to another folder")
@@ -133,7 +132,7 @@ def _check_destination(spec: ModelSpec, out: Path, overwrite: bool) -> None:
 
 
 def _tokenizer(spec: ModelSpec, prompt: str | None) -> PreTrainedTokenizerBase | None:
-    """The model's tokenizer, or None: a checkpoint of bare weights is exported as one, if nothing is to be read."""
+    """Return the model's tokenizer; None where there is none and no prompt needs it."""
     try:
         return load_tokenizer(spec)
     except UserError:
@@ -143,7 +142,7 @@ def _tokenizer(spec: ModelSpec, prompt: str | None) -> PreTrainedTokenizerBase |
 
 
 def _masked_logits(stack: LayerStack, mask: Mask, tokens: np.ndarray[Any, np.dtype[np.int64]]) -> Tensor:
-    """The logits of the dense model walked without the mask's layers, [B, T, vocabulary]."""
+    """Return the logits of the walk without the mask's layers, [B, T, vocabulary]."""
     captured = stack.capture(Batch(tokens, np.ones_like(tokens, dtype=np.bool_)).inputs)
     hidden = stack.walk(captured, mask)
     return stack.logits(hidden.flatten(0, 1)).unflatten(0, hidden.shape[:2])
@@ -151,12 +150,12 @@ def _masked_logits(stack: LayerStack, mask: Mask, tokens: np.ndarray[Any, np.dty
 
 @torch.inference_mode()
 def _logits(model: PreTrainedModel, tokens: np.ndarray[Any, np.dtype[np.int64]]) -> Tensor:
-    """The logits of a plain forward, [B, T, vocabulary]."""
+    """Return the logits of a plain forward, [B, T, vocabulary]."""
     return plain_logits(model, torch.tensor(tokens))
 
 
 def _continue(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, prompt: str | None) -> str | None:
-    """How the model goes on with the prompt, greedily, in one line."""
+    """Return the model's greedy continuation of the prompt, in one line."""
     if tokenizer is None or prompt is None:
         return None
     inputs = tokenizer(prompt.encode(errors="replace").decode(), return_tensors="pt", return_token_type_ids=False)
@@ -170,7 +169,7 @@ def _continue(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None,
 
 
 def _reload(folder: Path, spec: ModelSpec, kind: str) -> PreTrainedModel:
-    """The checkpoint as anyone would load it."""
+    """Load the checkpoint with plain transformers."""
     try:
         with quiet():
             model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
@@ -185,8 +184,8 @@ def _reload(folder: Path, spec: ModelSpec, kind: str) -> PreTrainedModel:
     return model.eval()
 
 
-def _write_papers(folder: Path, name: str, pruned: Pruned, evidence: Evidence, *, tokenizer: bool) -> None:
-    """The model card, the mergekit recipe and the record for machines."""
+def _write_documents(folder: Path, name: str, pruned: Pruned, evidence: Evidence, *, tokenizer: bool) -> None:
+    """Write the model card, the mergekit recipe and the record for machines."""
     record = {"mask": list(pruned.mask), "n_layers_dense": pruned.n_layers_dense, "evidence": asdict(evidence)}
     (folder / "README.md").write_text(model_card(pruned, evidence, name, tokenizer=tokenizer), encoding="utf-8")
     (folder / "mergekit.yaml").write_text(mergekit_yaml(pruned), encoding="utf-8")
@@ -195,7 +194,7 @@ def _write_papers(folder: Path, name: str, pruned: Pruned, evidence: Evidence, *
 
 @contextlib.contextmanager
 def _replacing(out: Path) -> Iterator[Path]:
-    """A fresh folder beside `out` that takes its place when all went well, and is gone when not."""
+    """Yield a new folder beside `out` that replaces it on success and is deleted on failure."""
     unique = uuid.uuid4().hex[:8]
     partial, replaced = (out.with_name(f".{out.name}.{what}-{unique}") for what in ("partial", "replaced"))
     try:
@@ -210,7 +209,7 @@ def _replacing(out: Path) -> Iterator[Path]:
                 os.rename(replaced, out)
             raise
     except Exception as error:
-        if not isinstance(error, OSError) and "(os error " not in str(error):  # as libraries in Rust word it
+        if not isinstance(error, OSError) and "(os error " not in str(error):  # the wording of libraries in Rust
             raise
         cause = what_failed(error)
         remedy = "free some space on its disk" if "No space" in cause else "name another folder"

@@ -1,4 +1,4 @@
-"""Which of a model's modules are its layers, and how each is called: what `LayerStack` learns from one tiny forward."""
+"""Finds a model's layers, and how each of them is called, by one small forward."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from raysearch.errors import UnsupportedModelError
 
 @dataclass(frozen=True)
 class LayerCall:
-    """What the model passes to one layer beside the hidden state."""
+    """The arguments of one layer beside the hidden state."""
 
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
@@ -28,7 +28,7 @@ class Convention:
     """How one layer takes and returns the hidden state.
 
     Args:
-        keyword: The argument it comes in by; None for the first positional one.
+        keyword: The name of its argument; None for the first positional one.
         container: tuple or list when the layer returns one, hidden state first; None when it returns the tensor.
         length: How many values the container holds.
     """
@@ -39,25 +39,25 @@ class Convention:
 
     @classmethod
     def of(cls, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any) -> Convention:
-        """What one call and its output tell."""
+        """Return the convention of one call and its output."""
         keyword = None if args else "hidden_states"
         if isinstance(output, (tuple, list)):
             return cls(keyword, list if isinstance(output, list) else tuple, len(output))
         return cls(keyword, None, 1)
 
     def split(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Tensor, LayerCall]:
-        """The hidden state, and the rest of a call."""
+        """Split the arguments into the hidden state and the rest."""
         if self.keyword is None:
             return args[0], LayerCall(args[1:], kwargs)
         return kwargs[self.keyword], LayerCall(args, {name: v for name, v in kwargs.items() if name != self.keyword})
 
     def wrap(self, hidden: Tensor) -> Any:
-        """The hidden state as the layer would return it."""
+        """Return the hidden state in the layer's container."""
         return hidden if self.container is None else self.container([hidden] + [None] * (self.length - 1))
 
 
 def layer_lists(model: PreTrainedModel) -> list[nn.ModuleList]:
-    """The lists of as many blocks as the text config has layers: the stack is one of them.
+    """Return the lists of as many blocks as the text config has layers: the stack is one of them.
 
     Raises:
         UnsupportedModelError: The model is an encoder-decoder, or has no such list.
@@ -76,7 +76,7 @@ def layer_lists(model: PreTrainedModel) -> list[nn.ModuleList]:
 
 @torch.no_grad()
 def find_stack(model: PreTrainedModel) -> tuple[tuple[nn.Module, ...], tuple[Convention, ...]]:
-    """Runs two tokens through the model and watches which list is the stack, and how its layers are called.
+    """Run two tokens through the model to find the list that is the stack, and how its layers are called.
 
     Returns:
         The layers in order, and each one's convention.
@@ -105,12 +105,12 @@ def find_stack(model: PreTrainedModel) -> tuple[tuple[nn.Module, ...], tuple[Con
 
 
 def plain_logits(model: PreTrainedModel, input_ids: Tensor, read: bool = True, **inputs: Tensor | None) -> Tensor:
-    """The model's own forward without a cache; the logits, [B, T, vocabulary], or fewer if nobody reads them."""
+    """Return the logits, [B, T, vocabulary], of the model's own forward without a cache; maybe fewer if not `read`."""
     given = {name: value.to(model.device) for name, value in inputs.items() if value is not None}
     options: dict[str, Any] = {"use_cache": False, **given}
     if not read and "logits_to_keep" in inspect.signature(model.forward).parameters:
-        options["logits_to_keep"] = 1  # spares the head all but the last position
+        options["logits_to_keep"] = 1  # runs the head on the last position only
     if getattr(model.config, "output_router_logits", False):
-        options["output_router_logits"] = False  # a loss over the layers' routers, which stand-ins do not run
+        options["output_router_logits"] = False  # a loss over the layers' routers, which may not run
     logits: Tensor = model(input_ids=input_ids.to(model.device), **options).logits
     return logits

@@ -1,14 +1,16 @@
-"""From what the user typed to a model in memory, or to a clear refusal before any weight is read.
+"""Loads models and tokenizers, and refuses what cannot be searched before any weight is read.
 
-`describe` answers what a search needs to be planned (layers, parameters, sizes) from the config alone. torch and
-transformers are imported when first used, so that the command line can answer without them.
+`describe` gives the sizes that a search is planned by from the config alone. torch and transformers are imported when
+first used, so that the command line starts without them.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import json
+import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 from raysearch.errors import UnsupportedModelError, UserError, did_you_mean, first_line
 from raysearch.models.devices import check_device, resolve_device
-from raysearch.models.quiet import quiet
 from raysearch.models.source import Source, hub_answers, locate
 from raysearch.models.spec import ModelInfo, ModelSpec
 
@@ -28,8 +29,30 @@ _DTYPES = ("auto", "float32", "bfloat16", "float16")
 _ATTENTIONS = ("auto", "sdpa", "eager", "flash_attention_2")
 
 
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Within the context transformers and the hub client print nothing; their errors are still raised."""
+    from huggingface_hub.utils import logging as hub_logging
+    from transformers.utils import logging
+
+    level, hub_level, bars = logging.get_verbosity(), hub_logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    hub_logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        # The GGUF reader has a progress bar of its own that no setting reaches.
+        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.set_verbosity(level)
+        hub_logging.set_verbosity(hub_level)
+        if bars:
+            logging.enable_progress_bar()
+
+
 def resolve_dtype(spec: ModelSpec, config: PreTrainedConfig) -> torch.dtype:
-    """The dtype the weights are held in; a config that names none means float32.
+    """Return the dtype of the weights in memory; float32 if the config names none.
 
     Raises:
         UserError: The name is unknown.
@@ -47,7 +70,7 @@ def resolve_dtype(spec: ModelSpec, config: PreTrainedConfig) -> torch.dtype:
 
 
 def load_config(spec: ModelSpec) -> PreTrainedConfig:
-    """Reads the config and refuses what raysearch cannot search, before any weight is read.
+    """Read the config and refuse what cannot be searched, before any weight is read.
 
     Raises:
         UserError: The spec has an unknown value, or its files are missing, unreachable or unsafe.
@@ -68,7 +91,7 @@ def load_config(spec: ModelSpec) -> PreTrainedConfig:
 
 
 def load_tokenizer(spec: ModelSpec) -> PreTrainedTokenizerBase:
-    """The model's own tokenizer.
+    """Load the model's own tokenizer.
 
     Raises:
         UserError: The checkpoint has none, or it cannot be read.
@@ -78,16 +101,16 @@ def load_tokenizer(spec: ModelSpec) -> PreTrainedTokenizerBase:
     source = locate(spec.name, spec.path)
     with _explained(spec, "the tokenizer of "), quiet():
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(source.location, **_where(spec, source))
-        tokenizer("a")  # one without a vocabulary loads
+        tokenizer("a")  # loading alone accepts one without a vocabulary
     return tokenizer
 
 
 def load_model(spec: ModelSpec, device: str | None = None) -> PreTrainedModel:
-    """The model, ready to be evaluated: in eval mode, its parameters without gradients.
+    """Load the model in eval mode, its parameters without gradients.
 
     Args:
         spec: Which model, and how it is held.
-        device: Where it goes; None for what `spec.device` says.
+        device: The device; None for that of `spec.device`.
 
     Raises:
         UserError: As `load_config`, or the weights are incomplete, corrupt or pickled.
@@ -101,7 +124,7 @@ def load_model(spec: ModelSpec, device: str | None = None) -> PreTrainedModel:
         device = resolve_device(spec)
     config, source = load_config(spec), locate(spec.name, spec.path)
     with _explained(spec), quiet():
-        # With its report, from_pretrained returns a pair, which its annotations do not know.
+        # With output_loading_info, from_pretrained returns a pair; its annotations do not say so.
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             source.location,
             config=config,
@@ -121,13 +144,13 @@ def load_model(spec: ModelSpec, device: str | None = None) -> PreTrainedModel:
         torch.nn.Module.to(model, device)
     if source.gguf is not None:
         _drop_quantization(model.config)
-        vars(model).pop("hf_quantizer", None)  # or save_pretrained refuses the weights as quantised
+        vars(model).pop("hf_quantizer", None)  # with it, save_pretrained refuses the weights as quantised
     model.eval().requires_grad_(False)
     return model
 
 
 def describe(spec: ModelSpec) -> ModelInfo:
-    """Sizes of the model, from its config alone: nothing is downloaded but the config, no weight is read.
+    """Return the sizes of the model from its config alone; no weight is downloaded or read.
 
     Raises:
         UserError: As `load_config`.
@@ -159,7 +182,7 @@ def describe(spec: ModelSpec) -> ModelInfo:
 
 
 def fingerprint(spec: ModelSpec) -> str:
-    """What identifies the weights: the commit of a hub id, else the SHA-256 over config and weight files.
+    """Return what identifies the weights: the commit of a hub id, else the SHA-256 over config and weight files.
 
     Hashing reads every byte: under a second for a small model, minutes for hundreds of gigabytes.
 
@@ -184,7 +207,7 @@ def fingerprint(spec: ModelSpec) -> str:
 
 
 def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
-    """The SHA-256 of everything that turns text into token ids."""
+    """Return the SHA-256 of everything that turns text into token ids."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is not None:
         content = json.loads(backend.to_str())
@@ -197,7 +220,7 @@ def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
 
 
 def _where(spec: ModelSpec, source: Source) -> dict[str, Any]:
-    """The arguments that lead every `from_pretrained` to the same files."""
+    """Return the arguments by which every `from_pretrained` reads the same files."""
     where: dict[str, Any] = {"trust_remote_code": spec.trust_remote_code}
     if source.gguf is not None:
         where["gguf_file"] = source.gguf
@@ -211,7 +234,7 @@ def _where(spec: ModelSpec, source: Source) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _explained(spec: ModelSpec, part: str = "") -> Iterator[None]:
-    """Turns what transformers raises into one sentence, with the original error chained."""
+    """Turn errors of transformers into one sentence, with the original error chained."""
     try:
         yield
     except UserError:
@@ -233,7 +256,7 @@ def _explained(spec: ModelSpec, part: str = "") -> Iterator[None]:
 
 
 def _check_causal(spec: ModelSpec, config: PreTrainedConfig) -> None:
-    """Refuses encoder-decoders, and checkpoints that were not saved by a causal language model."""
+    """Refuse encoder-decoders, and checkpoints that were not saved by a causal language model."""
     from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
 
     known = f"model={spec.name} ({config.model_type})"
@@ -252,28 +275,28 @@ def _check_causal(spec: ModelSpec, config: PreTrainedConfig) -> None:
 
 
 def _check_name(argument: str, value: str, known: tuple[str, ...]) -> None:
-    """Refuses an unknown name."""
+    """Refuse an unknown name."""
     if value not in known:
         raise UserError(f"{argument}={value} is unknown; {did_you_mean(value, known)}")
 
 
 def _attention(spec: ModelSpec) -> str | None:
-    """The attention as transformers is told it: nothing where it may choose."""
+    """Return the attention for transformers; None to let it choose."""
     return None if spec.attention == "auto" else spec.attention
 
 
 def _drop_quantization(config: PreTrainedConfig) -> None:
-    """Forgets how a GGUF file was quantised: in memory it no longer is, and an export must not claim so."""
+    """Remove the quantisation of a GGUF file from the config: the weights in memory and in an export have none."""
     if hasattr(config, "quantization_config"):
         del config.quantization_config
 
 
 def _count(module: torch.nn.Module) -> int:
-    """Parameters of a module, shared ones once."""
+    """Count the parameters of a module, shared ones once."""
     return sum(parameter.numel() for parameter in module.parameters())
 
 
 def _sha256(file: Path) -> str:
-    """The SHA-256 of a file's content."""
+    """Return the SHA-256 of a file's content."""
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -1,11 +1,11 @@
-"""A model as structure and tensors apart, so that processes on one machine can share the tensors.
+"""Separates a model's structure from its tensors, so that processes on one machine can share the tensors.
 
-`pack` pickles the module tree with every tensor replaced by a number and hands the tensors back as NumPy arrays that
-share their memory. Put into Ray's object store once, the arrays are mapped, not copied, into every replica; `unpack`
-puts the tree back together around them. Tied weights stay tied, since a tensor met twice gets one number.
+`pack` pickles the module tree with a number in place of every tensor, and returns the tensors as NumPy arrays over the
+same memory. In Ray's object store the arrays are mapped, not copied, into every replica; `unpack` rebuilds the model
+around them. Tied weights stay tied, since a repeated tensor has one number.
 
-The arrays of `unpack` may be read-only memory shared by all replicas of a machine: a mask is applied by skipping
-layers, never by writing into weights.
+The arrays of `unpack` may be read-only memory shared by all replicas of a machine. This is safe because a mask skips
+layers and never writes into weights.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-#: NumPy has no bfloat16: such tensors travel as integers of the same width.
+#: NumPy has no bfloat16: such tensors become integers of the same width.
 _TRAVELS_AS = {torch.bfloat16: torch.int16}
 
 Packed = tuple[bytes, list[npt.NDArray[Any]]]
 
 
 def pack(model: PreTrainedModel) -> Packed:
-    """Takes a CPU model apart.
+    """Separate a CPU model into structure and arrays.
 
     Args:
         model: A model on the CPU.
@@ -44,7 +44,7 @@ def pack(model: PreTrainedModel) -> Packed:
 
 
 def unpack(structure: bytes, arrays: Sequence[npt.NDArray[Any]]) -> PreTrainedModel:
-    """Puts together what `pack` took apart; the tensors use the arrays' memory."""
+    """Rebuild a model from the output of `pack`; the tensors use the arrays' memory."""
     model: PreTrainedModel = _Unpacker(io.BytesIO(structure), arrays).load()
     return model
 
@@ -54,7 +54,7 @@ class _Packer(pickle.Pickler):
         super().__init__(stream, protocol=5)
         self.arrays: list[npt.NDArray[Any]] = []
         self._numbers: dict[int, int] = {}
-        self._alive: list[torch.Tensor] = []  # an id is only good as long as its object lives
+        self._alive: list[torch.Tensor] = []  # an id is unique only while its object lives
 
     def persistent_id(self, value: object) -> tuple[int, torch.dtype, bool] | None:
         if not isinstance(value, torch.Tensor):

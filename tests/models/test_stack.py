@@ -15,6 +15,7 @@ from raysearch.calibration.batch import Batch
 from raysearch.core.mask import Mask
 from raysearch.errors import UnsupportedModelError, UserError
 from raysearch.models.stack import LayerStack, relative_gap
+from tests.cases import assert_each
 from tests.models.families import FAMILIES, HYBRIDS, N_LAYERS, REFUSED, UNEXPORTABLE, VOCABULARY, tiny
 
 torch.set_num_threads(1)
@@ -47,61 +48,64 @@ def deleted(model: PreTrainedModel, mask: Mask) -> PreTrainedModel:
 
 
 def walk(stack: LayerStack, mask: Mask, batch: Batch) -> torch.Tensor:
-    captured = stack.capture(batch.inputs)
-    hidden = captured.embedded
-    for layer in mask.kept(stack.n_layers):
-        hidden = stack.run_layer(layer, hidden, captured)
+    hidden = stack.walk(stack.capture(batch.inputs), mask)
     return stack.logits(hidden.flatten(0, 1)).unflatten(0, hidden.shape[:2])
 
 
-@pytest.mark.parametrize("family", [*FAMILIES, *HYBRIDS])
-def test_the_walk_equals_the_model_with_the_layers_deleted(family: str) -> None:
-    model = (FAMILIES | HYBRIDS)[family]()
-    stack = LayerStack(model)
-    stack.verify()
-    for mask in MASKS:
-        pruned = deleted(model, mask)
-        with torch.inference_mode():
-            plain = pruned(input_ids=torch.tensor(TOKENS), use_cache=False).logits
-            padded = pruned(
-                input_ids=torch.tensor(TOKENS), attention_mask=torch.tensor(PADDING).long(), use_cache=False
-            ).logits
-        assert relative_gap(walk(stack, mask, Batch(TOKENS, SCORED)), plain) <= 1e-6
-        walked = walk(stack, mask, Batch(TOKENS, SCORED & PADDING, PADDING))
-        assert relative_gap(walked[torch.tensor(PADDING)], padded[torch.tensor(PADDING)]) <= 1e-6
+def test_the_walk_equals_the_model_with_the_layers_deleted() -> None:
+    ids, padding = torch.tensor(TOKENS), torch.tensor(PADDING)
+
+    def check(family: str) -> None:
+        model = (FAMILIES | HYBRIDS)[family]()
+        stack = LayerStack(model)
+        stack.verify()
+        for mask in MASKS:
+            pruned = deleted(model, mask)
+            with torch.inference_mode():
+                plain = pruned(input_ids=ids, use_cache=False).logits
+                padded = pruned(input_ids=ids, attention_mask=padding.long(), use_cache=False).logits
+            assert relative_gap(walk(stack, mask, Batch(TOKENS, SCORED)), plain) <= 1e-6, mask
+            walked = walk(stack, mask, Batch(TOKENS, SCORED & PADDING, PADDING))
+            assert relative_gap(walked[padding], padded[padding]) <= 1e-6, mask
+
+    assert_each([*FAMILIES, *HYBRIDS], check)
 
 
-@pytest.mark.parametrize("family", UNEXPORTABLE)
-def test_the_walk_equals_the_model_with_the_layers_bypassed(family: str) -> None:
-    model = UNEXPORTABLE[family]()
-    stack = LayerStack(model)
-    stack.verify()
-    for mask in MASKS:
-        with torch.inference_mode(), stack.bypassed(mask) as masked:
-            own = masked(input_ids=torch.tensor(TOKENS), use_cache=False).logits
-        assert relative_gap(walk(stack, mask, Batch(TOKENS, SCORED)), own) <= 1e-6
+def test_the_walk_equals_the_model_with_the_layers_bypassed() -> None:
+    def check(family: str) -> None:
+        stack = LayerStack(UNEXPORTABLE[family]())
+        stack.verify()
+        for mask in MASKS:
+            with torch.inference_mode(), stack.bypassed(mask) as masked:
+                own = masked(input_ids=torch.tensor(TOKENS), use_cache=False).logits
+            assert relative_gap(walk(stack, mask, Batch(TOKENS, SCORED)), own) <= 1e-6, mask
+
+    assert_each(UNEXPORTABLE, check)
 
 
-@pytest.mark.parametrize("family", ["llama", "gpt2", "gemma3_text", "falcon"])
-def test_every_layer_of_the_reference_matters(family: str) -> None:
+def test_every_layer_of_the_reference_matters() -> None:
     """The comparison above would be empty if a removed layer did not change the logits."""
-    stack = LayerStack(FAMILIES[family]())
-    dense = walk(stack, Mask(), Batch(TOKENS, SCORED))
-    for layer in range(N_LAYERS):
-        assert relative_gap(walk(stack, Mask.of(layer), Batch(TOKENS, SCORED)), dense) > 1e-2
+
+    def check(family: str) -> None:
+        stack = LayerStack(FAMILIES[family]())
+        dense = walk(stack, Mask(), Batch(TOKENS, SCORED))
+        for layer in range(N_LAYERS):
+            assert relative_gap(walk(stack, Mask.of(layer), Batch(TOKENS, SCORED)), dense) > 1e-2, layer
+
+    assert_each(["llama", "gpt2", "gemma3_text", "falcon"], check)
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma3_text", "gpt2", "bloom", "opt"])
-@pytest.mark.parametrize("mask", [Mask(), Mask.of(0), Mask.of(3), Mask.of(0, 1)])
-def test_generation_with_a_cache_equals_the_model_with_the_layers_deleted(family: str, mask: Mask) -> None:
+def test_generation_with_a_cache_equals_the_model_with_the_layers_deleted(family: str) -> None:
     model = FAMILIES[family]()
     prompt, options = torch.tensor(TOKENS[:1]), {"max_new_tokens": 8, "do_sample": False, "eos_token_id": None}
     masked: Any
-    with LayerStack(model).bypassed(mask) as masked:
-        tokens = masked.generate(prompt, attention_mask=torch.ones_like(prompt), **options)
-    pruned: Any = deleted(model, mask)
-    expected = pruned.generate(prompt, attention_mask=torch.ones_like(prompt), **options, use_cache=False)
-    assert tokens.tolist() == expected.tolist()
+    for mask in (Mask(), Mask.of(0), Mask.of(3), Mask.of(0, 1)):
+        with LayerStack(model).bypassed(mask) as masked:
+            tokens = masked.generate(prompt, attention_mask=torch.ones_like(prompt), **options)
+        pruned: Any = deleted(model, mask)
+        expected = pruned.generate(prompt, attention_mask=torch.ones_like(prompt), **options, use_cache=False)
+        assert tokens.tolist() == expected.tolist(), mask
 
 
 def test_the_model_is_left_as_it_was() -> None:
@@ -182,7 +186,7 @@ def test_shared_layers_are_refused() -> None:
         LayerStack(model)
 
 
-@pytest.mark.parametrize("family", REFUSED)
-def test_layers_that_exchange_more_than_the_hidden_state_are_refused(family: str) -> None:
-    with pytest.raises(UnsupportedModelError, match=family):
-        LayerStack(REFUSED[family]()).verify()
+def test_layers_that_exchange_more_than_the_hidden_state_are_refused() -> None:
+    for family, build in REFUSED.items():
+        with pytest.raises(UnsupportedModelError, match=family):
+            LayerStack(build()).verify()

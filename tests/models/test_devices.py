@@ -1,0 +1,38 @@
+"""The device of a model. There is one here, so hooks are put on modules as they would be over several."""
+
+import copy
+
+import pytest
+import torch
+from accelerate import dispatch_model
+
+from raysearch.core.mask import Mask
+from raysearch.errors import UserError
+from raysearch.models.devices import check_device, resolve_device, spread
+from raysearch.models.spec import ModelSpec
+from raysearch.models.stack import LayerStack
+from tests.models.families import FAMILIES
+
+
+def test_layers_with_hooks_walk_like_those_without():
+    for family in ("llama", "gemma2", "gpt2", "mixtral"):
+        plain = FAMILIES[family]()
+        hooked = dispatch_model(copy.deepcopy(plain), {"": "cpu"}, force_hooks=True)
+        assert hasattr(hooked, "_hf_hook")
+        LayerStack(hooked).verify()
+        inputs = torch.arange(8)[None]
+        with LayerStack(plain).bypassed(Mask.of(1)) as one, LayerStack(hooked).bypassed(Mask.of(1)) as other:
+            assert torch.equal(one(inputs).logits, other(inputs).logits), family
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="says what happens without a GPU")
+def test_a_model_that_no_gpu_holds_is_refused():
+    with pytest.raises(UserError, match="model=tiny does not fit on 0 GPUs; give more with cluster.gpus_per_replica"):
+        spread(FAMILIES["llama"](), "tiny")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="says what happens without a GPU")
+def test_a_gpu_that_is_not_there_is_refused():
+    with pytest.raises(UserError, match="model.device=cuda:0 asks for a GPU, .*; use model.device=cpu"):
+        check_device(ModelSpec("tiny", "any", device="cuda:0"))
+    assert resolve_device(ModelSpec("tiny", "any", device="auto")) == "cpu"
