@@ -82,14 +82,15 @@ def test_there_are_commands_everywhere() -> None:
     assert {name for name, _ in commands()} == {file.name for file in FILES}
 
 
-@pytest.mark.parametrize(("name", "command"), sorted(set(commands())))
-def test_every_command_is_one_that_raysearch_takes(name: str, command: str) -> None:
-    job, *words = shlex.split(command)
-    overrides = [word for word in words if not word.startswith("--")]
-    if job == "study":
-        assert build.study_spec(overrides).cells
-    else:
-        getattr(build, f"{job}_spec")(config.compose(job, overrides))
+def test_every_command_is_one_that_raysearch_takes(subtests: pytest.Subtests) -> None:
+    for name, command in sorted(set(commands())):
+        job, *words = shlex.split(command)
+        overrides = [word for word in words if not word.startswith("--")]
+        with subtests.test(f"{name}: {command}"):
+            if job == "study":
+                assert build.study_spec(overrides).cells
+            else:
+                getattr(build, f"{job}_spec")(config.compose(job, overrides))
 
 
 def test_the_dockerfile_is_clean() -> None:
@@ -106,10 +107,10 @@ def test_the_image_is_made_of_what_is_there() -> None:
     assert set(re.findall(r"\w+", extras[1])) <= set(project["optional-dependencies"])
 
 
-@pytest.mark.parametrize("name", ["compose.yaml", "compose.cuda.yaml"])
-def test_compose_files_follow_the_specification(name: str) -> None:
+def test_compose_files_follow_the_specification() -> None:
     schema = files("check_jsonschema") / "builtin_schemas" / "vendor" / "compose-spec.json"
-    jsonschema.validate(load(DOCKER / name), json.loads(schema.read_text()))
+    for name in ("compose.yaml", "compose.cuda.yaml"):
+        jsonschema.validate(load(DOCKER / name), json.loads(schema.read_text()))
 
 
 def test_containers_are_not_open_to_the_network_and_hold_no_secrets() -> None:
@@ -124,14 +125,14 @@ def test_containers_are_not_open_to_the_network_and_hold_no_secrets() -> None:
         assert set(service.get("depends_on", ())) <= set(compose["services"]), name
 
 
-@pytest.mark.parametrize("name", ["aws", "gcp"])
-def test_ray_takes_the_launchers_files(name: str) -> None:
+def test_ray_takes_the_launchers_files() -> None:
     from ray.autoscaler._private.util import prepare_config, validate_config
 
-    cluster = prepare_config(load(CLUSTERS / f"{name}.yaml"))
-    validate_config(cluster)
-    worker = cluster["available_node_types"]["worker"]
-    assert (worker["min_workers"], worker["max_workers"]) == (0, cluster["max_workers"])
+    for name in ("aws", "gcp"):
+        cluster = prepare_config(load(CLUSTERS / f"{name}.yaml"))
+        validate_config(cluster)
+        worker = cluster["available_node_types"]["worker"]
+        assert (worker["min_workers"], worker["max_workers"]) == (0, cluster["max_workers"])
 
 
 def test_kubernetes_and_ray_take_the_job() -> None:

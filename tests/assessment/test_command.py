@@ -96,37 +96,38 @@ def test_mlflow_that_cannot_be_reached_only_warns(tmp_path: Path) -> None:
     assert len(said) == 1 and said[0].startswith("the assessment is not recorded in MLflow")
 
 
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        (["assess.limits=3"], "assess.limits is no key of this configuration; did you mean 'assess.limit'?"),
-        (["assess.limit=0"], "assess.limit=0 is too small; use 1 or more"),
-        (["assess.speed.repeats=0", "assess.speed.enabled=true"], "assess.speed.repeats=0 measures nothing"),
-        (["assess.tasks=[piqq]"], "assess.tasks has piqq, for which no file is ready"),
-        (["assess.tasks=[piqq]"], "did you mean 'piqa'?"),
-        (["assess.tasks=[piqa,piqa]"], "assess.tasks=[piqa,piqa] names a task twice"),
-        (["assess.tasks=piqa"], "assess.tasks=piqa should be a valid list"),
-        (["assess.data_dir=nowhere"], "assess.data_dir=nowhere is not a folder"),
-        (["assess.data_dir="], "assess.data_dir=. holds no piqa/validation.jsonl for piqa of assess.tasks"),
-        (["assess.data_dir=."], "assess.data_dir=. holds no piqa/validation.jsonl for piqa of assess.tasks"),
-        (["assess.task_dir=nowhere"], "assess.task_dir=nowhere is not a folder"),
-        (["assess.shots=1"], "takes examples from"),
-        (["assess.seq_len=4096"], "assess.seq_len=4096 is longer than the 64 positions of"),
-        (["assess.speed.enabled=true"], "assess.speed.context_tokens=512 with assess.speed.new_tokens=64 is longer"),
-        (["assess.texts.mine=null", "assess.tasks=[]"], "assess asks for nothing"),
-        (["assess.texts.other=data=sotu"], "assess.texts.other is not taken in order"),
-        (["assess.texts.other=data=nothing"], "data=nothing is unknown"),
-        (
-            ["assess.texts.c4=data=c4 data.split=validation data.allow_evaluation_split=true data.sampling=sequential"],
-            "holds no c4/test.jsonl for assess.texts.c4",
-        ),
-        (["assess.texts.piqa=data=sotu data.sampling=whole"], "assess.texts and assess.tasks both have piqa"),
-    ],
-)
-def test_mistakes_are_told_in_a_sentence(run: Run, searched: str, words: list[str], changed, message: str) -> None:
-    outcome = run("assess", "latest", *words, *changed)
-    assert (outcome.code, outcome.out) == (2, "")
-    assert message in outcome.err and outcome.err.startswith("error: ") and outcome.err.count("\n") == 1
+MISTAKES: list[tuple[list[str], str]] = [
+    (["assess.limits=3"], "assess.limits is no key of this configuration; did you mean 'assess.limit'?"),
+    (["assess.limit=0"], "assess.limit=0 is too small; use 1 or more"),
+    (["assess.speed.repeats=0", "assess.speed.enabled=true"], "assess.speed.repeats=0 measures nothing"),
+    (["assess.tasks=[piqq]"], "assess.tasks has piqq, for which no file is ready"),
+    (["assess.tasks=[piqq]"], "did you mean 'piqa'?"),
+    (["assess.tasks=[piqa,piqa]"], "assess.tasks=[piqa,piqa] names a task twice"),
+    (["assess.tasks=piqa"], "assess.tasks=piqa should be a valid list"),
+    (["assess.data_dir=nowhere"], "assess.data_dir=nowhere is not a folder"),
+    (["assess.data_dir="], "assess.data_dir=. holds no piqa/validation.jsonl for piqa of assess.tasks"),
+    (["assess.data_dir=."], "assess.data_dir=. holds no piqa/validation.jsonl for piqa of assess.tasks"),
+    (["assess.task_dir=nowhere"], "assess.task_dir=nowhere is not a folder"),
+    (["assess.shots=1"], "takes examples from"),
+    (["assess.seq_len=4096"], "assess.seq_len=4096 is longer than the 64 positions of"),
+    (["assess.speed.enabled=true"], "assess.speed.context_tokens=512 with assess.speed.new_tokens=64 is longer"),
+    (["assess.texts.mine=null", "assess.tasks=[]"], "assess asks for nothing"),
+    (["assess.texts.other=data=sotu"], "assess.texts.other is not taken in order"),
+    (["assess.texts.other=data=nothing"], "data=nothing is unknown"),
+    (
+        ["assess.texts.c4=data=c4 data.split=validation data.allow_evaluation_split=true data.sampling=sequential"],
+        "holds no c4/test.jsonl for assess.texts.c4",
+    ),
+    (["assess.texts.piqa=data=sotu data.sampling=whole"], "assess.texts and assess.tasks both have piqa"),
+]
+
+
+def test_mistakes_are_told_in_a_sentence(run: Run, searched: str, words: list[str], subtests: pytest.Subtests) -> None:
+    for changed, message in MISTAKES:
+        with subtests.test(message):
+            outcome = run("assess", "latest", *words, *changed)
+            assert (outcome.code, outcome.out) == (2, "")
+            assert message in outcome.err and outcome.err.startswith("error: ") and outcome.err.count("\n") == 1
 
 
 def test_a_task_that_lm_eval_does_not_know(run: Run, searched: str, words: list[str]) -> None:
