@@ -15,7 +15,7 @@ from raysearch.config.parts import build_data, build_objective
 from raysearch.core.mask import Mask
 from raysearch.evaluation.replica import Replica
 from raysearch.evaluation.totals import total
-from raysearch.evaluation.unit import Unit
+from raysearch.evaluation.unit import MaskUnit
 from raysearch.models.stack import LayerStack
 
 pytestmark = [pytest.mark.real, pytest.mark.data, pytest.mark.slow]
@@ -69,7 +69,7 @@ def loss_of(stack, calibration, tokenizer=None, mask=MASK, packed=None):
     if packed is not None:
         replica._packs = lambda name: packed  # type: ignore[assignment]
     name, shards = calibration.fingerprint, range(calibration.n_shards)
-    answers = [replica.evaluate(Unit(name, shard, (mask,))) for shard in shards]
+    answers = [replica.evaluate(MaskUnit(name, shard, (mask,))) for shard in shards]
     return (
         total({shard: answer.values[mask] for shard, answer in enumerate(answers)}, len(answers)) / calibration.divisor
     )

@@ -21,13 +21,13 @@ import numpy as np
 import ray
 
 from raysearch.cluster.actor import Recipe, own_versions
-from raysearch.cluster.bounds import Bounds
 from raysearch.cluster.fleet import Fleet, Needs
 from raysearch.cluster.pool import RayPool, Replicas
 from raysearch.core.mask import Mask
 from raysearch.evaluation.cutting import cut
+from raysearch.evaluation.pool import Cutter, Job
 from raysearch.evaluation.prefix import plan_prefixes
-from raysearch.evaluation.unit import Cutter, Unit, UnitResult
+from raysearch.evaluation.unit import MaskUnit, UnitResult
 
 N_LAYERS = 32
 #: What the head costs in runs of a layer: that of an 8B Llama.
@@ -91,8 +91,8 @@ class SleepingReplica:
 
     number: int
 
-    def evaluate(self, unit: Unit) -> UnitResult:
-        """See `Replica.evaluate`."""
+    def evaluate(self, unit: MaskUnit) -> UnitResult:
+        """Sleep, and say how long a model would have taken."""
         started = time.perf_counter()
         pricing = Pricing(*map(float, unit.calibration.split()))
         jitter = np.random.default_rng(zlib.crc32(repr((unit, self.number)).encode())).lognormal(0, JITTER_SIGMA)
@@ -114,12 +114,12 @@ def make_replica(folder: str, packed: None) -> Any:
 
 @dataclass(frozen=True)
 class Some:
-    """The first few of the replicas that there are."""
+    """The first few of the replicas that there are, as a `Membership`."""
 
     members: Mapping[str, Any]
 
-    def meet(self, pool: str, wanted: int, busy: Collection[str], lost: Collection[str]) -> Mapping[str, Any]:
-        """See `Membership.meet`."""
+    def sync(self, pool: str, wanted: int, busy: Collection[str], lost: Collection[str]) -> Mapping[str, Any]:
+        """Return these replicas, whatever is wanted."""
         assert not lost, "a replica has died"
         return self.members
 
@@ -150,14 +150,14 @@ def measure(
     speed = sum(Pricing(1, slowest).speed(number) for number in numbers)
     whole = work(tuple(masks)) * n_shards
     pricing = Pricing(ideal_s * speed / whole, slowest)
-    units = [Unit(str(pricing), shard, tuple(masks)) for shard in range(n_shards)]
+    units = [MaskUnit(str(pricing), shard, tuple(masks)) for shard in range(n_shards)]
     cutter: Cutter | None = functools.partial(cut, n_layers=N_LAYERS) if cuts else None
     started, cpu = time.perf_counter(), time.process_time()
-    done = [answer for answer in pool.run(units, cutter) if answer is not None]
+    done = [answer for answer in pool.run(units, cutter=cutter) if answer is not None]
     wall_s, cpu_s = time.perf_counter() - started, time.process_time() - cpu
-    asked = sorted((unit.shard, mask) for unit, _ in done if isinstance(unit, Unit) for mask in unit.masks)
+    asked = sorted((unit.shard, mask) for unit, _ in done if isinstance(unit, MaskUnit) for mask in unit.masks)
     assert asked == [(shard, mask) for shard in range(n_shards) for mask in masks], "every mask once on every shard"
-    extra = sum(work(unit.masks) for unit, _ in done if isinstance(unit, Unit)) / whole - 1
+    extra = sum(work(unit.masks) for unit, _ in done if isinstance(unit, MaskUnit)) / whole - 1
     return Row(
         *(name, n_replicas, n_shards, slowest, cuts, len(done), ideal_s, wall_s, ideal_s / wall_s, extra),
         dispatch_ms=1e3 * cpu_s / len(done),
@@ -166,18 +166,18 @@ def measure(
 
 def load(fleet: Fleet, recipe: list[Any], most: int) -> list[Any]:
     """All actors, with their replicas made, by their numbers."""
-    actors = list(fleet.meet("loading", most, ()).values())
-    ray.get([actor.prepare.remote("loading", recipe) for actor in actors])
-    numbers = ray.get([actor.perform.remote("loading", recipe, Number()) for actor in actors])
+    actors = list(fleet.sync("loading", most, ()).values())
+    ray.get([actor.load.remote("loading", recipe) for actor in actors])
+    numbers = ray.get([actor.run.remote("loading", recipe, Number(), []) for actor in actors])
     return [actor for _, actor in sorted(zip(numbers, actors, strict=True), key=lambda pair: pair[0])]
 
 
 @dataclass(frozen=True)
-class Number:
+class Number(Job):
     """Asks a replica for its number."""
 
     def run(self, replica: Any) -> int:
-        """See `Job.run`."""
+        """Return the number."""
         return int(replica.number)
 
 
@@ -187,13 +187,13 @@ def run_all(options: argparse.Namespace) -> Iterator[Row]:
     ray.init(num_cpus=most, include_dashboard=False, log_to_driver=False)
     with tempfile.TemporaryDirectory() as folder:
         recipe = [ray.put(Recipe(functools.partial(make_replica, folder), None, own_versions()))]
-        fleet = Fleet(Bounds(most, most), Needs(cpus=1, gpus=0), idle_s=3600)
+        fleet = Fleet(most, most, Needs(cpus=1, gpus=0), idle_s=3600)
         actors = load(fleet, recipe, most)
         for n_replicas in options.replicas:
             some = Some({str(number): actor for number, actor in enumerate(actors[:n_replicas])})
             pool = RayPool(Replicas(some, recipe, n_replicas))
             while pool.n_replicas < n_replicas:  # they have loaded, but a pool asks for itself
-                list(pool.run([Unit(str(Pricing(0, 1)), shard, (Mask(),)) for shard in range(n_replicas)]))
+                list(pool.run([MaskUnit(str(Pricing(0, 1)), shard, (Mask(),)) for shard in range(n_replicas)]))
             for n_shards in options.shards:
                 for slowest in options.slowest:
                     for name, masks in rounds().items():

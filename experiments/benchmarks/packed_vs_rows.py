@@ -20,7 +20,7 @@ from raysearch.config.compose import compose
 from raysearch.config.parts import build_data, build_objective
 from raysearch.core.mask import Mask
 from raysearch.evaluation.replica import Replica
-from raysearch.evaluation.unit import Unit
+from raysearch.evaluation.unit import MaskUnit
 from raysearch.models.loading import load_model, load_tokenizer
 from raysearch.models.spec import ModelSpec
 from raysearch.models.stack import LayerStack
@@ -45,7 +45,8 @@ def main() -> None:
             replica._packs = lambda name, packed=packed: packed
             started = time.perf_counter()
             answers = [
-                replica.evaluate(Unit(calibration.fingerprint, shard, masks)) for shard in range(calibration.n_shards)
+                replica.evaluate(MaskUnit(calibration.fingerprint, shard, masks))
+                for shard in range(calibration.n_shards)
             ]
             if options.device == "cuda":
                 torch.cuda.synchronize()

@@ -24,7 +24,7 @@ from raysearch.calibration.objectives.perplexity import PerplexityObjective
 from raysearch.core.mask import Mask
 from raysearch.evaluation.prefix import plan_prefixes
 from raysearch.evaluation.replica import Replica
-from raysearch.evaluation.unit import Unit
+from raysearch.evaluation.unit import MaskUnit
 from raysearch.models.loading import load_model
 from raysearch.models.spec import ModelSpec
 from raysearch.models.stack import LayerStack
@@ -43,7 +43,7 @@ def main() -> None:
     walk_s, loop_s = [], []
     for _ in range(options.repeats):
         walked, seconds = timed(
-            lambda: replica.evaluate(Unit(calibration.fingerprint, 0, plan.masks)).values, options.device
+            lambda: replica.evaluate(MaskUnit(calibration.fingerprint, 0, plan.masks)).values, options.device
         )
         walk_s.append(seconds)
         looped, seconds = timed(lambda: {mask: plain_losses(model, mask, batch) for mask in plan.masks}, options.device)

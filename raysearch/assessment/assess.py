@@ -17,12 +17,11 @@ from raysearch.assessment.results import Assessments, Result
 from raysearch.assessment.spec import AssessSpec
 from raysearch.assessment.speed import SpeedJob, alike, machine, speed_results
 from raysearch.assessment.task_files import TaskSource, check_names, find_tasks
-from raysearch.cluster.options import ClusterOptions, open_pool
 from raysearch.core.formatting import count
 from raysearch.core.mask import Mask
 from raysearch.errors import UserError
+from raysearch.evaluation.pool import Pool, PoolFactory
 from raysearch.evaluation.session import PreparedData
-from raysearch.evaluation.unit import Pool
 from raysearch.ledger.assessments import assessment_fingerprint, read_assessments, write_assessment
 from raysearch.ledger.ledger import Ledger
 from raysearch.models.devices import resolve_device
@@ -47,7 +46,7 @@ class Assessable:
 
     spec: AssessSpec
     model: ModelSpec
-    cluster: ClusterOptions
+    cluster: PoolFactory
     info: ModelInfo
     sources: Sequence[TaskSource]
     texts: PreparedData
@@ -65,7 +64,7 @@ class Assessable:
 
 
 def read_assessable(
-    spec: AssessSpec, model: ModelSpec, cluster: ClusterOptions, ledger: Path, known: PreparedData | None = None
+    spec: AssessSpec, model: ModelSpec, cluster: PoolFactory, ledger: Path, known: PreparedData | None = None
 ) -> Assessable:
     """Reads the texts and finds the tasks that a model is to be assessed by; loads no weights.
 
@@ -114,8 +113,8 @@ def assess_masks(
         what: The model, and what it is to be assessed by.
         ledger: Open, and left open.
         masks: Which masks; the dense model is added where it is missing.
-        make_pool: Gives replicas of the model, with whatever calibrations, when they are first needed; they are not
-            closed. None to load some as `what.cluster` says, and to free them at the end.
+        make_pool: Gives a pool of the model's replicas when it is first needed; it is not closed. None to open one by
+            `what.cluster`, and to close it at the end.
         on_progress: Told in a line how far it is.
 
     Returns:
@@ -174,8 +173,7 @@ class _Work:
             return 0
         names = {source.name: self._name(source) for source in self._sources}
         self._say(f"lm-eval: 0 of {count(len(jobs), 'job')}")
-        for done, (job, found) in enumerate(replicas().perform(jobs), start=1):
-            assert isinstance(job, TaskJob), "one of these jobs"
+        for done, (job, found) in enumerate(filter(None, replicas().run(jobs)), start=1):
             write_assessment(self._ledger, self._fingerprint, names[job.task], {job.mask: found})
             self._say(f"lm-eval: {done} of {count(len(jobs), 'job')}, the last {job}")
         return len(jobs)
@@ -202,7 +200,7 @@ class _Work:
         measured = 0
         if set(asked) - set(known):  # then all of them, for speeds of one run alone compare
             self._say(f"speed: {count(len(asked), 'model')} in turn")
-            ((_, known),) = replicas().perform([SpeedJob(tuple(asked), options)])
+            ((_, known),) = filter(None, replicas().run([SpeedJob(tuple(asked), options)]))
             write_assessment(self._ledger, self._fingerprint, name, known)
             measured = len(asked)
         return {mask: speed_results(known[stand_ins[mask]]) for mask in self._masks}, measured
@@ -219,9 +217,9 @@ class _Work:
 
 @contextmanager
 def _pool(
-    make_pool: Callable[[], Pool] | None, cluster: ClusterOptions, model: ModelSpec, n_units: int
+    make_pool: Callable[[], Pool] | None, cluster: PoolFactory, model: ModelSpec, n_units: int
 ) -> Iterator[Callable[[], Pool]]:
-    """Replicas when they are first needed: those that were offered, which stay, or our own, which go."""
+    """Give the pool when it is first needed: the one that was offered, which stays open, or one to close at the end."""
     if make_pool is not None:
         yield functools.cache(make_pool)  # one pool for every stage
         return
@@ -229,7 +227,7 @@ def _pool(
 
     def replicas() -> Pool:
         if not opened:
-            opened.append(open_pool(cluster, model, (), n_units))
+            opened.append(cluster.open(model, n_units))
         return opened[0]
 
     try:

@@ -13,14 +13,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from typing_extensions import override
 
 from raysearch.assessment.results import Result
 from raysearch.core.estimate import Estimate, Metric
 from raysearch.core.formatting import count
 from raysearch.core.mask import Mask
 from raysearch.errors import UserError
+from raysearch.evaluation.pool import Job
 from raysearch.evaluation.replica import Replica
-from raysearch.evaluation.unit import Job
 from raysearch.models.loading import quiet
 
 #: A task's headline is the first of these that lm-eval gives; the papers and leaderboards of these tasks do the same.
@@ -59,12 +60,13 @@ class TaskJob(Job):
     batch_size: int
 
     @property
+    @override
     def kind(self) -> Hashable:
-        """See `Job`."""
         return self.task
 
+    @override
     def run(self, replica: Replica) -> dict[str, Any]:
-        """Runs it.
+        """Run the task.
 
         Returns:
             ``metrics``: what lm-eval gives, ``acc``, ``acc_stderr`` …; ``higher_is_better`` by metric; ``n_items``;

@@ -1,15 +1,11 @@
-"""Perplexity on held-out text: evaluations like any other, in the ledger, in shards, masks sharing their prefixes.
-
-The replicas may be somebody else's, loaded for other calibrations, so a unit takes its shard along.
-"""
+"""Perplexity on held-out text: evaluations like any other, in the ledger, in shards, masks sharing their prefixes."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from raysearch.assessment.results import Result
 from raysearch.assessment.spec import AssessSpec
@@ -17,20 +13,17 @@ from raysearch.calibration.calibration import Calibration
 from raysearch.calibration.data import Data
 from raysearch.calibration.objectives.perplexity import PerplexityObjective
 from raysearch.calibration.windows import WindowOptions
-from raysearch.cluster.options import ClusterOptions
 from raysearch.core.estimate import Estimate, Metric
 from raysearch.core.formatting import count
 from raysearch.core.mask import Mask
 from raysearch.core.measure import PERPLEXITY
 from raysearch.errors import EvaluationError, UserError
 from raysearch.evaluation.evaluator import Evaluator
-from raysearch.evaluation.pool_report import PoolReport
+from raysearch.evaluation.pool import Pool, PoolFactory
 from raysearch.evaluation.progress import Progress
-from raysearch.evaluation.replica import Replica
 from raysearch.evaluation.session import PreparedData, prepare_data
 from raysearch.evaluation.spec import CalibrationSpec, EvaluationSpec
 from raysearch.evaluation.totals import standard_errors
-from raysearch.evaluation.unit import Cutter, Job, Pool, Task, Unit, UnitResult
 from raysearch.ledger.ledger import Ledger
 from raysearch.models.spec import ModelInfo, ModelSpec
 
@@ -41,7 +34,7 @@ _FILES = ("test", "evaluation", "validation")  # of a text in a data folder, the
 def read_texts(
     spec: AssessSpec,
     model: ModelSpec,
-    cluster: ClusterOptions,
+    cluster: PoolFactory,
     ledger: Path,
     info: ModelInfo,
     known: PreparedData | None,
@@ -85,7 +78,7 @@ def measure_perplexities(
         masks: Distinct masks, the dense one among them.
         n_layers: N.
         ledger: What is known.
-        make_pool: Gives the replicas when they are first needed.
+        make_pool: Gives the pool when it is first needed; it is not closed.
         on_progress: Told in a line how far it is.
 
     Returns:
@@ -109,7 +102,7 @@ def measure_perplexities(
     computed = sum(
         len(of_text.get(mask, ())) < text.n_shards for text, of_text in zip(texts, known, strict=True) for mask in masks
     )
-    evaluator = Evaluator(texts, n_layers, ledger, lambda: _LentPool(make_pool(), texts), on_progress=progress)
+    evaluator = Evaluator(texts, n_layers, ledger, make_pool, on_progress=progress, owns_pool=False)
     try:
         evaluations = evaluator.evaluate(masks)
     finally:
@@ -180,74 +173,3 @@ def _as_assessed(name: str, data: Data, spec: AssessSpec) -> Data:
             )
         rows = replace(rows, path=str(file), allow_evaluation_split=True)
     return replace(data, rows=rows, draw=draw)
-
-
-@dataclass(frozen=True, eq=False)
-class _Carried(Job):
-    """A unit with the one shard that it is on.
-
-    Args:
-        unit: As the evaluator asked it.
-        text: What the shard is of, with that shard alone.
-    """
-
-    unit: Unit
-    text: Calibration
-
-    @property
-    def kind(self) -> Hashable:
-        """See `Unit`."""
-        return self.unit.kind
-
-    @property
-    def size(self) -> int:
-        """See `Unit`."""
-        return self.unit.size
-
-    @property
-    def is_unit(self) -> bool:
-        """See `Job`."""
-        return True
-
-    def run(self, replica: Replica) -> UnitResult:
-        """See `Job`."""
-        return replica.evaluate(replace(self.unit, shard=0), self.text)
-
-    def __str__(self) -> str:
-        return str(self.unit)
-
-
-class _LentPool:
-    """A pool whose replicas know nothing of the texts; they stay when it is closed."""
-
-    def __init__(self, pool: Pool, texts: Sequence[Calibration]) -> None:
-        self._pool = pool
-        self._texts = {text.fingerprint: text for text in texts}
-
-    @property
-    def n_replicas(self) -> int:
-        """See `Pool`."""
-        return self._pool.n_replicas
-
-    @property
-    def report(self) -> PoolReport:
-        """See `Pool`."""
-        return self._pool.report
-
-    def run(self, units: Sequence[Task], cutter: Cutter | None = None) -> Iterator[tuple[Task, UnitResult]]:
-        """See `Pool.run`."""
-        jobs = [self._carried(unit) for unit in units]
-        for job, result in self._pool.perform(jobs):
-            yield job.unit, result  # type: ignore[attr-defined]  # one of these jobs
-
-    def perform(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Any]]:
-        """See `Pool.perform`."""
-        return self._pool.perform(jobs)
-
-    def close(self) -> None:
-        """Leaves the replicas to whom they belong."""
-
-    def _carried(self, unit: Task) -> _Carried:
-        assert isinstance(unit, Unit), "of texts only losses are asked"
-        text = self._texts[unit.calibration]
-        return _Carried(unit, replace(text, shards=text.shards[unit.shard : unit.shard + 1]))

@@ -28,8 +28,8 @@ from raysearch.assessment.results import Result
 from raysearch.assessment.spec import SpeedOptions
 from raysearch.core.estimate import Estimate, Metric
 from raysearch.core.mask import Mask
+from raysearch.evaluation.pool import Job
 from raysearch.evaluation.replica import Replica
-from raysearch.evaluation.unit import Job
 from raysearch.models.devices import processor
 from raysearch.models.loading import quiet
 from raysearch.models.spec import ModelInfo
@@ -47,15 +47,16 @@ class SpeedJob(Job):
     """A job that times the dense model and some masks in turn.
 
     Args:
-        masks: Which ones; the dense model goes first in every turn.
-        options: How.
+        masks: The masks; the dense model goes first in every turn.
+        options: What to generate, and how often.
     """
 
     masks: tuple[Mask, ...]
     options: SpeedOptions
 
+    @override
     def run(self, replica: Replica) -> dict[Mask, dict[str, Any]]:
-        """Runs it.
+        """Time the masks.
 
         Returns:
             By mask, the dense one too: the medians, in tokens/s and bytes, each repeat, the same of the dense model as

@@ -14,11 +14,11 @@ import ray
 from raysearch.errors import UserError
 
 if TYPE_CHECKING:
+    from raysearch.evaluation.pool import Job
     from raysearch.evaluation.replica import Replica
-    from raysearch.evaluation.unit import Job, Task, UnitResult
     from raysearch.models.shared_weights import Packed
 
-#: What computes numbers, and so must be the same on every node.
+#: These compute numbers, and so must be the same on every node.
 _PACKAGES = ("raysearch", "torch", "transformers")
 
 
@@ -27,9 +27,9 @@ class Recipe:
     """How a replica is made, on any node.
 
     Args:
-        make: Makes it from the packed model, or from where its files are if there is none.
+        make: Makes it from the packed model, or, without one, from the model's files.
         packed: The packed model. It travels to each node once, and all replicas there map the same copy of it.
-        versions: Of the packages that the driver has.
+        versions: The versions of the driver's packages.
     """
 
     make: Callable[[Packed | None], Replica]
@@ -38,7 +38,7 @@ class Recipe:
 
 
 class ReplicaActor:
-    """A `Replica` in its own process, with a thread beside it that tells for whom it works.
+    """A `Replica` in its own process, with a second thread that says for which pool it works.
 
     The replica is made by the first call that comes with its recipe, not by the constructor, so that errors arrive as
     they are.
@@ -48,34 +48,39 @@ class ReplicaActor:
         self._replica: Replica | None = None
         self._pool: str | None = None
 
-    def prepare(self, pool: str, recipe: list[Any]) -> str:
-        """Makes the replica before it is asked anything; gives the name of its machine."""
+    def load(self, pool: str, recipe: list[Any]) -> str:
+        """Make the replica, and return the name of its machine."""
         self._pool = pool
-        self._load(recipe)
+        self._made(recipe)
         return socket.gethostname()
 
-    def evaluate(self, pool: str, recipe: list[Any], unit: Task) -> UnitResult:
-        """See `Replica.evaluate`."""
-        self._pool = pool
-        return self._load(recipe).evaluate(unit)
+    def run(self, pool: str, recipe: list[Any], job: Job, calibration: list[Any]) -> Any:
+        """Do a job. References come in lists, which Ray passes on as they are.
 
-    def perform(self, pool: str, recipe: list[Any], job: Job) -> Any:
-        """See `Job.run`."""
+        Args:
+            pool: The pool that calls.
+            recipe: A reference to the `Recipe`.
+            job: The job.
+            calibration: A reference to the calibration of the job, followed if the replica lacks it; may be empty.
+        """
         self._pool = pool
-        return job.run(self._load(recipe))
+        replica = self._made(recipe)
+        if calibration and job.calibration is not None and job.calibration not in replica.calibrations:
+            replica.calibrations[job.calibration] = ray.get(calibration[0])
+        return job.run(replica)
 
     @ray.method(concurrency_group="beside")
     def works_for(self) -> str | None:
-        """The pool whose call it answers, or has answered last; None before its first."""
+        """Return the pool whose call it answers, or has answered last; None before the first."""
         return self._pool
 
     @ray.method(concurrency_group="beside")
     def pid(self) -> int:
-        """The process it lives in."""
+        """Return the number of its process."""
         return os.getpid()
 
-    def _load(self, recipe: list[Any]) -> Replica:
-        """Makes the replica once. The recipe's reference comes in a list, which Ray passes on as it is."""
+    def _made(self, recipe: list[Any]) -> Replica:
+        """Return the replica, made on first use."""
         if self._replica is None:
             known: Recipe = ray.get(recipe[0])
             _check_versions(known.versions)
@@ -84,12 +89,12 @@ class ReplicaActor:
 
 
 def own_versions() -> dict[str, str]:
-    """Of the packages that compute numbers, in this process."""
+    """Return the versions that this process has of the packages that compute numbers."""
     return {name: importlib.metadata.version(name) for name in _PACKAGES}
 
 
 def _check_versions(wanted: Mapping[str, str]) -> None:
-    """Refuses to compute with other packages than the driver's."""
+    """Refuse to compute with other packages than the driver's."""
     for name, version in own_versions().items():
         if version != wanted[name]:
             raise UserError(

@@ -1,8 +1,8 @@
-"""How many replicas there are, and which: more while there is work for them, fewer when that has been done for a while.
+"""Makes replica actors while there is work for them, and ends them when there has been none for a while.
 
-A fleet makes actors and lets them go; pools, in this process or in others, use them. A pool tells what it wants and
-what it has lost as often as it looks for news. Actors that Ray has no room for yet wait, and are what the autoscaler
-of a cluster sees as demand; those that are let go free their nodes.
+Pools, in this process or in others, use the actors. Each syncs with the fleet about once a second: it says how many it
+wants and which it has lost, and gets those that there are. Actors that Ray has no room for yet wait, and the autoscaler
+of a cluster sees them as demand. Those that are ended free their nodes.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from typing import Any, Protocol
 
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+from typing_extensions import override
 
 from raysearch.cluster.actor import ReplicaActor
-from raysearch.cluster.bounds import Bounds
 
-#: A pool that has not been heard of for so long is gone, with its wishes.
+#: A pool that has not synced for this long is gone, and its demand with it.
 _SILENCE_S = 120.0
 
 
 @dataclass(frozen=True)
 class Needs:
-    """What Ray reserves for a replica.
+    """The resources that Ray reserves for a replica.
 
     Args:
         cpus: CPUs.
-        gpus: GPUs; fractions share one.
+        gpus: GPUs; replicas with a fraction share one.
     """
 
     cpus: float
@@ -48,48 +48,54 @@ class _Demand:
 
 
 class Membership(Protocol):
-    """Who may be asked."""
+    """Which replicas there are."""
 
-    def meet(self, pool: str, wanted: int, busy: Collection[str], lost: Collection[str]) -> Mapping[str, Any]:
-        """Tells how a pool stands, and gets the replicas that there are now.
+    def sync(self, pool: str, wanted: int, busy: Collection[str], lost: Collection[str]) -> Mapping[str, Any]:
+        """Tell what a pool needs, and get the replicas that there are now.
 
         Args:
             pool: The pool's name.
             wanted: How many replicas it has work for.
-            busy: The names of those that are working for it.
-            lost: The names of those that have died, or are to.
+            busy: The names of those that work for it.
+            lost: The names of those that have died or are to be ended.
 
         Returns:
-            Actors by name, some of which Ray may not have placed yet.
+            Actors by name. Ray may not have started some of them yet.
         """
         ...
 
 
-class Fleet:
-    """Makes and keeps replica actors.
+class Fleet(Membership):
+    """The actors that this process has made.
 
     Args:
-        bounds: How many.
-        needs: What each takes.
-        idle_s: Seconds after which one more than is wanted is let go.
-        make_actor: Makes one.
+        least: How many stay if there is nothing to do.
+        most: How many there are at most.
+        needs: The resources of each.
+        idle_s: Seconds after which an actor that is not needed is ended.
+        make_actor: Makes an actor.
     """
 
     def __init__(
-        self, bounds: Bounds, needs: Needs, idle_s: float, make_actor: Callable[[Needs], Any] | None = None
+        self,
+        least: int,
+        most: int,
+        needs: Needs,
+        idle_s: float,
+        make_actor: Callable[[Needs], Any] | None = None,
     ) -> None:
-        self._bounds, self._needs, self._idle_s = bounds, needs, idle_s
+        self._least, self._most, self._needs, self._idle_s = least, most, needs, idle_s
         self._make_actor = make_actor or make_replica_actor
         self._members: dict[str, Any] = {}
         self._pools: dict[str, _Demand] = {}
         self._enough_since: float | None = None  # since when there are more than wanted
         self._lock = threading.Lock()
         self._closed = threading.Event()
-        if bounds.min < bounds.max:
+        if least < most:
             threading.Thread(target=self._watch, name="fleet", daemon=True).start()
 
-    def meet(self, pool: str, wanted: int, busy: Collection[str], lost: Collection[str] = ()) -> Mapping[str, Any]:
-        """See `Membership.meet`."""
+    @override
+    def sync(self, pool: str, wanted: int, busy: Collection[str], lost: Collection[str] = ()) -> Mapping[str, Any]:
         with self._lock:
             if self._closed.is_set():
                 return {}
@@ -101,7 +107,7 @@ class Fleet:
             return dict(self._members)
 
     def close(self) -> None:
-        """Lets all of them go. Closing twice is harmless."""
+        """End all actors. Closing twice is harmless."""
         self._closed.set()
         with self._lock:
             for actor in self._members.values():
@@ -115,11 +121,11 @@ class Fleet:
                     self._reconcile()
 
     def _reconcile(self) -> None:
-        """Makes as many as are wanted, or lets go what has been too many for long enough."""
+        """Make as many actors as are wanted, or end those that have been too many for long enough."""
         now = time.monotonic()
-        self._pools = {name: wish for name, wish in self._pools.items() if now - wish.heard < _SILENCE_S}
-        wanted = sum(wish.wanted for wish in self._pools.values())
-        target = min(max(wanted, self._bounds.min), self._bounds.max)
+        self._pools = {name: demand for name, demand in self._pools.items() if now - demand.heard < _SILENCE_S}
+        wanted = sum(demand.wanted for demand in self._pools.values())
+        target = min(max(wanted, self._least), self._most)
         while len(self._members) < target:
             self._members[uuid.uuid4().hex] = self._make_actor(self._needs)
         if len(self._members) <= target:
@@ -127,14 +133,14 @@ class Fleet:
         elif self._enough_since is None:
             self._enough_since = now
         elif now - self._enough_since >= self._idle_s:
-            busy = {name for wish in self._pools.values() for name in wish.busy}
+            busy = {name for demand in self._pools.values() for name in demand.busy}
             idle = [name for name in reversed(self._members) if name not in busy]  # the newest first
             for name in idle[: len(self._members) - target]:
                 ray.kill(self._members.pop(name))
 
 
-class RemoteFleet:
-    """A fleet that lives in an actor, for pools in several processes.
+class RemoteFleet(Membership):
+    """A fleet in an actor of its own, for pools in several processes.
 
     Args:
         actor: Its handle.
@@ -143,29 +149,29 @@ class RemoteFleet:
     def __init__(self, actor: Any) -> None:
         self._actor = actor
 
-    def meet(self, pool: str, wanted: int, busy: Collection[str], lost: Collection[str]) -> Mapping[str, Any]:
-        """See `Membership.meet`."""
-        return ray.get(self._actor.meet.remote(pool, wanted, list(busy), list(lost)))
+    @override
+    def sync(self, pool: str, wanted: int, busy: Collection[str], lost: Collection[str]) -> Mapping[str, Any]:
+        return ray.get(self._actor.sync.remote(pool, wanted, list(busy), list(lost)))
 
     def close(self) -> None:
-        """See `Fleet.close`."""
+        """End all actors, and the fleet's own."""
         ray.get(self._actor.close.remote())
         ray.kill(self._actor)
 
 
-def shared_fleet(bounds: Bounds, needs: Needs, idle_s: float) -> RemoteFleet:
-    """A fleet for pools in any process, beside this one: it ends when its node, which is the driver's, does.
+def shared_fleet(least: int, most: int, needs: Needs, idle_s: float) -> RemoteFleet:
+    """Make a fleet for pools in any process. It lives on the driver's node and ends with it.
 
-    Where its process dies, its replicas die with it; Ray starts it again, and it makes others for those who ask.
+    If its process dies, its replicas die with it; Ray starts it again, and it makes others.
     """
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     remote: Any = ray.remote  # its annotations do not know of node affinity
     lasting = {"num_cpus": 0, "scheduling_strategy": here, "max_restarts": -1, "max_task_retries": -1}
-    return RemoteFleet(remote(**lasting)(Fleet).remote(bounds, needs, idle_s))
+    return RemoteFleet(remote(**lasting)(Fleet).remote(least, most, needs, idle_s))
 
 
 def make_replica_actor(needs: Needs) -> Any:
-    """An actor that Ray places when there is room, and does not start again: its fleet makes another instead."""
+    """Make an actor. Ray starts it when there is room, and never again: its fleet makes another instead."""
     remote: Any = ray.remote  # its annotations do not know of concurrency groups
     reserved = {"num_cpus": needs.cpus, "num_gpus": needs.gpus}
     return remote(max_restarts=0, concurrency_groups={"beside": 1}, **reserved)(ReplicaActor).remote()

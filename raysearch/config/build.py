@@ -14,8 +14,7 @@ from typing import Any
 
 from raysearch.assessment.spec import AssessSpec, SpeedOptions
 from raysearch.calibration.objectives.weighted import WeightedObjective
-from raysearch.cluster.bounds import Bounds
-from raysearch.cluster.options import ClusterOptions
+from raysearch.cluster.options import ClusterOptions, ReplicaRange
 from raysearch.config.compose import compose, section_of
 from raysearch.config.parts import build_data, build_objective, build_searcher, check_names, checked, construct
 from raysearch.core.formatting import as_typed
@@ -190,7 +189,7 @@ def _cluster(values: Mapping[str, Any]) -> ClusterOptions:
     """Who computes, of which there may be more or fewer."""
     replicas = values.get("replicas")
     if isinstance(replicas, Mapping):
-        values = {**values, "replicas": construct(Bounds, "cluster.replicas", replicas)}
+        values = {**values, "replicas": construct(ReplicaRange, "cluster.replicas", replicas)}
     options: ClusterOptions = construct(ClusterOptions, "cluster", values)
     return options
 

@@ -1,4 +1,4 @@
-"""What is to be computed, cut into units; what those cost by their plans; and what cannot be asked for."""
+"""What is to be computed as units, what those cost by their plans, and which statistics an objective has."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from raysearch.core.mask import Mask
 from raysearch.core.statistic import Statistic, Subject
 from raysearch.errors import UserError
 from raysearch.evaluation.prefix import PrefixPlan, naive_layer_forwards, plan_prefixes
-from raysearch.evaluation.unit import Survey, Task, Unit
+from raysearch.evaluation.unit import MaskUnit, StatisticUnit, Unit
 from raysearch.models.spec import ModelInfo
 
 #: Masks in one unit at most: a larger round is cut, along mask order, so that a kill loses little.
@@ -19,75 +19,75 @@ MAX_MASKS_PER_UNIT = 1024
 
 
 def plan_of(objective: StateObjective, masks: Iterable[Mask], n_layers: int) -> PrefixPlan:
-    """How a round is walked for an objective: where it compares, the dense model rides along, and is scored first."""
+    """Plan the walk for an objective; one that compares with the dense model has that scored first."""
     return plan_prefixes(masks, n_layers, dense_first=objective.compares)
 
 
 def passes(objective: Objective, masks: Sequence[Mask], n_layers: int) -> tuple[int, int]:
-    """Layer- and head-forwards of masks on one shard. Where a model generates, masks share nothing."""
+    """Return the layer- and head-forwards of masks on one shard. Masks share nothing if the model generates."""
     if isinstance(objective, StateObjective):
         return plan_of(objective, masks, n_layers).layer_forwards, objective.heads * len(masks)
     return naive_layer_forwards(masks, n_layers), len(masks)
 
 
 def head_cost(info: ModelInfo) -> float:
-    """What running the head costs, in runs of a layer, by parameters."""
+    """Return the cost of the head in runs of a layer, by parameters."""
     return info.head_parameters / max(1, info.layer_parameters[0])
 
 
 def shards_of(calibrations: Sequence[Calibration], subject: Subject) -> dict[str, range]:
-    """The shards that a mask or a statistic is computed on, by calibration."""
+    """Return the shards that a mask or a statistic is computed on, by calibration."""
     if isinstance(subject, Statistic) and not subject.by_sample:
         return {calibrations[0].fingerprint: range(1)}
     return {calibration.fingerprint: range(calibration.n_shards) for calibration in calibrations}
 
 
-def tasks_of(calibration: Calibration, wanted: Iterable[tuple[Subject, int]]) -> list[Task]:
-    """Evaluations as tasks, shard by shard in the order given; where masks share nothing, each by itself."""
+def units_of(calibration: Calibration, wanted: Iterable[tuple[Subject, int]]) -> list[Unit]:
+    """Return units for pairs of subject and shard, in their order; masks that share nothing get a unit each."""
     name, most = calibration.fingerprint, MAX_MASKS_PER_UNIT if isinstance(calibration.objective, StateObjective) else 1
-    surveys: list[Task] = []
+    statistics: list[Unit] = []
     masks_of_shard: dict[int, list[Mask]] = {}
     for subject, shard in wanted:
         if isinstance(subject, Mask):
             masks_of_shard.setdefault(shard, []).append(subject)
         else:
-            surveys.append(Survey(name, shard, subject))
-    return surveys + [
-        Unit(name, shard, tuple(masks[start : start + most]))
+            statistics.append(StatisticUnit(name, shard, subject))
+    return statistics + [
+        MaskUnit(name, shard, tuple(masks[start : start + most]))
         for shard, masks in masks_of_shard.items()
         for start in range(0, len(masks), most)
     ]
 
 
 def costs_of(
-    tasks: Iterable[Task], calibrations: Mapping[str, Calibration], n_layers: int
-) -> dict[Task, tuple[int, int]]:
-    """What each task runs: layer- and head-forwards of single tokens."""
+    units: Iterable[Unit], calibrations: Mapping[str, Calibration], n_layers: int
+) -> dict[Unit, tuple[int, int]]:
+    """Return what each unit runs: layer- and head-forwards of single tokens."""
 
     @functools.cache  # the same masks on every shard
     def plan(calibration: str, masks: tuple[Mask, ...]) -> tuple[int, int]:
         return passes(calibrations[calibration].objective, masks, n_layers)
 
-    costs: dict[Task, tuple[int, int]] = {}
-    for task in tasks:
-        tokens = sum(batch.n_tokens for batch in task.batches(calibrations[task.calibration]))
-        if isinstance(task, Unit):
-            layers, heads = plan(task.calibration, task.masks)
+    costs: dict[Unit, tuple[int, int]] = {}
+    for unit in units:
+        tokens = sum(batch.n_tokens for batch in unit.batches(calibrations[unit.calibration]))
+        if isinstance(unit, MaskUnit):
+            layers, heads = plan(unit.calibration, unit.masks)
         else:
-            layers, heads = task.statistic.passes * n_layers, int(task.statistic.needs_gradients)
-        costs[task] = tokens * layers, tokens * heads
+            layers, heads = unit.statistic.passes * n_layers, int(unit.statistic.needs_gradients)
+        costs[unit] = tokens * layers, tokens * heads
     return costs
 
 
 def as_passes(costs: Iterable[tuple[int, int]], calibrations: Iterable[Calibration]) -> tuple[float, float]:
-    """Layer- and head-forwards of single tokens, as passes over all samples (exact: one division)."""
+    """Convert layer- and head-forwards of single tokens to passes over all samples (exact: one division)."""
     layers, heads = map(sum, zip(*costs, strict=True)) if (costs := list(costs)) else (0, 0)
     tokens = sum(batch.n_tokens for calibration in calibrations for batch in calibration.shards)
     return layers / tokens, heads / tokens
 
 
 def layer_forwards(calibrations: Sequence[Calibration], subjects: Iterable[Subject], n_layers: int) -> float:
-    """What computing all of these together takes, in passes of one layer over all samples."""
+    """Return what computing all of these together takes, in passes of one layer over all samples."""
     by_fingerprint = {calibration.fingerprint: calibration for calibration in calibrations}
     subjects = list(subjects)
     masks = sorted(subject for subject in subjects if isinstance(subject, Mask))  # as the evaluator orders them
@@ -96,15 +96,15 @@ def layer_forwards(calibrations: Sequence[Calibration], subjects: Iterable[Subje
     for subject in in_order:
         for name, shards in shards_of(calibrations, subject).items():
             wanted.setdefault(name, []).extend((subject, shard) for shard in shards)
-    tasks = [task for name, pairs in wanted.items() for task in tasks_of(by_fingerprint[name], pairs)]
-    return as_passes(costs_of(tasks, by_fingerprint, n_layers).values(), calibrations)[0]
+    units = [unit for name, pairs in wanted.items() for unit in units_of(by_fingerprint[name], pairs)]
+    return as_passes(costs_of(units, by_fingerprint, n_layers).values(), calibrations)[0]
 
 
 def check_statistic(statistic: Statistic, objectives: Sequence[Objective]) -> None:
-    """Refuses gradients that say nothing.
+    """Refuse a statistic of gradients that the objectives do not have.
 
     Raises:
-        UserError: An objective has none at the dense model, or there are several.
+        UserError: An objective has none at the dense model, or there are several objectives.
     """
     if not statistic.needs_gradients:
         return

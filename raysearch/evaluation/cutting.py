@@ -13,13 +13,13 @@ from dataclasses import replace
 from itertools import accumulate, pairwise
 
 from raysearch.core.mask import Mask
-from raysearch.evaluation.unit import Unit
+from raysearch.evaluation.unit import MaskUnit
 
 #: What is cut off for the end of a round, as a share of what a replica gets of it, and in how many pieces.
 _ENDS_SHARE, _ENDS = 0.2, 4
 
 
-def cut(unit: Unit, replicas: float, n_layers: int) -> tuple[list[Unit], list[Unit]]:
+def cut(unit: MaskUnit, replicas: float, n_layers: int) -> tuple[list[MaskUnit], list[MaskUnit]]:
     """Cuts a unit into even parts, and off of these small ends, until no part is more than most of a replica's share.
 
     Args:

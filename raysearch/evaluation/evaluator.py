@@ -1,6 +1,6 @@
-"""From masks to losses: ask the ledger, run what it does not know on the pool, add the shards in order.
+"""From masks to losses: ask the ledger, compute the rest on the pool, add the shards in order.
 
-Statistics of the dense model take the same way.
+Statistics of the dense model go the same way.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from raysearch.calibration.objectives.weighted import WeightedObjective
 from raysearch.core.mask import Mask
 from raysearch.core.statistic import Statistic, Subject
 from raysearch.errors import EvaluationError
-from raysearch.evaluation.costs import as_passes, check_statistic, costs_of, layer_forwards, shards_of, tasks_of
+from raysearch.evaluation.costs import as_passes, check_statistic, costs_of, layer_forwards, shards_of, units_of
 from raysearch.evaluation.cutting import cut
-from raysearch.evaluation.pool_report import PoolReport
+from raysearch.evaluation.pool import Pool, PoolStats
 from raysearch.evaluation.progress import Meter, Progress
 from raysearch.evaluation.totals import total
-from raysearch.evaluation.unit import Pool, Task, Unit, UnitResult
+from raysearch.evaluation.unit import MaskUnit, Unit, UnitResult
 from raysearch.ledger.claims import Claims
 from raysearch.ledger.ledger import Ledger, SubjectT
 
 #: How often to look whether another process has finished what it claimed.
 _POLL_S = 0.2
 
-#: What is known of some subjects on one calibration, shard by shard.
+#: The values of some subjects on one calibration, by shard.
 Known = Mapping[SubjectT, Mapping[int, npt.NDArray[np.float64]]]
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What one mask loses on the whole calibration.
+    """The loss of one mask on the whole calibration.
 
     Args:
         loss: In the objective's unit; None if the evaluation failed.
@@ -55,15 +55,16 @@ class Evaluation:
 
 @dataclass
 class Evaluator:
-    """Answers "what do these masks lose?" with as little work as possible.
+    """Evaluates masks with as little work as possible.
 
     Args:
-        calibrations: What masks are judged on.
+        calibrations: What masks are evaluated on.
         n_layers: N, the layers of the dense model.
         ledger: What is already known, and where new evaluations go first.
-        make_pool: Loads the replicas; called when the ledger cannot answer for the first time.
+        make_pool: Gives the pool; called when something has to be computed for the first time.
         weighting: How several calibrations give one loss; None for that of the first.
-        on_progress: Told how far a round is.
+        on_progress: Called with how far a round is.
+        owns_pool: Whether the pool is closed with this evaluator; else it is somebody else's, who closes it.
     """
 
     calibrations: Sequence[Calibration]
@@ -72,6 +73,7 @@ class Evaluator:
     make_pool: Callable[[], Pool]
     weighting: WeightedObjective | None = None
     on_progress: Callable[[Progress], None] = lambda progress: None
+    owns_pool: bool = True
     meter: Meter = field(default_factory=Meter)
     _pool: Pool | None = field(default=None, init=False, repr=False)
 
@@ -80,7 +82,7 @@ class Evaluator:
         self._by_fingerprint = {calibration.fingerprint: calibration for calibration in self.calibrations}
 
     def evaluate(self, masks: Iterable[Mask]) -> dict[Mask, Evaluation]:
-        """Evaluates masks on all samples of all calibrations.
+        """Evaluate masks on all samples of all calibrations.
 
         Args:
             masks: Distinct masks.
@@ -98,7 +100,7 @@ class Evaluator:
         return {mask: self._evaluation(losses[mask], reference_losses, mask not in computed) for mask in wanted}
 
     def measure(self, statistic: Statistic) -> npt.NDArray[np.float64]:
-        """Measures a statistic of the dense model on all samples, calibration by calibration.
+        """Measure a statistic of the dense model on all samples, calibration by calibration.
 
         Returns:
             Its rows, float64, of the shape that `Statistic` states.
@@ -117,39 +119,39 @@ class Evaluator:
         return rows
 
     def layer_forwards(self, subjects: Iterable[Subject]) -> float:
-        """What these masks and statistics take on an empty ledger, in passes of one layer over all samples."""
+        """Return the cost of masks and statistics on an empty ledger, in passes of one layer over all samples."""
         return layer_forwards(self.calibrations, subjects, self.n_layers)
 
     @property
     def references(self) -> tuple[Mask, ...]:
-        """The masks by which a weighted loss is scaled, which are evaluated beside any others."""
+        """The masks that scale a weighted loss; they are evaluated beside any others."""
         return () if self.weighting is None else tuple(self.weighting.references(self.n_layers))
 
     @property
     def pool(self) -> Pool:
-        """The replicas, loaded when they are first needed."""
+        """The pool, opened on first use."""
         if self._pool is None:
             self._pool = self.make_pool()
         return self._pool
 
     @property
-    def pool_report(self) -> PoolReport:
-        """How the replicas have fared, if any were needed."""
-        return PoolReport() if self._pool is None else self._pool.report
+    def pool_stats(self) -> PoolStats:
+        """How the replicas have been used; nothing if none were needed."""
+        return PoolStats() if self._pool is None else self._pool.stats
 
     def close(self) -> None:
-        """Frees the pool and what was claimed. Closing twice is harmless."""
+        """Release what was claimed, and close the pool if it is this evaluator's. Closing twice is harmless."""
         try:
             self._claims.close()
         finally:
-            if self._pool is not None:
+            if self._pool is not None and self.owns_pool:
                 self._pool.close()
-                self._pool = None
+            self._pool = None
 
     def _complete(
         self, wanted: Sequence[SubjectT], shards: Mapping[str, range]
     ) -> tuple[Mapping[str, Known[SubjectT]], set[SubjectT]]:
-        """All that is wanted on these shards, by calibration, once the ledger has it, and what was computed for that.
+        """Return all that is wanted on these shards, by calibration, and the subjects that were computed for it.
 
         Masks come in mask order, so that neighbours in a large round, which is cut, share prefixes.
         """
@@ -163,7 +165,7 @@ class Evaluator:
             if any(claimed.values()):
                 computed.update(subject for pairs in claimed.values() for subject, _ in pairs)
                 self._run(
-                    [task for name, pairs in claimed.items() for task in tasks_of(self._by_fingerprint[name], pairs)]
+                    [unit for name, pairs in claimed.items() for unit in units_of(self._by_fingerprint[name], pairs)]
                 )
                 self._claims.release()
             else:
@@ -171,47 +173,47 @@ class Evaluator:
                 self.on_progress(Progress(masks_elsewhere=len(elsewhere)))
                 time.sleep(_POLL_S)
 
-    def _run(self, tasks: Sequence[Task]) -> None:
-        """Computes the tasks; each is in the ledger before the next is looked at."""
+    def _run(self, units: Sequence[Unit]) -> None:
+        """Compute the units; each is in the ledger before the next is looked at."""
         pool = self.pool
-        costs = costs_of(tasks, self._by_fingerprint, self.n_layers)
+        costs = costs_of(units, self._by_fingerprint, self.n_layers)
         layers_planned, heads_planned = as_passes(costs.values(), self.calibrations)
-        tasks_left = Counter(subject for task in tasks for subject in task.subjects)
+        units_left = Counter(subject for unit in units for subject in unit.subjects)
         done: list[tuple[int, int]] = []  # in forwards of single tokens
         before = self.meter.layer_forwards, self.meter.head_forwards
 
         def report() -> None:
             layers, heads = as_passes(done, self.calibrations)
             self.meter.layer_forwards, self.meter.head_forwards = before[0] + layers, before[1] + heads
-            masks_done = sum(left == 0 for left in tasks_left.values())
+            masks_done = sum(left == 0 for left in units_left.values())
             self.on_progress(
                 Progress(
-                    *(layers, max(layers, layers_planned), heads, heads_planned, masks_done, len(tasks_left)),
+                    *(layers, max(layers, layers_planned), heads, heads_planned, masks_done, len(units_left)),
                     n_replicas=pool.n_replicas,
                     computing_s=self.meter.computing_s,
                 )
             )
 
         report()
-        for answer in pool.run(tasks, self._cut):
+        for answer in pool.run(units, self._by_fingerprint, self._cut):
             if answer is not None:
-                task, result = answer
-                self.ledger.record(task.calibration, task.shard, result.values)
-                tokens = sum(batch.n_tokens for batch in task.batches(self._by_fingerprint[task.calibration]))
+                unit, result = answer
+                self.ledger.record(unit.calibration, unit.shard, result.values)
+                tokens = sum(batch.n_tokens for batch in unit.batches(self._by_fingerprint[unit.calibration]))
                 done.append((tokens * result.layer_forwards, tokens * result.head_forwards))
-                tasks_left.subtract(task.subjects)
+                units_left.subtract(unit.subjects)
                 self._count(result, tokens)
             report()
 
-    def _cut(self, unit: Unit, replicas: float) -> tuple[Sequence[Unit], Sequence[Unit]]:
-        """Cuts a unit for more replicas, where its masks share prefixes and a cut is worth what it adds."""
+    def _cut(self, unit: MaskUnit, replicas: float) -> tuple[Sequence[MaskUnit], Sequence[MaskUnit]]:
+        """Cut a unit for more replicas, if its masks share prefixes and a cut is worth what it adds."""
         objective = self._by_fingerprint[unit.calibration].objective
         if isinstance(objective, StateObjective) and (replicas > 1 or not objective.compares):
             return cut(unit, replicas, self.n_layers)
-        return [unit], []  # where an objective compares, each piece would walk the dense model again
+        return [unit], []  # each piece for an objective that compares would walk the dense model again
 
     def _count(self, result: UnitResult, tokens: int) -> None:
-        """Puts on the meter what plans do not tell."""
+        """Add to the meter what plans do not tell."""
         self.meter.computing_s += result.seconds
         self.meter.layer_tokens += result.layer_tokens
         self.meter.layer_tokens_by_row += result.layer_forwards * tokens
@@ -220,7 +222,7 @@ class Evaluator:
         self.meter.samples_at_once = min(at_once, default=None)
 
     def _losses(self, mask: Mask, known: Mapping[str, Known[Mask]]) -> list[float]:
-        """What a mask loses on each calibration; not finite where that failed."""
+        """Return the loss of a mask on each calibration; not finite if it failed there."""
         return [
             total(known[calibration.fingerprint][mask], calibration.n_shards) / calibration.divisor
             for calibration in self.calibrations
@@ -239,7 +241,7 @@ class Evaluator:
 
 
 def _finite(mask: Mask, losses: Sequence[float]) -> Sequence[float]:
-    """The losses of a reference mask, without which there is none of any other."""
+    """Return the losses of a reference mask, which must be finite for any weighted loss."""
     for loss in losses:
         if not math.isfinite(loss):
             raise EvaluationError(f"mask {mask}, by which the weighted losses are scaled, loses {loss}")
@@ -247,5 +249,5 @@ def _finite(mask: Mask, losses: Sequence[float]) -> Sequence[float]:
 
 
 def _missing(wanted: Iterable[SubjectT], shards: Iterable[int], known: Known[SubjectT]) -> list[tuple[SubjectT, int]]:
-    """What the ledger lacks, shard by shard."""
+    """Return what the ledger lacks, shard by shard."""
     return [(subject, shard) for shard in shards for subject in wanted if shard not in known.get(subject, ())]

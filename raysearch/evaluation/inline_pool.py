@@ -4,59 +4,79 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
+from typing_extensions import override
+
+from raysearch.calibration.calibration import Calibration
 from raysearch.errors import EvaluationError, UserError
-from raysearch.evaluation.pool_report import PoolReport, ReplicaReport
+from raysearch.evaluation.pool import (
+    MAX_ATTEMPTS,
+    NO_CALIBRATIONS,
+    Cutter,
+    Job,
+    JobT,
+    Pool,
+    PoolStats,
+    ReplicaStats,
+    job_failure,
+)
 from raysearch.evaluation.replica import Replica
-from raysearch.evaluation.unit import MAX_ATTEMPTS, Cutter, Job, Task, UnitResult, unit_failure
-
-_Asked = TypeVar("_Asked", bound=Task | Job)
 
 
-class InlinePool:
-    """Answers units one after another.
+class InlinePool(Pool):
+    """Does jobs one after another, on one replica.
 
     Args:
         make_replica: Loads the model; called at once.
     """
 
     def __init__(self, make_replica: Callable[[], Replica]) -> None:
-        self.n_replicas = 1
         self._replica = make_replica()
-        self._own = ReplicaReport(platform.node())
-        self.report = PoolReport([self._own])
+        self._replica_stats = ReplicaStats(platform.node())
+        self._stats = PoolStats([self._replica_stats])
 
-    def run(self, units: Sequence[Task], cutter: Cutter | None = None) -> Iterator[tuple[Task, UnitResult]]:
-        """See `Pool.run`."""
-        return self._each(units, self._replica.evaluate)
+    @property
+    @override
+    def n_replicas(self) -> int:
+        return 1
 
-    def perform(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Any]]:
-        """See `Pool.perform`."""
-        return self._each(jobs, lambda job: job.run(self._replica))
+    @property
+    @override
+    def stats(self) -> PoolStats:
+        return self._stats
 
-    def _each(self, units: Sequence[_Asked], answer: Callable[[_Asked], Any]) -> Iterator[tuple[_Asked, Any]]:
-        for unit in units:
+    @override
+    def run(
+        self,
+        jobs: Sequence[JobT],
+        calibrations: Mapping[str, Calibration] = NO_CALIBRATIONS,
+        cutter: Cutter | None = None,
+    ) -> Iterator[tuple[JobT, Any]]:
+        for job in jobs:
+            if (name := job.calibration) is not None and name in calibrations:
+                self._replica.calibrations.setdefault(name, calibrations[name])
             started = time.perf_counter()
-            answered = self._answer(unit, answer)
+            result = self._result(job)
             passed = time.perf_counter() - started
-            self._own.units += 1
-            self._own.busy_s += passed
-            self._own.present_s += passed
-            yield unit, answered
+            self._replica_stats.units += 1
+            self._replica_stats.busy_s += passed
+            self._replica_stats.present_s += passed
+            yield job, result
 
-    def _answer(self, unit: _Asked, answer: Callable[[_Asked], Any]) -> Any:
+    @override
+    def close(self) -> None:
+        """The replica ends with the pool."""
+
+    def _result(self, job: Job) -> Any:
         for attempt in range(1, MAX_ATTEMPTS + 1):
             try:
-                return answer(unit)
+                return job.run(self._replica)
             except UserError:
                 raise
             except Exception as error:
-                self.report.units_redone += attempt < MAX_ATTEMPTS
+                self._stats.units_redone += attempt < MAX_ATTEMPTS
                 if attempt == MAX_ATTEMPTS:
-                    raise EvaluationError(unit_failure(unit, error)) from error
+                    raise EvaluationError(job_failure(job, error)) from error
         raise AssertionError("unreachable")
-
-    def close(self) -> None:
-        """See `Pool.close`."""

@@ -1,4 +1,4 @@
-"""A resident model that answers "what do these masks lose on this shard?", and what its layers look like there.
+"""A resident model that evaluates units: losses of masks on a shard, and statistics of the dense model.
 
 A plain class: torch only, no Ray. Ray actors, the inline pool, tests and benchmarks all use this one.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -26,7 +26,7 @@ from raysearch.errors import UserError
 from raysearch.evaluation.costs import passes, plan_of
 from raysearch.evaluation.memory import describe, is_out_of_memory, release
 from raysearch.evaluation.prefix import Op, PrefixPlan
-from raysearch.evaluation.unit import Survey, Task, Unit, UnitResult
+from raysearch.evaluation.unit import MaskUnit, StatisticUnit, Unit, UnitResult
 from raysearch.models.devices import resolve_device, spread
 from raysearch.models.loading import load_model, load_tokenizer
 from raysearch.models.shared_weights import Packed, unpack
@@ -40,19 +40,19 @@ Values = dict[Subject, npt.NDArray[np.float64]]
 
 
 class Replica:
-    """A model, resident, with the calibrations it is asked about.
+    """A resident model, with the calibrations that its units are on.
 
     Args:
-        stack: The model's layers; checked against the model's own forward before the first answer.
-        calibrations: What it is asked about.
+        stack: The model's layers; checked against the model's own forward before anything is evaluated.
+        calibrations: Those that it has from the start; others are put into `calibrations` when they are needed.
         threads: CPU threads of torch, fixed because kernels may add in another order with another count.
-        load_tokenizer: Gives the model's tokenizer; called where what the model generates is read.
+        load_tokenizer: Loads the model's tokenizer, which reads what the model generates; called when first needed.
     """
 
     def __init__(
         self,
         stack: LayerStack,
-        calibrations: Iterable[Calibration],
+        calibrations: Iterable[Calibration] = (),
         threads: int = 1,
         load_tokenizer: Callable[[], Any] = lambda: None,
     ) -> None:
@@ -66,87 +66,86 @@ class Replica:
 
     @functools.cached_property
     def tokenizer(self) -> Any:
-        """The model's."""
+        """The model's tokenizer, loaded on first use."""
         return self._load_tokenizer()
 
-    def evaluate(self, task: Task, calibration: Calibration | None = None) -> UnitResult:
-        """Answers a unit by walking the prefix plan of its masks over its shard, and a survey by measuring.
+    def evaluate(self, unit: Unit) -> UnitResult:
+        """Walk the prefix plan of a unit's masks over its shard, or measure its statistic there.
 
-        Where memory does not hold that, half as many samples go through the model at once, and half as many again; how
-        many is remembered. The last bits of a loss may differ then, as they do on another kind of device.
+        If memory does not hold that, half as many samples go through the model at once, and half as many again; the
+        number is remembered. The last bits of a loss may differ then, as they do on another kind of device.
 
         Args:
-            task: The masks, or the statistic, and the shard.
-            calibration: What the shard is of, where the replica was not made for it.
+            unit: The masks or the statistic, and the shard. Its calibration must be in `calibrations`.
 
         Returns:
-            The summed loss of every sample for every mask, or the statistic's rows, and what it cost.
+            The summed loss of every sample for every mask, or the statistic's rows, and the cost.
 
         Raises:
             UserError: Not even one sample fits.
         """
-        calibration = calibration or self.calibrations[task.calibration]
+        calibration = self.calibrations[unit.calibration]
         while True:
             try:
-                return self._evaluate(task, calibration)
+                return self._evaluate(unit, calibration)
             except Exception as error:
                 if not is_out_of_memory(error):
                     raise
             release()  # here, where nothing holds on to the error's frames and their tensors
-            self._halve(task, calibration)
+            self._halve(unit, calibration)
 
-    def _evaluate(self, task: Task, calibration: Calibration) -> UnitResult:
-        """Answers with as many samples at once as memory has held so far."""
+    def _evaluate(self, unit: Unit, calibration: Calibration) -> UnitResult:
+        """Evaluate with as many samples at once as memory has held so far."""
         started = time.perf_counter()
         at_once = self._at_once.get(calibration.fingerprint)
-        batches = [part for batch in task.batches(calibration) for part in batch.at_most(at_once)]
+        batches = [part for batch in unit.batches(calibration) for part in batch.at_most(at_once)]
         objective = calibration.objective
         packed = None
-        if isinstance(task, Survey):
-            values: Values = {task.statistic: measure(task.statistic, self.stack, batches, objective)}
-            layers, heads = task.statistic.passes * self.stack.n_layers, int(task.statistic.needs_gradients)
+        if isinstance(unit, StatisticUnit):
+            values: Values = {unit.statistic: measure(unit.statistic, self.stack, batches, objective)}
+            layers, heads = unit.statistic.passes * self.stack.n_layers, int(unit.statistic.needs_gradients)
             tokens = layers * sum(each.input_ids.size for each in batches)
         elif isinstance(objective, StateObjective):
             packed = None if batches[0].choices is None else self._packs(calibration)
             inputs = [pack(batch) if packed else batch.inputs for batch in batches]
-            plan = plan_of(objective, task.masks, self.stack.n_layers)
-            walked = [self._walk(plan, set(task.masks), *part, objective) for part in zip(batches, inputs, strict=True)]
+            plan = plan_of(objective, unit.masks, self.stack.n_layers)
+            walked = [self._walk(plan, set(unit.masks), *part, objective) for part in zip(batches, inputs, strict=True)]
             values = {mask: np.concatenate([part[mask] for part in walked]) for mask in walked[0]}
-            layers, heads = plan.layer_forwards, objective.heads * len(task.masks)
+            layers, heads = plan.layer_forwards, objective.heads * len(unit.masks)
             tokens = layers * sum(each.n_tokens for each in inputs)
         else:
             assert isinstance(objective, ModelObjective), "an objective is of states, or of the model"
-            runs = [self._run(task, batch, objective) for batch in batches]
-            values = {mask: np.concatenate([part[mask] for part, _ in runs]) for mask in task.masks}
+            runs = [self._run(unit, batch, objective) for batch in batches]
+            values = {mask: np.concatenate([part[mask] for part, _ in runs]) for mask in unit.masks}
             tokens = sum(run for _, run in runs)
-            layers, heads = passes(objective, task.masks, self.stack.n_layers)
+            layers, heads = passes(objective, unit.masks, self.stack.n_layers)
         return UnitResult(values, layers, heads, tokens, packed, time.perf_counter() - started, at_once)
 
-    def _halve(self, task: Task, calibration: Calibration) -> None:
-        """Remembers that half as many samples of a calibration may fit."""
-        most = max(batch.n_samples for batch in task.batches(calibration))
+    def _halve(self, unit: Unit, calibration: Calibration) -> None:
+        """Remember that half as many samples of a calibration may fit."""
+        most = max(batch.n_samples for batch in unit.batches(calibration))
         before = min(most, self._at_once.get(calibration.fingerprint, most))
         if before > 1:
             self._at_once[calibration.fingerprint] = before // 2
             return
-        longest = max(batch.input_ids.shape[1] for batch in task.batches(calibration))
-        fits = self._fitting(task, calibration, longest)
+        longest = max(batch.input_ids.shape[1] for batch in unit.batches(calibration))
+        fits = self._fitting(unit, calibration, longest)
         remedy = f"{fits} tokens fit, so use data.seq_len={fits}" if fits else "use a smaller data.seq_len"
         raise UserError(
             f"a single sample of {longest} tokens is more than {describe(self.stack.model.device)} holds beside the "
             f"model; {remedy}, or model.dtype=bfloat16, or more memory a replica (cluster.gpus_per_replica=…)"
         )
 
-    def _fitting(self, task: Task, calibration: Calibration, too_long: int) -> int | None:
-        """A length in tokens at which a sample of text fits, halving; None where that cannot be tried."""
-        (first, *_) = task.batches(calibration)
-        if not isinstance(task, Unit) or first.choices is not None or first.answers is not None:
+    def _fitting(self, unit: Unit, calibration: Calibration, too_long: int) -> int | None:
+        """Return a length in tokens at which a sample of text fits, by halving; None if that cannot be tried."""
+        (first, *_) = unit.batches(calibration)
+        if not isinstance(unit, MaskUnit) or first.choices is not None or first.answers is not None:
             return None
         length = too_long // 2
         while length >= _SHORTEST:
             shorter = replace(calibration, shards=(first.samples(0, 1).beginnings(length),))
             try:
-                self._evaluate(replace(task, shard=0), shorter)
+                self._evaluate(replace(unit, shard=0), shorter)
                 return length
             except Exception as error:
                 if not is_out_of_memory(error):
@@ -159,7 +158,7 @@ class Replica:
     def _walk(
         self, plan: PrefixPlan, wanted: Container[Mask], batch: Batch, inputs: Inputs, objective: StateObjective
     ) -> Values:
-        """The losses of the masks that are wanted; the plan may hold the dense model beside them."""
+        """Return the losses of the wanted masks; the plan may score the dense model beside them."""
         captured = self.stack.capture(inputs)
         hidden, held = captured.embedded, list[Tensor]()
         dense: Tensor | None = None
@@ -182,8 +181,8 @@ class Replica:
         return values
 
     @torch.no_grad()
-    def _run(self, unit: Unit, batch: Batch, objective: ModelObjective) -> tuple[Values, int]:
-        """The losses, and the tokens that went through layers."""
+    def _run(self, unit: MaskUnit, batch: Batch, objective: ModelObjective) -> tuple[Values, int]:
+        """Return the losses, and the number of tokens that went through layers."""
         values: Values = {}
         layer_tokens = 0
         for mask in unit.masks:
@@ -194,7 +193,7 @@ class Replica:
         return values, layer_tokens
 
     def _packs(self, calibration: Calibration) -> bool:
-        """Whether choices may share their prompt: proven on the items with the longest row, and the longest packed."""
+        """Whether choices may share their prompt: tried on the items with the longest row, and the longest packed."""
         name = calibration.fingerprint
         if name not in self._packing:
             items = [shard.samples(item, item + 1) for shard in calibration.shards for item in range(shard.n_samples)]
@@ -205,20 +204,18 @@ class Replica:
 
 def make_replica(
     model: ModelSpec,
-    calibrations: Sequence[Calibration],
     threads: int,
     tokenizer: Any = None,
     over_gpus: bool = False,
     packed: Packed | None = None,
 ) -> Replica:
-    """Makes a replica in this process.
+    """Make a replica in this process.
 
     Args:
         model: What to load, and onto which device.
-        calibrations: What it is asked about.
         threads: CPU threads.
-        tokenizer: The model's, where its files are not at hand; None to read them when it is needed.
-        over_gpus: Whether its layers are spread over all GPUs that it has.
+        tokenizer: The model's, if its files are not at hand; None to read them on first use.
+        over_gpus: Whether the layers are spread over all GPUs there are.
         packed: The weights; None to read them from disk.
 
     Raises:
@@ -229,7 +226,7 @@ def make_replica(
     try:
         module = load_model(model, device) if packed is None else torch.nn.Module.to(unpack(*packed), device)
         module = spread(module, model.name) if over_gpus else module
-        return Replica(LayerStack(module), calibrations, threads, load)
+        return Replica(LayerStack(module), (), threads, load)
     except Exception as error:
         if not is_out_of_memory(error.__cause__ or error):  # the stack's check may have put it in other words
             raise

@@ -1,7 +1,7 @@
-"""From a `EvaluationSpec` to something that can be asked: the model's facts, its calibrations, and an evaluator.
+"""From an `EvaluationSpec` to an evaluator, with the model's shape, its calibrations and the ledger.
 
-Everything that can be wrong is found here before any weights are loaded: the data, the tokenizer, the model's shape.
-The replicas themselves start when the ledger cannot answer for the first time.
+Mistakes in the data, the tokenizer and the model's shape are found here, before any weights are loaded. Replicas start
+when something has to be computed for the first time.
 """
 
 from __future__ import annotations
@@ -14,15 +14,14 @@ from typing import Any
 
 from raysearch.calibration.calibration import Calibration
 from raysearch.calibration.objectives.weighted import WeightedObjective
-from raysearch.cluster.options import open_pool
 from raysearch.core.mask import Mask
 from raysearch.core.measure import Measure
 from raysearch.errors import UserError
 from raysearch.evaluation.evaluator import Evaluator
+from raysearch.evaluation.pool import Pool
 from raysearch.evaluation.progress import Progress
 from raysearch.evaluation.spec import CalibrationSpec, EvaluationSpec, identity_of
 from raysearch.evaluation.totals import standard_errors
-from raysearch.evaluation.unit import Pool
 from raysearch.ledger.ledger import Ledger
 from raysearch.models.devices import resolve_device
 from raysearch.models.loading import fingerprint, load_tokenizer, tokenizer_fingerprint
@@ -119,7 +118,7 @@ def open_session(
         calibrations=calibrations,
         n_layers=info.n_layers,
         ledger=ledger,
-        make_pool=make_pool or (lambda: open_pool(spec.cluster, spec.model, calibrations)),
+        make_pool=make_pool or (lambda: spec.cluster.open(spec.model, sum(one.n_shards for one in calibrations))),
         weighting=spec.weighting,
         on_progress=on_progress,
     )

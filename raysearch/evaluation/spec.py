@@ -11,7 +11,7 @@ from typing import Any
 from raysearch.calibration.data import Data
 from raysearch.calibration.objectives.base import Objective
 from raysearch.calibration.objectives.weighted import WeightedObjective
-from raysearch.cluster.options import ClusterOptions
+from raysearch.evaluation.pool import PoolFactory
 from raysearch.models.spec import ModelSpec
 
 
@@ -44,7 +44,7 @@ class EvaluationSpec:
 
     model: ModelSpec
     calibrations: Sequence[CalibrationSpec]
-    cluster: ClusterOptions
+    cluster: PoolFactory
     ledger: Path
     weighting: WeightedObjective | None = None
 

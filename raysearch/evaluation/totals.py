@@ -15,11 +15,11 @@ from raysearch.ledger.ledger import Ledger
 
 def total(shards: Mapping[int, npt.NDArray[np.float64]], n_shards: int) -> float:
     """Adds samples and shards in their fixed order, so that the sum never depends on who computed what when."""
-    nats = 0.0
+    summed = 0.0
     for shard in range(n_shards):
         for loss in shards[shard].tolist():
-            nats += loss
-    return nats
+            summed += loss
+    return summed
 
 
 def standard_error(samples: npt.NDArray[np.float64], weights: npt.NDArray[np.int64]) -> float:
@@ -68,7 +68,7 @@ def standard_errors(
 
 
 def known_totals(ledger: Ledger, calibration: str, n_shards: int) -> Iterator[tuple[Mask, float]]:
-    """Every mask that the ledger knows on all shards of a calibration, with its nats; read as it is iterated over."""
+    """Yield every mask that the ledger knows on all shards of a calibration, with its summed loss."""
     rows = ledger.read(
         "SELECT subject, shard, samples FROM evaluations WHERE calibration = ? AND subject GLOB '{*' ORDER BY subject",
         (calibration,),

@@ -194,6 +194,6 @@ class SearchRecorder:
             layer_forwards_run=self.evaluator.meter.layer_forwards,
             layer_forwards_naive=self.naive_layer_forwards,
             seconds=self.seconds,
-            busy_share=self.evaluator.pool_report.busy_share,
+            busy_share=self.evaluator.pool_stats.busy_share,
             round_best=scores.best(1)[0] if scores.losses else None,
         )

@@ -15,8 +15,8 @@ from raysearch.core.mask import Mask
 from raysearch.core.problem import Problem
 from raysearch.errors import UserError, redact, redacted
 from raysearch.evaluation.costs import head_cost
+from raysearch.evaluation.pool import Pool
 from raysearch.evaluation.session import EvaluationSession, PreparedData, open_session
-from raysearch.evaluation.unit import Pool
 from raysearch.ledger.searches import State, held, note_mlflow, read_searches, write_search
 from raysearch.models.loading import describe
 from raysearch.models.spec import ModelInfo
@@ -215,8 +215,8 @@ def _result(spec: SearchSpec, session: EvaluationSession, recorder: SearchRecord
         packed=meter.packed,
         seconds=recorder.seconds,
         searcher_s=recorder.searcher_s,
-        busy_share=session.evaluator.pool_report.busy_share,
-        pool=session.evaluator.pool_report.as_json(),
+        busy_share=session.evaluator.pool_stats.busy_share,
+        pool=session.evaluator.pool_stats.as_json(),
         n_tokens=session.n_tokens,
         n_samples=session.n_samples,
         parameters=session.info.parameters,

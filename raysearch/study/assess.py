@@ -10,7 +10,7 @@ from raysearch.assessment.recorded import tell_assessments
 from raysearch.assessment.spec import AssessSpec
 from raysearch.core.mask import Mask
 from raysearch.errors import UserError
-from raysearch.evaluation.unit import Pool
+from raysearch.evaluation.pool import Pool
 from raysearch.ledger.ledger import Ledger
 from raysearch.ledger.searches import SearchRecord, read_searches
 from raysearch.ledger.studies import StudyRecord, find_study, write_study

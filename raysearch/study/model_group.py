@@ -65,15 +65,17 @@ def prepare(study: StudySpec) -> list[ModelGroup]:
     groups: dict[tuple[ModelSpec, ClusterOptions], list[int]] = {}
     for number, cell in enumerate(study.cells):
         evaluation = cell.search.evaluation
-        if evaluation.cluster.backend != "ray":
-            raise UserError(f"cluster.backend={evaluation.cluster.backend} runs no study; use cluster=local")
-        if (evaluation.cluster.address or "").startswith("ray://"):
+        cluster = evaluation.cluster
+        assert isinstance(cluster, ClusterOptions), "a study's replicas are those of a cluster"
+        if cluster.backend != "ray":
+            raise UserError(f"cluster.backend={cluster.backend} runs no study; use cluster=local")
+        if (cluster.address or "").startswith("ray://"):
             raise UserError(
-                f"cluster.address={evaluation.cluster.address} runs no study, whose searches stay with their "
+                f"cluster.address={cluster.address} runs no study, whose searches stay with their "
                 f"ledger; run it "
                 "on a node of the cluster with cluster.address=auto, for instance by ray job submit"
             )
-        groups.setdefault((evaluation.model, evaluation.cluster), []).append(number)
+        groups.setdefault((evaluation.model, cluster), []).append(number)
     model_groups = []
     for (model, cluster), numbers in groups.items():
         info = describe(model)

@@ -13,7 +13,7 @@ from raysearch.core.statistic import Statistic
 from raysearch.evaluation.costs import head_cost
 from raysearch.evaluation.replica import make_replica
 from raysearch.evaluation.spec import CalibrationSpec
-from raysearch.evaluation.unit import Unit
+from raysearch.evaluation.unit import MaskUnit
 from raysearch.models.devices import resolve_device
 from raysearch.models.loading import describe
 from raysearch.models.spec import ModelInfo
@@ -136,7 +136,7 @@ def time_study(study: StudySpec, plan: StudyPlan) -> float | None:
             return None
         speeds = _seconds_per_layer_forward(model_group, over_gpus=n_gpus > 1)
         shards = sum(calibration.n_shards for calibration in model_group.prepared.calibrations)
-        n_replicas = model_group.cluster.bounds(resolve_device(model_group.model) != "cpu", shards).max
+        n_replicas = model_group.cluster.replica_range(resolve_device(model_group.model) != "cpu", shards).max
         cells = [study.cells[number] for number in model_group.numbers]
         for one in plan.cells:
             if one.cell in cells:
@@ -149,10 +149,11 @@ def time_study(study: StudySpec, plan: StudyPlan) -> float | None:
 def _seconds_per_layer_forward(model_group: ModelGroup, over_gpus: bool) -> list[float]:
     """Of one layer over all samples of each calibration, on one replica, which is freed again."""
     calibrations, cost = model_group.prepared.calibrations, model_group.info.n_layers + head_cost(model_group.info)
-    replica = make_replica(model_group.model, calibrations, model_group.cluster.cpus_per_replica, over_gpus=over_gpus)
+    replica = make_replica(model_group.model, model_group.cluster.cpus_per_replica, over_gpus=over_gpus)
+    replica.calibrations.update({calibration.fingerprint: calibration for calibration in calibrations})
     speeds = []
     for calibration in calibrations:
-        unit = Unit(calibration.fingerprint, 0, (Mask(),))
+        unit = MaskUnit(calibration.fingerprint, 0, (Mask(),))
         replica.evaluate(unit)  # once to warm up
         share = calibration.shards[0].n_tokens / sum(shard.n_tokens for shard in calibration.shards)
         speeds.append(replica.evaluate(unit).seconds / share / cost)

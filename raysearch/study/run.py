@@ -10,7 +10,7 @@ from itertools import zip_longest
 from typing import Any, Protocol
 
 from raysearch.assessment.assess import Assessable, check_tasks, read_assessable
-from raysearch.cluster.options import ReplicaGroup, start_replicas
+from raysearch.cluster.options import ReplicaGroup
 from raysearch.cluster.pool import RayPool, Replicas
 from raysearch.errors import EvaluationError, UserError
 from raysearch.ledger.ledger import Ledger, opened
@@ -249,8 +249,8 @@ def _replicas(model_group: ModelGroup) -> Iterator[Callable[[], Replicas]]:
 
     def replicas() -> Replicas:
         if not started:
-            calibrations = model_group.prepared.calibrations
-            started.append(start_replicas(model_group.cluster, model_group.model, calibrations, shared=True))
+            n_units = sum(one.n_shards for one in model_group.prepared.calibrations)
+            started.append(model_group.cluster.start(model_group.model, n_units, shared=True))
         return started[0].replicas
 
     try:

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from raysearch.assessment.task_files import ready_tasks, write_task_files
-from raysearch.cluster.options import ClusterOptions, open_pool
+from raysearch.cluster.options import ClusterOptions
 from raysearch.core.mask import Mask
-from raysearch.evaluation.unit import Pool
+from raysearch.evaluation.pool import Pool
 from raysearch.models.spec import ModelSpec
 from tests.assessment.conftest import ROWS, Assess
 from tests.cli.conftest import World
@@ -90,24 +90,24 @@ def test_what_a_result_depends_on_is_computed_anew(assess: Assess, items: Path, 
 
 def test_a_stop_loses_nothing_that_was_done(assess: Assess, world: World, items: Path) -> None:
     words = ["assess.tasks=[piqa,boolq]", f"assess.data_dir={items}"]
-    inside = open_pool(ClusterOptions("inline"), ModelSpec("tiny", str(world.model)), ())
+    inside = ClusterOptions("inline").open(ModelSpec("tiny", str(world.model)), 1)
     performed: list[str] = []
 
     class Stopping:
         """Is interrupted before its third job."""
 
         n_replicas = 1
-        run, report = inside.run, inside.report
+        stats = inside.stats
 
         def __init__(self, after: int) -> None:
             self.after = after
 
-        def perform(self, jobs: Any) -> Any:
+        def run(self, jobs: Any, *others: Any) -> Any:
             for number, job in enumerate(jobs):
                 if number == self.after:
                     raise KeyboardInterrupt
                 performed.append(str(job))
-                yield from inside.perform([job])
+                yield from inside.run([job])
 
         def close(self) -> None:
             """Nothing to free."""

@@ -132,14 +132,14 @@ def test_what_is_not_finite_is_null_in_json(assess: Assess, text: Path) -> None:
     assert value["value"] is None and value["detail"] == {"losses": [None, 1.0]}
 
 
-def test_a_pool_that_is_offered_knows_nothing_of_the_texts_and_stays(assess: Assess, world: World, text: Path) -> None:
+def test_a_pool_that_is_offered_is_handed_the_texts_and_stays(assess: Assess, world: World, text: Path) -> None:
     from raysearch.evaluation.inline_pool import InlinePool
     from raysearch.evaluation.replica import Replica
     from raysearch.models.loading import load_model
     from raysearch.models.spec import ModelSpec
     from raysearch.models.stack import LayerStack
 
-    replica = Replica(LayerStack(load_model(ModelSpec("tiny", str(world.model)))), [])
+    replica = Replica(LayerStack(load_model(ModelSpec("tiny", str(world.model)))))
     closed = []
     pool = InlinePool(lambda: replica)
     pool.close = lambda: closed.append(True)  # type: ignore[method-assign]
@@ -149,4 +149,4 @@ def test_a_pool_that_is_offered_knows_nothing_of_the_texts_and_stays(assess: Ass
         f"assess.seq_len={SEQ_LEN}",
         make_pool=lambda: pool,
     )
-    assert found.computed == 2 and not closed and not replica.calibrations
+    assert found.computed == 2 and not closed and len(replica.calibrations) == 1

@@ -1,4 +1,4 @@
-"""How many replicas there are: as many as there is work for, within bounds, and none that nobody needs for long."""
+"""There are as many replicas as there is work for, within the limits, and none that nobody needs for long."""
 
 import time
 
@@ -6,9 +6,7 @@ import pytest
 import ray
 
 from raysearch.cluster import fleet as fleet_module
-from raysearch.cluster.bounds import Bounds
 from raysearch.cluster.fleet import Fleet, Needs
-from raysearch.errors import UserError
 
 
 class Clock:
@@ -47,7 +45,7 @@ def make_fleet(killed):
         return made[-1]
 
     def make(least, most, idle_s=10.0):
-        fleets.append(Fleet(Bounds(least, most), Needs(cpus=1, gpus=0), idle_s, make_actor))
+        fleets.append(Fleet(least, most, Needs(cpus=1, gpus=0), idle_s, make_actor))
         return fleets[-1]
 
     yield make
@@ -61,63 +59,63 @@ def still(monkeypatch):
     monkeypatch.setattr(Fleet, "_watch", lambda self: None)
 
 
-def test_as_many_as_wanted_within_bounds(make_fleet, clock, still):
+def test_as_many_as_wanted_within_the_limits(make_fleet, clock, still):
     fleet = make_fleet(2, 4)
-    assert len(fleet.meet("pool", 0, [])) == 2
-    assert len(fleet.meet("pool", 3, [])) == 3
-    assert len(fleet.meet("pool", 99, [])) == 4
+    assert len(fleet.sync("pool", 0, [])) == 2
+    assert len(fleet.sync("pool", 3, [])) == 3
+    assert len(fleet.sync("pool", 99, [])) == 4
 
 
 def test_pools_share_it(make_fleet, clock, still):
     fleet = make_fleet(0, 8)
-    assert len(fleet.meet("one", 2, [])) == 2
-    assert len(fleet.meet("other", 3, [])) == 5
+    assert len(fleet.sync("one", 2, [])) == 2
+    assert len(fleet.sync("other", 3, [])) == 5
 
 
 def test_those_not_wanted_for_a_while_are_let_go_but_not_the_busy(make_fleet, clock, still, killed):
     fleet = make_fleet(1, 4, idle_s=10)
-    names = list(fleet.meet("pool", 4, []))
-    fleet.meet("pool", 1, names[3:])
+    names = list(fleet.sync("pool", 4, []))
+    fleet.sync("pool", 1, names[3:])
     clock.now += 9
-    assert len(fleet.meet("pool", 1, names[3:])) == 4 and not killed
+    assert len(fleet.sync("pool", 1, names[3:])) == 4 and not killed
     clock.now += 1
-    assert list(fleet.meet("pool", 1, names[3:])) == [names[3]]
+    assert list(fleet.sync("pool", 1, names[3:])) == [names[3]]
     assert killed == ["actor 2", "actor 1", "actor 0"], "the newest first"
 
 
 def test_work_in_between_makes_it_wait_anew(make_fleet, clock, still, killed):
     fleet = make_fleet(1, 3, idle_s=10)
     for wanted in (3, 0, 3, 0):
-        assert len(fleet.meet("pool", wanted, [])) == 3
+        assert len(fleet.sync("pool", wanted, [])) == 3
         clock.now += 9
     clock.now += 1
-    assert len(fleet.meet("pool", 0, [])) == 1
+    assert len(fleet.sync("pool", 0, [])) == 1
 
 
 def test_a_pool_that_falls_silent_wants_nothing(make_fleet, clock, still):
     fleet = make_fleet(0, 4, idle_s=10)
-    fleet.meet("silent", 3, [])
-    fleet.meet("heard", 1, [])
+    fleet.sync("silent", 3, [])
+    fleet.sync("heard", 1, [])
     clock.now += 119
-    assert len(fleet.meet("heard", 1, [])) == 4
+    assert len(fleet.sync("heard", 1, [])) == 4
     clock.now += 2
-    fleet.meet("heard", 1, [])
+    fleet.sync("heard", 1, [])
     clock.now += 10
-    assert len(fleet.meet("heard", 1, [])) == 1
+    assert len(fleet.sync("heard", 1, [])) == 1
 
 
 def test_the_lost_are_replaced_and_their_actors_ended(make_fleet, clock, still, killed):
     fleet = make_fleet(2, 2)
-    lost, left = fleet.meet("pool", 2, [])
-    after = fleet.meet("pool", 2, [], {lost, "nobody"})
+    lost, left = fleet.sync("pool", 2, [])
+    after = fleet.sync("pool", 2, [], {lost, "nobody"})
     assert len(after) == 2 and left in after and lost not in after
     assert killed == ["actor 0"]
 
 
 def test_it_lets_go_by_itself(make_fleet, killed):
     fleet = make_fleet(0, 3, idle_s=0.1)
-    fleet.meet("pool", 3, [])
-    fleet.meet("pool", 0, [])
+    fleet.sync("pool", 3, [])
+    fleet.sync("pool", 0, [])
     deadline = time.monotonic() + 5
     while len(killed) < 3 and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -126,14 +124,8 @@ def test_it_lets_go_by_itself(make_fleet, killed):
 
 def test_closed_it_has_none_and_makes_none(make_fleet, clock, killed):
     fleet = make_fleet(2, 2)
-    fleet.meet("pool", 2, [])
+    fleet.sync("pool", 2, [])
     fleet.close()
     fleet.close()
     assert killed == ["actor 0", "actor 1"]
-    assert fleet.meet("pool", 2, []) == {}
-
-
-@pytest.mark.parametrize(("least", "most"), [(-1, 2), (3, 2), (0, 0)])
-def test_bounds_that_are_none(least, most):
-    with pytest.raises(UserError, match=rf"cluster.replicas={{min:{least},max:{most}}} is no range"):
-        Bounds(least, most)
+    assert fleet.sync("pool", 2, []) == {}

@@ -6,7 +6,7 @@ import pytest
 from raysearch.core.mask import Mask
 from raysearch.evaluation.cutting import cut, own_layers, walk_order
 from raysearch.evaluation.prefix import plan_prefixes
-from raysearch.evaluation.unit import Unit
+from raysearch.evaluation.unit import MaskUnit
 
 N = 32
 SINGLES = [Mask(), *(Mask.of(layer) for layer in range(N))]
@@ -41,7 +41,7 @@ def test_own_layers_add_up_to_the_plan(seed):
 @pytest.mark.parametrize("replicas", [0.1, 1, 1.94, 3, 100])
 def test_every_mask_once(seed, replicas):
     masks, n_layers = drawn(seed)
-    parts, ends = cut(Unit("a", 3, masks), replicas, n_layers)
+    parts, ends = cut(MaskUnit("a", 3, masks), replicas, n_layers)
     pieces = [*parts, *ends]
     assert sorted(mask for piece in pieces for mask in piece.masks) == list(masks)
     assert all(piece.masks and (piece.calibration, piece.shard) == ("a", 3) for piece in pieces)
@@ -49,14 +49,14 @@ def test_every_mask_once(seed, replicas):
 
 
 def test_a_mask_cannot_be_cut():
-    unit = Unit("a", 0, (Mask.of(1),))
+    unit = MaskUnit("a", 0, (Mask.of(1),))
     assert cut(unit, 8, N) == ([unit], [])
 
 
 @pytest.mark.parametrize("replicas", [1, 1.5, 2, 4, 8])
 def test_no_part_is_more_than_most_of_a_share(replicas):
     masks = tuple(sorted(PAIRS))
-    parts, ends = cut(Unit("a", 0, masks), replicas, N)
+    parts, ends = cut(MaskUnit("a", 0, masks), replicas, N)
     share = cost(masks) / replicas
     assert max(cost(part.masks) for part in parts) < 0.85 * share
     assert max(cost(end.masks) for end in ends) < 0.15 * share, "small ones fill up the rest"
@@ -64,6 +64,6 @@ def test_no_part_is_more_than_most_of_a_share(replicas):
 
 
 def test_ends_come_from_where_they_are_cheap():
-    parts, ends = cut(Unit("a", 0, tuple(sorted(SINGLES))), 1, N)
+    parts, ends = cut(MaskUnit("a", 0, tuple(sorted(SINGLES))), 1, N)
     assert [end.masks for end in ends] == [(Mask.of(0),), (Mask.of(1),), (Mask.of(2),), (Mask.of(3),)]
     assert sum(cost(piece.masks) for piece in [*parts, *ends]) == cost(SINGLES) + 1 + 2 + 3

@@ -26,10 +26,10 @@ class CountingPool(InlinePool):
         super().__init__(make_replica)
         self.asked = []
 
-    def run(self, units, cutter=None):
-        for unit in units:
+    def run(self, jobs, *others):
+        for unit in jobs:
             self.asked += [(mask, unit.shard) for mask in unit.subjects]
-        yield from super().run(units, cutter)
+        yield from super().run(jobs, *others)
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def test_shared_prefixes_are_counted_once(make_evaluator):
     evaluator.evaluate([Mask.of(layer) for layer in range(4)])
     assert evaluator.meter.layer_forwards == 3 + 3 + 2 + 1  # N = 4: a chain of three, and suffixes of 3, 2, 1
     assert evaluator.meter.head_forwards == 4
-    assert 0 < evaluator.pool_report.busy_share <= 1
+    assert 0 < evaluator.pool_stats.busy_share <= 1
 
 
 def test_large_rounds_are_cut(make_evaluator, monkeypatch):

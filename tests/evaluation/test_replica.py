@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from raysearch.core.mask import Mask
-from raysearch.evaluation.unit import Unit
+from raysearch.evaluation.unit import MaskUnit
 from tests.evaluation.oracle import plain_losses
 
 MASKS = (Mask(), Mask.of(0), Mask.of(1), Mask.of(3), Mask.of(1, 2), Mask.of(0, 3))
@@ -11,21 +11,21 @@ MASKS = (Mask(), Mask.of(0), Mask.of(1), Mask.of(3), Mask.of(1, 2), Mask.of(0, 3
 def test_losses_are_those_of_a_plain_forward_without_the_layers(make_replica, model, calibration):
     replica = make_replica()
     for shard, batch in enumerate(calibration.shards):
-        result = replica.evaluate(Unit(calibration.fingerprint, shard, MASKS))
+        result = replica.evaluate(MaskUnit(calibration.fingerprint, shard, MASKS))
         for mask in MASKS:
             np.testing.assert_allclose(result.values[mask], plain_losses(model, mask, batch), rtol=1e-5)
 
 
 def test_a_masks_numbers_do_not_depend_on_its_company(make_replica, calibration):
     replica = make_replica()
-    together = replica.evaluate(Unit(calibration.fingerprint, 0, MASKS)).values
+    together = replica.evaluate(MaskUnit(calibration.fingerprint, 0, MASKS)).values
     for mask in MASKS:
-        alone = replica.evaluate(Unit(calibration.fingerprint, 0, (mask,))).values[mask]
+        alone = replica.evaluate(MaskUnit(calibration.fingerprint, 0, (mask,))).values[mask]
         assert alone.tobytes() == together[mask].tobytes()
 
 
 def test_the_result_names_its_cost(make_replica, calibration):
-    result = make_replica().evaluate(Unit(calibration.fingerprint, 0, (Mask.of(1), Mask.of(2))))
+    result = make_replica().evaluate(MaskUnit(calibration.fingerprint, 0, (Mask.of(1), Mask.of(2))))
     n_layers = make_replica().stack.n_layers
     assert result.layer_forwards == 2 * (n_layers - 1) - 1  # layer 0 is shared
     assert result.head_forwards == 2
@@ -38,7 +38,7 @@ def test_the_result_names_its_cost(make_replica, calibration):
 def test_chunks_of_logits_change_nothing_but_memory(make_replica, calibration, monkeypatch, at_once):
     from raysearch.calibration.objectives import base
 
-    whole = make_replica().evaluate(Unit(calibration.fingerprint, 0, MASKS)).values
+    whole = make_replica().evaluate(MaskUnit(calibration.fingerprint, 0, MASKS)).values
     monkeypatch.setattr(base, "_LOGITS_AT_ONCE", {"cpu": at_once})
-    for mask, losses in make_replica().evaluate(Unit(calibration.fingerprint, 0, MASKS)).values.items():
+    for mask, losses in make_replica().evaluate(MaskUnit(calibration.fingerprint, 0, MASKS)).values.items():
         np.testing.assert_allclose(losses, whole[mask], rtol=1e-6)

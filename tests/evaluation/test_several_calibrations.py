@@ -19,7 +19,7 @@ from raysearch.errors import EvaluationError, UserError
 from raysearch.evaluation.evaluator import Evaluator
 from raysearch.evaluation.inline_pool import InlinePool
 from raysearch.evaluation.replica import Replica
-from raysearch.evaluation.unit import Unit
+from raysearch.evaluation.unit import MaskUnit
 from raysearch.ledger.ledger import Ledger
 from raysearch.models.stack import LayerStack
 
@@ -124,8 +124,8 @@ def test_gradients_are_of_one_objective_that_has_them(open_evaluator, calibratio
 def test_the_dense_model_rides_along_where_it_is_compared_with(model, calibration, objective):
     compared = Calibration.create(objective, calibration.shards[0], None, {}, {})
     replica = Replica(LayerStack(copy.deepcopy(model)), [compared])
-    alone = {mask: replica.evaluate(Unit(compared.fingerprint, 0, (mask,))) for mask in MASKS}
-    together = replica.evaluate(Unit(compared.fingerprint, 0, (*MASKS, Mask())))
+    alone = {mask: replica.evaluate(MaskUnit(compared.fingerprint, 0, (mask,))) for mask in MASKS}
+    together = replica.evaluate(MaskUnit(compared.fingerprint, 0, (*MASKS, Mask())))
     for mask in MASKS:
         assert alone[mask].values[mask].tobytes() == together.values[mask].tobytes()
         assert list(alone[mask].values) == [mask]
@@ -135,7 +135,7 @@ def test_the_dense_model_rides_along_where_it_is_compared_with(model, calibratio
 
 def test_choices_are_packed_where_that_is_exact_and_counted(model, items):
     replica = Replica(LayerStack(copy.deepcopy(model)), [items])
-    unit = Unit(items.fingerprint, 1, tuple(MASKS))
+    unit = MaskUnit(items.fingerprint, 1, tuple(MASKS))
     packed = replica.evaluate(unit)
     replica._packs = lambda name: False  # type: ignore[assignment]
     plain = replica.evaluate(unit)

@@ -24,7 +24,7 @@ import pytest
 
 from raysearch.cluster import options as cluster
 from raysearch.evaluation.replica import make_replica
-from raysearch.evaluation.unit import Task, UnitResult
+from raysearch.evaluation.unit import Unit, UnitResult
 
 #: In the environment of a node, and so of every process that lives on it.
 MARK = "RAYSEARCH_TEST_NODE"
@@ -175,18 +175,23 @@ def environment(**settings: str) -> dict[str, str]:
 
 @dataclass
 class DoomedReplica:
-    """Has a unit when something happens to its node, if that is doomed."""
+    """Has a unit in hand when something happens to its node, if that is doomed."""
 
     replica: Any
     asked: int = 0
 
-    def evaluate(self, task: Task) -> UnitResult:
-        """See `Replica.evaluate`."""
+    @property
+    def calibrations(self) -> Any:
+        """Those of the replica."""
+        return self.replica.calibrations
+
+    def evaluate(self, unit: Unit) -> UnitResult:
+        """Evaluate on the replica, unless this is the unit at which it gets stuck."""
         self.asked += 1
         if self.asked == 3 and STUCK in os.environ:
             Path(os.environ[STUCK]).touch()
             time.sleep(3600)
-        return self.replica.evaluate(task)
+        return self.replica.evaluate(unit)
 
 
 _make_replica = make_replica

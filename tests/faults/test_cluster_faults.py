@@ -18,12 +18,11 @@ import ray
 
 import raysearch
 from raysearch.cluster.actor import Recipe, own_versions
-from raysearch.cluster.bounds import Bounds
 from raysearch.cluster.fleet import Needs, shared_fleet
 from raysearch.cluster.pool import RayPool, Replicas
 from raysearch.core.mask import Mask
 from raysearch.evaluation.progress import Progress
-from raysearch.evaluation.unit import Unit, UnitResult
+from raysearch.evaluation.unit import MaskUnit, UnitResult
 from raysearch.search.observer import SilentObserver
 from raysearch.search.result import RoundSummary
 from tests.cli.conftest import Run, World, finish
@@ -231,7 +230,7 @@ class Echo:
 
     stuck: Path
 
-    def evaluate(self, unit: Unit) -> UnitResult:
+    def evaluate(self, unit: MaskUnit) -> UnitResult:
         if unit.shard == 5 and not self.stuck.exists():
             self.stuck.touch()
             time.sleep(3600)
@@ -241,18 +240,18 @@ class Echo:
 def test_what_looks_after_the_replicas_of_a_study_is_killed(tmp_path: Path) -> None:
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
     try:
-        fleet = shared_fleet(Bounds(2, 2), Needs(cpus=1, gpus=0), idle_s=60)
+        fleet = shared_fleet(2, 2, Needs(cpus=1, gpus=0), idle_s=60)
         stuck = tmp_path / "stuck"
         recipe = [ray.put(Recipe(lambda _: Echo(stuck), None, own_versions()))]  # type: ignore[arg-type, return-value]
         pool = RayPool(Replicas(fleet, recipe, 2), fleet.close)
-        units = [Unit("a calibration", shard, (Mask.of(1),)) for shard in range(16)]
+        units = [MaskUnit("a calibration", shard, (Mask.of(1),)) for shard in range(16)]
         answers, asked = pool.run(units), list[Any]()
         while not stuck.exists():
             asked.append(next(answers))
         ray.kill(fleet._actor, no_restart=False)
         asked = [answer[0] for answer in [*asked, *answers] if answer is not None]
         assert sorted(asked, key=units.index) == units
-        assert pool.report.units_redone in (1, 2), "what its replicas had in hand when they died with it"
+        assert pool.stats.units_redone in (1, 2), "what its replicas had in hand when they died with it"
         pool.close()
     finally:
         ray.shutdown()

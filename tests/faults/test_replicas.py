@@ -16,16 +16,15 @@ import numpy as np
 import pytest
 import ray
 
-from raysearch.cluster import timeout as patience
 from raysearch.cluster.actor import Recipe, own_versions
-from raysearch.cluster.bounds import Bounds
 from raysearch.cluster.fleet import Fleet, Needs
 from raysearch.cluster.pool import RayPool, Replicas
+from raysearch.cluster.scheduler import TimeoutPolicy
 from raysearch.core.mask import Mask
 from raysearch.errors import EvaluationError
 from raysearch.evaluation.inline_pool import InlinePool
 from raysearch.evaluation.replica import Replica
-from raysearch.evaluation.unit import Unit
+from raysearch.evaluation.unit import MaskUnit
 from raysearch.models.shared_weights import pack, unpack
 from raysearch.models.stack import LayerStack
 from tests.cli.conftest import World
@@ -74,19 +73,19 @@ class SleepyReplica(Replica):
 
     folder: Path
 
-    def evaluate(self, task: Any, calibration: Any = None) -> Any:
-        if task.shard == 1 and not (self.folder / "slept").exists():
+    def evaluate(self, unit: Any) -> Any:
+        if unit.shard == 1 and not (self.folder / "slept").exists():
             (self.folder / "slept").touch()
             time.sleep(3600)
-        return super().evaluate(task, calibration)
+        return super().evaluate(unit)
 
 
 class SlowReplica(Replica):
     """Takes its time for the first shard."""
 
-    def evaluate(self, task: Any, calibration: Any = None) -> Any:
-        time.sleep(6.0 if task.shard == 0 else 0.0)
-        return super().evaluate(task, calibration)
+    def evaluate(self, unit: Any) -> Any:
+        time.sleep(6.0 if unit.shard == 0 else 0.0)
+        return super().evaluate(unit)
 
 
 def make_at_second_try(kind: type[Replica], folder: Path, calibration: Any, packed: Any) -> Replica:
@@ -118,8 +117,8 @@ def _ray() -> Any:
 
 
 @pytest.fixture
-def units(calibration: Any) -> list[Unit]:
-    return [Unit(calibration.fingerprint, shard, MASKS) for shard in range(calibration.n_shards)]
+def units(calibration: Any) -> list[MaskUnit]:
+    return [MaskUnit(calibration.fingerprint, shard, MASKS) for shard in range(calibration.n_shards)]
 
 
 @pytest.fixture
@@ -133,33 +132,33 @@ def recipe(model: Any, calibration: Any, tmp_path: Path) -> Any:
     return of
 
 
-def answers(pool: Any, units: list[Unit]) -> dict[Any, bytes]:
+def answers(pool: Any, units: list[MaskUnit]) -> dict[Any, bytes]:
     """Every loss, as bytes."""
     done = [answer for answer in pool.run(units) if answer is not None]
     return {(unit.shard, mask): rows.tobytes() for unit, result in done for mask, rows in result.values.items()}
 
 
-def test_a_replica_that_sleeps_for_ever_is_replaced(recipe: Any, make_replica: Any, units: list[Unit]) -> None:
-    fleet = Fleet(Bounds(1, 1), Needs(cpus=1, gpus=0), idle_s=60)
+def test_a_replica_that_sleeps_for_ever_is_replaced(recipe: Any, make_replica: Any, units: list[MaskUnit]) -> None:
+    fleet = Fleet(1, 1, Needs(cpus=1, gpus=0), idle_s=60)
     with closing(RayPool(Replicas(fleet, recipe(SleepyReplica), 1, unit_timeout_s=1.0), fleet.close)) as pool:
         assert answers(pool, units) == answers(InlinePool(make_replica), units)
-        assert pool.report.units_redone == 1
+        assert pool.stats.units_redone == 1
 
 
 def test_a_replica_that_loads_for_ever_is_replaced_and_one_without_a_place_is_not(
-    recipe: Any, make_replica: Any, units: list[Unit], monkeypatch: pytest.MonkeyPatch
+    recipe: Any, make_replica: Any, units: list[MaskUnit], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(patience, "_UNKNOWN_S", 25.0)
-    fleet = Fleet(Bounds(2, 2), Needs(cpus=2, gpus=0), idle_s=60)
+    monkeypatch.setattr(TimeoutPolicy, "first_s", 25.0)
+    fleet = Fleet(2, 2, Needs(cpus=2, gpus=0), idle_s=60)
     with closing(RayPool(Replicas(fleet, recipe(Replica, make_at_second_try), 1), fleet.close)) as pool:
-        before = fleet.meet("test", 2, ())
+        before = fleet.sync("test", 2, ())
         assert answers(pool, units) == answers(InlinePool(make_replica), units)
-        assert pool.report.waiting_s > 25.0 and pool.report.units_redone == 0
-        assert len(before.keys() & fleet.meet("test", 2, ()).keys()) == 1
+        assert pool.stats.waiting_s > 25.0 and pool.stats.units_redone == 0
+        assert len(before.keys() & fleet.sync("test", 2, ()).keys()) == 1
 
 
-def test_replicas_that_keep_dying_while_they_load_end_a_search(recipe: Any, units: list[Unit]) -> None:
-    fleet = Fleet(Bounds(2, 2), Needs(cpus=1, gpus=0), idle_s=60)
+def test_replicas_that_keep_dying_while_they_load_end_a_search(recipe: Any, units: list[MaskUnit]) -> None:
+    fleet = Fleet(2, 2, Needs(cpus=1, gpus=0), idle_s=60)
     said = "replicas die while they load the model; the last cause: "
     with (
         closing(RayPool(Replicas(fleet, recipe(Replica, die), 2), fleet.close)) as pool,
@@ -169,19 +168,19 @@ def test_replicas_that_keep_dying_while_they_load_end_a_search(recipe: Any, unit
 
 
 def test_a_pool_does_not_kill_a_replica_that_works_for_another(
-    recipe: Any, make_replica: Any, units: list[Unit]
+    recipe: Any, make_replica: Any, units: list[MaskUnit]
 ) -> None:
-    fleet, made = Fleet(Bounds(1, 1), Needs(cpus=1, gpus=0), idle_s=60), recipe(SlowReplica)
+    fleet, made = Fleet(1, 1, Needs(cpus=1, gpus=0), idle_s=60), recipe(SlowReplica)
     patient, hasty = (RayPool(Replicas(fleet, made, 1, unit_timeout_s=limit)) for limit in (60.0, 1.5))
     answered: dict[Any, bytes] = {}
     with closing(fleet):
         answers(hasty, units[2:])  # the replica is loaded
-        (first,) = fleet.meet("test", 0, ())
+        (first,) = fleet.sync("test", 0, ())
         long = threading.Thread(target=lambda: answered.update(answers(patient, units[:1])))
         long.start()
         time.sleep(1.0)
         answered.update(answers(hasty, units[1:]))
         long.join()
         assert answered == answers(InlinePool(make_replica), units)
-        assert [*fleet.meet("test", 0, ())] == [first]
-        assert patient.report.units_redone == hasty.report.units_redone == 0
+        assert [*fleet.sync("test", 0, ())] == [first]
+        assert patient.stats.units_redone == hasty.stats.units_redone == 0

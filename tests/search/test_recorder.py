@@ -12,7 +12,7 @@ from raysearch.core.mask import Mask
 from raysearch.core.problem import Problem
 from raysearch.core.statistic import Statistic
 from raysearch.evaluation.evaluator import Evaluation
-from raysearch.evaluation.pool_report import PoolReport
+from raysearch.evaluation.pool import PoolStats
 from raysearch.evaluation.progress import Meter
 from raysearch.search.driver import run_searcher
 from raysearch.search.observer import SilentObserver
@@ -54,7 +54,7 @@ def recorder():
         evaluate=evaluate,
         measure=measure,
         meter=Meter(),
-        pool_report=PoolReport(),
+        pool_stats=PoolStats(),
         references=(),
         layer_forwards=lambda subjects: len(subjects),
     )

@@ -1,0 +1,181 @@
+"""The contract of a pool of replicas: jobs go in, results come out, in any order and each once.
+
+Units are jobs, and so is whatever else a resident model is good for, such as a task of lm-eval. There are two pools:
+`raysearch.evaluation.inline_pool.InlinePool` and `raysearch.cluster.pool.RayPool`. `raysearch.testing.pool_suite`
+tests what is stated here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from raysearch.errors import last_line
+from raysearch.evaluation.unit import MaskUnit
+
+if TYPE_CHECKING:
+    from raysearch.calibration.calibration import Calibration
+    from raysearch.evaluation.replica import Replica
+    from raysearch.models.spec import ModelSpec
+
+#: How often a job is tried before its failure ends the round.
+MAX_ATTEMPTS = 3
+
+
+class Job(Protocol):
+    """Something for a replica to do: a unit or an assessment. Hashable; it and its result may be pickled."""
+
+    @property
+    def calibration(self) -> str | None:
+        """The fingerprint of the calibration it needs; None if it needs none."""
+        return None
+
+    @property
+    def kind(self) -> Hashable:
+        """Jobs of the same kind take about the same time for their size."""
+        return type(self)
+
+    @property
+    def size(self) -> int:
+        """How much there is to do, in comparison with other jobs of the kind."""
+        return 1
+
+    def run(self, replica: Replica) -> Any:
+        """Do it on a replica, and return the result."""
+        ...
+
+
+JobT = TypeVar("JobT", bound=Job)
+
+#: Cuts a unit for a number of replicas into parts, and small ends for the end of a round (`evaluation.cutting`).
+Cutter = Callable[[MaskUnit, float], tuple[Sequence[MaskUnit], Sequence[MaskUnit]]]
+
+#: For jobs that need no calibration.
+NO_CALIBRATIONS: Mapping[str, Calibration] = MappingProxyType({})
+
+
+@dataclass
+class ReplicaStats:
+    """How one replica has been used.
+
+    Args:
+        node: The machine it runs on.
+        units: Number of units and other jobs it has done.
+        busy_s: Seconds spent on those.
+        present_s: Seconds it was there while a round was under way.
+    """
+
+    node: str
+    units: int = 0
+    busy_s: float = 0.0
+    present_s: float = 0.0
+
+    @property
+    def busy_share(self) -> float:
+        """Share of its time spent computing, 0 … 1."""
+        return min(1.0, self.busy_s / self.present_s) if self.present_s else 0.0
+
+
+@dataclass
+class PoolStats:
+    """How the replicas of a pool have been used.
+
+    Args:
+        replicas: All it has had, in the order in which they came.
+        units_redone: Number of times a unit or job was tried again, after its replica died, hung or failed.
+        waiting_s: Seconds in which there were jobs and no replica.
+    """
+
+    replicas: list[ReplicaStats] = field(default_factory=list)
+    units_redone: int = 0
+    waiting_s: float = 0.0
+
+    @property
+    def busy_share(self) -> float:
+        """Share of the replicas' time spent computing, 0 … 1."""
+        present_s = sum(replica.present_s for replica in self.replicas)
+        return min(1.0, sum(replica.busy_s for replica in self.replicas) / present_s) if present_s else 0.0
+
+    def as_json(self) -> dict[str, Any]:
+        """The object in a search's record."""
+        return {
+            "replicas": [
+                {"node": replica.node, "units": replica.units, "busy_share": replica.busy_share}
+                for replica in self.replicas
+            ],
+            "units_redone": self.units_redone,
+            "waiting_seconds": self.waiting_s,
+        }
+
+
+class Pool(Protocol):
+    """Replicas that do jobs. Which replica does which job never changes a number."""
+
+    @property
+    def n_replicas(self) -> int:
+        """How many replicas have loaded the model."""
+        ...
+
+    @property
+    def stats(self) -> PoolStats:
+        """How the replicas have been used so far."""
+        ...
+
+    def run(
+        self,
+        jobs: Sequence[JobT],
+        calibrations: Mapping[str, Calibration] = NO_CALIBRATIONS,
+        cutter: Cutter | None = None,
+    ) -> Iterator[tuple[JobT, Any] | None]:
+        """Do a round of jobs, each once.
+
+        Args:
+            jobs: Distinct jobs.
+            calibrations: The calibrations that they need, by fingerprint. A replica gets one when it first needs it.
+            cutter: Cuts a unit in pieces, which are then done in its place, if that keeps more replicas busy.
+
+        Yields:
+            Each job with its result as soon as it is done, in any order; and None now and then while none is.
+
+        Raises:
+            UserError: A job raised it. It is not tried again.
+            EvaluationError: A job failed `MAX_ATTEMPTS` times.
+        """
+        ...
+
+    def close(self) -> None:
+        """Free the replicas. Closing twice is harmless."""
+        ...
+
+
+class PoolFactory(Protocol):
+    """How pools come to be; `raysearch.cluster.options.ClusterOptions` is what users configure."""
+
+    @property
+    def cpus_per_replica(self) -> int:
+        """CPU threads of a replica, on which the last bits of a loss may depend."""
+        ...
+
+    def check(self, model: ModelSpec) -> None:
+        """Refuse what cannot work, before anything is loaded.
+
+        Raises:
+            UserError: There is no such device, or no such cluster.
+        """
+        ...
+
+    def open(self, model: ModelSpec, n_units: int) -> Pool:
+        """Load replicas of a model.
+
+        Args:
+            model: The model.
+            n_units: How many units or jobs there are to keep replicas busy.
+        """
+        ...
+
+
+def job_failure(job: Job, error: BaseException) -> str:
+    """One sentence on a job that failed for good."""
+    return f"{job} failed {MAX_ATTEMPTS} times; the last cause: {type(error).__name__}: {last_line(error)}"

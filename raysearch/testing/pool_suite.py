@@ -1,0 +1,287 @@
+"""The conformance suite of the pool contract (`raysearch.evaluation.pool`).
+
+A new pool is tested by a subclass:
+
+    class TestMyPool(PoolSuite):
+        def open_pool(self):
+            return MyPool(tiny_replica)
+
+and, if its replicas can die, by a subclass of `ReplicaLossSuite`.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+from typing_extensions import override
+
+from raysearch.calibration.batch import Batch
+from raysearch.calibration.calibration import Calibration
+from raysearch.calibration.objectives.perplexity import PerplexityObjective
+from raysearch.core.mask import Mask
+from raysearch.core.statistic import Statistic
+from raysearch.errors import EvaluationError, UserError
+from raysearch.evaluation.cutting import cut
+from raysearch.evaluation.pool import MAX_ATTEMPTS, Job, Pool
+from raysearch.evaluation.replica import Replica
+from raysearch.evaluation.unit import MaskUnit, StatisticUnit, Unit, UnitResult
+from raysearch.models.stack import LayerStack
+
+_N_LAYERS, _VOCABULARY = 4, 50
+_MASKS = tuple(sorted(Mask.of(*layers) for layers in [(), (0,), (1,), (2,), (3,), (1, 2), (0, 3)]))
+
+#: The bytes of values, by shard and subject.
+Answers = dict[tuple[int, Any], bytes]
+
+
+def tiny_model() -> LlamaForCausalLM:
+    """Return a random model of four layers, always the same one."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        config = LlamaConfig(
+            vocab_size=_VOCABULARY,
+            hidden_size=16,
+            intermediate_size=24,
+            num_hidden_layers=_N_LAYERS,
+            num_attention_heads=2,
+            initializer_range=0.3,
+        )
+        return LlamaForCausalLM(config).eval()
+
+
+def tiny_replica() -> Replica:
+    """Return a replica of the tiny model, without calibrations."""
+    return Replica(LayerStack(tiny_model()))
+
+
+def tiny_calibration(name: str) -> Calibration:
+    """Return a calibration of three shards, of this name alone."""
+    ids = np.random.default_rng(0).integers(_VOCABULARY, size=(5, 12))
+    scored = np.ones(ids.shape, dtype=bool)
+    scored[:, 0] = False
+    return Calibration.create(PerplexityObjective(), Batch(ids, scored), 2, {"name": name}, {})
+
+
+def units_on(calibration: Calibration) -> list[Unit]:
+    """Return units of masks and of statistics, on all shards."""
+    name, shards = calibration.fingerprint, range(calibration.n_shards)
+    return [
+        *(MaskUnit(name, shard, _MASKS) for shard in shards),
+        StatisticUnit(name, 0, Statistic.TAYLOR),
+        *(StatisticUnit(name, shard, Statistic.GATE_GRADIENTS) for shard in shards),
+    ]
+
+
+def answers_of(results: Iterable[tuple[Unit, UnitResult] | None]) -> Answers:
+    """Return every value of a round, and fail if one comes twice."""
+    answers: Answers = {}
+    for unit, result in filter(None, results):
+        for subject, values in result.values.items():
+            assert (unit.shard, subject) not in answers, f"{subject} on shard {unit.shard} came twice"
+            answers[unit.shard, subject] = values.tobytes()
+    return answers
+
+
+@functools.cache
+def expected_answers() -> Answers:
+    """Return the values that a plain replica gives."""
+    calibration, replica = tiny_calibration("plain"), tiny_replica()
+    replica.calibrations[calibration.fingerprint] = calibration
+    return answers_of((unit, replica.evaluate(unit)) for unit in units_on(calibration))
+
+
+@dataclass(frozen=True)
+class TroubleJob(Job):
+    """Does something bad to its replica at its first attempts, and notes each attempt in a file.
+
+    Args:
+        file: The file; it grows by a byte with each attempt.
+        attempts: At how many attempts.
+        trouble: What it does.
+    """
+
+    file: Path
+    attempts: int
+    trouble: Callable[[], None]
+
+    @override
+    def run(self, replica: Replica) -> str:
+        with self.file.open("ab") as file:
+            file.write(b".")
+        if self.made <= self.attempts:
+            self.trouble()
+        return "done"
+
+    @property
+    def made(self) -> int:
+        """How many attempts there have been."""
+        return self.file.stat().st_size
+
+    def __str__(self) -> str:
+        return "the job"
+
+
+@dataclass(frozen=True)
+class SlowUnit(Job):
+    """A unit that takes a while."""
+
+    unit: MaskUnit
+
+    @property
+    @override
+    def calibration(self) -> str:
+        return self.unit.calibration
+
+    @override
+    def run(self, replica: Replica) -> UnitResult:
+        time.sleep(0.2)
+        return replica.evaluate(self.unit)
+
+
+@dataclass(frozen=True)
+class CalibrationsJob(Job):
+    """Asks a replica which calibrations it has."""
+
+    number: int
+
+    @override
+    def run(self, replica: Replica) -> list[str]:
+        return list(replica.calibrations)
+
+
+def raise_error() -> None:
+    """Fail as code with a mistake does."""
+    raise RuntimeError("the disk\nis on fire")
+
+
+def raise_user_error() -> None:
+    """Fail as something that the user can mend."""
+    raise UserError("data.path=x is not there; name another file")
+
+
+class PoolSuite:
+    """Tests that every pool must pass. Override `open_pool`."""
+
+    calibration: Calibration
+    by_fingerprint: Mapping[str, Calibration]
+
+    def open_pool(self) -> Pool:
+        """Return a pool of tiny replicas; they may have been used before."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def pool(self, tmp_path: Path) -> Iterator[Pool]:
+        """A pool, and a calibration that its replicas have never seen."""
+        self.calibration = tiny_calibration(str(tmp_path))
+        self.by_fingerprint = {self.calibration.fingerprint: self.calibration}
+        with closing(self.open_pool()) as pool:
+            yield pool
+
+    def check_answers(self, pool: Pool) -> None:
+        """Run a round, and compare it with a plain replica's to the last bit."""
+        assert answers_of(pool.run(units_on(self.calibration), self.by_fingerprint)) == expected_answers()
+
+    def test_every_unit_is_done_once_with_the_bits_of_a_plain_replica(self, pool: Pool) -> None:
+        """No unit is lost, none comes twice, and the values are right."""
+        self.check_answers(pool)
+        assert pool.n_replicas >= 1
+
+    def test_a_pool_serves_round_after_round(self, pool: Pool) -> None:
+        """A round may be empty, and another one may follow."""
+        assert [*filter(None, pool.run([]))] == []
+        for _ in range(2):
+            self.check_answers(pool)
+
+    def test_cut_units_have_every_mask_once(self, pool: Pool) -> None:
+        """A cutter changes neither masks nor values."""
+        units = units_on(self.calibration)[:1]
+        cutter = functools.partial(cut, n_layers=_N_LAYERS)
+        answers = answers_of(pool.run(units, self.by_fingerprint, cutter))
+        assert answers == {(0, mask): expected_answers()[0, mask] for mask in _MASKS}
+
+    def test_stats_count_what_was_done(self, pool: Pool) -> None:
+        """Every unit is counted with the replica that did it."""
+        self.check_answers(pool)
+        stats = pool.stats
+        assert sum(replica.units for replica in stats.replicas) == len(units_on(self.calibration))
+        assert 0 < stats.busy_share <= 1 and stats.waiting_s >= 0
+
+    def test_a_job_that_fails_is_tried_again(self, pool: Pool, tmp_path: Path) -> None:
+        """A job may fail all but one of its attempts."""
+        job = TroubleJob(tmp_path / "attempts", MAX_ATTEMPTS - 1, raise_error)
+        assert [*filter(None, pool.run([job]))] == [(job, "done")]
+        assert job.made == MAX_ATTEMPTS and pool.stats.units_redone == MAX_ATTEMPTS - 1
+
+    def test_a_job_that_always_fails_ends_the_round_with_its_cause(self, pool: Pool, tmp_path: Path) -> None:
+        """The error names the job and the cause, and the pool goes on."""
+        job = TroubleJob(tmp_path / "attempts", 99, raise_error)
+        with pytest.raises(EvaluationError, match=r"the job failed 3 times; .* RuntimeError: is on fire"):
+            list(pool.run([job, *units_on(self.calibration)], self.by_fingerprint))
+        assert job.made == MAX_ATTEMPTS
+        self.check_answers(pool)
+
+    def test_an_error_of_the_user_arrives_as_it_is(self, pool: Pool, tmp_path: Path) -> None:
+        """A `UserError` is not tried again, and the pool goes on."""
+        job = TroubleJob(tmp_path / "attempts", 99, raise_user_error)
+        with pytest.raises(UserError, match=r"^data\.path=x is not there; name another file$"):
+            list(pool.run([job]))
+        assert job.made == 1, "it was tried again"
+        self.check_answers(pool)
+
+    def test_a_replica_gets_a_calibration_when_it_first_needs_it(self, pool: Pool) -> None:
+        """A calibration arrives with the first unit on it."""
+        name, asked = self.calibration.fingerprint, [CalibrationsJob(number) for number in range(6)]
+        assert not any(name in held for _, held in filter(None, pool.run(asked, self.by_fingerprint)))
+        self.check_answers(pool)
+        assert any(name in held for _, held in filter(None, pool.run(asked)))
+
+    def test_a_round_that_was_given_up_does_not_answer_the_next(self, pool: Pool) -> None:
+        """What an earlier round has asked for is not an answer."""
+        units = units_on(self.calibration)
+        slow = [SlowUnit(unit) for unit in units if isinstance(unit, MaskUnit)]
+        given_up = pool.run(slow, self.by_fingerprint)
+        assert next(filter(None, given_up))
+        del given_up  # as a `for` that is left does
+        assert Counter(job for job, _ in filter(None, pool.run(slow[:1], self.by_fingerprint))) == Counter(slow[:1])
+        self.check_answers(pool)
+
+    def test_closing_twice_is_harmless(self, pool: Pool) -> None:
+        """A second `close` does nothing."""
+        self.check_answers(pool)
+        pool.close()
+        pool.close()
+
+
+class ReplicaLossSuite(PoolSuite):
+    """Tests that pools must pass whose replicas can die. Override `open_pool` and `lose_replica`."""
+
+    @staticmethod
+    def lose_replica() -> None:
+        """Take down the replica in which this is called; it can be pickled, if the pool needs that."""
+        raise NotImplementedError
+
+    def test_the_job_of_a_lost_replica_is_done_again(self, pool: Pool, tmp_path: Path) -> None:
+        """Another replica does the job."""
+        job = TroubleJob(tmp_path / "attempts", 1, self.lose_replica)
+        assert [*filter(None, pool.run([job]))] == [(job, "done")]
+        assert job.made == 2 and pool.stats.units_redone == 1
+        self.check_answers(pool)
+
+    def test_a_job_that_always_loses_its_replica_ends_the_round(self, pool: Pool, tmp_path: Path) -> None:
+        """The error names the job, and the pool goes on."""
+        job = TroubleJob(tmp_path / "attempts", 99, self.lose_replica)
+        with pytest.raises(EvaluationError, match="the job failed 3 times"):
+            list(pool.run([job]))
+        assert job.made == MAX_ATTEMPTS
+        self.check_answers(pool)

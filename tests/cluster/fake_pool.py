@@ -1,0 +1,86 @@
+"""A pool in this process, driven by the scheduler of the Ray pool, whose replicas die on purpose."""
+
+import numpy as np
+
+from raysearch.cluster.scheduler import Call, Scheduler
+from raysearch.evaluation.pool import NO_CALIBRATIONS, Pool
+from raysearch.evaluation.unit import MaskUnit
+from raysearch.testing.pool_suite import tiny_replica
+
+
+class ReplicaDied(BaseException):
+    """A replica has died."""
+
+
+def die():
+    raise ReplicaDied("the machine is gone")
+
+
+class FakePool(Pool):
+    """Answers calls one by one, in an order drawn by a seed; time passes by a second a call.
+
+    Replicas die at every third load, and in the first call of every unit of masks.
+    """
+
+    def __init__(self, n_replicas=3, seed=0):
+        self._scheduler, self._n_replicas = Scheduler(), n_replicas
+        self._rng, self._now = np.random.default_rng(seed), 0.0
+        self._replicas = {}
+        self._calls: list[Call] = []
+        self._made = self._loads = 0
+        self._tried = set()
+
+    @property
+    def n_replicas(self):
+        return self._scheduler.n_replicas
+
+    @property
+    def stats(self):
+        return self._scheduler.stats
+
+    def run(self, jobs, calibrations=NO_CALIBRATIONS, cutter=None):
+        scheduler = self._scheduler
+        scheduler.begin(jobs, cutter, self._now)
+        while not scheduler.is_done:
+            if scheduler.must_sync(self._now):
+                self._sync()
+            self._calls += scheduler.assign(self._now)
+            self._now += 1
+            scheduler.account_time(self._now)
+            call = self._calls.pop(self._rng.integers(len(self._calls)))
+            try:
+                result = self._answer(call, calibrations)
+            except ReplicaDied as error:
+                scheduler.lost(call, error)
+            except Exception as error:
+                scheduler.failed(call, error)
+            else:
+                scheduler.answered(call, result, self._now)
+                yield (call.job, result) if call.is_awaited else None
+
+    def close(self):
+        self._replicas = {}
+
+    def _sync(self):
+        """Replaces what is lost."""
+        for name in self._scheduler.demand().lost:
+            self._replicas.pop(name, None)
+        while len(self._replicas) < self._n_replicas:
+            self._made += 1
+            self._replicas[f"replica {self._made}"] = None
+        self._calls += self._scheduler.sync(self._replicas, self._now)
+
+    def _answer(self, call, calibrations):
+        if call.job is None:
+            self._loads += 1
+            if self._loads % 3 == 0:
+                die()
+            self._replicas[call.replica] = tiny_replica()
+            return "this machine"
+        if isinstance(call.job, MaskUnit) and call.job not in self._tried:
+            self._tried.add(call.job)
+            die()
+        replica = self._replicas[call.replica]
+        if call.job.calibration in calibrations:
+            replica.calibrations.setdefault(call.job.calibration, calibrations[call.job.calibration])
+        return call.job.run(replica)

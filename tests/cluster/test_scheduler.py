@@ -1,0 +1,257 @@
+"""Who does what, and when a unit is cut, tried again or given up: decided without Ray, at a time that is given."""
+
+import pytest
+
+from raysearch.assessment.harness import TaskJob
+from raysearch.cluster.scheduler import Demand, Scheduler, TimeoutPolicy
+from raysearch.core.mask import Mask
+from raysearch.core.statistic import Statistic
+from raysearch.errors import EvaluationError, UserError
+from raysearch.evaluation.unit import MaskUnit, StatisticUnit, UnitResult
+from raysearch.testing.pool_suite import ReplicaLossSuite
+from tests.cluster.fake_pool import FakePool, die
+
+
+class TestFakePool(ReplicaLossSuite):
+    """Replicas die all the time."""
+
+    lose_replica = staticmethod(die)
+
+    def open_pool(self):
+        return FakePool()
+
+
+def unit(n_masks, calibration="a", shard=0):
+    return MaskUnit(calibration, shard, tuple(Mask.of(layer) for layer in range(n_masks)))
+
+
+UNITS = [unit(3, shard=shard) for shard in range(4)]
+JOB = TaskJob(Mask.of(1), "piqa", None, None, None, 8)
+
+
+def result(seconds=1.0):
+    return UnitResult({}, 1, 1, 1, None, seconds)
+
+
+def loaded(*names, **options):
+    """A scheduler whose replicas have loaded the model at second 0."""
+    scheduler = Scheduler(**options)
+    scheduler.begin([], None, 0)
+    for call in scheduler.sync(names, 0):
+        scheduler.answered(call, f"node of {call.replica}", 0)
+    return scheduler
+
+
+def pairs(calls):
+    return {call.replica: call.job for call in calls}
+
+
+def test_new_replicas_load_and_then_pull():
+    scheduler = Scheduler()
+    scheduler.begin(UNITS, None, 0)
+    assert scheduler.must_sync(0) and scheduler.assign(0) == []
+    first, second = scheduler.sync(["one", "two"], 0)
+    assert (first.job, second.job, scheduler.n_replicas) == (None, None, 0)
+    scheduler.answered(second, "node", 5)
+    (call,) = scheduler.assign(5)
+    assert (call.replica, call.job) == ("two", UNITS[0])
+    scheduler.answered(first, "node", 6)
+    scheduler.answered(call, result(), 6)
+    assert pairs(scheduler.assign(6)) == {"two": UNITS[1], "one": UNITS[2]}
+    assert scheduler.n_replicas == 2 and not scheduler.is_done
+
+
+def test_a_round_is_done_when_all_is_answered():
+    scheduler = loaded("one")
+    scheduler.begin(UNITS[:2], None, 0)
+    for number in range(2):
+        assert not scheduler.is_done
+        (call,) = scheduler.assign(number)
+        scheduler.answered(call, result(), number)
+    assert scheduler.is_done and scheduler.stats.replicas[0].units == 2
+
+
+def test_it_syncs_every_second_and_at_once_after_a_loss():
+    scheduler = loaded("one", "two")
+    scheduler.begin(UNITS, None, 10)
+    assert scheduler.must_sync(10)
+    scheduler.sync(["one", "two"], 10)
+    assert not scheduler.must_sync(10.9) and scheduler.must_sync(11)
+    call, _ = scheduler.assign(10)
+    scheduler.lost(call, OSError("gone"))
+    assert scheduler.must_sync(10)
+
+
+def test_demand_is_what_waits_and_who_is_busy_or_about_to_be():
+    scheduler = loaded("one", "two", "three")
+    scheduler.begin(UNITS[:1], None, 0)
+    assert scheduler.demand() == Demand(3, ["one", "two", "three"], set())
+    (call,) = scheduler.assign(0)
+    assert scheduler.demand() == Demand(1, ["three"], set())
+    scheduler.lost_idle("one")
+    scheduler.lost(call, OSError("gone"))
+    assert scheduler.demand() == Demand(3, ["two"], {"one", "three"})
+    scheduler.sync(["two"], 0)
+    assert scheduler.demand().lost == set()
+
+
+def test_a_replica_that_the_fleet_has_ended_is_not_used():
+    scheduler = loaded("one", "two")
+    scheduler.begin(UNITS, None, 0)
+    calls = scheduler.assign(0)
+    scheduler.sync(["one"], 0)
+    for call in calls:
+        scheduler.answered(call, result(), 1)
+    assert scheduler.n_replicas == 1
+    assert list(pairs(scheduler.assign(1))) == ["one"]
+
+
+def test_a_failed_job_goes_first_and_ends_the_round_at_the_third_failure():
+    scheduler = loaded("one")
+    scheduler.begin(UNITS, None, 0)
+    for attempt in range(3):
+        (call,) = scheduler.assign(attempt)
+        assert call.job == UNITS[0]
+        if attempt < 2:
+            scheduler.failed(call, RuntimeError("odd"))
+    with pytest.raises(EvaluationError, match=r"3 mask\(s\) on shard 0 failed 3 times; the last cause: OSError: gone"):
+        scheduler.lost(call, OSError("gone"))
+    assert scheduler.stats.units_redone == 3
+
+
+def test_an_error_of_the_user_is_raised_at_once():
+    scheduler = loaded("one")
+    scheduler.begin([JOB], None, 0)
+    (call,) = scheduler.assign(0)
+    with pytest.raises(UserError, match="no such file"):
+        scheduler.failed(call, UserError("no such file"))
+    assert scheduler.idle == ("one",)
+
+
+def test_what_an_earlier_round_has_asked_only_keeps_its_replica_busy():
+    scheduler = loaded("one", "two")
+    scheduler.begin(UNITS[:1], None, 0)
+    (old,) = scheduler.assign(0)
+    scheduler.begin(UNITS[1:2], None, 0)
+    (new,) = scheduler.assign(0)
+    assert not old.is_awaited and new.is_awaited
+    scheduler.lost(old, OSError("gone"))
+    scheduler.answered(new, result(), 0)
+    assert scheduler.is_done and scheduler.stats.units_redone == 0
+
+
+def test_replicas_that_keep_dying_while_they_load_end_the_round():
+    scheduler = Scheduler()
+    scheduler.begin(UNITS, None, 0)
+    with pytest.raises(EvaluationError, match="replicas die while they load the model; the last cause: gone"):
+        for number in range(6):
+            for call in scheduler.sync([f"{number} one", f"{number} two"], 0):
+                scheduler.lost(call, OSError("gone"))
+    assert number == 2, "three deaths for each replica"
+
+
+def test_one_that_loads_in_between_is_a_new_start():
+    scheduler = Scheduler()
+    scheduler.begin(UNITS, None, 0)
+    for number in range(12):
+        (call,) = scheduler.sync([str(number)], 0)
+        if number % 3 == 2:
+            scheduler.answered(call, "node", 0)
+        else:
+            scheduler.lost(call, OSError("gone"))
+
+
+def halves(unit, replicas):
+    """Cuts off the first mask as an end, and the rest in two."""
+    end, one, two = (MaskUnit(unit.calibration, unit.shard, (mask,)) for mask in unit.masks)
+    return [one, two], [end]
+
+
+def test_the_last_units_are_cut_for_idle_replicas():
+    scheduler = loaded("one")
+    scheduler.begin(UNITS, halves, 0)
+    order = []
+    while not scheduler.is_done:
+        (call,) = scheduler.assign(0)
+        order.append((call.job.shard, *call.job.masks))
+        scheduler.answered(call, result(), 0)
+    whole = [(shard, *UNITS[0].masks) for shard in (0, 1)]
+    parts = [(shard, Mask.of(layer)) for shard in (2, 3) for layer in (1, 2)]
+    assert order == [*whole, *parts, (2, Mask.of(0)), (3, Mask.of(0))], "at most two units a replica are left to be cut"
+
+
+def test_nothing_is_cut_without_a_cutter_and_no_statistics_are():
+    scheduler = loaded("one", "two")
+    statistic = StatisticUnit("a", 0, Statistic.TAYLOR)
+    for units, cutter in ([UNITS[0]], None), ([statistic], halves):
+        scheduler.begin(units, cutter, 0)
+        (call,) = scheduler.assign(0)
+        assert call.job is units[0]
+        scheduler.answered(call, result(), 0)
+
+
+def test_overdue_are_those_that_began_long_ago():
+    scheduler = loaded("one", "two", unit_timeout_s=7.5)
+    scheduler.begin(UNITS, None, 0)
+    first, second = scheduler.assign(0)
+    assert scheduler.overdue(7.4) == []
+    scheduler.postpone(second, 1)
+    assert scheduler.overdue(7.5) == [(first, 7.5)]
+    (loading,) = scheduler.sync(["one", "two", "three"], 8)
+    scheduler.postpone(loading, 100)
+    assert [call for call, _ in scheduler.overdue(3699)] == [first, second]
+    assert [call for call, _ in scheduler.overdue(3700)] == [first, second, loading]
+
+
+def test_time_is_that_of_those_who_are_there():
+    scheduler = Scheduler()
+    scheduler.begin(UNITS[:1], None, 0)
+    (loading,) = scheduler.sync(["one"], 0)
+    scheduler.account_time(3)
+    scheduler.answered(loading, "node", 3)
+    (call,) = scheduler.assign(3)
+    scheduler.account_time(7)
+    scheduler.answered(call, result(seconds=2.0), 7)
+    (replica,) = scheduler.stats.replicas
+    assert scheduler.stats.waiting_s == 3 and scheduler.stats.busy_share == 0.5
+    assert (replica.node, replica.busy_s, replica.present_s) == ("node", 2, 4)
+
+
+def test_an_hour_while_nothing_is_known():
+    assert TimeoutPolicy().limit_s(unit(1)) == 3600
+    assert TimeoutPolicy(7.5).limit_s(None) == 3600, "for loading, whatever is given for units"
+
+
+def test_ten_times_the_longest_by_size():
+    timeouts = TimeoutPolicy()
+    timeouts.learn(unit(4), 40)
+    timeouts.learn(unit(1), 30)
+    timeouts.learn(unit(2), 2)
+    assert timeouts.limit_s(unit(1)) == 300
+    assert timeouts.limit_s(unit(5)) == 1500
+
+
+def test_a_minute_at_least():
+    timeouts = TimeoutPolicy()
+    timeouts.learn(unit(1), 0.01)
+    assert timeouts.limit_s(unit(3)) == 60
+
+
+def test_other_kinds_are_not_known_by_it():
+    timeouts = TimeoutPolicy()
+    timeouts.learn(unit(1), 1)
+    assert timeouts.limit_s(unit(1, "b")) == 3600
+    assert timeouts.limit_s(StatisticUnit("a", 0, Statistic.TAYLOR)) == 3600
+
+
+def test_other_jobs_take_as_long_as_they_do():
+    timeouts = TimeoutPolicy(7.5)
+    assert timeouts.limit_s(JOB) == 86400
+    timeouts.learn(JOB, 1000)
+    assert timeouts.limit_s(JOB) == 10_000
+
+
+def test_a_fixed_limit_stays():
+    timeouts = TimeoutPolicy(7.5)
+    timeouts.learn(unit(1), 1000)
+    assert timeouts.limit_s(unit(1)) == timeouts.limit_s(unit(100)) == 7.5
