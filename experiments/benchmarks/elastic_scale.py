@@ -252,7 +252,7 @@ def plot(found: Mapping[Setting, Sequence[float]], file: Path) -> None:
         panel.set_ylim(0, 1.02)
     panels[0].set_ylabel("ideal time / time (dotted: not cut)")
     panels[0].legend(fontsize="small", loc="lower left")
-    figure.savefig(file)
+    figure.savefig(file, dpi=100)
 
 
 def numbers(text: str) -> list[int]:
@@ -273,7 +273,7 @@ def main() -> None:
     parser.add_argument("--report", action="store_true", help="measure nothing; table and figure of what --out holds")
     options = parser.parse_args()
     if options.report:
-        plot(found := read(options.out), options.out.with_suffix(".svg"))
+        plot(found := read(options.out), options.out.with_suffix(".png"))
         print(table(found), end="")
         return
     fresh = not options.out.exists()
