@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# A search on the nodes that Slurm gives: Ray's head on the first, workers on the others, the driver beside the head.
+# A search on the nodes of a Slurm job: Ray's head and the driver on the first, workers on the others.
 #
 #   sbatch clusters/slurm.sh search model=Qwen/Qwen3-8B model.dtype=bfloat16 data=wikitext2 remove=7
 #
-# Sent from a checkout where `make install` has been, on a file system that all nodes see; the store is there, too. Before
-# its time is up, and when a node takes the job with it, the job is queued again, and goes on where it was.
+# Submit it from a checkout after `make install`, on a file system that all nodes see; the store is there too. Shortly before
+# its time limit, and when a lost node ends it, the job is requeued and continues.
 # To change: the nodes, the GPUs, the time; VENV names another environment, STORE another folder for the results.
 #SBATCH --job-name=raysearch
 #SBATCH --dependency=singleton
