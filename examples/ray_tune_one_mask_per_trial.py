@@ -1,10 +1,10 @@
-"""A `ray.tune.Tuner` whose trials are masks, and an actor that keeps the model loaded and answers them.
+"""A `ray.tune.Tuner` whose trials are masks, and an actor that keeps the model loaded and evaluates them.
 
     python examples/ray_tune_one_mask_per_trial.py
     python examples/ray_tune_one_mask_per_trial.py searcher=beam remove=3 data.samples=8 data.seq_len=256
 
-The words are those of `raysearch search`, which needs no Tuner: it drives its replicas directly, and the masks of a
-round share their prefixes. Take this road where trials, callbacks and restore are to be Tune's.
+The arguments are those of `raysearch search`. That command needs no Tuner: it drives its replicas directly, and the
+masks of a round share their prefixes. Use a Tuner where you need its trials, callbacks and restore.
 """
 
 import argparse
@@ -35,30 +35,30 @@ from raysearch.models.loading import describe, resolve_device
 DEFAULTS = ["remove=2", "model.dtype=bfloat16", "data.samples=2", "data.seq_len=64", "cluster=inline", "tracking=none"]
 
 
-class JudgeActor:
-    """Loads the model once, and asks the ledger before it computes."""
+class EvaluationActor:
+    """Loads the model once, and looks masks up in the ledger before it computes them."""
 
     def __init__(self, spec: EvaluationSpec) -> None:
-        self._judge = open_session(spec, describe(spec.model), lambda progress: None)
+        self._session = open_session(spec, describe(spec.model), lambda progress: None)
 
     def loss(self, removed: list[int]) -> float:
-        """Nats per token without these layers."""
-        (evaluation,) = self._judge.evaluator.evaluate([Mask.of(*removed)]).values()
+        """Return the loss without these layers, in nats per token."""
+        (evaluation,) = self._session.evaluator.evaluate([Mask.of(*removed)]).values()
         if evaluation.loss is None:
             raise EvaluationError(evaluation.failure)
         return evaluation.loss
 
     def measure(self, statistic: Statistic) -> NDArray[np.float64]:
-        """A statistic of the dense model."""
-        return self._judge.evaluator.measure(statistic)
+        """Return a statistic of the dense model."""
+        return self._session.evaluator.measure(statistic)
 
     def close(self) -> None:
-        """Leaves the ledger to others."""
-        self._judge.close()
+        """Close the ledger."""
+        self._session.close()
 
 
 def trial(config: dict[str, Any], evaluation: Any) -> dict[str, float]:
-    """Holds no model, so it does not matter in which process Tune runs it."""
+    """A trial. It holds no model, so Tune may run it in any process."""
     return {"loss": ray.get(evaluation.loss.remote(config["removed"]))}
 
 
@@ -75,8 +75,8 @@ def main() -> None:
 
     ray.init(address="local", include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     on_gpu = resolve_device(spec.evaluation.model) != "cpu"
-    # Each trial reserves a CPU while it waits for the evaluation, who must not wait for one of those.
-    evaluation: Any = ray.remote(num_cpus=0, num_gpus=int(on_gpu))(JudgeActor).remote(spec.evaluation)
+    # Each trial reserves a CPU while it waits for the actor, so the actor itself must not need one.
+    evaluation: Any = ray.remote(num_cpus=0, num_gpus=int(on_gpu))(EvaluationActor).remote(spec.evaluation)
     print(f"dense: {ray.get(evaluation.loss.remote([])):.4f} nats per token")  # the model is loaded by now
 
     def measure(statistic: Statistic) -> NDArray[np.float64]:

@@ -1,10 +1,10 @@
-"""Errors that the user can mend, one sentence each, and the redaction of secrets from all that is kept or shown.
+"""Errors that the user can correct, one sentence each, and the redaction of secrets from records and messages.
 
 The command line prints the sentence and exits with code 2; from Python they are ordinary exceptions.
 
-A secret is known by one of four signs: it stands in an address (``https://user:secret@host``), under a name such as
-``token`` or ``api_key``, it looks like one (``hf_…``), or it is the value of an environment variable with such a name.
-What is hidden is replaced, never encrypted: whoever needs it again has to give it again.
+A secret is recognised in one of four ways: it is part of an address (``https://user:secret@host``), it has a name such
+as ``token`` or ``api_key``, it looks like one (``hf_…``), or it is the value of an environment variable with such a
+name. It is replaced, not encrypted, so it must be given again where it is needed again.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import Any
 
 
 class _OneSentence(Exception):
-    """A message for people, without the secrets of whatever it quotes."""
+    """An error whose message is redacted."""
 
     def __init__(self, message: str) -> None:
         super().__init__(redact(message))
 
 
 class UserError(_OneSentence):
-    """Mistakes the user can mend: each sentence names the argument, its value and the remedy.
+    """Mistakes that the user can correct: each sentence names the argument, its value and the remedy.
 
     Args:
         sentences: One for each mistake; they are the lines of the message.
@@ -73,12 +73,14 @@ class UnsupportedModelError(UserError):
 
 
 class EvaluationError(_OneSentence):
-    """Something could not be evaluated and the search cannot go on without it: the message carries the cause."""
+    """An evaluation that the search needs has failed; the message gives the cause."""
 
 
 def first_line(error: BaseException) -> str:
-    """What a library's error begins with, for the middle of a sentence; its last line too, where the first says only
-    what kind of error it is (``Validation error for field 'hidden_size':``); its name, where it says nothing.
+    """Return the first line of a library's error, for the middle of a sentence.
+
+    The last line is added where the first ends in a colon (``Validation error for field 'hidden_size':``); an error
+    without a message gives its name.
     """
     said = _lines(repr(error) if isinstance(error, KeyError) else str(error))
     if not said:
@@ -87,13 +89,13 @@ def first_line(error: BaseException) -> str:
 
 
 def last_line(error: BaseException) -> str:
-    """What an error ends with: of one from another process, whose message is a traceback, the cause."""
+    """Return the last line of an error: the cause, where the message is a traceback from another process."""
     said = _lines(str(error))
     return said[-1] if said else "no message"
 
 
 def what_failed(error: Exception) -> str:
-    """What the operating system says, ``No space left on device``; of another error, all that it says."""
+    """Return the message of the operating system, ``No space left on device``; the whole message of other errors."""
     return getattr(error, "strerror", None) or str(error).rstrip(".")
 
 
@@ -102,10 +104,10 @@ def _lines(said: str) -> list[str]:
 
 
 def did_you_mean(given: str, known: Iterable[str]) -> str:
-    """Ends an error message with the nearest known name, or with all of them.
+    """Return the nearest known name, or all of them, as the end of an error message.
 
     Args:
-        given: What the user wrote.
+        given: The user's text.
         known: The names that exist.
 
     Returns:
@@ -137,17 +139,17 @@ _LOOKS = re.compile(
 
 
 def redact(text: str) -> str:
-    """The text with every secret that can be told as one replaced by ``***``."""
+    """Return the text with every recognised secret replaced by ``***``."""
     return _redact(text, _of_environment())
 
 
 def redacted(value: Any) -> Any:
-    """Plain values, nested, with the secrets in their texts replaced, and all text under names of secrets."""
+    """Return nested plain values with all secrets in their texts replaced, and all texts under names of secrets."""
     return _redacted(value, _of_environment())
 
 
 def hidden_keys(config: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """The dotted keys of a configuration whose values were redacted."""
+    """Yield the dotted keys of a configuration whose values were redacted."""
     for key, value in config.items():
         if isinstance(value, Mapping):
             yield from hidden_keys(value, f"{prefix}{key}.")
@@ -177,7 +179,7 @@ def _redacted(value: Any, secrets: tuple[str, ...]) -> Any:
 
 
 def _of_environment() -> tuple[str, ...]:
-    """The values of variables with the name of a secret, the longest first; not words that may well mean something."""
+    """Return the values of variables with the name of a secret, longest first, without ordinary words."""
     values = {value for name, value in os.environ.items() if _NAMED.fullmatch(name)}
     return tuple(sorted((value for value in values if _is_no_word(value)), key=len, reverse=True))
 

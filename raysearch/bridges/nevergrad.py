@@ -1,8 +1,8 @@
 """Any optimizer of Nevergrad as a searcher.
 
 Source: Bennet et al. 2021, "Nevergrad: black-box optimization platform", SIGEVOlution 14(1). Its optimizers move points
-of R^F. Here a point gives each of the F removable layers a cost, and stands for the mask of the M cheapest ("random
-keys", Bean 1994): so every point is legal. With Nevergrad's own parameters for choices they hardly beat random masks.
+of R^F. Here a point gives each of the F removable layers a cost, and means the mask of the M cheapest ("random keys",
+Bean 1994), so every point is legal. With Nevergrad's own choice parameters they hardly beat random masks.
 """
 
 from __future__ import annotations
@@ -25,28 +25,29 @@ from raysearch.searchers.base import Round, Scores, Searcher, SearchGenerator, c
 from raysearch.searchers.toolbox.priors import Prior, layer_costs
 from raysearch.searchers.toolbox.subsets import cheapest_mask, logits_of
 
-_ASKS = 20  # points asked for, at most, for each mask to score
+_ASKS = 20  # the most points per mask to score
 _USUAL = ("CMA", "DE", "DiscreteOnePlusOne", "NGOpt", "PSO")  # of more than 500
-_WORST = 1e9  # what failures are told to lose as long as nothing has a loss; infinity would be clipped with a warning
+_WORST = 1e9  # the loss of a failure while no loss is known; infinity would be clipped with a warning
 
 
 @dataclass(frozen=True)
 class NevergradSearcher(Searcher):
-    """Asks an optimizer of Nevergrad for masks: `trials` evaluations, and with the ablation prior F more.
+    """Evaluates the masks that an optimizer of Nevergrad asks for: `trials`, and with the ablation prior F more.
 
-    A mask asked for again is answered at once with what is known of it, and counts as no trial; a search ends when
-    every mask has been scored, or after 20 points a trial: some optimizers run out of new masks. A failed mask counts
-    as a trial, and is told as the worst loss so far.
+    A repeated mask is answered with its known loss and is not a trial. A search ends when every mask has been scored,
+    or after 20 points per trial, since some optimizers run out of new masks. A failed mask is a trial with the worst
+    loss so far.
 
-    A few optimizers (CmaFmin2, MultiDS, Carola8 and their like) run in a thread, with random numbers that nobody can
-    seed: they ask for other masks each time, and are not replayed from the ledger.
+    A few optimizers (CmaFmin2, MultiDS, Carola8 …) run in a thread and cannot be seeded. They ask for other masks each
+    time, so the ledger cannot replay them.
+
+        NevergradSearcher("CMA", trials=100)
 
     Args:
         optimizer: Its name in Nevergrad's registry, as in "DiscreteOnePlusOne", "NGOpt", "CMA", "DE".
         trials: Distinct masks to score, at least 1.
-        batch: Points asked for before any of them is told, at least 1, and so the most masks a round. Some optimizers,
-            such as "Cobyla", take only 1.
-        prior: Around which costs of the layers the points begin: "ablation" (single-layer losses), "influence" (Block
+        batch: Points per round, at least 1. Some optimizers, such as "Cobyla", take only 1.
+        prior: The costs of layers at which the points begin: "ablation" (single-layer losses), "influence" (Block
             Influence, from one dense pass) or "none" (all alike).
     """
 
@@ -75,7 +76,7 @@ class NevergradSearcher(Searcher):
     @override
     def search(self, problem: Problem, rng: np.random.Generator) -> SearchGenerator:
         costs = yield from layer_costs(problem, self.prior)
-        start = -logits_of(costs, temperature=2.0).clip(-2, 2)  # any mask must stay within reach
+        start = -logits_of(costs, temperature=2.0).clip(-2, 2)  # any mask must stay reachable
         optimizer = self._open(start, rng)
         losses: dict[Mask, float] = {}
         failed: dict[Mask, str] = {}
@@ -102,7 +103,7 @@ class NevergradSearcher(Searcher):
             failed.update(scores.failed)
 
     def _open(self, start: NDArray[np.float64], rng: np.random.Generator) -> Any:
-        """A fresh optimizer. Without a budget and the workers it has, NGOpt may choose one that waits for ever."""
+        """Make an optimizer. Without its budget and workers, NGOpt may choose one that waits for ever."""
         ng = _nevergrad()
         space = ng.p.Array(init=start)
         space.random_state = np.random.RandomState(int(rng.integers(2**32)))
@@ -111,7 +112,7 @@ class NevergradSearcher(Searcher):
 
     @contextmanager
     def _calls(self, rng: np.random.Generator) -> Iterator[None]:
-        """Around calls of an optimizer: some draw from numpy's global generator, and some fail."""
+        """Seed numpy's global generator around calls of an optimizer, and explain its errors."""
         before = np.random.get_state()  # noqa: NPY002
         np.random.seed(int(rng.integers(2**32)))  # noqa: NPY002
         try:

@@ -1,6 +1,6 @@
-"""Any searcher of raysearch for a `ray.tune.Tuner` whose trials each evaluate one mask.
+"""Any searcher of raysearch as a search algorithm of Ray Tune, whose trials each evaluate one mask.
 
-The way back, Tune's search algorithms as searchers of raysearch, is `raysearch.bridges.tune_algorithm`.
+`raysearch.bridges.tune_algorithm` is the reverse: Tune's search algorithms as searchers.
 """
 
 from __future__ import annotations
@@ -22,32 +22,31 @@ from raysearch.errors import UserError
 from raysearch.search.driver import check_requests
 from raysearch.searchers.base import Remark, Round, Scores, Searcher, SearchGenerator
 
-#: What is known of masks: a loss in nats, or why there is none.
+#: The loss of each known mask, or why there is none.
 Outcomes = dict[Mask, float | str]
 
 
 class TuneSearcher(ray.tune.search.Searcher):
-    """Shows a searcher to `ray.tune.Tuner`; a trial is a mask.
+    """Adapts a searcher to `ray.tune.Tuner`; a trial is a mask.
 
-    A trial finds the layers to remove in its configuration, as the list ``removed``, and reports what that loses:
+    A trial's configuration has the layers to remove as the list ``removed``; it reports the loss:
 
         searcher = TuneSearcher(BeamSearcher(width=1), Problem.create(n_layers=30, remove=5))
         options = TuneConfig(search_alg=searcher, num_samples=-1, max_concurrent_trials=4)
         Tuner(lambda config: {"loss": loss_of(config["removed"])}, tune_config=options).fit()
         searcher.found
 
-    The search ends the experiment, so ``num_samples=-1`` lets it. A trial that fails, or reports no finite loss, is a
-    failed evaluation. What is saved and pickled are the answers, never the searcher's state: restored, it is stepped
-    through them again. ``Tuner.restore(path, …)`` works on a copy; ``searcher.restore_from_dir(path)`` brings here what
-    that has found.
+    With ``num_samples=-1`` the experiment ends with the search. A trial that fails, or reports no finite loss, is a
+    failed evaluation. Only answers are saved and pickled; a restored searcher is replayed through them.
+    ``Tuner.restore(path, …)`` works on a copy; ``searcher.restore_from_dir(path)`` reads its results.
 
     Args:
         searcher: The algorithm.
         problem: The space of legal masks.
         seed: Seeds the searcher's random numbers.
         metric: The name by which trials report their loss.
-        measure: Computes a statistic of the dense model, for searchers that ask for one. What it answers is saved and
-            pickled, itself is not.
+        measure: Computes a statistic of the dense model, for searchers that ask for one. Its answers are saved and
+            pickled, the function is not.
     """
 
     def __init__(
@@ -70,11 +69,11 @@ class TuneSearcher(ray.tune.search.Searcher):
 
     @property
     def losses(self) -> dict[Mask, float]:
-        """Every loss known so far."""
+        """All losses known so far."""
         return dict(scores_of(self._outcomes).losses)
 
     def suggest(self, trial_id: str) -> Any:
-        """The next mask of the round in hand; None while all of them run; FINISHED at the end of the search."""
+        """Return the next mask of the current round; None while all of them run; FINISHED at the end of the search."""
         unknown = self._unknown()
         if self.found is not None:
             return self.FINISHED
@@ -86,7 +85,7 @@ class TuneSearcher(ray.tune.search.Searcher):
         return {"removed": list(mask)}
 
     def on_trial_complete(self, trial_id: str, result: Mapping[str, Any] | None = None, error: bool = False) -> None:
-        """Takes in what a trial reported; of a mask that runs twice after a restore, the first answer stands."""
+        """Take a trial's report; if a mask runs twice after a restore, the first answer stands."""
         result = result or {}
         mask = self._running.pop(trial_id, None)
         if mask is None and "config/removed" in result:  # a trial from before a restore; Tune flattens results
@@ -95,7 +94,7 @@ class TuneSearcher(ray.tune.search.Searcher):
             self._outcomes.setdefault(mask, _outcome(result.get(self.metric), self.metric, error))
 
     def save(self, checkpoint_path: str) -> None:
-        """Writes every answer so far, and what came of them, as JSON."""
+        """Write all answers, remarks and the mask found as JSON."""
         record = {
             "masks": {str(mask): outcome for mask, outcome in self._outcomes.items()},
             "statistics": {str(statistic): rows.tolist() for statistic, rows in self._statistics.items()},
@@ -105,7 +104,7 @@ class TuneSearcher(ray.tune.search.Searcher):
         Path(checkpoint_path).write_text(json.dumps(record), encoding="utf-8")
 
     def restore(self, checkpoint_path: str) -> None:
-        """Starts over with the answers that `save` wrote."""
+        """Start over with the answers of `save`."""
         record = json.loads(Path(checkpoint_path).read_text(encoding="utf-8"))
         self._outcomes = {Mask.parse(text): outcome for text, outcome in record["masks"].items()}
         self._statistics = {Statistic(name): np.array(rows) for name, rows in record["statistics"].items()}
@@ -114,11 +113,11 @@ class TuneSearcher(ray.tune.search.Searcher):
         self._steps, self._request, self._running = None, None, {}
 
     def __getstate__(self) -> dict[str, Any]:
-        # A generator cannot be pickled, and the handle of an actor that is gone cannot be unpickled.
+        # A generator cannot be pickled, and the handle of a dead actor cannot be unpickled.
         return {**self.__dict__, "_steps": None, "_request": None, "_running": {}, "_measure": None}
 
     def _unknown(self) -> list[Mask]:
-        """Steps the searcher to where it asks for masks of which nothing is known, and returns those; or to its end."""
+        """Step the searcher until it asks for unknown masks, and return those; or to its end."""
         while self.found is None:
             if isinstance(self._request, Round):
                 unknown = [mask for mask in self._request.masks if mask not in self._outcomes]
@@ -132,7 +131,7 @@ class TuneSearcher(ray.tune.search.Searcher):
             except StopIteration as stop:
                 self.found = stop.value
             except BaseException:
-                self._steps = self._request = None  # whoever asks again is told again
+                self._steps = self._request = None  # the next call raises again
                 raise
         return []
 
@@ -155,7 +154,7 @@ class TuneSearcher(ray.tune.search.Searcher):
 
 
 def _outcome(value: Any, metric: str, error: bool) -> float | str:
-    """A loss, or why there is none."""
+    """Return a loss, or why there is none."""
     if error:
         return "the trial failed"
     if value is None:
@@ -164,7 +163,7 @@ def _outcome(value: Any, metric: str, error: bool) -> float | str:
 
 
 def scores_of(outcomes: Outcomes) -> Scores:
-    """The outcomes as an answer to a round."""
+    """Return the outcomes as scores."""
     return Scores(
         {mask: outcome for mask, outcome in outcomes.items() if not isinstance(outcome, str)},
         {mask: outcome for mask, outcome in outcomes.items() if isinstance(outcome, str)},

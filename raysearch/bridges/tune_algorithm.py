@@ -1,6 +1,6 @@
-"""Any search algorithm that Ray Tune knows as a searcher: Optuna's, HyperOpt's, random points.
+"""Any search algorithm of Ray Tune as a searcher: Optuna's, HyperOpt's, random points.
 
-The way back, our searchers for a `ray.tune.Tuner`, is `raysearch.bridges.ray_tune`.
+`raysearch.bridges.ray_tune` is the reverse: searchers for a `ray.tune.Tuner`.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from raysearch.errors import UserError, did_you_mean
 from raysearch.searchers.base import Round, Searcher, SearchGenerator
 from raysearch.searchers.toolbox.subsets import cheapest_mask
 
-_REPEATS = 100  # points in a row that stand for known masks, after which an algorithm has converged
-_SEEDS = {"seed", "random_state", "random_state_seed"}  # what Tune's algorithms call it
+_REPEATS = 100  # points in a row with known masks, after which an algorithm has converged
+_SEEDS = {"seed", "random_state", "random_state_seed"}  # the names of the seed in Tune's algorithms
 
-#: Why what Tune knows by name cannot be used by name here.
+#: Algorithms of Tune that cannot be used here, and why.
 _UNFIT = {
     "bohb": "it learns from HyperBandForBOHB's budgets alone; use searcher.algorithm=optuna",
     "nevergrad": "it is given an optimizer; use searcher=nevergrad",
@@ -36,19 +36,21 @@ _UNFIT = {
 
 @dataclass(frozen=True)
 class TuneAlgorithmSearcher(Searcher):
-    """Asks a search algorithm of Ray Tune for masks: `trials` evaluations, or fewer where it runs out of new ones.
+    """Evaluates the masks that a search algorithm of Ray Tune asks for: `trials`, or fewer if it repeats itself.
 
-    Its search space is a number from 0 to 1 for each removable layer, ``layer_0`` and so on; the M layers of the
-    largest go. A mask asked for again is answered at once with what is known of it, and counts as no trial. An
-    algorithm that asks for nothing else has converged, and is started afresh; a search ends early when that brings
-    nothing new either. A failed mask counts as a trial, and is told as a failure.
+    Its search space is a number from 0 to 1 for each removable layer, ``layer_0`` and so on; the M layers with the
+    largest numbers are removed. A repeated mask is answered with its known loss and is not a trial. An algorithm that
+    only repeats masks has converged and is started again; the search ends early if that gives no new mask either. A
+    failed mask is a trial, and a failure for the algorithm.
+
+        TuneAlgorithmSearcher("optuna", trials=100)
 
     Args:
         algorithm: Its name in `ray.tune.search`, as in "variant_generator" (random points), "optuna", "hyperopt".
         trials: Distinct masks to score, at least 1.
-        batch: Points asked for before any of them is told, at least 1, and so the most masks a round.
-        options: Further arguments of the algorithm's constructor. Its seed is drawn where none is given; an algorithm
-            that takes none (ax, zoopt) asks for other masks each time, and is not replayed from the ledger.
+        batch: Points per round, at least 1.
+        options: Further arguments of the algorithm's constructor. Without a seed, one is drawn; an algorithm that takes
+            none (ax, zoopt) asks for other masks each time, so the ledger cannot replay it.
     """
 
     solves_additive = False
@@ -68,7 +70,7 @@ class TuneAlgorithmSearcher(Searcher):
         known = SEARCH_ALG_IMPORT.keys() - _UNFIT
         if self.algorithm not in known:
             raise UserError(f"searcher.algorithm={self.algorithm} is unknown; {did_you_mean(self.algorithm, known)}")
-        self._open(seed=0)  # says what is missing or wrong before a model is loaded
+        self._open(seed=0)  # fails before a model is loaded
 
     @override
     def search(self, problem: Problem, rng: np.random.Generator) -> SearchGenerator:
@@ -82,7 +84,7 @@ class TuneAlgorithmSearcher(Searcher):
 
     def _open(self, seed: int) -> ray.tune.search.Searcher:
         kind = SEARCH_ALG_IMPORT[self.algorithm]()
-        if kind is BasicVariantGenerator:  # which works for a Tuner alone
+        if kind is BasicVariantGenerator:  # it works only in a Tuner
             kind = _RandomPoints
         known = set(inspect.signature(kind).parameters)
         options = {**dict.fromkeys(_SEEDS & known, seed), **(self.options or {})}
@@ -106,14 +108,14 @@ def search_with(
     batch: int = 1,
     outcomes: Outcomes | None = None,
 ) -> SearchGenerator:
-    """What `TuneAlgorithmSearcher` does between two fresh starts, with an algorithm at hand.
+    """Search with one instance of an algorithm.
 
     Args:
-        algorithm: Fresh, and without a search space.
+        algorithm: A new instance without a search space.
         problem: The space of legal masks.
         trials: As of `TuneAlgorithmSearcher`, those in `outcomes` among them.
         batch: As of `TuneAlgorithmSearcher`.
-        outcomes: What is known already; what becomes known is added.
+        outcomes: The known outcomes; new ones are added.
 
     Raises:
         UserError: The algorithm has a search space.
@@ -121,7 +123,7 @@ def search_with(
     space = {f"layer_{layer}": ray.tune.uniform(0.0, 1.0) for layer in problem.free}
     log = logging.getLogger("optuna")
     level = log.level
-    log.setLevel(logging.WARNING)  # it announces the study
+    log.setLevel(logging.WARNING)  # it logs the study's name
     try:
         if not algorithm.set_search_properties("loss", "min", space):
             raise UserError(f"{type(algorithm).__name__} has a search space of its own; make it without one")
@@ -163,7 +165,7 @@ def _tell(algorithm: ray.tune.search.Searcher, trial: str, outcome: float | str)
 
 
 class _RandomPoints(ray.tune.search.Searcher):
-    """Draws points as Tune's `BasicVariantGenerator` does."""
+    """Draws points like Tune's `BasicVariantGenerator`."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(metric="loss", mode="min")

@@ -1,4 +1,4 @@
-"""A measured number with its uncertainty, and what it is a measure of."""
+"""A measured number with its standard error, and the metric it belongs to."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Group = Literal["perplexity", "accuracy", "speed"]
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number, and its standard error where one is known, in the same unit."""
+    """A number and its standard error, if known, in the same unit."""
 
     value: float
     error: float | None = None
@@ -20,12 +20,12 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Metric:
-    """Something that a checkpoint was assessed by.
+    """A metric of an assessment.
 
     Args:
         name: Its key: ``hellaswag``.
         title: For people: ``HellaSwag``.
-        group: What it belongs to; a group of perplexities, and one of accuracies, is averaged.
+        group: Its group; perplexities and accuracies are averaged by group.
         unit: ``perplexity``, ``%``, ``tokens/s``, ``bytes``, ``× dense`` …
         higher_is_better: Whether more is better.
     """
@@ -38,7 +38,7 @@ class Metric:
 
 
 def finite(value: Any) -> Any:
-    """A value as JSON can say it: numbers in it that are infinite, or none at all, are null."""
+    """Return a value for JSON: infinite numbers and NaNs in it become null."""
     if isinstance(value, Mapping):
         return {key: finite(one) for key, one in value.items()}
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""Counts, numbers and times as people read them, and values as they type them."""
+"""Formats counts, numbers and times for people, and values as they type them."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 
 
 def count(number: int, what: str, many: str | None = None) -> str:
-    """So many of something: ``1 mask``, ``1,024 masks``; `many` where it takes more than an s."""
+    """Format a count: ``1 mask``, ``1,024 masks``; `many` is a plural that is not formed by an s."""
     return f"{number:,} {what if number == 1 else many or f'{what}s'}"
 
 
 def figure(value: float | None) -> str:
-    """A number of any size, in four significant digits or so."""
+    """Format a number of any size with about four significant digits."""
     if value is None:
         return "not finite"
     if float(value).is_integer():
@@ -21,12 +21,12 @@ def figure(value: float | None) -> str:
 
 
 def added(value: float, error: float | None) -> str:
-    """A difference, and its standard error if that is known."""
+    """Format a difference, and its standard error if known."""
     return f"{value:+.4f}" + ("" if error is None else f" ± {error:.4f}")
 
 
 def duration(seconds: float | None) -> str:
-    """A time in seconds, minutes or hours; a question mark while it is unknown."""
+    """Format a time in seconds, minutes or hours; a question mark if it is unknown."""
     if seconds is None:
         return "?"
     if seconds < 60:
@@ -37,7 +37,7 @@ def duration(seconds: float | None) -> str:
 
 
 def short_duration(seconds: float) -> str:
-    """A time that may be short."""
+    """Format a time that may be below a second."""
     if seconds < 1:
         return f"{seconds * 1000:{'.0f' if seconds >= 0.01 else '.2g'}} ms"
     return f"{seconds:.1f} s" if seconds < 10 else duration(seconds)

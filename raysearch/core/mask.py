@@ -1,4 +1,4 @@
-"""Which layers of a model are removed.
+"""The layers removed from a model.
 
     >>> mask = Mask.of(25, 21, 22)
     >>> str(mask)
@@ -42,12 +42,12 @@ class Mask:
 
     @classmethod
     def of(cls, *layers: int) -> Self:
-        """The mask that removes these layers, given in any order."""
+        """Return the mask that removes these layers, given in any order."""
         return cls(tuple(sorted(layers)))
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Reads the text form, ``{21,22,25}`` or ``{}``.
+        """Read the text form, ``{21,22,25}`` or ``{}``.
 
         Raises:
             UserError: The text is not a mask.
@@ -81,14 +81,14 @@ class Mask:
         return Mask.of(*set(self.layers).symmetric_difference(other))
 
     def issubset(self, other: Mask) -> bool:
-        """Whether `other` removes every layer that this mask removes."""
+        """Return whether `other` removes every layer that this mask removes."""
         return set(self.layers) <= set(other.layers)
 
     def kept(self, n_layers: int) -> tuple[int, ...]:
-        """The layers that stay, ascending, in a model of `n_layers`."""
+        """Return the layers that stay, ascending, in a model of `n_layers`."""
         return tuple(layer for layer in range(n_layers) if layer not in self.layers)
 
     def jaccard(self, other: Mask) -> float:
-        """The overlap |A ∩ B| / |A ∪ B|: 1 for equal masks (two empty ones too), 0 for disjoint ones."""
+        """Return the overlap |A ∩ B| / |A ∪ B|: 1 for equal masks (two empty ones too), 0 for disjoint ones."""
         union = len(self | other)
         return len(self & other) / union if union else 1.0

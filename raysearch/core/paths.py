@@ -1,4 +1,4 @@
-"""Text of the user's that becomes a path, or a part of one."""
+"""Checks the user's paths and file names."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ PathLike = str | os.PathLike[str]
 
 
 def as_path(name: str, value: object) -> Path:
-    """A path that the operating system can follow, with the user's home in the place of ``~``.
+    """Return a path that the operating system accepts, with ``~`` replaced by the user's home.
 
     Args:
         name: The argument, for messages.
-        value: Text or a path; nothing needs to be there yet.
+        value: Text or a path; it need not exist.
 
     Raises:
-        UserError: It is something else, or leads nowhere: a loop of links, a name too long, the home of nobody.
+        UserError: It is something else, or cannot be used: a loop of links, a name too long, an unknown home.
     """
     if not isinstance(value, str | os.PathLike):
         raise UserError(f"{name}={reprlib.repr(value)} is a {type(value).__name__}; give a path")
@@ -37,7 +37,7 @@ def as_path(name: str, value: object) -> Path:
 
 
 def as_folder(name: str, value: object) -> Path:
-    """A folder that is there or may be made.
+    """Return the path of a folder that exists or can be created.
 
     Args:
         name: The argument, for messages.
@@ -57,7 +57,7 @@ def as_folder(name: str, value: object) -> Path:
 
 
 def ledger_path(store: object, ledger: object) -> Path:
-    """The ledger's file: the one named, else the store's.
+    """Return the ledger's file: the one named, else the store's.
 
     Raises:
         UserError: As `as_path`.
@@ -66,20 +66,20 @@ def ledger_path(store: object, ledger: object) -> Path:
 
 
 def options_for(store: Path, ledger: Path | None = None) -> str:
-    """The options that lead a command to a store and its ledger, as in `` --store other``; empty for the usual ones."""
+    """Return a command's options for a store and its ledger, as in `` --store other``; empty for the default ones."""
     words = "" if store == Path("mlruns") else f" --store {shlex.quote(str(store))}"
     return words if ledger in (None, store / "ledger.db") else f"{words} --ledger {shlex.quote(str(ledger))}"
 
 
 def as_name(name: str, value: str) -> str:
-    """Text that is to name a file or a folder, if it names one in its place and none elsewhere.
+    """Return a text that can be the name of a file or folder.
 
     Args:
         name: The argument, for messages.
         value: The text.
 
     Raises:
-        UserError: It holds a separator, or is nothing but dots, or too long.
+        UserError: It has a separator, is too long, or consists of dots.
     """
     if value.strip(" .") == "" or len(value.encode(errors="replace")) > 100 or set(value) & set("/\\\0"):
         raise UserError(f"{name}={value} cannot name a file; use at most 100 letters, digits, - and _")

@@ -1,4 +1,4 @@
-"""The space of legal masks: how many layers there are, how many must go, and which must stay.
+"""The space of legal masks: the number of layers, how many to remove, and the protected ones.
 
     S* = argmin over |S| = n_remove of L(D; f with the layers S removed)
 
@@ -32,11 +32,11 @@ class Problem:
 
     @classmethod
     def create(cls, n_layers: int, remove: int | str, protect: Sequence[int] = (), model: str = "the model") -> Problem:
-        """Checks the user's numbers against the model.
+        """Check the user's numbers against the model.
 
         Args:
             n_layers: N, the layers of the dense model.
-            remove: M, the layers to remove; of a range, as in `sizes_of`, M is the largest number.
+            remove: M, the number of layers to remove; the largest number of a range, as in `sizes_of`.
             protect: Layers that must stay; a negative index counts from the end, so ``[0, -1]`` are both ends.
             model: The name used in error messages.
 
@@ -81,27 +81,27 @@ class Problem:
 
     @property
     def n_solutions(self) -> int:
-        """How many legal masks of `n_remove` layers there are."""
+        """The number of legal masks of `n_remove` layers."""
         return math.comb(len(self.free), self.n_remove)
 
     def children(self, parents: Iterable[Mask]) -> tuple[Mask, ...]:
-        """Every legal mask with one layer more than one of the parents, each once, in mask order."""
+        """Return every legal mask with one layer more than one of the parents, each once, in mask order."""
         return tuple(sorted({parent | [layer] for parent in parents for layer in self.free if layer not in parent}))
 
     def is_legal(self, mask: Mask) -> bool:
-        """Whether the mask stays inside the model and spares every protected layer and at least one layer."""
+        """Return whether the mask fits the model and keeps every protected layer and at least one layer."""
         return len(mask) < self.n_layers and set(mask) <= set(self.free)
 
     def is_solution(self, mask: Mask) -> bool:
-        """Whether the mask is legal and removes exactly `n_remove` layers."""
+        """Return whether the mask is legal and removes exactly `n_remove` layers."""
         return len(mask) == self.n_remove and self.is_legal(mask)
 
 
 def sizes_of(remove: int | str) -> range:
-    """The numbers of layers that a user asks for: ``5`` alone, or each of ``"1..9"``.
+    """Return the numbers of layers to remove: ``5`` alone, or each of ``"1..9"``.
 
     Raises:
-        UserError: The text is no range of such numbers.
+        UserError: The text is not such a range.
     """
     if isinstance(remove, int):
         return range(remove, remove + 1)

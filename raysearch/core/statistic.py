@@ -1,10 +1,10 @@
-"""What the dense model's layers look like on the calibration, before any of them is removed.
+"""Statistics of the dense model's layers on the calibration.
 
 A searcher may ask for a statistic beside masks: ``influence = yield Statistic.BLOCK_INFLUENCE``. It is an array whose
-first axis are samples of the calibration, so that shards can be computed apart and joined again in shard order; what
-cannot be told apart by sample (weights, gradients summed before their magnitude is taken) has one row.
+first axis is the samples of the calibration, so that shards can be computed separately and joined in shard order. A
+statistic that is not by sample (weights, gradients summed before their magnitude is taken) has one row.
 
-Notation: h_i is what enters layer i, h_N what leaves the last one.
+Notation: h_i is the hidden state that enters layer i, h_N the one that leaves the last layer.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Statistic(Enum):
     #: The same, the mean over a sample's tokens, [S, N + 1, N + 1].
     ANGULAR_DISTANCE_ALL = "angular_distance_all"
 
-    #: d loss_s / d a_i at a_i = 1, with a gate a_i on what layer i adds to its input and loss_s the sample's mean loss
-    #: per scored token, [S, N].
+    #: d loss_s / d a_i at a_i = 1, for a gate a_i on the change that layer i makes to its input, and the sample's mean
+    #: loss per scored token, loss_s, [S, N].
     #: Source: Jansen et al. 2026 (arXiv 2602.00161), where the gate scales both sub-layers' outputs instead.
     GATE_GRADIENTS = "gate_gradients"
 
@@ -49,12 +49,12 @@ class Statistic(Enum):
 
     @property
     def by_sample(self) -> bool:
-        """Whether the first axis are the samples; otherwise it has length one."""
+        """Whether the first axis is the samples; otherwise it has length one."""
         return self not in (Statistic.MAGNITUDE_L1, Statistic.MAGNITUDE_L2, Statistic.TAYLOR)
 
     @property
     def needs_gradients(self) -> bool:
-        """Whether a backward pass is run."""
+        """Whether it takes a backward pass."""
         return self in (Statistic.GATE_GRADIENTS, Statistic.TAYLOR)
 
     @property
@@ -65,11 +65,11 @@ class Statistic(Enum):
         return 2 if self.needs_gradients else 1
 
     def shape(self, n_layers: int) -> tuple[int, ...]:
-        """The axes after the first, in a model of `n_layers`."""
+        """Return the axes after the first, in a model of `n_layers`."""
         if self in (Statistic.ANGULAR_DISTANCE_LAST, Statistic.ANGULAR_DISTANCE_ALL):
             return n_layers + 1, n_layers + 1
         return (n_layers,)
 
 
-#: What is computed, claimed and recorded shard by shard.
+#: The result computed, claimed and recorded shard by shard.
 Subject = Mask | Statistic

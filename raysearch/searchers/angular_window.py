@@ -22,12 +22,14 @@ from raysearch.searchers.toolbox.subsets import runs
 
 @dataclass(frozen=True)
 class AngularWindowSearcher(Searcher):
-    """Compares all windows of M layers: one pass of the dense model, and one evaluation to know what the best costs.
+    """Compares all windows of M layers: one pass of the dense model, and one evaluation of the best window.
 
-    A window that holds a protected layer does not compete. The distance of every window is put on the record.
+    A window with a protected layer does not compete. The distance of every window is put on the record.
+
+        AngularWindowSearcher(tokens="all")
 
     Args:
-        tokens: Where the distance is taken: "last" (a sample's last token, as in the paper) or "all" (the mean).
+        tokens: The tokens whose distance is taken: "last" (a sample's last token, as in the paper) or "all" (the mean).
     """
 
     solves_additive = False

@@ -25,26 +25,28 @@ from raysearch.searchers.toolbox.subsets import all_masks, cheapest_mask, draw_m
 
 Array = NDArray[np.float64]
 
-_REFIT = 5  # asked masks between two fits of the hyperparameters
+_REFIT = 5  # masks between two fits of the hyperparameters
 _STARTS = 3  # local searches from the best known masks, and as many from random ones
 _SMALL = 4096  # spaces up to this size (or twice the trials) are scanned instead of climbed
 
 
 @dataclass(frozen=True)
 class BayesianSearcher(Searcher):
-    """Asks for the masks from which a Gaussian process expects most.
+    """Proposes the masks of highest expected improvement under a Gaussian process.
 
     It costs `trials` evaluations, and with the ablation prior F more for F removable layers; it ends early when every
-    mask has been asked for. A failed mask counts as a trial, and as one as bad as the worst.
+    mask has been proposed. A failed mask counts as a trial with the worst loss.
+
+        BayesianSearcher(trials=100, batch=4, prior="influence")
 
     Args:
         trials: Masks of M layers to score, the initial ones among them, at least 1.
         initial: How many of them are drawn at random before the surrogate is used, at least 1. With a prior the first
             of them is the mask of the M layers that cost least.
-        batch: Masks a round, at least 1. Within a round each is chosen as if those before it had come out at the mean
-            that the surrogate predicts (the "kriging believer", Ginsbourger et al. 2010).
-        prior: What the surrogate's mean follows: the sum of what layers cost alone, by "ablation" (single-layer losses)
-            or "influence" (Block Influence, from one dense pass), or "none" (a constant).
+        batch: Masks per round, at least 1. Within a round each is chosen as if those before it had the loss that the
+            surrogate predicts (the "kriging believer", Ginsbourger et al. 2010).
+        prior: The mean of the surrogate: it follows the sum of the layers' own costs, by "ablation" (single-layer
+            losses) or "influence" (Block Influence, from one dense pass), or is constant ("none").
     """
 
     trials: int = 200
@@ -86,9 +88,9 @@ class BayesianSearcher(Searcher):
 
 
 def compress(losses: Array) -> Array:
-    """log(1 + (L - min L) / (median L - min L)): order kept, near the best linear, far from it logarithmic.
+    """Return log(1 + (L - min L) / (median L - min L)): it keeps the order, linear near the best, logarithmic far away.
 
-    Losses of masks are heavy-tailed (one wrong layer costs more than all others together), may be negative (margins),
+    Losses of masks have heavy tails (one wrong layer costs more than all others together), may be negative (margins),
     and only their lower end matters. A failed evaluation (NaN) becomes the worst.
     """
     if np.isnan(losses).all():
@@ -98,12 +100,12 @@ def compress(losses: Array) -> Array:
 
 
 class Surrogate:
-    """What is known of the losses, and which masks promise most. Masks are rows of bits over the removable layers.
+    """The Gaussian process, and the masks that it expects most of. Masks are rows of bits over the removable layers.
 
     Args:
         problem: The space of legal masks.
         costs: The trend's share of each removable layer, compressed; zeros for a constant trend.
-        scan: Whether every mask there is competes, instead of those that swaps reach.
+        scan: Whether all masks compete, not only those that swaps reach.
     """
 
     def __init__(self, problem: Problem, costs: Array, scan: bool) -> None:
@@ -117,7 +119,7 @@ class Surrogate:
         self._everything = self._bits(all_masks(problem)) if scan else None
 
     def learn(self, losses: dict[Mask, float]) -> None:
-        """Takes in every mask asked for so far; a NaN is a failure."""
+        """Update with the losses of all masks proposed so far; a NaN is a failure."""
         self._seen = self._bits(list(losses))
         targets = compress(np.array(list(losses.values())))
         self._targets = (targets - targets.mean()) / (targets.std() or 1.0)
@@ -127,7 +129,7 @@ class Surrogate:
             self._fitted_at = len(losses)
 
     def propose(self, count: int, rng: np.random.Generator) -> list[Mask]:
-        """The `count` masks, none asked for before, that promise most: each as if the ones before it were known."""
+        """Return the `count` new masks of highest promise, each as if those before it were known."""
         found = []
         for _ in range(count):
             self._posterior = Posterior.of(self._hyper, self._distances(self._seen), self._residuals())
@@ -143,7 +145,7 @@ class Surrogate:
         return rows[int(np.argmax(self._promise(rows)))]
 
     def _climb(self, rng: np.random.Generator) -> Array:
-        """The best mask that steepest ascent by swaps reaches from the best known masks and from random ones."""
+        """Return the best mask that steepest ascent by swaps reaches from the best known masks and from random ones."""
         known = self._seen[np.argsort(self._targets, kind="stable")[:_STARTS]]
         rows = np.vstack([known, self._bits([draw_mask(self._problem, rng) for _ in range(_STARTS)])])
         promise = self._promise(rows)  # -inf for the known ones: the first swap improves on those
@@ -157,12 +159,12 @@ class Surrogate:
             rows[climbing[up]] = swapped[up, best[up]]
             promise[climbing[up]] = reached[up]
             climbing = climbing[up]
-        if promise.max() == -np.inf:  # bad luck: only masks seen before
+        if promise.max() == -np.inf:  # only masks seen before
             return self._climb(rng)
         return rows[int(promise.argmax())]
 
     def _promise(self, rows: Array) -> Array:
-        """Log expected improvement, -inf for masks asked for before; rounded, so that no tie hangs on the last bit."""
+        """Return log expected improvement, -inf for known masks; rounded, so that the last bit decides no tie."""
         distances = self._distances(rows)
         mean, deviation = self._posterior.predict(distances)
         value = log_expected_improvement(mean + self._trend(rows), deviation, float(self._targets.min()))
@@ -173,7 +175,7 @@ class Surrogate:
         return mean + self._trend(rows), deviation
 
     def _fit_trend(self) -> tuple[float, float]:
-        """Ridge regression of the targets (mean 0) on the summed costs, with a penalty of one observation."""
+        """Fit a ridge regression of the targets (mean 0) on the summed costs, with a penalty of one observation."""
         sums = self._seen @ self._costs
         centred = sums - sums.mean()
         spread = float(centred @ centred)
@@ -190,7 +192,7 @@ class Surrogate:
         return self._targets - self._trend(self._seen)
 
     def _distances(self, rows: Array) -> Array:
-        """Hamming distances to the masks seen; all have M layers, so what is not shared differs twice."""
+        """Return Hamming distances to the known masks: all have M layers, so each one not shared counts twice."""
         distances: Array = 2 * (self._problem.n_remove - rows @ self._seen.T)
         return distances
 
@@ -203,7 +205,7 @@ class Surrogate:
 
 
 def swaps(row: Array) -> Array:
-    """Every mask that exchanges one removed layer for a kept one [M (F - M), F]; the mask itself where none does."""
+    """Return every mask that exchanges one removed layer for a kept one [M (F - M), F]; else the mask itself."""
     removed, kept = np.flatnonzero(row > 0), np.flatnonzero(row == 0)
     if not len(kept):
         return row[None]

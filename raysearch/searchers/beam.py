@@ -18,10 +18,12 @@ from raysearch.searchers.base import Round, Searcher, SearchGenerator
 
 @dataclass(frozen=True)
 class BeamSearcher(Searcher):
-    """Keeps the `width` best masks of each size and tries every one-layer extension of each.
+    """Keeps the `width` best masks of each size and evaluates every one-layer extension of them.
 
     With F removable layers, greedy (width 1) costs the sum over t < M of (F - t) evaluations; width B at most B times
     that after the first step.
+
+        BeamSearcher(width=5)
 
     Args:
         width: How many masks of each size survive, at least 1.

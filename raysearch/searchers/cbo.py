@@ -35,22 +35,24 @@ _ENUMERABLE = 300_000_000  # states: some seconds on one thread
 
 @dataclass(frozen=True)
 class CboSearcher(Searcher):
-    """Models the loss of single layers and pairs, solves the model and scores its k lowest masks.
+    """Models the loss by single layers and pairs, solves the model and scores its k lowest masks.
 
     By gradients it costs k evaluations and one pass forward and back. By ablation, with F removable layers, it costs
     F (F + 1) / 2 + k evaluations, and the dense model; a layer whose ablation failed is not removed, and neither are
-    both layers of a pair that failed. On the record: how many of the lowest states are proven and the solver's gap, and
-    of the gradients their mean (gate_gradient) and mean square (gate_fisher) for each layer.
+    both layers of a pair that failed. The record gets the number of proven states and the solver's gap; by gradients,
+    also their mean (gate_gradient) and mean square (gate_fisher) for each layer.
+
+        CboSearcher(k=20, couplings="gradient", first_order=False)
 
     Args:
         k: How many of the lowest states are scored, at least 1.
-        couplings: What the model is built from: "ablation" (what singles and pairs lose) or "gradient".
+        couplings: The source of the model: "ablation" (the losses of singles and pairs) or "gradient".
         first_order: Whether the first order is kept beside the second. Ablation measures both, so it must be kept. The
-            gradients' is about 0 where the model was trained to minimise the very loss, and the paper drops it; keep it
-            for other objectives, such as margins.
-        time_limit_s: How long the solver may take where it proves its states instead of enumerating them (more than
-            3e8 masks), above 0. When time is up the states of a local search stand, so a repeated search proposes the
-            same masks unless the solver did better than that in one of them and not in the other.
+            gradients' is about 0 where the model was trained on this loss, and the paper drops it; keep it for other
+            objectives, such as margins.
+        time_limit_s: The time limit of the solver where it proves its states (more than 3e8 masks; fewer are
+            enumerated), above 0. At the limit the states of a local search stand, so a repeated search proposes the
+            same masks unless the solver did better in one of the two.
     """
 
     k: int = 20
@@ -96,7 +98,7 @@ class CboSearcher(Searcher):
 
 
 def pair_model(problem: Problem, scores: Scores) -> tuple[list[int], Ising]:
-    """The quadratic model of the loss from the scores of the dense model, the singles and the pairs.
+    """Return the quadratic model of the loss from the scores of the dense model, the singles and the pairs.
 
     Returns:
         The layer that each variable stands for, and the model over those variables.
@@ -126,11 +128,11 @@ def pair_model(problem: Problem, scores: Scores) -> tuple[list[int], Ising]:
 
 
 def gradient_model(problem: Problem, gradients: NDArray[np.float64], first_order: bool) -> tuple[list[int], Ising]:
-    """The quadratic model of the loss from the gates' gradients of each sample.
+    """Return the quadratic model of the loss from the gates' gradients of each sample.
 
     Args:
         problem: The space of legal masks.
-        gradients: d loss_s / d a_i at the dense model, [S, N] in nats per token.
+        gradients: d loss_s / d a_i at the dense model, [S, N].
         first_order: Whether the first order is kept.
 
     Returns:
@@ -147,14 +149,14 @@ def gradient_model(problem: Problem, gradients: NDArray[np.float64], first_order
 
 
 def lowest_states(model: Ising, size: int, count: int, rng: np.random.Generator, time_limit_s: float) -> LowestStates:
-    """The `count` states of lowest energy: enumerated where that takes seconds, else searched for and then proven.
+    """Return the `count` states of lowest energy: enumerated where that takes seconds, else searched and then proven.
 
     Args:
         model: The model.
         size: How many variables are 1, 1 … n.
         count: How many states are wanted.
         rng: Draws the starts of the local search.
-        time_limit_s: How long the proof may take; when it stops, the states of the local search stand.
+        time_limit_s: The time limit of the proof; at the limit, the states of the local search stand.
     """
     if math.comb(len(model.linear), size) <= _ENUMERABLE:
         return enumerate_lowest(model, size, count)

@@ -21,12 +21,14 @@ from raysearch.searchers.base import Round, Searcher, SearchGenerator
 class ExhaustiveSearcher(Searcher):
     """Scores all C(F, M) masks of M among F removable layers.
 
-    Masks come in lexicographic order, so that those of a round share as many leading layers as they can. The first is a
-    round of its own: it tells soon how long all of them will take.
+    Masks come in lexicographic order, so that those of a round share many leading layers. The first mask is a round of
+    its own, which soon shows how long the search will take.
+
+        ExhaustiveSearcher(limit=1_000_000)
 
     Args:
-        round_size: Masks a round, at least 1; what is in memory and in flight at once.
-        limit: The most masks it agrees to score, at least 1.
+        round_size: Masks per round, at least 1.
+        limit: The most masks to score, at least 1.
     """
 
     round_size: int = 512

@@ -1,9 +1,9 @@
-"""Fast-Block-Select: start from what single layers cost, and exchange runs of layers of equal length while that helps.
+"""Fast-Block-Select: start from the cheapest single layers, and exchange runs of layers of equal length while it helps.
 
-Source: a reconstruction after Zhang et al. 2026 (MI-PRUN, arXiv 2601.07212), section 3 and algorithm 1, known to us by
-a reading note alone. From there come the start, the exchange of runs ranked by the sum of single-layer scores, and
-ConflictFreeSelect. Ours are the calibration loss in place of mutual information, the order in which conflicts are
-resolved (the better exchange first), and the history from which the best mask is restored.
+Source: a reconstruction of Zhang et al. 2026 (MI-PRUN, arXiv 2601.07212), section 3 and algorithm 1, from a reading
+note alone. The start, the exchange of runs ranked by the sum of single-layer scores, and ConflictFreeSelect are theirs.
+The calibration loss in place of mutual information, the order in which conflicts are resolved (the better exchange
+first), and the history from which the best mask is taken are ours.
 """
 
 from __future__ import annotations
@@ -26,16 +26,18 @@ from raysearch.searchers.toolbox.subsets import cheapest_mask, runs
 
 @dataclass(frozen=True)
 class FastBlockSelectSearcher(Searcher):
-    """Tries the k exchanges that promise most and makes those that help together, round after round.
+    """Evaluates the k most promising exchanges and makes those that help together, round after round.
 
     It costs at most 1 + rounds x (k + 1) evaluations, and with the ablation prior F more for F removable layers.
-    Exchanges that help alone may harm each other. Their combination is where the search goes on from even so; what it
-    returns is the best mask it ever scored.
+    Exchanges that help alone may harm each other. The search still continues from their combination, but returns the
+    best mask it has scored.
+
+        FastBlockSelectSearcher(k=5, rounds=4)
 
     Args:
         k: Exchanges scored in a round, at least 1.
-        rounds: How often exchanges are made, at least 1; it ends before when none helps, or where it has been before.
-        prior: What a layer costs alone: "influence" (Block Influence, from one dense pass) or "ablation" (single-layer
+        rounds: The most rounds, at least 1; it ends earlier when no exchange helps or a mask repeats.
+        prior: The cost of a layer alone: "influence" (Block Influence, from one dense pass) or "ablation" (single-layer
             losses).
     """
 
@@ -88,7 +90,7 @@ class FastBlockSelectSearcher(Searcher):
 
 
 def exchanges(problem: Problem, centre: Mask, costs: NDArray[np.float64]) -> list[Mask]:
-    """Every mask that exchanges a run of removed layers for one of kept layers of equal length, cheapest sum first.
+    """Return every mask that exchanges a run of removed layers for one of kept layers of equal length, cheapest first.
 
     Args:
         problem: The space of legal masks.
@@ -107,7 +109,7 @@ def exchanges(problem: Problem, centre: Mask, costs: NDArray[np.float64]) -> lis
 
 
 def conflict_free(centre: Mask, improving: Iterable[Mask]) -> Mask:
-    """Makes the exchanges that lead from `centre` to each of `improving`, but none on a layer of one made before it."""
+    """Make the exchanges from `centre` to each of `improving`, except those on layers already exchanged."""
     exchanged = Mask()
     for mask in improving:
         change = centre ^ mask

@@ -1,4 +1,4 @@
-"""Genetic search over masks of M layers, started from what single layers cost.
+"""Genetic search over masks of M layers, started from the costs of single layers.
 
 Source: the prior-guided GA of Kim et al. 2026 (arXiv 2604.24938), section 4.2: population 16, elitism 0.2, mutation
 0.15, 10 generations, the ablation losses s_i biasing the initial population. The paper gives no operators; those here
@@ -22,7 +22,7 @@ from raysearch.searchers.toolbox.priors import Prior, layer_costs
 from raysearch.searchers.toolbox.subsets import cheapest_mask, draw_masks, logits_of
 
 _TOURNAMENT = 3  # masks that compete to be a parent
-_TRIES = 30  # matings for one child that was never asked for before
+_TRIES = 30  # attempts to breed one new child
 
 
 @dataclass(frozen=True)
@@ -32,16 +32,18 @@ class GeneticSearcher(Searcher):
     With E = round(elitism x population) it costs population + generations x (population - E) evaluations, fewer where
     masks run out, and with the ablation prior F more for F removable layers.
 
+        GeneticSearcher(population=16, generations=10)
+
     Args:
         population: Masks in a generation, at least 2.
         generations: How often the population is renewed, at least 1.
         elitism: The share of the population that survives into the next, 0 … 1 (1 excluded).
         mutation: The probability that a child has one removed layer exchanged for a kept one, 0 … 1.
-        prior: What the first population is drawn by, with probabilities softmax(-s_i / temperature) and the M layers of
-            lowest s_i among it: "ablation" (single-layer losses) or "influence" (Block Influence, from one dense pass);
-            or "none" (uniformly).
-        temperature: Of that softmax, above 0, in robust standard deviations of s_i. At 1 a layer that is one of them
-            cheaper is e times likelier to be drawn.
+        prior: The costs s_i of layers, by which the first population is drawn with probabilities
+            softmax(-s_i / temperature): "ablation" (single-layer losses), "influence" (Block Influence, from one dense
+            pass) or "none" (uniformly). The M cheapest layers are one of its masks.
+        temperature: Of that softmax, above 0, in robust standard deviations of s_i. At 1, a layer that is cheaper by
+            one of them is e times likelier to be drawn.
     """
 
     population: int = 16
@@ -69,7 +71,7 @@ class GeneticSearcher(Searcher):
 
     @property
     def n_elite(self) -> int:
-        """How many masks survive a generation."""
+        """The number of masks that survive a generation."""
         return round(self.elitism * self.population)
 
     @override
@@ -100,12 +102,12 @@ class GeneticSearcher(Searcher):
         population: Sequence[Mask],
         asked: Collection[Mask],
     ) -> list[Mask]:
-        """Children that nobody has asked for yet: as many as are needed beside the elite, or as can be found."""
+        """Return new masks: as many as are needed beside the elite, or as can be found."""
         children: dict[Mask, None] = {}
         for _ in range(self.population - self.n_elite):
             for attempt in range(_TRIES):
                 child = cross(problem, rng, select(population, rng), select(population, rng))
-                # A repeat would teach nothing, so from the second attempt on the child is mutated in any case.
+                # A repeat teaches nothing, so from the second attempt on the child is always mutated.
                 if attempt or rng.random() < self.mutation:
                     child = mutate(problem, rng, child)
                 if child not in asked and child not in children:
@@ -115,12 +117,12 @@ class GeneticSearcher(Searcher):
 
 
 def select(population: Sequence[Mask], rng: np.random.Generator) -> Mask:
-    """The best of a few drawn masks; `population` is ordered, best first."""
+    """Return the best of a few drawn masks; `population` is ordered, best first."""
     return population[int(rng.integers(len(population), size=_TOURNAMENT).min())]
 
 
 def cross(problem: Problem, rng: np.random.Generator, mother: Mask, father: Mask) -> Mask:
-    """Inherits the layers that both parents remove, and fills up from those that one of them removes."""
+    """Inherit the layers that both parents remove, and fill up with layers that one of them removes."""
     common = mother & father
     either = (mother ^ father).layers
     rest = rng.permutation(len(either))[: problem.n_remove - len(common)]
@@ -128,7 +130,7 @@ def cross(problem: Problem, rng: np.random.Generator, mother: Mask, father: Mask
 
 
 def mutate(problem: Problem, rng: np.random.Generator, mask: Mask) -> Mask:
-    """Exchanges one removed layer for one that is kept and may be removed."""
+    """Exchange one removed layer for a kept one that may be removed."""
     kept = [layer for layer in problem.free if layer not in mask]
     if not kept:
         return mask

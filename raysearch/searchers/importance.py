@@ -1,8 +1,8 @@
-"""Importance: remove the M layers that a statistic of the dense model calls least important.
+"""Importance: remove the M layers of lowest score by a statistic of the dense model.
 
 Source: Block Influence, Men et al. 2024 (ShortGPT, arXiv 2403.03853), equation 1, its mean over samples and tokens;
-magnitude and Taylor, Kim et al. 2024 (Shortened LLaMA, arXiv 2402.02834). What the literature calls Mag+ and Taylor+
-spares the first four layers and the last two: protect=[0,1,2,3,-2,-1].
+magnitude and Taylor, Kim et al. 2024 (Shortened LLaMA, arXiv 2402.02834). The literature's Mag+ and Taylor+ protect the
+first four layers and the last two: protect=[0,1,2,3,-2,-1].
 """
 
 from __future__ import annotations
@@ -24,12 +24,14 @@ Criterion = Literal["block_influence", "magnitude_l1", "magnitude_l2", "taylor"]
 
 @dataclass(frozen=True)
 class ImportanceSearcher(Searcher):
-    """Removes the M free layers of lowest score: one evaluation, beside what the statistic takes.
+    """Removes the M free layers of lowest score: one evaluation, and the cost of the statistic.
 
     The scores of all layers are put on the record, under the criterion's name.
 
+        ImportanceSearcher("block_influence")
+
     Args:
-        criterion: What scores a layer: "block_influence" (how far it turns the hidden state), "magnitude_l1",
+        criterion: The score of a layer: "block_influence" (how much it turns the hidden state), "magnitude_l1",
             "magnitude_l2" (the size of its weights) or "taylor" (weights times gradients); see `Statistic`.
     """
 

@@ -18,7 +18,7 @@ from raysearch.searchers.toolbox.subsets import cheapest_mask
 
 @dataclass(frozen=True)
 class OneShotSearcher(Searcher):
-    """Ablates every removable layer alone and removes the M best together: F + 1 evaluations for F removable layers."""
+    """Ablates every removable layer alone and removes the M best: F + 1 evaluations for F removable layers."""
 
     @override
     def search(self, problem: Problem, rng: np.random.Generator) -> SearchGenerator:

@@ -1,4 +1,4 @@
-"""Random subsets: the best of k masks drawn blindly, the floor every other searcher has to clear.
+"""Random subsets: the best of k random masks, a lower bound for every other searcher.
 
 Source: the random baseline of depth pruning, uniform over the subsets of M layers.
 """
@@ -18,7 +18,9 @@ from raysearch.searchers.toolbox.subsets import draw_masks
 
 @dataclass(frozen=True)
 class RandomSubsetSearcher(Searcher):
-    """Draws `k` masks without repetition and keeps the best: k evaluations, or all there are if those are fewer.
+    """Draws `k` masks without repetition and keeps the best: k evaluations, or all masks if those are fewer.
+
+        RandomSubsetSearcher(k=100)
 
     Args:
         k: How many masks to draw, at least 1.

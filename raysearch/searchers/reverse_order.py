@@ -1,7 +1,7 @@
-"""Reverse order: remove the deepest layers, whatever they do.
+"""Reverse order: remove the deepest layers.
 
-Source: the reverse-order baseline of Lu et al. 2024 (Reassessing Layer Pruning in LLMs, arXiv 2411.15558), which
-fine-tuning turns into a strong one.
+Source: the reverse-order baseline of Lu et al. 2024 (Reassessing Layer Pruning in LLMs, arXiv 2411.15558), a strong one
+after fine-tuning.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from raysearch.searchers.base import Round, Searcher, SearchGenerator
 
 @dataclass(frozen=True)
 class ReverseOrderSearcher(Searcher):
-    """Removes the last M removable layers: one evaluation, to know what it costs."""
+    """Removes the last M removable layers: one evaluation."""
 
     solves_additive = False
 

@@ -1,10 +1,14 @@
 """Exhaustive search."""
 
+import itertools
+from types import SimpleNamespace
+
 import pytest
 
 from raysearch.calibration.objectives.perplexity import PerplexityObjective
 from raysearch.core.problem import Problem
 from raysearch.errors import EvaluationError, UserError
+from raysearch.search import forecast as forecast_module
 from raysearch.search.forecast import forecast
 from raysearch.searchers.exhaustive import ExhaustiveSearcher
 from raysearch.testing.searcher_suite import rugged_loss
@@ -39,10 +43,12 @@ def test_too_large_a_space_is_refused_before_anything_is_asked():
         rounds_of(ExhaustiveSearcher(), problem, lambda mask: pytest.fail("nothing should be asked"))
 
 
-def test_a_count_is_told_without_a_whole_rehearsal():
+def test_a_count_is_known_without_a_whole_rehearsal(monkeypatch):
     problem = Problem.create(24, 5)
     whole = forecast(ExhaustiveSearcher(), problem, seed=0, objectives=[PerplexityObjective()], timeout_s=60)
-    hasty = forecast(ExhaustiveSearcher(), problem, seed=0, objectives=[PerplexityObjective()], timeout_s=0.02)
+    ticks = itertools.count()
+    monkeypatch.setattr(forecast_module, "time", SimpleNamespace(monotonic=lambda: next(ticks)))
+    hasty = forecast(ExhaustiveSearcher(), problem, seed=0, objectives=[PerplexityObjective()], timeout_s=5)
     assert whole is not None and hasty is not None
     assert [cost.masks for cost in hasty] == [cost.masks for cost in whole]
     assert sum(cost.masks for cost in hasty) == problem.n_solutions == 42_504

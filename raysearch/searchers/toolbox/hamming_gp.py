@@ -4,7 +4,7 @@
 
 The kernel is a product of one factor a layer, hence positive definite. It is fitted exactly, by Cholesky (Rasmussen and
 Williams 2006, algorithm 2.1), and its three hyperparameters maximise the marginal likelihood (equation 5.8, with the
-gradient 5.9). Not a searcher: the surrogate of `bayesian`.
+gradient 5.9). Not a searcher: `bayesian` uses it as its surrogate.
 """
 
 from __future__ import annotations
@@ -21,32 +21,32 @@ from scipy.special import erfcx, ndtr
 Array = NDArray[np.float64]
 
 _JITTER = 1e-8
-#: Bounds of log amplitude, log length, log noise. Targets are standardised, so an amplitude far from 1 is an accident.
+#: Bounds of log amplitude, log length, log noise. Targets are standardised, so the amplitude is near 1.
 _BOUNDS = ((math.log(0.05), math.log(20.0)), (math.log(0.5), math.log(500.0)), (math.log(1e-3), math.log(2.0)))
-#: A weak normal prior on the logarithms (mean, standard deviation) keeps the fit sane while there are few points.
+#: A weak normal prior on the logarithms (mean, standard deviation) stabilises the fit for few points.
 _PRIOR = np.array([(0.0, 1.0), (math.log(8.0), 1.5), (math.log(0.05), 1.5)])
 
 
 @dataclass(frozen=True)
 class Hyperparameters:
-    """What the marginal likelihood decides, in units of the standardised target; the length in layers."""
+    """The kernel's hyperparameters, in units of the standardised target; the length in layers."""
 
     amplitude: float = 1.0
     length: float = 8.0
     noise: float = 0.05
 
     def covariance(self, distances: Array) -> Array:
-        """The covariance of function values at these Hamming distances, without noise."""
+        """Return the covariance of function values at these Hamming distances, without noise."""
         return self.amplitude**2 * np.exp(-distances / self.length)
 
 
 def fit(distances: Array, targets: Array, start: Hyperparameters) -> Hyperparameters:
-    """Climbs the log marginal likelihood (plus a weak prior) by L-BFGS from `start`: deterministic.
+    """Maximise the log marginal likelihood (plus a weak prior) by L-BFGS from `start`: deterministic.
 
     Args:
         distances: Hamming distances between the masks, in layers [n, n].
         targets: Standardised targets with mean about 0 [n].
-        start: Where to begin.
+        start: The starting point.
     """
     identity = np.eye(len(targets))
 
@@ -77,7 +77,7 @@ def fit(distances: Array, targets: Array, start: Hyperparameters) -> Hyperparame
 
 @dataclass(frozen=True, eq=False)
 class Posterior:
-    """What is believed of masks after `targets` were seen.
+    """The process conditioned on the targets of known masks.
 
     Args:
         hyper: The kernel's hyperparameters.
@@ -91,21 +91,21 @@ class Posterior:
 
     @classmethod
     def of(cls, hyper: Hyperparameters, distances: Array, targets: Array) -> Posterior:
-        """Conditions on targets [n] at masks whose Hamming distances are `distances` [n, n]."""
+        """Condition on targets [n] at masks whose Hamming distances are `distances` [n, n]."""
         identity = np.eye(len(targets))
         factor = np.linalg.cholesky(hyper.covariance(distances) + (hyper.noise**2 + _JITTER) * identity)
         inverse = cho_solve((factor, True), identity)
         return cls(hyper, inverse @ targets, inverse)
 
     def predict(self, distances: Array) -> tuple[Array, Array]:
-        """Mean and standard deviation of the function at masks with Hamming distances [m, n] to those seen."""
+        """Return mean and standard deviation at masks with Hamming distances [m, n] to the known ones."""
         cross = self.hyper.covariance(distances)
         variance = self.hyper.amplitude**2 - np.einsum("mn,mn->m", cross @ self.inverse, cross)
         return cross @ self.weights, np.sqrt(np.maximum(variance, 1e-12))
 
 
 def log_expected_improvement(mean: Array, deviation: Array, best: float) -> Array:
-    """log E[max(best - f, 0)] for f ~ N(mean, deviation²), also where the expectation underflows.
+    """Return log E[max(best - f, 0)] for f ~ N(mean, deviation²), also where the expectation underflows.
 
     Source: Ament et al. 2023 (arXiv 2310.20708), section 4; the series for the far tail is the first term of the
     expansion of erfcx.

@@ -1,6 +1,6 @@
-"""What the removal of each layer alone costs: measured by ablation, or guessed from a statistic of the dense model.
+"""The cost of each layer alone: measured by ablation, or estimated by a statistic of the dense model.
 
-Not a searcher: sub-generators that ask for what they need, ``costs = yield from layer_costs(problem, "ablation")``.
+Not a searcher: sub-generators for use in one, ``costs = yield from layer_costs(problem, "ablation")``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Prior = Literal["ablation", "influence", "none"]
 
 
 def layer_costs(problem: Problem, prior: Prior) -> Generator[Round | Statistic | Remark, Any, Array]:
-    """One cost for each layer of ``problem.free``, in no unit: only how they compare is meant [F].
+    """Return one cost for each layer of ``problem.free``, without a unit: only the comparison matters [F].
 
     Args:
         problem: The space of legal masks.
@@ -32,7 +32,7 @@ def layer_costs(problem: Problem, prior: Prior) -> Generator[Round | Statistic |
     """
     if prior == "ablation":
         ablations = yield Round(problem.singles)
-        ablations.best(1)  # no ablation at all: the cause ends the search
+        ablations.best(1)  # raises the cause if all failed
         return np.array([ablations.losses.get(single, np.nan) for single in problem.singles])
     if prior == "influence":
         influence = yield from layer_scores(Statistic.BLOCK_INFLUENCE)
@@ -41,7 +41,7 @@ def layer_costs(problem: Problem, prior: Prior) -> Generator[Round | Statistic |
 
 
 def layer_scores(statistic: Statistic) -> Generator[Statistic | Remark, Any, Array]:
-    """Asks for a statistic with one number a layer, and puts its mean over samples on the record [N]."""
+    """Return the mean over samples of a statistic with one number per layer, and put it on the record [N]."""
     rows: Array = yield statistic
     scores = rows.mean(axis=0)
     yield Remark(statistic.value, scores.tolist())

@@ -1,6 +1,6 @@
-"""Masks of M layers: drawn uniformly or by what layers cost alone, all there are, the cheapest; and runs of layers.
+"""Masks of M layers: random ones, all of them, the cheapest; and runs of consecutive layers.
 
-Not a searcher: what several of them share.
+Not a searcher: functions that several of them share.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _LAST_RESORT = -1e9
 
 
 def draw_mask(problem: Problem, rng: np.random.Generator, logits: NDArray[np.float64] | None = None) -> Mask:
-    """Draws M of the free layers without replacement, one after another with probabilities softmax(logits).
+    """Draw M of the free layers without replacement, one after another with probabilities softmax(logits).
 
-    To perturb each logit by Gumbel noise and take the M largest draws exactly so (Kool et al. 2019, arXiv 1903.06059).
+    Adding Gumbel noise to each logit and taking the M largest does the same (Kool et al. 2019, arXiv 1903.06059).
 
     Args:
         problem: The space of legal masks.
@@ -40,7 +40,7 @@ def draw_masks(
     avoid: Collection[Mask] = (),
     logits: NDArray[np.float64] | None = None,
 ) -> list[Mask]:
-    """Draws distinct masks of M layers, none of them in `avoid`; fewer than `count` where that many do not exist.
+    """Draw distinct masks of M layers, none of them in `avoid`; fewer than `count` if there are not enough.
 
     Args:
         problem: The space of legal masks.
@@ -56,26 +56,26 @@ def draw_masks(
         mask = draw_mask(problem, rng, logits)
         if mask not in avoid:
             drawn[mask] = None
-    if problem.n_solutions <= 100 * (count + len(avoid)):  # luck runs out only where few are left: list those
+    if problem.n_solutions <= 100 * (count + len(avoid)):  # few are left, so list them
         left = [mask for mask in all_masks(problem) if mask not in avoid and mask not in drawn]
         drawn.update((left[index], None) for index in rng.permutation(len(left))[: count - len(drawn)])
     return list(drawn)
 
 
 def all_masks(problem: Problem) -> list[Mask]:
-    """Every legal mask of M layers, in mask order."""
+    """Return every legal mask of M layers, in mask order."""
     return [Mask(layers) for layers in combinations(problem.free, problem.n_remove)]
 
 
 def runs(layers: Iterable[int], length: int) -> list[Mask]:
-    """Every run of `length` consecutive layers among some, in mask order."""
+    """Return every run of `length` consecutive layers among some, in mask order."""
     among = set(layers)
     windows = [range(start, start + length) for start in sorted(among)]
     return [Mask(tuple(window)) for window in windows if among.issuperset(window)]
 
 
 def cheapest_mask(problem: Problem, costs: NDArray[np.float64]) -> Mask:
-    """The M layers that cost least alone; one of unknown cost comes after all others.
+    """Return the mask of the M cheapest layers; layers of unknown cost come last.
 
     Args:
         problem: The space of legal masks.
@@ -86,14 +86,14 @@ def cheapest_mask(problem: Problem, costs: NDArray[np.float64]) -> Mask:
 
 
 def logits_of(costs: NDArray[np.float64], temperature: float) -> NDArray[np.float64]:
-    """-cost / temperature, with the costs standardised by median and interquartile range.
+    """Return -cost / temperature, with the costs standardised by median and interquartile range.
 
-    A layer or two whose removal ruins the model (the first one, as a rule) would stretch a standard deviation until all
-    other layers looked alike; quartiles do not notice them.
+    One or two layers whose removal ruins the model (usually the first) would dominate a standard deviation, but not the
+    quartiles.
 
     Args:
         costs: One for each layer of ``problem.free``, NaN where it is unknown, but not everywhere.
-        temperature: Above 0; the higher, the nearer to uniform.
+        temperature: Above 0; higher is closer to uniform.
 
     Returns:
         One logit for each layer of ``problem.free``.

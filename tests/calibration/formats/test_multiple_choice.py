@@ -228,10 +228,13 @@ NO_GOLD: list[tuple[tuple[Any, list[str], list[Any] | None, AnswerAs], str]] = [
 
 
 def test_the_right_choice_is_found() -> None:
-    wrong = [case for case in GOLD if find_gold(*case[:4], WHERE) != case[4]]
+    wrong = [case for case in GOLD if find_gold(case[0], case[1], case[2], case[3], WHERE) != case[4]]
     assert not wrong
 
 
 def test_an_answer_that_means_no_choice_is_refused() -> None:
     where = f"{WHERE} data.answer=answer"
-    assert_refused(lambda case: find_gold(*case, where), [(case, where + message) for case, message in NO_GOLD])
+    assert_refused(
+        lambda case: find_gold(case[0], case[1], case[2], case[3], where),
+        [(case, where + message) for case, message in NO_GOLD],
+    )

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from raysearch.calibration.batch import Answer, Batch
-from raysearch.calibration.objectives.generation_accuracy import GenerationAccuracyObjective, is_right
+from raysearch.calibration.objectives.generation_accuracy import GenerationAccuracyObjective, Match, is_right
 from raysearch.errors import UserError
 from tests.models.families import tiny
 
 LABELS = ("answer1", "answer2", "answer3")
 
 
-CASES = [
+CASES: list[tuple[str, Answer, Match, bool]] = [
     ("She has 5 + 3 = 8 left.\n#### 8", Answer("5+3=8\n#### 8"), "auto", True),
     ("so the total is $1,250.00", Answer("#### 1250"), "auto", True),
     ("#### 8 apples, not 9", Answer("#### 8"), "auto", True),
@@ -37,7 +37,7 @@ CASES = [
 
 
 def test_right_answers():
-    assert [case for case in CASES if is_right(*case[:3]) is not case[3]] == []
+    assert [case for case in CASES if is_right(case[0], case[1], case[2]) is not case[3]] == []
 
 
 def test_an_answer_beyond_a_table_of_positions_is_refused():
