@@ -7,7 +7,7 @@
 
 # The rooms of these names come first: imported later, they would take the place of the functions.
 from raysearch import search as _search_room, study as _study_room  # noqa: F401  # isort: skip
-from raysearch.api import assess, assess_study, inspect, report, score, search, study, sweep, sync
+from raysearch.api import assess, inspect, report, score, search, study, sweep, sync
 from raysearch.core.mask import Mask
 from raysearch.core.problem import Problem
 from raysearch.errors import EvaluationError, UserError
@@ -18,7 +18,6 @@ __all__ = [
     "Problem",
     "UserError",
     "assess",
-    "assess_study",
     "inspect",
     "report",
     "score",

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import reprlib
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from raysearch.config.parts import checked
 from raysearch.core.paths import PathLike, as_folder, as_name, as_path, ledger_path
@@ -14,25 +15,28 @@ from raysearch.errors import UserError
 
 if TYPE_CHECKING:
     from raysearch.assessment.results import RunAssessment
-    from raysearch.assessment.spec import AssessSpec
-    from raysearch.evaluation.progress import Progress
     from raysearch.evaluation.spec import EvaluationSpec
+    from raysearch.ledger.ledger import Ledger
+    from raysearch.ledger.searches import SearchRecord
+    from raysearch.ledger.studies import StudyRecord
+    from raysearch.models.export import ExportReport
+    from raysearch.search.forecast import RoundCost
+    from raysearch.search.gap import Gap
     from raysearch.search.inspection import Inspection
     from raysearch.search.observer import Observer
     from raysearch.search.result import SearchResult
     from raysearch.search.score import Score
     from raysearch.search.sweep import Sweep
+    from raysearch.study.plan import StudyPlan
     from raysearch.study.result import StudyResults
-    from raysearch.study.run import StudyObserver
+    from raysearch.tracking.options import TrackingOptions
     from raysearch.tracking.syncing import SyncedRun, SyncedStudy
-
-_Observer = TypeVar("_Observer")
 
 
 def search(
     *overrides: str, config_dir: PathLike | None = None, observer: Observer | None = None, **values: Any
 ) -> SearchResult:
-    """Finds which layers to remove; the same call again goes on where it was stopped.
+    """Find which layers to remove; the same call again goes on where it was stopped.
 
         search(model="smollm2-135m", searcher="beam", remove=5, protect=[0, -1])
         search("data.path=my.txt", data="file", remove=3)
@@ -40,7 +44,7 @@ def search(
     Args:
         *overrides: ``key=value`` words, as on the command line.
         config_dir: A folder of your own YAML files, laid out like ``conf/``.
-        observer: Watches the search; None for silence.
+        observer: Watches the search; None for nobody, and warnings become Python warnings.
         **values: The same keys as arguments. A mapping sets the keys inside a group: ``data={"samples": 32}``.
 
     Returns:
@@ -51,23 +55,78 @@ def search(
         EvaluationError: Something could not be evaluated, and the search cannot go on without it.
     """
     from raysearch.config import build
-    from raysearch.config import compose as config
-    from raysearch.config.overrides import as_overrides
-    from raysearch.search.observer import SilentObserver
     from raysearch.search.run import run_search
 
-    spec = build.search_spec(config.compose("search", [*overrides, *as_overrides(values)], config_dir))
-    return run_search(spec, _observer_or(observer, SilentObserver()))
+    watching = _observer(observer)
+    config = _composed("search", overrides, values, config_dir)
+    tracker = build.tracking_options(config).open(watching.warn)
+    return run_search(build.search_spec(config), watching, tracker)
 
 
-def score(*overrides: str, config_dir: PathLike | None = None, **values: Any) -> list[Score]:
-    """Gives the exact loss of masks that you already have.
+def forecast(*overrides: str, config_dir: PathLike | None = None, **values: Any) -> list[RoundCost] | None:
+    """Return what each round of a search would cost on an empty ledger; None where that cannot be known.
+
+    The arguments are those of `search`. Only the model's configuration is read.
+
+    Raises:
+        UserError: A key or value is not understood, or does not fit the model.
+    """
+    from raysearch.config import build
+    from raysearch.search.run import forecast_search
+
+    return forecast_search(build.search_spec(_composed("search", overrides, values, config_dir)))
+
+
+def resume(
+    search: str = "latest",
+    *overrides: str,
+    store: PathLike | None = None,
+    ledger: PathLike | None = None,
+    observer: Observer | None = None,
+) -> SearchResult:
+    """Go on with a search that was stopped; the ledger answers what was evaluated before.
+
+    Args:
+        search: A search id, the start of one, an MLflow run id, or ``latest``.
+        *overrides: ``tracking.key=value`` words, for another place to record it in.
+        store: The folder that the search wrote to; None for ``mlruns``.
+        ledger: The ledger, if it is not in the store.
+        observer: Watches the search.
+
+    Raises:
+        UserError: There is no such search, its model or its data have changed, or a secret of it is not on record.
+        EvaluationError: Something could not be evaluated, and the search cannot go on without it.
+    """
+    from raysearch.config import build
+    from raysearch.config import compose as config
+    from raysearch.errors import hidden_keys
+    from raysearch.search.run import run_search
+
+    watching, folder = _observer(observer), store or "mlruns"
+    record = _recorded(search, folder, ledger)
+    # The same ledger and store, from whatever folder this is called in.
+    here = {"ledger": str(ledger) if ledger else None} | ({"store": str(folder)} if store or not ledger else {})
+    composed = config.recorded(record.config, overrides, **here)
+    spec, tracking = build.search_spec(composed), build.tracking_options(composed)
+    tracking.store.check()
+    for key in hidden_keys({**spec.config, "tracking": {}}):
+        raise UserError(
+            f"{key} is on record without its secret; type the whole search command again, which goes on too"
+        )
+    return run_search(spec, watching, tracking.open(watching.warn), resumes=record.search_id)
+
+
+def score(
+    *overrides: str, config_dir: PathLike | None = None, observer: Observer | None = None, **values: Any
+) -> list[Score]:
+    """Return the exact loss of masks that you already have.
 
         score(masks=[[3], [3, 5], []], model="smollm2-135m")
 
     Args:
         *overrides: ``key=value`` words, as on the command line.
         config_dir: A folder of your own YAML files, laid out like ``conf/``.
+        observer: Watches.
         **values: The same keys as arguments.
 
     Returns:
@@ -78,22 +137,94 @@ def score(*overrides: str, config_dir: PathLike | None = None, **values: Any) ->
         EvaluationError: A mask has no finite loss.
     """
     from raysearch.config import build
-    from raysearch.config import compose as config
-    from raysearch.config.overrides import as_overrides
     from raysearch.search.score import score_masks
 
-    spec = build.score_spec(config.compose("score", [*overrides, *as_overrides(values)], config_dir))
-    return score_masks(spec, lambda progress: None)
+    watching = _observer(observer)
+    return score_masks(build.score_spec(_composed("score", overrides, values, config_dir)), watching)
+
+
+def sweep(
+    *overrides: str,
+    also: Sequence[str] = (),
+    config_dir: PathLike | None = None,
+    observer: Observer | None = None,
+    **values: Any,
+) -> Sweep:
+    """Remove each layer by itself, and compare what several calibrations make of it.
+
+        sweep(model="smollm2-135m", data="sotu", also=["objective=kl", "objective=hidden_cosine"])
+
+    Args:
+        *overrides: ``key=value`` words, as on the command line.
+        also: Other calibrations, by the words that are different.
+        config_dir: A folder of your own YAML files, laid out like ``conf/``.
+        observer: Watches.
+        **values: The same keys as arguments.
+
+    Raises:
+        UserError: A key or value is not understood, or does not fit the model, the data or the machine.
+        EvaluationError: The dense model cannot be evaluated.
+    """
+    from raysearch.search.sweep import run_sweep
+
+    watching = _observer(observer)
+    return run_sweep(_side_by_side(overrides, values, also, config_dir), watching)
+
+
+def write_sweep(sweep: Sweep, remove: int, out: PathLike) -> list[Path]:
+    """Write a sweep as a figure and a table to a folder, with so many layers marked, and return the files.
+
+    Raises:
+        UserError: The folder cannot be written to.
+    """
+    from raysearch.search.sweep_files import write_sweep
+
+    return write_sweep(sweep, remove, as_folder("--out", out))
+
+
+def inspect(
+    *overrides: str,
+    also: Sequence[str] = (),
+    samples: int = 2,
+    loss: bool = True,
+    config_dir: PathLike | None = None,
+    observer: Observer | None = None,
+    **values: Any,
+) -> list[Inspection]:
+    """Show calibrations as the model will see them.
+
+        inspect(data="commonsense170k", objective="task_margin", loss=False)
+
+    Args:
+        *overrides: ``key=value`` words, as on the command line.
+        also: Other calibrations, by the words that are different.
+        samples: How many samples to show of each.
+        loss: Whether the dense model is run on them.
+        config_dir: A folder of your own YAML files, laid out like ``conf/``.
+        observer: Watches.
+        **values: The same keys as arguments.
+
+    Raises:
+        UserError: A key or value is not understood, or the data cannot be used.
+        EvaluationError: The dense model cannot be evaluated.
+    """
+    from raysearch.search.inspection import inspect_data
+
+    if checked(int, "--samples", samples) < 0:
+        raise UserError(f"--samples={samples} is negative; use 0 or more")
+    samples, loss = min(samples, sys.maxsize), checked(bool, "--loss", loss)
+    watching = _observer(observer)
+    return inspect_data(_side_by_side(overrides, values, also, config_dir), samples, loss, watching)
 
 
 def study(
     *overrides: str,
     config_dir: PathLike | None = None,
     out: PathLike | None = None,
-    observer: StudyObserver | None = None,
+    observer: Observer | None = None,
     **values: Any,
 ) -> tuple[StudyResults, list[Path]]:
-    """Runs a grid of searches and writes its report; the same call again goes on where it was stopped.
+    """Run a grid of searches and write its report; the same call again goes on where it was stopped.
 
         study(study="two_calibrations", assess="offline")
         study("study.grid.searcher=[one_shot,greedy]", "study.grid.remove=[3,5]", data={"samples": 8})
@@ -102,7 +233,7 @@ def study(
         *overrides: ``key=value`` words, as on the command line.
         config_dir: A folder of your own YAML files, laid out like ``conf/``.
         out: The folder of the report; None for ``reports/<study>`` in the store.
-        observer: Watches the study; None for silence.
+        observer: Watches the study.
         **values: The same keys as arguments.
 
     Returns:
@@ -115,13 +246,29 @@ def study(
     """
     from raysearch.config import build
     from raysearch.config.overrides import as_overrides
-    from raysearch.study.run import SilentStudyObserver, run_study
+    from raysearch.ledger.ledger import opened
+    from raysearch.study.run import run_study
 
+    watching = _observer(observer)
     spec = build.study_spec([*overrides, *as_overrides(values)], config_dir)
+    tracking = build.tracking_options(_composed("study", overrides, values, config_dir))
     out = None if out is None else as_folder("--out", out)
-    watching = _observer_or(observer, SilentStudyObserver())
-    record = run_study(spec, watching)
-    return report(record.study_id, store=spec.tracking.folder, ledger=spec.ledger, out=out, warn=watching.warn)
+    record = run_study(spec, watching, tracking.open(watching.warn), tracking.elsewhere().open)
+    with opened(spec.ledger) as found:
+        return _report(record, found, spec.store, out, watching)
+
+
+def plan(*overrides: str, config_dir: PathLike | None = None, **values: Any) -> StudyPlan:
+    """Return what a study would cost, and how long it would take; the arguments are those of `study`.
+
+    Raises:
+        UserError: A key or value is not understood, or a search does not fit its model, its data or the machine.
+    """
+    from raysearch.config import build
+    from raysearch.config.overrides import as_overrides
+    from raysearch.study.plan import plan_study
+
+    return plan_study(build.study_spec([*overrides, *as_overrides(values)], config_dir), with_time=True)
 
 
 def report(
@@ -130,16 +277,16 @@ def report(
     store: PathLike = "mlruns",
     ledger: PathLike | None = None,
     out: PathLike | None = None,
-    warn: Callable[[str], None] = lambda message: None,
+    observer: Observer | None = None,
 ) -> tuple[StudyResults, list[Path]]:
-    """Writes the report of a study as far as it is done: a page, Markdown, tables and figures; nothing is computed.
+    """Write the report of a study as far as it is done: a page, Markdown, tables and figures; nothing is computed.
 
     Args:
         study: A study's id, the start of one, its MLflow run id, or ``latest``.
         store: The folder that its searches wrote to.
         ledger: The ledger, if it is not in the store.
         out: The folder to write; None for ``reports/<study>`` in the store.
-        warn: Told, in one sentence, if MLflow cannot be written to.
+        observer: Watches.
 
     Returns:
         What the study found, and the files, the page first.
@@ -147,29 +294,153 @@ def report(
     Raises:
         UserError: There is no such study, or the folder cannot be written to.
     """
-    from raysearch.config import build
     from raysearch.ledger.ledger import opened
     from raysearch.ledger.studies import find_study
-    from raysearch.study.report import report_study
 
-    store, study = as_path("--store", store), checked(str, "study", study)
+    watching, store, study = _observer(observer), as_path("--store", store), checked(str, "study", study)
     with opened(ledger_path(store, ledger)) as found:
-        record = find_study(found, study)
-        tracking = build.tracking_options(record.config, store, found.path)
-        folder = store / "reports" / as_name("STUDY", record.study_id) if out is None else as_folder("--out", out)
-        return report_study(record, found, tracking, folder, warn)
+        return _report(find_study(found, study), found, store, out, watching)
+
+
+def assess(
+    name: str = "latest",
+    *overrides: str,
+    remove: int | None = None,
+    config_dir: PathLike | None = None,
+    store: PathLike = "mlruns",
+    ledger: PathLike | None = None,
+    out: PathLike | None = None,
+    observer: Observer | None = None,
+    **values: Any,
+) -> RunAssessment | tuple[StudyResults, list[Path]]:
+    """Measure what a search, or each search of a study, found beside the dense model.
+
+    What the ledger knows is not computed again. The report of a study is written anew.
+
+        assess("latest", assess="paper")
+        assess("greedy-m5-3fa2c1d0", "assess=none", assess={"tasks": ["piqa"], "limit": 100})
+
+    Args:
+        name: The id of a search or a study, the start of one, an MLflow run id, or ``latest`` for the last search.
+        *overrides: ``key=value`` words, as on the command line.
+        remove: The best mask of so many layers, not the one that the search found.
+        config_dir: A folder of your own YAML files, laid out like ``conf/``.
+        store: The folder that searches wrote to.
+        ledger: The ledger, if it is not in the store.
+        out: The folder of a study's report; None for ``reports/<study>`` in the store.
+        observer: Watches.
+        **values: The same keys as arguments.
+
+    Returns:
+        The assessment of a search; or what a study found, and the files of its report, the page first.
+
+    Raises:
+        UserError: There is nothing of that name, a key or value is not understood, or a text or task is not there.
+        EvaluationError: Something could not be evaluated.
+    """
+    from raysearch.assessment.assess_search import assess_run
+    from raysearch.config import build
+    from raysearch.config import compose as config
+    from raysearch.config.overrides import as_overrides
+    from raysearch.ledger.ledger import opened
+    from raysearch.ledger.searches import SearchRecord, find_search
+    from raysearch.ledger.studies import find_study, is_study
+    from raysearch.search.observer import Observers
+    from raysearch.study.assess import assess_study
+
+    watching, store, path = _observer(observer), as_path("--store", store), ledger_path(store, ledger)
+    name, remove = checked(str, "name", name), checked(int | None, "--remove", remove)
+    out = None if out is None else as_folder("--out", out)
+    words = [*overrides, *as_overrides(values)]
+    with opened(path) as found:
+        record = find_study(found, name) if is_study(found, name) else find_search(found, name)
+        if remove is not None and not isinstance(record, SearchRecord):
+            raise UserError(f"--remove={remove} is of one search; leave it out for a study, or name the search")
+        if not any(word.startswith("cluster=") for word in words):
+            words = [*as_overrides({"cluster": record.config["cluster"]}), *words]
+        composed = config.compose("assess", words, config_dir)
+        spec = build.assess_spec(composed)
+        here = {"store": str(store), "ledger": str(path), "cluster": composed["cluster"]}
+        both = Observers(_tracking(record, store, found).open(watching.warn), watching)
+        if isinstance(record, SearchRecord):
+            search = build.search_spec({**record.config, **here})
+            return assess_run(record, found, search, spec, remove, both)
+        assess_study(record, found, spec, lambda recorded: build.search_spec({**recorded, **here}), both)
+        return _report(find_study(found, record.study_id), found, store, out, watching)
+
+
+def show(
+    search: str | None = None, *, gap: bool = False, store: PathLike = "mlruns", ledger: PathLike | None = None
+) -> tuple[list[SearchRecord], list[Gap]]:
+    """Return the searches of a ledger, the newest first; or one of them.
+
+    Args:
+        search: A search id, the start of one, an MLflow run id, or ``latest``; None for all searches.
+        gap: Whether to rank what the search found among all masks of as many layers.
+        store: The folder that searches wrote to.
+        ledger: The ledger, if it is not in the store.
+
+    Returns:
+        The records, and the ranks of the one search, by number of layers.
+
+    Raises:
+        UserError: There is no such search, or it cannot be ranked.
+    """
+    from raysearch.ledger.ledger import opened
+    from raysearch.ledger.searches import find_search, list_searches
+    from raysearch.search.gap import gaps_of
+
+    with opened(ledger_path(store, ledger)) as found:
+        if search is not None:
+            record = find_search(found, search)
+            return [record], gaps_of(record, found) if gap else []
+        if gap:
+            raise UserError("--gap ranks what one search found; name it, as in raysearch show latest --gap")
+        return list_searches(found), []
+
+
+def export(
+    search: str = "latest",
+    *,
+    out: PathLike,
+    remove: int | None = None,
+    overwrite: bool = False,
+    prompt: str | None = None,
+    store: PathLike = "mlruns",
+    ledger: PathLike | None = None,
+) -> ExportReport:
+    """Write what a search found as a checkpoint that plain transformers, vLLM and llama.cpp load.
+
+    Args:
+        search: A search id, the start of one, an MLflow run id, or ``latest``.
+        out: The folder to write.
+        remove: The best mask of so many layers, not the one that the search found.
+        overwrite: Whether to replace an export that is there.
+        prompt: A text for both models to continue, as a spot check.
+        store: The folder that the search wrote to.
+        ledger: The ledger, if it is not in the store.
+
+    Raises:
+        UserError: There is no such search, it has found nothing yet, or the folder cannot be written to.
+    """
+    from raysearch.config import build
+    from raysearch.search.export import export_run
+
+    record = _recorded(search, store, ledger)
+    spec, out = build.search_spec(record.config), as_path("--out", out)
+    return export_run(record, spec, out, remove=remove, overwrite=overwrite, prompt=prompt)
 
 
 def sync(
-    run: str = "latest", *overrides: str, store: PathLike = "mlruns", ledger: PathLike | None = None
+    name: str = "latest", *overrides: str, store: PathLike = "mlruns", ledger: PathLike | None = None
 ) -> SyncedRun | SyncedStudy:
-    """Writes to MLflow what it lacks of a search or a study, from the ledger alone; twice writes nothing twice.
+    """Write to MLflow what it lacks of a search or a study, from the ledger alone; twice writes nothing twice.
 
         sync("latest")
         sync("greedy-m5-3fa2c1d0", "tracking.uri=http://127.0.0.1:5000")
 
     Args:
-        run: A run or study id, the start of one, an MLflow run id, or ``latest`` for the last search.
+        name: The id of a search or a study, the start of one, an MLflow run id, or ``latest`` for the last search.
         *overrides: ``tracking.key=value`` words, for another place than the one on record.
         store: The folder that searches wrote to.
         ledger: The ledger, if it is not in the store.
@@ -177,194 +448,54 @@ def sync(
     Raises:
         UserError: There is nothing of that name, it has found nothing yet, or MLflow cannot be written to.
     """
-    from raysearch.config import build
     from raysearch.config import compose as config
-    from raysearch.ledger.ledger import opened
-    from raysearch.tracking.syncing import sync
-
-    store, run = as_path("--store", store), checked(str, "run", run)
-    with opened(ledger_path(store, ledger)) as found:
-        return sync(
-            run, found, lambda before: build.tracking_options(config.recorded(before, overrides), store, found.path)
-        )
-
-
-def assess(
-    run: str = "latest",
-    *overrides: str,
-    remove: int | None = None,
-    config_dir: PathLike | None = None,
-    store: PathLike = "mlruns",
-    ledger: PathLike | None = None,
-    on_progress: Callable[[str], None] = lambda line: None,
-    warn: Callable[[str], None] = lambda message: None,
-    **values: Any,
-) -> RunAssessment:
-    """Measures what a search found beside the dense model; what the ledger knows is not computed again.
-
-        assess("latest", assess="paper")
-        assess("greedy-m5-3fa2c1d0", "assess=none", assess={"tasks": ["piqa"], "limit": 100})
-
-    Args:
-        run: A run id, the start of one, an MLflow run id, or ``latest``.
-        *overrides: ``key=value`` words, as on the command line.
-        remove: The best mask of so many layers, not the one that the search found.
-        config_dir: A folder of your own YAML files, laid out like ``conf/``.
-        store: The folder that searches wrote to.
-        ledger: The ledger, if it is not in the store.
-        on_progress: Told in a line how far it is.
-        warn: Told in a sentence if MLflow could not be reached.
-        **values: The same keys as arguments.
-
-    Raises:
-        UserError: There is no such search, a key or value is not understood, or a text or task is not there.
-        EvaluationError: Something could not be evaluated.
-    """
-    from raysearch.assessment.assess_search import assess_run
-    from raysearch.config import build
-    from raysearch.config.overrides import as_overrides
     from raysearch.ledger.ledger import opened
     from raysearch.ledger.searches import find_search
+    from raysearch.ledger.studies import find_study, is_study
+    from raysearch.tracking.syncing import sync
 
-    path, run = ledger_path(store, ledger), checked(str, "run", run)
-    remove = checked(int | None, "--remove", remove)
-    with opened(path) as found:
-        record = find_search(found, run)
-    words = [*overrides, *as_overrides(values)]
-    spec, cluster = _assessment(words, record.config, config_dir)
-    search_spec = build.search_spec({**record.config, "ledger": str(path), "store": str(store), "cluster": cluster})
-    return assess_run(record, search_spec, spec, remove=remove, on_progress=on_progress, warn=warn)
+    store, name = as_path("--store", store), checked(str, "name", name)
+    with opened(ledger_path(store, ledger)) as found:
+        record = find_study(found, name) if is_study(found, name) else find_search(found, name)
+        composed = config.recorded(record.config, overrides)
+        tracking = _tracking(replace(record, config=composed), store, found)
+        if tracking.type == "none":
+            said = f"SEARCH={name} was run with tracking=none"
+            raise UserError(f"{said}; name a place: tracking=mlflow, and tracking.uri=…")
+        return sync(record, found, tracking)
 
 
-def assess_study(
-    study: str = "latest",
-    *overrides: str,
-    config_dir: PathLike | None = None,
-    store: PathLike = "mlruns",
-    ledger: PathLike | None = None,
-    out: PathLike | None = None,
-    on_progress: Callable[[str], None] = lambda line: None,
-    warn: Callable[[str], None] = lambda message: None,
-    **values: Any,
-) -> tuple[StudyResults, list[Path]]:
-    """Measures what each search of a study found beside the dense model, and writes the study's report anew.
-
-        assess_study("latest", assess="paper")
+def ui(store: PathLike = "mlruns", uri: str | None = None, host: str = "127.0.0.1", port: int = 5000) -> None:
+    """Become MLflow's server on the recorded searches, until Ctrl-C; this process does nothing else from then on.
 
     Args:
-        study: A study's id, the start of one, its MLflow run id, or ``latest``.
-        *overrides: ``key=value`` words, as on the command line.
-        config_dir: A folder of your own YAML files, laid out like ``conf/``.
-        store: The folder that its searches wrote to.
-        ledger: The ledger, if it is not in the store.
-        out: The folder of the report; None for ``reports/<study>`` in the store.
-        on_progress: Told in a line how far it is.
-        warn: Told in a sentence if MLflow could not be reached.
-        **values: The same keys as arguments.
-
-    Returns:
-        What the study found, and the files of the report, the page first.
+        store: The folder that searches wrote to.
+        uri: A tracking URI other than the store's own.
+        host: The address to listen on.
+        port: The port to listen on.
 
     Raises:
-        UserError: There is no such study, a key or value is not understood, or a text or task is not there.
-        EvaluationError: Something could not be evaluated.
+        UserError: There is no store yet, or the server cannot listen there.
     """
-    from raysearch.config import build
-    from raysearch.config.overrides import as_overrides
-    from raysearch.ledger.ledger import opened
-    from raysearch.ledger.studies import find_study
-    from raysearch.study.assess import assess_study
+    from raysearch.tracking.mlflow.ui import serve_ui
 
-    store, path, study = as_path("--store", store), ledger_path(store, ledger), checked(str, "study", study)
-    out = None if out is None else as_folder("--out", out)
-    words = [*overrides, *as_overrides(values)]
-    with opened(path) as found:
-        record = find_study(found, study)
-        spec, cluster = _assessment(words, record.config, config_dir)
-        here = {"ledger": str(path), "store": str(store), "cluster": cluster}
-        assess_study(record, found, spec, lambda recorded: build.search_spec({**recorded, **here}), on_progress, warn)
-    return report(record.study_id, store=store, ledger=path, out=out, warn=warn)
+    serve_ui(as_path("--store", store), uri, host, port)
 
 
-def _assessment(
-    words: Sequence[str], recorded: Mapping[str, Any], config_dir: PathLike | None
-) -> tuple[AssessSpec, Mapping[str, Any]]:
-    """What words name to assess, and the cluster that computes it: the recorded one, unless they name another."""
-    from raysearch.config import build
+def _composed(
+    job: str, overrides: Sequence[str], values: Mapping[str, Any], config_dir: PathLike | None
+) -> Mapping[str, Any]:
+    """Return the configuration that words and values name, from a file in ``conf/``."""
     from raysearch.config import compose as config
     from raysearch.config.overrides import as_overrides
 
-    own = any(word.startswith("cluster=") for word in words)
-    cluster = [] if own else as_overrides({"cluster": recorded["cluster"]})
-    composed = config.compose("assess", [*cluster, *words], config_dir)
-    return build.assess_spec(composed), composed["cluster"]
-
-
-def sweep(
-    *overrides: str,
-    also: Sequence[str] = (),
-    config_dir: PathLike | None = None,
-    on_progress: Callable[[Progress], None] = lambda progress: None,
-    **values: Any,
-) -> Sweep:
-    """Removes each layer by itself, and lays side by side what several calibrations make of it.
-
-        sweep(model="smollm2-135m", data="sotu", also=["objective=kl", "objective=hidden_cosine"])
-
-    Args:
-        *overrides: ``key=value`` words, as on the command line.
-        also: Other calibrations, by the words that are different.
-        config_dir: A folder of your own YAML files, laid out like ``conf/``.
-        on_progress: Told how far it is.
-        **values: The same keys as arguments.
-
-    Raises:
-        UserError: A key or value is not understood, or does not fit the model, the data or the machine.
-        EvaluationError: The dense model cannot be evaluated.
-    """
-    from raysearch.search.sweep import run_sweep
-
-    return run_sweep(_side_by_side(overrides, values, also, config_dir), on_progress)
-
-
-def inspect(
-    *overrides: str,
-    also: Sequence[str] = (),
-    samples: int = 2,
-    loss: bool = True,
-    config_dir: PathLike | None = None,
-    on_progress: Callable[[Progress], None] = lambda progress: None,
-    **values: Any,
-) -> list[Inspection]:
-    """Shows calibrations as the model will see them.
-
-        inspect(data="commonsense170k", objective="task_margin", loss=False)
-
-    Args:
-        *overrides: ``key=value`` words, as on the command line.
-        also: Other calibrations, by the words that are different.
-        samples: How many samples to show of each.
-        loss: Whether the dense model is run on them.
-        config_dir: A folder of your own YAML files, laid out like ``conf/``.
-        on_progress: Told how far that is.
-        **values: The same keys as arguments.
-
-    Raises:
-        UserError: A key or value is not understood, or the data cannot be used.
-        EvaluationError: The dense model cannot be evaluated.
-    """
-    from raysearch.search.inspection import inspect_data
-
-    if checked(int, "--samples", samples) < 0:
-        raise UserError(f"--samples={samples} is negative; use 0 or more")
-    samples, loss = min(samples, sys.maxsize), checked(bool, "--loss", loss)
-    return inspect_data(_side_by_side(overrides, values, also, config_dir), samples, loss, on_progress)
+    return config.compose(job, [*overrides, *as_overrides(values)], config_dir)
 
 
 def _side_by_side(
     overrides: Sequence[str], values: Mapping[str, Any], also: Sequence[str], config_dir: PathLike | None
 ) -> EvaluationSpec:
-    """The calibration that words and values name, and others beside it."""
+    """Return the calibration that words and values name, and others beside it."""
     from raysearch.config import build
     from raysearch.config import compose as config
     from raysearch.config.overrides import as_overrides
@@ -375,9 +506,43 @@ def _side_by_side(
     return build.evaluation_spec(config.compose("evaluation", words, config_dir), others)
 
 
-def _observer_or(given: _Observer | None, silent: _Observer) -> _Observer:
-    """Whoever watches, if it has ears for all that is told."""
-    for name in () if given is None else dir(silent):
-        if not name.startswith("_") and not hasattr(given, name):
-            raise UserError(f"observer={reprlib.repr(given)} has no {name}; give a {type(silent).__name__} of your own")
-    return given or silent
+def _recorded(search: str, store: PathLike, ledger: PathLike | None) -> SearchRecord:
+    """Return the search of some name."""
+    from raysearch.ledger.ledger import opened
+    from raysearch.ledger.searches import find_search
+
+    with opened(ledger_path(store, ledger)) as found:
+        return find_search(found, checked(str, "search", search))
+
+
+def _tracking(record: SearchRecord | StudyRecord, store: Path, ledger: Ledger) -> TrackingOptions:
+    """Return where a search or a study on record is recorded for people to look at."""
+    from raysearch.config import build
+
+    return build.tracking_options({**record.config, "store": str(store), "ledger": str(ledger.path)})
+
+
+def _report(
+    record: StudyRecord, ledger: Ledger, store: Path, out: PathLike | None, observer: Observer
+) -> tuple[StudyResults, list[Path]]:
+    """Write a study's report, and record it."""
+    from raysearch.reporting.write import write_report
+    from raysearch.study.collect import collect, totals_of
+
+    folder = store / "reports" / as_name("STUDY", record.study_id) if out is None else as_folder("--out", out)
+    tracking = _tracking(record, store, ledger)
+    results = collect(record, ledger, tracking.link)
+    files = write_report(results, folder)
+    tops = sorted({folder / file.relative_to(folder).parts[0] for file in files})
+    for one in (tracking.open(observer.warn), observer):
+        one.study_reported(record.mlflow_run_id, totals_of(results), tops)
+    return results, files
+
+
+def _observer(given: Observer | None) -> Observer:
+    """Return the observer that was given, or one that says nothing but warnings."""
+    from raysearch.search.observer import Observer
+
+    if given is not None and not isinstance(given, Observer):
+        raise UserError(f"observer={reprlib.repr(given)} is no Observer; give an object of a class derived from it")
+    return given or Observer()

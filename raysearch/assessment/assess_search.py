@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from raysearch.assessment.assess import assess_masks, check_tasks, read_assessable
@@ -13,27 +13,22 @@ from raysearch.core.mask import Mask
 from raysearch.ledger.ledger import Ledger
 from raysearch.ledger.searches import SearchRecord
 from raysearch.search.found import check_weights, found_of_size
+from raysearch.search.observer import Observer
 from raysearch.search.spec import SearchSpec
 
 
 def assess_run(
-    run: SearchRecord,
-    search: SearchSpec,
-    spec: AssessSpec,
-    *,
-    remove: int | None = None,
-    on_progress: Callable[[str], None] = lambda line: None,
-    warn: Callable[[str], None] = lambda message: None,
+    run: SearchRecord, ledger: Ledger, search: SearchSpec, spec: AssessSpec, remove: int | None, observer: Observer
 ) -> RunAssessment:
-    """Assesses a search's mask beside the dense model, and logs both to the search's MLflow run if there is one.
+    """Assess a search's mask beside the dense model, and record both.
 
     Args:
         run: The search's record.
+        ledger: Where that is.
         search: What it was made of, built from `run.config`, with the cluster that is to compute this.
         spec: What to assess.
         remove: The best mask of so many layers; None for the mask that the search found.
-        on_progress: Told in a line how far it is.
-        warn: Told in a sentence if MLflow could not be reached.
+        observer: Watches, and records.
 
     Raises:
         UserError: The search has not finished, has no such mask, its model has changed since, or something named is
@@ -42,16 +37,12 @@ def assess_run(
     """
     mask = Mask(tuple(found_of_size(run, remove)["removed"]))
     evaluation = search.evaluation
-    opened = Ledger(evaluation.ledger)
-    try:
-        what = read_assessable(spec, evaluation.model, evaluation.cluster, evaluation.ledger)
-        check_weights(run, what.texts.model_fingerprint)
-        check_tasks(what, opened)
-        assessments = assess_masks(what, opened, [mask], on_progress=on_progress)
-        if mask == Mask(tuple(found_of_size(run, None)["removed"])):
-            tell_assessments(opened, search.tracking, [run], assessments.named, warn)
-    finally:
-        opened.close()
+    what = read_assessable(spec, evaluation.model, evaluation.cluster, evaluation.ledger)
+    check_weights(run, what.texts.model_fingerprint)
+    check_tasks(what, ledger)
+    assessments = assess_masks(what, ledger, [mask], on_progress=observer.assessing)
+    if mask == Mask(tuple(found_of_size(run, None)["removed"])):
+        tell_assessments(ledger, [run], assessments.named, observer)
     files = {source.name: source.folder for source in what.sources if source.folder is not None}
     of_texts = {name: one.detail["data"] for name, one in assessments.by_mask[mask].items() if "data" in one.detail}
     calibrated = (run.result or {}).get("data", ())

@@ -9,32 +9,30 @@ from raysearch.core.mask import Mask
 from raysearch.ledger.assessments import read_assessments, write_assessment
 from raysearch.ledger.ledger import Ledger
 from raysearch.ledger.searches import SearchRecord
-from raysearch.tracking.options import TrackingOptions
+from raysearch.search.observer import Observer
 
 _TOLD = "told"  # among the ledger's assessments, where others are named by a fingerprint
 
 
 def tell_assessments(
     ledger: Ledger,
-    tracking: TrackingOptions,
     runs: Sequence[SearchRecord],
     named: Callable[[Mask], Mapping[str, float]],
-    warn: Callable[[str], None],
+    observer: Observer,
 ) -> None:
     """Puts what searches' masks were assessed at on record, and on the searches' MLflow runs.
 
     Args:
         ledger: Where the searches are recorded.
-        tracking: Where they are recorded for people to look at.
         runs: Searches that have found something.
         named: Gives a mask's numbers by the names of MLflow's metrics.
-        warn: Told in a sentence if MLflow cannot be written to.
+        observer: Gets the numbers, as does the tracker with it.
     """
     found = {run.search_id: named(_found(run)) for run in runs}
     for run in runs:
         whole = {**told_assessments(ledger, run), **found[run.search_id]}
         write_assessment(ledger, _model(run), _TOLD, {_found(run): whole})
-    tracking.record_assessments({run.mlflow_run_id: found[run.search_id] for run in runs}, warn)
+    observer.assessed([(run, found[run.search_id]) for run in runs])
 
 
 def told_assessments(ledger: Ledger, run: SearchRecord) -> dict[str, Any]:

@@ -1,11 +1,32 @@
-"""The application that commands register with."""
+"""The application that commands register with, and the arguments that several of them take."""
 
 from __future__ import annotations
 
 from importlib.metadata import version
+from pathlib import Path
 from typing import Annotated
 
 import typer
+
+Overrides = Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Options, as in conf/.")]
+Tracking = Annotated[
+    list[str] | None, typer.Argument(metavar="[TRACKING.KEY=VALUE]", help="Another place to record it in.")
+]
+ConfigDir = Annotated[Path | None, typer.Option(help="A folder of your own YAML files, laid out like conf/.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON value on stdout, all else on stderr.")]
+Also = Annotated[
+    list[str] | None, typer.Option(metavar="WORDS", help="Another calibration: the words that are different.")
+]
+_SEARCH = "A search id, the start of one, an MLflow run id, or latest."
+Search = Annotated[str, typer.Argument(metavar="SEARCH", help=_SEARCH)]
+SearchOrStudy = Annotated[
+    str, typer.Argument(metavar="SEARCH|STUDY", help="The id of a search or a study, or the start of one.")
+]
+_STORE = "The folder that searches wrote to (their store=)."
+Store = Annotated[Path, typer.Option(help=_STORE)]
+StoreIfNamed = Annotated[Path | None, typer.Option("--store", help=_STORE, show_default="mlruns")]
+LedgerFile = Annotated[Path | None, typer.Option("--ledger", help="The ledger, if it is not in the store.")]
+Remove = Annotated[int | None, typer.Option(help="The best mask of so many layers, not the one that the search found.")]
 
 app = typer.Typer(
     name="raysearch",

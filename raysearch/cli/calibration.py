@@ -8,9 +8,8 @@ from typing import Annotated
 
 import typer
 
-from raysearch.cli.app import app
-from raysearch.cli.options import Also, ConfigDir, Json, Overrides
-from raysearch.cli.output import reporting
+from raysearch.cli.app import Also, ConfigDir, Json, Overrides, app
+from raysearch.cli.output import GOES_ON, output
 from raysearch.core.paths import as_folder
 
 
@@ -30,21 +29,21 @@ def data(
     raysearch data data=commonsense170k data.path=commonsense_170k.json objective=task_margin
     raysearch data data=c4 --also "data=commonsense170k objective=task_margin" --no-loss
     """
-    with reporting(as_json) as report:
+    with output(as_json) as answers:
         from raysearch import api
         from raysearch.cli import tables
-        from raysearch.cli.search_display import SearchDisplay
+        from raysearch.cli.displays import SearchDisplay
 
-        with SearchDisplay(report.err) as display:
+        with SearchDisplay(answers.err) as live:
             found = api.inspect(
                 *overrides or [],
                 also=also or [],
                 config_dir=config_dir,
                 samples=samples,
                 loss=loss,
-                on_progress=display.progress,
+                observer=live,
             )
-        report.answer([dataclasses.asdict(one) for one in found], *tables.inspections(found))
+        answers.answer([dataclasses.asdict(one) for one in found], *tables.inspections(found))
 
 
 @app.command()
@@ -63,17 +62,16 @@ def sweep(
     raysearch sweep data=c4 --also "objective=task_margin data=commonsense170k data.samples=64"
     raysearch sweep objective=generation_accuracy data=gsm8k data.samples=20 objective.max_new_tokens=64
     """
-    with reporting(as_json) as report:
+    with output(as_json) as answers:
         from raysearch import api
         from raysearch.cli import tables
-        from raysearch.cli.search_display import SearchDisplay
-        from raysearch.search.sweep_files import write_sweep
+        from raysearch.cli.displays import SearchDisplay
 
         out = as_folder("--out", out)  # before hours are spent
-        report.when_stopped = "stopped; the same command again goes on from here"
-        with SearchDisplay(report.err) as display:
-            found = api.sweep(*overrides or [], also=also or [], config_dir=config_dir, on_progress=display.progress)
-        written = write_sweep(found, remove, out)
+        answers.when_stopped = GOES_ON
+        with SearchDisplay(answers.err) as live:
+            found = api.sweep(*overrides or [], also=also or [], config_dir=config_dir, observer=live)
+        written = api.write_sweep(found, remove, out)
         agreements = found.agreements(remove)
         value = {
             "model": found.model,
@@ -81,4 +79,4 @@ def sweep(
             "agreements": [vars(one) for one in agreements],
             "files": [str(path) for path in written],
         }
-        report.answer(value, *tables.sweep_tables(found, agreements), f"Wrote {', '.join(map(str, written))}")
+        answers.answer(value, *tables.sweep_tables(found, agreements), f"Wrote {', '.join(map(str, written))}")

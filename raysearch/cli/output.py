@@ -8,143 +8,55 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
 
-from raysearch.core.paths import options_for
 from raysearch.errors import EvaluationError, UserError, redact
 
 if TYPE_CHECKING:  # heavy for a command that only prints its help
     from rich.console import Console
 
-    from raysearch.study.result import StudyResults
-
+#: What is said after Ctrl-C where nothing is lost.
+GOES_ON = "stopped; the same command again goes on from here"
 _WIDTH_OF_FILES = 200  # characters; tables that go to a file or a program are not cut to a terminal's 80
 _LONG_WORD = re.compile(r"(\S{200})\S{200,}(\S{100})")  # keeps its ends, where mistakes are found
 
 
-class Report:
-    """Where a command's answers go: tables for people, or one JSON value."""
+class Output:
+    """Where a command's answer goes: tables for people, or one JSON value.
+
+    Attributes:
+        when_stopped: What is said after Ctrl-C.
+    """
 
     def __init__(self, as_json: bool, out: Console, err: Console) -> None:
         self.as_json, self.out, self.err = as_json, out, err
         self.when_stopped = "stopped"
 
     def answer(self, value: Any, *readable: Any) -> None:
-        """Prints the one answer of a command."""
+        """Print the one answer of a command."""
         if self.as_json:
             self.out.file.write(json.dumps(value) + "\n")
         else:
             for part in readable:
                 self.out.print(part, highlight=False, soft_wrap=isinstance(part, str))
 
-    def search(self, spec: Any, resumes: str | None = None) -> None:
-        """Runs a search to its closing table."""
-        from raysearch.cli import search_display as display
-        from raysearch.cli import tables
-        from raysearch.search.run import run_search
-
-        self.when_stopped = "stopped; the same command again goes on from here"
-        in_ledger = options_for(spec.tracking.folder, spec.evaluation.ledger)
-        in_store = options_for(spec.tracking.folder) if spec.tracking.is_embedded else None
-        with display.SearchDisplay(self.err) as live:
-            try:
-                result = run_search(spec, live, resumes)
-            except KeyboardInterrupt:
-                if live.search_id:
-                    self.when_stopped += f", and so does: raysearch resume {live.search_id}{in_ledger}"
-                raise
-        value = result.as_json()
-        found = [tables.result_table(result)]
-        if len(value["path"]) > 2 or len(spec.sizes) > 1:
-            found.append(tables.path_table(result.measure, value["path"]))
-        self.answer(value, *found, *tables.result_notes(result, in_ledger, in_store))
-
-    def assess(self, assess: Callable[..., Any]) -> None:
-        """Assesses what a search found, to the closing table."""
-        from raysearch.cli import search_display as display
-        from raysearch.cli.assessment_tables import assessment_tables
-
-        self.when_stopped = "stopped; the same command again goes on from here"
-        with display.SearchDisplay(self.err) as live:
-            done = assess(on_progress=live.line, warn=live.warn)
-        self.answer(done.as_json(), *assessment_tables(done))
-
-    def study(self, spec: Any, out: Path | None) -> None:
-        """Runs a study to its report; fails if one of its searches did."""
-        from raysearch import api
-        from raysearch.cli.study_display import StudyDisplay
-        from raysearch.study.run import run_study
-
-        self.when_stopped = "stopped; the same command again goes on from here"
-        with StudyDisplay(self.err) as live:
-            record = run_study(spec, live)
-        self.written(
-            *api.report(record.study_id, store=spec.tracking.folder, ledger=spec.ledger, out=out, warn=self.warn)
-        )
-
-    def plan(self, spec: Any) -> None:
-        """Says what a study would cost."""
-        from dataclasses import replace
-
-        from raysearch.cli.study_display import plan_line, plan_table
-        from raysearch.study.plan import plan_study, time_study
-
-        plan = plan_study(spec)
-        plan = replace(plan, seconds=time_study(spec, plan))
-        self.answer(plan.as_json(), plan_table(plan), plan_line(plan))
-
-    def written(self, results: StudyResults, files: Sequence[Path]) -> None:
-        """Says what a study found and where its report is; fails if a search did."""
-        from raysearch.cli.study_display import study_lines, study_table
-
-        self.answer({**results.as_json(), "report": str(files[0])}, study_table(results), *study_lines(results, files))
-        failed = [cell for cell in results.cells if cell.state == "failed"]
-        if failed:
-            raise EvaluationError(
-                f"{len(failed)} of {len(results.cells)} searches, the first with: {failed[0].failure}; "
-                "the same command tries them again"
-            )
-
-    def warn(self, message: str) -> None:
-        """Tells of something that went wrong and stops nothing."""
-        say(self.err, "[yellow]warning:[/]", message)
-
-    def assess_study(self, assess: Callable[..., Any]) -> None:
-        """Assesses what a study's searches found, to its report."""
-        from raysearch.cli import search_display as display
-
-        self.when_stopped = "stopped; the same command again goes on from here"
-        with display.SearchDisplay(self.err) as live:
-            results, files = assess(on_progress=live.line, warn=live.warn)
-        self.written(results, files)
-
-    def forecast(self, spec: Any) -> None:
-        """Says what a search would cost."""
-        from raysearch.cli import search_display as display
-        from raysearch.search.run import forecast_search
-
-        expected = forecast_search(spec)
-        totals = None if expected is None else [vars(cost) for cost in expected]
-        self.answer({"rounds": totals}, display.forecast_line(expected))
-
 
 @contextmanager
-def reporting(as_json: bool) -> Iterator[Report]:
+def output(as_json: bool) -> Iterator[Output]:
     """Gives a command its outputs, and ends it with one sentence and the right exit code if it fails."""
     from rich.console import Console
 
     err = stderr()
     with _clean_stdout() if as_json else nullcontext(sys.stdout) as results:
         width = None if results.isatty() else _WIDTH_OF_FILES
-        report = Report(as_json, Console(file=results, markup=False, emoji=False, width=width), err)
+        out = Output(as_json, Console(file=results, markup=False, emoji=False, width=width), err)
         try:
             with _undisguised():
-                yield report
+                yield out
                 results.flush()
         except BrokenPipeError as error:
             _forget(results)
@@ -164,7 +76,7 @@ def reporting(as_json: bool) -> Iterator[Report]:
             say(err, "[red]error:[/]", f"{what} cannot be used ({error.strerror}); make room, or name another")
             raise typer.Exit(2) from error
         except KeyboardInterrupt as error:
-            say(err, "", report.when_stopped)
+            say(err, "", out.when_stopped)
             raise typer.Exit(130) from error
 
 

@@ -1,16 +1,18 @@
-"""The commands that find masks, or evaluation them."""
+"""The commands that find masks, or evaluate them."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from raysearch.cli.app import app
-from raysearch.cli.options import ConfigDir, Json, LedgerFile, Overrides, Run, StoreIfNamed, Tracking, recorded_run
-from raysearch.cli.output import reporting
-from raysearch.errors import UserError
+from raysearch.cli.app import ConfigDir, Json, LedgerFile, Overrides, Search, StoreIfNamed, Tracking, app
+from raysearch.cli.output import GOES_ON, Output, output
+
+if TYPE_CHECKING:
+    from raysearch.search.result import SearchResult
 
 _SEARCH_HELP = """Finds which layers of a model to remove, and records the evidence.
 
@@ -32,69 +34,74 @@ tracking=; see the files under conf/. Layers are 0-based.
 def search(
     overrides: Overrides = None,
     config_dir: ConfigDir = None,
-    dry_run: Annotated[bool, typer.Option(help="Say what it would cost, and stop.")] = False,
+    dry_run: Annotated[bool, typer.Option(help="Print what it would cost, and stop.")] = False,
     as_json: Json = False,
 ) -> None:
-    with reporting(as_json) as report:
-        from raysearch.config import build
-        from raysearch.config import compose as config
+    with output(as_json) as out:
+        from raysearch import api
 
-        spec = build.search_spec(config.compose("search", overrides or [], config_dir))
         if dry_run:
-            report.forecast(spec)
+            from raysearch.cli.displays import forecast_line
+
+            expected = api.forecast(*overrides or [], config_dir=config_dir)
+            rounds = None if expected is None else [vars(cost) for cost in expected]
+            out.answer({"rounds": rounds}, forecast_line(expected))
         else:
-            report.search(spec)
+            _follow(out, partial(api.search, *overrides or [], config_dir=config_dir))
 
 
 @app.command()
 def score(overrides: Overrides = None, config_dir: ConfigDir = None, as_json: Json = False) -> None:
-    """Gives the exact loss of masks that you already have.
+    """Computes the exact loss of masks that you already have.
 
     \b
     raysearch score masks=[[3],[3,5],[]]
     raysearch score masks=[[21,22,25]] data=file data.path=my.txt --json
     """
-    with reporting(as_json) as report:
-        from raysearch.cli.search_display import SearchDisplay
+    with output(as_json) as out:
+        from raysearch import api
+        from raysearch.cli.displays import SearchDisplay
         from raysearch.cli.tables import score_table
-        from raysearch.config import build
-        from raysearch.config import compose as config
-        from raysearch.search.score import score_masks
 
-        report.when_stopped = "stopped; the same command again goes on from here"
-        spec = build.score_spec(config.compose("score", overrides or [], config_dir))
-        with SearchDisplay(report.err) as display:
-            scores = score_masks(spec, display.progress)
-        report.answer([one.as_json() for one in scores], score_table(scores))
+        out.when_stopped = GOES_ON
+        with SearchDisplay(out.err) as live:
+            scores = api.score(*overrides or [], config_dir=config_dir, observer=live)
+        out.answer([one.as_json() for one in scores], score_table(scores))
 
 
 @app.command()
 def resume(
-    run: Run,
+    search: Search,
     overrides: Tracking = None,
     store: StoreIfNamed = None,
     ledger: LedgerFile = None,
     as_json: Json = False,
 ) -> None:
-    """Takes up a search that was stopped; the ledger answers what it had got done.
+    """Goes on with a search that was stopped; what it had evaluated is in the ledger.
 
     \b
     raysearch resume greedy-m5-3fa2c1d0
     raysearch resume latest
     """
-    with reporting(as_json) as report:
-        from raysearch.config import build
-        from raysearch.config import compose as config
-        from raysearch.errors import hidden_keys
+    with output(as_json) as out:
+        from raysearch import api
 
-        folder = store or Path("mlruns")
-        record = recorded_run(run, folder, ledger)
-        # The same ledger and store, from whatever folder this is typed in.
-        here = {"ledger": str(ledger) if ledger else None} | ({"store": str(folder)} if store or not ledger else {})
-        spec = build.search_spec(config.recorded(record.config, overrides or [], **here))
-        spec.tracking.store.check()
-        for key in hidden_keys({**spec.config, "tracking": {}}):
-            raise UserError(
-                f"{key} is on record without its secret; type the whole search command again, which goes on too"
-            )
-        report.search(spec, resumes=record.search_id)
+        _follow(out, partial(api.resume, search, *overrides or [], store=store, ledger=ledger))
+
+
+def _follow(out: Output, run: Callable[..., SearchResult]) -> None:
+    """Run a search, shown live, to its closing table."""
+    from raysearch.cli.displays import SearchDisplay, places
+    from raysearch.cli.tables import search_tables
+
+    out.when_stopped = GOES_ON
+    with SearchDisplay(out.err) as live:
+        try:
+            result = run(observer=live)
+        except KeyboardInterrupt:
+            if live.header is not None:
+                in_ledger, _ = places(live.header.config)
+                out.when_stopped += f", and so does: raysearch resume {live.header.search_id}{in_ledger}"
+            raise
+    assert live.header is not None, "a search that has ended has started"
+    out.answer(result.as_json(), *search_tables(result, live.header.config["remove"], *places(live.header.config)))

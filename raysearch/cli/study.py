@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from raysearch.cli.app import app
-from raysearch.cli.options import ConfigDir, Json, LedgerFile, Overrides, Store
-from raysearch.cli.output import reporting
-from raysearch.core.paths import as_folder, ledger_path
-from raysearch.errors import UserError
+from raysearch.cli.app import ConfigDir, Json, LedgerFile, Overrides, Remove, SearchOrStudy, Store, app
+from raysearch.cli.output import GOES_ON, Output, output
+from raysearch.errors import EvaluationError
+
+if TYPE_CHECKING:
+    from raysearch.study.result import StudyResults
 
 Study = Annotated[str, typer.Argument(metavar="STUDY", help="A study's id, the start of one, or latest.")]
 Out = Annotated[Path | None, typer.Option(help="The folder of the report; reports/<study> in the store if left out.")]
@@ -23,7 +24,7 @@ def study(
     overrides: Overrides = None,
     config_dir: ConfigDir = None,
     out: Out = None,
-    dry_run: Annotated[bool, typer.Option(help="Say what it would cost, and stop.")] = False,
+    dry_run: Annotated[bool, typer.Option(help="Print what it would cost, and stop.")] = False,
     as_json: Json = False,
 ) -> None:
     """Runs a grid of searches that share replicas and ledger, assesses what they find, and writes a report.
@@ -34,14 +35,19 @@ def study(
 
     The same command again goes on where it was stopped, and tries again what failed.
     """
-    with reporting(as_json) as report:
-        from raysearch.config import build
+    with output(as_json) as answers:
+        from raysearch import api
+        from raysearch.cli.displays import StudyDisplay
+        from raysearch.cli.study_tables import plan_line, plan_table
 
-        spec = build.study_spec(overrides or [], config_dir)
         if dry_run:
-            report.plan(spec)
-        else:
-            report.study(spec, None if out is None else as_folder("--out", out))
+            plan = api.plan(*overrides or [], config_dir=config_dir)
+            answers.answer(plan.as_json(), plan_table(plan), plan_line(plan))
+            return
+        answers.when_stopped = GOES_ON
+        with StudyDisplay(answers.err) as live:
+            done = api.study(*overrides or [], config_dir=config_dir, out=out, observer=live)
+        _answer(answers, *done)
 
 
 @app.command()
@@ -58,19 +64,20 @@ def report(
     raysearch report
     raysearch report two-calibrations-1eb52836 --out report
     """
-    with reporting(as_json) as reporter:
+    with output(as_json) as answers:
         from raysearch import api
+        from raysearch.cli.displays import Display
 
-        reporter.written(*api.report(study, store=store, ledger=ledger, out=out, warn=reporter.warn))
+        with Display(answers.err) as live:
+            done = api.report(study, store=store, ledger=ledger, out=out, observer=live)
+        _answer(answers, *done)
 
 
 @app.command()
 def assess(
-    run: Annotated[
-        str, typer.Argument(metavar="SEARCH|STUDY", help="A search or a study: its id, or the start of one.")
-    ],
+    name: SearchOrStudy,
     overrides: Overrides = None,
-    remove: Annotated[int | None, typer.Option(help="Its best mask of so many layers, not the one it found.")] = None,
+    remove: Remove = None,
     config_dir: ConfigDir = None,
     store: Store = Path("mlruns"),
     ledger: LedgerFile = None,
@@ -83,17 +90,36 @@ def assess(
     raysearch assess latest assess=paper assess.data_dir=data assess.limit=100
     raysearch assess two-calibrations assess=paper      what all searches of a study found; its report is written anew
     """
-    with reporting(as_json) as report:
+    with output(as_json) as answers:
         from raysearch import api
-        from raysearch.ledger.ledger import opened
-        from raysearch.ledger.studies import is_study
+        from raysearch.cli.displays import Display
+        from raysearch.cli.study_tables import assessment_tables
 
-        options: dict[str, Any] = {"config_dir": config_dir, "store": store, "ledger": ledger}
-        with opened(ledger_path(store, ledger)) as found:
-            of_study = is_study(found, run)
-        if of_study:
-            if remove is not None:
-                raise UserError(f"--remove={remove} is of one search; leave it out for a study, or name the search")
-            report.assess_study(partial(api.assess_study, run, *overrides or [], **options))
+        answers.when_stopped = GOES_ON
+        with Display(answers.err) as live:
+            done = api.assess(
+                name,
+                *overrides or [],
+                remove=remove,
+                config_dir=config_dir,
+                store=store,
+                ledger=ledger,
+                observer=live,
+            )
+        if isinstance(done, tuple):
+            _answer(answers, *done)
         else:
-            report.assess(partial(api.assess, run, *overrides or [], remove=remove, **options))
+            answers.answer(done.as_json(), *assessment_tables(done))
+
+
+def _answer(answers: Output, results: StudyResults, files: Sequence[Path]) -> None:
+    """Print what a study found and where its report is; fail if a search did."""
+    from raysearch.cli.study_tables import study_lines, study_table
+
+    answers.answer({**results.as_json(), "report": str(files[0])}, study_table(results), *study_lines(results, files))
+    failed = [cell for cell in results.cells if cell.state == "failed"]
+    if failed:
+        raise EvaluationError(
+            f"{len(failed)} of {len(results.cells)} searches, the first with: {failed[0].failure}; "
+            "the same command tries them again"
+        )

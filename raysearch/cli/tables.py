@@ -14,6 +14,7 @@ from rich.table import Table
 from raysearch.core.formatting import added, count, duration, figure, short_duration
 from raysearch.core.mask import Mask
 from raysearch.core.measure import Measure
+from raysearch.core.problem import sizes_of
 from raysearch.search.result import SearchResult, uses_evaluation_split
 
 if TYPE_CHECKING:  # `raysearch show` needs none of what these bring along
@@ -25,6 +26,21 @@ if TYPE_CHECKING:  # `raysearch show` needs none of what these bring along
     from raysearch.tracking.syncing import SyncedRun, SyncedStudy
 
 _MOST_PARTS = 4  # losses of parts that fit into a table beside the whole
+
+
+def search_tables(result: SearchResult, remove: int | str, in_ledger: str, in_store: str | None) -> list[Table | str]:
+    """Return all that is shown of a search that has ended.
+
+    Args:
+        result: What was found.
+        remove: How many layers were to go, or a range.
+        in_ledger: The option that leads to its ledger, as in `` --store other``; empty for the usual one.
+        in_store: The option that leads to its MLflow store; None if it was not recorded in the embedded one.
+    """
+    tables: list[Table | str] = [result_table(result)]
+    if len(result.path) > 2 or len(sizes_of(remove)) > 1:
+        tables.append(path_table(result.measure, result.as_json()["path"]))
+    return [*tables, *result_notes(result, in_ledger, in_store)]
 
 
 def result_table(result: SearchResult) -> Table:
@@ -43,13 +59,7 @@ def result_table(result: SearchResult) -> Table:
 
 
 def result_notes(result: SearchResult, in_ledger: str, in_store: str | None) -> list[str]:
-    """The lines under the closing table: what went, what it cost, what to type next.
-
-    Args:
-        result: What was found.
-        in_ledger: The option that leads to its ledger, as in `` --store other``; empty for the usual one.
-        in_store: The option that leads to its MLflow store; None if it was not recorded in the embedded one.
-    """
+    """Return the lines under the closing table: what went, what it cost, what to type next."""
     notes = [f"Removed layers (0-based): {result.mask}"]
     if result.removal_order:
         notes.append(f"In this order: {', '.join(map(str, result.removal_order))}")

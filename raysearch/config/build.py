@@ -40,15 +40,14 @@ def search_spec(config: Mapping[str, Any]) -> SearchSpec:
     """
     check_names("", config, _EVALUATION_KEYS | {"searcher", "tracking", "remove", "protect"})
     seed = _seed("seed", config["seed"])  # before data.seed, which repeats it
-    evaluation = _evaluation_spec(config)
+    tracking_options(config)  # refused with all else that is wrong
     return SearchSpec(
-        evaluation=evaluation,
+        evaluation=_evaluation_spec(config),
         searcher=build_searcher(_section(config, "searcher")),
         searcher_name=config["choices"]["searcher"],
         remove=_remove(config["remove"]),
         protect=checked(list[int], "protect", config["protect"]),
         seed=seed,
-        tracking=tracking_options(config, _store(config), evaluation.ledger),
         config=redacted(config),
     )
 
@@ -95,7 +94,13 @@ def study_spec(overrides: Sequence[str], config_dir: PathLike | None = None) -> 
         words = [*choice.words, *_fixed_samples(choice, overrides, config)]
         keys = {word.partition("=")[0] for word in words}
         kept = [word for word in shared if word.partition("=")[0] not in keys]
-        search = search_spec(compose("search", [*kept, *words], config_dir))
+        composed = compose("search", [*kept, *words], config_dir)
+        search = search_spec(composed)
+        if tracking_options(composed) != tracking_options(config):
+            raise UserError(
+                "study.grid has searches recorded in different places, and a study has one; take store, ledger and "
+                "tracking out of its axes, and say them beside it"
+            )
         cells.append(
             Cell(
                 model=choice.label("model") or search.evaluation.model.name,
@@ -107,7 +112,7 @@ def study_spec(overrides: Sequence[str], config_dir: PathLike | None = None) -> 
         )
     nothing = config["choices"]["assess"] == "none" and not any(word.startswith("assess.") for word in overrides)
     assess = None if nothing else assess_spec(config)
-    return StudySpec(options, cells, assess, redacted(config), [*map(redact, overrides)])
+    return StudySpec(options, cells, assess, _store(config), redacted(config), [*map(redact, overrides)])
 
 
 def assess_spec(config: Mapping[str, Any]) -> AssessSpec:
@@ -149,18 +154,13 @@ def evaluation_spec(config: Mapping[str, Any], others: Sequence[Mapping[str, Any
     return dataclasses.replace(spec, calibrations=[*spec.calibrations, *map(_calibration_spec, others)])
 
 
-def tracking_options(config: Mapping[str, Any], store: Path, ledger: Path) -> TrackingOptions:
-    """Builds where searches are recorded for people to look at.
-
-    Args:
-        config: A composed configuration of a search or a study.
-        store: The folder of the embedded store and of artifacts.
-        ledger: Where searches are on record.
+def tracking_options(config: Mapping[str, Any]) -> TrackingOptions:
+    """Builds where searches are recorded for people to look at, from the configuration of a search or a study.
 
     Raises:
         UserError: As `search_spec`.
     """
-    values = {**_section(config, "tracking"), "folder": store, "ledger": ledger}
+    values = {**_section(config, "tracking"), "folder": _store(config), "ledger": _ledger(config)}
     options: TrackingOptions = construct(TrackingOptions, "tracking", values)
     return options
 
@@ -172,7 +172,6 @@ def _fixed_samples(choice: Choice, overrides: Sequence[str], config: Mapping[str
 
 
 def _evaluation_spec(config: Mapping[str, Any]) -> EvaluationSpec:
-    ledger = config["ledger"]
     objective = _section(config, "objective")
     parts = objective.get("parts")
     cluster = _cluster(_section(config, "cluster"))
@@ -180,7 +179,7 @@ def _evaluation_spec(config: Mapping[str, Any]) -> EvaluationSpec:
         model=cluster.place(construct(ModelSpec, "model", _section(config, "model"))),
         calibrations=[_calibration_spec(part) for part in ([config] if parts is None else parts)],
         cluster=cluster,
-        ledger=_store(config) / "ledger.db" if ledger is None else as_path("ledger", checked(str, "ledger", ledger)),
+        ledger=_ledger(config),
         weighting=None if parts is None else _weighting(objective),
     )
 
@@ -220,6 +219,11 @@ def _weighting(values: Mapping[str, Any]) -> WeightedObjective:
 
 def _store(config: Mapping[str, Any]) -> Path:
     return as_path("store", checked(str, "store", config["store"]))
+
+
+def _ledger(config: Mapping[str, Any]) -> Path:
+    given = config["ledger"]
+    return _store(config) / "ledger.db" if given is None else as_path("ledger", checked(str, "ledger", given))
 
 
 def _section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:

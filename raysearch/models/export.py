@@ -50,6 +50,7 @@ class ExportReport:
             model's, relative to the largest |logit|.
         before: The dense model's continuation of the prompt; None without a prompt.
         after: The reloaded checkpoint's continuation of it; None without a prompt.
+        search_id: The search that found the mask, if one did.
     """
 
     out: Path
@@ -58,6 +59,7 @@ class ExportReport:
     max_logit_difference: float
     before: str | None
     after: str | None
+    search_id: str | None
 
 
 def export_checkpoint(
@@ -114,7 +116,7 @@ def export_checkpoint(
                 "the largest, since its layers depend on their places; choose another mask or architecture"
             )
         after = _continue(reloaded, tokenizer, prompt)
-    return ExportReport(out, n_layers - len(mask), pruned.parameters, gap, before, after)
+    return ExportReport(out, n_layers - len(mask), pruned.parameters, gap, before, after, evidence.search_id)
 
 
 def _check_destination(spec: ModelSpec, out: Path, overwrite: bool) -> None:

@@ -11,7 +11,8 @@ from typing import Any
 
 from raysearch.core.mask import Mask
 from raysearch.core.measure import Measure
-from raysearch.search.result import RoundSummary, SearchHeader, SearchResult, Tracker, Trial
+from raysearch.search.observer import Observer
+from raysearch.search.result import RoundSummary, SearchHeader, SearchResult, Trial
 
 
 @dataclass(frozen=True)
@@ -33,15 +34,15 @@ class SearchHistory:
         """Every trial in order."""
         return tuple(trial for trials, _ in self.rounds for trial in trials)
 
-    def tell(self, tracker: Tracker, rounds: int | None = None) -> None:
+    def tell(self, observer: Observer, rounds: int | None = None) -> None:
         """Starts, and tells the first `rounds` rounds; all of them, and the result, where that is None."""
-        tracker.start(self.header)
+        observer.search_started(self.header)
         for trials, summary in self.rounds[:rounds]:
             for trial in trials:
-                tracker.trial(trial)
-            tracker.round_done(summary)
+                observer.trial(trial)
+            observer.round_done(summary)
         if rounds is None:
-            tracker.finish(self.result)
+            observer.search_ended(self.result)
 
 
 def as_record(header: SearchHeader, result: SearchResult) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,11 +11,11 @@ from raysearch.calibration.batch import Answer
 from raysearch.calibration.calibration import Calibration
 from raysearch.core.mask import Mask
 from raysearch.core.measure import Measure
-from raysearch.evaluation.progress import Progress
 from raysearch.evaluation.session import open_session, prepare_data
 from raysearch.evaluation.spec import EvaluationSpec
 from raysearch.evaluation.totals import standard_errors
 from raysearch.models.loading import describe
+from raysearch.search.observer import Observer
 
 
 @dataclass(frozen=True)
@@ -87,16 +87,14 @@ class Inspection:
     standard_error: float | None
 
 
-def inspect_data(
-    spec: EvaluationSpec, n_shown: int, with_loss: bool, on_progress: Callable[[Progress], None]
-) -> list[Inspection]:
+def inspect_data(spec: EvaluationSpec, n_shown: int, with_loss: bool, observer: Observer) -> list[Inspection]:
     """Draws the samples of each calibration and shows the first of them.
 
     Args:
         spec: The model and the calibrations.
         n_shown: How many samples to show of each.
         with_loss: Whether the dense model is run on them; it is loaded only for that.
-        on_progress: Told how far that is.
+        observer: Watches.
 
     Raises:
         UserError: The data cannot be used.
@@ -108,7 +106,7 @@ def inspect_data(
     errors: Sequence[float | None] = nothing
     prepared = prepare_data(spec, info)
     if with_loss:
-        session = open_session(spec, info, on_progress, prepared)
+        session = open_session(spec, info, observer.progress, prepared)
         try:
             losses = session.evaluator.evaluate([Mask()])[Mask()].parts
             errors = [standard_errors(one, session.ledger, [Mask()])[0] for one in prepared.calibrations]

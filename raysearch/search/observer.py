@@ -1,48 +1,136 @@
-"""Who watches a search while it runs."""
+"""The one class that watches searches and studies: the terminal's, a tracker's, and a user's own derive from it."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-from raysearch.evaluation.progress import Progress
-from raysearch.search.forecast import RoundCost
-from raysearch.search.result import RoundSummary, SearchHeader
+from typing_extensions import override
+
+if TYPE_CHECKING:  # an observer needs none of what these bring along
+    from pathlib import Path
+
+    from raysearch.evaluation.progress import Progress
+    from raysearch.ledger.searches import SearchRecord
+    from raysearch.search.forecast import RoundCost
+    from raysearch.search.result import RoundSummary, SearchHeader, SearchResult, Trial
 
 
-class Observer(Protocol):
-    """Watches a search while it runs: the terminal, or nobody."""
+@dataclass(frozen=True)
+class StudyHeader:
+    """What is known of a study before its first search.
 
-    def started(self, header: SearchHeader, expected: Sequence[RoundCost] | None, head_cost: float) -> None:
-        """The search begins; `head_cost` is the cost of a head-forward in layer-forwards, by parameters."""
-        ...
+    Args:
+        study_id: The study's own name, the same whenever the same command is given.
+        config: The resolved configuration, nested, plain values only.
+        cells: Its searches in words, in order.
+        done: The numbers of those that are done already.
+        recorded: Of these, what each is called in the study, by axis, by the tracker's id of it.
+    """
+
+    study_id: str
+    config: Mapping[str, Any]
+    cells: Sequence[str]
+    done: Sequence[int] = ()
+    recorded: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+
+class Observer:
+    """Watches a search or a study. Every method does nothing, except `warn`; a subclass overrides what it needs.
+
+    A search calls `search_started` once, then for each round `progress`, its `trial`s and one `round_done`, then
+    `search_ended`. Taken up again, it tells its whole history again. The searches of a study run in processes of their
+    own, so there its observer gets `cell_started`, `cell_updated` and `cell_ended` instead. Losses are in the unit of
+    the header's measure, seconds are wall-clock, layers and cells are numbered from 0.
+    """
+
+    def search_started(
+        self, header: SearchHeader, expected: Sequence[RoundCost] | None = None, head_cost: float = 0.0
+    ) -> None:
+        """A search begins, or goes on under the same `header.search_id`.
+
+        Args:
+            header: The search.
+            expected: What each round is expected to cost; None where that is not known.
+            head_cost: The cost of a head-forward in layer-forwards, by parameters.
+        """
 
     def progress(self, progress: Progress) -> None:
-        """A unit of the round in hand is done."""
-        ...
+        """A unit of the current round is done."""
+
+    def trial(self, trial: Trial) -> None:
+        """A mask was scored."""
 
     def round_done(self, summary: RoundSummary) -> None:
         """A round is complete."""
-        ...
+
+    def search_ended(self, result: SearchResult | None, failure: str | None = None) -> None:
+        """The search ended: with a result, with a failure and its cause, or (neither) interrupted by the user."""
+
+    def study_started(self, header: StudyHeader) -> None:
+        """A study begins, or goes on under the same `header.study_id`."""
+
+    def cell_started(self, cell: int) -> None:
+        """A search of the study begins, or begins anew."""
+
+    def cell_updated(self, cell: int, n_rounds: int, n_requested: int, best_loss: float | None) -> None:
+        """A search of the study has done so many rounds, and scored so many masks."""
+
+    def cell_ended(self, cell: int, failure: str | None) -> None:
+        """A search of the study came to its end, or failed for good."""
+
+    def assessing(self, line: str) -> None:
+        """What was found is being assessed; how far that is, in a line."""
+
+    def assessed(self, found: Sequence[tuple[SearchRecord, Mapping[str, float]]]) -> None:
+        """The masks of these searches were assessed; the numbers by name, such as ``assess.dense.piqa``."""
+
+    def study_reported(self, run_id: str | None, totals: Mapping[str, float], files: Sequence[Path]) -> None:
+        """A study's report was written.
+
+        Args:
+            run_id: The tracker's id of the study, if it has one.
+            totals: The numbers of the study as a whole, by name.
+            files: The files and folders of the report.
+        """
 
     def warn(self, message: str) -> None:
-        """Something went wrong that does not stop the search."""
-        ...
-
-
-class SilentObserver:
-    """Watches, and says nothing but warnings, as Python warnings."""
-
-    def started(self, header: SearchHeader, expected: Sequence[RoundCost] | None, head_cost: float) -> None:
-        """See `Observer`."""
-
-    def progress(self, progress: Progress) -> None:
-        """See `Observer`."""
-
-    def round_done(self, summary: RoundSummary) -> None:
-        """See `Observer`."""
-
-    def warn(self, message: str) -> None:
-        """See `Observer`."""
+        """Something went wrong that stops nothing, in a sentence; a Python warning if this is not overridden."""
         warnings.warn(message, stacklevel=2)
+
+
+class Tracker(Observer):
+    """Where a search or a study is recorded for people to look at. This one records nothing: ``tracking=none``.
+
+    A tracker writes what it has not yet written of a history that is told again. It never stops a search: what goes
+    wrong inside it is its own to report, in a sentence, through the `warn` that it was made with, from any thread.
+
+    Attributes:
+        run_id: The tracker's id of the search or the study; None until there is one.
+    """
+
+    run_id: str | None = None
+
+    @override
+    def warn(self, message: str) -> None:
+        """Do nothing; warnings are for those who watch."""
+
+    def close(self) -> str | None:
+        """Write out what is pending, and return `run_id`. Closing twice is harmless."""
+        return self.run_id
+
+
+class Observers(Observer):
+    """Several observers as one: each gets every call, in order."""
+
+    def __init__(self, *observers: Observer) -> None:
+        for event in (name for name in vars(Observer) if not name.startswith("_")):
+            setattr(self, event, partial(_call_each, [getattr(one, event) for one in observers]))
+
+
+def _call_each(methods: Sequence[Callable[..., None]], *args: Any) -> None:
+    for method in methods:
+        method(*args)

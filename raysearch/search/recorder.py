@@ -17,13 +17,13 @@ from raysearch.errors import EvaluationError, redact
 from raysearch.evaluation.evaluator import Evaluation, Evaluator
 from raysearch.evaluation.prefix import naive_layer_forwards
 from raysearch.search.observer import Observer
-from raysearch.search.result import RoundSummary, Tracker, Trial
+from raysearch.search.result import RoundSummary, Trial
 from raysearch.searchers.base import Remark, Round, Scores
 
 
 @dataclass
 class SearchRecorder:
-    """Answers the searcher's rounds and tells tracker and observer what happened.
+    """Answers the searcher's rounds and tells its observer what happened.
 
     The dense model rides in the first round, where it costs a layer-forward or so more. It is trial 0, and counts
     neither as asked nor in the naive cost, not even where the searcher asks for it.
@@ -31,8 +31,7 @@ class SearchRecorder:
     Args:
         problem: What is searched.
         evaluator: Answers.
-        tracker: Told for the record.
-        observer: Told for whoever watches.
+        observer: Gets every trial and round.
         started: When the search began, by `time.perf_counter`.
         part_names: The names of its calibrations, where there are several.
 
@@ -42,7 +41,6 @@ class SearchRecorder:
 
     problem: Problem
     evaluator: Evaluator
-    tracker: Tracker
     observer: Observer
     started: float
     part_names: Sequence[str] = ()
@@ -138,7 +136,6 @@ class SearchRecorder:
         self.naive_layer_forwards += naive_layer_forwards(asked, self.problem.n_layers)
         summary = self._summary(scores)
         self.summaries.append(summary)
-        self.tracker.round_done(summary)
         self.observer.round_done(summary)
         return scores
 
@@ -182,7 +179,7 @@ class SearchRecorder:
             },
         )
         self.trials.append(trial)
-        self.tracker.trial(trial)
+        self.observer.trial(trial)
 
     def _summary(self, scores: Scores) -> RoundSummary:
         return RoundSummary(

@@ -1,19 +1,13 @@
-"""What a tracker is told of a search, and the contract it keeps.
+"""The record of one search: its header, its trials, its rounds, its result.
 
-A search tells its tracker, in this order: `start` once, then for each round its `trial`s and one `round_done`, then
-`finish` once with the result or the failure, then `close`. On a resumed search the whole history is told again; a
-tracker writes what it has not yet written. Losses are in the unit of the header's measure, seconds are
-wall-clock, layers are 0-based.
-
-A tracker never stops a search: whatever goes wrong inside is its own to report, in one line, through the `warn` that it
-was made with, from whichever thread notices.
+Losses are in the unit of the header's measure, seconds are wall-clock, layers are 0-based.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from raysearch.core.estimate import finite
 from raysearch.core.mask import Mask
@@ -254,50 +248,6 @@ class SearchResult:
             "fingerprints": dict(self.fingerprints),
             "mlflow_run_id": self.mlflow_run_id,
         }
-
-
-class Tracker(Protocol):
-    """Where a search is recorded for people to look at."""
-
-    def start(self, header: SearchHeader) -> None:
-        """A search begins, or is taken up again under the same `header.search_id`."""
-        ...
-
-    def trial(self, trial: Trial) -> None:
-        """A mask was scored."""
-        ...
-
-    def round_done(self, summary: RoundSummary) -> None:
-        """A round is complete."""
-        ...
-
-    def finish(self, result: SearchResult | None, failure: str | None = None) -> None:
-        """The search ended: with a result, with a failure and its cause, or (neither) interrupted by the user."""
-        ...
-
-    def close(self) -> str | None:
-        """Writes out what is pending; returns the tracker's id of the run, if it has one. Closing twice is harmless."""
-        ...
-
-
-class NullTracker:
-    """Records nothing: ``tracking=none``."""
-
-    def start(self, header: SearchHeader) -> None:
-        """See `Tracker`."""
-
-    def trial(self, trial: Trial) -> None:
-        """See `Tracker`."""
-
-    def round_done(self, summary: RoundSummary) -> None:
-        """See `Tracker`."""
-
-    def finish(self, result: SearchResult | None, failure: str | None = None) -> None:
-        """See `Tracker`."""
-
-    def close(self) -> str | None:
-        """See `Tracker`."""
-        return None
 
 
 def named_readout(measure: Measure, loss: float, prefix: str = "") -> dict[str, float]:

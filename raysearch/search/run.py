@@ -23,9 +23,9 @@ from raysearch.models.spec import ModelInfo
 from raysearch.search.driver import exhaust, run_rounds
 from raysearch.search.forecast import RoundCost, forecast
 from raysearch.search.history import as_record
-from raysearch.search.observer import Observer
+from raysearch.search.observer import Observer, Observers, Tracker
 from raysearch.search.recorder import SearchRecorder
-from raysearch.search.result import RoundSummary, SearchHeader, SearchResult, Tracker
+from raysearch.search.result import RoundSummary, SearchHeader, SearchResult
 from raysearch.search.sizes import for_sizes
 from raysearch.search.spec import SearchSpec
 from raysearch.searchers.base import Searcher
@@ -49,30 +49,31 @@ class StudyContext:
     parent: str | None
     make_pool: Callable[[], Pool] | None = None
 
-    def with_pool(self, make_pool: Callable[[], Pool]) -> StudyContext:
-        """The same, in a process that has the replicas at hand."""
-        return replace(self, make_pool=make_pool)
-
 
 def forecast_search(spec: SearchSpec) -> list[RoundCost] | None:
-    """What a search would cost on an empty ledger; only the model's configuration is read. See `forecast`."""
+    """Return what each round would cost on an empty ledger, as `forecast`; only the model's configuration is read."""
     return _forecast(spec, describe(spec.evaluation.model))
 
 
-def run_search(spec: SearchSpec, observer: Observer, resumes: str | None = None) -> SearchResult:
-    """Runs a search to its end, or takes it up where it was stopped: `search_rounds`, and what that returns."""
-    return exhaust(search_rounds(spec, observer, resumes))
+def run_search(spec: SearchSpec, observer: Observer, tracker: Tracker, resumes: str | None = None) -> SearchResult:
+    """Run a search to its end, or go on with it where it was stopped: `search_rounds`, and what that returns."""
+    return exhaust(search_rounds(spec, observer, tracker, resumes))
 
 
 def search_rounds(
-    spec: SearchSpec, observer: Observer, resumes: str | None = None, context: StudyContext | None = None
+    spec: SearchSpec,
+    observer: Observer,
+    tracker: Tracker,
+    resumes: str | None = None,
+    context: StudyContext | None = None,
 ) -> Generator[RoundSummary, None, SearchResult]:
-    """Runs a search round by round. Closed before its end, it is on record as stopped, with the best mask so far.
+    """Run a search round by round. Closed before its end, it is on record as stopped, with the best mask so far.
 
     Args:
         spec: The search.
         observer: Watches.
-        resumes: The run id it must have, when an earlier search is taken up by name.
+        tracker: Records it for people; closed at the end.
+        resumes: The search id it must have, when an earlier search is taken up by name.
         context: What a study has ready for it.
 
     Yields:
@@ -97,26 +98,104 @@ def search_rounds(
             raise _changed(resumes, session)
         with held(session.ledger, header.search_id, "SEARCH", wait=context is not None):
             write_search(session.ledger, header.search_id, spec.config, "running", fingerprints=session.fingerprints)
-            tracker = spec.tracking.open(observer.warn)
-            recorder = SearchRecorder(problem, session.evaluator, tracker, observer, started, _part_names(spec))
+            both = Observers(tracker, observer)
+            recorder = SearchRecorder(problem, session.evaluator, both, started, _part_names(spec))
+            search = _Search(spec, session, header, recorder, both, tracker)
             try:
-                try:
-                    tracker.start(header)
-                    observer.started(header, expected, head_cost(info))
-                    found = yield from recorder.follow(run_rounds(_searcher(spec), problem, spec.seed, recorder))
-                except GeneratorExit:
-                    _stop(spec, session, recorder, tracker, header)
-                    raise
-                except BaseException as error:
-                    _fail(spec, session, tracker, error)
-                    raise
-                # Before the tracker has its last word: a search that is stopped while it waits for that has finished.
-                result = _result(spec, session, recorder, found)
-                return _finish(spec, session, tracker, "finished", header, result)
+                both.search_started(header, expected, head_cost(info))
+                found = yield from recorder.follow(run_rounds(_searcher(spec), problem, spec.seed, recorder))
+            except GeneratorExit:
+                search.stop()
+                raise
+            except BaseException as error:
+                search.fail(error)
+                raise
+            else:
+                return search.finish("finished", search.result(found))
             finally:
                 tracker.close()
     finally:
         session.close()
+
+
+@dataclass(frozen=True)
+class _Search:
+    """A search that has started, and the ways in which it ends."""
+
+    spec: SearchSpec
+    session: EvaluationSession
+    header: SearchHeader
+    recorder: SearchRecorder
+    observer: Observer
+    tracker: Tracker
+
+    def finish(self, state: State, result: SearchResult) -> SearchResult:
+        """Record the result."""
+        # Before the tracker has its last word: a search that is stopped while it waits for that has finished.
+        self._write(state, result=as_record(self.header, result))
+        self.observer.search_ended(result)
+        result = replace(result, mlflow_run_id=self.tracker.close())
+        note_mlflow(self.session.ledger, result.search_id, result.mlflow_run_id)
+        return result
+
+    def stop(self) -> None:
+        """Record what was found by the time that the budget is spent."""
+        best, n_remove = self.recorder.best, self.recorder.problem.n_remove
+        if best is not None:
+            self.finish("stopped", replace(self.result(best), complete=False))
+            return
+        failure = f"its budget was spent before a mask of {n_remove} layers was scored"
+        self._write("stopped", failure=failure)
+        self.observer.search_ended(None, failure)
+
+    def fail(self, error: BaseException) -> None:
+        """Record why it ended, or that the user stopped it."""
+        interrupted = isinstance(error, KeyboardInterrupt)
+        failure = None if interrupted else redact(str(error)) or type(error).__name__
+        with suppress(UserError):  # the ledger itself may be what failed, which is said already
+            self._write("interrupted" if interrupted else "failed", failure=failure)
+        self.observer.search_ended(None, failure)
+
+    def result(self, found: Mask) -> SearchResult:
+        """Return what was found, with its evidence."""
+        session, recorder, meter = self.session, self.recorder, self.session.evaluator.meter
+        return SearchResult(
+            search_id=self.header.search_id,
+            model=self.header.model,
+            n_layers=recorder.problem.n_layers,
+            removed=found.layers,
+            removal_order=recorder.removal_order(),
+            measure=session.measure,
+            dense_loss=recorder.dense_loss,
+            loss=recorder.losses[found],
+            delta_error=session.delta_error(found),
+            asked=recorder.asked,
+            run=recorder.run,
+            answered=recorder.asked - recorder.run,
+            layer_forwards_run=meter.layer_forwards,
+            layer_forwards_alone=recorder.layer_forwards_alone,
+            layer_forwards_naive=recorder.naive_layer_forwards,
+            layer_tokens=meter.layer_tokens,
+            layer_tokens_by_row=meter.layer_tokens_by_row,
+            packed=meter.packed,
+            seconds=recorder.seconds,
+            searcher_s=recorder.searcher_s,
+            busy_share=session.evaluator.pool_stats.busy_share,
+            pool=session.evaluator.pool_stats.as_json(),
+            n_tokens=session.n_tokens,
+            n_samples=session.n_samples,
+            parameters=session.info.parameters,
+            parameters_removed=sum(session.info.layer_parameters[layer] for layer in found),
+            data=self.header.data,
+            fingerprints=session.fingerprints,
+            statistics=tuple(map(str, recorder.statistics)),
+            remarks=recorder.remarks,
+            trials=tuple(recorder.trials),
+            rounds=tuple(recorder.summaries),
+        )
+
+    def _write(self, state: State, result: Mapping[str, Any] | None = None, failure: str | None = None) -> None:
+        write_search(self.session.ledger, self.header.search_id, self.spec.config, state, result, failure)
 
 
 def problem_of(spec: SearchSpec, info: ModelInfo) -> Problem:
@@ -153,81 +232,6 @@ def _changed(search_id: str, session: EvaluationSession) -> UserError:
         what, remedy = "the tokenizer, the dtype or the kind of device has", "restore it"
     again = f"{remedy}, or start anew with raysearch search"
     return UserError(f"SEARCH={search_id} cannot be taken up: {what} changed since; {again}")
-
-
-def _stop(
-    spec: SearchSpec, session: EvaluationSession, recorder: SearchRecorder, tracker: Tracker, header: SearchHeader
-) -> None:
-    """Puts on record what a search has found by the time that its budget is spent."""
-    if recorder.best is None:
-        failure = f"its budget was spent before a mask of {recorder.problem.n_remove} layers was scored"
-        write_search(session.ledger, spec.search_id(session.fingerprint), spec.config, "stopped", failure=failure)
-        tracker.finish(None, failure)
-    else:
-        result = replace(_result(spec, session, recorder, recorder.best), complete=False)
-        _finish(spec, session, tracker, "stopped", header, result)
-
-
-def _fail(spec: SearchSpec, session: EvaluationSession, tracker: Tracker, error: BaseException) -> None:
-    interrupted = isinstance(error, KeyboardInterrupt)
-    failure = None if interrupted else redact(str(error)) or type(error).__name__
-    state: State = "interrupted" if interrupted else "failed"
-    with suppress(UserError):  # the ledger itself may be what failed, which is said already
-        write_search(session.ledger, spec.search_id(session.fingerprint), spec.config, state, failure=failure)
-    tracker.finish(None, failure)
-
-
-def _finish(
-    spec: SearchSpec,
-    session: EvaluationSession,
-    tracker: Tracker,
-    state: State,
-    header: SearchHeader,
-    result: SearchResult,
-) -> SearchResult:
-    write_search(session.ledger, result.search_id, spec.config, state, as_record(header, result))
-    tracker.finish(result)
-    result = replace(result, mlflow_run_id=tracker.close())
-    note_mlflow(session.ledger, result.search_id, result.mlflow_run_id)
-    return result
-
-
-def _result(spec: SearchSpec, session: EvaluationSession, recorder: SearchRecorder, found: Mask) -> SearchResult:
-    meter = session.evaluator.meter
-    return SearchResult(
-        search_id=spec.search_id(session.fingerprint),
-        model=spec.evaluation.model.name,
-        n_layers=recorder.problem.n_layers,
-        removed=found.layers,
-        removal_order=recorder.removal_order(),
-        measure=session.measure,
-        dense_loss=recorder.dense_loss,
-        loss=recorder.losses[found],
-        delta_error=session.delta_error(found),
-        asked=recorder.asked,
-        run=recorder.run,
-        answered=recorder.asked - recorder.run,
-        layer_forwards_run=meter.layer_forwards,
-        layer_forwards_alone=recorder.layer_forwards_alone,
-        layer_forwards_naive=recorder.naive_layer_forwards,
-        layer_tokens=meter.layer_tokens,
-        layer_tokens_by_row=meter.layer_tokens_by_row,
-        packed=meter.packed,
-        seconds=recorder.seconds,
-        searcher_s=recorder.searcher_s,
-        busy_share=session.evaluator.pool_stats.busy_share,
-        pool=session.evaluator.pool_stats.as_json(),
-        n_tokens=session.n_tokens,
-        n_samples=session.n_samples,
-        parameters=session.info.parameters,
-        parameters_removed=sum(session.info.layer_parameters[layer] for layer in found),
-        data=_described(session),
-        fingerprints=session.fingerprints,
-        statistics=tuple(map(str, recorder.statistics)),
-        remarks=recorder.remarks,
-        trials=tuple(recorder.trials),
-        rounds=tuple(recorder.summaries),
-    )
 
 
 def _described(session: EvaluationSession) -> Sequence[Mapping[str, Any]]:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from raysearch.core.mask import Mask
 from raysearch.core.measure import Measure
 from raysearch.errors import EvaluationError, UserError
-from raysearch.evaluation.progress import Progress
 from raysearch.evaluation.session import open_session
 from raysearch.models.loading import describe
+from raysearch.search.observer import Observer
 from raysearch.search.result import plain_readout
 from raysearch.search.spec import ScoreSpec
 
@@ -49,7 +48,7 @@ class Score:
         }
 
 
-def score_masks(spec: ScoreSpec, on_progress: Callable[[Progress], None]) -> list[Score]:
+def score_masks(spec: ScoreSpec, observer: Observer) -> list[Score]:
     """Evaluates the masks, in the order given.
 
     Raises:
@@ -69,7 +68,7 @@ def score_masks(spec: ScoreSpec, on_progress: Callable[[Progress], None]) -> lis
             raise UserError(
                 f"masks=[…,{list(mask)},…] removes every layer of {spec.evaluation.model.name}; keep at least one"
             )
-    session = open_session(spec.evaluation, info, on_progress)
+    session = open_session(spec.evaluation, info, observer.progress)
     try:
         evaluations = session.evaluator.evaluate(dict.fromkeys(spec.masks))
         scores = []

@@ -13,7 +13,6 @@ from raysearch.core.mask import Mask
 from raysearch.core.problem import sizes_of
 from raysearch.evaluation.spec import EvaluationSpec, identity_of
 from raysearch.searchers.base import Searcher
-from raysearch.tracking.options import TrackingOptions
 
 
 @dataclass(frozen=True)
@@ -35,7 +34,6 @@ class SearchSpec:
         remove: M, how many layers go; or a range, ``"1..9"``, of which each number is searched.
         protect: Layers that stay; negative indices count from the end.
         seed: Of the searcher's random numbers.
-        tracking: Where the search is recorded for people.
         config: The resolved configuration, plain values without secrets, for the record and for ``raysearch resume``.
     """
 
@@ -45,7 +43,6 @@ class SearchSpec:
     remove: int | str
     protect: Sequence[int]
     seed: int
-    tracking: TrackingOptions
     config: Mapping[str, Any]
 
     @property
@@ -54,10 +51,9 @@ class SearchSpec:
         return sizes_of(self.remove)
 
     def elsewhere(self) -> SearchSpec:
-        """The same search, whatever folder a process that runs it is in."""
+        """The same search, for a process in any folder."""
         evaluation = dataclasses.replace(self.evaluation, ledger=self.evaluation.ledger.resolve())
-        tracking = dataclasses.replace(self.tracking, folder=self.tracking.folder.resolve())
-        return dataclasses.replace(self, evaluation=evaluation, tracking=tracking)
+        return dataclasses.replace(self, evaluation=evaluation)
 
     def search_id(self, calibration_fingerprint: str) -> str:
         """The search's name: the same for the same command on the same text and model, so that it can be taken up."""

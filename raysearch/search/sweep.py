@@ -7,7 +7,6 @@ the first round of most searchers, so nothing of a sweep is computed again by a 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,11 +16,11 @@ from scipy import stats
 from raysearch.core.mask import Mask
 from raysearch.core.measure import Measure
 from raysearch.errors import EvaluationError
-from raysearch.evaluation.progress import Progress
 from raysearch.evaluation.session import open_session
 from raysearch.evaluation.spec import EvaluationSpec
 from raysearch.evaluation.totals import standard_errors
 from raysearch.models.loading import describe
+from raysearch.search.observer import Observer
 
 
 @dataclass(frozen=True)
@@ -101,19 +100,19 @@ class Sweep:
         return [_agreement(one, other, n_remove) for one, other in itertools.combinations(self.profiles, 2)]
 
 
-def run_sweep(spec: EvaluationSpec, on_progress: Callable[[Progress], None]) -> Sweep:
+def run_sweep(spec: EvaluationSpec, observer: Observer) -> Sweep:
     """Removes each layer in turn, and nothing else.
 
     Args:
         spec: The model and the calibrations.
-        on_progress: Told how far it is.
+        observer: Watches.
 
     Raises:
         UserError: The specification does not fit the model, the data or the machine.
         EvaluationError: The dense model cannot be evaluated, or a unit of work failed for good.
     """
     info = describe(spec.model)
-    session = open_session(spec, info, on_progress)
+    session = open_session(spec, info, observer.progress)
     try:
         singles = [Mask.of(layer) for layer in range(info.n_layers)]
         evaluations = session.evaluator.evaluate([Mask(), *singles])

@@ -15,29 +15,25 @@ from raysearch.ledger.ledger import Ledger
 from raysearch.ledger.searches import SearchRecord, read_searches
 from raysearch.ledger.studies import StudyRecord, find_study, write_study
 from raysearch.search.found import check_weights
+from raysearch.search.observer import Observer
 from raysearch.search.spec import SearchSpec
 from raysearch.study.record import add_assessed, plain_assessments
-from raysearch.tracking.options import TrackingOptions
 
 
 def assess_found(
     what: Assessable,
     ledger: Ledger,
     runs: Sequence[SearchRecord],
-    tracking: TrackingOptions,
-    on_progress: Callable[[str], None],
-    warn: Callable[[str], None],
+    observer: Observer,
     make_pool: Callable[[], Pool] | None = None,
 ) -> dict[str, Any]:
-    """Assesses the masks of one model's searches, each mask once, and puts the numbers on the searches' MLflow runs.
+    """Assess the masks of one model's searches, each mask once, and record the numbers.
 
     Args:
         what: The model, and what it is to be assessed by.
         ledger: Open, and left open.
         runs: The searches; those that have found nothing are passed over.
-        tracking: Where they were recorded.
-        on_progress: Told in a line how far it is.
-        warn: Told in a sentence if MLflow cannot be written to.
+        observer: Watches, and records.
         make_pool: Gives replicas that are there already.
 
     Returns:
@@ -48,8 +44,8 @@ def assess_found(
         EvaluationError: Something failed for good.
     """
     chosen = sorted({Mask(tuple(run.result["removed"])) for run in runs if run.result is not None})
-    found = assess_masks(what, ledger, chosen, make_pool=make_pool, on_progress=on_progress)
-    tell_assessments(ledger, tracking, [run for run in runs if run.result is not None], found.named, warn)
+    found = assess_masks(what, ledger, chosen, make_pool=make_pool, on_progress=observer.assessing)
+    tell_assessments(ledger, [run for run in runs if run.result is not None], found.named, observer)
     return plain_assessments(found)
 
 
@@ -58,18 +54,16 @@ def assess_study(
     ledger: Ledger,
     spec: AssessSpec,
     build_search: Callable[[Mapping[str, Any]], SearchSpec],
-    on_progress: Callable[[str], None],
-    warn: Callable[[str], None],
+    observer: Observer,
 ) -> StudyRecord:
-    """Assesses what a study's searches found so far, model by model, and adds it to the study's record.
+    """Assess what a study's searches found so far, model by model, and adds it to the study's record.
 
     Args:
         study: Its record.
         ledger: Where its searches' records are.
         spec: What to assess.
         build_search: Builds a search from its recorded configuration, with the cluster that is to compute this.
-        on_progress: Told in a line how far it is.
-        warn: Told in a sentence if MLflow cannot be written to.
+        observer: Watches, and records.
 
     Returns:
         The record as it is now.
@@ -100,7 +94,7 @@ def assess_study(
             check_weights(run, what.texts.model_fingerprint)
         check_tasks(what, ledger)
     for model, what in read.items():
-        new = assess_found(what, ledger, by_model[model], searches[model].tracking, on_progress, warn)
+        new = assess_found(what, ledger, by_model[model], observer)
         now = find_study(ledger, study.study_id)  # others may have written to it meanwhile
         assessed = add_assessed(now.assessed, {model: new})
         write_study(ledger, now.study_id, now.config, now.cells, now.facts, assessed, now.mlflow_run_id)

@@ -43,6 +43,15 @@ def collect(study: StudyRecord, ledger: Ledger, link: Callable[[str | None], str
     )
 
 
+def totals_of(results: StudyResults) -> dict[str, float]:
+    """Return the numbers of a study as a whole, by name."""
+    return {
+        **{f"layer_forwards_{kind}": value for kind, value in results.layer_forwards.items()},
+        "searches": len(results.cells),
+        "searches_done": sum(cell.outcome is not None for cell in results.cells),
+    }
+
+
 def _cell(
     cell: CellRecord, run: SearchRecord | None, assessed: Mapping[str, Any], link: Callable[[str | None], str | None]
 ) -> CellResult:

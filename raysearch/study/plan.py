@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -82,12 +82,13 @@ class StudyPlan:
         }
 
 
-def plan_study(spec: StudySpec, timeout_s: float = 5.0) -> StudyPlan:
-    """Rehearses every search of a study; reads no more than the models' configurations.
+def plan_study(spec: StudySpec, timeout_s: float = 5.0, with_time: bool = False) -> StudyPlan:
+    """Rehearse every search of a study; only the models' configurations are read, unless time is asked for.
 
     Args:
         spec: The study.
         timeout_s: How long the rehearsal of a search may take.
+        with_time: Whether each dense model is run to find out how long the study takes, as `time_study`.
 
     Raises:
         UserError: A search does not fit its model.
@@ -117,7 +118,8 @@ def plan_study(spec: StudySpec, timeout_s: float = 5.0) -> StudyPlan:
                 naive=sum(cost.naive_layer_forwards for cost in alone),
             )
         )
-    return StudyPlan(plans, unpredictable)
+    plan = StudyPlan(plans, unpredictable)
+    return replace(plan, seconds=time_study(spec, plan)) if with_time else plan
 
 
 def time_study(study: StudySpec, plan: StudyPlan) -> float | None:

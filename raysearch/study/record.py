@@ -64,7 +64,8 @@ def record_study(
     ]
     before = next((one for one in list_studies(ledger) if one.study_id == study.study_id), None)
     whole = add_assessed(before.assessed if before else {}, assessed)
-    known = before.mlflow_run_id if before and study.tracking.type != "none" else None  # MLflow may be down today
+    is_recorded = study.config["tracking"]["type"] != "none"
+    known = before.mlflow_run_id if before and is_recorded else None  # MLflow may be down today
     write_study(ledger, study.study_id, study.config, cells, facts_of(study, model_groups), whole, parent or known)
 
 

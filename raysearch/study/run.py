@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import Any, Protocol
+from typing import Any
+
+from typing_extensions import override
 
 from raysearch.assessment.assess import Assessable, check_tasks, read_assessable
 from raysearch.cluster.options import ReplicaGroup
@@ -16,59 +18,29 @@ from raysearch.errors import EvaluationError, UserError
 from raysearch.ledger.ledger import Ledger, opened
 from raysearch.ledger.searches import SearchRecord, held, read_searches, write_search
 from raysearch.ledger.studies import StudyRecord, find_study
-from raysearch.search.observer import SilentObserver
+from raysearch.search.observer import Observer, Observers, StudyHeader, Tracker
 from raysearch.search.run import StudyContext
 from raysearch.study.assess import assess_found
 from raysearch.study.model_group import ModelGroup, name_runs, prepare
 from raysearch.study.record import record_study
-from raysearch.study.spec import Budget, Cell, StudySpec
-from raysearch.study.trials import Listener, TrialTask, run_trials, tune_environment
+from raysearch.study.spec import Budget, StudySpec
+from raysearch.study.trials import OpenTracker, TrialTask, run_trials, tune_environment
 
 _MOST_AT_ONCE = 4
 _SECONDS_BETWEEN_RECORDS = 20
 
 
-class StudyObserver(Listener, Protocol):
-    """Watches a study while it runs."""
-
-    def study_started(self, study_id: str, cells: Sequence[Cell], done: Sequence[int]) -> None:
-        """The study begins; some of its searches are done already."""
-        ...
-
-    def assessing(self, line: str) -> None:
-        """The searches of a model are done, and what they found is being assessed; how far that is."""
-        ...
-
-
-class SilentStudyObserver(SilentObserver):
-    """Watches, and says nothing but warnings."""
-
-    def study_started(self, study_id: str, cells: Sequence[Cell], done: Sequence[int]) -> None:
-        """See `StudyObserver`."""
-
-    def cell_started(self, cell: int) -> None:
-        """See `StudyObserver`."""
-
-    def cell_reported(self, cell: int, report: Mapping[str, Any]) -> None:
-        """See `StudyObserver`."""
-
-    def cell_ended(self, cell: int, failure: str | None) -> None:
-        """See `StudyObserver`."""
-
-    def assessing(self, line: str) -> None:
-        """See `StudyObserver`."""
-
-
-def run_study(spec: StudySpec, observer: StudyObserver, restore: bool = False) -> StudyRecord:
-    """Runs all searches of a study that are not done yet, or takes it up where it was stopped.
+def run_study(spec: StudySpec, observer: Observer, tracker: Tracker, open_tracker: OpenTracker) -> StudyRecord:
+    """Run all searches of a study that are not done yet, or go on with it where it was stopped.
 
     Args:
         spec: The study.
         observer: Watches.
-        restore: Whether Tune's own experiment is restored, instead of starting one of the searches that are left.
+        tracker: Records the study for people.
+        open_tracker: Makes the tracker of a search, in the process that runs it.
 
     Returns:
-        Its record; what the searches found, or why they did not, stands with their runs.
+        Its record; what the searches found, or why they did not, stands in their own.
 
     Raises:
         UserError: A search does not fit its model, its data or the machine; then none is run.
@@ -80,13 +52,34 @@ def run_study(spec: StudySpec, observer: StudyObserver, restore: bool = False) -
     assessables = _read_assessables(spec, model_groups)
     ledger = Ledger(spec.ledger)
     with closing(ledger), held(ledger, spec.study_id, "STUDY"), tune_environment():
-        parent = spec.tracking.begin_study(spec.study_id, spec.config, observer.warn)
-        run = _StudyRun(spec, model_groups, search_ids, assessables, parent, ledger, observer, restore)
+        observer = Observers(tracker, observer)
+        observer.study_started(_header(spec, search_ids, ledger))
+        run = _StudyRun(spec, model_groups, search_ids, assessables, tracker.run_id, ledger, observer, open_tracker)
         run.record({})
-        run.adopt()
         with run.interruptible():
             run.work()
         return find_study(ledger, spec.study_id)
+
+
+def _header(spec: StudySpec, search_ids: Sequence[str], ledger: Ledger) -> StudyHeader:
+    """The study with what was searched before, perhaps by itself."""
+    runs = read_searches(ledger, search_ids)
+    done = {
+        number: run
+        for number, search_id in enumerate(search_ids)
+        if (run := runs.get(search_id)) is not None and is_done(run, spec.options.stop)
+    }
+    return StudyHeader(
+        study_id=spec.study_id,
+        config=spec.config,
+        cells=[str(cell) for cell in spec.cells],
+        done=list(done),
+        recorded={
+            run.mlflow_run_id: spec.cells[number].labels
+            for number, run in done.items()
+            if run.mlflow_run_id is not None
+        },
+    )
 
 
 def _read_assessables(spec: StudySpec, model_groups: Sequence[ModelGroup]) -> list[Assessable]:
@@ -117,10 +110,10 @@ class _StudyRun:
         model_groups: Its models.
         search_ids: Its searches, in order.
         assessables: What each model is to be assessed by, in their order; none where nothing is.
-        parent: MLflow's id of it.
+        parent: The tracker's id of it.
         ledger: Open.
-        observer: Watches.
-        restore: Whether Tune's own experiment is restored.
+        observer: Watches, and records.
+        open_tracker: Makes the tracker of a search.
     """
 
     spec: StudySpec
@@ -129,29 +122,12 @@ class _StudyRun:
     assessables: Sequence[Assessable]
     parent: str | None
     ledger: Ledger
-    observer: StudyObserver
-    restore: bool
+    observer: Observer
+    open_tracker: OpenTracker
 
     def record(self, assessed: Mapping[str, Any]) -> None:
         """Writes down where the study stands, and what was assessed, by the label of a model."""
         record_study(self.spec, self.ledger, self.search_ids, self.model_groups, self.parent, assessed)
-
-    def adopt(self) -> None:
-        """Tells what was searched before, perhaps by itself, and files it under the study in MLflow too."""
-        runs = read_searches(self.ledger, self.search_ids)
-        done = [
-            number
-            for number, search_id in enumerate(self.search_ids)
-            if is_done(runs.get(search_id), self.spec.options.stop)
-        ]
-        results = {number: runs[self.search_ids[number]].result or {} for number in done}
-        recorded = {
-            result["mlflow_run_id"]: self.spec.cells[number].labels
-            for number, result in results.items()
-            if result["mlflow_run_id"] is not None
-        }
-        self.spec.tracking.adopt(self.parent, recorded, self.observer.warn)
-        self.observer.study_started(self.spec.study_id, self.spec.cells, done)
 
     def work(self) -> None:
         """Runs one model's searches on its replicas, then assesses what they found; then the next model's.
@@ -186,9 +162,7 @@ class _StudyRun:
                 what,
                 self.ledger,
                 list(read_searches(self.ledger, [self.search_ids[number] for number in model_group.numbers]).values()),
-                self.spec.tracking,
-                self.observer.assessing,
-                self.observer.warn,
+                self.observer,
                 lambda: RayPool(replicas()),
             )
             self.record({model_group.label(self.spec): found})
@@ -201,11 +175,12 @@ class _StudyRun:
             cell = self.spec.cells[number]
             prepared = model_group.prepared_for(cell.search.evaluation)
             context = StudyContext(model_group.info, prepared, cell.labels, self.parent)
-            tasks[number] = TrialTask(cell.search.elsewhere(), context, replicas)
+            tasks[number] = TrialTask(cell.search.elsewhere(), context, replicas, self.open_tracker)
         auto = min(replicas.most, _MOST_AT_ONCE)
         at_once = auto if options.concurrency == "auto" else options.concurrency
-        folder = self.spec.tracking.folder / "tune" / f"{self.spec.study_id}-{model_group.numbers[0]}"
-        failed = run_trials(tasks, options.stop, at_once, options.retries, folder, _Recording(self), self.restore)
+        folder = self.spec.store / "tune" / f"{self.spec.study_id}-{model_group.numbers[0]}"
+        watching = Observers(self.observer, _Recording(self))
+        failed = run_trials(tasks, options.stop, at_once, options.retries, folder, watching)
         runs = read_searches(self.ledger, [self.search_ids[number] for number in failed])
         for number, cause in failed.items():
             run = runs.get(self.search_ids[number])
@@ -226,20 +201,21 @@ class _StudyRun:
             raise
 
 
-class _Recording:
-    """Passes on how trials fare, and keeps the study's record up to date, for whoever reports on it meanwhile."""
+class _Recording(Observer):
+    """Keeps the study's record up to date while its searches run, for whoever reports on it meanwhile."""
 
     def __init__(self, run: _StudyRun) -> None:
         self._run, self._recorded = run, time.monotonic()
-        self.cell_started, self.cell_reported = run.observer.cell_started, run.observer.cell_reported
-        self.warn = run.observer.warn
 
+    @override
     def cell_ended(self, cell: int, failure: str | None) -> None:
-        """See `Listener`."""
-        self._run.observer.cell_ended(cell, failure)
         if time.monotonic() - self._recorded > _SECONDS_BETWEEN_RECORDS:
             self._run.record({})
             self._recorded = time.monotonic()
+
+    @override
+    def warn(self, message: str) -> None:
+        """Do nothing; the study's own observer does."""
 
 
 @contextmanager

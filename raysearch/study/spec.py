@@ -14,7 +14,6 @@ from typing import Any, Literal
 from raysearch.assessment.spec import AssessSpec
 from raysearch.errors import UserError
 from raysearch.search.spec import SearchSpec
-from raysearch.tracking.options import TrackingOptions
 
 
 @dataclass(frozen=True)
@@ -110,25 +109,17 @@ class StudySpec:
         options: How it goes about them.
         cells: The searches, in order.
         assess: What the masks are assessed by that the searches find; None for nothing.
+        store: The folder it writes to; its ledger is there or elsewhere.
         config: The resolved configuration, plain values without secrets, for the record.
         words: What the user typed, without secrets.
-
-    Raises:
-        UserError: Searches would be recorded in different places.
     """
 
     options: StudyOptions
     cells: Sequence[Cell]
     assess: AssessSpec | None
+    store: Path
     config: Mapping[str, Any]
     words: Sequence[str]
-
-    def __post_init__(self) -> None:
-        if len({(cell.search.tracking, cell.search.evaluation.ledger) for cell in self.cells}) > 1:
-            raise UserError(
-                "study.grid has searches recorded in different places, and a study has one; take store, ledger and "
-                "tracking out of its axes, and say them beside it"
-            )
 
     @property
     def study_id(self) -> str:
@@ -140,11 +131,6 @@ class StudySpec:
         ]
         whole = json.dumps([searches, self.options.stop.limits], sort_keys=True)
         return f"{self.options.name}-{hashlib.sha256(whole.encode()).hexdigest()[:8]}"
-
-    @property
-    def tracking(self) -> TrackingOptions:
-        """Where it is recorded for people to look at."""
-        return self.cells[0].search.tracking
 
     @property
     def ledger(self) -> Path:

@@ -1,32 +1,36 @@
 """A study's searches as trials of Ray Tune: one trial is one search, and its reports are the search's rounds.
 
-Tune runs several at a time, retries what fails, stops what has spent its budget, and can restore an experiment. What
-searches find is not its business: that is in the ledger, so a trial that begins anew is soon where it was. All trials
-hand their units to the same replicas.
+Tune runs several at a time, retries what fails, and stops what has spent its budget. What searches find is not its
+business: that is in the ledger, so a trial that begins anew is soon where it was. All trials hand their units to the
+same replicas.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 import os
-from collections.abc import Generator, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from ray import tune
 from ray.tune.experiment import Trial
+from typing_extensions import override
 
 from raysearch.cluster.pool import RayPool, Replicas
 from raysearch.cluster.session import this_node
 from raysearch.errors import EvaluationError, UserError, last_line
-from raysearch.search.observer import SilentObserver
+from raysearch.search.observer import Observer, Tracker
 from raysearch.search.result import RoundSummary, SearchResult
 from raysearch.search.run import StudyContext, search_rounds
 from raysearch.search.spec import SearchSpec
 from raysearch.study.spec import Budget
+
+#: Makes a search's tracker from what gets the tracker's warnings; picklable.
+OpenTracker = Callable[[Callable[[str], None]], Tracker]
 
 _CELL, _FAILURE = "cell", "failure"
 
@@ -49,31 +53,13 @@ class TrialTask:
         search: The search.
         context: Its samples; its replicas are put in by `SearchTrial`.
         replicas: The replica actors.
+        open_tracker: Makes its tracker.
     """
 
     search: SearchSpec
     context: StudyContext
     replicas: Replicas
-
-
-class Listener(Protocol):
-    """Is told how trials fare, by the number of their cell."""
-
-    def cell_started(self, cell: int) -> None:
-        """A trial begins, or begins anew."""
-        ...
-
-    def cell_reported(self, cell: int, report: Mapping[str, Any]) -> None:
-        """A round is done."""
-        ...
-
-    def cell_ended(self, cell: int, failure: str | None) -> None:
-        """A trial has come to its end, or failed for good."""
-        ...
-
-    def warn(self, message: str) -> None:
-        """Something went wrong that does not stop a search."""
-        ...
+    open_tracker: OpenTracker
 
 
 class SearchTrial(tune.Trainable):
@@ -127,8 +113,9 @@ class SearchTrial(tune.Trainable):
         task = self._tasks[config[_CELL]]
         self._observer = _Warnings()
         self._standing = {"round": 0, "evaluations": 0, "seconds": 0.0}
-        context = task.context.with_pool(functools.partial(RayPool, task.replicas))
-        return search_rounds(task.search, self._observer, context=context)
+        context = replace(task.context, make_pool=partial(RayPool, task.replicas))
+        tracker = task.open_tracker(self._observer.warn)
+        return search_rounds(task.search, self._observer, tracker, context=context)
 
     def _report(self, **more: Any) -> dict[str, Any]:
         """Where the search stands, and all that it has warned of so far."""
@@ -141,8 +128,7 @@ def run_trials(
     concurrency: int,
     retries: int,
     folder: Path,
-    listener: Listener,
-    restore: bool = False,
+    observer: Observer,
 ) -> dict[int, str]:
     """Runs searches to their ends; those that fail do not stop the others.
 
@@ -152,9 +138,7 @@ def run_trials(
         concurrency: How many at a time.
         retries: How often one that failed is tried again.
         folder: Where Tune keeps its experiment.
-        listener: Told how they fare.
-        restore: Whether to go on with the experiment that the folder holds, instead of starting a new one; then nobody
-            is told how it fares.
+        observer: Watches them.
 
     Returns:
         The causes of those that failed for good, by the number of their cell.
@@ -163,30 +147,24 @@ def run_trials(
         # Beside the driver, where the ledger is; trials wait for replicas most of the time.
         trainable = tune.with_parameters(SearchTrial, tasks=tasks, budget=budget)
         trainable = tune.with_resources(trainable, {"cpu": 0, this_node(): 0.001})
-        callback = _Callback(listener)
-        if restore:
-            tuner = tune.Tuner.restore(
-                str(folder.resolve()), trainable=trainable, resume_unfinished=True, restart_errored=True
-            )
-        else:
-            tuner = tune.Tuner(
-                trainable,
-                param_space={_CELL: tune.grid_search(list(tasks))},
-                tune_config=tune.TuneConfig(
-                    max_concurrent_trials=concurrency,
-                    reuse_actors=True,
-                    trial_name_creator=_trial_name,
-                    trial_dirname_creator=_trial_name,
-                ),
-                run_config=tune.RunConfig(
-                    name=folder.name,
-                    storage_path=str(folder.parent.resolve()),
-                    stop=budget.limits or None,
-                    failure_config=tune.FailureConfig(max_failures=retries),
-                    callbacks=[callback],
-                    verbose=0,
-                ),
-            )
+        tuner = tune.Tuner(
+            trainable,
+            param_space={_CELL: tune.grid_search(list(tasks))},
+            tune_config=tune.TuneConfig(
+                max_concurrent_trials=concurrency,
+                reuse_actors=True,
+                trial_name_creator=_trial_name,
+                trial_dirname_creator=_trial_name,
+            ),
+            run_config=tune.RunConfig(
+                name=folder.name,
+                storage_path=str(folder.parent.resolve()),
+                stop=budget.limits or None,
+                failure_config=tune.FailureConfig(max_failures=retries),
+                callbacks=[_Callback(observer)],
+                verbose=0,
+            ),
+        )
         grid = tuner.fit()
     failed = {}
     for result in (grid[index] for index in range(len(grid))):
@@ -207,47 +185,48 @@ def _cause(error: BaseException | None) -> str:
 
 
 class _Callback(tune.Callback):
-    """Passes on what Tune tells of its trials."""
+    """Passes Tune's events on to an observer."""
 
-    def __init__(self, listener: Listener) -> None:
-        self._listener = listener
+    def __init__(self, observer: Observer) -> None:
+        self._observer = observer
         self._warned: set[str] = set()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Tune keeps its callbacks with the experiment; whoever listens is not to be kept."""
+        """Tune saves its callbacks with the experiment; an observer cannot be saved."""
         return tune.Callback, ()
 
+    @override
     def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
-        """See `tune.Callback`."""
-        self._listener.cell_started(trial.config[_CELL])
+        self._observer.cell_started(trial.config[_CELL])
 
+    @override
     def on_trial_result(
         self, iteration: int, trials: list[Trial], trial: Trial, result: dict[str, Any], **info: Any
     ) -> None:
-        """See `tune.Callback`."""
         for message in result.get("warnings", ()):
             if message not in self._warned:
                 self._warned.add(message)
-                self._listener.warn(message)
-        self._listener.cell_reported(trial.config[_CELL], result)
+                self._observer.warn(message)
+        standing = result["round"], result["evaluations"], result.get("best_loss")
+        self._observer.cell_updated(trial.config[_CELL], *standing)
 
+    @override
     def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
-        """See `tune.Callback`."""
-        self._listener.cell_ended(trial.config[_CELL], trial.last_result.get(_FAILURE))
+        self._observer.cell_ended(trial.config[_CELL], trial.last_result.get(_FAILURE))
 
+    @override
     def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
-        """See `tune.Callback`."""
-        self._listener.cell_ended(trial.config[_CELL], _cause(trial.get_error()))
+        self._observer.cell_ended(trial.config[_CELL], _cause(trial.get_error()))
 
 
 @dataclass
-class _Warnings(SilentObserver):
-    """Keeps a search's warnings, for the driver to tell."""
+class _Warnings(Observer):
+    """Keeps a search's warnings, to be passed on to the study's own process."""
 
     warnings: list[str] = field(default_factory=list)
 
+    @override
     def warn(self, message: str) -> None:
-        """See `Observer`."""
         self.warnings.append(message)
 
 

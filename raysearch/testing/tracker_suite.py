@@ -23,7 +23,8 @@ from raysearch.core.mask import Mask
 from raysearch.core.measure import PERPLEXITY, Measure
 from raysearch.core.problem import Problem
 from raysearch.search.history import SearchHistory
-from raysearch.search.result import RoundSummary, SearchHeader, SearchResult, Tracker, Trial
+from raysearch.search.observer import Tracker
+from raysearch.search.result import RoundSummary, SearchHeader, SearchResult, Trial
 
 DENSE_LOSS = 2.8  # nats per token
 
@@ -155,7 +156,7 @@ def tell_rounds(
 
 
 class TrackerSuite(ABC):
-    """The contract of `raysearch.search.result`, as tests."""
+    """The contract of `raysearch.search.observer.Tracker`, as tests."""
 
     @abstractmethod
     def make_tracker(self, folder: Path, warn: Callable[[str], None]) -> Tracker:
@@ -185,7 +186,7 @@ class TrackerSuite(ABC):
         search = greedy_search()
         first = self.make_tracker(tmp_path, warnings.append)
         search.tell(first, rounds=1)
-        first.finish(None, failure)
+        first.search_ended(None, failure)
         name = first.close()
         second = self.make_tracker(tmp_path, warnings.append)
         search.tell(second)
@@ -198,11 +199,11 @@ class TrackerSuite(ABC):
         warnings: list[str] = []
         search = greedy_search(4, 1, measure=measure)
         tracker = self.make_tracker(tmp_path, warnings.append)
-        tracker.start(search.header)
+        tracker.search_started(search.header)
         for trial in search.trials:
             tracker.trial(replace(trial, parts={"perplexity on c4": 2.5, "a@b " * 100: -0.5}))
         tracker.round_done(search.rounds[-1][1])
-        tracker.finish(search.result)
+        tracker.search_ended(search.result)
         tracker.close()
         assert warnings == [], warnings
 
@@ -211,7 +212,7 @@ class TrackerSuite(ABC):
         warnings: list[str] = []
         search = greedy_search()
         tracker = self.make_tracker(tmp_path, warnings.append)
-        tracker.start(
+        tracker.search_started(
             replace(search.header, config={"text": "x" * 10_000, "none": None, "list": [1, 2], "empty": {}, "a@b": "é"})
         )
         tracker.trial(Trial(0, 0, Mask(), DENSE_LOSS, 0.0, None, answered=True))
@@ -224,7 +225,7 @@ class TrackerSuite(ABC):
             "list": [1.0, float("inf")] * 1000,
             "none": [],
         }
-        tracker.finish(replace(search.result, removal_order=None, loss=float("inf"), trials=(), remarks=remarks))
+        tracker.search_ended(replace(search.result, removal_order=None, loss=float("inf"), trials=(), remarks=remarks))
         tracker.close()
         assert warnings == [], warnings
 

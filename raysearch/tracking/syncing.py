@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,11 +11,10 @@ from raysearch.assessment.recorded import told_assessments
 from raysearch.core.formatting import count
 from raysearch.errors import UserError, redacted
 from raysearch.ledger.ledger import Ledger
-from raysearch.ledger.searches import SearchRecord, find_search, note_mlflow, read_searches
-from raysearch.ledger.studies import CellRecord, StudyRecord, find_study, is_study, write_study
+from raysearch.ledger.searches import SearchRecord, note_mlflow, read_searches
+from raysearch.ledger.studies import CellRecord, StudyRecord, write_study
 from raysearch.search.history import read_record
-from raysearch.study.collect import collect
-from raysearch.study.report import report_metrics
+from raysearch.study.collect import collect, totals_of
 from raysearch.tracking.options import TrackingOptions
 from raysearch.tracking.sync import record_report, record_search, record_study
 
@@ -82,21 +81,17 @@ class SyncedStudy:
         return asdict(self)
 
 
-def sync(name: str, ledger: Ledger, options: Callable[[Mapping[str, Any]], TrackingOptions]) -> SyncedRun | SyncedStudy:
-    """Writes what MLflow lacks of the search or study of some name.
+def sync(record: SearchRecord | StudyRecord, ledger: Ledger, tracking: TrackingOptions) -> SyncedRun | SyncedStudy:
+    """Write what MLflow lacks of a search or a study.
 
     Args:
-        name: An id, the start of one, an MLflow run id, or ``latest`` for the last search.
-        ledger: Where its record is.
-        options: Gives where to write, from its recorded configuration.
+        record: Its record.
+        ledger: Where that is.
+        tracking: Where to write; it stands in the record from now on.
 
     Raises:
-        UserError: As `sync_run` and `sync_study`, or there is none of that name, or it was not to be recorded.
+        UserError: As `sync_run` and `sync_study`.
     """
-    record = find_study(ledger, name) if is_study(ledger, name) else find_search(ledger, name)
-    tracking = options(record.config)
-    if tracking.type == "none":
-        raise UserError(f"SEARCH={name} was run with tracking=none; name a place: tracking=mlflow, and tracking.uri=…")
     tracking.store.check()
     if isinstance(record, SearchRecord):
         return sync_run(record, ledger, tracking)
@@ -163,7 +158,7 @@ def sync_study(study: StudyRecord, ledger: Ledger, tracking: TrackingOptions, re
     )
     files = sorted(report.iterdir()) if report.is_dir() else []
     if files:
-        metrics = report_metrics(collect(study, ledger, tracking.link))
+        metrics = totals_of(collect(study, ledger, tracking.link))
         record_report(tracking, parent, metrics, files)
     unfinished = tuple(cell.search_id for cell in study.cells if cell.search_id not in found)
     return SyncedStudy(study.study_id, parent, searches, unfinished, bool(files))

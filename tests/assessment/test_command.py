@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from raysearch import api
+from raysearch.assessment.results import RunAssessment
+from raysearch.search.observer import Observer
 from raysearch.tracking.options import TrackingOptions
 from tests.cli.conftest import Run, World
 
@@ -66,14 +69,19 @@ def test_another_size_of_the_path(run: Run, searched: str, words: list[str]) -> 
 
 def test_python(run: Run, searched: str, world: World, here: Path) -> None:
     lines: list[str] = []
+
+    class Lines(Observer):
+        def assessing(self, line: str) -> None:
+            lines.append(line)
+
     done = api.assess(
-        searched, "assess=none", TEXT.format(world.text), assess={"seq_len": 16, "limit": 2}, on_progress=lines.append
+        searched, "assess=none", TEXT.format(world.text), assess={"seq_len": 16, "limit": 2}, observer=Lines()
     )
-    assert done.search_id == searched and done.assessments.computed == 2 and lines
+    assert isinstance(done, RunAssessment) and done.search_id == searched and done.assessments.computed == 2 and lines
     assert done.pruned["mine"].estimate.value > 0 and done.dense["mine"].detail["n_samples"] == 2
     texts: dict[str, Any] = {"assess.texts": {"mine": TEXT.partition("=")[2].format(world.text)}}
     again = api.assess(searched, "assess=none", **texts, assess={"seq_len": 16, "limit": 2})
-    assert again.assessments.computed == 0
+    assert isinstance(again, RunAssessment) and again.assessments.computed == 0
 
 
 @pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")  # MLflow's own calls
@@ -92,7 +100,8 @@ def test_mlflow_shows_it(run: Run, world: World, words: list[str], here: Path) -
 def test_mlflow_that_cannot_be_reached_only_warns(tmp_path: Path) -> None:
     said: list[str] = []
     options = TrackingOptions("mlflow", f"sqlite:///{tmp_path}/no/such.db", "tests", tmp_path)
-    options.record_assessments({"x": {"assess.a": 1.0}}, said.append)
+    search: Any = SimpleNamespace(mlflow_run_id="x")
+    options.open(said.append).assessed([(search, {"assess.a": 1.0})])
     assert len(said) == 1 and said[0].startswith("the assessment is not recorded in MLflow")
 
 

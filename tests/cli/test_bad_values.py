@@ -66,7 +66,7 @@ CALLS: dict[str, tuple[Callable[[], object], list[str]]] = {
     "also of numbers": (lambda: raysearch.inspect(also=[7]), ["--also=[7] should be a valid string"]),  # type: ignore[list-item]
     "samples below none": (lambda: raysearch.inspect(samples=-1), ["--samples=-1 is negative"]),
     "samples in words": (lambda: raysearch.inspect(samples="2"), ["--samples=2 should be a valid integer"]),  # type: ignore[arg-type]
-    "run that is a number": (lambda: raysearch.assess(7), ["run=7 should be a valid string"]),  # type: ignore[arg-type]
+    "name that is a number": (lambda: raysearch.assess(7), ["name=7 should be a valid string"]),  # type: ignore[arg-type]
     "remove in words": (lambda: raysearch.assess(remove="2"), ["--remove=2 should be a valid integer"]),  # type: ignore[arg-type]
     "store that is a number": (lambda: raysearch.report(store=7), ["--store=7 is a int"]),  # type: ignore[arg-type]
     "study that is none": (lambda: raysearch.report(None), ["study=null should be a valid string"]),  # type: ignore[arg-type]

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from raysearch.cli.search_display import SearchDisplay
+from raysearch.cli.displays import SearchDisplay
 from raysearch.core.mask import Mask
 from raysearch.evaluation.progress import Progress
 from raysearch.search.forecast import RoundCost
@@ -72,7 +72,7 @@ def test_a_wait_for_replicas_that_do_not_come_says_where_to_look(
     display: SearchDisplay, said: io.StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for least, expected in ((60.0, "waiting for replicas to load"), (0.0, "ray status tells what it lacks")):
-        monkeypatch.setattr("raysearch.cli.search_display._LONG_S", least)
+        monkeypatch.setattr("raysearch.cli.displays._LONG_S", least)
         display._last_line -= 60
         display.progress(Progress(n_replicas=0))
         assert expected in said.getvalue().splitlines()[-1]

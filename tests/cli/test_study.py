@@ -17,6 +17,7 @@ from raysearch.errors import EvaluationError
 from raysearch.ledger.ledger import opened
 from raysearch.ledger.searches import read_searches
 from raysearch.ledger.studies import find_study
+from raysearch.search.observer import Observer, Tracker
 from raysearch.search.run import StudyContext
 from raysearch.study import run as running
 from raysearch.study.assess import assess_found
@@ -93,8 +94,8 @@ def test_a_search_that_cannot_even_be_put_on_record_has_failed(world: World, her
     (model_group,) = prepare(spec)
     context = StudyContext(model_group.info, model_group.prepared_for(search.evaluation), {}, None)
     nobody: Any = SimpleNamespace(fleet=None, recipe=[], most=1, unit_timeout_s="auto")
-    tasks = {7: TrialTask(search, context, nobody)}
-    failed = run_trials(tasks, spec.options.stop, 1, 0, here / "tune", running.SilentStudyObserver())
+    tasks = {7: TrialTask(search, context, nobody, lambda _: Tracker())}
+    failed = run_trials(tasks, spec.options.stop, 1, 0, here / "tune", Observer())
     assert failed.keys() == {7} and "ledger=" in failed[7] and "cannot be used" in failed[7]
 
 

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from raysearch.cli.study_display import StudyDisplay, plan_line, plan_table, study_lines, study_table
+from raysearch.cli.displays import StudyDisplay
+from raysearch.cli.study_tables import plan_line, plan_table, study_lines, study_table
 from raysearch.config import build
+from raysearch.search.observer import StudyHeader
 from raysearch.study.plan import CellPlan, StudyPlan
 from raysearch.study.result import StudyResults
 from tests.cli.conftest import World
@@ -31,9 +33,9 @@ def shown(console: Console) -> str:
 
 
 def tell(display: StudyDisplay, cells: Any) -> None:
-    display.study_started("my-study-1", cells, [0])
+    display.study_started(StudyHeader("my-study-1", {}, [*map(str, cells)], done=[0]))
     display.cell_started(1)
-    display.cell_reported(1, {"round": 2, "evaluations": 9, "best_loss": 3.25})
+    display.cell_updated(1, 2, 9, 3.25)
     display.cell_ended(1, None)
     display.cell_started(2)
     display.cell_ended(2, "out of [memory]")
@@ -54,7 +56,7 @@ def test_elsewhere_than_on_a_terminal_a_line_tells_of_each_end(cells: Any) -> No
 def test_on_a_terminal_the_running_searches_are_a_live_table(cells: Any) -> None:
     console = Console(file=io.StringIO(), width=160, force_terminal=True)
     with StudyDisplay(console) as display:
-        display.study_started("my-study-1", cells, [])
+        display.study_started(StudyHeader("my-study-1", {}, [*map(str, cells)]))
         display.cell_started(3)
         display.assessing("perplexity: 12 %")
         view = Console(file=io.StringIO(), width=160)

@@ -37,7 +37,7 @@ MARK = "RAYSEARCH_TEST_MARK"
 _IMPORTED = [
     "pytest",
     "raysearch.api",
-    "raysearch.cli.search_display",
+    "raysearch.cli.displays",
     "raysearch.cluster.pool",
     "raysearch.study.trials",
 ]

@@ -23,7 +23,7 @@ from raysearch.cluster.pool import RayPool, Replicas
 from raysearch.core.mask import Mask
 from raysearch.evaluation.progress import Progress
 from raysearch.evaluation.unit import MaskUnit, UnitResult
-from raysearch.search.observer import SilentObserver
+from raysearch.search.observer import Observer
 from raysearch.search.result import RoundSummary
 from tests.cli.conftest import Run, World, finish
 from tests.cli.found import evaluations, found, same
@@ -72,7 +72,7 @@ def test_all_nodes_vanish_and_another_comes(world: World, undisturbed: dict[str,
     assert len(result["pool"]["replicas"]) == 3
 
 
-class Watcher(SilentObserver):
+class Watcher(Observer):
     """Lets a round go on when all nodes have come, and the next one begin when they have gone."""
 
     def __init__(self) -> None:

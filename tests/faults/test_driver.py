@@ -18,7 +18,7 @@ from hydra.errors import HydraException
 from raysearch.core.mask import Mask
 from raysearch.evaluation.replica import Replica
 from raysearch.search import run as search_run
-from raysearch.search.result import NullTracker
+from raysearch.search.observer import Tracker
 from raysearch.tracking.options import TrackingOptions
 from tests.cli.conftest import Run, World, finish, spawn
 from tests.cli.found import evaluations, found, same
@@ -190,8 +190,8 @@ def test_searches_that_start_together_compute_nothing_twice(here: Path, world: W
 def test_stopped_while_the_tracker_says_its_last_word(
     run: Run, command: list[str], undisturbed: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Slow(NullTracker):
-        def finish(self, *_: object) -> None:
+    class Slow(Tracker):
+        def search_ended(self, *_: object) -> None:
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:

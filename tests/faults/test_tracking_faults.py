@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from mlflow import MlflowClient
 
-from raysearch.cli.search_display import SearchDisplay
+from raysearch.cli.displays import SearchDisplay
 from raysearch.tracking.mlflow.tracker import MlflowTracker
 from tests.cli.conftest import Outcome, Run, World
 from tests.cli.found import found

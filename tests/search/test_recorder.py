@@ -15,9 +15,9 @@ from raysearch.evaluation.evaluator import Evaluation
 from raysearch.evaluation.pool import PoolStats
 from raysearch.evaluation.progress import Meter
 from raysearch.search.driver import run_searcher
-from raysearch.search.observer import SilentObserver
+from raysearch.search.observer import Observer
 from raysearch.search.recorder import SearchRecorder
-from raysearch.search.result import NullTracker, best_by_size
+from raysearch.search.result import best_by_size
 from raysearch.search.run import _part_names
 from raysearch.searchers.base import Remark, Round, Searcher
 
@@ -58,7 +58,7 @@ def recorder():
         references=(),
         layer_forwards=lambda subjects: len(subjects),
     )
-    return SearchRecorder(Problem(4, 1), evaluator, NullTracker(), SilentObserver(), time.perf_counter())
+    return SearchRecorder(Problem(4, 1), evaluator, Observer(), time.perf_counter())
 
 
 def test_the_searchers_own_time_is_told_from_that_of_its_answers(recorder):

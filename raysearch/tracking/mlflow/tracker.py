@@ -1,26 +1,32 @@
-"""Records searches in MLflow: ``tracking=mlflow``.
+"""Records searches and studies in MLflow: ``tracking=mlflow``.
 
-A write costs 10-50 ms and importing MLflow costs seconds, so none of it happens where the search runs:
+A write costs 10-50 ms and importing MLflow costs seconds, so nothing of a search is written where the search runs:
 
-    search thread    start  trial  trial  round_done …  close        each only adds to what is told
-    tracker thread   import mlflow │ MlflowWriter writes it in order
+    search thread    search_started  trial  trial  round_done …  close      each only adds an event to a list
+    tracker thread   import mlflow │ MlflowWriter writes the events in order
 
 If anything goes wrong on the tracker thread, it says so once, and begins anew after a while: the writer finds what is
 there and fills in what is not, so a server that comes back before the search ends gets all of it. Otherwise the ledger
-has everything: `raysearch.tracking.sync` writes it later, and so does the same search run again.
+has everything: `raysearch.tracking.sync` writes it later, and so does the same search again. What a study records is
+little, and written at once, on a thread that is waited for until a timeout.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from typing_extensions import override
+
 from raysearch.core.paths import options_for
+from raysearch.ledger.searches import SearchRecord
+from raysearch.search.forecast import RoundCost
+from raysearch.search.observer import StudyHeader, Tracker
 from raysearch.search.result import RoundSummary, SearchHeader, SearchResult, Trial
-from raysearch.tracking.mlflow.contact import cause_of, quiet
+from raysearch.tracking.mlflow.contact import attempt, cause_of, quiet
 from raysearch.tracking.store import Store
 
 if TYPE_CHECKING:
@@ -29,8 +35,10 @@ if TYPE_CHECKING:
 Event = Callable[["MlflowWriter"], None]
 
 
-class MlflowTracker:
-    """Writes each search as a parent run and each of its trials as a child run. Tells one search, then is closed.
+class MlflowTracker(Tracker):
+    """Writes a search as a parent run with a child run for each trial; or a study as the parent of its searches.
+
+    It records one search, or one study, and is closed.
 
     Args:
         uri: MLflow's tracking URI; None for the embedded store, ``<folder>/mlflow.db``.
@@ -40,9 +48,6 @@ class MlflowTracker:
         timeout_s: How long `close` waits while nothing gets written.
         retry_s: How long after a failure it begins anew while the search goes on; it does so at the search's end too.
         ledger: Where searches are on record, for whoever is told what to do later; None for the folder's own.
-
-    Attributes:
-        run_id: MLflow's id of the parent run; None until there is one.
     """
 
     def __init__(
@@ -67,32 +72,70 @@ class MlflowTracker:
         self._written = 0
         self._later = ""
         self._seconds_before: float | None = None
-        self.run_id: str | None = None
 
-    def start(self, header: SearchHeader) -> None:
-        """See `Tracker`."""
+    @override
+    def search_started(
+        self, header: SearchHeader, expected: Sequence[RoundCost] | None = None, head_cost: float = 0.0
+    ) -> None:
         # A study tells its warnings once each, so those of its searches are alike.
         self._later = "with the study's id" if header.labels else header.search_id + self._options
         self._thread = threading.Thread(target=self._work, args=(header, _now()), name="mlflow-tracker", daemon=True)
         self._thread.start()
 
+    @override
     def trial(self, trial: Trial) -> None:
-        """See `Tracker`."""
         now = _now()
         self._tell(lambda writer: writer.trial(trial, now))
 
+    @override
     def round_done(self, summary: RoundSummary) -> None:
-        """See `Tracker`."""
         now = _now()
         self._tell(lambda writer: writer.round_done(summary, now))
 
-    def finish(self, result: SearchResult | None, failure: str | None = None) -> None:
-        """See `Tracker`."""
+    @override
+    def search_ended(self, result: SearchResult | None, failure: str | None = None) -> None:
         now = _now()
         self._tell(lambda writer: writer.finish(result, failure, now))
 
+    @override
+    def study_started(self, header: StudyHeader) -> None:
+        def begin() -> None:
+            from raysearch.tracking.mlflow import study
+
+            self.run_id = study.begin_study(self._store, self._experiment, header.study_id, header.config)
+
+        def adopt() -> None:
+            from raysearch.tracking.mlflow import study
+
+            study.adopt(self._store, self.run_id or "", header.recorded)
+
+        again = "it goes on without; later: raysearch sync"
+        self._attempt("the study is", begin, f"{again} {header.study_id}{self._options}")
+        if self.run_id is not None and header.recorded:
+            self._attempt("what the study had found before is", adopt, f"{again}, with the study's id")
+
+    @override
+    def assessed(self, found: Sequence[tuple[SearchRecord, Mapping[str, float]]]) -> None:
+        from raysearch.tracking.mlflow.assessments import record_assessments
+
+        numbers = {search.mlflow_run_id: values for search, values in found if search.mlflow_run_id is not None}
+        if numbers:
+            later = "later: raysearch sync, or the same command again"
+            self._attempt("the assessment is", lambda: record_assessments(self._store, numbers), later)
+
+    @override
+    def study_reported(self, run_id: str | None, totals: Mapping[str, float], files: Sequence[Path]) -> None:
+        def end() -> None:
+            from raysearch.tracking.mlflow import study
+
+            study.end_study(self._store, run_id or "", totals, files)
+
+        if run_id is not None:
+            self._attempt("the report is", end, "later: raysearch sync, with the study's id")
+
+    @override
     def close(self) -> str | None:
-        """Waits until everything is written, as long as something is; returns MLflow's id of the parent run."""
+        """Wait until everything is written, for as long as something is."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -105,6 +148,13 @@ class MlflowTracker:
             self._gave_up = True
             self._say(f"nothing was written for {self._timeout_s:g} s")
         return self.run_id
+
+    def _attempt(self, subject: str, work: Callable[[], None], later: str) -> None:
+        """Do some work with MLflow at once; if it fails or takes too long, say so in a sentence."""
+        try:
+            attempt(work)
+        except Exception as error:  # a tracker never stops anything, whatever MLflow, a disk or a network throws
+            self._warn(f"{subject} not recorded in MLflow at {self._store.shown} ({cause_of(error)}); {later}")
 
     def _is_writing(self) -> bool:
         return self._thread is not None and self._thread.is_alive() and not self._gave_up

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import pytest
 from mlflow import MlflowClient
 
+from raysearch.search.observer import StudyHeader
 from raysearch.testing.tracker_suite import greedy_search
 from raysearch.tracking.mlflow.contact import attempt
 from raysearch.tracking.options import TrackingOptions
 
 pytestmark = pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")  # MLflow's own
 
+NOTHING = StudyHeader("x", {"study": {}}, [])
 LABELS = {"model": "tiny", "searcher": "beam, width=5", "remove": "2"}
 
 
@@ -27,14 +30,21 @@ def fail(message: str) -> None:
     raise AssertionError(message)
 
 
+def begin(options: TrackingOptions, header: StudyHeader, warn: Callable[[str], None] = fail) -> str | None:
+    tracker = options.open(warn)
+    tracker.study_started(header)
+    return tracker.close()
+
+
 def test_searches_told_before_or_after_are_filed_under_the_study(options: TrackingOptions, tmp_path: Path) -> None:
     tracker = options.open(fail)
     greedy_search(search_id="before").tell(tracker)
     before = tracker.close()
-    parent = options.begin_study("my-study-1", {"study": {"name": "my-study", "grid": {"remove": [5]}}}, fail)
-    assert parent is not None and before is not None
-    options.adopt(parent, {before: LABELS}, fail)
-    options.adopt(parent, {before: LABELS}, fail)
+    assert before is not None
+    config = {"study": {"name": "my-study", "grid": {"remove": [5]}}}
+    header = StudyHeader("my-study-1", config, ["beam"], [0], {before: LABELS})
+    parent = begin(options, header)
+    assert begin(options, header) == parent is not None, "twice is no more than once"
     client = MlflowClient(options.store.uri)
     run = client.get_run(before)
     assert run.data.tags["mlflow.parentRunId"] == parent
@@ -42,18 +52,20 @@ def test_searches_told_before_or_after_are_filed_under_the_study(options: Tracki
     note = client.get_run(parent).data.tags["mlflow.note.content"]
     assert f"mlflow.parentRunId%60%20%3D%20%27{parent}%27" in note and "compareRunsMode=CHART" in note
     assert run.data.tags["raysearch.study.searcher"] == run.data.params["study.searcher"] == "beam, width=5"
-    assert options.begin_study("my-study-1", {"study": {}}, fail) == parent, "the same study has one run"
+    assert begin(options, StudyHeader("my-study-1", {"study": {}}, [])) == parent, "the same study has one run"
     assert client.get_run(parent).data.params["study.grid.remove"] == "[5]"
 
 
 def test_the_report_and_numbers_end_up_on_its_run(options: TrackingOptions, tmp_path: Path) -> None:
-    parent = options.begin_study("my-study-2", {"study": {"name": "x"}}, fail)
+    tracker = options.open(fail)
+    tracker.study_started(StudyHeader("my-study-2", {"study": {"name": "x"}}, []))
+    parent = tracker.close()
     (tmp_path / "report/figures").mkdir(parents=True)
     (tmp_path / "report/report.html").write_text("<!DOCTYPE html>")
     (tmp_path / "report/figures/map.svg").write_text("<svg/>")
     files = [tmp_path / "report/report.html", tmp_path / "report/figures"]
     assert parent is not None
-    options.end_study(parent, {"layer_forwards_shared": 12.0, "nothing": float("nan")}, files, fail)
+    options.open(fail).study_reported(parent, {"layer_forwards_shared": 12.0, "nothing": float("nan")}, files)
     client = MlflowClient(options.store.uri)
     run = client.get_run(parent)
     assert (run.info.status, run.data.metrics) == ("FINISHED", {"layer_forwards_shared": 12.0})
@@ -66,25 +78,25 @@ def test_a_store_that_cannot_be_written_warns_once_and_stops_nothing(tmp_path: P
     (tmp_path / "taken").write_text("a file where a folder should be")
     options = TrackingOptions("mlflow", None, "tests", tmp_path / "taken")
     said: list[str] = []
-    assert options.begin_study("x", {"study": {}}, said.append) is None
+    assert begin(options, NOTHING, said.append) is None
     assert len(said) == 1 and "it goes on without" in said[0]
 
 
 def test_a_server_that_hangs_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("raysearch.tracking.options.attempt", partial(attempt, timeout_s=1.0))
+    monkeypatch.setattr("raysearch.tracking.mlflow.tracker.attempt", partial(attempt, timeout_s=1.0))
     said: list[str] = []
     with socket.create_server(("127.0.0.1", 0)) as silent:  # takes connections, and answers nothing
         options = TrackingOptions("mlflow", f"http://127.0.0.1:{silent.getsockname()[1]}", "tests", tmp_path)
-        assert options.begin_study("x", {"study": {}}, said.append) is None
-        options.end_study("abc", {}, [], said.append)
+        assert begin(options, NOTHING, said.append) is None
+        options.open(said.append).study_reported("abc", {}, [])
     assert len(said) == 2 and all("(TimeoutError: no answer in 1 s); " in sentence for sentence in said)
 
 
 def test_nothing_is_recorded_where_nothing_is_asked(tmp_path: Path) -> None:
     options = TrackingOptions("none", None, "tests", tmp_path / "none")
-    assert options.begin_study("x", {"study": {}}, fail) is None
-    options.adopt(None, {}, fail)
-    options.end_study(None, {}, [], fail)
-    options.record_assessments({None: {}}, fail)
+    assert begin(options, NOTHING) is None
+    tracker = options.open(fail)
+    tracker.study_reported(None, {}, [])
+    tracker.assessed([])
     assert options.link(None) is None
     assert not (tmp_path / "none").exists()

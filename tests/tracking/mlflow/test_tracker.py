@@ -11,7 +11,8 @@ from mlflow import MlflowClient
 from mlflow.entities import Run
 
 from raysearch.core.mask import Mask
-from raysearch.search.result import NullTracker, RoundSummary, Trial
+from raysearch.search.observer import Tracker
+from raysearch.search.result import RoundSummary, Trial
 from raysearch.testing.tracker_suite import ACCURACY, TrackerSuite, greedy_search
 from raysearch.tracking.mlflow.tracker import MlflowTracker
 from raysearch.tracking.store import Store
@@ -29,9 +30,9 @@ def _store_with_tables(tmp_path: Path, store_with_tables: Path) -> None:
     shutil.copy(store_with_tables, tmp_path / "mlflow.db")
 
 
-class TestNullTracker(TrackerSuite):
+class TestTracker(TrackerSuite):
     def make_tracker(self, folder, warn):
-        return NullTracker()
+        return Tracker()
 
 
 class TestMlflowTracker(TrackerSuite):
@@ -128,11 +129,11 @@ def test_a_search_for_accuracy_is_charted_as_such(tmp_path):
 
 def test_a_failed_trial_keeps_its_cause_and_no_metric_is_infinite(tmp_path):
     tracker = open_tracker(tmp_path)
-    tracker.start(greedy_search().header)
+    tracker.search_started(greedy_search().header)
     tracker.trial(Trial(0, 1, Mask.of(0), None, None, "out of memory", answered=False))
     tracker.trial(Trial(1, 1, Mask.of(1), float("inf"), float("inf"), None, answered=False))
     tracker.trial(Trial(2, 1, Mask.of(2), 800.0, 797.2, None, answered=True))
-    tracker.finish(None, "every replica died")
+    tracker.search_ended(None, "every replica died")
     tracker.close()
     recorded = Recorded(tmp_path)
     failed, infinite, huge = (recorded.children[index] for index in range(3))
@@ -169,7 +170,7 @@ def test_a_resumed_search_fills_in_what_is_missing(tmp_path, failure, status):
     first = open_tracker(tmp_path)
     search.tell(first, rounds=2)
     first.trial(replace(search.rounds[2][0][0], loss=None, delta=None, failure="a replica died"))
-    first.finish(None, failure)
+    first.search_ended(None, failure)
     run_id = first.close()
     before = Recorded(tmp_path)
     assert before.parent.info.status == status
@@ -203,7 +204,7 @@ def test_a_finished_search_told_again_changes_nothing(tmp_path):
     assert len(Recorded(tmp_path).steps("loss")) == 1
     interrupted = open_tracker(tmp_path)
     search.tell(interrupted, rounds=1)
-    interrupted.finish(None)
+    interrupted.search_ended(None)
     interrupted.close()
     check_complete(tmp_path)
 
@@ -330,7 +331,7 @@ def test_a_store_that_comes_back_gets_all_of_it_while_the_search_goes_on(tmp_pat
     for trial in search.rounds[2][0]:
         tracker.trial(trial)
     tracker.round_done(search.rounds[2][1])
-    tracker.finish(search.result)
+    tracker.search_ended(search.result)
     assert tracker.close() == tracker.run_id
     assert len(warnings) == 1
     check_complete(taken)
@@ -365,7 +366,7 @@ def test_a_server_holds_the_runs_and_their_files(tmp_path, served: Served, capfd
 
 def test_a_round_without_any_loss_is_recorded(tmp_path):
     tracker = open_tracker(tmp_path)
-    tracker.start(greedy_search().header)
+    tracker.search_started(greedy_search().header)
     tracker.round_done(RoundSummary(1, 3, 3, None, None, 8.0, 24.0, 1.5, 0.5))
     tracker.close()
     metrics = Recorded(tmp_path).parent.data.metrics

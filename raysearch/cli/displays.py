@@ -1,0 +1,253 @@
+"""What a person sees while a search or a study runs: a live view on a terminal, a line now and then elsewhere.
+
+All of it goes to standard error, so that standard output holds results alone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.markup import escape
+from rich.table import Table
+from typing_extensions import override
+
+from raysearch.cli.output import say
+from raysearch.core.formatting import count, duration
+from raysearch.core.paths import options_for
+from raysearch.search.observer import Observer, StudyHeader
+
+if TYPE_CHECKING:  # a command that stops early needs none of what these bring along
+    from raysearch.evaluation.progress import Progress
+    from raysearch.search.forecast import RoundCost
+    from raysearch.search.result import RoundSummary, SearchHeader
+
+_SECONDS_BETWEEN_LINES = 15
+#: A replica that is not ready after so long may never be.
+_LONG_S = 60.0
+
+
+class Display(Observer):
+    """Shows how far an assessment is, and warnings.
+
+    Args:
+        console: Where to write; standard error.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._live = Live(console=console, refresh_per_second=4, transient=True) if console.is_terminal else None
+        self._last_line = time.monotonic()
+
+    def __enter__(self) -> Self:
+        if self._live:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live:
+            self._live.stop()
+
+    @override
+    def assessing(self, line: str) -> None:
+        self._show(escape(line))
+
+    @override
+    def warn(self, message: str) -> None:
+        self._last_line = time.monotonic()
+        say(self._console, "[yellow]warning:[/]", message)
+
+    def _show(self, line: str) -> None:
+        """Show the line that changes all the time."""
+        self._update(f"[cyan]{line}[/]", line)
+
+    def _update(self, view: RenderableType, line: str) -> None:
+        """Show a view on a terminal; elsewhere print the line, unless one was printed not long ago."""
+        if self._live:
+            self._live.update(view)
+        elif time.monotonic() - self._last_line > _SECONDS_BETWEEN_LINES:
+            self._say(line)
+
+    def _say(self, line: str) -> None:
+        self._last_line = time.monotonic()
+        self._console.print(line, highlight=False, soft_wrap=True)
+
+
+class SearchDisplay(Display):
+    """Follows a search: one live line on a terminal, plain lines elsewhere.
+
+    Args:
+        console: Where to write; standard error.
+
+    Attributes:
+        header: The search, once it has started.
+    """
+
+    def __init__(self, console: Console) -> None:
+        super().__init__(console)
+        self.header: SearchHeader | None = None
+        self._expected: Sequence[RoundCost] | None = None
+        self._head_cost = 0.0
+        self._round = 1
+        self._alone_since: float | None = None  # with no replica to be asked
+        self._best = ""
+        self._cost_done = 0.0  # of finished rounds' units, in layer-forwards
+        self._cost_before = 0.0  # of the current round, at the last call
+        self._seconds_computing = 0.0  # as if replicas were always busy: without their start
+
+    @override
+    def search_started(
+        self, header: SearchHeader, expected: Sequence[RoundCost] | None = None, head_cost: float = 0.0
+    ) -> None:
+        self.header = header
+        self._expected, self._head_cost = expected, head_cost
+        asked = header.config["remove"]
+        self._say(f"[bold]{escape(header.search_id)}[/]: remove {asked} of {header.n_layers} layers (0-based)")
+        self._say(forecast_line(expected))
+
+    @override
+    def progress(self, progress: Progress) -> None:
+        if not progress.n_replicas and not progress.masks_elsewhere:
+            return self._show(self._waiting())
+        if progress.masks_elsewhere:
+            return self._show(f"waiting for {progress.masks_elsewhere} masks that another search is computing")
+        self._alone_since = None
+        cost = self._cost(progress)
+        if cost:  # else a round begins
+            self._cost_done += cost - self._cost_before
+        self._cost_before = cost
+        self._seconds_computing = progress.computing_s / max(1, progress.n_replicas)
+        rounds = f"/{len(self._expected)}" if self._expected else ""
+        planned = self._planned(progress)
+        left = self._seconds_left(planned - cost)
+        self._show(
+            f"round {self._round}{rounds}  {cost / max(1.0, planned):.0%} of "
+            f"{count(progress.masks_planned, 'mask')}  {self._best}left {duration(left)}  "
+            f"replicas {progress.n_replicas}"
+        )
+
+    @override
+    def round_done(self, summary: RoundSummary) -> None:
+        if summary.round_best is not None and summary.round_best_loss is not None:
+            self._best = f"best {summary.round_best} {summary.round_best_loss:.4f}  "
+        left = self._seconds_left(0.0)
+        self._say(
+            f"round {summary.round} done  {self._best}"
+            f"{summary.run} run, {summary.asked - summary.run} answered by the ledger  {duration(summary.seconds)}"
+            + (f"  left about {duration(left)}" if left and left >= 1 else "")
+        )
+        self._round = summary.round + 1
+
+    def _waiting(self) -> str:
+        """Say that there is no replica yet; after a while, where to look."""
+        self._alone_since = self._alone_since or time.monotonic()
+        waited = time.monotonic() - self._alone_since
+        if waited < _LONG_S:
+            return "waiting for replicas to load"
+        return f"no replica is ready after {duration(waited)}; on a cluster, ray status tells what it lacks"
+
+    def _cost(self, progress: Progress) -> float:
+        """What is done of a round, in layer-forwards."""
+        return progress.layer_forwards + self._head_cost * progress.head_forwards
+
+    def _planned(self, progress: Progress) -> float:
+        """What a round takes in all, in layer-forwards."""
+        return progress.layer_forwards_planned + self._head_cost * progress.head_forwards_planned
+
+    def _seconds_left(self, left: float) -> float | None:
+        """Of the whole search, with so much left of this round; None while the speed is unknown."""
+        if not self._cost_done:
+            return None
+        for later in (self._expected or [])[self._round :]:
+            left += later.layer_forwards + self._head_cost * later.head_forwards
+        return left * self._seconds_computing / self._cost_done
+
+
+class StudyDisplay(Display):
+    """Follows a study: a live table on a terminal, a line for each search that ends elsewhere.
+
+    Args:
+        console: Where to write; standard error.
+    """
+
+    def __init__(self, console: Console) -> None:
+        super().__init__(console)
+        self._cells: Sequence[str] = ()
+        self._running: dict[int, str] = {}  # where each stands
+        self._done: set[int] = set()
+        self._failed: dict[int, str] = {}
+        self._started = time.monotonic()
+
+    @override
+    def study_started(self, header: StudyHeader) -> None:
+        self._cells, self._done, self._started = header.cells, set(header.done), time.monotonic()
+        known = f", of which {count(len(header.done), 'search', 'searches')} done already" if header.done else ""
+        self._say(f"[bold]{escape(header.study_id)}[/]: {count(len(header.cells), 'search', 'searches')}{known}")
+
+    @override
+    def cell_started(self, cell: int) -> None:
+        self._running[cell] = "starts"
+        self._failed.pop(cell, None)
+        self._show_all()
+
+    @override
+    def cell_updated(self, cell: int, n_rounds: int, n_requested: int, best_loss: float | None) -> None:
+        found = "" if best_loss is None else f", best {best_loss:.4f}"
+        self._running[cell] = f"round {n_rounds}, {count(n_requested, 'mask')}{found}"
+        self._show_all()
+
+    @override
+    def cell_ended(self, cell: int, failure: str | None) -> None:
+        standing = self._running.pop(cell, "starts")
+        if failure is not None:
+            self._failed[cell] = failure
+            self._say(f"[red]failed[/] {escape(self._cells[cell])}: {escape(failure)}")
+        else:
+            self._done.add(cell)
+            self._say(f"{self._tally()}  {escape(self._cells[cell])}  {escape(standing)}")
+        self._show_all()
+
+    @override
+    def assessing(self, line: str) -> None:
+        self._show_all(line)
+
+    def _tally(self) -> str:
+        failed = f", {len(self._failed)} failed" if self._failed else ""
+        elapsed = duration(time.monotonic() - self._started)
+        return f"{len(self._done)} of {len(self._cells)} done{failed}  {elapsed}"
+
+    def _show_all(self, line: str = "") -> None:
+        running = ", ".join(f"{self._cells[cell]} ({standing})" for cell, standing in self._running.items())
+        self._update(self._view(line), escape(f"{self._tally()}  {line or f'running: {running}'}"))
+
+    def _view(self, line: str) -> RenderableType:
+        table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+        for cell, standing in sorted(self._running.items()):
+            table.add_row("[cyan]running[/]", escape(self._cells[cell]), escape(standing))
+        return Group(f"[bold]{self._tally()}[/]", table, escape(line))
+
+
+def forecast_line(expected: Sequence[RoundCost] | None) -> str:
+    """Return what a search is expected to cost, in one sentence."""
+    if expected is None:
+        return "its cost cannot be told beforehand"
+    masks = sum(cost.masks for cost in expected)
+    layers = sum(cost.layer_forwards for cost in expected)
+    heads = sum(cost.head_forwards for cost in expected)
+    naive = sum(cost.naive_layer_forwards for cost in expected)
+    about = "about " if any(cost.estimated for cost in expected) else ""
+    return (
+        f"{count(masks, 'mask')} in {count(len(expected), 'round')}: {about}{layers:,} layer-forwards over the "
+        f"calibration instead of {naive:,}, and {count(heads, 'head-forward')} at most"
+    )
+
+
+def places(config: Any) -> tuple[str, str | None]:
+    """Return the options that lead a later command to a search's ledger, and to its embedded MLflow store if any."""
+    store, ledger = Path(config["store"]), config["ledger"]
+    embedded = config["tracking"]["type"] == "mlflow" and config["tracking"]["uri"] is None
+    return options_for(store, None if ledger is None else Path(ledger)), options_for(store) if embedded else None

@@ -1,0 +1,172 @@
+"""What a person sees of a study or an assessment after its end: tables, and the lines under them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+
+from raysearch.core.estimate import Estimate, Metric
+from raysearch.core.formatting import added, count, duration
+from raysearch.core.mask import Mask
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from raysearch.assessment.results import Result, RunAssessment
+    from raysearch.study.plan import StudyPlan
+    from raysearch.study.result import StudyResults
+
+_DECIMALS = {"perplexity": 2, "accuracy": 2, "speed": 1}
+_MEBIBYTE = 2**20
+
+
+def plan_table(plan: StudyPlan) -> Table:
+    """What each search of a study is expected to cost."""
+    table = Table(title="Expected cost, in layer-forwards over the calibration", title_justify="left")
+    for name in ("model", "calibration", "searcher", "M", "seed"):
+        table.add_column(name, justify="right" if name in ("M", "seed") else "left")
+    for name in ("masks", "in this study", "by itself", "a forward a mask"):
+        table.add_column(name, justify="right")
+    for one in plan.cells:
+        numbers = (one.evaluations, one.shared, one.separate, one.naive)
+        table.add_row(*one.cell.labels.values(), *(f"{number:,}" for number in numbers))
+    for cell in plan.unpredictable:
+        table.add_row(*cell.labels.values(), "cannot be told", "", "", "")
+    totals = plan.layer_forwards
+    masks = sum(one.evaluations for one in plan.cells)
+    table.add_section()
+    sums = (masks, totals["shared"], totals["separate"], totals["naive"])
+    table.add_row("all", "", "", "", "", *(f"{number:,}" for number in sums))
+    return table
+
+
+def plan_line(plan: StudyPlan) -> str:
+    """The same in a sentence."""
+    totals = plan.layer_forwards
+    share = f" ({totals['shared'] / totals['separate']:.0%})" if totals["separate"] else ""
+    searches = count(len(plan.cells) + len(plan.unpredictable), "search", "searches")
+    left = "" if plan.seconds is None else f"; about {duration(plan.seconds)} of searching"
+    return (
+        f"{searches}: {totals['shared']:,} layer-forwards together instead of {totals['separate']:,} one by one"
+        f"{share}, or {totals['naive']:,} by a full forward per mask{left}"
+    )
+
+
+def study_table(results: StudyResults) -> Table:
+    """What each search of a study found; ± is one standard error, by the choice of samples."""
+    table = Table(title=results.study_id, title_justify="left")
+    for name in ("calibration", "M", "searcher", "loss over dense", "removed layers (0-based)", "masks"):
+        table.add_column(name, justify="right" if name in ("M", "loss over dense", "masks") else "left")
+    several_models = len({cell.model for cell in results.cells}) > 1
+    several_seeds = len({cell.seed for cell in results.cells}) > 1
+    before = None
+    for cell in sorted(results.cells, key=lambda cell: (cell.model, cell.calibration, cell.remove)):
+        if before not in (None, (cell.model, cell.calibration, cell.remove)):
+            table.add_section()
+        before = cell.model, cell.calibration, cell.remove
+        calibration = f"{cell.calibration}, {cell.model}" if several_models else cell.calibration
+        searcher = f"{cell.searcher}, seed {cell.seed}" if several_seeds else cell.searcher
+        if cell.outcome is None:
+            found = cell.state if cell.failure is None else f"{cell.state}: {cell.failure}"
+            table.add_row(calibration, str(cell.remove), searcher, "", found, "")
+        else:
+            outcome = cell.outcome
+            over = added(outcome.loss - outcome.dense_loss, outcome.delta_error)
+            stopped = " (budget spent)" if cell.state == "stopped" else ""
+            removed = f"{{{','.join(map(str, outcome.removed))}}}{stopped}"
+            masks = f"{outcome.evaluations:,}"
+            table.add_row(calibration, str(cell.remove), searcher, over, removed, masks)
+    return table
+
+
+def study_lines(results: StudyResults, files: Sequence[Path]) -> list[str]:
+    """The lines under it: what sharing saved, and where the report is."""
+    totals = results.layer_forwards
+    lines = []
+    if totals["separate"]:
+        lines.append(
+            f"Layer-forwards: {totals['shared']:,.0f} together, {totals['separate']:,.0f} one by one "
+            f"({totals['shared'] / totals['separate']:.0%}), {totals['naive']:,.0f} by a full forward per mask"
+        )
+    return [*lines, f"Report: {files[0]}"]
+
+
+def assessment_table(title: str, mask: Mask, dense: Mapping[str, Result], pruned: Mapping[str, Result]) -> Table:
+    """Every number of a mask beside the dense model's; ± is one standard error, by the choice of items."""
+    table = Table(title=title)
+    for column in ("", "dense", f"without {mask}", "retention", "over"):
+        table.add_column(column, justify="left" if column in ("", "over") else "right")
+    group = None
+    for name, result in pruned.items():
+        if group not in (None, result.metric.group):
+            table.add_section()
+        group = result.metric.group
+        of_dense = _dense_of(result, dense[name])
+        retention = "" if result.retention is None else f"{result.retention.value:.3f}"
+        if result.retention is not None and result.retention.error:
+            retention += f" ± {result.retention.error:.3f}"
+        table.add_row(_head(result.metric), *_cells(result, of_dense), retention, result.extent)
+    return table
+
+
+def assessment_tables(done: RunAssessment) -> list[Table | str]:
+    """All that is shown of an assessment."""
+    title = f"{done.search_id}: {done.model} beside itself without {done.mask} (0-based)"
+    return [assessment_table(title, done.mask, done.dense, done.pruned), *_notes(done)]
+
+
+def _notes(done: RunAssessment) -> list[str]:
+    """The lines under the table: what was known, where it is from, and how to check it."""
+    computed = done.assessments.computed
+    notes = ["All of it answered by the ledger: nothing was computed"]
+    if computed:
+        notes = [f"{count(computed, 'number')} computed now, the others answered by the ledger"]
+    notes.append("± is one standard error, by the choice of windows, documents or items")
+    texts = [of["data"] for result in done.pruned.values() if "data" in (of := result.detail)]
+    if texts:
+        sources = dict.fromkeys(str(one.get("path") or one.get("name") or one["source"]) for one in texts)
+        notes.append(f"Texts: {', '.join(sources)}")
+    for folder in sorted(set(done.task_files.values())):
+        tasks = ",".join(name for name, of in done.task_files.items() if of == folder)
+        notes.append(f"To check with lm-eval's own command: lm_eval --include_path {folder} --tasks {tasks} …")
+    from raysearch.assessment.speed import DECODE
+
+    if DECODE.name in done.pruned:
+        detail = done.pruned[DECODE.name].detail
+        on = detail["measured_on"]
+        alike = "" if on == str(done.mask) else f", without {on}, as layers are alike"
+        by = f"{detail['machine']}, {count(detail['threads'], 'thread')}{alike}"
+        notes.append(f"Speed: {by}; memory by {detail['memory_source']}")
+    return [
+        *notes,
+        *(f"Warning: the search calibrated on samples of the same text: {name}" for name in done.overlaps),
+    ]
+
+
+def _head(metric: Metric) -> str:
+    unit = "MiB" if metric.unit == "bytes" else metric.unit
+    arrow = "higher" if metric.higher_is_better else "lower"
+    return f"{metric.title} ({unit}, {arrow} is better)"
+
+
+def _dense_of(result: Result, dense: Result) -> Estimate:
+    """The dense model's number; a speed's is that of the same run."""
+    return Estimate(result.detail["dense"]) if result.metric.group == "speed" else dense.estimate
+
+
+def _cells(result: Result, dense: Estimate) -> tuple[str, str]:
+    return _cell(dense, result.metric), _cell(result.estimate, result.metric)
+
+
+def _cell(estimate: Estimate, metric: Metric) -> str:
+    """A number with its standard error."""
+    if not math.isfinite(estimate.value):
+        return "not finite"
+    scale = _MEBIBYTE if metric.unit == "bytes" else 1
+    decimals = _DECIMALS[metric.group]
+    value = estimate.value / scale
+    shown = f"{value:,.{decimals}f}" if abs(value) < 1e6 else f"{value:.3g}"
+    return shown if estimate.error is None else f"{shown} ± {estimate.error / scale:,.{decimals}f}"
