@@ -54,7 +54,7 @@ SEARCHES: list[tuple[dict[str, Any], list[str]]] = [
     ({"data": {"path": object()}}, ["path=<object", "is a object"]),
     ({"data": {"path": ["a"]}}, ["data.path=[a] should be a valid string"]),
     ({"config_dir": 7}, ["--config-dir=7 is a int", "give a path"]),
-    ({"observer": 7}, ["observer=7 has no"]),
+    ({"observer": 7}, ["observer=7 is no Observer"]),
 ]
 
 #: Calls of the others.
