@@ -23,7 +23,7 @@ _ANSWER_S = 10.0
 
 @dataclass(frozen=True)
 class Replicas:
-    """What a pool in any process needs to use replica actors.
+    """Everything that a pool in any process needs to use replica actors.
 
     Args:
         fleet: Makes the actors.

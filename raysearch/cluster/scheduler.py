@@ -77,7 +77,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Demand:
-    """What a pool needs of its fleet.
+    """Replicas that a pool needs of its fleet, and those that it has lost.
 
     Args:
         wanted: How many replicas it has work for.

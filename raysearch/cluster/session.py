@@ -1,4 +1,4 @@
-"""Into Ray and out of it: a cluster that is there, or one started on this machine."""
+"""Joins a Ray cluster that runs already, or starts one on this machine."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from raysearch.errors import UserError, first_line, last_line
 
 #: How long a cluster may take to answer; Ray itself asks every ten seconds.
 _ANSWER_S = 30
-#: How often the client server is asked for a process that serves us: of ten, about one gets stuck before it begins.
+#: How often the client server is asked for a process that serves us: about one of ten hangs at its start.
 _CLIENT_ATTEMPTS = 4
 
 
 def join_ray(address: str | None, cpus: float) -> Callable[[], None]:
-    """Makes sure that this process is in a cluster.
+    """Join a cluster, unless this process is in one.
 
     Args:
-        address: Of one that runs already: ``auto``, ``host:port`` or ``ray://host:port``; None to start one here.
-        cpus: The CPUs that one started here is to have, even where there are fewer cores.
+        address: The address of a running cluster: ``auto``, ``host:port`` or ``ray://host:port``; None to start one.
+        cpus: The CPUs of a cluster started here, even if there are fewer cores.
 
     Returns:
-        What leaves it; nothing where the process was in it before.
+        A function that leaves the cluster; it does nothing if this process was in it before.
 
     Raises:
         UserError: No cluster answers there, or none can be started here.
@@ -53,12 +53,12 @@ def join_ray(address: str | None, cpus: float) -> Callable[[], None]:
 
 
 def room() -> Mapping[str, float]:
-    """What the cluster has in all, by kind: ``CPU``, ``GPU``."""
+    """Return the resources of the whole cluster, by kind: ``CPU``, ``GPU``."""
     return ray.cluster_resources()
 
 
 def this_node() -> str:
-    """The resource that every node has one of, and no other has: what asks for a little of it runs here."""
+    """Return the name of a resource that only this node has: whatever asks for a little of it runs here."""
     own = ray.get_runtime_context().get_node_id()
     (resources,) = [node["Resources"] for node in ray.nodes() if node["NodeID"] == own]
     return next(name for name in resources if name.startswith("node:") and "internal" not in name)
@@ -95,7 +95,7 @@ def _connect(address: str) -> None:
 
 
 def _start(**options: Any) -> None:
-    """Starts Ray quietly. It puts its own handler in the place of the one for SIGTERM, which is put back."""
+    """Start Ray quietly, and put back the handler for SIGTERM, which Ray replaces by its own."""
     on_termination = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(log_to_driver=False, logging_level=logging.ERROR, **options)

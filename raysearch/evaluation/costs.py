@@ -1,4 +1,4 @@
-"""What is to be computed as units, what those cost by their plans, and which statistics an objective has."""
+"""Cuts what is to be computed into units, prices those by their plans, and refuses statistics without meaning."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Cuts a unit along its masks, where there are more replicas than units, or too few units to keep all busy to the end.
+"""Cuts a unit along its masks if there are more replicas than units, or too few units to keep all busy to the end.
 
 In the order of the prefix walk a mask shares the most with the one before, so a cut makes its right part run again only
 the layers that its first mask shares with that one: few near the left end, where masks drop early layers, and most of a
 model near the right one, where the dense model is. So a unit is cut into even parts, and only from the left are small
-ends cut off, for whoever is done first to fill up with.
+ends cut off, for the replicas that are done first.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _ENDS_SHARE, _ENDS = 0.2, 4
 
 
 def cut(unit: MaskUnit, replicas: float, n_layers: int) -> tuple[list[MaskUnit], list[MaskUnit]]:
-    """Cuts a unit into even parts, and off of these small ends, until no part is more than most of a replica's share.
+    """Cut a unit into even parts, and small ends off these, until each part is well below a replica's share.
 
     Args:
-        unit: What to cut.
+        unit: The unit to cut.
         replicas: How many there are for it; 1.5 where three share two units.
         n_layers: N, the layers of the dense model.
 
@@ -47,12 +47,12 @@ def cut(unit: MaskUnit, replicas: float, n_layers: int) -> tuple[list[MaskUnit],
 
 
 def walk_order(masks: Sequence[Mask], n_layers: int) -> tuple[Mask, ...]:
-    """Masks as a walk of their trie meets them that skips a layer before it runs it: {0,1}, {0}, {1}, {}."""
+    """Sort masks as a walk of their trie finds them that skips a layer before it runs it: {0,1}, {0}, {1}, {}."""
     return tuple(sorted(masks, key=lambda mask: (*mask, n_layers)))
 
 
 def own_layers(masks: Sequence[Mask], n_layers: int) -> list[int]:
-    """What each mask runs for itself, in forwards of a layer or the head, if it comes after those before it.
+    """Return what each mask adds to the work of those before it, in forwards of a layer or the head.
 
     Args:
         masks: In `walk_order`.
@@ -63,13 +63,13 @@ def own_layers(masks: Sequence[Mask], n_layers: int) -> list[int]:
 
 
 def _shared_layers(one: Mask, other: Mask, n_layers: int) -> int:
-    """How many layers two masks run on the same states: those kept before the first that only one of them removes."""
+    """Count the layers that two masks run on the same states: those kept before the first that only one removes."""
     apart = min({*one} ^ {*other}, default=n_layers)
     return apart - sum(layer < apart for layer in one)
 
 
 def _even(own: Sequence[int], n_parts: int) -> list[tuple[int, int]]:
-    """Neighbouring ranges of about the same sum, none of them empty."""
+    """Return neighbouring ranges of about the same sum, none of them empty."""
     n_parts = max(1, min(n_parts, len(own)))
     sums = list(accumulate(own))
     stops: list[int] = []
@@ -81,7 +81,7 @@ def _even(own: Sequence[int], n_parts: int) -> list[tuple[int, int]]:
 
 
 def _end(own: Sequence[int], start: int, stop: int, wanted: float) -> int | None:
-    """Where an end from `start` stops that is of about this cost; None where a cut would cost too much."""
+    """Return where an end from `start` of about this cost stops; None if the cut would cost too much."""
     for after, done in enumerate(accumulate(own[start:stop]), start + 1):
         if done >= wanted:
             return after if after < stop and done <= 3 * wanted else None

@@ -1,4 +1,4 @@
-"""From a round of masks to the cheapest exact way of running them: the prefix plan.
+"""Plans the cheapest exact way of running a round of masks: the prefix plan.
 
 The hidden state after layer i depends only on the layers kept up to i, so masks that agree up to i share that state. A
 round's masks form a trie over their layers; walking it depth first runs each shared prefix once and holds one hidden
@@ -23,7 +23,7 @@ from raysearch.core.mask import Mask
 
 
 class Op(Enum):
-    """What a step does with the current hidden state."""
+    """The kinds of steps, by what they do with the current hidden state."""
 
     RUN = "run"  #: replace it by layer `index`'s output
     HOLD = "hold"  #: push a copy on the stack
@@ -65,7 +65,7 @@ class PrefixPlan:
 
     @property
     def naive_layer_forwards(self) -> int:
-        """What a plain forward per mask would run: the kept layers of every mask."""
+        """How many times layers would run in one plain forward per mask."""
         return naive_layer_forwards(self.masks, self.n_layers)
 
     @cached_property
@@ -79,12 +79,12 @@ class PrefixPlan:
 
 
 def naive_layer_forwards(masks: Iterable[Mask], n_layers: int) -> int:
-    """The layer-forwards of one plain forward per mask."""
+    """Return the layer-forwards of one plain forward per mask."""
     return sum(n_layers - len(mask) for mask in masks)
 
 
 def plan_prefixes(masks: Iterable[Mask], n_layers: int, dense_first: bool = False) -> PrefixPlan:
-    """Plans the depth-first walk over the trie of the masks' kept layers.
+    """Plan the depth-first walk over the trie of the masks' kept layers.
 
     Args:
         masks: The masks of a round, in any order; repeats are planned once.
@@ -103,7 +103,7 @@ def plan_prefixes(masks: Iterable[Mask], n_layers: int, dense_first: bool = Fals
 def _walk(
     masks: Sequence[Mask], group: Sequence[int], layer: int, n_layers: int, dense_first: bool
 ) -> tuple[list[Step], int]:
-    """The steps for the masks of `group`, which agree on all layers before `layer`, and the states they hold."""
+    """Return the steps for the masks of `group`, which agree on all layers before `layer`, and the states held."""
     steps: list[Step] = []
     while layer < n_layers and group:
         removing = [member for member in group if layer in masks[member]]

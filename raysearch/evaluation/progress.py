@@ -1,4 +1,4 @@
-"""What has been computed, and how far the round in hand is."""
+"""Counters of what has been computed, and of how far the current round is."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass
 class Meter:
-    """What this process has computed. A forward is a pass of one layer, or of the head, over the whole calibration.
+    """Counts what this process has computed. A forward is one of a layer, or of the head, over the whole calibration.
 
     Tokens that go through layers are counted once a layer: as they were run (padding included), and as the same
     layers would have run them with a row for each choice (without padding).
@@ -24,7 +24,7 @@ class Meter:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far the round in hand is, in the forwards that its plans state; or that another search computes the rest."""
+    """How far the current round is, in the forwards of its plans; or that another search computes the rest."""
 
     layer_forwards: float = 0.0
     layer_forwards_planned: float = 0.0

@@ -6,6 +6,7 @@ A plain class: torch only, no Ray. Ray actors, the inline pool, tests and benchm
 from __future__ import annotations
 
 import functools
+import gc
 import time
 from collections.abc import Callable, Container, Iterable
 from dataclasses import replace
@@ -24,7 +25,6 @@ from raysearch.core.mask import Mask
 from raysearch.core.statistic import Subject
 from raysearch.errors import UserError
 from raysearch.evaluation.costs import passes, plan_of
-from raysearch.evaluation.memory import describe, is_out_of_memory, release
 from raysearch.evaluation.prefix import Op, PrefixPlan
 from raysearch.evaluation.unit import MaskUnit, StatisticUnit, Unit, UnitResult
 from raysearch.models.devices import resolve_device, spread
@@ -34,6 +34,8 @@ from raysearch.models.spec import ModelSpec
 from raysearch.models.stack import LayerStack, predicting
 from raysearch.models.statistics import measure
 
+#: PyTorch has no exception of its own for this on the CPU; its messages hold one of these.
+_OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
 _SHORTEST = 16  # the fewest tokens that are worth trying
 
 Values = dict[Subject, npt.NDArray[np.float64]]
@@ -89,9 +91,9 @@ class Replica:
             try:
                 return self._evaluate(unit, calibration)
             except Exception as error:
-                if not is_out_of_memory(error):
+                if not _is_out_of_memory(error):
                     raise
-            release()  # here, where nothing holds on to the error's frames and their tensors
+            _release()  # here, where nothing holds on to the error's frames and their tensors
             self._halve(unit, calibration)
 
     def _evaluate(self, unit: Unit, calibration: Calibration) -> UnitResult:
@@ -132,7 +134,7 @@ class Replica:
         fits = self._fitting(unit, calibration, longest)
         remedy = f"{fits} tokens fit, so use data.seq_len={fits}" if fits else "use a smaller data.seq_len"
         raise UserError(
-            f"a single sample of {longest} tokens is more than {describe(self.stack.model.device)} holds beside the "
+            f"a single sample of {longest} tokens is more than {_describe(self.stack.model.device)} holds beside the "
             f"model; {remedy}, or model.dtype=bfloat16, or more memory a replica (cluster.gpus_per_replica=…)"
         )
 
@@ -148,9 +150,9 @@ class Replica:
                 self._evaluate(replace(unit, shard=0), shorter)
                 return length
             except Exception as error:
-                if not is_out_of_memory(error):
+                if not _is_out_of_memory(error):
                     raise
-            release()
+            _release()
             length //= 2
         return None
 
@@ -228,9 +230,31 @@ def make_replica(
         module = spread(module, model.name) if over_gpus else module
         return Replica(LayerStack(module), (), threads, load)
     except Exception as error:
-        if not is_out_of_memory(error.__cause__ or error):  # the stack's check may have put it in other words
+        if not _is_out_of_memory(error.__cause__ or error):  # the stack's check may have put it in other words
             raise
         raise UserError(
-            f"{describe(torch.device('cuda' if over_gpus else device))} does not hold model={model.name}; use "
+            f"{_describe(torch.device('cuda' if over_gpus else device))} does not hold model={model.name}; use "
             "model.dtype=bfloat16, or more memory a replica (cluster.gpus_per_replica=…)"
         ) from error
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that an accelerator or the machine has run out of memory."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in _OUT_OF_MEMORY)
+
+
+def _release() -> None:
+    """Free what PyTorch and Python keep without using it."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def _describe(device: torch.device) -> str:
+    """Return a device with its memory: ``cuda:0 (NVIDIA H100 80GB HBM3, 79.2 GiB)``."""
+    if device.type != "cuda":
+        return str(device)
+    properties = torch.cuda.get_device_properties(device)
+    return f"{device} ({properties.name}, {properties.total_memory / 2**30:.1f} GiB)"

@@ -30,15 +30,15 @@ from raysearch.models.spec import ModelInfo
 
 @dataclass(frozen=True)
 class EvaluationSession:
-    """A model and its calibrations, ready to be asked.
+    """A model with its calibrations, ready to evaluate masks.
 
     Args:
         info: The model's shape.
-        calibrations: What masks are judged on.
-        measure: What their one loss is counted in.
-        fingerprints: By subject: ``calibration``, ``model``, ``text``.
+        calibrations: What masks are evaluated on.
+        measure: The unit of the loss.
+        fingerprints: Of ``calibration``, ``model`` and ``text``.
         ledger: What is known.
-        evaluator: Answers.
+        evaluator: Evaluates masks.
     """
 
     info: ModelInfo
@@ -50,7 +50,7 @@ class EvaluationSession:
 
     @property
     def fingerprint(self) -> str:
-        """Names everything that a loss depends on besides the mask."""
+        """The name of everything that a loss depends on besides the mask."""
         return self.fingerprints["calibration"]
 
     @property
@@ -64,12 +64,12 @@ class EvaluationSession:
         return sum(calibration.n_samples for calibration in self.calibrations)
 
     def delta_error(self, mask: Mask) -> float | None:
-        """The standard error of what a mask loses more than the dense model, both known; None for a weighted sum."""
+        """Return the standard error of a mask's loss minus the dense model's; None for a weighted sum."""
         several = len(self.calibrations) > 1
         return None if several else standard_errors(self.calibrations[0], self.ledger, [mask], Mask())[0]
 
     def close(self) -> None:
-        """Frees the replicas and the ledger. Closing twice is harmless."""
+        """Close the evaluator and the ledger. Closing twice is harmless."""
         try:
             self.evaluator.close()
         finally:
@@ -78,11 +78,11 @@ class EvaluationSession:
 
 @dataclass(frozen=True)
 class PreparedData:
-    """What reading the data and the model's files gives.
+    """The data and the facts of a model that are read before a search.
 
     Args:
-        calibrations: What masks are judged on.
-        model_fingerprint: Names the weights; making it reads them all.
+        calibrations: What masks are evaluated on.
+        model_fingerprint: The name of the weights, made by reading them all.
         tokenizer: The model's.
     """
 
@@ -98,14 +98,14 @@ def open_session(
     prepared: PreparedData | None = None,
     make_pool: Callable[[], Pool] | None = None,
 ) -> EvaluationSession:
-    """Reads the data, then opens the ledger; loads no weights, and leaves nothing behind if something is wrong.
+    """Read the data, then open the ledger; load no weights, and leave nothing behind if something is wrong.
 
     Args:
-        spec: What to open.
+        spec: The model, the calibrations and the ledger.
         info: The model's shape, by `describe`.
-        on_progress: Told how far a round is.
-        prepared: What `prepare_data` gave, if that was called already.
-        make_pool: Gives the replicas, where they are not to be made for this session alone.
+        on_progress: Called with how far a round is.
+        prepared: The result of `prepare_data`, if it was called already.
+        make_pool: Gives the pool; None to open one as `spec.cluster` says.
 
     Raises:
         UserError: Something the user named is not there, too small, or does not fit together.
@@ -132,12 +132,12 @@ def open_session(
 
 
 def prepare_data(spec: EvaluationSpec, info: ModelInfo, known: PreparedData | None = None) -> PreparedData:
-    """Draws and tokenises the samples of each calibration.
+    """Draw and tokenise the samples of each calibration.
 
     Args:
-        spec: What to read.
+        spec: The model and the calibrations.
         info: The model's shape, by `describe`.
-        known: What was read for the same model before, whose files need not be read again.
+        known: What was read for the same model before; its files are not read again.
 
     Raises:
         UserError: Data cannot be read, hold too little, or do not fit the objective, the model or its tokenizer.
@@ -172,12 +172,12 @@ def _read(spec: CalibrationSpec, tokenizer: Any, identity: dict[str, Any], model
 
 
 def joint_fingerprint(calibrations: Sequence[Calibration], weighting: WeightedObjective | None) -> str:
-    """Names everything that a loss depends on besides the mask."""
+    """Return the name of everything that a loss depends on besides the mask."""
     return _joint([one.fingerprint for one in calibrations], weighting)
 
 
 def _joint(fingerprints: Sequence[str], weighting: WeightedObjective | None) -> str:
-    """The name of what is weighed; without a weighting, that of the first alone."""
+    """Return the name of all parts and their weights; without weights, that of the first part."""
     if weighting is None:
         return fingerprints[0]
     whole = json.dumps([*fingerprints, identity_of(weighting)], sort_keys=True)

@@ -1,4 +1,4 @@
-"""How masks are judged: plain, validated values, built from the configuration (see `raysearch.config.compose`)."""
+"""How masks are evaluated: plain, validated values, built from the configuration by `raysearch.config.build`."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class CalibrationSpec:
 
     Args:
         name: For people: ``perplexity on c4``.
-        objective: What is computed.
-        data: On what.
+        objective: The loss.
+        data: The samples.
     """
 
     name: str
@@ -32,13 +32,13 @@ class CalibrationSpec:
 
 @dataclass(frozen=True)
 class EvaluationSpec:
-    """How masks are judged: a model, calibrations, and where it is computed and remembered.
+    """How masks are evaluated: on what model and calibrations, by what replicas, and in what ledger.
 
     Args:
-        model: What to load.
-        calibrations: What masks are judged on: one, or several that are weighed or laid side by side.
-        cluster: Who computes it.
-        ledger: The SQLite file that remembers it.
+        model: The model to load.
+        calibrations: What masks are evaluated on: one, or several that are weighed or laid side by side.
+        cluster: Opens the pool of replicas.
+        ledger: The SQLite file that keeps every evaluation.
         weighting: How several calibrations give one loss; None for that of the first.
     """
 
@@ -50,10 +50,10 @@ class EvaluationSpec:
 
     @property
     def objectives(self) -> list[Objective]:
-        """What is computed, calibration by calibration."""
+        """The objective of each calibration."""
         return [calibration.objective for calibration in self.calibrations]
 
 
 def identity_of(part: Any) -> dict[str, Any]:
-    """A configured part (searcher, objective) as plain values: its class and its options."""
+    """Return a configured part (searcher, objective) as plain values: its class and its options."""
     return {"type": type(part).__name__, **dataclasses.asdict(part)}

@@ -14,7 +14,7 @@ from raysearch.ledger.ledger import Ledger
 
 
 def total(shards: Mapping[int, npt.NDArray[np.float64]], n_shards: int) -> float:
-    """Adds samples and shards in their fixed order, so that the sum never depends on who computed what when."""
+    """Add samples and shards in their fixed order, so that the sum never depends on who computed what when."""
     summed = 0.0
     for shard in range(n_shards):
         for loss in shards[shard].tolist():
@@ -23,12 +23,11 @@ def total(shards: Mapping[int, npt.NDArray[np.float64]], n_shards: int) -> float
 
 
 def standard_error(samples: npt.NDArray[np.float64], weights: npt.NDArray[np.int64]) -> float:
-    """How far the loss of other samples like these may lie from theirs, by chance alone.
+    """Return the standard error of a loss: the sum over samples, divided by the sum of their weights.
 
     Args:
-        samples: What each sample loses, float64, [S], at least two.
-        weights: What each counts for in the loss, the sum over samples divided by the sum of these, [S]; their scored
-            tokens, or 1.
+        samples: The loss of each sample, float64, [S], at least two.
+        weights: The weight of each, [S]: its scored tokens, or 1.
 
     Returns:
         The standard error of that ratio, in its unit. Source: Cochran, Sampling Techniques, 1977, equation 6.13 (the
@@ -41,16 +40,16 @@ def standard_error(samples: npt.NDArray[np.float64], weights: npt.NDArray[np.int
 def standard_errors(
     calibration: Calibration, ledger: Ledger, masks: Sequence[Mask], against: Mask | None = None
 ) -> list[float | None]:
-    """The standard errors of masks' losses, or of what they lose more than another mask on the same samples.
+    """Return the standard errors of masks' losses, or of their differences from another mask's on the same samples.
 
     Args:
-        calibration: What they were judged on.
-        ledger: What knows them all.
+        calibration: What the masks were evaluated on.
+        ledger: The ledger, which must know them all.
         masks: The masks.
         against: The other mask.
 
     Returns:
-        For each mask as `standard_error`; None where the loss is a sum, or of one sample, or not finite.
+        For each mask as `standard_error`; None if the loss is a sum, or of one sample, or not finite.
     """
     known = ledger.known(calibration.fingerprint, [*masks, *([] if against is None else [against])])
     losses = {mask: np.concatenate([of[shard] for shard in range(calibration.n_shards)]) for mask, of in known.items()}

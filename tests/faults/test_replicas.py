@@ -158,10 +158,10 @@ def test_a_replica_that_loads_for_ever_is_replaced_and_one_without_a_place_is_no
 
 
 def test_replicas_that_keep_dying_while_they_load_end_a_search(recipe: Any, units: list[MaskUnit]) -> None:
-    fleet = Fleet(2, 2, Needs(cpus=1, gpus=0), idle_s=60)
+    fleet = Fleet(1, 1, Needs(cpus=1, gpus=0), idle_s=60)
     said = "replicas die while they load the model; the last cause: "
     with (
-        closing(RayPool(Replicas(fleet, recipe(Replica, die), 2), fleet.close)) as pool,
+        closing(RayPool(Replicas(fleet, recipe(Replica, die), 1), fleet.close)) as pool,
         pytest.raises(EvaluationError, match=said),
     ):
         answers(pool, units)
