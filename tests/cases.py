@@ -23,7 +23,7 @@ def assert_each(cases: Iterable[_Case], check: Callable[[_Case], object]) -> Non
 
 
 def assert_refused(call: Callable[..., object], cases: Iterable[tuple[Any, str]]) -> None:
-    """Assert that a call refuses each case with a message of one line.
+    """Assert that a call refuses each case with the right message.
 
     Args:
         call: What is called.
@@ -38,7 +38,6 @@ def assert_refused(call: Callable[..., object], cases: Iterable[tuple[Any, str]]
         except UserError as error:
             said = str(error)
             assert said.startswith(message) or re.search(message, said), said
-            assert "\n" not in said
         else:
             raise AssertionError("it was accepted")
 

@@ -11,6 +11,7 @@ from raysearch.core.mask import Mask
 from raysearch.core.problem import Problem
 from raysearch.errors import EvaluationError, UserError
 from raysearch.testing.searcher_suite import SearcherSuite, additive_loss, rugged_loss
+from tests.cases import assert_refused
 from tests.searchers.toys import rounds_of
 
 PROBLEM = Problem.create(32, 7)
@@ -142,9 +143,8 @@ def test_the_thread_of_an_optimizer_ends_with_the_search():
         assert not thread.is_alive()
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+def test_options_are_checked():
+    cases = [
         ({"trials": 0}, "searcher.trials=0 scores nothing; use 1 or more"),
         ({"batch": 0}, "searcher.batch=0 asks for nothing; use 1 or more"),
         ({"prior": "magic"}, "searcher.prior=magic is unknown; choose one of: ablation, influence, none"),
@@ -155,8 +155,5 @@ def test_the_thread_of_an_optimizer_ends_with_the_search():
             {"optimizer": "Cobyla"},
             "searcher.batch=8 is too many for searcher.optimizer=Cobyla, .*; use searcher.batch=1",
         ),
-    ],
-)
-def test_options_are_checked(options, message):
-    with pytest.raises(UserError, match=message):
-        NevergradSearcher(**options)
+    ]
+    assert_refused(NevergradSearcher, cases)

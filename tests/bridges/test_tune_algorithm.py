@@ -16,6 +16,7 @@ from raysearch.core.problem import Problem
 from raysearch.errors import EvaluationError, UserError
 from raysearch.searchers.base import Searcher
 from raysearch.testing.searcher_suite import additive_loss, drive, rugged_loss
+from tests.cases import assert_refused
 
 PROBLEM = Problem.create(6, 2)
 LOSS = rugged_loss(PROBLEM, seed=3)
@@ -145,9 +146,8 @@ def test_an_algorithm_with_a_space_of_its_own_is_refused():
         drive(Uses(algorithm, trials=2), PROBLEM, LOSS)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+def test_options_are_checked():
+    cases = [
         ({"trials": 0}, "searcher.trials=0 scores nothing; use 1 or more"),
         ({"batch": 0}, "searcher.batch=0 asks for nothing; use 1 or more"),
         ({"algorithm": "optna"}, "searcher.algorithm=optna is unknown; did you mean 'optuna'?"),
@@ -157,11 +157,8 @@ def test_an_algorithm_with_a_space_of_its_own_is_refused():
             {"algorithm": "optuna", "options": {"sed": 1}},
             "searcher.options.sed is no option of searcher.algorithm=optuna; did you mean 'seed'?",
         ),
-    ],
-)
-def test_options_are_checked(options, message):
-    with pytest.raises(UserError, match=message):
-        TuneAlgorithmSearcher(**options)
+    ]
+    assert_refused(TuneAlgorithmSearcher, cases)
 
 
 def test_a_missing_package_is_named(monkeypatch):

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -64,19 +65,18 @@ def test_describes_itself_in_plain_values() -> None:
     assert build().description == {"source": "numbers", "shards": 3, "n_tokens": 15}
 
 
-@pytest.mark.parametrize("samples", [1, 7, 8, 9, 15, 16, 20, 128, 1000])
-@pytest.mark.parametrize("seq_len", [2, 256, 2048, 8192, 10_000])
-def test_shards_are_chosen_for_eight_workers_and_one_gpu(samples: int, seq_len: int) -> None:
-    shards = build(samples, seq_len, None).shards
-    assert all(shard.n_samples == 1 or shard.input_ids.size <= 8192 for shard in shards)
-    assert len(shards) >= min(samples, 8)
-    assert len({shard.n_samples for shard in shards[:-1]}) <= 1
-    assert math.ceil(samples / shards[0].n_samples) == len(shards)
+def test_shards_are_chosen_for_eight_workers_and_one_gpu() -> None:
+    for samples, seq_len in product([1, 7, 8, 9, 15, 16, 20, 128, 1000], [2, 256, 2048, 8192, 10_000]):
+        shards = build(samples, seq_len, None).shards
+        assert all(shard.n_samples == 1 or shard.input_ids.size <= 8192 for shard in shards), (samples, seq_len)
+        assert len(shards) >= min(samples, 8)
+        assert len({shard.n_samples for shard in shards[:-1]}) <= 1
+        assert math.ceil(samples / shards[0].n_samples) == len(shards)
 
 
-@pytest.mark.parametrize(("options", "size"), [((16, 256), 2), ((128, 256), 16), ((128, 2048), 4), ((4, 256), 1)])
-def test_shard_size_by_hand(options: tuple[int, int], size: int) -> None:
-    assert build(*options, None).shards[0].n_samples == size
+def test_shard_size_by_hand() -> None:
+    for (samples, seq_len), size in {(16, 256): 2, (128, 256): 16, (128, 2048): 4, (4, 256): 1}.items():
+        assert build(samples, seq_len, None).shards[0].n_samples == size
 
 
 def test_shards_of_rows_of_many_lengths_hold_as_many_tokens() -> None:
@@ -107,24 +107,17 @@ class TestFingerprint:
         swapped = dict(reversed(IDENTITY.items())) | {"objective": dict(reversed(objective.items()))}
         assert build(identity=swapped).fingerprint == build(identity=IDENTITY | {"objective": objective}).fingerprint
 
-    @pytest.mark.parametrize(
-        "change",
-        [
-            {"identity": IDENTITY | {"model": "m2"}},
-            {"identity": IDENTITY | {"tokenizer": "t2"}},
-            {"identity": IDENTITY | {"objective": {"name": "kl"}}},
-            {"identity": IDENTITY | {"numerics": {"dtype": "bfloat16"}}},
-            {"shard_samples": 3},
-        ],
-    )
-    def test_changes_with_what_is_not_text(self, change: dict[str, Any]) -> None:
-        assert build(**change).fingerprint != build().fingerprint
-        assert build(**change).text_fingerprint == build().text_fingerprint
+    def test_changes_with_what_is_not_text(self) -> None:
+        other = {"model": "m2", "tokenizer": "t2", "objective": {"name": "kl"}, "numerics": {"dtype": "bfloat16"}}
+        changed = [build(identity=IDENTITY | {key: value}) for key, value in other.items()]
+        changed.append(build(shard_samples=3))
+        assert len({build().fingerprint, *(each.fingerprint for each in changed)}) == 1 + len(changed)
+        assert {each.text_fingerprint for each in changed} == {build().text_fingerprint}
 
-    @pytest.mark.parametrize("change", [{"samples": 6}, {"samples": 4, "seq_len": 5}])
-    def test_changes_with_the_text(self, change: dict[str, Any]) -> None:
-        assert build(**change).fingerprint != build().fingerprint
-        assert build(**change).text_fingerprint != build().text_fingerprint
+    def test_changes_with_the_text(self) -> None:
+        for changed in (build(samples=6), build(samples=4, seq_len=5)):
+            assert changed.fingerprint != build().fingerprint
+            assert changed.text_fingerprint != build().text_fingerprint
 
     @pytest.mark.parametrize("name", ["input_ids", "scored", "attention_mask"])
     def test_changes_with_any_value_of_a_batch(self, name: str) -> None:

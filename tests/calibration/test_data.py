@@ -18,6 +18,7 @@ from raysearch.config import compose as config
 from raysearch.config.parts import build_data, build_objective, conf_dir
 from raysearch.errors import UserError
 from tests.calibration.tokenizers import PLAIN, characters
+from tests.cases import assert_refused
 
 CHOICES = sorted(file.stem for file in (conf_dir() / "data").glob("*.yaml"))
 ITEMS = [
@@ -71,9 +72,8 @@ class TestConf:
 
 
 class TestBuild:
-    @pytest.mark.parametrize(
-        ("values", "message"),
-        [
+    def test_names_the_key_and_the_way_out(self) -> None:
+        cases: list[tuple[Any, str]] = [
             ({}, "data.type has no value; choose one of: chat, commonsense170k, continuation, multiple_choice, "),
             ({"type": "texts"}, "data.type=texts is unknown; did you mean 'text'?"),
             ({"type": "text", "pth": "a"}, "data.pth is no key of this configuration; did you mean 'path'?"),
@@ -85,12 +85,8 @@ class TestBuild:
             ({"type": "chat", "path": "a", "style": "x"}, "data.style is no key of this configuration; "),
             ({"type": "commonsense170k", "path": "a", "style": "x"}, "data.style=x should be 'text' or 'label'"),
             ({"type": "multiple_choice", "path": "a", "labels": "AB"}, "data.labels=AB should be "),
-        ],
-    )
-    def test_names_the_key_and_the_way_out(self, values: dict[str, Any], message: str) -> None:
-        with pytest.raises(UserError) as caught:
-            build_data(values)
-        assert str(caught.value).startswith(message)
+        ]
+        assert_refused(lambda **values: build_data(values), cases)
 
 
 class TestForms:

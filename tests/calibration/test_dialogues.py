@@ -8,6 +8,7 @@ from raysearch.calibration.dialogues import render, render_prompt
 from raysearch.calibration.formats.base import Dialogue
 from raysearch.errors import UserError
 from tests.calibration.tokenizers import PLAIN, STRICT, characters
+from tests.cases import assert_refused
 
 TALK = Dialogue((("user", "a"), ("assistant", " b c "), ("user", "b c"), ("assistant", "d")))
 
@@ -51,9 +52,8 @@ def test_with_a_real_template(smollm2_tokenizer: Any) -> None:
     assert answers(text, spans) == [" b c ", "d"]
 
 
-@pytest.mark.parametrize(
-    ("template", "messages", "message"),
-    [
+def test_names_what_the_template_does_not_take() -> None:
+    cases = [
         (None, TALK.messages, "data.type=chat needs a model with a chat template, which this one has not; use data="),
         (
             STRICT,
@@ -63,14 +63,11 @@ def test_with_a_real_template(smollm2_tokenizer: Any) -> None:
         ("{{ messages[-1].content | upper }}", TALK.messages, "row 1 is rewritten by the model's chat template; leave"),
         ("{{ messages[0].content }}", TALK.messages, "row 1 is rewritten by the model's chat template; leave the row"),
         ("{{ messages[0].content | length }}", TALK.messages, "row 1 is rewritten by the model's chat template; leave"),
-    ],
-)
-def test_names_what_the_template_does_not_take(
-    template: str | None, messages: tuple[tuple[str, str], ...], message: str
-) -> None:
-    with pytest.raises(UserError) as caught:
-        render(Dialogue(messages), characters(template=template), "row 1")
-    assert str(caught.value).startswith(message)
+    ]
+    assert_refused(
+        lambda case: render(Dialogue(case[1]), characters(template=case[0]), "row 1"),
+        [((template, messages), message) for template, messages, message in cases],
+    )
 
 
 def test_names_a_conversation_with_nothing_to_go_on_from() -> None:

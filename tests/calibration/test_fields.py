@@ -1,43 +1,38 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from raysearch.calibration.fields import check_prompt, fill, take
 from raysearch.errors import UserError
+from tests.cases import assert_refused
 
 ROW = {"query": "why?", "n": 3, "x": 1.5, "deep": {"stem": "how?"}, "a.b": "dotted", "list": ["a"], "none": None}
 
 
-@pytest.mark.parametrize(
-    ("template", "filled"),
-    [
+def test_fills_in_fields() -> None:
+    for template, filled in [
         ("Q: {query}\nA:", "Q: why?\nA:"),
         ("{n} {x}", "3 1.5"),
         ("{deep.stem} {a.b}", "how? dotted"),
         ("{question} {query|capitalize}", "why? Why?"),
         ("{ } {} {{query}} { query }", "{ } {} {why?} { query }"),
         ("", ""),
-    ],
-)
-def test_fills_in_fields(template: str, filled: str) -> None:
-    assert fill(template, ROW, "row 1", question="query") == filled
+    ]:
+        assert fill(template, ROW, "row 1", question="query") == filled
 
 
-@pytest.mark.parametrize(
-    ("template", "message"),
-    [
+def test_names_what_cannot_be_filled_in() -> None:
+    cases: list[tuple[Any, str]] = [
         ("{qery}", "row 1 has no qery, which data.prompt takes in; did you mean 'query'?"),
         ("{question}", "row 1 has no data.question=ask; choose one of: a.b, deep, list, n, none, query, x"),
         ("{deep.item}", "row 1 has no deep.item, which data.prompt takes in; "),
         ("{list}", "row 1 holds a list in list, which data.prompt takes in; take in a field of text"),
         ("{none}", "row 1 holds null in none, which data.prompt takes in"),
         ("{query|title}", "data.prompt has the unknown filter {query|title}; choose one of: capitalize, strip"),
-    ],
-)
-def test_names_what_cannot_be_filled_in(template: str, message: str) -> None:
-    with pytest.raises(UserError) as caught:
-        fill(template, ROW, "row 1", question="ask")
-    assert str(caught.value).startswith(message)
+    ]
+    assert_refused(lambda template: fill(template, ROW, "row 1", question="ask"), cases)
 
 
 def test_a_prompt_takes_in_a_field() -> None:

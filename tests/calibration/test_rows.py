@@ -95,14 +95,13 @@ class TestFile:
         (tmp_path / "d.txt").mkdir()
         assert_fails(Rows(str(tmp_path / "d.txt")), "d.txt is a folder")
 
-    @pytest.mark.parametrize("name", ["a.csv", "a.parquet", "a"])
-    def test_names_an_unsupported_ending(self, tmp_path: Path, name: str) -> None:
-        (tmp_path / name).write_text("a")
-        assert_fails(Rows(str(tmp_path / name)), f"{name} has the ending {Path(name).suffix!r}", ".txt or a .jsonl")
+    def test_names_an_unsupported_ending(self, tmp_path: Path) -> None:
+        for name in ("a.csv", "a.parquet", "a"):
+            (tmp_path / name).write_text("a")
+            assert_fails(Rows(str(tmp_path / name)), f"{name} has the ending {Path(name).suffix!r}", ".txt or a .jsonl")
 
-    @pytest.mark.parametrize(
-        ("name", "content", "wrong"),
-        [
+    def test_names_what_is_no_row(self, tmp_path: Path) -> None:
+        for name, content, wrong in [
             ("a.txt", b"", "a.txt holds no text; give one that does"),
             ("a.jsonl", b"\n \n", "a.jsonl holds no row; give one that does"),
             ("a.json", b"[]", "a.json holds no row; give one that does"),
@@ -115,12 +114,10 @@ class TestFile:
             ("a.jsonl", b'{"text": "a"}\n\n{"text": "\xe9"}', "a.jsonl is not UTF-8; convert"),
             ("a.jsonl", b'{"text": "a"}\n\n{"text": ', "a.jsonl is not JSON (Expecting value); write one JSON object"),
             ("a.jsonl", b'{"text": "a"}\n\n["text"]', 'a.jsonl is not a JSON object; write rows such as {"text": …}'),
-        ],
-    )
-    def test_names_what_is_no_row(self, tmp_path: Path, name: str, content: bytes, wrong: str) -> None:
-        (tmp_path / name).write_bytes(content)
-        where = "row 3 of data.path=" if b"\n\n" in content else "data.path="
-        assert_fails(Rows(str(tmp_path / name)), where, wrong)
+        ]:
+            (tmp_path / name).write_bytes(content)
+            where = "row 3 of data.path=" if b"\n\n" in content else "data.path="
+            assert_fails(Rows(str(tmp_path / name)), where, wrong)
 
 
 class TestSotu:

@@ -11,6 +11,7 @@ from raysearch.calibration.rows import Rows
 from raysearch.calibration.windows import WindowOptions, draw_documents, draw_windows
 from raysearch.errors import UserError
 from tests.calibration.conftest import NumberTokenizer
+from tests.cases import assert_refused
 
 
 def draw(documents: Iterator[str], tokenizer: Any, samples: int, seq_len: int, sampling: Any, seed: int = 0) -> Any:
@@ -209,21 +210,16 @@ class TestDocuments:
             draw(iter([]), tokenizer, 3, 5, "documents")
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+def test_refuses_options_out_of_range() -> None:
+    cases: list[tuple[Any, str]] = [
         ({"samples": 0}, "data.samples=0 draws nothing; use 1 or more"),
         ({"seq_len": 1}, "data.seq_len=1 leaves no token to predict; use 2 or more"),
         ({"samples": "all", "sampling": "whole", "at_most": 0}, "data.at_most=0 takes nothing; use 1 or more, or null"),
         ({"seed": -1}, "data.seed=-1 is negative; use 0 or more"),
         ({"shard_samples": 0}, "data.shard_samples=0 makes empty shards; use 1 or more, or null"),
         ({"sampling": "randm"}, "data.sampling=randm is unknown; did you mean 'random'?"),
-    ],
-)
-def test_refuses_options_out_of_range(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError) as caught:
-        WindowOptions(**options)
-    assert str(caught.value) == message
+    ]
+    assert_refused(WindowOptions, cases)
 
 
 def test_windows_of_a_seed_stay_the_same(tokenizer: NumberTokenizer) -> None:

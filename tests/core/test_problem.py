@@ -1,6 +1,5 @@
-import pytest
-
-from raysearch import Mask, Problem, UserError
+from raysearch import Mask, Problem
+from tests.cases import assert_refused
 
 
 def test_children_extend_every_parent_once_and_spare_the_protected():
@@ -19,9 +18,8 @@ def test_legality():
     assert problem.n_solutions == 6
 
 
-@pytest.mark.parametrize(
-    ("remove", "protect", "message"),
-    [
+def test_impossible_problems_say_what_would_do():
+    cases = [
         (31, [], r"remove=31 leaves no layer of the 30 that smollm2-135m has; use 1..29"),
         (30, [], r"remove=30 leaves no layer of the 30 that smollm2-135m has; use 1..29"),
         (0, [], r"remove=0 removes nothing; use 1..29"),
@@ -29,8 +27,8 @@ def test_legality():
         (5, [30], r"protect=\[30\] names layer 30, but smollm2-135m has layers 0 … 29"),
         (5, [*range(30)], r"keeps all 30 layers of smollm2-135m; protect fewer"),
         (5, [-31], r"protect=\[-31\] names layer -31"),
-    ],
-)
-def test_impossible_problems_say_what_would_do(remove, protect, message):
-    with pytest.raises(UserError, match=message):
-        Problem.create(30, remove, protect, model="smollm2-135m")
+    ]
+    assert_refused(
+        lambda remove, protect: Problem.create(30, remove, protect, model="smollm2-135m"),
+        [({"remove": remove, "protect": protect}, message) for remove, protect, message in cases],
+    )

@@ -34,15 +34,12 @@ def test_the_window_of_least_mean_distance_goes(tokens):
     assert remark.value == pytest.approx([0.5, 0.4, 0.3, 0.25, 0.5])
 
 
-@pytest.mark.parametrize(
-    ("protect", "window"),
-    [([], (0, 1)), ([0], (4, 5)), ([0, -1], (1, 2)), ([1, 5], (2, 3)), ([0, 1, 4], (2, 3))],
-)
-def test_windows_on_protected_layers_do_not_compete(protect, window):
+def test_windows_on_protected_layers_do_not_compete():
     rows = [distances([0.1, 0.3, 0.4, 0.5, 0.2])]
-    found, oracle = run_on(AngularWindowSearcher(), Problem.create(6, 2, protect), rows)
-    assert found == Mask(window)
-    assert len(oracle.remarks[0].value) == 5
+    for protect, window in [([], (0, 1)), ([0], (4, 5)), ([0, -1], (1, 2)), ([1, 5], (2, 3)), ([0, 1, 4], (2, 3))]:
+        found, oracle = run_on(AngularWindowSearcher(), Problem.create(6, 2, protect), rows)
+        assert found == Mask(window), protect
+        assert len(oracle.remarks[0].value) == 5
 
 
 def test_of_equal_windows_the_first_goes():

@@ -5,9 +5,10 @@ import pytest
 
 from raysearch.core.mask import Mask
 from raysearch.core.problem import Problem
-from raysearch.errors import EvaluationError, UserError
+from raysearch.errors import EvaluationError
 from raysearch.searchers.bayesian import BayesianSearcher, compress, swaps
 from raysearch.testing.searcher_suite import additive_loss, rugged_loss
+from tests.cases import assert_refused
 from tests.searchers.toys import rounds_of
 
 PROBLEM = Problem.create(32, 7)
@@ -96,16 +97,12 @@ def test_swaps_are_all_the_masks_one_exchange_away():
     assert swaps(np.ones(3)).tolist() == [[1, 1, 1]]
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+def test_options_are_checked():
+    cases = [
         ({"trials": 0}, "searcher.trials=0 scores nothing; use 1 or more"),
         ({"trials": 5}, r"searcher.initial=10 is not a part of searcher.trials=5; use 1..5"),
         ({"initial": 0}, "searcher.initial=0 is not a part"),
         ({"batch": 0}, "searcher.batch=0 asks for nothing"),
         ({"prior": "magic"}, "searcher.prior=magic is unknown; choose one of: ablation, influence, none"),
-    ],
-)
-def test_options_are_checked(options, message):
-    with pytest.raises(UserError, match=message):
-        BayesianSearcher(**options)
+    ]
+    assert_refused(BayesianSearcher, cases)

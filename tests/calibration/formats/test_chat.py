@@ -7,28 +7,26 @@ import pytest
 from raysearch.calibration.formats.base import Dialogue
 from raysearch.calibration.formats.chat import ChatFormat
 from raysearch.errors import UserError
+from tests.cases import assert_refused
 
 WHERE = "row 3 of data.path=a.jsonl"
 
 
-@pytest.mark.parametrize(
-    ("options", "row"),
-    [
+def test_reads_turns() -> None:
+    cases: list[tuple[dict[str, Any], dict[str, Any]]] = [
         ({}, {"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yo"}]}),
         ({}, {"messages": [{"from": "human", "value": "hi"}, {"from": "gpt", "value": "yo"}]}),
         (
             {"messages": "conversations"},
             {"conversations": [{"role": "user", "content": "hi", "id": 1}, {"from": "assistant", "value": "yo"}]},
         ),
-    ],
-)
-def test_reads_turns(options: dict[str, Any], row: dict[str, Any]) -> None:
-    assert ChatFormat(**options).read(row, WHERE) == Dialogue((("user", "hi"), ("assistant", "yo")))
+    ]
+    for options, row in cases:
+        assert ChatFormat(**options).read(row, WHERE) == Dialogue((("user", "hi"), ("assistant", "yo")))
 
 
-@pytest.mark.parametrize(
-    ("messages", "message"),
-    [
+def test_names_the_row_and_the_way_out() -> None:
+    cases: list[tuple[Any, str]] = [
         ("hi", f"{WHERE} holds a text in data.messages=messages; write "),
         ([], f"{WHERE} holds an empty list in data.messages=messages; write "),
         (["hi"], f"turn 1 of {WHERE} is no message; write "),
@@ -44,12 +42,8 @@ def test_reads_turns(options: dict[str, Any], row: dict[str, Any]) -> None:
             [{"role": "user", "content": "a"}],
             f"{WHERE} has no turn of the assistant, so nothing is answered; leave the",
         ),
-    ],
-)
-def test_names_the_row_and_the_way_out(messages: Any, message: str) -> None:
-    with pytest.raises(UserError) as caught:
-        ChatFormat().read({"messages": messages}, WHERE)
-    assert str(caught.value).startswith(message)
+    ]
+    assert_refused(lambda messages: ChatFormat().read({"messages": messages}, WHERE), cases)
 
 
 def test_names_a_missing_field() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from raysearch.calibration.formats.base import Item
 from raysearch.calibration.formats.commonsense170k import Commonsense170kFormat
-from raysearch.errors import UserError
+from tests.cases import assert_refused
 
 WHERE = "row 3 of data.path=a.json"
 
@@ -49,15 +49,14 @@ SHAPES: dict[str, tuple[str, str, str, tuple[str, ...], int]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("task", SHAPES)
-class TestShapes:
-    def test_as_text(self, task: str) -> None:
-        instruction, answer, stem, choices, gold = SHAPES[task]
+def test_every_shape_as_text() -> None:
+    for task, (instruction, answer, stem, choices, gold) in SHAPES.items():
         item = Commonsense170kFormat(blank=None).read({"instruction": instruction, "answer": answer}, WHERE)
         assert item == Item(f"Question: {stem}\nAnswer:", choices, gold, group=task)
 
-    def test_as_labels(self, task: str) -> None:
-        instruction, answer, *_, gold = SHAPES[task]
+
+def test_every_shape_as_labels() -> None:
+    for task, (instruction, answer, *_, gold) in SHAPES.items():
         item = Commonsense170kFormat(style="label").read({"instruction": instruction, "answer": answer}, WHERE)
         assert item.prompt == f"{instruction}\nthe correct answer is"
         assert item.choices[gold] == answer and item.gold == gold and item.group == task
@@ -93,9 +92,8 @@ def test_a_prompt_of_ones_own() -> None:
 ROW = {"instruction": SHAPES["social_i_qa"][0], "answer": "answer1"}
 
 
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
+def test_names_the_row_and_the_way_out() -> None:
+    cases: list[tuple[dict[str, Any], str]] = [
         ({"instruction": None}, "has no text in its field 'instruction'; give rows of Commonsense170k"),
         ({"answer": 1}, "has no text in its field 'answer'; give rows of"),
         ({"instruction": "Who?"}, "does not end in 'Answer format: …'; give rows of"),
@@ -106,12 +104,11 @@ ROW = {"instruction": SHAPES["social_i_qa"][0], "answer": "answer1"}
             "does not hold Answer1: Answer2: Answer3: in this order; give rows of",
         ),
         ({"instruction": ROW["instruction"].replace("sad ", "")}, "has nothing after Answer2; fill it in, or leave"),
-    ],
-)
-def test_names_the_row_and_the_way_out(row: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError) as caught:
-        Commonsense170kFormat().read(ROW | row, WHERE)
-    assert str(caught.value).startswith(f"{WHERE} {message}")
+    ]
+    assert_refused(
+        lambda **row: Commonsense170kFormat().read(ROW | row, WHERE),
+        [(row, f"{WHERE} {message}") for row, message in cases],
+    )
 
 
 @pytest.mark.data

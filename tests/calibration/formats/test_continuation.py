@@ -14,6 +14,7 @@ from raysearch.config.compose import compose
 from raysearch.config.parts import build_data
 from raysearch.errors import UserError
 from tests.calibration.tokenizers import characters
+from tests.cases import assert_refused
 
 WHERE = "row 3 of data.path=a.jsonl"
 RAIN = "Rain fell on the hills all night."
@@ -105,9 +106,8 @@ class TestItem:
 
 
 class TestSentences:
-    @pytest.mark.parametrize(
-        "sentence",
-        [
+    def test_whole_ones(self) -> None:
+        for sentence in [
             "We thank Mr. Smith and Gen. Grant for it.",
             "The U.S. Government and J. P. Morgan agreed to it.",
             "It cost 3.5 million dollars in No. 5 alone.",
@@ -117,24 +117,19 @@ class TestSentences:
             "(This was not the end of it…)",
             "Élodie had never been there before.",
             "Это совсем другое дело, сказал он.",
-        ],
-    )
-    def test_whole_ones(self, sentence: str) -> None:
-        assert ask_after_rain(sentence) == sentence
-        assert ask_after_rain(f"{sentence} Too short.") == sentence
+        ]:
+            assert ask_after_rain(sentence) == sentence
+            assert ask_after_rain(f"{sentence} Too short.") == sentence
 
-    @pytest.mark.parametrize(
-        "words",
-        [
+    def test_what_is_none(self) -> None:
+        for words in [
             "That was all.",
             f"It rained{' and rained' * 30}.",
             "a line that somebody began in small letters.",
             "A Heading Which Has No Full Stop",
             "[At this point the audience rose.]",
-        ],
-    )
-    def test_what_is_none(self, words: str) -> None:
-        assert ask_after_rain(words) is None
+        ]:
+            assert ask_after_rain(words) is None, words
 
     def test_lines_broken_by_hand_are_one_paragraph(self) -> None:
         assert ask_after_rain("It made the farmers\r\n  glad\nagain.") == "It made the farmers glad again."
@@ -143,17 +138,12 @@ class TestSentences:
 
 
 class TestRefusals:
-    @pytest.mark.parametrize(
-        ("options", "message"),
-        [
+    def test_of_options(self) -> None:
+        cases: list[tuple[Any, str]] = [
             ({"context_sentences": 0}, "data.context_sentences=0 leaves no prompt; use 1 or more"),
             ({"choices": 1}, "data.choices=1 leaves nothing to choose; use 2 or more"),
-        ],
-    )
-    def test_of_options(self, options: dict[str, Any], message: str) -> None:
-        with pytest.raises(UserError) as caught:
-            ContinuationFormat(**options)
-        assert str(caught.value) == message
+        ]
+        assert_refused(ContinuationFormat, cases)
 
     def test_of_rows_without_the_field(self) -> None:
         with pytest.raises(UserError, match=f"{WHERE} has no data.field=text; did you mean 'texts'?"):

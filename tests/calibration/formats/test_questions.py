@@ -7,6 +7,7 @@ import pytest
 from raysearch.calibration.formats.base import Item
 from raysearch.calibration.formats.questions import QuestionsFormat
 from raysearch.errors import UserError
+from tests.cases import assert_refused
 
 WHERE = "row 3 of data.path=a.jsonl"
 
@@ -29,20 +30,15 @@ def test_numbers_short_answers_and_groups() -> None:
     assert QuestionsFormat(answer="short").read(row, WHERE).choices == ("2",)
 
 
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
+def test_names_the_row_and_the_way_out() -> None:
+    cases: list[tuple[Any, str]] = [
         ({"answer": " "}, f"{WHERE} has an empty data.answer=answer; fill it in, or leave the row out"),
         ({"answer": None}, f"{WHERE} holds null in data.answer=answer; name a field of text or numbers"),
         ({"answer": ["a"]}, f"{WHERE} holds a list in data.answer=answer; name a field of text or numbers"),
         ({"question": 1.5, "answer": {}}, f"{WHERE} holds an object in data.answer=answer"),
         ({"question": ["a"]}, f"{WHERE} holds a list in question, which data.prompt takes in"),
-    ],
-)
-def test_names_the_row_and_the_way_out(row: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError) as caught:
-        QuestionsFormat().read({"question": "Who?", "answer": "me"} | row, WHERE)
-    assert str(caught.value).startswith(message)
+    ]
+    assert_refused(lambda **row: QuestionsFormat().read({"question": "Who?", "answer": "me"} | row, WHERE), cases)
 
 
 def test_names_a_missing_field() -> None:

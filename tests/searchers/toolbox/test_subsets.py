@@ -1,7 +1,6 @@
 """Masks of M layers: how they are drawn, the cheapest one, and runs of layers."""
 
 import numpy as np
-import pytest
 
 from raysearch.core.mask import Mask
 from raysearch.core.problem import Problem
@@ -45,9 +44,7 @@ def test_masks_are_drawn_without_repetition_until_none_is_left():
     assert not set(first) & set(rest)
 
 
-@pytest.mark.parametrize(
-    ("length", "found"),
-    [(1, [(2,), (3,), (4,), (6,), (8,), (9,)]), (2, [(2, 3), (3, 4), (8, 9)]), (3, [(2, 3, 4)]), (4, [])],
-)
-def test_runs_are_consecutive(length, found):
-    assert runs([4, 3, 2, 6, 9, 8], length) == [Mask(layers) for layers in found]
+def test_runs_are_consecutive():
+    expected = [[(2,), (3,), (4,), (6,), (8,), (9,)], [(2, 3), (3, 4), (8, 9)], [(2, 3, 4)], []]
+    for length, found in enumerate(expected, start=1):
+        assert runs([4, 3, 2, 6, 9, 8], length) == [Mask(layers) for layers in found]
