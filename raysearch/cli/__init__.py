@@ -1,4 +1,4 @@
-"""The command line. Heavy imports wait until a command needs them, so that ``--help`` answers at once."""
+"""The command line. Commands import heavy modules when they run, so that ``--help`` is fast."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _UsageError: Any = typer.BadParameter.__base__  # a mistake in the words themsel
 
 
 def main() -> NoReturn:
-    """The console script: 0 done, 1 failed, 2 a mistake of the user's, 130 stopped by the user."""
+    """Run the console script; exit codes: 0 done, 1 failed, 2 user error, 130 stopped by the user."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # also where SIGINT itself is ignored, as under nohup
     try:
         prepare_streams()
@@ -41,7 +41,7 @@ def main() -> NoReturn:
 
 
 def _stand_somewhere() -> None:
-    """Ends the command where its folder is gone: what torch makes of that is no sentence."""
+    """End the command if the current folder is gone; torch would fail with an obscure error."""
     try:
         os.getcwd()
     except OSError:
@@ -50,7 +50,7 @@ def _stand_somewhere() -> None:
 
 
 def _said_of(error: Any) -> str:
-    """A usage error with the value that was given, which typer leaves out where it has the wrong type."""
+    """Return the message of a usage error, with the given value, which typer omits if it has the wrong type."""
     message = str(error.format_message()).rstrip(".")
     _, found, wanted = message.partition(": Input should be ")
     options = getattr(getattr(error, "param", None), "opts", ())
@@ -62,7 +62,7 @@ def _said_of(error: Any) -> str:
 
 
 def _quiet_libraries() -> None:
-    """Keeps the chatter of libraries off the user's terminal, unless the user asked for it."""
+    """Silence the messages of libraries on the user's terminal, unless the user asked for them."""
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("HF_HUB_VERBOSITY", "error")  # it tells of every retry

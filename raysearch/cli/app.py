@@ -8,25 +8,25 @@ from typing import Annotated
 
 import typer
 
-Overrides = Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Options, as in conf/.")]
+Overrides = Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Options; their keys are in conf/.")]
 Tracking = Annotated[
-    list[str] | None, typer.Argument(metavar="[TRACKING.KEY=VALUE]", help="Another place to record it in.")
+    list[str] | None, typer.Argument(metavar="[TRACKING.KEY=VALUE]", help="Another MLflow server or store.")
 ]
 ConfigDir = Annotated[Path | None, typer.Option(help="A folder of your own YAML files, laid out like conf/.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON value on stdout, all else on stderr.")]
 Also = Annotated[
-    list[str] | None, typer.Option(metavar="WORDS", help="Another calibration: the words that are different.")
+    list[str] | None, typer.Option(metavar="WORDS", help="Another calibration: the words that differ from the first.")
 ]
 _SEARCH = "A search id, the start of one, an MLflow run id, or latest."
 Search = Annotated[str, typer.Argument(metavar="SEARCH", help=_SEARCH)]
 SearchOrStudy = Annotated[
     str, typer.Argument(metavar="SEARCH|STUDY", help="The id of a search or a study, or the start of one.")
 ]
-_STORE = "The folder that searches wrote to (their store=)."
+_STORE = "The folder of the ledger (store= of the search)."
 Store = Annotated[Path, typer.Option(help=_STORE)]
 StoreIfNamed = Annotated[Path | None, typer.Option("--store", help=_STORE, show_default="mlruns")]
 LedgerFile = Annotated[Path | None, typer.Option("--ledger", help="The ledger, if it is not in the store.")]
-Remove = Annotated[int | None, typer.Option(help="The best mask of so many layers, not the one that the search found.")]
+Remove = Annotated[int | None, typer.Option(help="Take the best mask of this many layers instead of the result.")]
 
 app = typer.Typer(
     name="raysearch",
@@ -35,7 +35,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Finds which Transformer layers of a decoder LLM to remove so that the least is lost.\n\n"
+    help="Find which Transformer layers of a decoder LLM to remove so that the least is lost.\n\n"
     "Start with: raysearch search",
 )
 

@@ -1,4 +1,4 @@
-"""The commands that show what masks are judged on."""
+"""The commands that show calibrations: data, sweep."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def data(
     overrides: Overrides = None,
     also: Also = None,
     config_dir: ConfigDir = None,
-    samples: Annotated[int, typer.Option(min=0, help="How many samples to show.")] = 2,
-    loss: Annotated[bool, typer.Option("--loss/--no-loss", help="Run the dense model on them.")] = True,
+    samples: Annotated[int, typer.Option(min=0, help="Number of samples to show.")] = 2,
+    loss: Annotated[bool, typer.Option("--loss/--no-loss", help="Compute the loss of the dense model.")] = True,
     as_json: Json = False,
 ) -> None:
-    """Shows a calibration as the model will see it: samples, what is scored of them, counts, the dense loss.
+    """Show a calibration as the model sees it: samples with the scored tokens marked, counts, the dense loss.
 
     \b
     raysearch data data=sotu --samples 1
@@ -51,11 +51,11 @@ def sweep(
     overrides: Overrides = None,
     also: Also = None,
     config_dir: ConfigDir = None,
-    remove: Annotated[int, typer.Option(min=1, help="Compare the layers that would go first, so many of them.")] = 5,
-    out: Annotated[Path, typer.Option(help="The folder for the figure and the table.")] = Path("sweep"),
+    remove: Annotated[int, typer.Option(min=1, help="Compare this many layers of lowest loss.")] = 5,
+    out: Annotated[Path, typer.Option(help="The folder of the figure and the table.")] = Path("sweep"),
     as_json: Json = False,
 ) -> None:
-    """Removes each layer by itself, and lays side by side what several calibrations make of it.
+    """Remove each single layer, and show its loss under several calibrations side by side.
 
     \b
     raysearch sweep --also objective=kl --also objective=hidden_cosine

@@ -1,6 +1,6 @@
-"""What a person sees while a search or a study runs: a live view on a terminal, a line now and then elsewhere.
+"""The display of a running search or study: a live view on a terminal, a line now and then elsewhere.
 
-All of it goes to standard error, so that standard output holds results alone.
+It goes to standard error, so that standard output holds only results.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from raysearch.core.formatting import count, duration
 from raysearch.core.paths import options_for
 from raysearch.search.observer import Observer, StudyHeader
 
-if TYPE_CHECKING:  # a command that stops early needs none of what these bring along
+if TYPE_CHECKING:  # heavy; a command that stops early does not need them
     from raysearch.evaluation.progress import Progress
     from raysearch.search.forecast import RoundCost
     from raysearch.search.result import RoundSummary, SearchHeader
 
 _SECONDS_BETWEEN_LINES = 15
-#: A replica that is not ready after so long may never be.
+#: After this time without a replica, the display says where to look.
 _LONG_S = 60.0
 
 
@@ -62,7 +62,7 @@ class Display(Observer):
         say(self._console, "[yellow]warning:[/]", message)
 
     def _show(self, line: str) -> None:
-        """Show the line that changes all the time."""
+        """Show the current line."""
         self._update(f"[cyan]{line}[/]", line)
 
     def _update(self, view: RenderableType, line: str) -> None:
@@ -93,7 +93,7 @@ class SearchDisplay(Display):
         self._expected: Sequence[RoundCost] | None = None
         self._head_cost = 0.0
         self._round = 1
-        self._alone_since: float | None = None  # with no replica to be asked
+        self._alone_since: float | None = None  # without any replica
         self._best = ""
         self._cost_done = 0.0  # of finished rounds' units, in layer-forwards
         self._cost_before = 0.0  # of the current round, at the last call
@@ -143,7 +143,7 @@ class SearchDisplay(Display):
         self._round = summary.round + 1
 
     def _waiting(self) -> str:
-        """Say that there is no replica yet; after a while, where to look."""
+        """Return that there is no replica yet and, after a while, where to look."""
         self._alone_since = self._alone_since or time.monotonic()
         waited = time.monotonic() - self._alone_since
         if waited < _LONG_S:
@@ -151,15 +151,15 @@ class SearchDisplay(Display):
         return f"no replica is ready after {duration(waited)}; on a cluster, ray status tells what it lacks"
 
     def _cost(self, progress: Progress) -> float:
-        """What is done of a round, in layer-forwards."""
+        """Return the finished part of a round, in layer-forwards."""
         return progress.layer_forwards + self._head_cost * progress.head_forwards
 
     def _planned(self, progress: Progress) -> float:
-        """What a round takes in all, in layer-forwards."""
+        """Return the cost of a whole round, in layer-forwards."""
         return progress.layer_forwards_planned + self._head_cost * progress.head_forwards_planned
 
     def _seconds_left(self, left: float) -> float | None:
-        """Of the whole search, with so much left of this round; None while the speed is unknown."""
+        """Return the seconds left of the search, given the layer-forwards left of this round; None without a speed."""
         if not self._cost_done:
             return None
         for later in (self._expected or [])[self._round :]:

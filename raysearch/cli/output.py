@@ -1,4 +1,4 @@
-"""Where a command's answers go: results to standard output, all else to standard error, and the exit code."""
+"""The output of a command: results to standard output, all else to standard error, and the exit code."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LONG_WORD = re.compile(r"(\S{200})\S{200,}(\S{100})")  # keeps its ends, where 
 
 
 class Output:
-    """Where a command's answer goes: tables for people, or one JSON value.
+    """The output of a command: tables for people, or one JSON value.
 
     Attributes:
         when_stopped: What is said after Ctrl-C.
@@ -47,7 +47,7 @@ class Output:
 
 @contextmanager
 def output(as_json: bool) -> Iterator[Output]:
-    """Gives a command its outputs, and ends it with one sentence and the right exit code if it fails."""
+    """Give a command its output; if it fails, end it with one sentence and the right exit code."""
     from rich.console import Console
 
     err = stderr()
@@ -82,7 +82,7 @@ def output(as_json: bool) -> Iterator[Output]:
 
 @contextmanager
 def _undisguised() -> Iterator[None]:
-    """Lets a Ctrl-C be one, whatever a library has made of it that it struck."""
+    """Raise a Ctrl-C as `KeyboardInterrupt`, also where a library wrapped it in an error of its own."""
     try:
         yield
     except Exception as error:
@@ -96,7 +96,7 @@ def _undisguised() -> Iterator[None]:
 
 @contextmanager
 def _clean_stdout() -> Iterator[TextIO]:
-    """Standard output for the JSON alone: what a library prints meanwhile goes to standard error."""
+    """Reserve standard output for the JSON: the prints of libraries go to standard error."""
     sys.stdout.flush()
     with os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8") as results:
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
@@ -108,15 +108,15 @@ def _clean_stdout() -> Iterator[TextIO]:
 
 
 def _forget(results: TextIO) -> None:
-    """Lets what could not be written go, so that Python does not try again at its end."""
+    """Drop output that could not be written, so that Python does not try again at its end."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), results.fileno())
 
 
 def prepare_streams() -> None:
-    """Makes the three standard streams usable, whatever whoever started the program made of them.
+    """Make the three standard streams usable, whatever state the parent process left them in.
 
-    One that is closed would give its number to the next file opened, a ledger say, for all to print into. What a
-    terminal's encoding lacks is written as an escape. Rich takes COLUMNS and LINES at their word, be they 0.
+    A closed stream would give its number to the next opened file, such as a ledger, and prints would go there.
+    Characters that the terminal's encoding lacks are escaped. Rich would accept a COLUMNS or LINES of 0.
     """
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         if getattr(sys, name) is None:
@@ -131,14 +131,14 @@ def prepare_streams() -> None:
 
 
 def stderr() -> Console:
-    """Standard error, for all that is not a result; also while libraries are kept off it, as when a model loads."""
+    """Return standard error, for all that is not a result; also while libraries are silenced, as when a model loads."""
     from rich.console import Console
 
     return Console(file=sys.stderr, emoji=False)
 
 
 def say(err: Console, opening: str, sentence: object) -> None:
-    """One line on standard error, whatever a file name in it may hold: no line break, no command to the terminal."""
+    """Print one line on standard error, without line breaks or terminal commands that a file name may contain."""
     from rich.markup import escape
 
     shown = "".join(mark if mark.isprintable() else _visible(mark) for mark in redact(str(sentence)))
@@ -147,5 +147,5 @@ def say(err: Console, opening: str, sentence: object) -> None:
 
 
 def _visible(mark: str) -> str:
-    """What stands for a character that cannot be shown."""
+    """Return a visible form of a character that cannot be shown."""
     return " " if mark.isspace() else mark.encode("unicode_escape").decode()

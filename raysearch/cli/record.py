@@ -1,4 +1,4 @@
-"""The commands on what was found before."""
+"""The commands on recorded searches: show, export, sync, ui."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 @app.command()
 def show(
     search: Annotated[
-        str | None, typer.Argument(metavar="[SEARCH]", help="A search, as for resume; all of them if left out.")
+        str | None, typer.Argument(metavar="[SEARCH]", help="A search, as for resume; default: all of them.")
     ] = None,
-    most: Annotated[int, typer.Option(min=1, help="How many masks to list.")] = 20,
-    gap: Annotated[bool, typer.Option("--gap", help="Rank what was found among all masks there are.")] = False,
+    most: Annotated[int, typer.Option(min=1, help="Maximum number of masks to list.")] = 20,
+    gap: Annotated[bool, typer.Option("--gap", help="Rank the result among all masks of its size.")] = False,
     store: Store = Path("mlruns"),
     ledger: LedgerFile = None,
     as_json: Json = False,
 ) -> None:
-    """Lists the searches of a ledger, or what one of them found and saw.
+    """List the searches of a ledger, or show the result and the masks of one.
 
     \b
     raysearch show
@@ -50,15 +50,15 @@ def show(
 @app.command()
 def export(
     search: Search,
-    out: Annotated[Path, typer.Option(help="The folder to write.")],
+    out: Annotated[Path, typer.Option(help="The folder to write to.")],
     remove: Remove = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an export that is there.")] = False,
-    prompt: Annotated[str | None, typer.Option(help="Continue this text with the model before and after.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing export.")] = False,
+    prompt: Annotated[str | None, typer.Option(help="Continue this text with the dense and the pruned model.")] = None,
     store: Store = Path("mlruns"),
     ledger: LedgerFile = None,
     as_json: Json = False,
 ) -> None:
-    """Writes what a search found as a checkpoint that plain transformers, vLLM and llama.cpp load.
+    """Write the pruned model as a checkpoint that plain transformers, vLLM and llama.cpp load.
 
     \b
     raysearch export latest --out pruned-model
@@ -86,14 +86,14 @@ def sync(
     ledger: LedgerFile = None,
     as_json: Json = False,
 ) -> None:
-    """Writes to MLflow what it lacks of a search or a study, from the ledger alone: no model, no data.
+    """Write to MLflow what is missing of a search or a study, from the ledger, without model or data.
 
     \b
     raysearch sync latest
     raysearch sync greedy-m5-3fa2c1d0 tracking.uri=http://127.0.0.1:5000
-    raysearch sync two-calibrations                     its searches, filed under it, and its report
+    raysearch sync two-calibrations                     its searches as its nested runs, and its report
 
-    What is there is never written twice. A place that is named stands in the record from then on.
+    Nothing is written twice. The record keeps a new tracking.uri.
     """
     with output(as_json) as out:
         from raysearch import api
@@ -106,11 +106,11 @@ def sync(
 @app.command()
 def ui(
     store: Store = Path("mlruns"),
-    uri: Annotated[str | None, typer.Option(help="A tracking URI other than the store's own.")] = None,
+    uri: Annotated[str | None, typer.Option(help="A tracking URI; default: that of the store.")] = None,
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="The port to listen on.")] = 5000,
 ) -> None:
-    """Opens MLflow's own UI on the recorded searches, until Ctrl-C.
+    """Serve MLflow's UI with the recorded searches, until Ctrl-C.
 
     \b
     raysearch ui
@@ -123,7 +123,7 @@ def ui(
 
 
 def _brief(run: SearchRecord) -> dict[str, Any] | None:
-    """A search's result without its trials and rounds."""
+    """Return a search's result without its trials and rounds."""
     return (
         None
         if run.result is None

@@ -1,4 +1,4 @@
-"""The commands that find masks, or evaluate them."""
+"""The commands that find masks or evaluate them: search, score, resume."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from raysearch.cli.output import GOES_ON, Output, output
 if TYPE_CHECKING:
     from raysearch.search.result import SearchResult
 
-_SEARCH_HELP = """Finds which layers of a model to remove, and records the evidence.
+_SEARCH_HELP = """Find which layers of a model to remove, and record the evidence.
 
 \b
 raysearch search                                       greedy, 5 layers of SmolLM2-135M, on installed prose
@@ -25,8 +25,8 @@ raysearch search calibration=paper_perplexity          perplexity on C4, as in t
 raysearch search objective=task_margin data=multiple_choice data.path=my-questions.jsonl
 raysearch search cluster.replicas=2 tracking.uri=http://127.0.0.1:5000
 
-The same command again goes on where it was stopped. Groups: model= data= objective= calibration= searcher= cluster=
-tracking=; see the files under conf/. Layers are 0-based.
+A search that was stopped continues with the same command. Groups: model= data= objective= calibration= searcher=
+cluster= tracking=; see the files in conf/. Layers are 0-based.
 """
 
 
@@ -34,7 +34,7 @@ tracking=; see the files under conf/. Layers are 0-based.
 def search(
     overrides: Overrides = None,
     config_dir: ConfigDir = None,
-    dry_run: Annotated[bool, typer.Option(help="Print what it would cost, and stop.")] = False,
+    dry_run: Annotated[bool, typer.Option(help="Print the expected cost and stop.")] = False,
     as_json: Json = False,
 ) -> None:
     with output(as_json) as out:
@@ -52,7 +52,7 @@ def search(
 
 @app.command()
 def score(overrides: Overrides = None, config_dir: ConfigDir = None, as_json: Json = False) -> None:
-    """Computes the exact loss of masks that you already have.
+    """Compute the exact loss of given masks.
 
     \b
     raysearch score masks=[[3],[3,5],[]]
@@ -77,7 +77,7 @@ def resume(
     ledger: LedgerFile = None,
     as_json: Json = False,
 ) -> None:
-    """Goes on with a search that was stopped; what it had evaluated is in the ledger.
+    """Continue a search that was stopped; its evaluations are in the ledger.
 
     \b
     raysearch resume greedy-m5-3fa2c1d0

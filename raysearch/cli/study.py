@@ -1,4 +1,4 @@
-"""The commands that compare many searches, and measure what they found."""
+"""The commands on studies and assessments: study, report, assess."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from raysearch.study.result import StudyResults
 
 Study = Annotated[str, typer.Argument(metavar="STUDY", help="A study's id, the start of one, or latest.")]
-Out = Annotated[Path | None, typer.Option(help="The folder of the report; reports/<study> in the store if left out.")]
+Out = Annotated[Path | None, typer.Option(help="The folder of the report; default: reports/<study> in the store.")]
 
 
 @app.command()
@@ -24,16 +24,16 @@ def study(
     overrides: Overrides = None,
     config_dir: ConfigDir = None,
     out: Out = None,
-    dry_run: Annotated[bool, typer.Option(help="Print what it would cost, and stop.")] = False,
+    dry_run: Annotated[bool, typer.Option(help="Print the expected cost and stop.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Runs a grid of searches that share replicas and ledger, assesses what they find, and writes a report.
+    """Run a grid of searches that share replicas and ledger, assess their results, and write a report.
 
     \b
     raysearch study study=two_calibrations assess=offline
     raysearch study study.grid.searcher=[one_shot,greedy,beam] study.grid.remove=[3,5] --dry-run
 
-    The same command again goes on where it was stopped, and tries again what failed.
+    A study that was stopped continues with the same command, which also tries failed searches again.
     """
     with output(as_json) as answers:
         from raysearch import api
@@ -58,7 +58,7 @@ def report(
     ledger: LedgerFile = None,
     as_json: Json = False,
 ) -> None:
-    """Writes the report of a study, as far as it is done: one page that needs no network, tables and figures.
+    """Write the report of a study, as far as it is done: one page that needs no network, tables and figures.
 
     \b
     raysearch report
@@ -83,12 +83,12 @@ def assess(
     ledger: LedgerFile = None,
     as_json: Json = False,
 ) -> None:
-    """Measures what a search found beside the dense model: held-out perplexity, lm-eval's accuracies, speed.
+    """Measure the pruned and the dense model: held-out perplexity, lm-eval's accuracies, speed.
 
     \b
-    raysearch assess latest                             held-out prose and speed, with no network
+    raysearch assess latest                             held-out prose and speed, without a network
     raysearch assess latest assess=paper assess.data_dir=data assess.limit=100
-    raysearch assess two-calibrations assess=paper      what all searches of a study found; its report is written anew
+    raysearch assess two-calibrations assess=paper      all searches of a study; writes its report again
     """
     with output(as_json) as answers:
         from raysearch import api

@@ -1,4 +1,4 @@
-"""What a person sees of a study or an assessment after its end: tables, and the lines under them."""
+"""The output of a finished study or assessment: tables, and the lines under them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MEBIBYTE = 2**20
 
 
 def plan_table(plan: StudyPlan) -> Table:
-    """What each search of a study is expected to cost."""
+    """Return the table of the expected cost of each search of a study."""
     table = Table(title="Expected cost, in layer-forwards over the calibration", title_justify="left")
     for name in ("model", "calibration", "searcher", "M", "seed"):
         table.add_column(name, justify="right" if name in ("M", "seed") else "left")
@@ -44,7 +44,7 @@ def plan_table(plan: StudyPlan) -> Table:
 
 
 def plan_line(plan: StudyPlan) -> str:
-    """The same in a sentence."""
+    """Return the expected cost of a study in a sentence."""
     totals = plan.layer_forwards
     share = f" ({totals['shared'] / totals['separate']:.0%})" if totals["separate"] else ""
     searches = count(len(plan.cells) + len(plan.unpredictable), "search", "searches")
@@ -56,7 +56,7 @@ def plan_line(plan: StudyPlan) -> str:
 
 
 def study_table(results: StudyResults) -> Table:
-    """What each search of a study found; ± is one standard error, by the choice of samples."""
+    """Return the table of the results of a study; ± is one standard error over the samples."""
     table = Table(title=results.study_id, title_justify="left")
     for name in ("calibration", "M", "searcher", "loss over dense", "removed layers (0-based)", "masks"):
         table.add_column(name, justify="right" if name in ("M", "loss over dense", "masks") else "left")
@@ -83,7 +83,7 @@ def study_table(results: StudyResults) -> Table:
 
 
 def study_lines(results: StudyResults, files: Sequence[Path]) -> list[str]:
-    """The lines under it: what sharing saved, and where the report is."""
+    """Return the lines under the table of a study: the cost, and the place of the report."""
     totals = results.layer_forwards
     lines = []
     if totals["separate"]:
@@ -95,7 +95,7 @@ def study_lines(results: StudyResults, files: Sequence[Path]) -> list[str]:
 
 
 def assessment_table(title: str, mask: Mask, dense: Mapping[str, Result], pruned: Mapping[str, Result]) -> Table:
-    """Every number of a mask beside the dense model's; ± is one standard error, by the choice of items."""
+    """Return the table of a mask beside the dense model; ± is one standard error over the items."""
     table = Table(title=title)
     for column in ("", "dense", f"without {mask}", "retention", "over"):
         table.add_column(column, justify="left" if column in ("", "over") else "right")
@@ -113,13 +113,13 @@ def assessment_table(title: str, mask: Mask, dense: Mapping[str, Result], pruned
 
 
 def assessment_tables(done: RunAssessment) -> list[Table | str]:
-    """All that is shown of an assessment."""
+    """Return the table and lines of an assessment."""
     title = f"{done.search_id}: {done.model} beside itself without {done.mask} (0-based)"
     return [assessment_table(title, done.mask, done.dense, done.pruned), *_notes(done)]
 
 
 def _notes(done: RunAssessment) -> list[str]:
-    """The lines under the table: what was known, where it is from, and how to check it."""
+    """Return the lines under the table: computed and cached numbers, sources, and how to check them."""
     computed = done.assessments.computed
     notes = ["All of it answered by the ledger: nothing was computed"]
     if computed:
@@ -153,7 +153,7 @@ def _head(metric: Metric) -> str:
 
 
 def _dense_of(result: Result, dense: Result) -> Estimate:
-    """The dense model's number; a speed's is that of the same run."""
+    """Return the dense model's number; that of a speed comes from the same measurement."""
     return Estimate(result.detail["dense"]) if result.metric.group == "speed" else dense.estimate
 
 
@@ -162,7 +162,7 @@ def _cells(result: Result, dense: Estimate) -> tuple[str, str]:
 
 
 def _cell(estimate: Estimate, metric: Metric) -> str:
-    """A number with its standard error."""
+    """Return a number with its standard error."""
     if not math.isfinite(estimate.value):
         return "not finite"
     scale = _MEBIBYTE if metric.unit == "bytes" else 1

@@ -1,6 +1,6 @@
-"""What a person sees of a search after its end: tables, and the lines under them.
+"""The output of a finished search: tables, and the lines under them.
 
-Losses stand in the unit of their objective, and beside them, where there is one, what people would rather read.
+Losses are in the unit of their objective, beside their readout if there is one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from raysearch.core.measure import Measure
 from raysearch.core.problem import sizes_of
 from raysearch.search.result import SearchResult, uses_evaluation_split
 
-if TYPE_CHECKING:  # `raysearch show` needs none of what these bring along
+if TYPE_CHECKING:  # heavy; `raysearch show` does not need them
     from raysearch.ledger.searches import SearchRecord
     from raysearch.search.gap import Gap
     from raysearch.search.inspection import Inspection, Row
@@ -25,15 +25,15 @@ if TYPE_CHECKING:  # `raysearch show` needs none of what these bring along
     from raysearch.search.sweep import Agreement, Profile, Sweep
     from raysearch.tracking.syncing import SyncedRun, SyncedStudy
 
-_MOST_PARTS = 4  # losses of parts that fit into a table beside the whole
+_MOST_PARTS = 4  # losses of parts that fit into a table
 
 
 def search_tables(result: SearchResult, remove: int | str, in_ledger: str, in_store: str | None) -> list[Table | str]:
-    """Return all that is shown of a search that has ended.
+    """Return the tables and lines of a finished search.
 
     Args:
-        result: What was found.
-        remove: How many layers were to go, or a range.
+        result: The result.
+        remove: The number of layers to remove, or a range.
         in_ledger: The option that leads to its ledger, as in `` --store other``; empty for the usual one.
         in_store: The option that leads to its MLflow store; None if it was not recorded in the embedded one.
     """
@@ -44,7 +44,7 @@ def search_tables(result: SearchResult, remove: int | str, in_ledger: str, in_st
 
 
 def result_table(result: SearchResult) -> Table:
-    """The closing table of a search; ± is one standard error, by the choice of samples."""
+    """Return the closing table of a search; ± is one standard error over the samples."""
     table = _table(result.search_id, result.model, "dense", "pruned", left=(result.model,))
     cells = _loss_cells(result.measure, result.dense_loss), _loss_cells(result.measure, result.loss)
     for row in zip(_loss_columns(result.measure), *cells, strict=True):
@@ -59,7 +59,7 @@ def result_table(result: SearchResult) -> Table:
 
 
 def result_notes(result: SearchResult, in_ledger: str, in_store: str | None) -> list[str]:
-    """Return the lines under the closing table: what went, what it cost, what to type next."""
+    """Return the lines under the closing table: the removed layers, the cost, the next commands."""
     notes = [f"Removed layers (0-based): {result.mask}"]
     if result.removal_order:
         notes.append(f"In this order: {', '.join(map(str, result.removal_order))}")
@@ -83,7 +83,7 @@ def result_notes(result: SearchResult, in_ledger: str, in_store: str | None) -> 
 
 
 def path_table(measure: Measure, path: Sequence[Mapping[str, Any]]) -> Table:
-    """The best mask of each number of layers, from the ``path`` of a result."""
+    """Return the table of the best mask of each number of layers."""
     table = _table("Best by number of layers removed (0-based)", "layers", "removed", *_loss_columns(measure))
     for entry in path:
         mask = Mask(tuple(entry["removed"]))
@@ -92,7 +92,7 @@ def path_table(measure: Measure, path: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def gap_table(measure: Measure, gaps: Sequence[Gap]) -> Table:
-    """How far the masks that a search found are from the best there are."""
+    """Return the table of ranks among all masks."""
     columns = "layers", "removed", "rank", "of", "percentile", "best", f"gap ({measure.unit})"
     table = _table("Rank among all masks of as many layers (0-based)", *columns)
     for gap in gaps:
@@ -104,7 +104,7 @@ def gap_table(measure: Measure, gaps: Sequence[Gap]) -> Table:
 
 
 def remark_notes(remarks: Mapping[str, Any]) -> list[str]:
-    """The numbers and texts that a searcher put on the record, a line each."""
+    """Return the numbers and texts that a searcher recorded, a line each."""
     return [
         f"{name.replace('_', ' ')}: {' '.join(value.split()) if isinstance(value, str) else figure(value)}"
         for name, value in remarks.items()
@@ -113,7 +113,7 @@ def remark_notes(remarks: Mapping[str, Any]) -> list[str]:
 
 
 def remark_table(remarks: Mapping[str, Any]) -> Table:
-    """The lists that a searcher put on the record, side by side, a row for each layer."""
+    """Return the table of the lists that a searcher recorded, one row per layer."""
     lists = {name: value for name, value in remarks.items() if isinstance(value, list)}
     columns = (column.replace("_", " ") for column in ("layer", *lists))
     table = _table("What the searcher made of each layer (0-based)", *columns)
@@ -123,7 +123,7 @@ def remark_table(remarks: Mapping[str, Any]) -> Table:
 
 
 def score_table(scores: Sequence[Score]) -> Table:
-    """The losses of masks, as asked; at least one."""
+    """Return the table of the losses of masks, at least one."""
     measure = scores[0].measure
     table = _table("Layers are 0-based", "removed", *_loss_columns(measure), "judged on", "answered by the ledger")
     for score in scores:
@@ -134,7 +134,7 @@ def score_table(scores: Sequence[Score]) -> Table:
 
 
 def runs_table(runs: Sequence[SearchRecord]) -> Table:
-    """Every search of a ledger."""
+    """Return the table of all searches of a ledger."""
     table = Table(title="Searches, the newest first (layers are 0-based)")
     for column in ("run", "state", "model", "data", "objective", "removed", "loss", "updated (UTC)"):
         table.add_column(column, overflow="fold", no_wrap=column == "run")  # a run's name is there to be copied
@@ -155,7 +155,7 @@ def runs_table(runs: Sequence[SearchRecord]) -> Table:
 
 
 def run_tables(run: SearchRecord, most: int, gaps: Sequence[Gap]) -> list[Table | str]:
-    """All that is known of a search, with at most so many of its masks."""
+    """Return all tables of a recorded search, with at most `most` of its masks."""
     tables: list[Table | str] = [runs_table([run])]
     if run.result is None:
         return tables
@@ -171,7 +171,7 @@ def run_tables(run: SearchRecord, most: int, gaps: Sequence[Gap]) -> list[Table 
 
 
 def trials_table(measure: Measure, trials: Sequence[Mapping[str, Any]], most: int) -> Table:
-    """The best masks that a search saw, of the size it looked for and below."""
+    """Return the table of the best masks of a search, largest first."""
     best = sorted(trials, key=lambda one: (-len(one["mask"]), one["loss"] is None, one["loss"] or 0))[:most]
     parts = list(dict.fromkeys(name for trial in trials for name in trial["parts"]))
     parts = parts if len(parts) <= _MOST_PARTS else []
@@ -189,7 +189,7 @@ def trials_table(measure: Measure, trials: Sequence[Mapping[str, Any]], most: in
 
 
 def synced_lines(synced: SyncedRun | SyncedStudy) -> list[str]:
-    """What MLflow lacked until now of a search, or of a study and its searches."""
+    """Return a line for each search that was synced, with the number of trials that MLflow lacked."""
     lines = [
         f"{one.search_id}: MLflow lacked {one.missing:,} of its {count(one.trials, 'trial')}, and has them now."
         if one.missing
@@ -200,7 +200,7 @@ def synced_lines(synced: SyncedRun | SyncedStudy) -> list[str]:
 
 
 def sweep_tables(sweep: Sweep, agreements: Sequence[Agreement]) -> list[Table]:
-    """What each layer adds to each loss, with its place in the ranking; and how far the rankings agree."""
+    """Return the table of the loss that each layer adds, with ranks, and that of the agreement of the rankings."""
     names = [f"{profile.name} ({profile.measure.unit})" for profile in sweep.profiles]
     layers = _table(
         f"Loss over dense without one layer of {sweep.model} (0-based), its standard error, its rank", "layer", *names
@@ -222,13 +222,13 @@ def sweep_tables(sweep: Sweep, agreements: Sequence[Agreement]) -> list[Table]:
 
 
 def _added(profile: Profile, layer: int) -> str:
-    """What a layer's removal adds to the loss, and how sure that is."""
+    """Return the loss that a layer's removal adds, with its standard error."""
     loss = profile.losses[layer]
     return "failed" if loss is None else added(loss - profile.dense_loss, profile.errors[layer])
 
 
 def inspections(found: Sequence[Inspection]) -> list[Table | str]:
-    """What calibrations are made of, and their first samples with what is scored in brackets."""
+    """Return the tables of calibrations, and their first samples with the scored tokens in brackets."""
     parts: list[Table | str] = []
     for one in found:
         table = _table(one.name, "what", "value", left=("what", "value"))
@@ -244,7 +244,7 @@ def inspections(found: Sequence[Inspection]) -> list[Table | str]:
 
 
 def _facts(one: Inspection) -> dict[str, str]:
-    """What is known of a calibration, by name."""
+    """Return the facts of a calibration, by name."""
     facts = {name: str(value) for name, value in one.description.items() if name not in ("shards", "n_tokens")}
     facts |= {
         "judged on": _extent(one.measure, one.n_tokens, one.n_samples),
@@ -267,7 +267,7 @@ def _row_in_words(row: Row) -> str:
 
 
 def _table(title: str, *columns: str, left: Sequence[str] = ("removed", "best")) -> Table:
-    """A table of numbers, which stand on the right, and of what stands on the left."""
+    """Return an empty table; columns in `left` are aligned left, all others (numbers) right."""
     table = Table(title=title)
     for column in columns:
         table.add_column(column, justify="left" if column in left else "right")
@@ -275,12 +275,12 @@ def _table(title: str, *columns: str, left: Sequence[str] = ("removed", "best"))
 
 
 def _loss_columns(measure: Measure) -> list[str]:
-    """What stands over a loss: its unit, and its readout, if there is one."""
+    """Return the headers of a loss: its unit, and its readout, if there is one."""
     return [f"loss ({measure.unit})", *([] if measure.readout is None else [measure.readout])]
 
 
 def _loss_cells(measure: Measure, loss: float, more_decimals: int = 0) -> list[str]:
-    """What stands under `_loss_columns`."""
+    """Return the cells under `_loss_columns`."""
     cells = [f"{loss:.{4 + more_decimals}f}"]
     if measure.readout is not None:
         decimals = 2 if measure.readout == "perplexity" else 4
@@ -289,7 +289,7 @@ def _loss_cells(measure: Measure, loss: float, more_decimals: int = 0) -> list[s
 
 
 def _extent(measure: Measure, n_tokens: int, n_samples: int) -> str:
-    """What a loss was taken over: ``64 items (1,203 scored tokens)``."""
+    """Return the extent of a calibration: ``64 items (1,203 scored tokens)``."""
     tokens = f"{n_tokens:,} scored tokens"
     if measure.per != "sample":
         return tokens
@@ -297,7 +297,7 @@ def _extent(measure: Measure, n_tokens: int, n_samples: int) -> str:
 
 
 def _packing_notes(result: SearchResult) -> list[str]:
-    """What it saved that choices share their prompt, or why they did not; nothing where there are none."""
+    """Return how much sharing prompts saved, or that they were not shared; nothing where there are no choices."""
     run, by_row = result.layer_tokens, result.layer_tokens_by_row
     if result.packed is None:
         return []
@@ -312,7 +312,7 @@ def _packing_notes(result: SearchResult) -> list[str]:
 
 
 def _split_notes(data: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A warning where the samples are kept for evaluation."""
+    """Return a warning if the samples are of an evaluation split."""
     if not uses_evaluation_split(data):
         return []
     return [
