@@ -9,6 +9,7 @@ import shlex
 import subprocess
 import sys
 import tomllib
+import uuid
 from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
@@ -22,6 +23,7 @@ import yaml
 from raysearch.config import build
 from raysearch.config import compose as config
 from tests.cli.conftest import World, world  # noqa: F401
+from tests.faults.injection import MARK, assert_all_gone
 
 ROOT = Path(__file__).resolve().parents[1]
 CLUSTERS, DOCKER = ROOT / "clusters", ROOT / "docker"
@@ -179,9 +181,12 @@ def test_a_search_ends_on_two_nodes_of_slurm(world: World, tmp_path: Path) -> No
         "NNODES": 2,
         "CPUS_PER_TASK": 1,
     }
+    mark = uuid.uuid4().hex
     done = subprocess.run(
         ["bash", CLUSTERS / "slurm.sh", "search", *world.search(cluster=None)],
-        env=os.environ | {"VENV": str(tmp_path)} | {f"SLURM_{name}": str(value) for name, value in slurm.items()},
+        env=os.environ
+        | {"VENV": str(tmp_path), MARK: mark}
+        | {f"SLURM_{name}": str(value) for name, value in slurm.items()},
         capture_output=True,
         text=True,
         check=False,
@@ -190,4 +195,4 @@ def test_a_search_ends_on_two_nodes_of_slurm(world: World, tmp_path: Path) -> No
     assert done.returncode == 0, done.stderr
     assert "Removed layers" in done.stdout
     assert (tmp_path / "mlruns" / "ledger.db").exists()
-    assert "received SIGTERM" in done.stdout + done.stderr, "Ray's nodes are left running"
+    assert_all_gone(mark, within_s=30)

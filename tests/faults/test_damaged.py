@@ -65,26 +65,27 @@ def overwritten_at_its_head(content: bytearray) -> None:
     content[:64] = np.random.default_rng(0).bytes(64)
 
 
-@pytest.mark.parametrize(
-    "how",
-    [
-        *(cut_in_half, cut_by_some_bytes, cut_to_nothing_but_its_head),
-        *(overwritten_in_the_middle, overwritten_at_its_head, renamed_within),
-    ],
-)
 def test_a_damaged_ledger_is_refused_until_a_copy_is_put_back(
-    run: Run, command: list[str], how: Callable[[bytearray], object]
+    run: Run, command: list[str], subtests: pytest.Subtests
 ) -> None:
     result = found(run(*command))
     shutil.copy("mlruns/ledger.db", "copy.db")
-    damaged(how)
-    before = Path("mlruns/ledger.db").read_bytes()
-    for words in command, ["resume", "latest", "--json"], ["show", "--json"], ["export", "latest", "--out", "pruned"]:
-        refused(run(*words), "ledger=mlruns/ledger.db cannot be used (", "; put back a copy of it, or move it away")
-    assert Path("mlruns/ledger.db").read_bytes() == before, "it is left for those who can mend it"
-    shutil.copy("copy.db", "mlruns/ledger.db")
-    again = found(run(*command))
-    assert same(again, result) and again["evaluations"]["run"] == 0
+    for how in (
+        *(cut_in_half, cut_by_some_bytes, cut_to_nothing_but_its_head),
+        *(overwritten_in_the_middle, overwritten_at_its_head, renamed_within),
+    ):
+        with subtests.test(how.__name__):
+            damaged(how)
+            before = Path("mlruns/ledger.db").read_bytes()
+            said = "ledger=mlruns/ledger.db cannot be used (", "; put back a copy of it, or move it away"
+            export = ["export", "latest", "--out", "pruned"]
+            for words in command, ["resume", "latest", "--json"], ["show", "--json"], export:
+                refused(run(*words), *said)
+            assert Path("mlruns/ledger.db").read_bytes() == before, "it is left for those who can mend it"
+        shutil.copy("copy.db", "mlruns/ledger.db")
+        again = found(run(*command))
+        assert same(again, result) and again["evaluations"]["run"] == 0
+        shutil.copy("copy.db", "mlruns/ledger.db")
 
 
 def test_a_record_that_was_edited_by_hand_is_refused_until_the_search_writes_it_anew(
@@ -120,17 +121,19 @@ def overwritten(log: Path) -> None:
         file.write(np.random.default_rng(0).bytes(10_000))
 
 
-@pytest.mark.parametrize("how", [taken_away, cut_short, overwritten])
 def test_a_log_that_is_damaged_costs_what_was_in_it_and_no_more(
-    here: Path, command: list[str], how: Callable[[Path], object]
+    here: Path, command: list[str], subtests: pytest.Subtests
 ) -> None:
     result = found(do(*command, "store=undisturbed"))
-    kill_at(command, "mlruns", 200)
-    assert Path("mlruns/ledger.db-wal").stat().st_size > 100_000
-    how(Path("mlruns/ledger.db-wal"))
-    assert evaluations("mlruns").items() <= evaluations("undisturbed").items(), "what is left is whole"
-    assert same(found(do(*command)), result)
-    assert evaluations("mlruns") == evaluations("undisturbed")
+    kill_at(command, "killed", 200)
+    assert Path("killed/ledger.db-wal").stat().st_size > 100_000
+    for how in (taken_away, cut_short, overwritten):
+        with subtests.test(how.__name__):
+            shutil.copytree("killed", how.__name__)
+            how(Path(how.__name__) / "ledger.db-wal")
+            assert evaluations(how.__name__).items() <= evaluations("undisturbed").items(), "what is left is whole"
+            assert same(found(do(*command, f"store={how.__name__}")), result)
+            assert evaluations(how.__name__) == evaluations("undisturbed")
 
 
 def test_a_ledger_that_is_moved_away_meanwhile(here: Path, command: list[str]) -> None:

@@ -70,22 +70,27 @@ def test_a_full_disk_of_mlflow_stops_nothing_and_is_one_sentence(disk: Disk, wor
     assert found(do(*sync, disk=disk))["missing"] == 0
 
 
-@pytest.mark.parametrize("left", [0, 20 << 10, 125 << 10], ids=["nothing", "weights", "tokenizer"])
-def test_an_export_to_a_full_disk_leaves_what_was_there(disk: Disk, world: World, run: Run, left: int) -> None:
+def test_an_export_to_a_full_disk_leaves_what_was_there(
+    disk: Disk, world: World, run: Run, subtests: pytest.Subtests
+) -> None:
     found(run("search", *world.search(), "--json"))
     words = ["export", "latest", "--json", "--out", "disk/pruned"]
-    disk.fill(left)
     said = f"--out={disk.path}/pruned cannot be written (", "; free some space on its disk"
-    refused(do(*words, disk=disk), *said)
-    assert [path.name for path in disk.here.iterdir()] == ["ballast"]
-
-    disk.empty()
+    enough_for = {"nothing": 0, "weights": 20 << 10, "the tokenizer": 125 << 10}
+    for what, left in enough_for.items():
+        with subtests.test(f"room for {what}"):
+            disk.fill(left)
+            refused(do(*words, disk=disk), *said)
+            assert [path.name for path in disk.here.iterdir()] == ["ballast"]
+            disk.empty()
     found(do(*words, disk=disk))
     before = content(disk.here)
-    disk.fill(left)
-    refused(do(*words, "--overwrite", disk=disk), *said)
-    disk.empty()
-    assert content(disk.here) == before
+    for what, left in enough_for.items():
+        with subtests.test(f"over an export, room for {what}"):
+            disk.fill(left)
+            refused(do(*words, "--overwrite", disk=disk), *said)
+            disk.empty()
+            assert content(disk.here) == before
 
 
 def test_what_cannot_be_written_is_said(disk: Disk, world: World, run: Run) -> None:

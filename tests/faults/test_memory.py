@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -51,79 +52,70 @@ class Small:
             self.run_out()
 
 
-@pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Small]:
+@contextmanager
+def small(run_out: Callable[[], None], samples: int = 99, tokens: int = 99) -> Iterator[Small]:
     """Gives all models a small memory."""
+    memory, run_layer = Small(samples, tokens, run_out), LayerStack.run_layer
 
-    def make(run_out: Callable[[], None], samples: int = 99, tokens: int = 99) -> Small:
-        memory, run_layer = Small(samples, tokens, run_out), LayerStack.run_layer
+    def run(self: LayerStack, index: int, hidden: torch.Tensor, *others: Any) -> torch.Tensor:
+        if index == 3:  # well inside of a walk
+            memory.holds(hidden)
+        return run_layer(self, index, hidden, *others)
 
-        def run(self: LayerStack, index: int, hidden: torch.Tensor, *others: Any) -> torch.Tensor:
-            if index == 3:  # well inside of a walk
-                memory.holds(hidden)
-            return run_layer(self, index, hidden, *others)
-
-        monkeypatch.setattr(LayerStack, "run_layer", run)
-        return memory
-
-    return make
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LayerStack, "run_layer", run)
+        yield memory
 
 
-@pytest.mark.parametrize("run_out", RUN_OUT)
 @pytest.mark.parametrize("searcher", ["greedy", "cbo_gradient"])
 def test_fewer_samples_at_once_have_the_same_losses(
-    run: Run, world: World, small: Callable[..., Small], searcher: str, run_out: Callable[[], None]
+    run: Run, world: World, searcher: str, subtests: pytest.Subtests
 ) -> None:
     words = ["search", *world.search(searcher=searcher, data__samples=16, data__shard_samples=8, remove=3), "--json"]
     enough = found(run(*words, "store=enough"))
-    memory = small(run_out, samples=3)
-    outcome = run(*words, "store=small")
-    assert memory.refused == 2, "8 and 4 at once do not fit, which is remembered for other shards and rounds"
-    if searcher == "greedy":
-        said = "warning: memory does not hold a shard; going on with 2 of its samples at once, as data.shard_samples=2"
-        assert outcome.err.count(f"{said} would from the start\n") == 1
-    result = found(outcome)
-    assert result["loss"] == pytest.approx(enough["loss"], rel=1e-5)
-    assert result["removed"] == enough["removed"]
-    shown = [json.loads(run("show", "latest", "--store", store, "--json").out) for store in ("enough", "small")]
-    for one, other in zip(*(each["result"]["trials"] for each in shown), strict=True):
-        assert one["mask"] == other["mask"] and one["loss"] == pytest.approx(other["loss"], rel=1e-5)
+    for run_out in RUN_OUT:
+        with subtests.test(run_out.__name__), small(run_out, samples=3) as memory:
+            outcome = run(*words, f"store={run_out.__name__}")
+            assert memory.refused == 2, "8 and 4 at once do not fit, which is remembered for other shards and rounds"
+            if searcher == "greedy":
+                said = (
+                    "warning: memory does not hold a shard; going on with 2 of its samples at once, as "
+                    "data.shard_samples=2 would from the start\n"
+                )
+                assert outcome.err.count(said) == 1
+            result = found(outcome)
+            assert result["loss"] == pytest.approx(enough["loss"], rel=1e-5)
+            assert result["removed"] == enough["removed"]
+            stores = ("enough", run_out.__name__)
+            shown = [json.loads(run("show", "latest", "--store", store, "--json").out) for store in stores]
+            for one, other in zip(*(each["result"]["trials"] for each in shown), strict=True):
+                assert one["mask"] == other["mask"] and one["loss"] == pytest.approx(other["loss"], rel=1e-5)
 
 
-def test_what_fits_is_remembered_for_all_shards_of_an_assessment(
-    run: Run, world: World, small: Callable[..., Small]
-) -> None:
+def test_what_fits_is_remembered_for_all_shards_of_an_assessment(run: Run, world: World) -> None:
     text = f"assess.texts.prose=data=file data.path={world.text} data.samples=all data.sampling=sequential"
     words = ["assess", "latest", "assess=none", text, "assess.seq_len=32", "assess.limit=40", "cluster=inline"]
     for store in "enough", "small":
         found(run("search", *world.search(), f"store={store}", "--json"))
     enough = found(run(*words, "--store", "enough", "--json"))["dense"]
-    memory = small(of_an_accelerator, samples=3)
-    fewer = found(run(*words, "--store", "small", "--json"))["dense"]
+    with small(of_an_accelerator, samples=3) as memory:
+        fewer = found(run(*words, "--store", "small", "--json"))["dense"]
     assert fewer["prose"]["value"] == pytest.approx(enough["prose"]["value"], rel=1e-5)
     assert memory.refused == 1, "5 at once do not fit in the first of 8 shards"
 
 
-@pytest.mark.parametrize("run_out", RUN_OUT)
-def test_where_not_even_one_sample_fits_it_is_said_what_would(
-    run: Run, world: World, small: Callable[..., Small], run_out: Callable[[], None]
-) -> None:
-    small(run_out, tokens=20)
-    outcome = run("search", *world.search(data__seq_len=64), "--json")
-    refused(outcome, "a single sample of 64 tokens is more than cpu holds", "16 tokens fit, so use data.seq_len=16")
-    found(run("search", *world.search(data__seq_len=16), "--json"))
+def test_where_too_little_fits_it_is_said_what_would(run: Run, world: World, subtests: pytest.Subtests) -> None:
+    for run_out in RUN_OUT:
+        with subtests.test(f"a sample: {run_out.__name__}"), small(run_out, tokens=20):
+            said = "a single sample of 64 tokens is more than cpu holds", "16 tokens fit, so use data.seq_len=16"
+            refused(run("search", *world.search(data__seq_len=64), f"store={run_out.__name__}", "--json"), *said)
+            found(run("search", *world.search(data__seq_len=16), f"store={run_out.__name__}", "--json"))
+        with subtests.test(f"the model: {run_out.__name__}"), small(run_out, tokens=0):
+            said_of_all = f"cpu does not hold model={world.model}; use model.dtype=bfloat16"
+            refused(run("search", *world.search(), f"store=not-{run_out.__name__}", "--json"), said_of_all)
 
 
-def test_where_nothing_fits_no_length_is_promised(run: Run, world: World, small: Callable[..., Small]) -> None:
-    small(of_an_accelerator, tokens=12)
-    refused(run("search", *world.search(), "--json"), "a single sample of 16 tokens", "use a smaller data.seq_len, or")
-
-
-@pytest.mark.parametrize("run_out", RUN_OUT)
-def test_where_not_even_the_model_fits_it_is_said(
-    run: Run, world: World, small: Callable[..., Small], run_out: Callable[[], None]
-) -> None:
-    small(run_out, tokens=0)
-    refused(
-        run("search", *world.search(), "--json"), f"cpu does not hold model={world.model}; use model.dtype=bfloat16"
-    )
+def test_where_nothing_fits_no_length_is_promised(run: Run, world: World) -> None:
+    with small(of_an_accelerator, tokens=12):
+        outcome = run("search", *world.search(), "--json")
+    refused(outcome, "a single sample of 16 tokens", "use a smaller data.seq_len, or")

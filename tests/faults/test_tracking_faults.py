@@ -148,15 +148,8 @@ def test_a_server_that_hangs_holds_up_nothing_for_long(
     monkeypatch.setattr("raysearch.tracking.mlflow.tracker.MlflowTracker", partial(MlflowTracker, timeout_s=timeout_s))
     server = serve()
     server.start()
-    hung: list[float] = []
-
-    def hang() -> None:
-        server.send(signal.SIGSTOP)
-        hung.append(time.monotonic())
-
-    after_round(1, hang)
-    outcome = run(*words, f"tracking.uri={server.url}")
-    assert time.monotonic() - hung[0] < 2.5 * timeout_s
+    after_round(1, partial(server.send, signal.SIGSTOP))
+    outcome = run(*words, f"tracking.uri={server.url}")  # which ends while the server hangs
     result = found(outcome)
     assert same(result, undisturbed)
     [warning] = warnings(outcome)
