@@ -1,4 +1,17 @@
-"""The Python API: one function for each command, which returns objects."""
+"""The Python API: one function for each command, which returns objects.
+
+Arguments that mean the same in all of them:
+
+    *overrides    ``key=value`` words, as on the command line
+    **values      the same keys as arguments; a mapping sets the keys inside a group: ``data={"samples": 32}``
+    config_dir    a folder of your own YAML files, laid out like ``conf/``
+    store         the folder that searches write to
+    ledger        the ledger, if it is not in the store
+    observer      watches; without one, warnings become Python warnings
+
+Every function raises `UserError` where a key or a value is not understood, or does not fit the model, the data or the
+machine; those that compute raise `EvaluationError` where something cannot be evaluated.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +20,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from raysearch.config.parts import checked
 from raysearch.core.paths import PathLike, as_folder, as_name, as_path, ledger_path
@@ -41,18 +54,8 @@ def search(
         search(model="smollm2-135m", searcher="beam", remove=5, protect=[0, -1])
         search("data.path=my.txt", data="file", remove=3)
 
-    Args:
-        *overrides: ``key=value`` words, as on the command line.
-        config_dir: A folder of your own YAML files, laid out like ``conf/``.
-        observer: Watches the search; None for nobody, and warnings become Python warnings.
-        **values: The same keys as arguments. A mapping sets the keys inside a group: ``data={"samples": 32}``.
-
     Returns:
         What was found, with every trial.
-
-    Raises:
-        UserError: A key or value is not understood, or does not fit the model, the text or the machine.
-        EvaluationError: Something could not be evaluated, and the search cannot go on without it.
     """
     from raysearch.config import build
     from raysearch.search.run import run_search
@@ -67,9 +70,6 @@ def forecast(*overrides: str, config_dir: PathLike | None = None, **values: Any)
     """Return what each round of a search would cost on an empty ledger; None where that cannot be known.
 
     The arguments are those of `search`. Only the model's configuration is read.
-
-    Raises:
-        UserError: A key or value is not understood, or does not fit the model.
     """
     from raysearch.config import build
     from raysearch.search.run import forecast_search
@@ -90,12 +90,6 @@ def resume(
         search: A search id, the start of one, an MLflow run id, or ``latest``.
         *overrides: ``tracking.key=value`` words, for another place to record it in.
         store: The folder that the search wrote to; None for ``mlruns``.
-        ledger: The ledger, if it is not in the store.
-        observer: Watches the search.
-
-    Raises:
-        UserError: There is no such search, its model or its data have changed, or a secret of it is not on record.
-        EvaluationError: Something could not be evaluated, and the search cannot go on without it.
     """
     from raysearch.config import build
     from raysearch.config import compose as config
@@ -123,18 +117,8 @@ def score(
 
         score(masks=[[3], [3, 5], []], model="smollm2-135m")
 
-    Args:
-        *overrides: ``key=value`` words, as on the command line.
-        config_dir: A folder of your own YAML files, laid out like ``conf/``.
-        observer: Watches.
-        **values: The same keys as arguments.
-
     Returns:
         A score for each mask, in order.
-
-    Raises:
-        UserError: A key or value is not understood, or does not fit the model, the text or the machine.
-        EvaluationError: A mask has no finite loss.
     """
     from raysearch.config import build
     from raysearch.search.score import score_masks
@@ -155,15 +139,7 @@ def sweep(
         sweep(model="smollm2-135m", data="sotu", also=["objective=kl", "objective=hidden_cosine"])
 
     Args:
-        *overrides: ``key=value`` words, as on the command line.
         also: Other calibrations, by the words that are different.
-        config_dir: A folder of your own YAML files, laid out like ``conf/``.
-        observer: Watches.
-        **values: The same keys as arguments.
-
-    Raises:
-        UserError: A key or value is not understood, or does not fit the model, the data or the machine.
-        EvaluationError: The dense model cannot be evaluated.
     """
     from raysearch.search.sweep import run_sweep
 
@@ -172,11 +148,7 @@ def sweep(
 
 
 def write_sweep(sweep: Sweep, remove: int, out: PathLike) -> list[Path]:
-    """Write a sweep as a figure and a table to a folder, with so many layers marked, and return the files.
-
-    Raises:
-        UserError: The folder cannot be written to.
-    """
+    """Write a sweep as a figure and a table to a folder, with so many layers marked, and return the files."""
     from raysearch.search.sweep_files import write_sweep
 
     return write_sweep(sweep, remove, as_folder("--out", out))
@@ -196,17 +168,9 @@ def inspect(
         inspect(data="commonsense170k", objective="task_margin", loss=False)
 
     Args:
-        *overrides: ``key=value`` words, as on the command line.
         also: Other calibrations, by the words that are different.
         samples: How many samples to show of each.
         loss: Whether the dense model is run on them.
-        config_dir: A folder of your own YAML files, laid out like ``conf/``.
-        observer: Watches.
-        **values: The same keys as arguments.
-
-    Raises:
-        UserError: A key or value is not understood, or the data cannot be used.
-        EvaluationError: The dense model cannot be evaluated.
     """
     from raysearch.search.inspection import inspect_data
 
@@ -230,19 +194,11 @@ def study(
         study("study.grid.searcher=[one_shot,greedy]", "study.grid.remove=[3,5]", data={"samples": 8})
 
     Args:
-        *overrides: ``key=value`` words, as on the command line.
-        config_dir: A folder of your own YAML files, laid out like ``conf/``.
         out: The folder of the report; None for ``reports/<study>`` in the store.
-        observer: Watches the study.
-        **values: The same keys as arguments.
 
     Returns:
         What the study found, and the files of the report, the page first. A search that fails does not stop the
         others: its cause stands in the results.
-
-    Raises:
-        UserError: A key or value is not understood, or a search does not fit its model, its data or the machine.
-        EvaluationError: What was found cannot be assessed.
     """
     from raysearch.config import build
     from raysearch.config.overrides import as_overrides
@@ -259,11 +215,7 @@ def study(
 
 
 def plan(*overrides: str, config_dir: PathLike | None = None, **values: Any) -> StudyPlan:
-    """Return what a study would cost, and how long it would take; the arguments are those of `study`.
-
-    Raises:
-        UserError: A key or value is not understood, or a search does not fit its model, its data or the machine.
-    """
+    """Return what a study would cost, and how long it would take; the arguments are those of `study`."""
     from raysearch.config import build
     from raysearch.config.overrides import as_overrides
     from raysearch.study.plan import plan_study
@@ -283,16 +235,10 @@ def report(
 
     Args:
         study: A study's id, the start of one, its MLflow run id, or ``latest``.
-        store: The folder that its searches wrote to.
-        ledger: The ledger, if it is not in the store.
         out: The folder to write; None for ``reports/<study>`` in the store.
-        observer: Watches.
 
     Returns:
         What the study found, and the files, the page first.
-
-    Raises:
-        UserError: There is no such study, or the folder cannot be written to.
     """
     from raysearch.ledger.ledger import opened
     from raysearch.ledger.studies import find_study
@@ -322,21 +268,11 @@ def assess(
 
     Args:
         name: The id of a search or a study, the start of one, an MLflow run id, or ``latest`` for the last search.
-        *overrides: ``key=value`` words, as on the command line.
         remove: The best mask of so many layers, not the one that the search found.
-        config_dir: A folder of your own YAML files, laid out like ``conf/``.
-        store: The folder that searches wrote to.
-        ledger: The ledger, if it is not in the store.
         out: The folder of a study's report; None for ``reports/<study>`` in the store.
-        observer: Watches.
-        **values: The same keys as arguments.
 
     Returns:
         The assessment of a search; or what a study found, and the files of its report, the page first.
-
-    Raises:
-        UserError: There is nothing of that name, a key or value is not understood, or a text or task is not there.
-        EvaluationError: Something could not be evaluated.
     """
     from raysearch.assessment.assess_search import assess_run
     from raysearch.config import build
@@ -377,14 +313,9 @@ def show(
     Args:
         search: A search id, the start of one, an MLflow run id, or ``latest``; None for all searches.
         gap: Whether to rank what the search found among all masks of as many layers.
-        store: The folder that searches wrote to.
-        ledger: The ledger, if it is not in the store.
 
     Returns:
         The records, and the ranks of the one search, by number of layers.
-
-    Raises:
-        UserError: There is no such search, or it cannot be ranked.
     """
     from raysearch.ledger.ledger import opened
     from raysearch.ledger.searches import find_search, list_searches
@@ -417,11 +348,6 @@ def export(
         remove: The best mask of so many layers, not the one that the search found.
         overwrite: Whether to replace an export that is there.
         prompt: A text for both models to continue, as a spot check.
-        store: The folder that the search wrote to.
-        ledger: The ledger, if it is not in the store.
-
-    Raises:
-        UserError: There is no such search, it has found nothing yet, or the folder cannot be written to.
     """
     from raysearch.config import build
     from raysearch.search.export import export_run
@@ -442,11 +368,6 @@ def sync(
     Args:
         name: The id of a search or a study, the start of one, an MLflow run id, or ``latest`` for the last search.
         *overrides: ``tracking.key=value`` words, for another place than the one on record.
-        store: The folder that searches wrote to.
-        ledger: The ledger, if it is not in the store.
-
-    Raises:
-        UserError: There is nothing of that name, it has found nothing yet, or MLflow cannot be written to.
     """
     from raysearch.config import compose as config
     from raysearch.ledger.ledger import opened
@@ -465,17 +386,13 @@ def sync(
         return sync(record, found, tracking)
 
 
-def ui(store: PathLike = "mlruns", uri: str | None = None, host: str = "127.0.0.1", port: int = 5000) -> None:
+def ui(store: PathLike = "mlruns", uri: str | None = None, host: str = "127.0.0.1", port: int = 5000) -> NoReturn:
     """Become MLflow's server on the recorded searches, until Ctrl-C; this process does nothing else from then on.
 
     Args:
-        store: The folder that searches wrote to.
         uri: A tracking URI other than the store's own.
         host: The address to listen on.
         port: The port to listen on.
-
-    Raises:
-        UserError: There is no store yet, or the server cannot listen there.
     """
     from raysearch.tracking.mlflow.ui import serve_ui
 

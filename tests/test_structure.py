@@ -89,8 +89,7 @@ def test_imports_point_down() -> None:
         f"{module} imports {other}"
         for module, others in imported_files().items()
         for other in others
-        if module not in ("raysearch", "raysearch.__main__")
-        and ROOMS.index(room(other)) > ROOMS.index(room(module))
+        if module not in ("raysearch", "raysearch.__main__") and ROOMS.index(room(other)) > ROOMS.index(room(module))
     ]
     assert not wrong, "\n".join(["a room imports from those before it in ROOMS:", *wrong])
 

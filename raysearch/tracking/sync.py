@@ -46,7 +46,7 @@ def record_search(
     """
 
     def write() -> Written:
-        from raysearch.tracking.mlflow.assessments import record_assessments
+        from raysearch.tracking.mlflow.study import record_assessments
         from raysearch.tracking.mlflow.writer import MlflowWriter
 
         at = int(1000 * began)

@@ -47,7 +47,7 @@ def store_with_tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """The server; when all is done it is sent Ctrl-C and must leave nothing behind."""
     folder = tmp_path_factory.mktemp("served") / "a folder"
-    tracker = MlflowTracker(None, "tests", folder, pytest.fail)
+    tracker = MlflowTracker(None, "tests", folder, pytest.fail, timeout_s=300)
     greedy_search(4, 1).tell(tracker)
     run_id = tracker.close()
     assert run_id is not None
@@ -55,11 +55,11 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     script = f"from raysearch.tracking.mlflow.ui import serve_ui; serve_ui(Path('a folder'), None, port={port})"
     process = start_python(f"from pathlib import Path; {script}", folder.parent, subprocess.DEVNULL)
     try:
-        assert get(f"http://127.0.0.1:{port}/health", wait_s=60) == b"OK"
+        assert get(f"http://127.0.0.1:{port}/health", wait_s=120) == b"OK"
         yield Served(f"http://127.0.0.1:{port}", run_id)
     finally:
         process.send_signal(signal.SIGINT)
-        assert process.wait(15) == 0
+        assert process.wait(60) == 0
     with socket.socket() as probe:
         assert probe.connect_ex(("127.0.0.1", port)) != 0, "no server is left behind"
 

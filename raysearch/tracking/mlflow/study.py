@@ -1,13 +1,15 @@
-"""Writes a study to MLflow: the run that its searches are filed under, and at its end the report."""
+"""Writes to MLflow what is no part of one search: the run of a study, its report, and what masks were assessed at."""
 
 from __future__ import annotations
 
 import math
+import re
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mlflow.entities import Param, RunTag
+from mlflow.entities import Metric, Param, RunTag
 
 from raysearch.tracking.mlflow import records
 from raysearch.tracking.mlflow.client import client_of, connect, only_one
@@ -78,3 +80,19 @@ def end_study(store: Store, run_id: str, metrics: Mapping[str, float], files: Se
         client.log_artifact(run_id, str(file))  # a folder goes there as a whole
     if run.info.status != "FINISHED":
         client.set_terminated(run_id, "FINISHED")
+
+
+def record_assessments(store: Store, metrics: Mapping[str, Mapping[str, float]]) -> None:
+    """Logs metrics on runs that exist: what they do not have yet, without numbers that are not finite.
+
+    Args:
+        store: Where the runs are kept.
+        metrics: By MLflow's id of a run, by name: ``assess.hellaswag``, ``assess.dense.hellaswag`` …
+    """
+    now = time.time_ns() // 1_000_000
+    client = client_of(store)
+    for run_id, values in metrics.items():
+        known = client.get_run(run_id).data.metrics
+        named = {re.sub(r"[^\w./ -]", "_", name): value for name, value in values.items()}
+        new = {name: value for name, value in named.items() if math.isfinite(value) and known.get(name) != value}
+        client.log_batch(run_id, [Metric(name, value, now, 0) for name, value in new.items()])

@@ -116,12 +116,15 @@ class MlflowTracker(Tracker):
 
     @override
     def assessed(self, found: Sequence[tuple[SearchRecord, Mapping[str, float]]]) -> None:
-        from raysearch.tracking.mlflow.assessments import record_assessments
-
         numbers = {search.mlflow_run_id: values for search, values in found if search.mlflow_run_id is not None}
+
+        def record() -> None:
+            from raysearch.tracking.mlflow import study
+
+            study.record_assessments(self._store, numbers)
+
         if numbers:
-            later = "later: raysearch sync, or the same command again"
-            self._attempt("the assessment is", lambda: record_assessments(self._store, numbers), later)
+            self._attempt("the assessment is", record, "later: raysearch sync, or the same command again")
 
     @override
     def study_reported(self, run_id: str | None, totals: Mapping[str, float], files: Sequence[Path]) -> None:

@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
-import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from functools import partial
 from pathlib import Path
+from typing import NoReturn
 
 from raysearch.errors import UserError
 from raysearch.tracking.store import Store
 
 # Job workers serve MLflow's GenAI features only, and cost seven processes of 250 MiB each.
 _ENVIRONMENT = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
-_STOP_S = 10
 
 
-def serve_ui(folder: Path, uri: str | None, host: str = "127.0.0.1", port: int = 5000) -> None:
-    """Runs MLflow's server on the store in the foreground, until Ctrl-C.
+def serve_ui(folder: Path, uri: str | None, host: str = "127.0.0.1", port: int = 5000) -> NoReturn:
+    """Become MLflow's server on the store: this process runs it from then on, until Ctrl-C or SIGTERM.
 
     The server has no passwords: a host other than this machine's own opens the store to whoever reaches it. Browsers
     that name the host by anything but ``localhost`` or a private address need it in ``MLFLOW_SERVER_ALLOWED_HOSTS``.
@@ -34,8 +28,7 @@ def serve_ui(folder: Path, uri: str | None, host: str = "127.0.0.1", port: int =
         port: The port to listen on.
 
     Raises:
-        UserError: There is no store yet, or none of that kind, the store is a server already, the port is taken, or the
-            server stopped.
+        UserError: There is no store yet, or none of that kind, the store is a server already, or the port is taken.
     """
     store = Store.locate(uri, folder, "--uri")
     if store.is_server:
@@ -43,22 +36,12 @@ def serve_ui(folder: Path, uri: str | None, host: str = "127.0.0.1", port: int =
     if store.is_embedded and not (store.folder / "mlflow.db").is_file():
         raise UserError(f"--store={folder} holds no recorded search yet; make one with `raysearch search`")
     _require_free(host, port)
-    with _terminate_as_interrupt(), ExitStack() as ending:
-        try:
-            with _signals_held() as let_through:
-                # In a session of its own, so that it ends as a whole when told to, and not in parts by Ctrl-C.
-                server = subprocess.Popen(
-                    _command(store, host, port),
-                    # Not among the command's words, which everybody on the machine can read.
-                    env=os.environ | _ENVIRONMENT | {"MLFLOW_BACKEND_STORE_URI": store.uri},
-                    start_new_session=True,
-                    preexec_fn=let_through,
-                )
-                ending.callback(_stop, server)
-            code = server.wait()
-        except KeyboardInterrupt:
-            return
-    raise UserError(f"the MLflow server on port {port} stopped with code {code}; its own words are above")
+    command = _command(store, host, port)
+    # The address may hold a password, so it is not among the command's words, which everybody on the machine can read.
+    environment = os.environ | _ENVIRONMENT | {"MLFLOW_BACKEND_STORE_URI": store.uri}
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execvpe(command[0], command, environment)
 
 
 def _command(store: Store, host: str, port: int) -> list[str]:
@@ -84,39 +67,3 @@ def _require_free(host: str, port: int) -> None:
             raise UserError(
                 f"--port={port} of {host} cannot be had ({error.strerror}); choose another, as in `--port 5050`"
             ) from None
-
-
-@contextmanager
-def _terminate_as_interrupt() -> Iterator[None]:
-    """Takes SIGTERM, which containers and schedulers send, for Ctrl-C, so that no server is left behind."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-@contextmanager
-def _signals_held() -> Iterator[Callable[[], object]]:
-    """Keeps Ctrl-C and SIGTERM waiting, and gives what lets them through again in a child."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
-    let_through = partial(signal.pthread_sigmask, signal.SIG_SETMASK, before)
-    try:
-        yield let_through
-    finally:
-        let_through()
-
-
-def _stop(server: subprocess.Popen[bytes]) -> None:
-    """Ends the server and the workers it started."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        try:
-            os.killpg(server.pid, number)
-            server.wait(_STOP_S)
-        except subprocess.TimeoutExpired:
-            continue
-        except ProcessLookupError:
-            return

@@ -69,7 +69,7 @@ class Recorded:
 
 
 def open_tracker(folder: Path, uri: str | None = None, experiment: str = "tests") -> MlflowTracker:
-    return MlflowTracker(uri, experiment, folder, pytest.fail)
+    return MlflowTracker(uri, experiment, folder, pytest.fail, timeout_s=300)
 
 
 def test_a_search_is_written_in_full(tmp_path):
