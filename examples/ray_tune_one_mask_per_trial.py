@@ -22,7 +22,6 @@ from ray import tune
 import raysearch
 from raysearch.bridges.ray_tune import TuneSearcher
 from raysearch.config import build
-from raysearch.config.compose import compose
 from raysearch.core.mask import Mask
 from raysearch.core.problem import Problem
 from raysearch.core.statistic import Statistic
@@ -69,7 +68,7 @@ def main() -> None:
     options = parser.parse_args()
     words = [*DEFAULTS, *options.words]
 
-    spec = build.search_spec(compose("search", words))
+    spec = build.search_spec(words)
     info = describe(spec.evaluation.model)
     problem = Problem.create(info.n_layers, spec.remove, spec.protect, spec.evaluation.model.name)
 

@@ -58,12 +58,14 @@ def search(
         What was found, with every trial.
     """
     from raysearch.config import build
+    from raysearch.config.compose import compose
     from raysearch.search.run import run_search
 
     watching = _observer(observer)
-    config = _composed("search", overrides, values, config_dir)
-    tracker = build.tracking_options(config).open(watching.warn)
-    return run_search(build.search_spec(config), watching, tracker)
+    words = _words(overrides, values)
+    spec = build.search_spec(words, config_dir)
+    tracking = build.tracking_options(compose("search", words, config_dir))
+    return run_search(spec, watching, tracking.open(watching.warn))
 
 
 def forecast(*overrides: str, config_dir: PathLike | None = None, **values: Any) -> list[RoundCost] | None:
@@ -74,7 +76,7 @@ def forecast(*overrides: str, config_dir: PathLike | None = None, **values: Any)
     from raysearch.config import build
     from raysearch.search.run import forecast_search
 
-    return forecast_search(build.search_spec(_composed("search", overrides, values, config_dir)))
+    return forecast_search(build.search_spec(_words(overrides, values), config_dir))
 
 
 def resume(
@@ -101,7 +103,7 @@ def resume(
     # The same ledger and store, from whatever folder this is called in.
     here = {"ledger": str(ledger) if ledger else None} | ({"store": str(folder)} if store or not ledger else {})
     composed = config.recorded(record.config, overrides, **here)
-    spec, tracking = build.search_spec(composed), build.tracking_options(composed)
+    spec, tracking = build.search_spec_of(composed), build.tracking_options(composed)
     tracking.store.check()
     for key in hidden_keys({**spec.config, "tracking": {}}):
         raise UserError(
@@ -124,7 +126,7 @@ def score(
     from raysearch.search.score import score_masks
 
     watching = _observer(observer)
-    return score_masks(build.score_spec(_composed("score", overrides, values, config_dir)), watching)
+    return score_masks(build.score_spec(_words(overrides, values), config_dir), watching)
 
 
 def sweep(
@@ -201,13 +203,14 @@ def study(
         others: its cause stands in the results.
     """
     from raysearch.config import build
-    from raysearch.config.overrides import as_overrides
+    from raysearch.config.compose import compose
     from raysearch.ledger.ledger import opened
     from raysearch.study.run import run_study
 
     watching = _observer(observer)
-    spec = build.study_spec([*overrides, *as_overrides(values)], config_dir)
-    tracking = build.tracking_options(_composed("study", overrides, values, config_dir))
+    words = _words(overrides, values)
+    spec = build.study_spec(words, config_dir)
+    tracking = build.tracking_options(compose("study", words, config_dir))
     out = None if out is None else as_folder("--out", out)
     record = run_study(spec, watching, tracking.open(watching.warn), tracking.elsewhere().open)
     with opened(spec.ledger) as found:
@@ -217,10 +220,9 @@ def study(
 def plan(*overrides: str, config_dir: PathLike | None = None, **values: Any) -> StudyPlan:
     """Return what a study would cost, and how long it would take; the arguments are those of `study`."""
     from raysearch.config import build
-    from raysearch.config.overrides import as_overrides
     from raysearch.study.plan import plan_study
 
-    return plan_study(build.study_spec([*overrides, *as_overrides(values)], config_dir), with_time=True)
+    return plan_study(build.study_spec(_words(overrides, values), config_dir), with_time=True)
 
 
 def report(
@@ -299,9 +301,9 @@ def assess(
         here = {"store": str(store), "ledger": str(path), "cluster": composed["cluster"]}
         both = Observers(_tracking(record, store, found).open(watching.warn), watching)
         if isinstance(record, SearchRecord):
-            search = build.search_spec({**record.config, **here})
+            search = build.search_spec_of({**record.config, **here})
             return assess_run(record, found, search, spec, remove, both)
-        assess_study(record, found, spec, lambda recorded: build.search_spec({**recorded, **here}), both)
+        assess_study(record, found, spec, lambda recorded: build.search_spec_of({**recorded, **here}), both)
         return _report(find_study(found, record.study_id), found, store, out, watching)
 
 
@@ -353,7 +355,7 @@ def export(
     from raysearch.search.export import export_run
 
     record = _recorded(search, store, ledger)
-    spec, out = build.search_spec(record.config), as_path("--out", out)
+    spec, out = build.search_spec_of(record.config), as_path("--out", out)
     return export_run(record, spec, out, remove=remove, overwrite=overwrite, prompt=prompt)
 
 
@@ -399,14 +401,11 @@ def ui(store: PathLike = "mlruns", uri: str | None = None, host: str = "127.0.0.
     serve_ui(as_path("--store", store), uri, host, port)
 
 
-def _composed(
-    job: str, overrides: Sequence[str], values: Mapping[str, Any], config_dir: PathLike | None
-) -> Mapping[str, Any]:
-    """Return the configuration that words and values name, from a file in ``conf/``."""
-    from raysearch.config import compose as config
+def _words(overrides: Sequence[str], values: Mapping[str, Any]) -> list[str]:
+    """Return words and values as words."""
     from raysearch.config.overrides import as_overrides
 
-    return config.compose(job, [*overrides, *as_overrides(values)], config_dir)
+    return [*overrides, *as_overrides(values)]
 
 
 def _side_by_side(
@@ -414,13 +413,9 @@ def _side_by_side(
 ) -> EvaluationSpec:
     """Return the calibration that words and values name, and others beside it."""
     from raysearch.config import build
-    from raysearch.config import compose as config
-    from raysearch.config.overrides import as_overrides
 
-    words = [*overrides, *as_overrides(values)]
     also = checked(list[str], "--also", list(also) if isinstance(also, tuple) else also)
-    others = [config.compose_calibration(one, words, config_dir) for one in also]
-    return build.evaluation_spec(config.compose("evaluation", words, config_dir), others)
+    return build.evaluation_spec(_words(overrides, values), also, config_dir)
 
 
 def _recorded(search: str, store: PathLike, ledger: PathLike | None) -> SearchRecord:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 
@@ -64,8 +64,18 @@ class Mistakes:
         """
         sentences = dict.fromkeys(sentence for error in self.errors for sentence in error.sentences)
         told = [one for one in sentences if not any(one.endswith(f".{other}") for other in sentences)]
-        if told:
+        if self.errors:
             raise next((error for error in self.errors if error.sentences == tuple(told)), UserError(*told))
+
+
+def together(**steps: Callable[[], Any]) -> dict[str, Any]:
+    """Call every step and return the results by name; the mistakes of all that fail are told at once."""
+    mistakes, found = Mistakes(), {}
+    for name, step in steps.items():
+        with mistakes:
+            found[name] = step()
+    mistakes.tell()
+    return found
 
 
 class UnsupportedModelError(UserError):

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import raysearch
 from raysearch.config import build
-from raysearch.config import compose as config
 from raysearch.models.loading import load_model, load_tokenizer
 
 HERE = Path(__file__).parent
@@ -77,7 +76,7 @@ def main() -> None:
 def convert(folder: Path) -> None:
     """Writes the model as safetensors, once: every search loads it, and a GGUF file takes twenty times as long."""
     if not folder.exists():
-        spec = build.search_spec(config.compose("search", ["model=smollm2-135m", "model.dtype=bfloat16"], None))
+        spec = build.search_spec(["model=smollm2-135m", "model.dtype=bfloat16"])
         beside = folder.with_name("model.part")
         load_model(spec.evaluation.model).save_pretrained(beside)
         load_tokenizer(spec.evaluation.model).save_pretrained(beside)

@@ -62,7 +62,8 @@ def output(as_json: bool) -> Iterator[Output]:
             _forget(results)
             raise typer.Exit(1) from error  # as Rich does
         except UserError as error:
-            say(err, "[red]error:[/]", error)
+            for sentence in error.sentences:
+                say(err, "[red]error:[/]", sentence)
             raise typer.Exit(2) from error
         except EvaluationError as error:
             say(err, "[red]failed:[/]", error)

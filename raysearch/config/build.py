@@ -1,238 +1,236 @@
-"""From a resolved configuration to the objects it describes: the configuration is the constructor.
+"""From words or a resolved configuration to the specifications that rooms work by.
 
-Every section's keys are the fields of one class of ours; `type` names the module that holds it. Nothing else can be
-imported from a configuration. `raysearch.config.construct` does the calling, and checks the types.
+Every section's keys are the fields of one class of ours; `raysearch.config.parts` finds it and checks the types. All
+that is wrong with a command is told at once.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from raysearch.assessment.spec import AssessSpec, SpeedOptions
+from raysearch.assessment.spec import AssessSpec
 from raysearch.calibration.objectives.weighted import WeightedObjective
-from raysearch.cluster.options import ClusterOptions, ReplicaRange
-from raysearch.config.compose import compose, section_of
+from raysearch.cluster.options import ClusterOptions
+from raysearch.config.compose import compose_calibration, compose_what_fits, section_of
 from raysearch.config.parts import build_data, build_objective, build_searcher, check_names, checked, construct
 from raysearch.core.formatting import as_typed
 from raysearch.core.mask import Mask
 from raysearch.core.paths import PathLike, as_path
 from raysearch.core.problem import sizes_of
-from raysearch.errors import UserError, redact, redacted
+from raysearch.errors import Mistakes, UserError, redact, redacted, together
 from raysearch.evaluation.spec import CalibrationSpec, EvaluationSpec
 from raysearch.models.spec import ModelSpec
 from raysearch.search.spec import ScoreSpec, SearchSpec
 from raysearch.study.grid import Choice, choices_of
-from raysearch.study.spec import Budget, Cell, StudyOptions, StudySpec
+from raysearch.study.spec import Cell, StudyOptions, StudySpec
 from raysearch.tracking.options import TrackingOptions
 
+_T = TypeVar("_T")
 _EVALUATION_KEYS = {"model", "data", "objective", "cluster", "store", "ledger", "seed", "choices"}
 
 
-def search_spec(config: Mapping[str, Any]) -> SearchSpec:
-    """Builds a search from the configuration composed from ``conf/search.yaml``.
-
-    Raises:
-        UserError: A key is unknown or missing, or a value is of the wrong type or out of range.
-    """
-    check_names("", config, _EVALUATION_KEYS | {"searcher", "tracking", "remove", "protect"})
-    seed = _seed("seed", config["seed"])  # before data.seed, which repeats it
-    tracking_options(config)  # refused with all else that is wrong
-    return SearchSpec(
-        evaluation=_evaluation_spec(config),
-        searcher=build_searcher(_section(config, "searcher")),
-        searcher_name=config["choices"]["searcher"],
-        remove=_remove(config["remove"]),
-        protect=checked(list[int], "protect", config["protect"]),
-        seed=seed,
-        config=redacted(config),
-    )
-
-
-def score_spec(config: Mapping[str, Any]) -> ScoreSpec:
-    """Builds what ``raysearch score`` needs from the configuration composed from ``conf/score.yaml``.
-
-    Raises:
-        UserError: As `search_spec`.
-    """
-    check_names("", config, _EVALUATION_KEYS | {"masks"})
-    masks = checked(list[list[int]], "masks", config["masks"])
-    if not masks:
-        raise UserError("masks=[] names no mask; give a list of lists, such as masks=[[3],[3,5],[]]")
-    for layers in masks:
-        if min(layers, default=0) < 0 or len(set(layers)) < len(layers):
-            raise UserError(
-                f"masks={as_typed(masks)} has {layers}, which holds a negative or a repeated layer; "
-                "name each layer once, from 0"
-            )
-    _seed("seed", config["seed"])
-    return ScoreSpec(evaluation=_evaluation_spec(config), masks=[Mask.of(*layers) for layers in masks])
-
-
-def study_spec(overrides: Sequence[str], config_dir: PathLike | None = None) -> StudySpec:
-    """Builds a study from the words of ``raysearch study``.
+def search_spec(words: Sequence[str], config_dir: PathLike | None = None) -> SearchSpec:
+    """Build a search from the words of ``raysearch search``.
 
     Args:
-        overrides: ``key=value`` words, as on the command line.
+        words: ``key=value`` words, as on the command line.
         config_dir: A folder of the user's own YAML files, laid out like ``conf/``.
 
     Raises:
-        UserError: As `search_spec`, of any of its searches.
+        UserError: Keys are unknown or missing, or values are of the wrong type or out of range.
     """
-    config = compose("study", overrides, config_dir)
-    section = dict(_section(config, "study"))
-    rules = {key: checked(list[dict[str, Any]], f"study.{key}", section.pop(key, [])) for key in ("include", "exclude")}
-    choices = choices_of(checked(dict[str, Any], "study.grid", section.pop("grid", {})), **rules)
-    stop = construct(Budget, "study.stop", checked(dict[str, Any], "study.stop", section.pop("stop", {})))
-    options = construct(StudyOptions, "study", {**section, "stop": stop})
-    shared = [word for word in overrides if section_of(word) not in ("study", "assess")]
-    cells = []
-    for choice in choices:
-        words = [*choice.words, *_fixed_samples(choice, overrides, config)]
-        keys = {word.partition("=")[0] for word in words}
-        kept = [word for word in shared if word.partition("=")[0] not in keys]
-        composed = compose("search", [*kept, *words], config_dir)
-        search = search_spec(composed)
-        if tracking_options(composed) != tracking_options(config):
-            raise UserError(
-                "study.grid has searches recorded in different places, and a study has one; take store, ledger and "
-                "tracking out of its axes, and say them beside it"
-            )
-        cells.append(
-            Cell(
-                model=choice.label("model") or search.evaluation.model.name,
-                calibration=choice.label("calibration")
-                or " and ".join(one.name for one in search.evaluation.calibrations),
-                searcher=choice.label("searcher") or search.searcher_name,
-                search=search,
-            )
+    return _from_words(search_spec_of, "search", words, config_dir)
+
+
+def search_spec_of(config: Mapping[str, Any]) -> SearchSpec:
+    """Build a search from a configuration composed from ``conf/search.yaml``, such as a recorded one.
+
+    Raises:
+        UserError: As `search_spec`.
+    """
+    parts = together(
+        evaluation=lambda: _evaluation_spec(config, {"searcher", "tracking", "remove", "protect"}),
+        searcher=lambda: build_searcher(_section(config, "searcher")),
+        remove=lambda: _remove(config["remove"]),
+        protect=lambda: checked(list[int], "protect", config["protect"]),
+        tracking=lambda: tracking_options(config),
+    )
+    del parts["tracking"]  # refused with all else that is wrong, and built by who tracks
+    name = config["choices"]["searcher"]
+    return SearchSpec(searcher_name=name, seed=config["seed"], config=redacted(config), **parts)
+
+
+def score_spec(words: Sequence[str], config_dir: PathLike | None = None) -> ScoreSpec:
+    """Build masks and how to evaluate them from the words of ``raysearch score``; see `search_spec`."""
+
+    def build(config: Mapping[str, Any]) -> ScoreSpec:
+        parts = together(
+            masks=lambda: _masks(_given(config, "masks")), evaluation=lambda: _evaluation_spec(config, {"masks"})
         )
-    nothing = config["choices"]["assess"] == "none" and not any(word.startswith("assess.") for word in overrides)
-    assess = None if nothing else assess_spec(config)
-    return StudySpec(options, cells, assess, _store(config), redacted(config), [*map(redact, overrides)])
+        return ScoreSpec(**parts)
+
+    return _from_words(build, "score", words, config_dir)
+
+
+def study_spec(words: Sequence[str], config_dir: PathLike | None = None) -> StudySpec:
+    """Build a study and all of its searches from the words of ``raysearch study``; see `search_spec`."""
+    mistakes = Mistakes()
+    config, understood = compose_what_fits("study", words, config_dir, mistakes)
+    cells, choices, assess = [], [], None
+    with mistakes:
+        section = dict(_section(config, "study"))
+        rules = {
+            key: checked(list[dict[str, Any]], f"study.{key}", section.pop(key, [])) for key in ("include", "exclude")
+        }
+        grid = checked(dict[str, Any], "study.grid", section.pop("grid", {}))
+        with mistakes:
+            choices = choices_of(grid, **rules)
+        options = construct(StudyOptions, "study", section)
+    with mistakes:
+        if config["choices"]["assess"] != "none" or any(word.startswith("assess.") for word in words):
+            assess = assess_spec(config)
+    for choice in choices:
+        with mistakes:
+            cells.append(_cell(choice, understood, config, config_dir))
+    mistakes.tell()
+    return StudySpec(options, cells, assess, _store(config), redacted(config), [*map(redact, words)])
 
 
 def assess_spec(config: Mapping[str, Any]) -> AssessSpec:
-    """Builds what to assess masks by from the section ``assess`` of a configuration.
-
-    Raises:
-        UserError: As `search_spec`.
-    """
-    _seed("seed", config["seed"])
-    section = _section(config, "assess")
-    hints = typing.get_type_hints(AssessSpec)
-    given = {"texts": dict[str, dict[str, Any]], "tasks": list[str], "speed": dict[str, Any]}
-    given |= {"data_dir": str | None, "task_dir": str | None}  # type: ignore[dict-item]  # unions are no classes
-    check_names("assess.", section, set(hints))
-    values = {key: checked(given.get(key, hints[key]), f"assess.{key}", value) for key, value in section.items()}
-    texts = values.get("texts", {})
-    values["texts"] = {name: build_data({**data, "allow_evaluation_split": True}) for name, data in texts.items()}
-    values["speed"] = construct(SpeedOptions, "assess.speed", values.get("speed", {}))
-    folders = {key: values[key] for key in ("data_dir", "task_dir") if values.get(key) is not None}
-    values |= {key: as_path(f"assess.{key}", folder) for key, folder in folders.items()}
-    return AssessSpec(**values)
+    """Build what to assess masks by from the section ``assess`` of a configuration; see `search_spec`."""
+    section = dict(_section(config, "assess"))
+    given = {name: {**data, "allow_evaluation_split": True} for name, data in section.pop("texts", {}).items()}
+    parts = together(
+        seed=lambda: _check_seed(config),
+        texts=lambda: together(**{name: partial(build_data, data) for name, data in given.items()}),
+        rest=lambda: construct(AssessSpec, "assess", section, texts=given),
+    )
+    return dataclasses.replace(parts["rest"], texts=parts["texts"])
 
 
-def evaluation_spec(config: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> EvaluationSpec:
-    """Builds how masks are judged from the configuration composed from ``conf/evaluation.yaml``.
+def evaluation_spec(words: Sequence[str], also: Sequence[str], config_dir: PathLike | None = None) -> EvaluationSpec:
+    """Build how masks are judged: by the calibration of the words, and by others beside it.
 
     Args:
-        config: The composed configuration.
-        others: Calibrations to lay beside its own, by `raysearch.config.compose.compose_calibration`.
+        words: As `search_spec`.
+        also: The other calibrations, each by the words that are different.
+        config_dir: As `search_spec`.
 
     Raises:
         UserError: As `search_spec`.
     """
-    check_names("", config, _EVALUATION_KEYS)
-    _seed("seed", config["seed"])
-    spec = _evaluation_spec(config)
-    if spec.weighting is not None:
-        raise UserError("objective=weighted is several calibrations in one; lay them side by side with --also instead")
-    return dataclasses.replace(spec, calibrations=[*spec.calibrations, *map(_calibration_spec, others)])
+    mistakes, others = Mistakes(), []
+    config, understood = compose_what_fits("evaluation", words, config_dir, mistakes)
+    with mistakes:
+        spec = _evaluation_spec(config)
+        if spec.weighting is not None:
+            raise UserError(
+                "objective=weighted is several calibrations in one; lay them side by side with --also instead"
+            )
+    for one in also:
+        with mistakes:
+            others.append(_calibration_spec(compose_calibration(one, understood, config_dir)))
+    mistakes.tell()
+    return dataclasses.replace(spec, calibrations=[*spec.calibrations, *others])
 
 
 def tracking_options(config: Mapping[str, Any]) -> TrackingOptions:
-    """Builds where searches are recorded for people to look at, from the configuration of a search or a study.
+    """Build where searches are recorded for people to look at, from the configuration of a search or a study.
 
     Raises:
         UserError: As `search_spec`.
     """
-    values = {**_section(config, "tracking"), "folder": _store(config), "ledger": _ledger(config)}
-    options: TrackingOptions = construct(TrackingOptions, "tracking", values)
+    parts = together(folder=lambda: _store(config), ledger=lambda: _ledger(config))
+    options: TrackingOptions = construct(TrackingOptions, "tracking", _section(config, "tracking"), **parts)
     return options
 
 
-def _fixed_samples(choice: Choice, overrides: Sequence[str], config: Mapping[str, Any]) -> list[str]:
-    """The words that keep samples the same where an axis varies the searcher's seed."""
-    given = any(word.startswith("data.seed=") for word in (*choice.words, *overrides))
-    return [] if given or "seed" not in choice.labels else [f"data.seed={config['seed']}"]
+def _from_words(
+    build: Callable[[Mapping[str, Any]], _T], job: str, words: Sequence[str], config_dir: PathLike | None
+) -> _T:
+    """Compose a configuration and build from it; mistakes in words and in values are told together."""
+    mistakes = Mistakes()
+    config, _ = compose_what_fits(job, words, config_dir, mistakes)
+    with mistakes:
+        built = build(config)
+    mistakes.tell()
+    return built
 
 
-def _evaluation_spec(config: Mapping[str, Any]) -> EvaluationSpec:
-    objective = _section(config, "objective")
-    parts = objective.get("parts")
-    cluster = _cluster(_section(config, "cluster"))
-    return EvaluationSpec(
-        model=cluster.place(construct(ModelSpec, "model", _section(config, "model"))),
-        calibrations=[_calibration_spec(part) for part in ([config] if parts is None else parts)],
-        cluster=cluster,
-        ledger=_ledger(config),
-        weighting=None if parts is None else _weighting(objective),
+def _cell(choice: Choice, words: Sequence[str], study: Mapping[str, Any], config_dir: PathLike | None) -> Cell:
+    """Build a search of a study; where an axis varies the searcher's seed, samples stay the same."""
+    own = [*choice.words]
+    if "seed" in choice.labels and not any(word.startswith("data.seed=") for word in (*own, *words)):
+        own.append(f"data.seed={study['seed']}")
+    keys = {word.partition("=")[0] for word in own}
+    shared = [word for word in words if section_of(word) not in ("study", "assess")]
+    words = [*(word for word in shared if word.partition("=")[0] not in keys), *own]
+    search, tracking = _from_words(
+        lambda config: (search_spec_of(config), tracking_options(config)), "search", words, config_dir
+    )
+    if tracking != tracking_options(study):
+        raise UserError(
+            "study.grid has searches recorded in different places, and a study has one; take store, ledger and "
+            "tracking out of its axes, and say them beside it"
+        )
+    calibrations = " and ".join(one.name for one in search.evaluation.calibrations)
+    return Cell(
+        model=choice.label("model") or search.evaluation.model.name,
+        calibration=choice.label("calibration") or calibrations,
+        searcher=choice.label("searcher") or search.searcher_name,
+        search=search,
     )
 
 
-def _cluster(values: Mapping[str, Any]) -> ClusterOptions:
-    """Who computes, of which there may be more or fewer."""
-    replicas = values.get("replicas")
-    if isinstance(replicas, Mapping):
-        values = {**values, "replicas": construct(ReplicaRange, "cluster.replicas", replicas)}
-    options: ClusterOptions = construct(ClusterOptions, "cluster", values)
-    return options
+def _evaluation_spec(config: Mapping[str, Any], other_keys: Collection[str] = ()) -> EvaluationSpec:
+    def calibrations() -> list[CalibrationSpec]:
+        parts = _section(config, "objective").get("parts")
+        steps = [partial(_calibration_spec, part) for part in ([config] if parts is None else parts)]
+        return [*together(**{str(number): step for number, step in enumerate(steps)}).values()]
+
+    parts = together(
+        keys=lambda: check_names("", config, {*_EVALUATION_KEYS, *other_keys}),
+        seed=lambda: _check_seed(config),
+        model=lambda: construct(ModelSpec, "model", _section(config, "model")),
+        calibrations=calibrations,
+        weighting=lambda: _weighting(_section(config, "objective")),
+        cluster=lambda: construct(ClusterOptions, "cluster", _section(config, "cluster")),
+        ledger=lambda: _ledger(config),
+    )
+    del parts["keys"], parts["seed"]
+    return EvaluationSpec(**{**parts, "model": parts["cluster"].place(parts["model"])})
 
 
 def _calibration_spec(config: Mapping[str, Any]) -> CalibrationSpec:
     """An objective and its data, from a configuration or from a part of one."""
-    return CalibrationSpec(
-        objective=build_objective(_section(config, "objective")),
-        data=build_data(_section(config, "data")),  # before its name, which takes its types for granted
-        name=f"{config['choices']['objective']} on {_data_name(config['choices']['data'], config['data'])}",
+    parts = together(
+        objective=lambda: build_objective(_section(config, "objective")),
+        data=lambda: build_data(_section(config, "data")),
     )
+    choices = config["choices"]
+    name = f"{choices['objective']} on {_data_name(choices['data'], config['data'])}"
+    return CalibrationSpec(name, **parts)
 
 
 def _data_name(choice: str, data: Mapping[str, Any]) -> str:
-    """What a calibration's data are called: the choice, and which rows where that may be any."""
+    """The choice of data, and which rows where these may be any."""
     if data.get("path") and not data.get("name"):
         return f"{choice} {Path(data['path']).name}"
     return f"{choice} {data.get('name')}" if choice == "hub" else choice
 
 
-def _weighting(values: Mapping[str, Any]) -> WeightedObjective:
-    """A weighted objective, whose parts are calibrations of their own."""
-    weights = [checked(float, "objective.parts: weight", part["weight"]) for part in values["parts"]]
+def _weighting(values: Mapping[str, Any]) -> WeightedObjective | None:
+    """A weighted objective, whose parts are calibrations of their own; None for any other."""
+    if values.get("parts") is None:
+        return None
+    weights = tuple(checked(float, "objective.parts: weight", part["weight"]) for part in values["parts"])
     own = {key: value for key, value in values.items() if key not in ("type", "parts")}
-    weighting: WeightedObjective = construct(WeightedObjective, "objective", {**own, "weights": tuple(weights)})
+    weighting: WeightedObjective = construct(WeightedObjective, "objective", own, weights=weights)
     return weighting
-
-
-def _store(config: Mapping[str, Any]) -> Path:
-    return as_path("store", checked(str, "store", config["store"]))
-
-
-def _ledger(config: Mapping[str, Any]) -> Path:
-    given = config["ledger"]
-    return _store(config) / "ledger.db" if given is None else as_path("ledger", checked(str, "ledger", given))
-
-
-def _section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    section = config.get(name)
-    if not isinstance(section, Mapping):
-        raise UserError(
-            f"{name}={as_typed(section)} is not a section; choose one of conf/{name}/, or set {name}.key=value"
-        )
-    return section
 
 
 def _remove(value: Any) -> int | str:
@@ -242,8 +240,44 @@ def _remove(value: Any) -> int | str:
     return remove
 
 
-def _seed(name: str, value: Any) -> int:
-    seed: int = checked(int, name, value)
-    if seed < 0:
-        raise UserError(f"{name}={seed} is negative; use 0 or more")
-    return seed
+def _masks(value: Any) -> list[Mask]:
+    masks = checked(list[list[int]], "masks", value)
+    if not masks:
+        raise UserError("masks=[] names no mask; give a list of lists, such as masks=[[3],[3,5],[]]")
+    for layers in masks:
+        if min(layers, default=0) < 0 or len(set(layers)) < len(layers):
+            raise UserError(
+                f"masks={as_typed(masks)} has {layers}, which holds a negative or a repeated layer; "
+                "name each layer once, from 0"
+            )
+    return [Mask.of(*layers) for layers in masks]
+
+
+def _ledger(config: Mapping[str, Any]) -> Path:
+    ledger = config["ledger"]
+    return _store(config) / "ledger.db" if ledger is None else as_path("ledger", checked(str, "ledger", ledger))
+
+
+def _store(config: Mapping[str, Any]) -> Path:
+    return as_path("store", checked(str, "store", config["store"]))
+
+
+def _check_seed(config: Mapping[str, Any]) -> None:
+    if checked(int, "seed", config["seed"]) < 0:
+        raise UserError(f"seed={config['seed']} is negative; use 0 or more")
+
+
+def _section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    section = _given(config, name)
+    if not isinstance(section, Mapping):
+        raise UserError(
+            f"{name}={as_typed(section)} is not a section; choose one of conf/{name}/, or set {name}.key=value"
+        )
+    return section
+
+
+def _given(config: Mapping[str, Any], key: str) -> Any:
+    """A top-level value; one that a mistake made unusable is left out, and the mistake is told already."""
+    if key not in config:
+        raise UserError()
+    return config[key]

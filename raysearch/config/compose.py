@@ -1,7 +1,7 @@
 """From ``key=value`` words and the YAML files under ``conf/`` to one resolved configuration.
 
-The only place that knows Hydra. Its compose API merges the groups; this module finds the files, reads what the user
-wrote, and turns every mistake into one sentence.
+The only place that knows Hydra: it merges the chosen files and reads values. This module finds the files, sets what the
+user wrote, and turns every mistake into one sentence.
 """
 
 from __future__ import annotations
@@ -20,85 +20,148 @@ from hydra import initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Quote, QuotedString
 from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from raysearch.config.parts import conf_dir
+from raysearch.config.parts import conf_dir, unknown_key
 from raysearch.core.paths import PathLike, as_path
-from raysearch.errors import HIDDEN, UserError, did_you_mean, first_line
+from raysearch.errors import HIDDEN, Mistakes, UserError, did_you_mean, first_line
 
-#: Mappings whose keys are the user's own: axes, whose values are YAML, and others, which Hydra reads.
-AXES, FREE = "study.grid.", ("assess.texts.",)
+#: Mappings whose keys are the user's own: the axes of a study, and texts.
+AXES, FREE = "study.grid.", "assess.texts."
 #: The sections of which a calibration beside others may say something.
 _CALIBRATION = ("calibration", "objective", "data", "seed")
-_HYDRAS_OWN = ("+", "~", "hydra.")  # words that Hydra would take, and we do not
 #: What Hydra, OmegaConf and PyYAML raise at a file or a value that they do not understand.
 _UNREADABLE = (HydraException, OmegaConfBaseException, yaml.YAMLError, OSError, ValueError, RecursionError)
 
 
-def compose(job: str, overrides: Sequence[str], config_dir: PathLike | None = None) -> dict[str, Any]:
-    """Composes a configuration.
+def compose(job: str, words: Sequence[str], config_dir: PathLike | None = None) -> dict[str, Any]:
+    """Compose a configuration.
 
     Args:
-        job: A file in ``conf/``: ``search`` or ``score``.
-        overrides: ``key=value`` words, as on the command line.
+        job: A file in ``conf/``: ``search``, ``score``, ``study`` …
+        words: ``key=value`` words, as on the command line.
         config_dir: A folder of the user's own YAML files, laid out like ``conf/``.
 
     Returns:
         The resolved configuration, plain values, with the chosen file of each group under ``choices``.
 
     Raises:
-        UserError: A word, key or value is not understood, or a value is missing.
+        UserError: Words, keys or values are not understood, or values are missing.
     """
-    config_dir = None if config_dir is None else as_path("--config-dir", config_dir)
-    groups = groups_of(config_dir)
-    for word in overrides:
+    mistakes = Mistakes()
+    config, _ = compose_what_fits(job, words, config_dir, mistakes)
+    mistakes.tell()
+    return config
+
+
+def compose_what_fits(
+    job: str, words: Sequence[str], config_dir: PathLike | None, mistakes: Mistakes
+) -> tuple[dict[str, Any], list[str]]:
+    """Compose a configuration without the words that have mistakes, so that its values can be checked all the same.
+
+    Args:
+        job: As in `compose`.
+        words: As in `compose`.
+        config_dir: As in `compose`.
+        mistakes: Takes the mistakes.
+
+    Returns:
+        The configuration, without the sections that a mistake leaves unusable; and the words that are understood.
+
+    Raises:
+        UserError: There is no configuration at all, because a file is unreadable.
+    """
+    folder = None if config_dir is None else as_path("--config-dir", config_dir)
+    groups, axes, values = groups_of(folder), {}, {}
+    choices: dict[str, str] = {}
+    taken = _groups_of_job(job)
+    given: dict[str, str] = {}
+    for word in words:
         if not isinstance(word, str):
             raise UserError(f"{reprlib.repr(word)} is not understood; give words as text, such as 'remove=5'")
-    axes = [override for override in overrides if job == "study" and override.startswith(AXES)]
-    last = {override.partition("=")[0]: override for override in overrides}  # of a choice given twice, this one
-    given = [one for one in overrides if one not in axes and last.get(one.partition("=")[0], one) == one]
-    words = [word for override in given for word in _read(override, groups)]
-    if config_dir is not None:
-        _check_files(config_dir, words)
+        key = word.partition("=")[0]
+        given.pop(key, None)  # of a key given twice, the last value counts
+        given[key] = word
+    for key, word in given.items():
+        with mistakes:
+            if job == "study" and key.startswith(AXES):
+                axes[key] = _read_axis(word)
+            elif key not in taken:
+                values[key] = _read_value(word)
+            elif (name := _read_choice(word, groups[key])) is not None:
+                choices[key] = name
+            else:
+                choices[key], values["model.path"] = "custom", word.partition("=")[2]
+    unknown = {key for key in given if key in taken and key not in choices}
+    unknown |= {"objective", "data"} if "calibration" in unknown else set()  # it chooses these
+    values = {key: value for key, value in values.items() if section_of(key) not in unknown}
     try:
-        with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-            path = [f"hydra.searchpath=[{quoted(f'file://{config_dir.resolve()}')}]"] if config_dir else []
-            if any(override.startswith(_HYDRAS_OWN) for override in overrides):
-                _check_keys(job, path, words, groups)
-            try:
-                config = hydra_compose(job, [*path, *words], return_hydra_config=True)
-            except HydraException:
-                _check_keys(job, path, words, groups)  # says it better, if a key was the cause
-                raise
-            choices = {key: name for key, name in config.hydra.runtime.choices.items() if key in groups and name}
-            OmegaConf.set_struct(config, False)
-            del config["hydra"]
-            for missing in sorted(_missing(config), key=len):
-                raise UserError(f"{missing} has no value; give {missing}=…")
-            resolved: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
+        config, chosen = _compose_files(job, choices, folder)
+        known = {*(key for key, _ in _nodes(config)), *taken}
+        for key, value in list(values.items()):
+            free = key.startswith(FREE) and FREE.rstrip(".") in known
+            with mistakes:
+                if not free and key not in known:
+                    del values[key]
+                    raise UserError(unknown_key("", key, known))
+                try:
+                    OmegaConf.update(config, key, value, merge=True, force_add=free)
+                except OmegaConfBaseException as error:
+                    raise UserError(f"{given[key]} cannot be set; give a value of the kind that {key} has") from error
+        missing = [key for key, node in _nodes(config) if node._value() == "???"]
+        for key in missing:
+            if key not in given:  # else it has been said what is wrong with it
+                mistakes.errors.append(UserError(f"{key} has no value; give {key}=…"))
+        with open_dict(config):
+            for section in {section_of(key) for key in missing}:
+                del config[section]
+        resolved: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
     except _UNREADABLE as error:
         whose = "" if config_dir is None else f" and the files of --config-dir={config_dir}"
         raise UserError(f"the configuration cannot be composed: {first_line(error)}; check the words{whose}") from error
-    resolved["choices"] = dict(sorted(choices.items()))
-    for axis in axes:
-        _set_axis(resolved, axis)
-    if resolved.get("objective", {}).get("parts") is not None:
-        _resolve_parts(resolved, overrides, config_dir)
-    if isinstance(resolved.get("assess"), dict):
-        _resolve_texts(resolved["assess"], config_dir)
-    return resolved
+    resolved["choices"] = dict(sorted((group, name) for group, name in chosen.items() if group in groups and name))
+    for section, finish in (
+        ("study", lambda: _set_axes(resolved, axes)),
+        ("objective", lambda: _resolve_parts(resolved, words, config_dir)),
+        ("assess", lambda: _resolve_texts(resolved, config_dir)),
+    ):
+        if isinstance(resolved.get(section), dict):
+            try:
+                finish()
+            except UserError as error:
+                mistakes.errors.append(error)
+                del resolved[section]
+    return resolved, [word for key, word in given.items() if key in {**choices, **values, **axes}]
 
 
-def _check_files(config_dir: Path, words: Sequence[str]) -> None:
-    """Reads the user's own files among those chosen, of which Hydra says less clearly, or not at all, what is wrong."""
-    for word in words:
-        group, _, name = word.partition("=")
-        file = config_dir / group / f"{name}.yaml"
-        if not os.path.lexists(file):
-            continue
+def _groups_of_job(job: str) -> set[str]:
+    """Return the groups that a job's file, or one that it builds on, takes a choice of."""
+    defaults = yaml.safe_load((conf_dir() / f"{job}.yaml").read_text(encoding="utf-8"))["defaults"]
+    own = {group for one in defaults if isinstance(one, dict) for group in one}
+    return own.union(*(_groups_of_job(one) for one in defaults if isinstance(one, str) and one != "_self_"))
+
+
+def _compose_files(job: str, choices: Mapping[str, str], folder: Path | None) -> tuple[DictConfig, Mapping[str, Any]]:
+    """Merge the chosen files; return the configuration, and the choice of every group."""
+    if folder is not None:
+        _check_files(folder, choices)
+    search_path = [] if folder is None else [f"hydra.searchpath=[{quoted(f'file://{folder.resolve()}')}]"]
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        chosen = [f"{group}={name}" for group, name in choices.items()]
+        config = hydra_compose(job, [*search_path, *chosen], return_hydra_config=True)
+    all_choices = config.hydra.runtime.choices
+    with open_dict(config):
+        del config["hydra"]
+    return config, all_choices
+
+
+def _check_files(folder: Path, choices: Mapping[str, str]) -> None:
+    """Read the user's own files among those chosen: Hydra says less clearly, or not at all, what is wrong with them."""
+    for file in (folder / group / f"{name}.yaml" for group, name in choices.items()):
         try:
-            OmegaConf.load(file)
+            if os.path.lexists(file):
+                OmegaConf.load(file)
         except yaml.YAMLError as error:
             mark = getattr(error, "problem_mark", None)
             where = f"line {mark.line + 1} of {file}" if mark else str(file)
@@ -107,27 +170,128 @@ def _check_files(config_dir: Path, words: Sequence[str]) -> None:
             raise UserError(f"{file} cannot be read ({first_line(error)}); write keys and values in UTF-8") from error
 
 
-def _set_axis(resolved: Mapping[str, Any], override: str) -> None:
-    """Puts an axis of a study's grid, whose keys are anybody's, in its place; null takes it away."""
-    key, equals, value = override.partition("=")
+def _split(word: str) -> tuple[str, str]:
+    key, equals, value = word.partition("=")
+    if not equals or not key:
+        raise UserError(f"{word!r} is not understood; write options as key=value, such as remove=5")
+    if "${" in value:
+        raise UserError(f"{word} refers to another key; give the value itself")
+    return key, value
+
+
+def _read_choice(word: str, names: Sequence[str]) -> str | None:
+    """Return the file that a word chooses; None for a model that is a hub id, a folder or a GGUF file."""
+    group, name = _split(word)
+    if name in names:
+        return name
+    if group == "model" and ("/" in name or name.endswith(".gguf") or os.path.exists(name)):
+        return None
+    also = "; or give a hub id (owner/name), a folder or a .gguf file" if group == "model" else ""
+    raise UserError(f"{word} is unknown; {did_you_mean(name, names)}{also}")
+
+
+def _read_value(word: str) -> Any:
+    """Return a value as Hydra's grammar reads it, as a number, a list or such; anything else is text as it stands."""
+    key, value = _split(word)
+    try:
+        parsed = OverridesParser.create().parse_override(f"value={value}")
+    except (HydraException, ValueError, RecursionError):  # such as a number of thousands of digits
+        return value
+    if parsed.is_sweep_override():
+        if os.path.exists(value):
+            return value
+        text = f"{key}=\"'{value}'\""
+        raise UserError(f"{word} holds several values; give one, a list as {key}=[{value}], or text as {text}")
+    found = parsed.value()
+    return value if isinstance(found, str) and value[:1] not in ("'", '"') else found
+
+
+def _read_axis(word: str) -> Any:
+    """Return the values of an axis, written in YAML."""
+    key, equals, value = word.partition("=")
     if not equals:
-        raise UserError(f"{override!r} is not understood; write axes as study.grid.searcher=[one_shot,greedy]")
+        raise UserError(f"{word!r} is not understood; write axes as study.grid.searcher=[one_shot,greedy]")
     try:
         values = yaml.safe_load(value)
         json.dumps(values)  # neither dates nor what refers to itself
     except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
-        raise UserError(f"{override} is not understood; write a list, such as {key}=[one_shot,greedy]") from error
-    grid, axis = resolved["study"].get("grid"), key.removeprefix(AXES)
-    if not isinstance(grid, dict):
-        raise UserError(f"study.grid={json.dumps(grid)} is no mapping; give axes such as {key}=[one_shot,greedy]")
-    if values is None:
-        grid.pop(axis, None)
-    else:
-        grid[axis] = values
+        raise UserError(f"{word} is not understood; write a list, such as {key}=[one_shot,greedy]") from error
+    return values
+
+
+def _set_axes(resolved: dict[str, Any], axes: Mapping[str, Any]) -> None:
+    """Put axes, whose keys are anybody's, into a study's grid; null takes one away."""
+    grid = resolved["study"].get("grid")
+    for key, values in axes.items():
+        if not isinstance(grid, dict):
+            raise UserError(f"study.grid={json.dumps(grid)} is no mapping; give axes such as {key}=[one_shot,greedy]")
+        grid[key.removeprefix(AXES)] = values
+    for key in [key for key, values in axes.items() if values is None]:
+        del grid[key.removeprefix(AXES)]
+
+
+def _resolve_parts(resolved: dict[str, Any], words: Sequence[str], config_dir: PathLike | None) -> None:
+    """Put in place of each part's words what they stand for, and name all their data as that of the whole."""
+    parts, mistakes = resolved["objective"].get("parts"), Mistakes()
+    if parts is None:
+        return
+    for part in parts if isinstance(parts, list) else [parts]:
+        with mistakes:
+            if not isinstance(part, dict) or set(part) != {"weight", "of"} or not isinstance(part["of"], str):
+                how = "write each part as {weight: 1.0, of: 'objective=… data=…'}"
+                raise UserError(f"objective.parts has {json.dumps(part)}; {how}")
+            part |= compose_calibration(part["of"], words, config_dir)
+    mistakes.tell()
+    resolved["choices"]["data"] = "+".join(dict.fromkeys(part["choices"]["data"] for part in parts))
+
+
+def _resolve_texts(resolved: dict[str, Any], config_dir: PathLike | None) -> None:
+    """Put in place of each text's words the data that they name; a text without words is left out."""
+    given, found, mistakes = resolved["assess"].get("texts"), {}, Mistakes()
+    if not isinstance(given, dict) or not all(isinstance(words, str | None) for words in given.values()):
+        raise UserError(
+            "assess.texts names each text by its words, as in assess.texts.mine='data=file data.path=my.txt …'"
+        )
+    for name, words in given.items():
+        with mistakes:
+            if words:
+                found[name] = compose_calibration(words, (), config_dir)["data"]
+    mistakes.tell()
+    resolved["assess"]["texts"] = found
+
+
+def compose_calibration(words: str, others: Sequence[str], config_dir: PathLike | None = None) -> dict[str, Any]:
+    """Compose an objective and its data that go beside those of a command.
+
+    Args:
+        words: What is different, as typed: ``objective=task_margin data=commonsense170k data.samples=32``.
+        others: The command's own words; those on the data hold here too, unless `words` name other data.
+        config_dir: A folder of the user's own YAML files.
+
+    Returns:
+        ``objective`` and ``data``, resolved, with the chosen files under ``choices``.
+
+    Raises:
+        UserError: As `compose`.
+    """
+    try:
+        own = shlex.split(words)
+    except ValueError as error:
+        raise UserError(f"{words!r} is not understood ({error}); write key=value words") from error
+    other_data = any(word.startswith(("data=", "calibration=")) for word in own)
+    kept = ("seed",) if other_data else ("seed", "data")
+    whole = compose("evaluation", [*(word for word in others if section_of(word) in kept), *own], config_dir)
+    for word in own:
+        if section_of(word) not in _CALIBRATION:
+            raise UserError(f"{words!r} has {word}, which is no part of a calibration; say that for the whole command")
+    if whole["objective"].get("parts") is not None:
+        raise UserError(f"{words!r} is weighted itself; name the parts one by one")
+    choices = {group: whole["choices"][group] for group in ("objective", "data")}
+    return {"objective": whole["objective"], "data": whole["data"], "choices": choices}
 
 
 def recorded(config: Mapping[str, Any], words: Sequence[str], **here: Any) -> dict[str, Any]:
-    """The configuration of a recorded search or study, as it is to be used now.
+    """Return the configuration of a recorded search or study, as it is to be used now.
 
     Args:
         config: As recorded.
@@ -150,72 +314,15 @@ def recorded(config: Mapping[str, Any], words: Sequence[str], **here: Any) -> di
     return {**config, **here, "tracking": tracking}
 
 
-def compose_calibration(words: str, overrides: Sequence[str], config_dir: PathLike | None = None) -> dict[str, Any]:
-    """Composes an objective and its data that go beside those of a command.
-
-    Args:
-        words: What is different, as typed: ``objective=task_margin data=commonsense170k data.samples=32``.
-        overrides: The command's own words, of which those on the data hold here too, unless `words` name other data.
-        config_dir: A folder of the user's own YAML files.
-
-    Returns:
-        ``objective`` and ``data``, resolved, with the chosen files under ``choices``.
-
-    Raises:
-        UserError: As `compose`.
-    """
-    try:
-        own = shlex.split(words)
-    except ValueError as error:
-        raise UserError(f"{words!r} is not understood ({error}); write key=value words") from error
-    other_data = any(word.startswith(("data=", "calibration=")) for word in own)
-    kept = ("seed",) if other_data else ("seed", "data")
-    inherited = [word for word in overrides if section_of(word) in kept]
-    whole = compose("evaluation", [*inherited, *own], config_dir)
-    for word in own:
-        if section_of(word) not in _CALIBRATION:
-            raise UserError(f"{words!r} has {word}, which is no part of a calibration; say that for the whole command")
-    if whole["objective"].get("parts") is not None:
-        raise UserError(f"{words!r} is weighted itself; name the parts one by one")
-    choices = {group: whole["choices"][group] for group in ("objective", "data")}
-    return {"objective": whole["objective"], "data": whole["data"], "choices": choices}
-
-
-def _resolve_parts(config: dict[str, Any], overrides: Sequence[str], config_dir: PathLike | None) -> None:
-    """Puts in place of each part's words what they stand for, and names all their data as that of the whole."""
-    parts = config["objective"]["parts"]
-    for part in parts if isinstance(parts, list) else [parts]:
-        if not isinstance(part, dict) or set(part) != {"weight", "of"} or not isinstance(part["of"], str):
-            raise UserError(
-                f"objective.parts has {json.dumps(part)}; write each part as {{weight: 1.0, of: 'objective=… data=…'}}"
-            )
-        part |= compose_calibration(part["of"], overrides, config_dir)
-    config["choices"]["data"] = "+".join(dict.fromkeys(part["choices"]["data"] for part in parts))
-
-
-def _resolve_texts(assess: dict[str, Any], config_dir: PathLike | None) -> None:
-    """Puts in place of each text's words the data that they name; a text without words is left out."""
-    given = assess.get("texts")
-    if not isinstance(given, dict) or not all(isinstance(words, str | None) for words in given.values()):
-        raise UserError(
-            "assess.texts names each text by its words, as in assess.texts.mine='data=file data.path=my.txt …'"
-        )
-    composed = {name: compose_calibration(words, (), config_dir) for name, words in given.items() if words}
-    assess["texts"] = {name: one["data"] for name, one in composed.items()}
-
-
-def groups_of(config_dir: Path | None) -> dict[str, list[str]]:
-    """The YAML names of each group, ours and the user's."""
-    groups = {
-        folder.name: sorted(file.stem for file in folder.glob("*.yaml"))
-        for folder in conf_dir().iterdir()
-        if folder.is_dir()
-    }
-    if config_dir is None:
+def groups_of(folder: Path | None) -> dict[str, list[str]]:
+    """Return the names of the YAML files of each group, ours and those in the user's folder."""
+    ours = [one for one in conf_dir().iterdir() if one.is_dir()]
+    groups = {group.name: sorted(file.stem for file in group.glob("*.yaml")) for group in ours}
+    if folder is None:
         return groups
-    if not config_dir.is_dir():
-        raise UserError(f"--config-dir={config_dir} is not a folder; give one laid out like conf/")
-    for file in sorted(config_dir.glob("*/*.yaml")):
+    if not folder.is_dir():
+        raise UserError(f"--config-dir={folder} is not a folder; give one laid out like conf/")
+    for file in sorted(folder.glob("*/*.yaml")):
         if file.stem in groups.get(file.parent.name, []):
             raise UserError(f"--config-dir has {file.parent.name}/{file.name}, a name raysearch uses; rename the file")
         groups.setdefault(file.parent.name, []).append(file.stem)
@@ -223,82 +330,20 @@ def groups_of(config_dir: Path | None) -> dict[str, list[str]]:
 
 
 def section_of(word: str) -> str:
-    """The first part of a word's key: ``data`` of ``data.samples=8``."""
+    """Return the first part of a word's key: ``data`` of ``data.samples=8``."""
     return word.partition("=")[0].partition(".")[0]
 
 
-def _read(override: str, groups: Mapping[str, list[str]]) -> Iterator[str]:
-    """One word of the user's as words that Hydra understands."""
-    key, equals, value = override.partition("=")
-    if not equals or not key:
-        raise UserError(f"{override!r} is not understood; write options as key=value, such as remove=5")
-    if "${" in value:
-        raise UserError(f"{override} refers to another key; give the value itself")
-    if key in groups:
-        yield from _choose(key, value, groups[key])
-    else:
-        new = "++" if key.startswith(FREE) else ""  # Hydra's word for a key that may be a new one
-        yield f"{new}{key}={_quoted_if_needed(key, value)}"
-
-
-def _choose(group: str, value: str, names: list[str]) -> Iterator[str]:
-    """A group's choice; a model may also be a hub id, a folder or a GGUF file."""
-    if value in names:
-        yield f"{group}={value}"
-    elif group == "model" and ("/" in value or value.endswith(".gguf") or os.path.exists(value)):
-        yield "model=custom"
-        yield f"model.path={quoted(value)}"
-    else:
-        also = "; or give a hub id (owner/name), a folder or a .gguf file" if group == "model" else ""
-        raise UserError(f"{group}={value} is unknown; {did_you_mean(value, names)}{also}")
-
-
-def _quoted_if_needed(key: str, value: str) -> str:
-    """The value as it is if Hydra's grammar takes it for a number, a list or such, else quoted: names hold anything."""
-    try:
-        parsed = OverridesParser.create().parse_override(f"{key}={value}")
-    except (HydraException, ValueError, RecursionError):  # such as a number of thousands of digits
-        return quoted(value)
-    if parsed.is_sweep_override():
-        return quoted(value) if os.path.exists(value) else _refuse_sweep(key, value)
-    return quoted(value) if isinstance(parsed.value(), str) and value[:1] not in ("'", '"') else value
-
-
-def _refuse_sweep(key: str, value: str) -> str:
-    raise UserError(
-        f"{key}={value} holds several values; give one, a list as {key}=[{value}], or text as {key}=\"'{value}'\""
-    )
-
-
 def quoted(value: str) -> str:
-    """Text as Hydra reads it, whatever it holds."""
+    """Return text as Hydra reads it, whatever it holds."""
     written: str = QuotedString(value, Quote.single).with_quotes()
     return written
 
 
-def _check_keys(job: str, path: list[str], words: list[str], groups: Mapping[str, list[str]]) -> None:
-    """Names the nearest key for one that does not exist."""
-    taken = set(hydra_compose(job, path, return_hydra_config=True).hydra.runtime.choices) & set(groups)
-    chosen = [word for word in words if word.partition("=")[0] in taken]
-    known = set(_flatten(hydra_compose(job, [*path, *chosen]))) | taken
-    for word in words:
-        key = word.partition("=")[0]
-        if key not in known and not key.startswith("++"):
-            raise UserError(f"{key} is no key of this configuration; {did_you_mean(key, known)}")
-
-
-def _missing(config: DictConfig, prefix: str = "") -> Iterator[str]:
-    """Every key that still has to be given; what refers to one of them is none."""
+def _nodes(config: DictConfig, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield every key, dotted, and its node."""
     for key in config:
         node = config._get_node(key)
-        if OmegaConf.is_dict(node):
-            yield from _missing(node, prefix + str(key) + ".")  # type: ignore[arg-type]
-        elif node._value() == "???":  # type: ignore[union-attr]
-            yield prefix + str(key)
-
-
-def _flatten(config: DictConfig, prefix: str = "") -> Iterator[str]:
-    for key in config:
-        yield prefix + str(key)
-        if not OmegaConf.is_missing(config, key) and OmegaConf.is_dict(config._get_node(key)):
-            yield from _flatten(config._get_node(key), prefix + str(key) + ".")  # type: ignore[arg-type]
+        yield f"{prefix}{key}", node
+        if isinstance(node, DictConfig) and not node._is_missing():
+            yield from _nodes(node, f"{prefix}{key}.")

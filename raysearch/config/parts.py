@@ -14,6 +14,7 @@ import math
 import pkgutil
 import typing
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,8 @@ from pydantic import TypeAdapter, ValidationError
 from typing_extensions import is_protocol
 
 from raysearch.core.formatting import as_typed
-from raysearch.errors import Mistakes, UserError, did_you_mean
+from raysearch.core.paths import as_path
+from raysearch.errors import Mistakes, UserError, did_you_mean, together
 
 if TYPE_CHECKING:
     from raysearch.calibration.data import Data
@@ -70,13 +72,14 @@ def build_data(values: Mapping[str, Any]) -> Data:
     parts = {"rows": Rows, "format": format_type, "draw": format_type.draws}
     names = {part: {field.name for field in dataclasses.fields(kind)} for part, kind in parts.items()}
     given = {key: value for key, value in values.items() if key != "type"}
-    mistakes, built = Mistakes(), {}
-    with mistakes:
-        check_names("data.", given, set().union(*names.values()))
-    for part, kind in parts.items():
-        with mistakes:
-            built[part] = construct(kind, "data", {key: given[key] for key in given if key in names[part]})
-    mistakes.tell()
+    built = together(
+        keys=lambda: check_names("data.", given, set().union(*names.values())),
+        **{
+            part: partial(construct, kind, "data", {key: given[key] for key in given if key in names[part]})
+            for part, kind in parts.items()
+        },
+    )
+    del built["keys"]
     return Data(**built)
 
 
@@ -119,15 +122,21 @@ def _has(part: type, name: str) -> bool:
     return any(name in vars(one) for one in part.__mro__ if not is_protocol(one))
 
 
-def construct(part: type, section: str, values: Mapping[str, Any]) -> Any:
+def construct(part: type, section: str, values: Mapping[str, Any], **built: Any) -> Any:
     """Call a dataclass with a section's values, each checked against its field's type.
 
     A class names one wrong value at a time; that value is then left out, to hear what else is wrong.
 
+    Args:
+        part: The class.
+        section: The section's name, for messages.
+        values: The section.
+        built: Fields that are no keys of the section.
+
     Raises:
         UserError: All that is wrong with the section.
     """
-    fields = {field.name: field for field in dataclasses.fields(part) if field.init}
+    fields = {field.name: field for field in dataclasses.fields(part) if field.init and field.name not in built}
     required = {name for name, field in fields.items() if field.default is field.default_factory is dataclasses.MISSING}
     hints, mistakes = typing.get_type_hints(part), Mistakes()
     with mistakes:
@@ -136,21 +145,34 @@ def construct(part: type, section: str, values: Mapping[str, Any]) -> Any:
     for name in fields:
         with mistakes:
             if name in values:
-                found[name] = checked(hints[name], f"{section}.{name}", values[name])
+                found[name] = _field(hints[name], f"{section}.{name}", values[name])
             elif name in required:
                 raise UserError(f"{section}.{name} has no value; give {section}.{name}=…")
-    built = None
-    while built is None and required <= found.keys():
-        with mistakes:
-            built = part(**found)
-        if built is None:
-            said = str(mistakes.errors[-1])
-            wrong = [name for name in found if said.startswith(f"{section}.{name}=")]
+    while required <= found.keys():
+        try:
+            made = part(**found, **built)
+            break
+        except UserError as error:
+            wrong = [name for name in found if str(error).startswith(f"{section}.{name}=")]
+            if wrong or not mistakes.errors:  # else it may be about what was left out
+                mistakes.errors.append(error)
             if not wrong:
                 break
             del found[wrong[0]]
     mistakes.tell()
-    return built
+    return made
+
+
+def _field(expected: Any, name: str, value: Any) -> Any:
+    """Return a value as its field has it: a dataclass in place of its keys, a path in place of its text."""
+    kinds = (expected, *typing.get_args(expected))
+    nested = next((kind for kind in kinds if dataclasses.is_dataclass(kind)), None)
+    if nested is not None and isinstance(value, Mapping):
+        return construct(nested, name, value)  # type: ignore[arg-type]
+    if Path in kinds:
+        text = checked(str if expected is Path else str | None, name, value)
+        return None if text is None else as_path(name, text)
+    return checked(dict[str, Any] if nested is expected else expected, name, value)
 
 
 def check_names(prefix: str, values: Mapping[str, Any], known: set[str]) -> None:
@@ -161,9 +183,12 @@ def check_names(prefix: str, values: Mapping[str, Any], known: set[str]) -> None
     """
     unknown = [str(name) for name in values if name not in known]
     if unknown:
-        raise UserError(
-            *(f"{prefix}{name} is no key of this configuration; {did_you_mean(name, known)}" for name in unknown)
-        )
+        raise UserError(*(unknown_key(prefix, name, known) for name in unknown))
+
+
+def unknown_key(prefix: str, name: str, known: set[str]) -> str:
+    """Return the sentence that refuses a key."""
+    return f"{prefix}{name} is no key of this configuration; {did_you_mean(name, known)}"
 
 
 def checked(expected: Any, name: str, value: Any) -> Any:

@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -33,6 +32,15 @@ def choose(preset: str, /, **changes: Any) -> Data:
     return build_data(yaml.safe_load(text.replace("${seed}", "0")) | changes)
 
 
+def missing(preset: str) -> dict[str, str]:
+    """What has to be given beside ``data=preset``: a file, or a set of the hub."""
+    values = yaml.safe_load((conf_dir() / "data" / f"{preset}.yaml").read_text(encoding="utf-8"))
+    wanted = [key for key in ("path", "name") if values.get(key) == "???"]
+    if not wanted and not any(values.get(key) for key in ("path", "name", "package")):
+        wanted = ["path"]
+    return dict.fromkeys(wanted, "a.jsonl")
+
+
 def write(path: Path, rows: list[Any]) -> str:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return str(path)
@@ -44,31 +52,24 @@ def items(tmp_path: Path) -> str:
 
 
 class TestConf:
-    NEEDED: Mapping[str, dict[str, str]] = {
-        "file": {"path": "a.txt"},
-        "hub": {"name": "a/b"},
-        "continuation": {"path": "a.jsonl"},
-        "multiple_choice": {"path": "a.jsonl"},
-        "questions": {"path": "a.jsonl"},
-        "chat": {"path": "a.jsonl"},
-    }
+    def test_every_choice_builds(self) -> None:
+        for name in CHOICES:
+            data = choose(name, **missing(name), seed=7)
+            assert data.draw.seed == 7, name
+            assert isinstance(data.draw, WindowOptions if data.offers == {Form.TEXT} else ItemOptions), name
 
-    @pytest.mark.parametrize("name", CHOICES)
-    def test_every_choice_builds(self, name: str) -> None:
-        data = choose(name, **self.NEEDED.get(name, {}), seed=7)
-        assert data.draw.seed == 7
-        assert isinstance(data.draw, WindowOptions if data.offers == {Form.TEXT} else ItemOptions)
+    def test_every_choice_names_a_licence(self) -> None:
+        texts = {name: (conf_dir() / "data" / f"{name}.yaml").read_text() for name in CHOICES}
+        comments = {name: " ".join(line for line in texts[name].splitlines() if line[0] == "#") for name in CHOICES}
+        assert not [name for name in CHOICES if "licence" not in comments[name].lower()]
 
-    @pytest.mark.parametrize("name", CHOICES)
-    def test_every_choice_names_a_licence(self, name: str) -> None:
-        comments = [line for line in (conf_dir() / "data" / f"{name}.yaml").read_text().splitlines() if line[0] == "#"]
-        assert "licence" in " ".join(comments).lower()
-
-    @pytest.mark.parametrize("name", sorted(set(CHOICES) - set(NEEDED) - {"sotu", "sotu_continuation"}))
-    def test_sets_of_the_hub_are_taken_from_their_training_split(self, name: str) -> None:
-        rows = choose(name).rows
-        assert rows.name and rows.split == "train" and rows.path is None and not rows.allow_evaluation_split
-        assert choose(name, path="a.jsonl").rows.describe() == {"source": "file", "path": "a.jsonl"}
+    def test_sets_of_the_hub_are_taken_from_their_training_split(self) -> None:
+        hub = [name for name in CHOICES if not missing(name) and choose(name).rows.name]
+        assert {"c4", "gsm8k", "piqa"} <= set(hub)
+        for name in hub:
+            rows = choose(name).rows
+            assert rows.split == "train" and rows.path is None and not rows.allow_evaluation_split, name
+            assert choose(name, path="a.jsonl").rows.describe() == {"source": "file", "path": "a.jsonl"}, name
 
 
 class TestBuild:
