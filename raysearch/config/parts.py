@@ -118,8 +118,9 @@ def _class_by_type(packages: Sequence[str], needs: str, section: str, values: Ma
 
 
 def _has(part: type, name: str) -> bool:
-    """Whether a class has something of its own by a name, beyond what a protocol says that it should have."""
-    return any(name in vars(one) for one in part.__mro__ if not is_protocol(one))
+    """Whether a class has something of its own by a name, beyond what its contract says that it should have."""
+    own = [vars(one)[name] for one in part.__mro__ if name in vars(one) and not is_protocol(one)]
+    return bool(own) and not getattr(own[0], "__isabstractmethod__", False)
 
 
 def construct(part: type, section: str, values: Mapping[str, Any], **built: Any) -> Any:

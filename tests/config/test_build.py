@@ -1,0 +1,87 @@
+"""All that is wrong with a command is told at once, in the words of each single mistake."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from raysearch.config import build
+from raysearch.errors import Mistakes, UserError
+
+#: Words of a command with several mistakes, and how each sentence begins.
+SEVERAL: list[tuple[Callable[[Sequence[str]], object], str, list[str]]] = [
+    (
+        build.search_spec,
+        "remov=3 seed=-1 remove=two searcher=beam searcher.width=0 data.samples=-1 data.seq_len=1 cluster.replicas=0",
+        [
+            "remov is no key of this configuration; did you mean 'remove'?",
+            "seed=-1 is negative; use 0 or more",
+            "data.samples=-1 draws nothing",
+            "data.seq_len=1 leaves no token",
+            "cluster.replicas=0 runs nothing",
+            "searcher.width=0 keeps no mask",
+            "remove=two should be a valid integer",
+        ],
+    ),
+    (  # of a choice that is unknown, nothing else can be said
+        build.search_spec,
+        "searcher=gredy searcher.widht=3 data=sotuu data.path=x.txt remove=1,2",
+        ["searcher=gredy is unknown", "data=sotuu is unknown", "remove=1,2 holds several values"],
+    ),
+    (build.score_spec, "data=file seed=x", ["data.path has no value", "masks has no value", "seed=x should be"]),
+    (
+        build.search_spec,
+        "objective=weighted objective.parts=[{weight:1,of:'objective=klx'},3] seed=-1",
+        ["objective=klx is unknown", "objective.parts has 3", "seed=-1 is negative"],
+    ),
+    (
+        build.study_spec,
+        "study.grid.searcher=[gredy,greedy,bream] study.retries=-1 remov=3 seed=-1 assess=offline assess.limit=0",
+        [
+            "remov is no key",
+            "study.retries=-1 is negative",
+            "assess.limit=0 is too small",
+            "searcher=gredy is unknown",
+            "searcher=bream is unknown",
+            "seed=-1 is negative",
+        ],
+    ),
+    (
+        lambda words: build.evaluation_spec(words, ["objective=klx", "data.seq_len=1"]),
+        "data.samples=-1 store=7",
+        [
+            "data.samples=-1 draws",
+            "store=7 should be a valid string",
+            "objective=klx is unknown",
+            "data.seq_len=1 leaves",
+        ],
+    ),
+]
+
+
+def test_all_mistakes_are_told_together(subtests: pytest.Subtests) -> None:
+    for spec, words, said in SEVERAL:
+        with subtests.test(words):
+            with pytest.raises(UserError) as caught:
+                spec(words.split())
+            told = caught.value.sentences
+            assert str(caught.value).splitlines() == list(told)
+            assert len(told) == len(said), told
+            assert not [one for one in said if not any(sentence.startswith(one) for sentence in told)], told
+
+
+def test_a_single_mistake_is_one_sentence_and_raised_as_it_is() -> None:
+    error = UserError("seed=-1 is negative; use 0 or more")
+    mistakes = Mistakes()
+    for repeated in (error, UserError("data.seed=-1 is negative; use 0 or more"), UserError(str(error))):
+        with mistakes:
+            raise repeated
+    with pytest.raises(UserError) as caught:
+        mistakes.tell()
+    assert caught.value is error
+
+
+def test_other_errors_are_not_taken_for_mistakes() -> None:
+    with pytest.raises(KeyError), Mistakes():
+        raise KeyError("x")
