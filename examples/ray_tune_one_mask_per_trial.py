@@ -99,7 +99,8 @@ def main() -> None:
     ray.get(evaluation.close.remote())
 
     found = raysearch.search(*words)
-    print(f"raysearch search: {Mask.of(*found.removed)}; of {found.asked} evaluations the ledger knew {found.answered}")
+    counts = found.evaluations
+    print(f"raysearch search: {found.mask}; of {counts.requested} evaluations the ledger knew {counts.cached}")
     if searcher.found != Mask.of(*found.removed):
         raise SystemExit("they differ")
 

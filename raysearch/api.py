@@ -30,17 +30,17 @@ if TYPE_CHECKING:
     from raysearch.assessment.results import RunAssessment
     from raysearch.evaluation.spec import EvaluationSpec
     from raysearch.ledger.ledger import Ledger
-    from raysearch.ledger.searches import SearchRecord
-    from raysearch.ledger.studies import StudyRecord
     from raysearch.models.export import ExportReport
     from raysearch.search.forecast import RoundCost
     from raysearch.search.gap import Gap
     from raysearch.search.inspection import Inspection
     from raysearch.search.observer import Observer
+    from raysearch.search.record import SearchRecord
     from raysearch.search.result import SearchResult
     from raysearch.search.score import Score
     from raysearch.search.sweep import Sweep
     from raysearch.study.plan import StudyPlan
+    from raysearch.study.record import StudyRecord
     from raysearch.study.result import StudyResults
     from raysearch.tracking.options import TrackingOptions
     from raysearch.tracking.syncing import SyncedRun, SyncedStudy
@@ -243,11 +243,11 @@ def report(
         What the study found, and the files, the page first.
     """
     from raysearch.ledger.ledger import opened
-    from raysearch.ledger.studies import find_study
+    from raysearch.study.record import STUDIES
 
     watching, store, study = _observer(observer), as_path("--store", store), checked(str, "study", study)
     with opened(ledger_path(store, ledger)) as found:
-        return _report(find_study(found, study), found, store, out, watching)
+        return _report(STUDIES.find(found, study), found, store, out, watching)
 
 
 def assess(
@@ -281,17 +281,18 @@ def assess(
     from raysearch.config import compose as config
     from raysearch.config.overrides import as_overrides
     from raysearch.ledger.ledger import opened
-    from raysearch.ledger.searches import SearchRecord, find_search
-    from raysearch.ledger.studies import find_study, is_study
     from raysearch.search.observer import Observers
+    from raysearch.search.record import SEARCHES, SearchRecord
     from raysearch.study.assess import assess_study
+    from raysearch.study.record import STUDIES
 
     watching, store, path = _observer(observer), as_path("--store", store), ledger_path(store, ledger)
     name, remove = checked(str, "name", name), checked(int | None, "--remove", remove)
     out = None if out is None else as_folder("--out", out)
     words = [*overrides, *as_overrides(values)]
     with opened(path) as found:
-        record = find_study(found, name) if is_study(found, name) else find_search(found, name)
+        record: SearchRecord | StudyRecord
+        record = STUDIES.find(found, name) if STUDIES.names(found, name) else SEARCHES.find(found, name)
         if remove is not None and not isinstance(record, SearchRecord):
             raise UserError(f"--remove={remove} is of one search; leave it out for a study, or name the search")
         if not any(word.startswith("cluster=") for word in words):
@@ -304,7 +305,7 @@ def assess(
             search = build.search_spec_of({**record.config, **here})
             return assess_run(record, found, search, spec, remove, both)
         assess_study(record, found, spec, lambda recorded: build.search_spec_of({**recorded, **here}), both)
-        return _report(find_study(found, record.study_id), found, store, out, watching)
+        return _report(STUDIES.find(found, record.study_id), found, store, out, watching)
 
 
 def show(
@@ -320,16 +321,16 @@ def show(
         The records, and the ranks of the one search, by number of layers.
     """
     from raysearch.ledger.ledger import opened
-    from raysearch.ledger.searches import find_search, list_searches
     from raysearch.search.gap import gaps_of
+    from raysearch.search.record import SEARCHES
 
     with opened(ledger_path(store, ledger)) as found:
         if search is not None:
-            record = find_search(found, search)
+            record = SEARCHES.find(found, search)
             return [record], gaps_of(record, found) if gap else []
         if gap:
             raise UserError("--gap ranks what one search found; name it, as in raysearch show latest --gap")
-        return list_searches(found), []
+        return SEARCHES.all(found), []
 
 
 def export(
@@ -373,13 +374,14 @@ def sync(
     """
     from raysearch.config import compose as config
     from raysearch.ledger.ledger import opened
-    from raysearch.ledger.searches import find_search
-    from raysearch.ledger.studies import find_study, is_study
+    from raysearch.search.record import SEARCHES
+    from raysearch.study.record import STUDIES
     from raysearch.tracking.syncing import sync
 
     store, name = as_path("--store", store), checked(str, "name", name)
     with opened(ledger_path(store, ledger)) as found:
-        record = find_study(found, name) if is_study(found, name) else find_search(found, name)
+        record: SearchRecord | StudyRecord
+        record = STUDIES.find(found, name) if STUDIES.names(found, name) else SEARCHES.find(found, name)
         composed = config.recorded(record.config, overrides)
         tracking = _tracking(replace(record, config=composed), store, found)
         if tracking.type == "none":
@@ -421,10 +423,10 @@ def _side_by_side(
 def _recorded(search: str, store: PathLike, ledger: PathLike | None) -> SearchRecord:
     """Return the search of some name."""
     from raysearch.ledger.ledger import opened
-    from raysearch.ledger.searches import find_search
+    from raysearch.search.record import SEARCHES
 
     with opened(ledger_path(store, ledger)) as found:
-        return find_search(found, checked(str, "search", search))
+        return SEARCHES.find(found, checked(str, "search", search))
 
 
 def _tracking(record: SearchRecord | StudyRecord, store: Path, ledger: Ledger) -> TrackingOptions:

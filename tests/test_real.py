@@ -60,6 +60,6 @@ def test_greedy_removes_what_sleb_removes(prose, tmp_path, smollm2, smollm2_toke
     order, losses = sleb(smollm2, windows, REMOVE)
 
     assert result.removal_order == tuple(order)
-    assert result.asked == len(losses) == 28 + 27
+    assert result.evaluations.requested == len(losses) == 28 + 27
     for trial in result.trials[1:]:
         assert trial.loss == pytest.approx(losses[frozenset(trial.mask)], rel=1e-5)

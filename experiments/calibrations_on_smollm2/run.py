@@ -120,11 +120,11 @@ def search(key: tuple[str, str, int], words: list[str], store: Path) -> dict:
             "unit": result.measure.unit,
             "samples": result.n_samples,
             "scored_tokens": result.n_tokens,
-            "asked": result.asked,
-            "run": result.run,
-            "layer_forwards_run": result.layer_forwards_run,
-            "layer_forwards_naive": result.layer_forwards_naive,
-            "layer_tokens": result.layer_tokens,
+            "asked": result.evaluations.requested,
+            "run": result.evaluations.computed,
+            "layer_forwards_run": result.layer_forwards.computed,
+            "layer_forwards_naive": result.layer_forwards.naive,
+            "layer_tokens": result.layer_tokens.computed,
             "seconds": result.seconds,
         }
         kept.parent.mkdir(parents=True, exist_ok=True)

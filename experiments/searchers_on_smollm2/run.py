@@ -89,7 +89,12 @@ def run(name: str, data: dict, remove: int, store: Path) -> dict:
     if not kept.exists():
         options = {"searcher": name.partition(",")[0], **SEARCHERS.get(name, {}), "remove": remove, "store": store}
         result = raysearch.search(*words({"model": store / "model"}, MODEL, data, options))
-        row = {**vars(result), "remove": remove, "searcher": name, "removed": str(result.mask), "id": result.search_id}
+        evaluations, forwards = result.evaluations, result.layer_forwards
+        counts = {"asked": evaluations.requested, "run": evaluations.computed, "answered": evaluations.cached}
+        costs = {"layer_forwards_run": forwards.computed, "layer_forwards_naive": forwards.naive}
+        costs |= {"seconds": result.seconds, "searcher_s": result.searcher_seconds}
+        row = {"remove": remove, "searcher": name, "removed": str(result.mask), "id": result.search_id}
+        row |= {"loss": result.loss, "dense_loss": result.dense_loss, **counts, **costs}
         kept.parent.mkdir(parents=True, exist_ok=True)
         kept.write_text(json.dumps({key: row[key] for key in (*COLUMNS, "id")}))
         print(f"M={remove} {name}: {result.mask} {result.loss:.4f} after {result.seconds:.0f} s", flush=True)

@@ -9,11 +9,9 @@ from raysearch.assessment.assess import assess_masks, check_tasks, read_assessab
 from raysearch.assessment.recorded import tell_assessments
 from raysearch.assessment.results import RunAssessment
 from raysearch.assessment.spec import AssessSpec
-from raysearch.core.mask import Mask
 from raysearch.ledger.ledger import Ledger
-from raysearch.ledger.searches import SearchRecord
-from raysearch.search.found import check_weights, found_of_size
 from raysearch.search.observer import Observer
+from raysearch.search.record import SearchRecord
 from raysearch.search.spec import SearchSpec
 
 
@@ -35,18 +33,17 @@ def assess_run(
             not there.
         EvaluationError: Something failed for good.
     """
-    mask = Mask(tuple(found_of_size(run, remove)["removed"]))
+    mask = run.best_of_size(remove).mask
     evaluation = search.evaluation
     what = read_assessable(spec, evaluation.model, evaluation.cluster, evaluation.ledger)
-    check_weights(run, what.texts.model_fingerprint)
+    run.check_weights(what.texts.model_fingerprint)
     check_tasks(what, ledger)
     assessments = assess_masks(what, ledger, [mask], on_progress=observer.assessing)
-    if mask == Mask(tuple(found_of_size(run, None)["removed"])):
+    if mask == run.found.mask:
         tell_assessments(ledger, [run], assessments.named, observer)
     files = {source.name: source.folder for source in what.sources if source.folder is not None}
     of_texts = {name: one.detail["data"] for name, one in assessments.by_mask[mask].items() if "data" in one.detail}
-    calibrated = (run.result or {}).get("data", ())
-    overlaps = tuple(name for name, text in of_texts.items() if any(_overlap(text, one) for one in calibrated))
+    overlaps = tuple(name for name, text in of_texts.items() if any(_overlap(text, one) for one in run.found.data))
     return RunAssessment(run.search_id, evaluation.model.name, mask, assessments, files, overlaps)
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
+from raysearch.core.json import Number
 from raysearch.core.mask import Mask
 from raysearch.ledger.assessments import read_assessments, write_assessment
 from raysearch.ledger.ledger import Ledger
-from raysearch.ledger.searches import SearchRecord
 from raysearch.search.observer import Observer
+from raysearch.search.record import SearchRecord
 
 _TOLD = "told"  # among the ledger's assessments, where others are named by a fingerprint
 
@@ -28,22 +28,19 @@ def tell_assessments(
         named: Gives a mask's numbers by the names of MLflow's metrics.
         observer: Gets the numbers, as does the tracker with it.
     """
-    found = {run.search_id: named(_found(run)) for run in runs}
+    found = {run.search_id: named(run.found.mask) for run in runs}
     for run in runs:
         whole = {**told_assessments(ledger, run), **found[run.search_id]}
-        write_assessment(ledger, _model(run), _TOLD, {_found(run): whole})
+        write_assessment(ledger, _model(run), _TOLD, {run.found.mask: whole}, dict[str, Number])
     observer.assessed([(run, found[run.search_id]) for run in runs])
 
 
-def told_assessments(ledger: Ledger, run: SearchRecord) -> dict[str, Any]:
-    """All that a search's mask was assessed at so far, by the names of MLflow's metrics."""
-    return read_assessments(ledger, _model(run), _TOLD, [_found(run)]).get(_found(run), {})
-
-
-def _found(run: SearchRecord) -> Mask:
-    return Mask(tuple((run.result or {})["removed"]))
+def told_assessments(ledger: Ledger, run: SearchRecord) -> dict[str, float]:
+    """Return all that a search's mask was assessed at so far, by the names of MLflow's metrics."""
+    mask = run.found.mask
+    numbers: dict[str, float] = read_assessments(ledger, _model(run), _TOLD, [mask], dict[str, Number]).get(mask, {})
+    return numbers
 
 
 def _model(run: SearchRecord) -> str:
-    fingerprint: str = (run.result or {})["fingerprints"]["model"]
-    return fingerprint
+    return run.found.fingerprints["model"]

@@ -7,7 +7,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from raysearch.core.estimate import Estimate, Metric, finite
+from pydantic import model_serializer
+
+from raysearch.core.estimate import Estimate, Metric
 from raysearch.core.mask import Mask
 
 
@@ -29,10 +31,11 @@ class Result:
     extent: str
     detail: Mapping[str, Any]
 
-    def as_json(self) -> dict[str, Any]:
-        """As the object that ``--json`` prints; what is not finite is null."""
+    @model_serializer
+    def _write(self) -> dict[str, Any]:
+        """Lay the metric, the estimate and the retention out as numbers side by side."""
         retention = self.retention or Estimate(float("nan"))
-        value = {
+        return {
             **asdict(self.metric),
             "value": self.estimate.value,
             "error": self.estimate.error,
@@ -41,8 +44,6 @@ class Result:
             "extent": self.extent,
             "detail": self.detail,
         }
-        plain: dict[str, Any] = finite(value)
-        return plain
 
 
 @dataclass(frozen=True)
@@ -79,13 +80,6 @@ class Assessments:
                 named[f"assess.retention.{name}"] = result.retention.value
         return named
 
-    def as_json(self) -> list[dict[str, Any]]:
-        """As ``--json`` prints them, the dense model first."""
-        return [
-            {"removed": list(mask), "results": {name: result.as_json() for name, result in results.items()}}
-            for mask, results in self.by_mask.items()
-        ]
-
 
 @dataclass(frozen=True)
 class RunAssessment:
@@ -117,15 +111,16 @@ class RunAssessment:
         """Of the mask, by metric."""
         return self.assessments.by_mask[self.mask]
 
-    def as_json(self) -> dict[str, Any]:
-        """The object that ``--json`` prints."""
+    @model_serializer
+    def _write(self) -> dict[str, Any]:
+        """Lay the two models' numbers side by side."""
         return {
             "search_id": self.search_id,
             "model": self.model,
-            "removed": list(self.mask),
-            "dense": {name: result.as_json() for name, result in self.dense.items()},
-            "pruned": {name: result.as_json() for name, result in self.pruned.items()},
+            "removed": self.mask,
+            "dense": self.dense,
+            "pruned": self.pruned,
             "computed": self.assessments.computed,
-            "task_files": {name: str(folder) for name, folder in self.task_files.items()},
-            "overlaps": list(self.overlaps),
+            "task_files": self.task_files,
+            "overlaps": self.overlaps,
         }

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock
+
 from raysearch.assessment.spec import AssessSpec
 from raysearch.errors import UserError, did_you_mean
-from raysearch.ledger.locks import locked
 
 _TEMPLATES = Path(__file__).with_name("tasks")
 _PLACEHOLDER = "DATA_DIR"
@@ -121,7 +122,7 @@ def write_task_files(data_dir: Path, store: Path) -> Path:
     digest = hashlib.sha256("".join(texts.values()).encode()).hexdigest()[:8]
     folder = store.resolve() / "tasks" / f"{data_dir.name}-{digest}"
     folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder / ".lock"):
+    with FileLock(folder / ".lock"):
         for name, text in texts.items():
             file = folder / f"{name}.yaml"
             if not file.is_file():

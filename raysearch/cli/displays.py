@@ -137,7 +137,7 @@ class SearchDisplay(Display):
         left = self._seconds_left(0.0)
         self._say(
             f"round {summary.round} done  {self._best}"
-            f"{summary.run} run, {summary.asked - summary.run} answered by the ledger  {duration(summary.seconds)}"
+            f"{summary.n_computed} computed, {summary.n_cached} cached  {duration(summary.seconds)}"
             + (f"  left about {duration(left)}" if left and left >= 1 else "")
         )
         self._round = summary.round + 1

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from raysearch.cli.app import Json, LedgerFile, Remove, Search, SearchOrStudy, Store, Tracking, app
 from raysearch.cli.output import output
+from raysearch.core.json import plain
+from raysearch.search.result import in_brief
 
 if TYPE_CHECKING:
-    from raysearch.ledger.searches import SearchRecord
+    pass
 
 
 @app.command()
@@ -38,13 +40,15 @@ def show(
 
         records, gaps = api.show(search, gap=gap, store=store, ledger=ledger)
         if search is None:
-            listing = [{"search_id": one.search_id, "state": one.state, "result": _brief(one)} for one in records]
+            listing = [
+                {"search_id": one.search_id, "state": one.state, "result": one.result and in_brief(one.result)}
+                for one in records
+            ]
             out.answer(listing, tables.runs_table(records))
         else:
             (record,) = records
-            whole = {name: getattr(record, name) for name in ("search_id", "state", "failure", "config", "result")}
-            ranks = {"gap": [one.as_json() for one in gaps]} if gap else {}
-            out.answer({**whole, **ranks}, *tables.run_tables(record, most, gaps))
+            ranks = {"gap": [plain(one) for one in gaps]} if gap else {}
+            out.answer({**plain(record), **ranks}, *tables.run_tables(record, most, gaps))
 
 
 @app.command()
@@ -75,7 +79,7 @@ def export(
         lines.append(f"Reloaded with plain transformers; largest logit difference {done.max_logit_difference:.2g}.")
         if prompt is not None:
             lines += [f"Before: {prompt}{done.before}", f"After:  {prompt}{done.after}"]
-        answers.answer({**vars(done), "out": str(done.out)}, *lines)
+        answers.answer(plain(done), *lines)
 
 
 @app.command()
@@ -100,7 +104,7 @@ def sync(
         from raysearch.cli import tables
 
         synced = api.sync(name, *overrides or [], store=store, ledger=ledger)
-        out.answer(synced.as_json(), *tables.synced_lines(synced))
+        out.answer(plain(synced), *tables.synced_lines(synced))
 
 
 @app.command()
@@ -120,12 +124,3 @@ def ui(
         from raysearch import api
 
         api.ui(store, uri, host, port)
-
-
-def _brief(run: SearchRecord) -> dict[str, Any] | None:
-    """Return a search's result without its trials and rounds."""
-    return (
-        None
-        if run.result is None
-        else {key: value for key, value in run.result.items() if key not in ("trials", "rounds", "told")}
-    )

@@ -10,6 +10,8 @@ import typer
 
 from raysearch.cli.app import ConfigDir, Json, LedgerFile, Overrides, Search, StoreIfNamed, Tracking, app
 from raysearch.cli.output import GOES_ON, Output, output
+from raysearch.core.json import plain
+from raysearch.search.result import in_brief
 
 if TYPE_CHECKING:
     from raysearch.search.result import SearchResult
@@ -66,7 +68,7 @@ def score(overrides: Overrides = None, config_dir: ConfigDir = None, as_json: Js
         out.when_stopped = GOES_ON
         with SearchDisplay(out.err) as live:
             scores = api.score(*overrides or [], config_dir=config_dir, observer=live)
-        out.answer([one.as_json() for one in scores], score_table(scores))
+        out.answer([plain(one) for one in scores], score_table(scores))
 
 
 @app.command()
@@ -104,4 +106,4 @@ def _follow(out: Output, run: Callable[..., SearchResult]) -> None:
                 out.when_stopped += f", and so does: raysearch resume {live.header.search_id}{in_ledger}"
             raise
     assert live.header is not None, "a search that has ended has started"
-    out.answer(result.as_json(), *search_tables(result, live.header.config["remove"], *places(live.header.config)))
+    out.answer(in_brief(result), *search_tables(result, live.header.config["remove"], *places(live.header.config)))

@@ -10,6 +10,7 @@ import typer
 
 from raysearch.cli.app import ConfigDir, Json, LedgerFile, Overrides, Remove, SearchOrStudy, Store, app
 from raysearch.cli.output import GOES_ON, Output, output
+from raysearch.core.json import plain
 from raysearch.errors import EvaluationError
 
 if TYPE_CHECKING:
@@ -109,14 +110,14 @@ def assess(
         if isinstance(done, tuple):
             _answer(answers, *done)
         else:
-            answers.answer(done.as_json(), *assessment_tables(done))
+            answers.answer(plain(done), *assessment_tables(done))
 
 
 def _answer(answers: Output, results: StudyResults, files: Sequence[Path]) -> None:
     """Print what a study found and where its report is; fail if a search did."""
     from raysearch.cli.study_tables import study_lines, study_table
 
-    answers.answer({**results.as_json(), "report": str(files[0])}, study_table(results), *study_lines(results, files))
+    answers.answer({**plain(results), "report": str(files[0])}, study_table(results), *study_lines(results, files))
     failed = [cell for cell in results.cells if cell.state == "failed"]
     if failed:
         raise EvaluationError(

@@ -12,15 +12,14 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from raysearch.core.formatting import added, count, duration, figure, short_duration
-from raysearch.core.mask import Mask
 from raysearch.core.measure import Measure
 from raysearch.core.problem import sizes_of
-from raysearch.search.result import SearchResult, uses_evaluation_split
+from raysearch.search.result import SearchResult, Trial, uses_evaluation_split
 
 if TYPE_CHECKING:  # heavy; `raysearch show` does not need them
-    from raysearch.ledger.searches import SearchRecord
     from raysearch.search.gap import Gap
     from raysearch.search.inspection import Inspection, Row
+    from raysearch.search.record import SearchRecord
     from raysearch.search.score import Score
     from raysearch.search.sweep import Agreement, Profile, Sweep
     from raysearch.tracking.syncing import SyncedRun, SyncedStudy
@@ -39,7 +38,7 @@ def search_tables(result: SearchResult, remove: int | str, in_ledger: str, in_st
     """
     tables: list[Table | str] = [result_table(result)]
     if len(result.path) > 2 or len(sizes_of(remove)) > 1:
-        tables.append(path_table(result.measure, result.as_json()["path"]))
+        tables.append(path_table(result.measure, result.path))
     return [*tables, *result_notes(result, in_ledger, in_store)]
 
 
@@ -63,16 +62,16 @@ def result_notes(result: SearchResult, in_ledger: str, in_store: str | None) -> 
     notes = [f"Removed layers (0-based): {result.mask}"]
     if result.removal_order:
         notes.append(f"In this order: {', '.join(map(str, result.removal_order))}")
-    naive, run = result.layer_forwards_naive, result.layer_forwards_run
+    evaluations, naive, computed = result.evaluations, result.layer_forwards.naive, result.layer_forwards.computed
     notes += [
-        f"Evaluations: {result.asked:,} asked, {result.run:,} run, {result.answered:,} answered by the ledger, "
-        f"each on {_extent(result.measure, result.n_tokens, result.n_samples)}",
-        f"Layer-forwards: {run:,.0f} run, {naive:,.0f} by a full forward per mask"
-        + (f" ({naive / run:.2f}x fewer)" if 0 < run < naive else ""),
+        f"Evaluations: {evaluations.requested:,} requested, {evaluations.computed:,} computed, "
+        f"{evaluations.cached:,} cached, each on {_extent(result.measure, result.n_tokens, result.n_samples)}",
+        f"Layer-forwards: {computed:,.0f} computed, {naive:,.0f} by a full forward per mask"
+        + (f" ({naive / computed:.2f}x fewer)" if 0 < computed < naive else ""),
         *_packing_notes(result),
-        f"Time: {duration(result.seconds)} (the searcher itself {short_duration(result.searcher_s)}, "
-        f"{short_duration(result.searcher_s / max(1, result.asked))} a mask asked)"
-        + (f", replicas busy {result.busy_share:.0%}" if run else ""),
+        f"Time: {duration(result.seconds)} (the searcher itself {short_duration(result.searcher_seconds)}, "
+        f"{short_duration(result.searcher_seconds / max(1, evaluations.requested))} a mask requested)"
+        + (f", replicas busy {result.busy_share:.0%}" if computed else ""),
         *remark_notes(result.remarks),
         *_split_notes(result.data),
         "",
@@ -82,12 +81,12 @@ def result_notes(result: SearchResult, in_ledger: str, in_store: str | None) -> 
     return notes if in_store is None else [*notes, f"      raysearch ui{in_store}"]
 
 
-def path_table(measure: Measure, path: Sequence[Mapping[str, Any]]) -> Table:
+def path_table(measure: Measure, path: Sequence[Trial]) -> Table:
     """Return the table of the best mask of each number of layers."""
     table = _table("Best by number of layers removed (0-based)", "layers", "removed", *_loss_columns(measure))
-    for entry in path:
-        mask = Mask(tuple(entry["removed"]))
-        table.add_row(str(entry["n_removed"]), str(mask), *_loss_cells(measure, entry["loss"]))
+    for trial in path:
+        assert trial.loss is not None, "the best ones have one"
+        table.add_row(str(len(trial.mask)), str(trial.mask), *_loss_cells(measure, trial.loss))
     return table
 
 
@@ -125,11 +124,11 @@ def remark_table(remarks: Mapping[str, Any]) -> Table:
 def score_table(scores: Sequence[Score]) -> Table:
     """Return the table of the losses of masks, at least one."""
     measure = scores[0].measure
-    table = _table("Layers are 0-based", "removed", *_loss_columns(measure), "judged on", "answered by the ledger")
+    table = _table("Layers are 0-based", "removed", *_loss_columns(measure), "judged on", "cached")
     for score in scores:
         extent = _extent(measure, score.n_tokens, score.n_samples)
         cells = _loss_cells(measure, score.loss, more_decimals=2)
-        table.add_row(str(score.mask), *cells, extent, "yes" if score.answered else "no")
+        table.add_row(str(score.mask), *cells, extent, "yes" if score.cached else "no")
     return table
 
 
@@ -139,16 +138,15 @@ def runs_table(runs: Sequence[SearchRecord]) -> Table:
     for column in ("run", "state", "model", "data", "objective", "removed", "loss", "updated (UTC)"):
         table.add_column(column, overflow="fold", no_wrap=column == "run")  # a run's name is there to be copied
     for run in runs:
-        result: Mapping[str, Any] = run.result or {}
-        choices = run.config["choices"]
+        result, choices = run.result, run.config["choices"]
         table.add_row(
             run.search_id,
             run.state,
             run.config["model"]["name"],
             choices["data"],
             choices["objective"],
-            str(Mask(tuple(result["removed"]))) if result else "",
-            f"{result['loss']:.4f}" if result else "",
+            str(result.mask) if result else "",
+            f"{result.loss:.4f}" if result else "",
             run.updated[:19],
         )
     return table
@@ -159,32 +157,32 @@ def run_tables(run: SearchRecord, most: int, gaps: Sequence[Gap]) -> list[Table 
     tables: list[Table | str] = [runs_table([run])]
     if run.result is None:
         return tables
-    measure, remarks = Measure(**run.result["measure"]), run.result["remarks"]
-    tables += [path_table(measure, run.result["path"]), *remark_notes(remarks), *_split_notes(run.result["data"])]
+    measure, remarks = run.result.measure, run.result.remarks
+    tables += [path_table(measure, run.result.path), *remark_notes(remarks), *_split_notes(run.result.data)]
     if any(isinstance(value, list) for value in remarks.values()):
         tables.append(remark_table(remarks))
-    tables.append(trials_table(measure, run.result["trials"], most))
+    tables.append(trials_table(measure, run.result.trials, most))
     if gaps:
         tables.append(gap_table(measure, gaps))
         tables += [f"To rank more: {gap.remedy}" for gap in gaps if gap.rank is None][:1]
     return tables
 
 
-def trials_table(measure: Measure, trials: Sequence[Mapping[str, Any]], most: int) -> Table:
+def trials_table(measure: Measure, trials: Sequence[Trial], most: int) -> Table:
     """Return the table of the best masks of a search, largest first."""
-    best = sorted(trials, key=lambda one: (-len(one["mask"]), one["loss"] is None, one["loss"] or 0))[:most]
-    parts = list(dict.fromkeys(name for trial in trials for name in trial["parts"]))
+    best = sorted(trials, key=lambda one: (-len(one.mask), one.loss is None, one.loss or 0))[:most]
+    parts = list(dict.fromkeys(name for trial in trials for name in trial.parts))
     parts = parts if len(parts) <= _MOST_PARTS else []
     losses, of_parts = _loss_columns(measure), [f"loss of {name}" for name in parts]
     title = f"The {len(best)} best of {len(trials)} masks, largest first (layers are 0-based)"
     table = _table(title, "removed", *losses, "over dense", *of_parts, "round")
     for trial in best:
-        if trial["loss"] is None:
-            cells = [trial["failure"], *[""] * (len(losses) + len(parts))]
+        if trial.loss is None or trial.delta is None:
+            cells = [trial.failure or "", *[""] * (len(losses) + len(parts))]
         else:
-            cells = [*_loss_cells(measure, trial["loss"]), f"{trial['delta']:+.4f}"]
-            cells += [f"{trial['parts'][name]:.4f}" for name in parts]
-        table.add_row(str(Mask(tuple(trial["mask"]))), *cells, str(trial["round"]))
+            cells = [*_loss_cells(measure, trial.loss), f"{trial.delta:+.4f}"]
+            cells += [f"{trial.parts[name]:.4f}" for name in parts]
+        table.add_row(str(trial.mask), *cells, str(trial.round))
     return table
 
 
@@ -298,16 +296,17 @@ def _extent(measure: Measure, n_tokens: int, n_samples: int) -> str:
 
 def _packing_notes(result: SearchResult) -> list[str]:
     """Return how much sharing prompts saved, or that they were not shared; nothing where there are no choices."""
-    run, by_row = result.layer_tokens, result.layer_tokens_by_row
-    if result.packed is None:
+    tokens = result.layer_tokens
+    if tokens.packed is None:
         return []
-    if result.packed:
+    if tokens.packed:
         return [
-            f"Choices share their prompt: {run:,} tokens through layers instead of {by_row:,} with a row for each "
-            f"choice ({run / by_row:.2f}x)"
+            f"Choices share their prompt: {tokens.computed:,} tokens through layers instead of {tokens.by_row:,} with "
+            f"a row for each choice ({tokens.computed / tokens.by_row:.2f}x)"
         ]
     return [
-        f"Choices in rows of their own, as this model does not keep packed ones apart: {run:,} tokens through layers"
+        "Choices in rows of their own, as this model does not keep packed ones apart: "
+        f"{tokens.computed:,} tokens through layers"
     ]
 
 

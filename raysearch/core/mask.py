@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 from raysearch.errors import UserError
 
@@ -55,6 +55,16 @@ class Mask:
         if not _TEXT.fullmatch(text.strip()):
             raise UserError(f"mask={text!r} is not a set of layers; write it as {{21,22,25}}, or {{}} for none")
         return cls.of(*(int(number) for number in re.findall(r"\d+", text)))
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
+        """Return how pydantic reads and writes a mask: as a list of layers."""
+        from pydantic_core import core_schema
+
+        return core_schema.no_info_plain_validator_function(
+            lambda value: value if isinstance(value, cls) else cls(tuple(value)),
+            serialization=core_schema.plain_serializer_function_ser_schema(list),
+        )
 
     def __str__(self) -> str:
         return "{" + ",".join(map(str, self.layers)) + "}"

@@ -43,13 +43,13 @@ class Evaluation:
     Args:
         loss: In the objective's unit; None if the evaluation failed.
         failure: The cause, if it failed.
-        answered: Whether the ledger knew all of it.
+        cached: Whether the ledger knew all of it.
         parts: The loss on each calibration; None where that failed.
     """
 
     loss: float | None
     failure: str | None
-    answered: bool
+    cached: bool
     parts: tuple[float | None, ...]
 
 

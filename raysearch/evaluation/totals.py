@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
 
 import numpy as np
 import numpy.typing as npt
@@ -67,12 +66,7 @@ def standard_errors(
 
 
 def known_totals(ledger: Ledger, calibration: str, n_shards: int) -> Iterator[tuple[Mask, float]]:
-    """Yield every mask that the ledger knows on all shards of a calibration, with its summed loss."""
-    rows = ledger.read(
-        "SELECT subject, shard, samples FROM evaluations WHERE calibration = ? AND subject GLOB '{*' ORDER BY subject",
-        (calibration,),
-    )
-    for subject, group in groupby(rows, key=lambda row: row[0]):
-        shards = {shard: ledger.samples(samples, calibration, subject, shard) for _, shard, samples in group}
+    """Yield every mask that the ledger knows on all shards of a calibration, with the sum of its samples' losses."""
+    for mask, shards in ledger.masks(calibration):
         if len(shards) == n_shards:
-            yield Mask.parse(subject), total(shards, n_shards)
+            yield mask, total(shards, n_shards)

@@ -1,4 +1,4 @@
-"""What masks were assessed at, as the ledger remembers it: one JSON object for each model, mask and assessment.
+"""What masks were assessed at: a row for each model, mask and assessment, with a value in JSON.
 
 An assessment is named by a fingerprint of all that its result depends on besides model and mask.
 """
@@ -10,41 +10,48 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from raysearch.core.json import from_json, to_json
 from raysearch.core.mask import Mask
-from raysearch.ledger.checksum import sealed_json
-from raysearch.ledger.ledger import Ledger
+from raysearch.ledger.ledger import Ledger, check, checksum
 
 
 def assessment_fingerprint(identity: Mapping[str, Any]) -> str:
-    """Names an assessment by what it depends on, JSON values: 32 hexadecimal digits."""
+    """Return an assessment's name: 32 hexadecimal digits of what it depends on, JSON values."""
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:32]
 
 
-def read_assessments(ledger: Ledger, model: str, assessment: str, masks: Iterable[Mask]) -> dict[Mask, dict[str, Any]]:
-    """The results of those masks that are known.
+def read_assessments(
+    ledger: Ledger, model: str, assessment: str, masks: Iterable[Mask], kind: Any = dict[str, Any]
+) -> dict[Mask, Any]:
+    """Return the results of those masks that are known.
 
     Args:
         ledger: Where.
         model: The dense model's fingerprint.
         assessment: The assessment's fingerprint.
         masks: Which masks are asked for.
+        kind: The type of a result.
     """
     by_text = {str(mask): mask for mask in masks}
     rows = ledger.read(
-        "SELECT mask, result FROM assessments WHERE model = ? AND assessment = ? "
+        "SELECT model, mask, assessment, result, checksum FROM assessments WHERE model = ? AND assessment = ? "
         "AND mask IN (SELECT value FROM json_each(?))",
         (model, assessment, json.dumps(list(by_text))),
     )
-    return {by_text[text]: ledger.json(result, model, text, assessment) for text, result in rows}
+    found = {}
+    for *values, kept in rows:
+        with ledger.explaining():
+            check(kept, *values)
+        found[by_text[values[1]]] = from_json(kind, values[3])
+    return found
 
 
-def write_assessment(ledger: Ledger, model: str, assessment: str, results: Mapping[Mask, Mapping[str, Any]]) -> None:
-    """Makes results durable, all or none, in place of older ones."""
+def write_assessment(
+    ledger: Ledger, model: str, assessment: str, results: Mapping[Mask, Any], kind: Any = dict[str, Any]
+) -> None:
+    """Makes results durable, all or none, in place of older ones; the arguments are those of `read_assessments`."""
+    rows = [(model, str(mask), assessment, to_json(result, kind)) for mask, result in results.items()]
     with ledger.transaction() as connection:
         connection.executemany(
-            "INSERT OR REPLACE INTO assessments VALUES (?, ?, ?, ?)",
-            [
-                (model, str(mask), assessment, sealed_json(result, model, str(mask), assessment))
-                for mask, result in results.items()
-            ],
+            "INSERT OR REPLACE INTO assessments VALUES (?, ?, ?, ?, ?)", [(*row, checksum(*row)) for row in rows]
         )

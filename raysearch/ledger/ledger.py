@@ -3,7 +3,7 @@
 One SQLite file. A row is what one mask lost on one shard of one calibration, sample by sample, or a statistic of the
 dense model there. Rows are committed, with the write-ahead log synced, before any searcher sees an answer made of them;
 so a search killed at any moment loses only what was in flight. Several searches and processes may share the file.
-What is sealed bears a checksum, see sealing.py.
+SQLite looks after its own pages, not after what is in them: each row has a checksum of its other columns.
 """
 
 from __future__ import annotations
@@ -11,19 +11,21 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from itertools import groupby
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+from filelock import FileLock
 
+from raysearch.core.mask import Mask
 from raysearch.core.statistic import Subject
 from raysearch.errors import UserError, what_failed
-from raysearch.ledger.checksum import BrokenSealError, sealed, unsealed, unsealed_json
-from raysearch.ledger.locks import locked
 
 SubjectT = TypeVar("SubjectT", bound=Subject)
 
@@ -35,7 +37,8 @@ CREATE TABLE IF NOT EXISTS evaluations (
     calibration TEXT NOT NULL,     -- fingerprint
     subject     TEXT NOT NULL,     -- a mask, {21,22,25}, or a statistic's name
     shard       INTEGER NOT NULL,  -- 0-based
-    samples     BLOB NOT NULL,     -- little-endian float64: each sample's loss, or the statistic's rows; sealed
+    samples     BLOB NOT NULL,     -- little-endian float64: each sample's loss, or the statistic's rows
+    checksum    INTEGER NOT NULL,  -- CRC-32 of the other columns
     PRIMARY KEY (calibration, subject, shard)
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS claims (
@@ -46,28 +49,57 @@ CREATE TABLE IF NOT EXISTS claims (
     PRIMARY KEY (calibration, subject, shard)
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS searches (
-    search_id        TEXT PRIMARY KEY,
-    config        BLOB NOT NULL,   -- JSON, resolved; sealed
+    search_id     TEXT PRIMARY KEY,
     state         TEXT NOT NULL,   -- running | finished | stopped | failed | interrupted
     failure       TEXT,            -- why, if it failed
-    fingerprints  BLOB,            -- JSON: of the model, the text and the whole calibration; sealed
-    result        BLOB,            -- JSON, sealed
-    updated       TEXT NOT NULL    -- UTC, ISO 8601
+    updated       TEXT NOT NULL,   -- UTC, ISO 8601
+    mlflow_run_id TEXT,
+    checksum      INTEGER NOT NULL,
+    fingerprints  TEXT NOT NULL,   -- JSON: of the model, the text and the whole calibration
+    config        TEXT NOT NULL,   -- JSON, resolved
+    result        TEXT NOT NULL    -- JSON: null before there is one
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS studies (
-    study_id TEXT PRIMARY KEY,
-    config   BLOB NOT NULL,        -- JSON, resolved; sealed
-    cells    BLOB NOT NULL,        -- JSON: each cell's labels and its run, see studies.py; sealed
-    updated  TEXT NOT NULL         -- UTC, ISO 8601
+    study_id      TEXT PRIMARY KEY,
+    updated       TEXT NOT NULL,   -- UTC, ISO 8601
+    mlflow_run_id TEXT,
+    checksum      INTEGER NOT NULL,
+    config        TEXT NOT NULL,   -- JSON, resolved
+    cells         TEXT NOT NULL,   -- JSON: each cell's labels and its search
+    facts         TEXT NOT NULL,   -- JSON
+    assessed      TEXT NOT NULL    -- JSON
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS assessments (
     model      TEXT NOT NULL,      -- fingerprint of the dense model
     mask       TEXT NOT NULL,      -- {21,22,25}
     assessment TEXT NOT NULL,      -- fingerprint of what is assessed, see assessments.py
-    result     BLOB NOT NULL,      -- JSON, sealed
+    result     TEXT NOT NULL,      -- JSON
+    checksum   INTEGER NOT NULL,
     PRIMARY KEY (model, mask, assessment)
 ) WITHOUT ROWID;
 """
+
+
+def checksum(*values: object) -> int:
+    """Return the CRC-32 of a row's other columns, in order."""
+    total = 0
+    for value in values:
+        total = zlib.crc32(value if isinstance(value, bytes) else repr(value).encode(), total)
+    return total
+
+
+def check(kept: object, *values: object) -> None:
+    """Refuses a row that a disk or a hand has changed, or put in another place.
+
+    Args:
+        kept: Its checksum.
+        *values: Its other columns, in order.
+
+    Raises:
+        sqlite3.DatabaseError: They do not fit.
+    """
+    if kept != checksum(*values):
+        raise sqlite3.DatabaseError("malformed: an entry is not what was written")
 
 
 class Ledger:
@@ -88,7 +120,8 @@ class Ledger:
             if self._file.is_file() and self._file.stat().st_size == 1:  # which SQLite would take for an empty one
                 raise sqlite3.DatabaseError("file is not a database")
             self.connection = sqlite3.connect(self._file, timeout=_LOCKED_S, isolation_level=None)
-            with locked(path.with_name(f"{path.name}.lock")):  # SQLite does not wait for a change of journal mode
+            self.connection.text_factory = _as_text
+            with FileLock(path.with_name(f"{path.name}.lock")):  # SQLite does not wait for a change of journal mode
                 self._prepare()
             self._identity = self._file.stat()
 
@@ -114,34 +147,47 @@ class Ledger:
     def known(
         self, calibration: str, subjects: Iterable[SubjectT]
     ) -> dict[SubjectT, dict[int, npt.NDArray[np.float64]]]:
-        """What is known of some masks or statistics.
+        """Return what is known of some masks or statistics.
 
         Args:
             calibration: The calibration's fingerprint.
             subjects: What is asked for.
 
         Returns:
-            For each subject of which anything is known, by shard: summed nats per sample, float64 [B], or the
-            statistic's rows, flat.
+            For each subject of which anything is known, by shard: each sample's loss, before it is divided by its
+            measure's count, float64 [B], or the statistic's rows, flat.
         """
         by_text = {str(subject): subject for subject in subjects}
         rows = self.read(
-            "SELECT subject, shard, samples FROM evaluations WHERE calibration = ? "
+            "SELECT subject, shard, samples, checksum FROM evaluations WHERE calibration = ? "
             "AND subject IN (SELECT value FROM json_each(?))",
             (calibration, json.dumps(list(by_text))),
         )
         found: dict[SubjectT, dict[int, npt.NDArray[np.float64]]] = defaultdict(dict)
-        for text, shard, samples in rows:
-            found[by_text[text]][shard] = self.samples(samples, calibration, text, shard)
+        for text, shard, samples, kept in rows:
+            found[by_text[text]][shard] = self._samples(samples, kept, calibration, text, shard)
         return dict(found)
+
+    def masks(self, calibration: str) -> Iterator[tuple[Mask, dict[int, npt.NDArray[np.float64]]]]:
+        """Yield every mask of which anything is known on a calibration, with its samples' losses by shard."""
+        rows = self.read(
+            "SELECT subject, shard, samples, checksum FROM evaluations WHERE calibration = ? AND subject GLOB '{*' "
+            "ORDER BY subject",
+            (calibration,),
+        )
+        for text, group in groupby(rows, key=lambda row: row[0]):
+            yield (
+                Mask.parse(text),
+                {shard: self._samples(samples, kept, calibration, text, shard) for _, shard, samples, kept in group},
+            )
 
     def record(self, calibration: str, shard: int, values: Mapping[Subject, npt.NDArray[np.float64]]) -> None:
         """Makes a unit's values durable, all or none. What another process wrote first stays."""
         rows = {(calibration, str(subject), shard): of.astype("<f8").tobytes() for subject, of in values.items()}
         with self.transaction() as connection:
             connection.executemany(
-                "INSERT OR IGNORE INTO evaluations VALUES (?, ?, ?, ?)",
-                [(*key, sealed(content, *key)) for key, content in rows.items()],
+                "INSERT OR IGNORE INTO evaluations VALUES (?, ?, ?, ?, ?)",
+                [(*key, content, checksum(*key, content)) for key, content in rows.items()],
             )
 
     def read(self, query: str, values: Sequence[Any] = ()) -> Iterator[Any]:
@@ -155,23 +201,10 @@ class Ledger:
             for row in self.connection.execute(query, values):  # noqa: UP028
                 yield row
 
-    def samples(self, kept: bytes, calibration: str, subject: str, shard: int) -> npt.NDArray[np.float64]:
-        """The numbers of a row of ``evaluations``, flat.
-
-        Raises:
-            UserError: They are not those that were written.
-        """
+    def _samples(self, samples: bytes, kept: int, *key: object) -> npt.NDArray[np.float64]:
         with self.explaining():
-            return np.frombuffer(unsealed(kept, calibration, subject, shard), dtype="<f8")
-
-    def json(self, kept: bytes | None, *place: object) -> Any:
-        """A JSON value of a row, as `sealed_json` was given it.
-
-        Raises:
-            UserError: It is not what was written.
-        """
-        with self.explaining():
-            return unsealed_json(kept, *place)
+            check(kept, *key, samples)
+        return np.frombuffer(samples, dtype="<f8")
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
@@ -198,7 +231,7 @@ class Ledger:
         """
         try:
             yield
-        except (sqlite3.Error, OSError, UnicodeError, BrokenSealError) as error:
+        except (sqlite3.Error, OSError, UnicodeError) as error:
             raise _explained(self.path, error) from error
 
     def _is_in_place(self) -> bool:
@@ -211,6 +244,11 @@ class Ledger:
     def close(self) -> None:
         """Closes the file. Closing twice is harmless."""
         self.connection.close()
+
+
+def _as_text(content: bytes) -> str:
+    """Return a text as it is kept, also where a damaged one cannot be decoded: its checksum tells."""
+    return content.decode(errors="surrogateescape")
 
 
 def _explained(path: Path, error: Exception) -> UserError:

@@ -1,83 +1,81 @@
-"""Locks between processes that a dying process lets go, however it dies."""
+"""Locks between processes that say who holds them, and that a dying process releases, however it dies."""
 
 from __future__ import annotations
 
-import fcntl
 import os
 import platform
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO
 
+from filelock import FileLock, Timeout
 
-class Taken(Exception):
-    """Somebody else has the lock.
-
-    Args:
-        owner: Who, in words.
-    """
-
-    def __init__(self, owner: str) -> None:
-        super().__init__(owner)
-        self.owner = owner
-
-
-@contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Waits for, and then holds, an operating-system lock on a file, which is made if need be and stays."""
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+from raysearch.errors import UserError
+from raysearch.ledger.ledger import Ledger
 
 
 @contextmanager
 def owned(path: Path, wait: bool) -> Iterator[None]:
-    """Holds a lock that says whose it is, on a file that goes with it.
+    """Holds a lock on a file that names this process, and removes the file at the end.
 
     Args:
         path: The file.
         wait: Whether to wait for it.
 
     Raises:
-        Taken: Somebody else has it, and it is not waited for.
+        Timeout: Another process holds it, and it is not waited for.
     """
-    while True:
-        with path.open("a+", encoding="utf-8") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                file.seek(0)
-                raise Taken(file.read() or "another process") from None
-            if not _is_at(path, file):
-                continue  # its owner has just taken it away
-            try:
-                file.truncate(0)
-                file.write(f"process {os.getpid()} on {platform.node()}")
-                file.flush()
-                yield
-            finally:
-                path.unlink(missing_ok=True)
-            return
+    with FileLock(path, timeout=-1 if wait else 0, fallback_to_soft=False, on_acquired=_sign):
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
 
 
 def remove_if_stale(path: Path) -> bool:
-    """Whether nobody holds an owned lock; the file that a dead owner has left behind goes."""
+    """Remove the lock file of an owner that is dead, and return whether there is none now."""
     try:
-        with path.open() as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _is_at(path, file):
-                path.unlink()
-    except FileNotFoundError:
-        return True
-    except BlockingIOError:
+        if path.exists():
+            with owned(path, wait=False):
+                pass
+    except Timeout:
         return False
     return True
 
 
-def _is_at(path: Path, file: IO[str]) -> bool:
-    """Whether an open file is the one found at a path."""
+@contextmanager
+def held(ledger: Ledger, name: str, kind: str, *, wait: bool = False) -> Iterator[None]:
+    """Keeps other processes from running a search or a study at the same time.
+
+    Args:
+        ledger: Where it is recorded.
+        name: The search's or the study's.
+        kind: What it is called in a command: ``SEARCH``, ``STUDY``.
+        wait: Whether to wait for a process that has it, instead of refusing.
+
+    Raises:
+        UserError: Another process has it, or there is no room for a lock.
+    """
+    path = ledger.path.with_name(f"{ledger.path.name}.{name}.lock")
+    with ExitStack() as stack:
+        with ledger.explaining():
+            try:
+                stack.enter_context(owned(path, wait))
+            except Timeout as taken:
+                raise UserError(
+                    f"{kind}={name} is being run by {_owner(path)} already; wait for that to end, or stop it first"
+                ) from taken
+        yield
+
+
+def _sign(descriptor: int) -> None:
+    """Write into a lock's file whose it is."""
+    os.ftruncate(descriptor, 0)
+    os.write(descriptor, f"process {os.getpid()} on {platform.node()}".encode())
+
+
+def _owner(path: Path) -> str:
     try:
-        return os.path.samestat(path.stat(), os.fstat(file.fileno()))
-    except FileNotFoundError:
-        return False
+        return path.read_text(encoding="utf-8") or "another process"
+    except FileNotFoundError:  # it has just ended
+        return "another process"

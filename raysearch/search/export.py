@@ -5,14 +5,11 @@ from __future__ import annotations
 import importlib.metadata
 from pathlib import Path
 
-from raysearch.core.mask import Mask
-from raysearch.core.measure import Measure
 from raysearch.evaluation.spec import CalibrationSpec, identity_of
-from raysearch.ledger.searches import SearchRecord
 from raysearch.models.card import Evidence
 from raysearch.models.export import ExportReport, export_checkpoint
 from raysearch.models.loading import fingerprint
-from raysearch.search.found import check_weights, found_of_size
+from raysearch.search.record import SearchRecord
 from raysearch.search.spec import SearchSpec
 
 
@@ -39,26 +36,25 @@ def export_run(
         UserError: The search has not finished or has no such mask, the folder or the model cannot be used, or that has
             changed since.
     """
-    evaluation, chosen, result = spec.evaluation, found_of_size(run, remove), found_of_size(run, None)
-    check_weights(run, fingerprint(evaluation.model))
+    evaluation, chosen, result = spec.evaluation, run.best_of_size(remove), run.found
+    assert chosen.loss is not None, "best masks have one"
+    run.check_weights(fingerprint(evaluation.model))
     evidence = Evidence(
         model=evaluation.model.name,
         searcher=_in_brief(spec.searcher),
         objective=run.config["choices"]["objective"],
         calibration="; ".join(_calibration_in_brief(one) for one in evaluation.calibrations),
-        measure=Measure(**result["measure"]),
-        dense_loss=result["dense_loss"],
-        loss=chosen["loss"],
-        delta_error=chosen.get("delta_error"),  # known of the mask that was found alone
-        evaluations=result["evaluations"]["asked"],
-        layer_forwards=round(result["layer_forwards"]["run"]),
-        search_s=result["seconds"],
+        measure=result.measure,
+        dense_loss=result.dense_loss,
+        loss=chosen.loss,
+        delta_error=result.delta_error if chosen.mask == result.mask else None,
+        evaluations=result.evaluations.requested,
+        layer_forwards=round(result.layer_forwards.computed),
+        search_s=result.seconds,
         search_id=run.search_id,
         version=importlib.metadata.version("raysearch"),
     )
-    return export_checkpoint(
-        evaluation.model, Mask(tuple(chosen["removed"])), out, overwrite=overwrite, evidence=evidence, prompt=prompt
-    )
+    return export_checkpoint(evaluation.model, chosen.mask, out, overwrite=overwrite, evidence=evidence, prompt=prompt)
 
 
 def _calibration_in_brief(spec: CalibrationSpec) -> str:

@@ -6,15 +6,16 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import SerializerFunctionWrapHandler, model_serializer
+
 from raysearch.calibration.objectives.weighted import WeightedObjective
 from raysearch.core.mask import Mask
-from raysearch.core.measure import Measure
 from raysearch.core.problem import Problem, sizes_of
 from raysearch.errors import UserError
 from raysearch.evaluation.totals import known_totals
 from raysearch.ledger.ledger import Ledger
-from raysearch.ledger.searches import SearchRecord
-from raysearch.search.found import found_by_size
+from raysearch.search.record import SearchRecord
+from raysearch.search.result import Trial
 from raysearch.searchers.exhaustive import ExhaustiveSearcher
 
 
@@ -54,20 +55,11 @@ class Gap:
         command = f"raysearch search searcher=exhaustive remove={len(self.mask)}{limit}"
         return f"{command} and the same model, data, objective, protect and seed"
 
-    def as_json(self) -> dict[str, Any]:
-        """The object that ``--json`` prints."""
-        return {
-            "n_removed": len(self.mask),
-            "removed": list(self.mask),
-            "loss": self.loss,
-            "n_masks": self.n_masks,
-            "n_known": self.n_known,
-            "rank": self.rank,
-            "percentile": self.percentile,
-            "best": None if self.best is None else list(self.best),
-            "best_loss": self.best_loss,
-            "gap": self.gap,
-        }
+    @model_serializer(mode="wrap")
+    def _write(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Add what is computed from the fields."""
+        fields: dict[str, Any] = write(self)
+        return {"n_removed": len(self.mask), "removed": fields.pop("mask"), **fields, "gap": self.gap}
 
 
 def gaps_of(run: SearchRecord, ledger: Ledger) -> list[Gap]:
@@ -81,31 +73,26 @@ def gaps_of(run: SearchRecord, ledger: Ledger) -> list[Gap]:
         UserError: The search has not finished, its losses are weighted ones, or of no number of layers that it was
             asked for all masks are known.
     """
-    found = found_by_size(run)
-    masks = {size: Mask(tuple(entry["removed"])) for size, entry in found.items()}
-    most = max(found)
-    result, calibration = found[most], found[most]["fingerprints"]["calibration"]
-    measure = Measure(**result["measure"])
-    if measure.unit == WeightedObjective.measure.unit:
+    result, best_by_size = run.found, run.found.best_by_size
+    if result.measure.unit == WeightedObjective.measure.unit:
         raise UserError(
             f"SEARCH={run.search_id} cannot be ranked: the ledger holds the parts of its weighted losses, not "
             f"the losses "
             "themselves; rank a search on one objective"
         )
-    divisor = measure.divisor(result["n_tokens"], result["n_samples"])
-    free = set(Problem.create(result["n_layers"], most, run.config["protect"]).free)
-    n_shards = len(ledger.known(calibration, [masks[most]]).get(masks[most], ()))
-    losses: dict[int, list[float]] = {size: [] for size in found}
-    best = {size: (math.inf, mask) for size, mask in masks.items()}
+    calibration = result.fingerprints["calibration"]
+    divisor = result.measure.divisor(result.n_tokens, result.n_samples)
+    free = set(Problem.create(result.n_layers, len(result.removed), run.config["protect"]).free)
+    n_shards = len(ledger.known(calibration, [result.mask]).get(result.mask, ()))
+    losses: dict[int, list[float]] = {size: [] for size in best_by_size}
+    best = {size: (math.inf, trial.mask) for size, trial in best_by_size.items()}
     for mask, summed in known_totals(ledger, calibration, n_shards):
-        if len(mask) in found and free.issuperset(mask):
+        size = len(mask)
+        if size in best and free.issuperset(mask):
             loss = summed / divisor if math.isfinite(summed) else math.inf
-            losses[len(mask)].append(loss)
-            best[len(mask)] = min(best[len(mask)], (loss, mask))
-    gaps = [
-        _gap(mask, found[size]["loss"], math.comb(len(free), size), losses[size], best[size])
-        for size, mask in masks.items()
-    ]
+            losses[size].append(loss)
+            best[size] = min(best[size], (loss, mask))
+    gaps = [_gap(trial, math.comb(len(free), size), losses[size], best[size]) for size, trial in best_by_size.items()]
     asked = [gap for gap in gaps if len(gap.mask) in sizes_of(run.config["remove"])]
     if all(gap.rank is None for gap in asked):
         least = asked[0]
@@ -116,8 +103,9 @@ def gaps_of(run: SearchRecord, ledger: Ledger) -> list[Gap]:
     return gaps
 
 
-def _gap(mask: Mask, loss: float, n_masks: int, known: list[float], best: tuple[float, Mask]) -> Gap:
+def _gap(trial: Trial, n_masks: int, known: list[float], best: tuple[float, Mask]) -> Gap:
+    assert trial.loss is not None, "best masks have one"
     if len(known) < n_masks:
-        return Gap(mask, loss, n_masks, len(known))
-    better = sum(other < loss for other in known)
-    return Gap(mask, loss, n_masks, n_masks, 1 + better, 100 * (1 - better / n_masks), best[1], best[0])
+        return Gap(trial.mask, trial.loss, n_masks, len(known))
+    rank = 1 + sum(other < trial.loss for other in known)
+    return Gap(trial.mask, trial.loss, n_masks, n_masks, rank, 100 * (1 - (rank - 1) / n_masks), best[1], best[0])

@@ -14,8 +14,8 @@ if TYPE_CHECKING:  # an observer needs none of what these bring along
     from pathlib import Path
 
     from raysearch.evaluation.progress import Progress
-    from raysearch.ledger.searches import SearchRecord
     from raysearch.search.forecast import RoundCost
+    from raysearch.search.record import SearchRecord
     from raysearch.search.result import RoundSummary, SearchHeader, SearchResult, Trial
 
 
@@ -134,3 +134,20 @@ class Observers(Observer):
 def _call_each(methods: Sequence[Callable[..., None]], *args: Any) -> None:
     for method in methods:
         method(*args)
+
+
+def repeat(result: SearchResult, observer: Observer, rounds: int | None = None) -> None:
+    """Give an observer a search again, as it went.
+
+    Args:
+        result: The search, with its trials and rounds.
+        observer: Who gets it.
+        rounds: How many rounds; None for all of them, and the result.
+    """
+    observer.search_started(result)
+    for trials, summary in result.by_round[:rounds]:
+        for trial in trials:
+            observer.trial(trial)
+        observer.round_done(summary)
+    if rounds is None:
+        observer.search_ended(result)

@@ -17,7 +17,7 @@ from raysearch.errors import EvaluationError, redact
 from raysearch.evaluation.evaluator import Evaluation, Evaluator
 from raysearch.evaluation.prefix import naive_layer_forwards
 from raysearch.search.observer import Observer
-from raysearch.search.result import RoundSummary, Trial
+from raysearch.search.result import RemarkValue, RoundSummary, Trial
 from raysearch.searchers.base import Remark, Round, Scores
 
 
@@ -48,10 +48,10 @@ class SearchRecorder:
     rounds: list[tuple[Round, Scores]] = field(default_factory=list)
     summaries: list[RoundSummary] = field(default_factory=list)
     losses: dict[Mask, float] = field(default_factory=dict)
-    remarks: dict[str, float | str | list[float]] = field(default_factory=dict)
+    remarks: dict[str, RemarkValue] = field(default_factory=dict)
     statistics: list[Statistic] = field(default_factory=list)
-    asked: int = 0
-    run: int = 0
+    n_requested: int = 0
+    n_computed: int = 0
     layer_forwards_alone: float = 0.0
     naive_layer_forwards: int = 0
     searcher_s: float = 0.0
@@ -131,8 +131,8 @@ class SearchRecorder:
         asked.pop(self.problem.dense, None)
         for mask, evaluation in asked.items():
             self._tell(mask, evaluation, len(self.rounds))
-        self.asked += len(asked)
-        self.run += sum(not evaluation.answered for evaluation in asked.values())
+        self.n_requested += len(asked)
+        self.n_computed += sum(not evaluation.cached for evaluation in asked.values())
         self.naive_layer_forwards += naive_layer_forwards(asked, self.problem.n_layers)
         summary = self._summary(scores)
         self.summaries.append(summary)
@@ -173,7 +173,7 @@ class SearchRecorder:
             loss=evaluation.loss,
             delta=None if evaluation.loss is None else evaluation.loss - self.dense_loss,
             failure=evaluation.failure and redact(evaluation.failure),
-            answered=evaluation.answered,
+            cached=evaluation.cached,
             parts={
                 name: loss for name, loss in zip(self.part_names, evaluation.parts, strict=False) if loss is not None
             },
@@ -184,11 +184,11 @@ class SearchRecorder:
     def _summary(self, scores: Scores) -> RoundSummary:
         return RoundSummary(
             round=len(self.rounds),
-            asked=self.asked,
-            run=self.run,
+            n_requested=self.n_requested,
+            n_computed=self.n_computed,
             round_best_loss=min(scores.losses.values(), default=None),
             best_loss=None if self.best is None else self.losses[self.best],
-            layer_forwards_run=self.evaluator.meter.layer_forwards,
+            layer_forwards_computed=self.evaluator.meter.layer_forwards,
             layer_forwards_naive=self.naive_layer_forwards,
             seconds=self.seconds,
             busy_share=self.evaluator.pool_stats.busy_share,

@@ -17,15 +17,22 @@ from raysearch.errors import UserError, redact, redacted
 from raysearch.evaluation.costs import head_cost
 from raysearch.evaluation.pool import Pool
 from raysearch.evaluation.session import EvaluationSession, PreparedData, open_session
-from raysearch.ledger.searches import State, held, note_mlflow, read_searches, write_search
+from raysearch.ledger.locks import held
 from raysearch.models.loading import describe
 from raysearch.models.spec import ModelInfo
 from raysearch.search.driver import exhaust, run_rounds
 from raysearch.search.forecast import RoundCost, forecast
-from raysearch.search.history import as_record
 from raysearch.search.observer import Observer, Observers, Tracker
+from raysearch.search.record import SEARCHES, State, note_mlflow, write_search
 from raysearch.search.recorder import SearchRecorder
-from raysearch.search.result import RoundSummary, SearchHeader, SearchResult
+from raysearch.search.result import (
+    EvaluationCounts,
+    LayerForwards,
+    LayerTokens,
+    RoundSummary,
+    SearchHeader,
+    SearchResult,
+)
 from raysearch.search.sizes import for_sizes
 from raysearch.search.spec import SearchSpec
 from raysearch.searchers.base import Searcher
@@ -132,7 +139,7 @@ class _Search:
     def finish(self, state: State, result: SearchResult) -> SearchResult:
         """Record the result."""
         # Before the tracker has its last word: a search that is stopped while it waits for that has finished.
-        self._write(state, result=as_record(self.header, result))
+        self._write(state, result)
         self.observer.search_ended(result)
         result = replace(result, mlflow_run_id=self.tracker.close())
         note_mlflow(self.session.ledger, result.search_id, result.mlflow_run_id)
@@ -159,42 +166,35 @@ class _Search:
     def result(self, found: Mask) -> SearchResult:
         """Return what was found, with its evidence."""
         session, recorder, meter = self.session, self.recorder, self.session.evaluator.meter
+        n_requested, n_computed = recorder.n_requested, recorder.n_computed
         return SearchResult(
-            search_id=self.header.search_id,
-            model=self.header.model,
-            n_layers=recorder.problem.n_layers,
+            **vars(self.header),
             removed=found.layers,
             removal_order=recorder.removal_order(),
-            measure=session.measure,
             dense_loss=recorder.dense_loss,
             loss=recorder.losses[found],
             delta_error=session.delta_error(found),
-            asked=recorder.asked,
-            run=recorder.run,
-            answered=recorder.asked - recorder.run,
-            layer_forwards_run=meter.layer_forwards,
-            layer_forwards_alone=recorder.layer_forwards_alone,
-            layer_forwards_naive=recorder.naive_layer_forwards,
-            layer_tokens=meter.layer_tokens,
-            layer_tokens_by_row=meter.layer_tokens_by_row,
-            packed=meter.packed,
+            evaluations=EvaluationCounts(n_requested, n_computed, n_requested - n_computed),
+            layer_forwards=LayerForwards(
+                meter.layer_forwards, recorder.layer_forwards_alone, recorder.naive_layer_forwards
+            ),
+            layer_tokens=LayerTokens(meter.layer_tokens, meter.layer_tokens_by_row, meter.packed),
             seconds=recorder.seconds,
-            searcher_s=recorder.searcher_s,
+            searcher_seconds=recorder.searcher_s,
             busy_share=session.evaluator.pool_stats.busy_share,
             pool=session.evaluator.pool_stats.as_json(),
             n_tokens=session.n_tokens,
             n_samples=session.n_samples,
             parameters=session.info.parameters,
             parameters_removed=sum(session.info.layer_parameters[layer] for layer in found),
-            data=self.header.data,
-            fingerprints=session.fingerprints,
             statistics=tuple(map(str, recorder.statistics)),
             remarks=recorder.remarks,
+            ended=time.time(),
             trials=tuple(recorder.trials),
             rounds=tuple(recorder.summaries),
         )
 
-    def _write(self, state: State, result: Mapping[str, Any] | None = None, failure: str | None = None) -> None:
+    def _write(self, state: State, result: SearchResult | None = None, failure: str | None = None) -> None:
         write_search(self.session.ledger, self.header.search_id, self.spec.config, state, result, failure)
 
 
@@ -223,7 +223,7 @@ def _open(spec: SearchSpec, info: ModelInfo, observer: Observer, context: StudyC
 
 def _changed(search_id: str, session: EvaluationSession) -> UserError:
     """Why a search cannot be taken up by its name."""
-    before = read_searches(session.ledger, [search_id])[search_id].fingerprints
+    before = SEARCHES.some(session.ledger, [search_id])[search_id].fingerprints
     if before.get("model") != session.fingerprints["model"]:
         what, remedy = "the files of its model have", "put back the old ones"
     elif before.get("text") != session.fingerprints["text"]:

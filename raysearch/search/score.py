@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
+
+from pydantic import SerializerFunctionWrapHandler, model_serializer
 
 from raysearch.core.mask import Mask
 from raysearch.core.measure import Measure
@@ -11,7 +13,7 @@ from raysearch.errors import EvaluationError, UserError
 from raysearch.evaluation.session import open_session
 from raysearch.models.loading import describe
 from raysearch.search.observer import Observer
-from raysearch.search.result import plain_readout
+from raysearch.search.result import named_readout
 from raysearch.search.spec import ScoreSpec
 
 
@@ -25,7 +27,7 @@ class Score:
         loss: The loss.
         n_tokens: Scored tokens.
         n_samples: Samples.
-        answered: Whether the ledger knew it.
+        cached: Whether the ledger knew it.
     """
 
     mask: Mask
@@ -33,19 +35,13 @@ class Score:
     loss: float
     n_tokens: int
     n_samples: int
-    answered: bool
+    cached: bool
 
-    def as_json(self) -> dict[str, Any]:
-        """The object that ``--json`` prints."""
-        return {
-            "removed": list(self.mask),
-            "measure": asdict(self.measure),
-            "loss": self.loss,
-            **plain_readout(self.measure, self.loss),
-            "n_tokens": self.n_tokens,
-            "n_samples": self.n_samples,
-            "answered": self.answered,
-        }
+    @model_serializer(mode="wrap")
+    def _write(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Add how the loss reads."""
+        fields: dict[str, Any] = write(self)
+        return {"removed": fields.pop("mask"), **fields, **named_readout(self.measure, self.loss)}
 
 
 def score_masks(spec: ScoreSpec, observer: Observer) -> list[Score]:
@@ -77,7 +73,7 @@ def score_masks(spec: ScoreSpec, observer: Observer) -> list[Score]:
             if evaluation.loss is None:
                 raise EvaluationError(f"mask {mask}: {evaluation.failure}")
             scores.append(
-                Score(mask, session.measure, evaluation.loss, session.n_tokens, session.n_samples, evaluation.answered)
+                Score(mask, session.measure, evaluation.loss, session.n_tokens, session.n_samples, evaluation.cached)
             )
         return scores
     finally:

@@ -8,16 +8,13 @@ from typing import Any
 from raysearch.assessment.assess import Assessable, assess_masks, check_tasks, read_assessable
 from raysearch.assessment.recorded import tell_assessments
 from raysearch.assessment.spec import AssessSpec
-from raysearch.core.mask import Mask
 from raysearch.errors import UserError
 from raysearch.evaluation.pool import Pool
 from raysearch.ledger.ledger import Ledger
-from raysearch.ledger.searches import SearchRecord, read_searches
-from raysearch.ledger.studies import StudyRecord, find_study, write_study
-from raysearch.search.found import check_weights
 from raysearch.search.observer import Observer
+from raysearch.search.record import SEARCHES, SearchRecord
 from raysearch.search.spec import SearchSpec
-from raysearch.study.record import add_assessed, plain_assessments
+from raysearch.study.record import STUDIES, AssessedMasks, StudyRecord, add_assessed
 
 
 def assess_found(
@@ -26,7 +23,7 @@ def assess_found(
     runs: Sequence[SearchRecord],
     observer: Observer,
     make_pool: Callable[[], Pool] | None = None,
-) -> dict[str, Any]:
+) -> AssessedMasks:
     """Assess the masks of one model's searches, each mask once, and record the numbers.
 
     Args:
@@ -43,10 +40,11 @@ def assess_found(
         UserError: A task or its data cannot be loaded.
         EvaluationError: Something failed for good.
     """
-    chosen = sorted({Mask(tuple(run.result["removed"])) for run in runs if run.result is not None})
+    chosen = sorted({run.result.mask for run in runs if run.result is not None})
     found = assess_masks(what, ledger, chosen, make_pool=make_pool, on_progress=observer.assessing)
     tell_assessments(ledger, [run for run in runs if run.result is not None], found.named, observer)
-    return plain_assessments(found)
+    by_mask = {str(mask): numbers for mask, numbers in found.values.items()}
+    return AssessedMasks(tuple(found.metrics), by_mask)
 
 
 def assess_study(
@@ -75,7 +73,7 @@ def assess_study(
     """
     runs = {
         search_id: run
-        for search_id, run in read_searches(ledger, [cell.search_id for cell in study.cells]).items()
+        for search_id, run in SEARCHES.some(ledger, [cell.search_id for cell in study.cells]).items()
         if run.result
     }
     if not runs:
@@ -91,11 +89,9 @@ def assess_study(
     }
     for model, what in read.items():
         for run in by_model[model]:
-            check_weights(run, what.texts.model_fingerprint)
+            run.check_weights(what.texts.model_fingerprint)
         check_tasks(what, ledger)
     for model, what in read.items():
         new = assess_found(what, ledger, by_model[model], observer)
-        now = find_study(ledger, study.study_id)  # others may have written to it meanwhile
-        assessed = add_assessed(now.assessed, {model: new})
-        write_study(ledger, now.study_id, now.config, now.cells, now.facts, assessed, now.mlflow_run_id)
-    return find_study(ledger, study.study_id)
+        add_assessed(ledger, study, {model: new})
+    return STUDIES.find(ledger, study.study_id)

@@ -3,41 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
-from raysearch.core.estimate import Estimate, Metric
 from raysearch.core.mask import Mask
-from raysearch.core.measure import Measure
 from raysearch.ledger.ledger import Ledger
-from raysearch.ledger.searches import SearchRecord, read_searches
-from raysearch.ledger.studies import CellRecord, StudyRecord
+from raysearch.search.record import SEARCHES, SearchRecord
+from raysearch.search.result import SearchResult, Trial
+from raysearch.study.record import AssessedMasks, CellRecord, StudyRecord
 from raysearch.study.result import CellResult, Outcome, State, StudyResults
 
 _STATES: Mapping[str, State] = {"finished": "finished", "stopped": "stopped", "failed": "failed"}
 
 
 def collect(study: StudyRecord, ledger: Ledger, link: Callable[[str | None], str | None]) -> StudyResults:
-    """What a study has found so far.
+    """Return what a study has found so far.
 
     Args:
         study: Its record.
         ledger: Where its searches' records are.
         link: Gives the address of an MLflow run; None for one that is not there.
     """
-    runs = read_searches(ledger, [cell.search_id for cell in study.cells])
-    cells = [_cell(cell, runs.get(cell.search_id), study.assessed, link) for cell in study.cells]
-    metrics = {one["name"]: Metric(**one) for of in study.assessed.values() for one in of["metrics"]}
+    searches = SEARCHES.some(ledger, [cell.search_id for cell in study.cells])
+    metrics = {metric.name: metric for assessed in study.assessed.values() for metric in assessed.metrics}
     return StudyResults(
         study_id=study.study_id,
         name=study.config["study"]["name"],
-        cells=cells,
+        cells=[_cell(cell, searches.get(cell.search_id), study.assessed, link) for cell in study.cells],
         n_layers={
-            cell.model: run.result["n_layers"]
+            cell.model: search.result.n_layers
             for cell in study.cells
-            if (run := runs.get(cell.search_id)) and run.result
+            if (search := searches.get(cell.search_id)) and search.result
         },
         metrics=list(metrics.values()),
-        dense={model: _estimates(of, Mask()) for model, of in study.assessed.items()},
+        dense={model: assessed.of(Mask()) for model, assessed in study.assessed.items()},
         facts={**study.facts, "record": f"{study.study_id}, last changed {study.updated.partition('.')[0]} UTC"},
         link=link(study.mlflow_run_id),
     )
@@ -53,54 +50,50 @@ def totals_of(results: StudyResults) -> dict[str, float]:
 
 
 def _cell(
-    cell: CellRecord, run: SearchRecord | None, assessed: Mapping[str, Any], link: Callable[[str | None], str | None]
+    cell: CellRecord,
+    search: SearchRecord | None,
+    assessed: Mapping[str, AssessedMasks],
+    link: Callable[[str | None], str | None],
 ) -> CellResult:
-    result = None if run is None else run.result
-    state: State = "waiting" if run is None else _STATES.get(run.state, "waiting")
+    result = None if search is None else search.result
     return CellResult(
         model=cell.model,
         calibration=cell.calibration,
         searcher=cell.searcher,
         remove=cell.remove,
         seed=cell.seed,
-        state=state,
-        failure=None if run is None else run.failure,
+        state="waiting" if search is None else _STATES.get(search.state, "waiting"),
+        failure=None if search is None else search.failure,
         search_id=cell.search_id,
-        link=None if result is None else link(result["mlflow_run_id"]),
-        outcome=None if result is None else _outcome(cell, result, assessed.get(cell.model)),
+        link=None if result is None else link(result.mlflow_run_id),
+        outcome=None if result is None else _outcome(cell, result, assessed.get(cell.model, AssessedMasks())),
     )
 
 
-def _outcome(cell: CellRecord, result: Mapping[str, Any], assessed: Mapping[str, Any] | None) -> Outcome:
-    removed = tuple(result["removed"])
+def _outcome(cell: CellRecord, result: SearchResult, assessed: AssessedMasks) -> Outcome:
     return Outcome(
-        removed=removed,
-        measure=Measure(**result["measure"]),
-        dense_loss=result["dense_loss"],
-        loss=result["loss"],
-        delta_error=result["delta_error"],
-        evaluations=result["evaluations"]["asked"],
-        layer_forwards_alone=result["layer_forwards"]["alone"],
-        layer_forwards_naive=result["layer_forwards"]["naive"],
+        removed=result.removed,
+        measure=result.measure,
+        dense_loss=result.dense_loss,
+        loss=result.loss,
+        delta_error=result.delta_error,
+        evaluations=result.evaluations.requested,
+        layer_forwards_alone=result.layer_forwards.alone,
+        layer_forwards_naive=result.layer_forwards.naive,
         layer_forwards_shared=cell.layer_forwards_shared,
-        seconds=result["seconds"],
-        path={entry["n_removed"]: entry["loss"] for entry in result["path"]},
-        best_so_far=_best_so_far(result["trials"], len(removed)),
-        assessed={} if assessed is None else _estimates(assessed, Mask(removed)),
+        seconds=result.seconds,
+        path={len(trial.mask): trial.loss for trial in result.path if trial.loss is not None},
+        best_so_far=_best_so_far(result.trials, len(result.removed)),
+        assessed=assessed.of(result.mask),
         error_to_best=cell.error_to_best,
     )
 
 
-def _best_so_far(trials: Sequence[Mapping[str, Any]], size: int) -> list[tuple[int, float]]:
-    """The lowest loss of a mask with so many layers after so many evaluations, wherever it falls."""
+def _best_so_far(trials: Sequence[Trial], size: int) -> list[tuple[int, float]]:
+    """Return the lowest loss of a mask with so many layers after so many evaluations, wherever it falls."""
     best: list[tuple[int, float]] = []
-    asked = [trial for trial in trials if trial["round"] > 0]
+    asked = [trial for trial in trials if trial.round > 0]
     for evaluations, trial in enumerate(asked, start=1):
-        loss = trial["loss"]
-        if len(trial["mask"]) == size and loss is not None and (not best or loss < best[-1][1]):
-            best.append((evaluations, loss))
+        if len(trial.mask) == size and trial.loss is not None and (not best or trial.loss < best[-1][1]):
+            best.append((evaluations, trial.loss))
     return best
-
-
-def _estimates(assessed: Mapping[str, Any], mask: Mask) -> dict[str, Estimate]:
-    return {name: Estimate(**estimate) for name, estimate in assessed["by_mask"].get(str(mask), {}).items()}

@@ -1,107 +1,107 @@
-"""What is kept of a study: its searches, what each adds to the work of all, how they compare on the same samples."""
+"""The studies that a ledger knows: which searches each is made of. What those found stands with the searches."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from raysearch.assessment.results import Assessments
+from raysearch.core.estimate import Estimate, Metric
 from raysearch.core.mask import Mask
-from raysearch.evaluation.totals import standard_errors
 from raysearch.ledger.ledger import Ledger
-from raysearch.ledger.searches import SearchRecord, read_searches
-from raysearch.ledger.studies import CellRecord, list_studies, write_study
-from raysearch.study.facts import facts_of
-from raysearch.study.model_group import ModelGroup
-from raysearch.study.sharing import shared_layer_forwards
-from raysearch.study.spec import StudySpec
+from raysearch.ledger.table import Table, now
 
 
-def record_study(
-    study: StudySpec,
-    ledger: Ledger,
-    search_ids: Sequence[str],
-    model_groups: Sequence[ModelGroup],
-    parent: str | None,
-    assessed: Mapping[str, Any],
-) -> None:
-    """Writes down where a study stands.
+@dataclass(frozen=True)
+class CellRecord:
+    """A search's place in a study.
 
     Args:
-        study: The study.
-        ledger: Where.
-        search_ids: Its searches, in order.
-        model_groups: Its models.
-        parent: MLflow's id of it.
-        assessed: By the label of a model, as `plain_assessments`: added to what was assessed before.
+        model: The label of its model.
+        calibration: That of its objective and data.
+        searcher: That of its searcher and options.
+        remove: M, how many layers go.
+        seed: Of the searcher's random numbers.
+        search_id: The search.
+        layer_forwards_shared: What it adds to the study, see `raysearch.study.recorder.shared_layer_forwards`.
+        error_to_best: Standard error of its loss over the lowest one found on the same calibration for the same M, by
+            the choice of samples; None where there is none.
     """
-    runs = {search_id: run for search_id, run in read_searches(ledger, search_ids).items() if run.result is not None}
-    shared: dict[str, float] = {}
-    errors: dict[str, float | None] = {}
-    for model_group in model_groups:
-        for numbers in model_group.groups(study):
-            found = [search_ids[number] for number in numbers if search_ids[number] in runs]
-            evaluation = study.cells[numbers[0]].search.evaluation
-            calibrations, n_layers = model_group.prepared_for(evaluation).calibrations, model_group.info.n_layers
-            references = () if evaluation.weighting is None else evaluation.weighting.references(n_layers)
-            results = [runs[search_id].result or {} for search_id in found]
-            costs = shared_layer_forwards(results, calibrations, n_layers, references)
-            shared.update(zip(found, costs, strict=True))
-            if len(calibrations) == 1:
-                errors |= _errors_to_best({search_id: runs[search_id] for search_id in found}, calibrations[0], ledger)
-    cells = [
-        CellRecord(
-            model=cell.model,
-            calibration=cell.calibration,
-            searcher=cell.searcher,
-            remove=cell.search.sizes[-1],
-            seed=cell.search.seed,
-            search_id=search_id,
-            layer_forwards_shared=shared.get(search_id, 0.0),
-            error_to_best=errors.get(search_id),
+
+    model: str
+    calibration: str
+    searcher: str
+    remove: int
+    seed: int
+    search_id: str
+    layer_forwards_shared: float = 0.0
+    error_to_best: float | None = None
+
+
+@dataclass(frozen=True)
+class AssessedMasks:
+    """What masks of a model were assessed at.
+
+    Args:
+        metrics: By what.
+        by_mask: The numbers by the text of a mask, by the name of a metric.
+    """
+
+    metrics: tuple[Metric, ...] = ()
+    by_mask: Mapping[str, Mapping[str, Estimate]] = field(default_factory=dict)
+
+    def of(self, mask: Mask) -> Mapping[str, Estimate]:
+        """Return a mask's numbers by the name of a metric."""
+        return self.by_mask.get(str(mask), {})
+
+    def updated(self, new: AssessedMasks) -> AssessedMasks:
+        """Return these and new ones; a number anew stands for the one before."""
+        names = {metric.name for metric in new.metrics}
+        metrics = (*(one for one in self.metrics if one.name not in names), *new.metrics)
+        masks = {**self.by_mask, **new.by_mask}
+        return AssessedMasks(
+            metrics, {mask: {**self.by_mask.get(mask, {}), **new.by_mask.get(mask, {})} for mask in masks}
         )
-        for cell, search_id in zip(study.cells, search_ids, strict=True)
-    ]
-    before = next((one for one in list_studies(ledger) if one.study_id == study.study_id), None)
-    whole = add_assessed(before.assessed if before else {}, assessed)
-    is_recorded = study.config["tracking"]["type"] != "none"
-    known = before.mlflow_run_id if before and is_recorded else None  # MLflow may be down today
-    write_study(ledger, study.study_id, study.config, cells, facts_of(study, model_groups), whole, parent or known)
 
 
-def plain_assessments(found: Assessments) -> dict[str, Any]:
-    """What masks of a model were assessed at, plain values."""
-    return {
-        "metrics": [vars(metric) for metric in found.metrics],
-        "by_mask": {
-            str(mask): {name: vars(estimate) for name, estimate in values.items()}
-            for mask, values in found.values.items()
-        },
-    }
+@dataclass(frozen=True)
+class StudyRecord:
+    """A study on record.
 
+    Args:
+        study_id: Its name.
+        config: Its resolved configuration.
+        cells: Its searches, in order.
+        facts: What a reader must know to trust it, by subject, as it was when it ran.
+        assessed: What masks were assessed at, by the label of their model.
+        updated: When the record last changed, ISO 8601, UTC.
+        mlflow_run_id: Its MLflow run, if it was recorded.
+    """
 
-def add_assessed(before: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """What was assessed, earlier and now, by the label of a model; a number anew stands for the one before."""
-    whole = dict(before)
-    for model, found in new.items():
-        known = whole.get(model, {"metrics": [], "by_mask": {}})
-        names = {metric["name"] for metric in found["metrics"]}
-        masks = {**known["by_mask"], **found["by_mask"]}
-        whole[model] = {
-            "metrics": [*(one for one in known["metrics"] if one["name"] not in names), *found["metrics"]],
-            "by_mask": {mask: {**known["by_mask"].get(mask, {}), **found["by_mask"].get(mask, {})} for mask in masks},
+    study_id: str
+    config: Mapping[str, Any]
+    cells: tuple[CellRecord, ...]
+    facts: Mapping[str, str]
+    assessed: Mapping[str, AssessedMasks]
+    updated: str
+    mlflow_run_id: str | None = None
+
+    def with_assessed(self, new: Mapping[str, AssessedMasks]) -> Mapping[str, AssessedMasks]:
+        """Return what was assessed, earlier and now, by the label of a model."""
+        return {**self.assessed} | {
+            model: self.assessed.get(model, AssessedMasks()).updated(found) for model, found in new.items()
         }
-    return whole
 
 
-def _errors_to_best(runs: Mapping[str, SearchRecord], calibration: Any, ledger: Ledger) -> dict[str, float | None]:
-    """By run id, the standard error of each loss over the lowest of the same size, on the same samples."""
-    masks = {search_id: Mask(tuple(run.result["removed"])) for search_id, run in runs.items() if run.result}
-    losses = {search_id: run.result["loss"] for search_id, run in runs.items() if run.result}
-    errors: dict[str, float | None] = {}
-    for size in {len(mask) for mask in masks.values()}:
-        peers = [search_id for search_id, mask in masks.items() if len(mask) == size]
-        best = masks[min(peers, key=lambda search_id: losses[search_id])]
-        found = standard_errors(calibration, ledger, [masks[search_id] for search_id in peers], best)
-        errors.update(zip(peers, found, strict=True))
-    return errors
+#: All studies of a ledger.
+STUDIES = Table(StudyRecord, "studies", "study")
+
+
+def add_assessed(ledger: Ledger, study: StudyRecord, new: Mapping[str, AssessedMasks]) -> None:
+    """Add to a study's record, to which others may have written meanwhile, what masks were assessed at."""
+
+    def changed(before: StudyRecord | None) -> StudyRecord:
+        record = before or study
+        return replace(record, assessed=record.with_assessed(new), updated=now())
+
+    STUDIES.change(ledger, study.study_id, changed)

@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from raysearch.core.estimate import Estimate, Metric, finite
+from pydantic import SerializerFunctionWrapHandler, model_serializer
+
+from raysearch.core.estimate import Estimate, Metric
 from raysearch.core.measure import Measure
 
 State = Literal["finished", "stopped", "failed", "waiting"]
@@ -80,29 +82,16 @@ class CellResult:
     link: str | None
     outcome: Outcome | None
 
-    def as_json(self) -> dict[str, Any]:
-        """The object that ``--json`` prints, without curves."""
-        names = ("model", "calibration", "searcher", "remove", "seed", "state", "failure", "search_id", "link")
-        value = {name: getattr(self, name) for name in names}
-        if self.outcome is None:
-            return value
-        found = self.outcome
-        return value | {
-            "removed": list(found.removed),
-            "measure": vars(found.measure),
-            "dense_loss": found.dense_loss,
-            "loss": found.loss,
-            "delta_error": found.delta_error,
-            "error_to_best": found.error_to_best,
-            "evaluations": found.evaluations,
-            "layer_forwards": {
-                "shared": found.layer_forwards_shared,
-                "alone": found.layer_forwards_alone,
-                "naive": found.layer_forwards_naive,
-            },
-            "seconds": found.seconds,
-            "assessed": _plain(found.assessed),
-        }
+    @model_serializer(mode="wrap")
+    def _write(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Add what was found to what was searched, without curves."""
+        fields: dict[str, Any] = write(self)
+        found = fields.pop("outcome")
+        if found is None:
+            return fields
+        forwards = {kind: found.pop(f"layer_forwards_{kind}") for kind in ("shared", "alone", "naive")}
+        del found["path"], found["best_so_far"]
+        return {**fields, **found, "layer_forwards": forwards}
 
 
 @dataclass(frozen=True)
@@ -139,17 +128,9 @@ class StudyResults:
             "naive": sum(outcome.layer_forwards_naive for outcome in found),
         }
 
-    def as_json(self) -> dict[str, Any]:
-        """The object that ``--json`` prints."""
-        return {
-            "study_id": self.study_id,
-            "name": self.name,
-            "layer_forwards": self.layer_forwards,
-            "metrics": [vars(metric) for metric in self.metrics],
-            "dense": {model: _plain(found) for model, found in self.dense.items()},
-            "cells": [cell.as_json() for cell in self.cells],
-        }
-
-
-def _plain(estimates: Mapping[str, Estimate]) -> dict[str, Any]:
-    return {name: finite(vars(estimate)) for name, estimate in estimates.items()}
+    @model_serializer(mode="wrap")
+    def _write(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Add the sums, and leave out what only reports show."""
+        fields: dict[str, Any] = write(self)
+        shown = ("study_id", "name", "metrics", "dense", "cells")
+        return {**{name: fields[name] for name in shown}, "layer_forwards": self.layer_forwards}

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import Any
 
 from typing_extensions import override
 
@@ -16,13 +15,14 @@ from raysearch.cluster.options import ReplicaGroup
 from raysearch.cluster.pool import RayPool, Replicas
 from raysearch.errors import EvaluationError, UserError
 from raysearch.ledger.ledger import Ledger, opened
-from raysearch.ledger.searches import SearchRecord, held, read_searches, write_search
-from raysearch.ledger.studies import StudyRecord, find_study
+from raysearch.ledger.locks import held
 from raysearch.search.observer import Observer, Observers, StudyHeader, Tracker
+from raysearch.search.record import SEARCHES, SearchRecord, write_search
 from raysearch.search.run import StudyContext
 from raysearch.study.assess import assess_found
 from raysearch.study.model_group import ModelGroup, name_runs, prepare
-from raysearch.study.record import record_study
+from raysearch.study.record import STUDIES, AssessedMasks, StudyRecord
+from raysearch.study.recorder import record_study
 from raysearch.study.spec import Budget, StudySpec
 from raysearch.study.trials import OpenTracker, TrialTask, run_trials, tune_environment
 
@@ -58,12 +58,12 @@ def run_study(spec: StudySpec, observer: Observer, tracker: Tracker, open_tracke
         run.record({})
         with run.interruptible():
             run.work()
-        return find_study(ledger, spec.study_id)
+        return STUDIES.find(ledger, spec.study_id)
 
 
 def _header(spec: StudySpec, search_ids: Sequence[str], ledger: Ledger) -> StudyHeader:
     """The study with what was searched before, perhaps by itself."""
-    runs = read_searches(ledger, search_ids)
+    runs = SEARCHES.some(ledger, search_ids)
     done = {
         number: run
         for number, search_id in enumerate(search_ids)
@@ -97,7 +97,7 @@ def is_done(run: SearchRecord | None, budget: Budget) -> bool:
     """Whether a search has come to its end, or to that of this budget."""
     if run is None or run.result is None or run.state not in ("finished", "stopped"):
         return False
-    spent = {"evaluations": run.result["evaluations"]["asked"], "seconds": run.result["seconds"]}
+    spent = {"evaluations": run.result.evaluations.requested, "seconds": run.result.seconds}
     return run.state == "finished" or any(spent[name] >= limit for name, limit in budget.limits.items())
 
 
@@ -125,7 +125,7 @@ class _StudyRun:
     observer: Observer
     open_tracker: OpenTracker
 
-    def record(self, assessed: Mapping[str, Any]) -> None:
+    def record(self, assessed: Mapping[str, AssessedMasks]) -> None:
         """Writes down where the study stands, and what was assessed, by the label of a model."""
         record_study(self.spec, self.ledger, self.search_ids, self.model_groups, self.parent, assessed)
 
@@ -149,7 +149,7 @@ class _StudyRun:
 
     def _search_what_is_left(self, model_group: ModelGroup, replicas: Callable[[], Replicas]) -> None:
         """Runs the searches of a model that are not done."""
-        runs, stop = read_searches(self.ledger, self.search_ids), self.spec.options.stop
+        runs, stop = SEARCHES.some(self.ledger, self.search_ids), self.spec.options.stop
         left = [number for number in model_group.numbers if not is_done(runs.get(self.search_ids[number]), stop)]
         if left:
             self._search(model_group, left, replicas())
@@ -161,7 +161,7 @@ class _StudyRun:
             found = assess_found(
                 what,
                 self.ledger,
-                list(read_searches(self.ledger, [self.search_ids[number] for number in model_group.numbers]).values()),
+                list(SEARCHES.some(self.ledger, [self.search_ids[number] for number in model_group.numbers]).values()),
                 self.observer,
                 lambda: RayPool(replicas()),
             )
@@ -181,7 +181,7 @@ class _StudyRun:
         folder = self.spec.store / "tune" / f"{self.spec.study_id}-{model_group.numbers[0]}"
         watching = Observers(self.observer, _Recording(self))
         failed = run_trials(tasks, options.stop, at_once, options.retries, folder, watching)
-        runs = read_searches(self.ledger, [self.search_ids[number] for number in failed])
+        runs = SEARCHES.some(self.ledger, [self.search_ids[number] for number in failed])
         for number, cause in failed.items():
             run = runs.get(self.search_ids[number])
             if run is None or run.failure is None:  # it could not do so itself before its process ended
@@ -195,7 +195,7 @@ class _StudyRun:
             yield
         except KeyboardInterrupt:
             self.record({})
-            for run in read_searches(self.ledger, self.search_ids).values():
+            for run in SEARCHES.some(self.ledger, self.search_ids).values():
                 if run.state == "running":
                     write_search(self.ledger, run.search_id, run.config, "interrupted")
             raise

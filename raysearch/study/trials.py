@@ -85,7 +85,7 @@ class SearchTrial(tune.Trainable):
             return self._report(**{_FAILURE: str(error)}, done=True)
         self._standing = {
             "round": summary.round,
-            "evaluations": summary.asked,
+            "evaluations": summary.n_requested,
             "seconds": summary.seconds,
             "best_loss": summary.best_loss,
         }

@@ -22,9 +22,16 @@ import pytest
 from raysearch.core.mask import Mask
 from raysearch.core.measure import PERPLEXITY, Measure
 from raysearch.core.problem import Problem
-from raysearch.search.history import SearchHistory
-from raysearch.search.observer import Tracker
-from raysearch.search.result import RoundSummary, SearchHeader, SearchResult, Trial
+from raysearch.search.observer import Tracker, repeat
+from raysearch.search.result import (
+    EvaluationCounts,
+    LayerForwards,
+    LayerTokens,
+    RemarkValue,
+    RoundSummary,
+    SearchResult,
+    Trial,
+)
 
 DENSE_LOSS = 2.8  # nats per token
 
@@ -70,8 +77,8 @@ def greedy_search(
     search_id: str = "greedy-m3-00000000",
     seed: int = 0,
     measure: Measure = PERPLEXITY,
-) -> SearchHistory:
-    """A greedy search on simulated losses, as it would be told."""
+) -> SearchResult:
+    """A greedy search on simulated losses."""
     problem = Problem(n_layers, n_remove)
     loss = simulate_losses(n_layers, seed, measure)
     parent = problem.dense
@@ -79,35 +86,33 @@ def greedy_search(
     for _ in range(n_remove):
         rounds.append(list(problem.children([parent])))
         parent = min(rounds[-1], key=lambda mask: (loss(mask), mask))
-    return tell_rounds(rounds, loss, n_layers, n_remove, search_id, measure)
+    return search_of(rounds, loss, n_layers, n_remove, search_id, measure)
 
 
-def tell_rounds(
+def search_of(
     rounds: Iterable[Iterable[Mask]],
     loss: Callable[[Mask], float],
     n_layers: int,
     n_remove: int,
     search_id: str,
     measure: Measure = PERPLEXITY,
-) -> SearchHistory:
-    """The search that proposed these rounds of masks and was answered these losses."""
+) -> SearchResult:
+    """The search that proposed these rounds of masks, with these losses."""
     dense_loss = loss(Mask())
-    trials = [Trial(0, 0, Mask(), dense_loss, 0.0, None, answered=False)]
-    told = []
-    begin = 0
+    trials = [Trial(0, 0, Mask(), dense_loss, 0.0, None, cached=False)]
+    summaries = []
     for number, masks in enumerate(rounds, start=1):
+        begin = len(trials)
         for mask in masks:
             value = loss(mask)
-            trials.append(Trial(len(trials), number, mask, value, value - dense_loss, None, answered=False))
+            trials.append(Trial(len(trials), number, mask, value, value - dense_loss, None, cached=False))
         best = min((t.loss for t in trials if t.loss is not None and len(t.mask) == n_remove), default=None)
-        now = min(t.loss for t in trials[begin:] if t.loss is not None and t.round == number)
+        now = min(t.loss for t in trials[begin:] if t.loss is not None)
         naive = float(len(trials) * n_layers)
-        summary = RoundSummary(number, len(trials), len(trials), now, best, naive / 2, naive, 2.5 * number, 0.9)
-        told.append((tuple(trials[begin:]), summary))
-        begin = len(trials)
+        summaries.append(RoundSummary(number, len(trials), len(trials), now, best, naive / 2, naive, 2.5 * number, 0.9))
     final = min((t for t in trials if len(t.mask) == n_remove and t.loss is not None), key=lambda t: (t.loss, t.mask))
     assert final.loss is not None
-    header = SearchHeader(
+    return SearchResult(
         search_id=search_id,
         model="tiny",
         choices={"searcher": "greedy", "data": "wikitext", "objective": "perplexity", "cluster": "local"},
@@ -119,40 +124,26 @@ def tell_rounds(
         git_commit="0123abc",
         n_layers=n_layers,
         n_remove=n_remove,
-    )
-    result = SearchResult(
-        search_id=search_id,
-        model="tiny",
-        n_layers=n_layers,
         removed=final.mask.layers,
         removal_order=final.mask.layers,
-        measure=measure,
         dense_loss=dense_loss,
         loss=final.loss,
         delta_error=0.0125,
-        asked=len(trials),
-        run=len(trials),
-        answered=0,
-        layer_forwards_run=told[-1][1].layer_forwards_run,
-        layer_forwards_alone=527.0,
-        layer_forwards_naive=told[-1][1].layer_forwards_naive,
-        layer_tokens=300_000,
-        layer_tokens_by_row=400_000,
-        packed=True if measure.per == "sample" else None,
-        seconds=2.5 * len(told),
-        searcher_s=0.25,
+        evaluations=EvaluationCounts(len(trials), len(trials), 0),
+        layer_forwards=LayerForwards(summaries[-1].layer_forwards_computed, 527.0, summaries[-1].layer_forwards_naive),
+        layer_tokens=LayerTokens(300_000, 400_000, True if measure.per == "sample" else None),
+        seconds=2.5 * len(summaries),
+        searcher_seconds=0.25,
         busy_share=0.9,
         n_tokens=8192,
         n_samples=64,
         parameters=1000,
         parameters_removed=250,
-        data=header.data,
-        fingerprints=header.fingerprints,
         remarks={"gap": 0.031, "solver": "proven", "ablation": [loss(Mask.of(layer)) for layer in range(n_layers)]},
+        ended=1_700_000_000.0,
         trials=tuple(trials),
-        rounds=tuple(summary for _, summary in told),
+        rounds=tuple(summaries),
     )
-    return SearchHistory(header, tuple(told), result)
 
 
 class TrackerSuite(ABC):
@@ -170,7 +161,7 @@ class TrackerSuite(ABC):
         """Start, rounds, result and close; closing again is harmless."""
         warnings: list[str] = []
         tracker = self.make_tracker(tmp_path, warnings.append)
-        greedy_search().tell(tracker)
+        repeat(greedy_search(), tracker)
         name = tracker.close()
         assert warnings == [], warnings
         assert tracker.close() == name, "closing twice is harmless"
@@ -185,11 +176,11 @@ class TrackerSuite(ABC):
         warnings: list[str] = []
         search = greedy_search()
         first = self.make_tracker(tmp_path, warnings.append)
-        search.tell(first, rounds=1)
+        repeat(search, first, rounds=1)
         first.search_ended(None, failure)
         name = first.close()
         second = self.make_tracker(tmp_path, warnings.append)
-        search.tell(second)
+        repeat(search, second)
         assert second.close() == name, "a resumed search goes on in the run it had"
         assert warnings == [], warnings
 
@@ -199,11 +190,11 @@ class TrackerSuite(ABC):
         warnings: list[str] = []
         search = greedy_search(4, 1, measure=measure)
         tracker = self.make_tracker(tmp_path, warnings.append)
-        tracker.search_started(search.header)
+        tracker.search_started(search)
         for trial in search.trials:
             tracker.trial(replace(trial, parts={"perplexity on c4": 2.5, "a@b " * 100: -0.5}))
-        tracker.round_done(search.rounds[-1][1])
-        tracker.search_ended(search.result)
+        tracker.round_done(search.rounds[-1])
+        tracker.search_ended(search)
         tracker.close()
         assert warnings == [], warnings
 
@@ -213,19 +204,19 @@ class TrackerSuite(ABC):
         search = greedy_search()
         tracker = self.make_tracker(tmp_path, warnings.append)
         tracker.search_started(
-            replace(search.header, config={"text": "x" * 10_000, "none": None, "list": [1, 2], "empty": {}, "a@b": "é"})
+            replace(search, config={"text": "x" * 10_000, "none": None, "list": [1, 2], "empty": {}, "a@b": "é"})
         )
-        tracker.trial(Trial(0, 0, Mask(), DENSE_LOSS, 0.0, None, answered=True))
-        tracker.trial(Trial(1, 1, Mask.of(0), float("inf"), float("inf"), None, answered=False))
-        tracker.trial(Trial(2, 1, Mask.of(1), None, None, "the replica died 3 times: " + "x" * 10_000, answered=False))
+        tracker.trial(Trial(0, 0, Mask(), DENSE_LOSS, 0.0, None, cached=True))
+        tracker.trial(Trial(1, 1, Mask.of(0), float("inf"), float("inf"), None, cached=False))
+        tracker.trial(Trial(2, 1, Mask.of(1), None, None, "the replica died 3 times: " + "x" * 10_000, cached=False))
         tracker.round_done(RoundSummary(1, 3, 2, None, None, 0.0, 0.0, 0.0, 0.0))
-        remarks: dict[str, float | str | list[float]] = {
+        remarks: dict[str, RemarkValue] = {
             "gap": float("nan"),
             "a@b" * 100: "x" * 10_000,
             "list": [1.0, float("inf")] * 1000,
             "none": [],
         }
-        tracker.search_ended(replace(search.result, removal_order=None, loss=float("inf"), trials=(), remarks=remarks))
+        tracker.search_ended(replace(search, removal_order=None, loss=float("inf"), trials=(), remarks=remarks))
         tracker.close()
         assert warnings == [], warnings
 
@@ -234,7 +225,7 @@ class TrackerSuite(ABC):
         tracker = self.make_tracker(tmp_path, pytest.fail)
         search = greedy_search(n_layers=40, n_remove=2)
         begun = time.perf_counter()
-        search.tell(tracker, rounds=2)
+        repeat(search, tracker, rounds=2)
         took = time.perf_counter() - begun
         tracker.close()
         assert took < 0.005 * len(search.trials), "recording belongs on another thread"
@@ -243,7 +234,7 @@ class TrackerSuite(ABC):
         """The search goes on; one sentence says that it was not recorded."""
         warnings: list[str] = []
         tracker = self.make_unreachable(tmp_path, warnings.append)
-        greedy_search().tell(tracker)
+        repeat(greedy_search(), tracker)
         begun = time.perf_counter()
         tracker.close()
         assert time.perf_counter() - begun < 30

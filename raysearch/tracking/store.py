@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
 
+from filelock import FileLock
+
 from raysearch.errors import HIDDEN, UserError, did_you_mean, redact
-from raysearch.ledger.locks import locked
 
 #: What MLflow's addresses begin with, databases with or without ``+driver``; its plugins add to them.
 _SCHEMES = {"http", "https", "databricks", "databricks-uc", "uc", "file", "sqlite", "postgresql", "mysql", "mssql"}
@@ -91,7 +92,7 @@ class Store:
             yield
             return
         self.folder.mkdir(parents=True, exist_ok=True)
-        with locked(self.folder / "mlflow.lock"):
+        with FileLock(self.folder / "mlflow.lock"):
             yield
 
 

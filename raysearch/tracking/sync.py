@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from raysearch.errors import UserError
-from raysearch.search.history import SearchHistory
+from raysearch.search.result import SearchResult
 from raysearch.tracking.mlflow.contact import cause_of, quiet
 from raysearch.tracking.options import TrackingOptions
 
@@ -30,15 +30,12 @@ class Written:
     missing: int
 
 
-def record_search(
-    options: TrackingOptions, told: SearchHistory, began: float, assessed: Mapping[str, float]
-) -> Written:
+def record_search(options: TrackingOptions, result: SearchResult, assessed: Mapping[str, float]) -> Written:
     """Writes what MLflow lacks of a search.
 
     Args:
         options: Where it is recorded.
-        told: All that it told.
-        began: When it began, in seconds since the epoch.
+        result: What it found, with its trials and rounds.
         assessed: What its mask was assessed at, by the names of MLflow's metrics.
 
     Raises:
@@ -49,17 +46,17 @@ def record_search(
         from raysearch.tracking.mlflow.study import record_assessments
         from raysearch.tracking.mlflow.writer import MlflowWriter
 
-        at = int(1000 * began)
-        writer = MlflowWriter(options.store, options.experiment, told.header, at, seconds_before=0.0)
+        at = int(1000 * result.began)
+        writer = MlflowWriter(options.store, options.experiment, result, at, seconds_before=0.0)
         writer.take_up()
-        for trials, summary in told.rounds:
-            at = int(1000 * (began + summary.seconds))
+        for trials, summary in result.by_round:
+            at = int(1000 * (result.began + summary.seconds))
             for trial in trials:
                 writer.trial(trial, at)
             writer.round_done(summary, at)
-        writer.finish(told.result, None, int(1000 * (began + told.result.seconds)))
+        writer.finish(result, None, int(1000 * result.ended))
         record_assessments(options.store, {writer.run_id: assessed})
-        return Written(writer.run_id, len(told.trials), writer.written)
+        return Written(writer.run_id, len(result.trials), writer.written)
 
     return _written(options, write)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,10 @@ from raysearch.assessment.recorded import told_assessments
 from raysearch.core.formatting import count
 from raysearch.errors import UserError, redacted
 from raysearch.ledger.ledger import Ledger
-from raysearch.ledger.searches import SearchRecord, note_mlflow, read_searches
-from raysearch.ledger.studies import CellRecord, StudyRecord, write_study
-from raysearch.search.history import read_record
+from raysearch.ledger.table import now
+from raysearch.search.record import SEARCHES, SearchRecord, note_mlflow
 from raysearch.study.collect import collect, totals_of
+from raysearch.study.record import STUDIES, CellRecord, StudyRecord
 from raysearch.tracking.options import TrackingOptions
 from raysearch.tracking.sync import record_report, record_search, record_study
 
@@ -45,10 +45,6 @@ class SyncedRun:
         """What there was nothing to write of, in words."""
         return ()
 
-    def as_json(self) -> dict[str, Any]:
-        """The object that ``--json`` prints."""
-        return asdict(self)
-
 
 @dataclass(frozen=True)
 class SyncedStudy:
@@ -75,10 +71,6 @@ class SyncedStudy:
         unfinished = f"{searches} found nothing yet; the study's command goes on with that, and records it"
         report = f"its report is not written yet; raysearch report {self.study_id} does that, and records it"
         return (*([unfinished] if self.unfinished else []), *([] if self.report else [report]))
-
-    def as_json(self) -> dict[str, Any]:
-        """The object that ``--json`` prints."""
-        return asdict(self)
 
 
 def sync(record: SearchRecord | StudyRecord, ledger: Ledger, tracking: TrackingOptions) -> SyncedRun | SyncedStudy:
@@ -123,10 +115,8 @@ def sync_run(
             f"{run.search_id} goes on "
             "with it, and records it"
         )
-    told, began = read_record(run.config, run.result)
-    if labels is not None:
-        told = replace(told, header=replace(told.header, labels=labels, parent=parent))
-    written = record_search(tracking, told, began, told_assessments(ledger, run))
+    result = run.result if labels is None else replace(run.result, labels=labels, parent=parent)
+    written = record_search(tracking, result, told_assessments(ledger, run))
     note_mlflow(ledger, run.search_id, written.mlflow_run_id, _section(run.config, tracking))
     return SyncedRun(run.search_id, written.mlflow_run_id, written.trials, written.missing)
 
@@ -146,8 +136,8 @@ def sync_study(study: StudyRecord, ledger: Ledger, tracking: TrackingOptions, re
     parent = record_study(tracking, study.study_id, study.config)
     config = {**study.config, "tracking": _section(study.config, tracking)}
     if (parent, config) != (study.mlflow_run_id, study.config):
-        write_study(ledger, study.study_id, config, study.cells, study.facts, study.assessed, parent)
-    runs = read_searches(ledger, [cell.search_id for cell in study.cells])
+        STUDIES.write(ledger, replace(study, config=config, mlflow_run_id=parent, updated=now()))
+    runs = SEARCHES.some(ledger, [cell.search_id for cell in study.cells])
     found = {
         cell.search_id: run for cell in study.cells if (run := runs.get(cell.search_id)) and run.result is not None
     }

@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from raysearch.cluster.options import ClusterOptions
 from raysearch.core.estimate import Estimate
+from raysearch.core.json import plain
 from raysearch.core.mask import Mask
 from tests.assessment.conftest import Assess
 from tests.cli.conftest import World
@@ -128,7 +129,7 @@ def test_what_is_not_finite_is_null_in_json(assess: Assess, text: Path) -> None:
     words = [f"assess.texts.mine=data=file data.path={text} data.samples=all data.sampling=whole", "assess.seq_len=16"]
     result = assess([MASK], *words).by_mask[MASK]["mine"]
     broken = replace(result, estimate=Estimate(float("inf")), detail={"losses": [float("nan"), 1.0]})
-    value = json.loads(json.dumps(broken.as_json(), allow_nan=False))
+    value = json.loads(json.dumps(plain(broken), allow_nan=False))
     assert value["value"] is None and value["detail"] == {"losses": [None, 1.0]}
 
 

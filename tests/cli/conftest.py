@@ -111,8 +111,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
 def rubbish(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Everything that can be wrong with files."""
     from raysearch.ledger.ledger import Ledger
-    from raysearch.ledger.searches import write_search
-    from raysearch.ledger.studies import write_study
+    from raysearch.search.record import write_search
+    from raysearch.study.record import STUDIES, StudyRecord
 
     bad = tmp_path_factory.mktemp("bad")
     for name, content in {
@@ -156,7 +156,7 @@ def rubbish(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
         write_search(ledger, "greedy-m2-bb", asked, "interrupted")
     with closing(Ledger(bad / "grid" / "ledger.db")) as ledger:
         asked = config.compose("study", ["study.grid.remove=[1]"])
-        write_study(ledger, "some-study", asked, [], {}, {})
+        STUDIES.write(ledger, StudyRecord("some-study", asked, (), {}, {}, "2026-01-01"))
     return bad
 
 

@@ -53,7 +53,7 @@ def test_it_finds_what_the_command_line_finds(run: Run, world: World) -> None:
         printed["loss"],
         printed["removed"],
     )
-    assert result.run == 0 and result.trials[0].mask == Mask()
+    assert result.evaluations.computed == 0 and result.trials[0].mask == Mask()
     scores = raysearch.score("data=file", masks=[result.mask, np.arange(2), {3}, []], **values)
     assert [list(one.mask) for one in scores] == [printed["removed"], [0, 1], [3], []]
     assert [scores[0].loss, scores[3].loss] == [printed["loss"], printed["dense_loss"]]

@@ -63,8 +63,8 @@ def test_every_objective_on_items(run, words, objective, readout):
     assert result["layer_tokens"]["packed"] is (True if objective.startswith("task") else None)
     table = run("search", *words(**changes))
     assert result["measure"]["unit"] in table.out
-    assert "answered by the ledger" in table.out
-    assert json.loads(run("search", *words(**changes), "--json").out)["evaluations"]["run"] == 0
+    assert "cached, each on" in table.out
+    assert json.loads(run("search", *words(**changes), "--json").out)["evaluations"]["computed"] == 0
 
 
 def test_the_closing_lines_tell_what_packing_saved(run, words):
@@ -95,7 +95,7 @@ def test_a_weighted_search_shares_the_ledger_with_its_parts(run, words):
     run("search", *words(objective="perplexity", searcher="one_shot"))
     parts = f"objective.parts={PARTS.split('},')[0]}}}]"
     done = run("search", *words(objective="weighted", searcher="one_shot"), parts, "--json")
-    assert json.loads(done.out)["evaluations"]["run"] == 0
+    assert json.loads(done.out)["evaluations"]["computed"] == 0
 
 
 def test_data_shows_what_the_model_will_see(run, words, items):
@@ -137,7 +137,7 @@ def test_sweep_lays_calibrations_side_by_side(run, here, words):
         assert [float(row[2 * place + 1]) for row in layers] == one["losses"]
         assert [float(row[2 * place + 2]) for row in layers] == one["standard_errors"]
     scored = run("score", *asked, "masks=[[],[3]]", "--json")  # answered: the sweep has it
-    assert [one["answered"] for one in json.loads(scored.out)] == [True, True]
+    assert [one["cached"] for one in json.loads(scored.out)] == [True, True]
     assert [one["loss"] for one in json.loads(scored.out)] == [float(dense[1]), float(layers[3][1])]
     again = run("sweep", *asked, *also)
     assert "Spearman" in again.out and "Wrote sweep/sweep.png" in again.out.replace("\n", "")

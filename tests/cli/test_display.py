@@ -35,13 +35,13 @@ def display(said: io.StringIO) -> SearchDisplay:
 
 
 def test_a_finished_round_says_what_is_left_of_the_search(display: SearchDisplay, said: io.StringIO) -> None:
-    _, summary = SEARCH.rounds[0]
+    summary = SEARCH.rounds[0]
     display.round_done(summary)  # of (100 + 300) layer-forwards, at 0.5 s each on two replicas
     assert said.getvalue().endswith("left about 1 min 40 s\n") and said.getvalue().count("\n") == 1
 
 
 def test_the_last_round_leaves_nothing(display: SearchDisplay, said: io.StringIO) -> None:
-    for _, summary in SEARCH.rounds:
+    for summary in SEARCH.rounds:
         display.round_done(summary)
     assert [line.rpartition("  ")[2] for line in said.getvalue().splitlines()] == [
         "left about 1 min 40 s",
@@ -52,7 +52,7 @@ def test_the_last_round_leaves_nothing(display: SearchDisplay, said: io.StringIO
 
 def test_a_search_that_cannot_be_foretold_says_no_time(display: SearchDisplay, said: io.StringIO) -> None:
     display._expected = None
-    display.round_done(SEARCH.rounds[0][1])
+    display.round_done(SEARCH.rounds[0])
     assert "left" not in said.getvalue()
 
 
@@ -62,10 +62,10 @@ def test_a_statistic_that_costs_no_forward_is_shown(display: SearchDisplay) -> N
 
 
 def test_the_best_of_a_round_is_a_bare_number(display: SearchDisplay, said: io.StringIO) -> None:
-    _, summary = greedy_search(measure=MARGIN).rounds[0]
+    summary = greedy_search(measure=MARGIN).rounds[0]
     assert summary.round_best_loss is not None and summary.round_best_loss < 0
     display.round_done(replace(summary, round_best=Mask.of(4)))
-    assert f"round 1 done  best {{4}} {summary.round_best_loss:.4f}  9 run" in said.getvalue()
+    assert f"round 1 done  best {{4}} {summary.round_best_loss:.4f}  9 computed" in said.getvalue()
 
 
 def test_a_wait_for_replicas_that_do_not_come_says_where_to_look(

@@ -24,7 +24,7 @@ def test_resume_takes_up_by_name(run: Run, world: World) -> None:
     result = found(run("search", *world.search(), "--json"))
     for name in ("latest", "greedy", result["search_id"]):
         again = found(run("resume", name, "--json"))
-        assert numbers(again) == numbers(result) and again["evaluations"]["run"] == 0
+        assert numbers(again) == numbers(result) and again["evaluations"]["computed"] == 0
 
 
 def test_resume_from_another_folder_uses_the_same_ledger(
@@ -35,9 +35,9 @@ def test_resume_from_another_folder_uses_the_same_ledger(
     elsewhere.mkdir()
     monkeypatch.chdir(elsewhere)
     again = found(run("resume", "latest", "--store", here / "mlruns", "--json"))
-    assert again["evaluations"]["run"] == 0 and numbers(again) == numbers(result)
+    assert again["evaluations"]["computed"] == 0 and numbers(again) == numbers(result)
     again = found(run("resume", "latest", "--ledger", here / "mlruns" / "ledger.db", "--json"))
-    assert again["evaluations"]["run"] == 0
+    assert again["evaluations"]["computed"] == 0
     assert not list(elsewhere.iterdir())
     found(run("resume", "latest", "--ledger", here / "mlruns" / "ledger.db", "--store", "kept", "--json"))
     shown = found(run("show", "latest", "--ledger", here / "mlruns" / "ledger.db", "--json"))

@@ -21,7 +21,7 @@ from safetensors.torch import load_file, save_file
 from tests.cli.conftest import N_LAYERS, Outcome, Run, World, alone
 
 #: What may differ between two runs of the same search.
-TIMES = {"seconds", "searcher_seconds", "busy_share", "pool", "mlflow_run_id"}
+TIMES = {"seconds", "searcher_seconds", "busy_share", "pool", "mlflow_run_id", "ended"}
 EFFORT = {"evaluations", "layer_forwards", "layer_tokens"}  # what the ledger saves
 GREEDY = 5 + 4  # masks that two rounds of greedy see
 
@@ -65,7 +65,7 @@ def test_people_get_a_table_and_what_to_type_next(run: Run, here: Path, world: W
     for line in (
         f"Removed layers (0-based): {{{removed}}}",
         f"In this order: {order}",
-        f"Evaluations: {GREEDY} asked, {GREEDY} run, 0 answered by the ledger, each on 120 scored tokens",
+        f"Evaluations: {GREEDY} requested, {GREEDY} computed, 0 cached, each on 120 scored tokens",
         "Layer-forwards: 24 run, 32 by a full forward per mask (1.33x fewer)",
         f"Next: raysearch export {result['search_id']} --out pruned-model --store 'my store'",
         f"raysearch show {result['search_id']} --store 'my store'",
@@ -96,8 +96,8 @@ def test_programs_get_one_json_object_with_ray_and_mlflow_on(recorded: tuple[Pat
     }
     assert result["n_layers"] == N_LAYERS and len(result["removed"]) == 2
     assert result["removed"] == sorted(result["removed"]) == sorted(result["removal_order"])
-    assert result["evaluations"] == {"asked": GREEDY, "run": GREEDY, "answered": 0}
-    assert result["layer_forwards"] == {"run": 24.0, "alone": 24.0, "naive": 32}
+    assert result["evaluations"] == {"requested": GREEDY, "computed": GREEDY, "cached": 0}
+    assert result["layer_forwards"] == {"computed": 24.0, "alone": 24.0, "naive": 32}
     assert result["search_id"].startswith("greedy-m2-")
     assert 0 < result["delta_error"] < abs(result["loss"])
     assert result["measure"] == {"unit": "nats per token", "per": "token", "readout": "perplexity"}
@@ -124,7 +124,7 @@ def test_mlflow_holds_all_of_it(recorded: tuple[Path, dict[str, Any]], world: Wo
     assert parent.data.params["cluster.replicas"] == "2" and parent.data.params["versions.torch"] == torch.__version__
     assert parent.data.tags["raysearch.searcher"] == "greedy" and parent.data.tags["raysearch.data"] == "file"
     assert json.loads(parent.data.tags["raysearch.removal_order"]) == result["removal_order"]
-    assert parent.data.metrics["loss"] == result["loss"] and parent.data.metrics["evaluations_run"] == GREEDY
+    assert parent.data.metrics["loss"] == result["loss"] and parent.data.metrics["evaluations_computed"] == GREEDY
     names = {artifact.path for artifact in client.list_artifacts(parent.info.run_id)}
     assert names == {"config.yaml", "data.json", "trials.csv", "mask_map.png", "best_so_far.png", "loss_by_size.png"}
     path = client.get_metric_history(parent.info.run_id, "path_loss")
@@ -148,8 +148,8 @@ def test_two_replicas_of_ray_find_the_same_bits_as_one_inline(
 def test_the_second_time_nothing_is_run(run: Run, world: World) -> None:
     first = found(run("search", *world.search(), "--json"))
     again = found(run("search", *world.search(), "--json"))
-    assert again["evaluations"] == {"asked": GREEDY, "run": 0, "answered": GREEDY}
-    assert again["layer_forwards"]["run"] == 0
+    assert again["evaluations"] == {"requested": GREEDY, "computed": 0, "cached": GREEDY}
+    assert again["layer_forwards"]["computed"] == 0
     assert numbers(again) == numbers(first)
 
 
@@ -157,9 +157,9 @@ def test_another_searcher_runs_only_what_nobody_has(run: Run, world: World) -> N
     run("search", *world.search(), "--json")
     beam = found(run("search", *world.search(searcher="beam", searcher__width=3), "--json"))
     singles_pairs = 5 + 4 + 3 + 2
-    assert beam["evaluations"]["asked"] <= singles_pairs and beam["evaluations"]["answered"] == GREEDY
+    assert beam["evaluations"]["requested"] <= singles_pairs and beam["evaluations"]["cached"] == GREEDY
     one_shot = found(run("search", *world.search(searcher="one_shot"), "--json"))
-    assert one_shot["evaluations"]["answered"] >= N_LAYERS
+    assert one_shot["evaluations"]["cached"] >= N_LAYERS
     assert beam["removal_order"] is None and one_shot["removal_order"] is None
     assert beam["loss"] <= one_shot["loss"]
 
@@ -202,7 +202,7 @@ def test_the_users_own_yaml(run: Run, here: Path, world: World) -> None:
     assert mine["search_id"].removeprefix("wide") == ours["search_id"].removeprefix("beam"), (
         "the same search by another name"
     )
-    assert ours["evaluations"]["run"] == 0
+    assert ours["evaluations"]["computed"] == 0
 
 
 def test_paths_may_hold_anything(run: Run, here: Path, world: World, subtests: pytest.Subtests) -> None:

@@ -15,14 +15,14 @@ import ray
 from raysearch.config import build
 from raysearch.errors import EvaluationError
 from raysearch.ledger.ledger import opened
-from raysearch.ledger.searches import read_searches
-from raysearch.ledger.studies import find_study
 from raysearch.search.observer import Observer, Tracker
+from raysearch.search.record import SEARCHES
 from raysearch.search.run import StudyContext
 from raysearch.study import run as running
 from raysearch.study.assess import assess_found
 from raysearch.study.model_group import prepare
 from raysearch.study.plan import plan_study
+from raysearch.study.record import STUDIES
 from raysearch.study.trials import TrialTask, run_trials
 from tests.cli.conftest import Run, World
 from tests.cli.found import evaluations, found
@@ -47,8 +47,8 @@ def test_all_searches_are_done_and_counted(done: tuple[dict[str, Any], Path]) ->
     assert value["layer_forwards"]["separate"] < value["layer_forwards"]["naive"]
     assert (folder / value["report"]).read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
     with opened(folder / "mlruns/ledger.db") as ledger:
-        runs = read_searches(ledger, [cell["search_id"] for cell in value["cells"]])
-    computed = sum(run.result["evaluations"]["run"] for run in runs.values() if run.result)
+        runs = SEARCHES.some(ledger, [cell["search_id"] for cell in value["cells"]])
+    computed = sum(run.result.evaluations.computed for run in runs.values() if run.result)
     masks = {mask for _, mask, _ in evaluations(folder / "mlruns")}
     assert computed == len(masks) - 1, "each mask once, whoever asked at the same time; the dense model is not counted"
 
@@ -60,17 +60,17 @@ def test_a_search_alone_finds_the_same(done: tuple[dict[str, Any], Path], world:
         alone = found(run("search", *words, "--json", f"store={cell['search_id']}"))
         for key in ("search_id", "removed", "loss", "dense_loss"):
             assert alone[key] == cell[key]
-        assert alone["layer_forwards"]["run"] == alone["layer_forwards"]["alone"] == cell["layer_forwards"]["alone"]
+        assert (
+            alone["layer_forwards"]["computed"] == alone["layer_forwards"]["alone"] == cell["layer_forwards"]["alone"]
+        )
 
 
 def test_one_after_another_searches_run_just_what_is_called_shared(world: World, run: Run) -> None:
     value = found(run("study", *small_study(world, "searcher=[one_shot,greedy,beam]", "remove=[1,2]"), "--json"))
     with opened(Path("mlruns/ledger.db")) as ledger:
-        runs = read_searches(ledger, [cell["search_id"] for cell in value["cells"]])
+        runs = SEARCHES.some(ledger, [cell["search_id"] for cell in value["cells"]])
     for cell in value["cells"]:
-        result = runs[cell["search_id"]].result
-        assert result is not None
-        assert result["layer_forwards"]["run"] == cell["layer_forwards"]["shared"]
+        assert runs[cell["search_id"]].found.layer_forwards.computed == cell["layer_forwards"]["shared"]
 
 
 def test_a_search_that_fails_stops_no_other_and_is_tried_again_alone(world: World, run: Run, here: Path) -> None:
@@ -172,7 +172,7 @@ def test_report_writes_anew_from_the_ledger_alone(done: tuple[dict[str, Any], Pa
     assert told_again["cells"] == value["cells"]
     assert (here / "again/report.html").is_file()
     with opened(folder / "mlruns/ledger.db") as ledger:
-        assert find_study(ledger, value["study_id"][:-3]).study_id == value["study_id"]
+        assert STUDIES.find(ledger, value["study_id"][:-3]).study_id == value["study_id"]
 
 
 def test_what_a_study_found_can_be_assessed_later(done: tuple[dict[str, Any], Path], world: World, run: Run) -> None:

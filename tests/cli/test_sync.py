@@ -11,8 +11,8 @@ from mlflow.entities import Run as MlflowRun
 
 import raysearch
 from raysearch.ledger.ledger import opened
-from raysearch.ledger.studies import find_study
 from raysearch.search import run as search_run
+from raysearch.study.record import STUDIES
 from tests.cli.conftest import Run, World
 from tests.cli.found import found
 from tests.cli.studies import small_study
@@ -63,7 +63,7 @@ def test_a_search_that_mlflow_never_saw_is_written_without_its_model(
     refused = run("sync", "latest")
     assert refused.code == 2 and refused.err.startswith(f"error: tracking.uri={uri} cannot be written to (")
     synced = found(run("sync", "latest", "tracking.uri=null", "--json"))
-    assert synced["missing"] == synced["trials"] == 1 + result["evaluations"]["asked"]
+    assert synced["missing"] == synced["trials"] == 1 + result["evaluations"]["requested"]
     before = recorded(embedded(here / "mlruns"))
     [parent] = of_kind("search", before)
     assert parent.info.run_id == synced["mlflow_run_id"] and parent.info.status == "FINISHED"
@@ -139,7 +139,7 @@ def test_a_study_is_filed_with_its_searches_assessments_and_report(run: Run, her
     assert {one.data.params["study.searcher"] for one in searches} == {"one_shot", "greedy"}
     assert all("assess.mine" in one.data.metrics for one in searches)
 
-    assert raysearch.sync("late", store="mlruns").as_json()["study_id"] == study["study_id"]
+    assert getattr(raysearch.sync("late", store="mlruns"), "study_id", None) == study["study_id"]
     again = found(run("sync", "late", "--json"))
     assert all(one["missing"] == 0 for one in again["searches"])
     assert [one.to_dictionary() for one in recorded(embedded(here / "mlruns"))] == [
@@ -148,6 +148,6 @@ def test_a_study_is_filed_with_its_searches_assessments_and_report(run: Run, her
     down = [word for word in words if word != "tracking=none"] + [f"tracking.uri=http://127.0.0.1:{closed_port()}"]
     assert "is not recorded in MLflow" in run("study", *down, "--json").err
     with opened(here / "mlruns/ledger.db") as ledger:
-        assert find_study(ledger, "late").mlflow_run_id == parent.info.run_id, "it is where it was"
+        assert STUDIES.find(ledger, "late").mlflow_run_id == parent.info.run_id, "it is where it was"
     page = found(run("report", "late", "--json"))
     assert page["cells"][0]["search_id"] in {one["search_id"] for one in again["searches"]}

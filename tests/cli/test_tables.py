@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from rich.table import Table
@@ -21,12 +19,12 @@ from raysearch.cli.tables import (
     score_table,
     trials_table,
 )
+from raysearch.core.json import plain
 from raysearch.core.mask import Mask
 from raysearch.core.measure import PERPLEXITY, Measure
-from raysearch.ledger.searches import SearchRecord
 from raysearch.search.gap import Gap
-from raysearch.search.history import as_record
-from raysearch.search.result import SearchResult
+from raysearch.search.record import SearchRecord
+from raysearch.search.result import LayerTokens, SearchResult, Trial
 from raysearch.search.score import Score
 from raysearch.testing.tracker_suite import ACCURACY, KL, MARGIN, greedy_search
 
@@ -56,16 +54,15 @@ def rows(table: Table) -> list[list[str]]:
 
 def recorded(result: SearchResult) -> SearchRecord:
     """The search as the ledger gives it back."""
-    record = json.loads(json.dumps(as_record(greedy_search().header, result)))
     config = {"choices": {"data": "wikitext", "objective": "x"}, "model": {"name": "tiny"}}
-    return SearchRecord(result.search_id, config, "finished", None, record, "2026-01-01 00:00")
+    return SearchRecord(result.search_id, config, "finished", None, result, "2026-01-01 00:00")
 
 
 @EVERY_MEASURE
 def test_the_closing_table_names_the_unit_and_the_readout(
     measure: Measure, columns: list[str], cells: list[str]
 ) -> None:
-    result = replace(greedy_search(measure=measure).result, dense_loss=0.0, loss=0.575)
+    result = replace(greedy_search(measure=measure), dense_loss=0.0, loss=0.575)
     shown = rows(result_table(result))
     assert [row[0] for row in shown] == [*columns, "loss over dense", "layers", "parameters"]
     assert [row[2] for row in shown[:-2]] == [*cells, "+0.5750 ± 0.0125"]
@@ -76,10 +73,10 @@ def test_the_closing_table_names_the_unit_and_the_readout(
 
 @EVERY_MEASURE
 def test_paths_and_trials_are_shown_in_the_same_way(measure: Measure, columns: list[str], cells: list[str]) -> None:
-    path = path_table(measure, [{"n_removed": 1, "removed": [4], "loss": 0.575}])
+    path = path_table(measure, [Trial(0, 1, Mask.of(4), 0.575, 0.1, None, cached=False)])
     assert headers(path) == ["layers", "removed", *columns] and rows(path) == [["1", "{4}", *cells]]
-    trial: dict[str, Any] = {"mask": [4], "loss": 0.575, "delta": 0.1, "failure": None, "round": 1, "parts": {}}
-    failed = trial | {"loss": None, "delta": None, "failure": "out of memory"}
+    trial = Trial(0, 1, Mask.of(4), 0.575, 0.1, None, cached=False)
+    failed = replace(trial, loss=None, delta=None, failure="out of memory")
     table = trials_table(measure, [failed, trial], 20)
     assert headers(table) == ["removed", *columns, "over dense", "round"]
     empty = [""] * len(columns)
@@ -88,8 +85,8 @@ def test_paths_and_trials_are_shown_in_the_same_way(measure: Measure, columns: l
 
 @EVERY_MEASURE
 def test_scores_have_more_decimals(measure: Measure, columns: list[str], cells: list[str]) -> None:
-    table = score_table([Score(Mask.of(4), measure, 0.575, 1203, 64, answered=True)])
-    assert headers(table) == ["removed", *columns, "judged on", "answered by the ledger"]
+    table = score_table([Score(Mask.of(4), measure, 0.575, 1203, 64, cached=True)])
+    assert headers(table) == ["removed", *columns, "judged on", "cached"]
     ((_, *shown, extent, known),) = rows(table)
     assert [len(one) - len(cell) for one, cell in zip(shown, cells, strict=True)] == [2] * len(cells)
     assert extent == ("64 items (1,203 scored tokens)" if measure.per == "sample" else "1,203 scored tokens")
@@ -98,10 +95,10 @@ def test_scores_have_more_decimals(measure: Measure, columns: list[str], cells: 
 
 @pytest.mark.parametrize("measure", [PERPLEXITY, ACCURACY], ids=["perplexity", "accuracy"])
 def test_a_score_is_json_that_names_its_readout(measure: Measure) -> None:
-    value = json.loads(json.dumps(Score(Mask.of(4), measure, 0.5, 1203, 64, answered=True).as_json()))
+    value = plain(Score(Mask.of(4), measure, 0.5, 1203, 64, cached=True))
     assert Measure(**value["measure"]) == measure and value[str(measure.readout)] == measure.read(0.5)
     assert (value["n_tokens"], value["n_samples"]) == (1203, 64)
-    assert Score(Mask(), PERPLEXITY, 800.0, 1, 1, answered=True).as_json()["perplexity"] is None, "JSON has no infinity"
+    assert plain(Score(Mask(), PERPLEXITY, 800.0, 1, 1, cached=True))["perplexity"] is None, "JSON has no infinity"
 
 
 def test_gaps_are_in_the_unit_of_the_loss() -> None:
@@ -126,31 +123,31 @@ def notes(result: SearchResult) -> list[str]:
 def test_what_was_judged_on_is_counted_in_what_the_loss_is_taken_over(
     measure: Measure, n_tokens: int, extent: str
 ) -> None:
-    result = replace(greedy_search().result, measure=measure, n_tokens=n_tokens)
+    result = replace(greedy_search(), measure=measure, n_tokens=n_tokens)
     assert any(line.endswith(f", each on {extent}") for line in notes(result))
 
 
 def test_what_packing_saved_is_said() -> None:
-    result = replace(greedy_search().result, layer_tokens=1_203_440, layer_tokens_by_row=3_210_012)
+    result = replace(greedy_search(), layer_tokens=LayerTokens(1_203_440, 3_210_012, None))
     assert not any("hoices" in line for line in notes(result))
     assert (
         "Choices share their prompt: 1,203,440 tokens through layers instead of 3,210,012 with a row for each choice "
         "(0.37x)"
-    ) in notes(replace(result, packed=True))
+    ) in notes(replace(result, layer_tokens=replace(result.layer_tokens, packed=True)))
     assert (
         "Choices in rows of their own, as this model does not keep packed ones apart: 1,203,440 tokens through layers"
-    ) in notes(replace(result, packed=False))
+    ) in notes(replace(result, layer_tokens=replace(result.layer_tokens, packed=False)))
 
 
 def test_an_evaluation_split_is_warned_of() -> None:
-    result = greedy_search().result
+    result = greedy_search()
     flagged = replace(result, data=[*result.data, {"source": "file", "path": "test.txt", "evaluation_split": True}])
     assert WARNING not in notes(result) and WARNING not in run_tables(recorded(result), 20, [])
     assert WARNING in notes(flagged) and WARNING in run_tables(recorded(flagged), 20, [])
 
 
 def test_a_recorded_search_is_shown_in_its_own_measure() -> None:
-    result = greedy_search(measure=ACCURACY).result
+    result = greedy_search(measure=ACCURACY)
     runs, path, *rest = run_tables(recorded(result), 2, [Gap(result.mask, result.loss, 56, 3)])
     assert isinstance(runs, Table) and headers(runs)[-2] == "loss" and rows(runs)[0][-2] == f"{result.loss:.4f}"
     assert isinstance(path, Table) and rows(path)[-1][-1] == f"{1 - result.loss:.4f}"
@@ -161,17 +158,17 @@ def test_a_recorded_search_is_shown_in_its_own_measure() -> None:
 
 
 def test_a_search_without_a_result_is_a_row() -> None:
-    run = replace(recorded(greedy_search().result), state="running", result=None)
+    run = replace(recorded(greedy_search()), state="running", result=None)
     assert len(run_tables(run, 20, [])) == 1
     assert rows(runs_table([run]))[0][-3:] == ["", "", "2026-01-01 00:00"]
 
 
 def test_the_losses_of_parts_are_columns_as_long_as_they_fit() -> None:
-    def trial(*names: str) -> dict[str, Any]:
+    def trial(*names: str) -> Trial:
         parts = {name: place + 0.5 for place, name in enumerate(names)}
-        return {"mask": [4], "loss": 1.5, "delta": 0.0, "failure": None, "round": 1, "parts": parts}
+        return Trial(0, 1, Mask.of(4), 1.5, 0.0, None, cached=False, parts=parts)
 
-    failed = trial() | {"loss": None, "delta": None, "failure": "out of memory"}
+    failed = replace(trial(), loss=None, delta=None, failure="out of memory")
     table = trials_table(WEIGHTED, [trial("kl on c4", "perplexity on sotu"), failed], 20)
     parts = ["loss of kl on c4", "loss of perplexity on sotu"]
     assert headers(table) == ["removed", "loss (weighted loss)", "over dense", *parts, "round"]

@@ -45,7 +45,7 @@ def test_the_loss_is_the_mean_over_all_scored_tokens(make_evaluator, model, cali
     for mask, evaluation in make_evaluator().evaluate(MASKS).items():
         total = sum(plain_losses(model, mask, shard).sum() for shard in calibration.shards)
         assert evaluation.loss == pytest.approx(total / calibration.n_tokens, rel=1e-5)
-        assert not evaluation.answered and evaluation.failure is None
+        assert not evaluation.cached and evaluation.failure is None
 
 
 def test_nothing_is_computed_twice(make_evaluator):
@@ -54,7 +54,7 @@ def test_nothing_is_computed_twice(make_evaluator):
     again = make_evaluator(make_replica=lambda: pytest.fail("the ledger knows it all: no model is needed"))
     after = again.evaluate(MASKS)
     assert [value.loss for value in before.values()] == [value.loss for value in after.values()]
-    assert all(value.answered for value in after.values())
+    assert all(value.cached for value in after.values())
     assert again.meter.layer_forwards == 0
 
 
@@ -66,7 +66,7 @@ def test_only_what_is_missing_is_computed(make_evaluator, calibration):
     answers = second.evaluate([Mask.of(1), Mask.of(2)])
     missing = [(Mask.of(1), 1), *((Mask.of(2), shard) for shard in range(calibration.n_shards))]
     assert sorted(second._pool.asked) == sorted(missing)
-    assert not answers[Mask.of(1)].answered
+    assert not answers[Mask.of(1)].cached
 
 
 def test_shared_prefixes_are_counted_once(make_evaluator):

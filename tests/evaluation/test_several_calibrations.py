@@ -85,7 +85,7 @@ def test_a_weighted_sum_uses_what_the_parts_know(open_evaluator, calibration, it
     again = Evaluator(
         [items, calibration], 4, first.ledger, lambda: pytest.fail("all is known"), WeightedObjective((1.0, 1.0))
     )
-    assert all(evaluation.answered for evaluation in again.evaluate(MASKS).values())
+    assert all(evaluation.cached for evaluation in again.evaluate(MASKS).values())
     again.close()
 
 

@@ -24,7 +24,7 @@ from typing import Any
 import pytest
 
 from raysearch.ledger.ledger import Ledger
-from raysearch.ledger.searches import find_search
+from raysearch.search.record import SEARCHES
 from tests.cli.conftest import Outcome
 
 #: A search with many moments to be killed at: every shard of a round is a unit of its own.
@@ -189,7 +189,7 @@ def refused(outcome: Outcome, *said: str) -> None:
 def state(store: str) -> str:
     """How the ledger's last search stands."""
     with closing(Ledger(Path(store) / "ledger.db")) as ledger:
-        return find_search(ledger, "latest").state
+        return SEARCHES.find(ledger, "latest").state
 
 
 def wait_for_rows(command: Command, store: str, rows: int) -> None:

@@ -84,7 +84,7 @@ def test_a_damaged_ledger_is_refused_until_a_copy_is_put_back(
             assert Path("mlruns/ledger.db").read_bytes() == before, "it is left for those who can mend it"
         shutil.copy("copy.db", "mlruns/ledger.db")
         again = found(run(*command))
-        assert same(again, result) and again["evaluations"]["run"] == 0
+        assert same(again, result) and again["evaluations"]["computed"] == 0
         shutil.copy("copy.db", "mlruns/ledger.db")
 
 
@@ -156,7 +156,7 @@ def test_what_belongs_to_another_model_or_text_is_not_shared(run: Run, world: Wo
     for changes in ({"model": other_model}, {"data.seed": 1}, {"data.seq_len": 17}, {"objective": "kl"}):
         other = found(run("search", *world.search(**changes), "--json"))
         assert other["search_id"] != first["search_id"]
-        assert other["evaluations"]["answered"] == 0, changes
+        assert other["evaluations"]["cached"] == 0, changes
     assert same(found(run("search", *world.search(), "--json")), first)
 
 
@@ -184,7 +184,7 @@ def test_what_has_changed_since_is_said_and_once_restored_it_goes_on(
 
     known = evaluations("mlruns")
     resumed: dict[str, Any] = found(run("resume", "latest", "--json"))
-    assert same(resumed, result) and resumed["evaluations"]["answered"] > 0
+    assert same(resumed, result) and resumed["evaluations"]["cached"] > 0
     remade(world, folder, seed=1)
     speed = ["assess=none", "assess.speed.enabled=true", "assess.speed.context_tokens=8", "assess.speed.new_tokens=2"]
     for words in ["export", "latest", "--out", "pruned"], ["assess", "latest", "cluster=inline", *speed]:

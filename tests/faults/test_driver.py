@@ -79,7 +79,7 @@ def test_killed_again_and_again(here: Path, world: World, searcher: str, kills: 
     left = {subject for _, subject, _ in whole if subject.startswith("{")} - complete("killed")
     again = found(do(*words, "store=killed", mark=mark))
     assert same(again, result) and evaluations("killed") == whole
-    assert again["evaluations"]["run"] == len(left), "only what was in flight is computed again"
+    assert again["evaluations"]["computed"] == len(left), "only what was in flight is computed again"
     assert state("killed") == "finished"
     assert not list(Path("killed").glob("ledger.db.?*.lock")), "the locks of the dead are gone"
     assert_all_gone(mark, within_s=30)
@@ -147,7 +147,7 @@ def test_stopped(run: Run, here: Path, command: list[str], undisturbed: dict[str
     assert_all_gone(mark, within_s=20)
     assert state("my store") == "interrupted"
     result = found(run(*command, "store=my store"))
-    assert same(result, undisturbed) and result["evaluations"]["answered"] > 0
+    assert same(result, undisturbed) and result["evaluations"]["cached"] > 0
 
 
 def test_stopped_before_there_is_anything_to_go_on_from(here: Path, command: list[str]) -> None:
@@ -183,7 +183,7 @@ def test_searches_that_start_together_compute_nothing_twice(here: Path, world: W
     beam, narrow = (found(each.finish()) for each in [start(*command), start(*searching(world, "greedy"))])
     distinct = {mask for _, mask, _ in evaluations("mlruns")}
     assert len(distinct) == MASKS, "greedy sees nothing that beam does not"
-    assert beam["evaluations"]["run"] + narrow["evaluations"]["run"] == MASKS - 1, "and the dense model"
+    assert beam["evaluations"]["computed"] + narrow["evaluations"]["computed"] == MASKS - 1, "and the dense model"
     assert beam["dense_loss"] == narrow["dense_loss"]
 
 

@@ -2,6 +2,7 @@ import sqlite3
 import subprocess
 import sys
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +13,12 @@ from raysearch.errors import UserError
 from raysearch.ledger.assessments import read_assessments, write_assessment
 from raysearch.ledger.claims import Claims
 from raysearch.ledger.ledger import Ledger
-from raysearch.ledger.searches import find_search, list_searches, note_mlflow, write_search
-from raysearch.ledger.studies import find_study, write_study
+from raysearch.search.record import SEARCHES, note_mlflow, write_search
+from raysearch.study.record import STUDIES, StudyRecord
+from raysearch.testing.tracker_suite import greedy_search
 
 A, B = Mask.of(1), Mask.of(1, 2)
+FOUND = greedy_search(4, 1)
 
 
 @pytest.fixture
@@ -47,7 +50,7 @@ def test_the_first_record_stays(ledger):
 
 def test_a_failed_transaction_leaves_nothing(ledger):
     with pytest.raises(RuntimeError), ledger.transaction() as connection:
-        connection.execute("INSERT INTO evaluations VALUES ('cal', '{1}', 0, x'00')")
+        connection.execute("INSERT INTO evaluations VALUES ('cal', '{1}', 0, x'00', 0)")
         raise RuntimeError
     assert ledger.known("cal", [A]) == {}
 
@@ -80,16 +83,16 @@ def test_rows_that_are_found_by_one_question_and_not_by_another_are_refused(tmp_
         Ledger(path)
 
 
-@pytest.mark.parametrize("changed", ["'{{}}'", "x'7b7d'", "x''", "CAST({} || ' ' AS BLOB)"])
+@pytest.mark.parametrize("changed", ["'{{}}'", "x'7b7d'", "x''", "{} || ' '", "CAST(x'ff' AS TEXT)"])
 def test_records_that_somebody_has_edited_are_refused(ledger, changed):
-    write_search(ledger, "a", {"x": 1}, "running", {"loss": 1.0})
-    write_study(ledger, "a", {"x": 1}, [], {}, {})
+    write_search(ledger, "a", {"x": 1}, "running", greedy_search())
+    STUDIES.write(ledger, StudyRecord("a", {"x": 1}, (), {}, {}, "now"))
     write_assessment(ledger, "a", "b", {A: {"x": 1}})
-    assert find_search(ledger, "a").config == find_study(ledger, "a").config == {"x": 1}
+    assert SEARCHES.find(ledger, "a").config == STUDIES.find(ledger, "a").config == {"x": 1}
     assert read_assessments(ledger, "a", "b", [A]) == {A: {"x": 1}}
     for table, column, read in [
-        ("studies", "config", lambda: find_study(ledger, "a")),
-        ("searches", "config", lambda: find_search(ledger, "a")),
+        ("studies", "config", lambda: STUDIES.find(ledger, "a")),
+        ("searches", "config", lambda: SEARCHES.find(ledger, "a")),
         ("assessments", "result", lambda: read_assessments(ledger, "a", "b", [A])),
     ]:
         ledger.connection.execute(f"UPDATE {table} SET {column} = {changed.format(column)}")
@@ -149,39 +152,39 @@ def test_a_dead_process_loses_its_claims(ledger):
     assert [file.name for file in ledger.path.parent.glob("*.lock")] == ["ledger.db.lock"]
 
 
-def test_runs_are_found_by_name_prefix_mlflow_id_and_latest(ledger):
+def test_searches_are_found_by_name_prefix_mlflow_id_and_latest(ledger):
     write_search(ledger, "greedy-m5-aa", {"x": 1}, "running")
-    write_search(ledger, "greedy-m5-ab", {"x": 2}, "finished", {"mlflow_run_id": "f00"})
-    assert {run.search_id for run in list_searches(ledger)} == {"greedy-m5-aa", "greedy-m5-ab"}
-    assert find_search(ledger, "greedy-m5-aa").state == "running"
-    assert find_search(ledger, "f00").config == {"x": 2}
-    assert find_search(ledger, "greedy-m5-ab").result == {"mlflow_run_id": "f00"}
+    write_search(ledger, "greedy-m5-ab", {"x": 2}, "finished", replace(FOUND, mlflow_run_id="f00"))
+    assert {run.search_id for run in SEARCHES.all(ledger)} == {"greedy-m5-aa", "greedy-m5-ab"}
+    assert SEARCHES.find(ledger, "greedy-m5-aa").state == "running"
+    assert SEARCHES.find(ledger, "f00").config == {"x": 2}
+    assert SEARCHES.find(ledger, "greedy-m5-ab").result == replace(FOUND, mlflow_run_id="f00")
     with pytest.raises(UserError, match="fits greedy-m5-"):
-        find_search(ledger, "greedy")
+        SEARCHES.find(ledger, "greedy")
     with pytest.raises(UserError, match="did you mean 'greedy-m5-aa'"):
-        find_search(ledger, "gredy-m5-aa")
-    write_search(ledger, "greedy-m5-aa", {"x": 3}, "finished", {})
+        SEARCHES.find(ledger, "gredy-m5-aa")
+    write_search(ledger, "greedy-m5-aa", {"x": 3}, "finished", FOUND)
     with pytest.raises(UserError, match="SEARCH='' is not in"):
-        find_search(ledger, "")
-    assert find_search(ledger, "greedy-m5-aa").config == {"x": 3}
-    assert find_search(ledger, "latest").search_id == "greedy-m5-aa"
+        SEARCHES.find(ledger, "")
+    assert SEARCHES.find(ledger, "greedy-m5-aa").config == {"x": 3}
+    assert SEARCHES.find(ledger, "latest").search_id == "greedy-m5-aa"
 
 
 def test_where_mlflow_has_a_run_is_not_forgotten_and_makes_it_no_newer(ledger):
-    write_search(ledger, "a", {"tracking": {"uri": None}, "x": 1}, "finished", {"loss": 1.0, "mlflow_run_id": None})
-    write_search(ledger, "b", {}, "finished", {})
+    write_search(ledger, "a", {"tracking": {"uri": None}, "x": 1}, "finished", FOUND)
+    write_search(ledger, "b", {}, "finished", FOUND)
     note_mlflow(ledger, "a", "f00", {"uri": "http://host"})
-    assert find_search(ledger, "f00").config == {"tracking": {"uri": "http://host"}, "x": 1}
+    assert SEARCHES.find(ledger, "f00").config == {"tracking": {"uri": "http://host"}, "x": 1}
     note_mlflow(ledger, "a", None)
-    assert find_search(ledger, "a").result == {"loss": 1.0, "mlflow_run_id": "f00"}
-    assert find_search(ledger, "latest").search_id == "b"
-    write_search(ledger, "a", {}, "finished", {"loss": 2.0, "mlflow_run_id": None})
-    assert find_search(ledger, "latest").result == {"loss": 2.0, "mlflow_run_id": "f00"}
+    assert SEARCHES.find(ledger, "a").result == replace(FOUND, mlflow_run_id="f00")
+    assert SEARCHES.find(ledger, "latest").search_id == "b"
+    write_search(ledger, "a", {}, "finished", replace(FOUND, loss=2.0))
+    assert SEARCHES.find(ledger, "latest").result == replace(FOUND, loss=2.0, mlflow_run_id="f00")
 
 
 def test_an_empty_ledger_says_how_to_start(ledger):
     with pytest.raises(UserError, match="start one with raysearch search"):
-        find_search(ledger, "latest")
+        SEARCHES.find(ledger, "latest")
 
 
 def test_any_name_is_that_of_a_file(tmp_path, monkeypatch):

@@ -1,18 +1,21 @@
 """The rank of a found mask, worked by hand on ledgers that no model filled."""
 
-from dataclasses import asdict
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
 import pytest
 
 from raysearch.calibration.objectives.weighted import WeightedObjective
+from raysearch.core.json import plain
 from raysearch.core.mask import Mask
 from raysearch.core.measure import PERPLEXITY, Measure
 from raysearch.errors import UserError
 from raysearch.ledger.ledger import Ledger
-from raysearch.ledger.searches import SearchRecord
 from raysearch.search.gap import gaps_of
+from raysearch.search.record import SearchRecord
+from raysearch.search.result import Trial
+from raysearch.testing.tracker_suite import greedy_search
 
 N_TOKENS = N_SAMPLES = 4
 PAIRS = [Mask.of(*pair) for pair in combinations((0, 1, 2, 4), 2)]  # of five layers, 3 is protected
@@ -32,24 +35,20 @@ def record(ledger, masks, calibration="here"):
 
 def run_of(*removed, remove=None, sizes=(), measure=PERPLEXITY):
     """A finished search that found `removed`, and the best masks of other `sizes` on the way."""
-    path = [
-        {
-            "n_removed": len(layers),
-            "removed": list(layers),
-            "loss": nats(Mask(layers)) / measure.divisor(N_TOKENS, N_SAMPLES),
-        }
-        for layers in (*sizes, removed)
+    trials = [
+        Trial(index, 1, Mask(layers), nats(Mask(layers)) / measure.divisor(N_TOKENS, N_SAMPLES), 0.0, None, False)
+        for index, layers in enumerate((*sizes, removed))
     ]
-    result = {
-        "n_layers": 5,
-        "removed": list(removed),
-        "loss": path[-1]["loss"],
-        "path": path,
-        "measure": asdict(measure),
-        "n_tokens": N_TOKENS,
-        "n_samples": N_SAMPLES,
-        "fingerprints": {"calibration": "here"},
-    }
+    result = replace(
+        greedy_search(5, 1),
+        removed=removed,
+        loss=trials[-1].loss or 0.0,
+        measure=measure,
+        n_tokens=N_TOKENS,
+        n_samples=N_SAMPLES,
+        fingerprints={"calibration": "here"},
+        trials=tuple(trials),
+    )
     config = {"remove": len(removed) if remove is None else remove, "protect": [3]}
     return SearchRecord("greedy-m2-00", config, "finished", None, result, "now")
 
@@ -72,7 +71,7 @@ def test_a_mask_is_ranked_among_all_of_its_size(ledger, removed, rank, percentil
     (ranked,) = gaps_of(run_of(*removed), ledger)
     assert (ranked.rank, ranked.gap) == (rank, gap) and ranked.percentile == pytest.approx(percentile)
     assert (ranked.n_masks, ranked.n_known, ranked.best) == (6, 6, Mask.of(0, 1))
-    assert ranked.as_json() | {"percentile": None} == {
+    assert plain(ranked) | {"percentile": None} == {
         "n_removed": 2,
         "removed": list(removed),
         "loss": 0.5 + gap,

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from raysearch.search.observer import repeat
 from raysearch.testing.tracker_suite import greedy_search
 from raysearch.tracking.mlflow.tracker import MlflowTracker
 from raysearch.tracking.store import Store
@@ -48,7 +49,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """The server; when all is done it is sent Ctrl-C and must leave nothing behind."""
     folder = tmp_path_factory.mktemp("served") / "a folder"
     tracker = MlflowTracker(None, "tests", folder, pytest.fail, timeout_s=300)
-    greedy_search(4, 1).tell(tracker)
+    repeat(greedy_search(4, 1), tracker)
     run_id = tracker.close()
     assert run_id is not None
     port = closed_port()

@@ -170,7 +170,7 @@ def trial_tags(trial: Trial, parent: str, measure: Measure) -> dict[str, str]:
         "raysearch.trial_index": str(trial.index),
         "raysearch.round": str(trial.round),
         "raysearch.removed": clip(str(trial.mask), MAX_TAG),
-        "raysearch.answered_by_ledger": str(trial.answered).lower(),
+        "raysearch.cached": str(trial.cached).lower(),
     }
     if trial.failure is not None:
         tags["raysearch.failure"] = clip(trial.failure, MAX_TAG)
@@ -196,11 +196,11 @@ def round_metrics(summary: RoundSummary) -> dict[str, float]:
     values = {
         "rounds": summary.round,
         "round_best_loss": summary.round_best_loss,
-        "evaluations_asked": summary.asked,
-        "evaluations_run": summary.run,
-        "evaluations_answered": summary.asked - summary.run,
-        "layer_forwards_run": summary.layer_forwards_run,
-        "layer_forwards_saved": summary.layer_forwards_naive - summary.layer_forwards_run,
+        "evaluations_requested": summary.n_requested,
+        "evaluations_computed": summary.n_computed,
+        "evaluations_cached": summary.n_cached,
+        "layer_forwards_computed": summary.layer_forwards_computed,
+        "layer_forwards_saved": summary.layer_forwards_naive - summary.layer_forwards_computed,
         "replica_busy_share": summary.busy_share,
     }
     return {name: value for name, value in values.items() if value is not None}
@@ -221,9 +221,9 @@ def result_metrics(result: SearchResult) -> dict[str, float]:
         "parameters_removed_share": result.parameters_removed / result.parameters if result.parameters else 0.0,
         "n_tokens": result.n_tokens,
         "n_samples": result.n_samples,
-        "layer_tokens_run": result.layer_tokens,
-        "layer_forwards_alone": result.layer_forwards_alone,
-        "searcher_seconds": result.searcher_s,
+        "layer_tokens_computed": result.layer_tokens.computed,
+        "layer_forwards_alone": result.layer_forwards.alone,
+        "searcher_seconds": result.searcher_seconds,
         **{name: value for name, value in result.pool.items() if isinstance(value, int | float)},
     }
 
@@ -277,7 +277,7 @@ def trials_csv(trials: Iterable[Trial], measure: Measure) -> str:
             "n_removed": len(trial.mask),
             "loss": trial.loss,
             "delta": trial.delta,
-            "answered": str(trial.answered).lower(),
+            "cached": str(trial.cached).lower(),
             "failure": trial.failure,
         }
         writer.writerow(row if trial.loss is None else row | named_readout(measure, trial.loss))
@@ -287,4 +287,4 @@ def trials_csv(trials: Iterable[Trial], measure: Measure) -> str:
 def trials_csv_columns(measure: Measure) -> tuple[str, ...]:
     """The columns of `trials_csv`, of which one is named by the readout, if there is one."""
     readout = () if measure.readout is None else (measure.readout,)
-    return ("index", "round", "removed", "n_removed", "loss", *readout, "delta", "answered", "failure")
+    return ("index", "round", "removed", "n_removed", "loss", *readout, "delta", "cached", "failure")

@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING
 from typing_extensions import override
 
 from raysearch.core.paths import options_for
-from raysearch.ledger.searches import SearchRecord
 from raysearch.search.forecast import RoundCost
 from raysearch.search.observer import StudyHeader, Tracker
+from raysearch.search.record import SearchRecord
 from raysearch.search.result import RoundSummary, SearchHeader, SearchResult, Trial
 from raysearch.tracking.mlflow.contact import attempt, cause_of, quiet
 from raysearch.tracking.store import Store

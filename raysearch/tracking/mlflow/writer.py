@@ -106,7 +106,7 @@ class MlflowWriter:
         seconds = self.seconds_before + summary.seconds
         points = self._points(records.round_metrics(summary) | {"seconds": seconds}, now, summary.round)
         if summary.best_loss is not None:
-            points += self._points({"best_loss": summary.best_loss}, now, summary.asked)
+            points += self._points({"best_loss": summary.best_loss}, now, summary.n_requested)
             points += self._points({"best_loss_by_second": summary.best_loss}, now, int(seconds))
         self._client.log_batch(self.run_id, points)
 

@@ -9,7 +9,7 @@ from raysearch.core.mask import Mask
 from raysearch.core.measure import PERPLEXITY
 from raysearch.reporting.figures import trials as figures
 from raysearch.search.result import Trial
-from raysearch.testing.tracker_suite import ACCURACY, KL, MARGIN, greedy_search, simulate_losses, tell_rounds
+from raysearch.testing.tracker_suite import ACCURACY, KL, MARGIN, greedy_search, search_of, simulate_losses
 
 
 def draw(figure: Figure) -> bytes:
@@ -32,14 +32,14 @@ def test_mask_map_shows_rounds_and_the_final_mask():
     assert np.asarray(above.images[0].get_array()).shape[:2] == (5, 30)
     final = np.asarray(foot.images[0].get_array())[0]
     removed = [layer for layer in range(30) if tuple(final[layer]) != tuple(final[0])]
-    assert tuple(removed) == search.result.removed
-    assert {"final", "round", "best loss\nnats\nper token", f"{search.result.loss:.3f}"} <= texts(figure)
+    assert tuple(removed) == search.removed
+    assert {"final", "round", "best loss\nnats\nper token", f"{search.loss:.3f}"} <= texts(figure)
 
 
 def test_mask_map_takes_long_searches_of_deep_models():
     loss = simulate_losses(80)
     rounds = [[Mask.of(n % 80, (n + 7) % 80)] for n in range(300)]
-    search = tell_rounds(rounds, loss, 80, 2, "long")
+    search = search_of(rounds, loss, 80, 2, "long")
     figure = figures.mask_map(search.trials, 80, 2, PERPLEXITY)
     width, height = figure.get_size_inches()
     assert width <= 16 and height <= 11
@@ -48,9 +48,9 @@ def test_mask_map_takes_long_searches_of_deep_models():
 
 def test_best_so_far_names_sizes_dense_and_failures():
     search = greedy_search(n_layers=12, n_remove=3)
-    lost = Trial(len(search.trials), 3, Mask.of(0, 1, 2), None, None, "out of memory", answered=False)
+    lost = Trial(len(search.trials), 3, Mask.of(0, 1, 2), None, None, "out of memory", cached=False)
     shown = texts_of(figures.best_so_far([*search.trials, lost], 3, PERPLEXITY))
-    assert f"3 removed: best {search.result.loss:.3f} (target)" in shown
+    assert f"3 removed: best {search.loss:.3f} (target)" in shown
     assert {"dense: 2.800", "failed (1)", "loss (nats per token)", "perplexity"} <= shown
 
 
@@ -60,7 +60,7 @@ def test_loss_by_size_is_a_line_from_the_dense_model_to_m():
     assert {"Best loss by number of layers removed", "layers removed", "perplexity"} <= texts_of(figure)
     (line,) = figure.axes[0].get_lines()
     points = np.asarray(line.get_xydata()).tolist()
-    assert points == [[0, 2.8], *([len(trial.mask), trial.loss] for trial in search.result.path)]
+    assert points == [[0, 2.8], *([len(trial.mask), trial.loss] for trial in search.path)]
 
 
 def texts_of(figure: Figure) -> set[str]:

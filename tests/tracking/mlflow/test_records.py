@@ -7,8 +7,7 @@ import pytest
 
 from raysearch.core.mask import Mask
 from raysearch.core.measure import PERPLEXITY, Measure
-from raysearch.search.history import as_record
-from raysearch.search.result import Trial
+from raysearch.search.result import LayerTokens, Trial, in_brief
 from raysearch.testing.tracker_suite import ACCURACY, KL, MARGIN, greedy_search
 from raysearch.tracking.mlflow import records
 
@@ -37,7 +36,7 @@ def test_what_mlflow_refuses_is_clipped_or_replaced():
 
 
 def test_searches_are_filtered_by_the_choice_of_each_group():
-    tags = records.search_tags(greedy_search().header)
+    tags = records.search_tags(greedy_search())
     assert tags["raysearch.searcher"] == "greedy"
     assert tags["raysearch.data"] == "wikitext"
     assert tags["raysearch.model"] == "tiny"
@@ -47,23 +46,23 @@ def test_searches_are_filtered_by_the_choice_of_each_group():
 
 
 def test_a_search_on_an_evaluation_split_is_tagged():
-    header = greedy_search().header
+    header = greedy_search()
     assert "raysearch.evaluation_split" not in records.search_tags(header)
     flagged = replace(header, data=[*header.data, {"source": "hub", "split": "test", "evaluation_split": True}])
     assert records.search_tags(flagged)["raysearch.evaluation_split"] == "true"
 
 
 def test_a_trial_reads_as_its_round_and_mask():
-    trial = Trial(7, 2, Mask.of(25, 21), 3.0, 0.2, None, answered=True)
+    trial = Trial(7, 2, Mask.of(25, 21), 3.0, 0.2, None, cached=True)
     assert records.trial_name(trial) == "r02 {21,25}"
     tags = records.trial_tags(trial, "parent", PERPLEXITY)
     assert tags["raysearch.removed"] == "{21,25}"
-    assert tags["raysearch.answered_by_ledger"] == "true"
+    assert tags["raysearch.cached"] == "true"
     assert "raysearch.not_finite" not in tags and "raysearch.failure" not in tags
 
 
 def test_infinite_values_are_named_in_a_tag():
-    trial = Trial(7, 2, Mask.of(25), 800.0, 797.0, None, answered=False)
+    trial = Trial(7, 2, Mask.of(25), 800.0, 797.0, None, cached=False)
     assert records.trial_tags(trial, "parent", PERPLEXITY)["raysearch.not_finite"] == "perplexity"
     assert "raysearch.not_finite" not in records.trial_tags(trial, "parent", KL)
 
@@ -74,9 +73,9 @@ def test_infinite_values_are_named_in_a_tag():
     ids=["perplexity", "margin", "no readout"],
 )
 def test_metrics_are_named_by_the_readout(measure, readout):
-    trial = Trial(7, 2, Mask.of(25), 0.5, 0.2, None, answered=False)
+    trial = Trial(7, 2, Mask.of(25), 0.5, 0.2, None, cached=False)
     assert records.trial_metrics(trial, measure) == {"loss": 0.5, "delta": 0.2, **readout}
-    result = replace(greedy_search(measure=measure).result, loss=0.5)
+    result = replace(greedy_search(measure=measure), loss=0.5)
     metrics, series = records.result_metrics(result), records.result_series(result)
     names = [name for name in (*metrics, *series) if not name.startswith("remark.")]
     assert {name: metrics[name] for name in readout} == readout
@@ -103,40 +102,40 @@ def test_the_losses_of_parts_are_metrics():
     ids=["perplexity", "accuracy", "margin", "no readout"],
 )
 def test_the_note_reads_well(measure, loss, sentence):
-    result = replace(greedy_search(measure=measure).result, loss=loss)
+    result = replace(greedy_search(measure=measure), loss=loss)
     assert records.result_tags(result)["mlflow.note.content"].endswith(f" of 8, {sentence}")
 
 
 def test_csv_has_a_line_per_trial():
     trials = [
-        Trial(0, 0, Mask(), 0.0, 0.0, None, answered=True),
-        Trial(1, 1, Mask.of(1, 2), None, None, 'said "no",\ntwice', answered=False),
+        Trial(0, 0, Mask(), 0.0, 0.0, None, cached=True),
+        Trial(1, 1, Mask.of(1, 2), None, None, 'said "no",\ntwice', cached=False),
     ]
     dense, failed = csv.DictReader(io.StringIO(records.trials_csv(trials, PERPLEXITY)))
     assert dense == {
         **dict.fromkeys(records.trials_csv_columns(PERPLEXITY), ""),
         **{"index": "0", "round": "0", "removed": "{}", "n_removed": "0", "loss": "0.0", "perplexity": "1.0"},
-        **{"delta": "0.0", "answered": "true"},
+        **{"delta": "0.0", "cached": "true"},
     }
     assert failed["removed"] == "{1,2}" and failed["loss"] == "" and failed["failure"] == 'said "no",\ntwice'
 
 
 def test_a_column_of_the_csv_is_named_by_the_readout():
-    trials = [Trial(0, 1, Mask.of(0), 0.575, 0.1, None, answered=True)]
+    trials = [Trial(0, 1, Mask.of(0), 0.575, 0.1, None, cached=True)]
     (accuracy,) = csv.DictReader(io.StringIO(records.trials_csv(trials, ACCURACY)))
     assert float(accuracy["accuracy"]) == pytest.approx(0.425)
     (bare,) = csv.DictReader(io.StringIO(records.trials_csv(trials, KL)))
-    assert list(bare) == ["index", "round", "removed", "n_removed", "loss", "delta", "answered", "failure"]
+    assert list(bare) == ["index", "round", "removed", "n_removed", "loss", "delta", "cached", "failure"]
 
 
 def test_a_result_without_an_order_has_no_such_tag():
-    result = greedy_search().result
+    result = greedy_search()
     assert "raysearch.removal_order" in records.result_tags(result)
     assert "raysearch.removal_order" not in records.result_tags(replace(result, removal_order=None))
 
 
 def test_remarks_are_metrics_charts_and_tags_within_the_limits_of_mlflow():
-    result = greedy_search().result
+    result = greedy_search()
     remarks: dict[str, float | str | list[float]] = {
         "gap": 1,
         "scores": [0.5] * 2000,
@@ -153,9 +152,9 @@ def test_remarks_are_metrics_charts_and_tags_within_the_limits_of_mlflow():
 
 
 def test_a_result_is_json_whatever_its_numbers():
-    result = greedy_search().result
+    result = greedy_search()
     odd = replace(result, loss=800.0, remarks={"gap": INF, "scores": [1.0, INF], "why": "so"})
-    value = json.loads(json.dumps(odd.as_json(), allow_nan=False))
+    value = json.loads(json.dumps(in_brief(odd), allow_nan=False))
     assert value["perplexity"] is None and value["remarks"] == {"gap": None, "scores": [1.0, None], "why": "so"}
     assert [entry["n_removed"] for entry in value["path"]] == [1, 2, 3]
     assert value["path"][-1]["removed"] == list(result.removed) and value["path"][-1]["loss"] == result.loss
@@ -164,11 +163,11 @@ def test_a_result_is_json_whatever_its_numbers():
 
 @pytest.mark.parametrize("measure", [PERPLEXITY, MARGIN, ACCURACY, KL], ids=lambda measure: str(measure.readout))
 def test_a_result_says_what_its_losses_are_counted_in(measure):
-    result = replace(greedy_search(measure=measure).result, layer_tokens=3, layer_tokens_by_row=4, packed=True)
-    value = json.loads(json.dumps(result.as_json()))
+    result = replace(greedy_search(measure=measure), layer_tokens=LayerTokens(3, 4, True))
+    value = json.loads(json.dumps(in_brief(result)))
     assert Measure(**value["measure"]) == measure
     assert (value["n_tokens"], value["n_samples"]) == (8192, 64)
-    assert value["layer_tokens"] == {"run": 3, "by_row": 4, "packed": True}
+    assert value["layer_tokens"] == {"computed": 3, "by_row": 4, "packed": True}
     assert value["data"] == list(result.data)
     if measure.readout is None:
         assert not {"perplexity", "None"} & {*value, *value["path"][0]}
@@ -176,11 +175,3 @@ def test_a_result_says_what_its_losses_are_counted_in(measure):
         assert value[measure.readout] == result.readout == measure.read(result.loss)
         assert value[f"dense_{measure.readout}"] == result.dense_readout == measure.read(result.dense_loss)
         assert [entry[measure.readout] for entry in value["path"]] == [measure.read(e["loss"]) for e in value["path"]]
-
-
-def test_the_record_of_a_result_holds_the_losses_of_parts():
-    search = greedy_search(4, 1)
-    assert all(trial["parts"] == {} for trial in as_record(search.header, search.result)["trials"])
-    parted = [replace(trial, parts={"kl on c4": 0.5}) for trial in search.trials]
-    record = json.loads(json.dumps(as_record(search.header, replace(search.result, trials=parted))))
-    assert all(trial["parts"] == {"kl on c4": 0.5} for trial in record["trials"])

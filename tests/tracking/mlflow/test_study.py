@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
-from raysearch.search.observer import StudyHeader
+from raysearch.search.observer import StudyHeader, repeat
 from raysearch.testing.tracker_suite import greedy_search
 from raysearch.tracking.mlflow.contact import attempt
 from raysearch.tracking.options import TrackingOptions
@@ -38,7 +38,7 @@ def begin(options: TrackingOptions, header: StudyHeader, warn: Callable[[str], N
 
 def test_searches_told_before_or_after_are_filed_under_the_study(options: TrackingOptions, tmp_path: Path) -> None:
     tracker = options.open(fail)
-    greedy_search(search_id="before").tell(tracker)
+    repeat(greedy_search(search_id="before"), tracker)
     before = tracker.close()
     assert before is not None
     config = {"study": {"name": "my-study", "grid": {"remove": [5]}}}

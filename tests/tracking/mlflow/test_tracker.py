@@ -11,7 +11,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Run
 
 from raysearch.core.mask import Mask
-from raysearch.search.observer import Tracker
+from raysearch.search.observer import Tracker, repeat
 from raysearch.search.result import RoundSummary, Trial
 from raysearch.testing.tracker_suite import ACCURACY, TrackerSuite, greedy_search
 from raysearch.tracking.mlflow.tracker import MlflowTracker
@@ -76,22 +76,22 @@ def test_a_search_is_written_in_full(tmp_path):
     folder = tmp_path / "a folder"
     search = greedy_search()
     tracker = open_tracker(folder)
-    search.tell(tracker)
+    repeat(search, tracker)
     run_id = tracker.close()
 
     recorded = Recorded(folder)
     parent = recorded.parent
     assert parent.info.run_id == run_id
-    assert (parent.info.run_name, parent.info.status) == (search.header.search_id, "FINISHED")
+    assert (parent.info.run_name, parent.info.status) == (search.search_id, "FINISHED")
     assert parent.data.params["searcher.width"] == "1"
     assert parent.data.params["versions.raysearch"] == "0.1.0"
     assert parent.data.params["n_remove"] == "3"
-    assert parent.data.params["removed"] == str(search.result.mask) == parent.data.tags["raysearch.removed"]
-    assert parent.data.metrics["loss"] == pytest.approx(search.result.loss)
+    assert parent.data.params["removed"] == str(search.mask) == parent.data.tags["raysearch.removed"]
+    assert parent.data.metrics["loss"] == pytest.approx(search.loss)
     assert parent.data.metrics["parameters_removed_share"] == 0.25
     assert parent.data.metrics["seconds"] == 7.5
     assert recorded.steps("round_best_loss") == [1, 2, 3]
-    assert recorded.steps("best_loss") == [search.result.asked]
+    assert recorded.steps("best_loss") == [search.evaluations.requested]
     assert recorded.steps("best_loss_by_second") == [7]
     assert recorded.steps("path_loss") == recorded.steps("path_perplexity") == [1, 2, 3]
     assert recorded.steps("remark.ablation") == list(range(8))
@@ -100,7 +100,7 @@ def test_a_search_is_written_in_full(tmp_path):
     assert recorded.artifacts() == ARTIFACTS
     files = folder / "artifacts" / run_id / "artifacts"
     assert (files / "trials.csv").is_file()
-    assert json.loads((files / "data.json").read_text()) == search.header.data
+    assert json.loads((files / "data.json").read_text()) == search.data
     assert parent.data.tags["raysearch.unit"] == "nats per token"
 
     assert sorted(recorded.children) == [trial.index for trial in search.trials]
@@ -114,12 +114,12 @@ def test_a_search_is_written_in_full(tmp_path):
 def test_a_search_for_accuracy_is_charted_as_such(tmp_path):
     search = greedy_search(measure=ACCURACY)
     tracker = open_tracker(tmp_path)
-    search.tell(tracker)
+    repeat(search, tracker)
     run_id = tracker.close()
     recorded = Recorded(tmp_path)
     metrics = recorded.parent.data.metrics
-    assert metrics["accuracy"] == pytest.approx(search.result.readout) and "perplexity" not in metrics
-    assert metrics["dense_accuracy"] == pytest.approx(search.result.dense_readout)
+    assert metrics["accuracy"] == pytest.approx(search.readout) and "perplexity" not in metrics
+    assert metrics["dense_accuracy"] == pytest.approx(search.dense_readout)
     assert recorded.steps("path_accuracy") == [1, 2, 3]
     assert set(recorded.children[0].data.metrics) == {"loss", "delta", "accuracy"}
     assert recorded.parent.data.tags["raysearch.unit"] == "errors per item"
@@ -129,10 +129,10 @@ def test_a_search_for_accuracy_is_charted_as_such(tmp_path):
 
 def test_a_failed_trial_keeps_its_cause_and_no_metric_is_infinite(tmp_path):
     tracker = open_tracker(tmp_path)
-    tracker.search_started(greedy_search().header)
-    tracker.trial(Trial(0, 1, Mask.of(0), None, None, "out of memory", answered=False))
-    tracker.trial(Trial(1, 1, Mask.of(1), float("inf"), float("inf"), None, answered=False))
-    tracker.trial(Trial(2, 1, Mask.of(2), 800.0, 797.2, None, answered=True))
+    tracker.search_started(greedy_search())
+    tracker.trial(Trial(0, 1, Mask.of(0), None, None, "out of memory", cached=False))
+    tracker.trial(Trial(1, 1, Mask.of(1), float("inf"), float("inf"), None, cached=False))
+    tracker.trial(Trial(2, 1, Mask.of(2), 800.0, 797.2, None, cached=True))
     tracker.search_ended(None, "every replica died")
     tracker.close()
     recorded = Recorded(tmp_path)
@@ -155,7 +155,7 @@ def test_odd_remarks_ruin_no_chart(tmp_path):
         "why": "x" * 10_000,
     }
     tracker = open_tracker(tmp_path)
-    replace(search, result=replace(search.result, remarks=odd)).tell(tracker)
+    repeat(replace(search, remarks=odd), tracker)
     tracker.close()
     recorded = Recorded(tmp_path)
     assert recorded.steps("remark.by layer") == [0, 2]
@@ -168,22 +168,22 @@ def test_odd_remarks_ruin_no_chart(tmp_path):
 def test_a_resumed_search_fills_in_what_is_missing(tmp_path, failure, status):
     search = greedy_search()
     first = open_tracker(tmp_path)
-    search.tell(first, rounds=2)
-    first.trial(replace(search.rounds[2][0][0], loss=None, delta=None, failure="a replica died"))
+    repeat(search, first, rounds=2)
+    first.trial(replace(search.by_round[2][0][0], loss=None, delta=None, failure="a replica died"))
     first.search_ended(None, failure)
     run_id = first.close()
     before = Recorded(tmp_path)
     assert before.parent.info.status == status
 
     second = open_tracker(tmp_path)
-    search.tell(second, rounds=2)
+    repeat(search, second, rounds=2)
     second.close()
     reopened = Recorded(tmp_path)
     assert reopened.parent.info.status == "RUNNING"
     assert "raysearch.failure" not in reopened.parent.data.tags
 
     third = open_tracker(tmp_path)
-    search.tell(third)
+    repeat(search, third)
     assert third.close() == run_id
     check_complete(tmp_path)
     after = Recorded(tmp_path)
@@ -198,12 +198,12 @@ def test_a_finished_search_told_again_changes_nothing(tmp_path):
     search = greedy_search()
     for _ in range(2):
         tracker = open_tracker(tmp_path)
-        search.tell(tracker)
+        repeat(search, tracker)
         tracker.close()
     check_complete(tmp_path)
     assert len(Recorded(tmp_path).steps("loss")) == 1
     interrupted = open_tracker(tmp_path)
-    search.tell(interrupted, rounds=1)
+    repeat(search, interrupted, rounds=1)
     interrupted.search_ended(None)
     interrupted.close()
     check_complete(tmp_path)
@@ -211,12 +211,13 @@ def test_a_finished_search_told_again_changes_nothing(tmp_path):
 
 def test_a_search_that_its_budget_stopped_is_not_finished(tmp_path):
     whole = greedy_search()
-    best = whole.result.path[1]
+    best = whole.path[1]
     assert best.loss is not None
-    stopped = replace(whole.result, removed=best.mask.layers, loss=best.loss, layer_forwards_alone=9.0, complete=False)
-    for result, rounds in [(stopped, 1), (stopped, 1), (whole.result, 3), (whole.result, 3)]:
+    forwards = replace(whole.layer_forwards, alone=9.0)
+    stopped = replace(whole, removed=best.mask.layers, loss=best.loss, layer_forwards=forwards, complete=False)
+    for result, rounds in [(stopped, 1), (stopped, 1), (whole, 3), (whole, 3)]:
         tracker = open_tracker(tmp_path)
-        replace(whole, result=result, rounds=whole.rounds[:rounds]).tell(tracker)
+        repeat(replace(result, rounds=whole.rounds[:rounds]), tracker)
         tracker.close()
         parent = Recorded(tmp_path).parent
         assert parent.info.status == "FINISHED" and parent.data.metrics["loss"] == result.loss
@@ -237,9 +238,9 @@ def check_complete(folder: Path) -> None:
         assert "raysearch.failure" not in child.data.tags
         history = recorded.client.get_metric_history(child.info.run_id, "loss")
         assert [point.value for point in history] == [pytest.approx(trial.loss)]
-    for metric in ("round_best_loss", "evaluations_run"):
+    for metric in ("round_best_loss", "evaluations_computed"):
         assert recorded.steps(metric) == [1, 2, 3]
-    assert recorded.steps("best_loss") == [search.result.asked]
+    assert recorded.steps("best_loss") == [search.evaluations.requested]
 
 
 def test_kill_9_loses_nothing_that_a_resume_does_not_fill_in(tmp_path):
@@ -248,6 +249,7 @@ def test_kill_9_loses_nothing_that_a_resume_does_not_fill_in(tmp_path):
 import os
 from pathlib import Path
 from mlflow import MlflowClient
+from raysearch.search.observer import repeat
 from raysearch.testing.tracker_suite import greedy_search
 from raysearch.tracking.mlflow.tracker import MlflowTracker
 
@@ -261,7 +263,7 @@ def dies(self, *args, **kwargs):
 
 MlflowClient.log_batch = dies
 tracker = MlflowTracker(None, "tests", Path.cwd(), print)
-greedy_search().tell(tracker)
+repeat(greedy_search(), tracker)
 tracker.close()
 """
     assert start_python(script, tmp_path, subprocess.DEVNULL).wait(100) == 9
@@ -270,7 +272,7 @@ tracker.close()
     assert 0 < len(left.children) < len(greedy_search().trials)
     assert sum(child.info.status == "RUNNING" for child in left.children.values()) == 1
     tracker = open_tracker(tmp_path)
-    greedy_search().tell(tracker)
+    repeat(greedy_search(), tracker)
     assert tracker.close() == left.parent.info.run_id
     check_complete(tmp_path)
 
@@ -279,11 +281,12 @@ def test_searches_of_a_study_start_together_on_an_empty_folder_in_silence(tmp_pa
     script = """
 import sys
 from pathlib import Path
+from raysearch.search.observer import repeat
 from raysearch.testing.tracker_suite import greedy_search
 from raysearch.tracking.mlflow.tracker import MlflowTracker
 
 tracker = MlflowTracker(None, "tests", Path.cwd(), print)
-greedy_search(4, 1, run_id=sys.argv[1]).tell(tracker)
+repeat(greedy_search(4, 1, search_id=sys.argv[1]), tracker)
 tracker.close()
 """
     folder = tmp_path / "new"
@@ -300,7 +303,7 @@ def test_an_mlflow_that_never_answers_is_given_up(tmp_path):
         warnings: list[str] = []
         uri = f"http://127.0.0.1:{mute.getsockname()[1]}"
         tracker = MlflowTracker(uri, "tests", tmp_path, warnings.append, timeout_s=1.0)
-        greedy_search().tell(tracker)
+        repeat(greedy_search(), tracker)
         begun = time.monotonic()
         assert tracker.close() is None
         assert time.monotonic() - begun < 5
@@ -318,7 +321,7 @@ def test_a_store_that_comes_back_gets_all_of_it_while_the_search_goes_on(tmp_pat
     warnings: list[str] = []
     tracker = MlflowTracker(None, "tests", taken, warnings.append, retry_s=0.1)
     search = greedy_search()
-    search.tell(tracker, rounds=2)
+    repeat(search, tracker, rounds=2)
     deadline = time.monotonic() + 30
     while not warnings and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -328,10 +331,10 @@ def test_a_store_that_comes_back_gets_all_of_it_while_the_search_goes_on(tmp_pat
     while tracker.run_id is None and time.monotonic() < deadline:
         time.sleep(0.05)
     assert tracker.run_id is not None, "before the search has ended"
-    for trial in search.rounds[2][0]:
+    for trial in search.by_round[2][0]:
         tracker.trial(trial)
-    tracker.round_done(search.rounds[2][1])
-    tracker.search_ended(search.result)
+    tracker.round_done(search.rounds[2])
+    tracker.search_ended(search)
     assert tracker.close() == tracker.run_id
     assert len(warnings) == 1
     check_complete(taken)
@@ -341,7 +344,7 @@ def test_a_folder_that_cannot_be_written_is_said_once(tmp_path):
     (tmp_path / "taken").write_text("a file where the folder should be")
     warnings: list[str] = []
     tracker = MlflowTracker(None, "tests", tmp_path / "taken", warnings.append, ledger=tmp_path / "my.db")
-    greedy_search().tell(tracker)
+    repeat(greedy_search(), tracker)
     assert tracker.close() is None
     [sentence] = warnings
     assert sentence.endswith(f" --store {tmp_path}/taken --ledger {tmp_path}/my.db")
@@ -351,10 +354,10 @@ def test_a_server_holds_the_runs_and_their_files(tmp_path, served: Served, capfd
     search = greedy_search()
     folder = tmp_path / "new"
     half = open_tracker(folder, uri=served.url, experiment="remote")
-    search.tell(half, rounds=1)
+    repeat(search, half, rounds=1)
     half.close()
     tracker = open_tracker(folder, uri=served.url, experiment="remote")
-    search.tell(tracker)
+    repeat(search, tracker)
     run_id = tracker.close()
     assert capfd.readouterr() == ("", "")
     recorded = Recorded(folder, served.url, "remote")
@@ -366,7 +369,7 @@ def test_a_server_holds_the_runs_and_their_files(tmp_path, served: Served, capfd
 
 def test_a_round_without_any_loss_is_recorded(tmp_path):
     tracker = open_tracker(tmp_path)
-    tracker.search_started(greedy_search().header)
+    tracker.search_started(greedy_search())
     tracker.round_done(RoundSummary(1, 3, 3, None, None, 8.0, 24.0, 1.5, 0.5))
     tracker.close()
     metrics = Recorded(tmp_path).parent.data.metrics

@@ -1,0 +1,77 @@
+"""Values as JSON, and back: a class is written and read as itself, by its fields."""
+
+from __future__ import annotations
+
+import json
+import math
+from functools import cache
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BeforeValidator, PlainSerializer, SerializationInfo, TypeAdapter
+
+_T = TypeVar("_T")
+
+
+def to_json(value: Any, kind: Any = None) -> str:
+    """Return a value as the JSON text that `from_json` reads it from again.
+
+    Args:
+        value: A dataclass, or plain values.
+        kind: Its type; None for its class.
+    """
+    return json.dumps(_plain(value, kind, round_trip=True))
+
+
+def from_json(kind: type[_T], text: str) -> _T:
+    """Return the value that `to_json` made a text of.
+
+    Args:
+        kind: Its type.
+        text: The JSON text.
+    """
+    known: Any = kind
+    value: _T = _adapter(known).validate_python(json.loads(text))
+    return value
+
+
+def plain(value: Any, kind: Any = None) -> Any:
+    """Return a value for people and programs to read, as ``--json`` prints it: dicts, lists, texts and numbers.
+
+    Beside the fields of a class stand what it computes from them, and a number that is not finite is null.
+    """
+    return _plain(value, kind, round_trip=False)
+
+
+def _plain(value: Any, kind: Any, *, round_trip: bool) -> Any:
+    known: Any = type(value) if kind is None else kind
+    return _finite(_adapter(known).dump_python(value, mode="json", round_trip=round_trip, warnings=False))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_finite(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
+def _or_nan(value: Any) -> Any:
+    return math.nan if value is None else value
+
+
+def _exact(value: float, info: SerializationInfo) -> float | str | None:
+    if math.isfinite(value):
+        return value
+    return str(value) if info.round_trip else None  # JSON has no word for it
+
+
+#: A number that may be infinite: null in what is printed, a text in what is read again.
+Number = Annotated[float, BeforeValidator(_or_nan), PlainSerializer(_exact, when_used="json")]
+
+#: A number that comes back as NaN if it was not finite.
+NumberOrNan = Annotated[float, BeforeValidator(_or_nan)]

@@ -1,0 +1,154 @@
+"""Searches and studies on record: a row each, that a class is written to and read from.
+
+A field of text is a column as it is, any other one a column of JSON, so that ``sqlite3`` shows them all.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime
+from functools import cached_property
+from types import NoneType, UnionType
+from typing import Any, Generic, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from raysearch.core.json import from_json, to_json
+from raysearch.errors import UserError, did_you_mean
+from raysearch.ledger.ledger import Ledger, check, checksum
+
+_Record = TypeVar("_Record")
+
+
+@dataclass(frozen=True)
+class Table(Generic[_Record]):
+    """A table of the ledger as records of a class.
+
+    Args:
+        record: The class, a dataclass with a field for each column but ``checksum``. Its first field is the record's
+            id; it has ``updated``, when the record last changed, and ``mlflow_run_id``.
+        name: The table's.
+        kind: What one of them is: ``search``.
+    """
+
+    record: type[_Record]
+    name: str
+    kind: str
+
+    def write(self, ledger: Ledger, record: _Record) -> None:
+        """Puts a record in the place of the one of its id, if there is one."""
+        self.change(ledger, getattr(record, self._id), lambda before: record)
+
+    def change(self, ledger: Ledger, record_id: str, change: Callable[[_Record | None], _Record]) -> None:
+        """Puts a record in the place of the one that it is made from; nobody else writes meanwhile.
+
+        Args:
+            ledger: Where.
+            record_id: The record's.
+            change: Gives the new record. It is given the old one; None if there is none, or a damaged one.
+        """
+        with ledger.transaction() as connection:
+            try:
+                before = self.get(ledger, record_id)
+            except UserError:
+                before = None
+            record = change(before)
+            values = [
+                getattr(record, name) if _is_text(hint) else to_json(getattr(record, name), hint)
+                for name, hint in self._hints.items()
+            ]
+            columns, places = ", ".join([*self._hints, "checksum"]), ", ".join("?" * (len(values) + 1))
+            connection.execute(
+                f"INSERT OR REPLACE INTO {self.name} ({columns}) VALUES ({places})", (*values, checksum(*values))
+            )
+
+    def get(self, ledger: Ledger, record_id: str) -> _Record | None:
+        """Return the record of an id; None if there is none."""
+        return self.some(ledger, [record_id]).get(record_id)
+
+    def some(self, ledger: Ledger, record_ids: Iterable[str]) -> dict[str, _Record]:
+        """Return those of some records that the ledger has, by id."""
+        found = self._select(
+            ledger, f"WHERE {self._id} IN (SELECT value FROM json_each(?))", json.dumps(list(record_ids))
+        )
+        return {getattr(record, self._id): record for record in found}
+
+    def all(self, ledger: Ledger) -> list[_Record]:
+        """Return every record, the newest first."""
+        return self._select(ledger, f"ORDER BY updated DESC, {self._id}")
+
+    def names(self, ledger: Ledger, name: str) -> list[str]:
+        """Return the ids of the records that a name fits, the newest first.
+
+        Args:
+            ledger: Where.
+            name: An id or MLflow's id of it, else the start of an id.
+        """
+        exact = self._ids(ledger, f"WHERE {self._id} = ? OR mlflow_run_id = ?", name, name)
+        return exact or self._ids(ledger, f"WHERE ? <> '' AND substr({self._id}, 1, length(?)) = ?", name, name, name)
+
+    def find(self, ledger: Ledger, name: str) -> _Record:
+        """Return the one record that a name fits.
+
+        Args:
+            ledger: Where.
+            name: An id, the start of one, MLflow's id, or ``latest``.
+
+        Raises:
+            UserError: There is no such record, or the name fits several.
+        """
+        ids = self._ids(ledger, "", most=1) if name == "latest" else self.names(ledger, name)
+        if len(ids) == 1:
+            return self.some(ledger, ids)[ids[0]]
+        argument, known = self.kind.upper(), self._ids(ledger, "")
+        if not known:
+            raise UserError(
+                f"{argument}={name!r} is unknown: {ledger.path} holds no {self.kind} yet; start one with raysearch "
+                f"{self.kind}"
+            )
+        if ids:
+            raise UserError(f"{argument}={name!r} fits {', '.join(ids)}; give more of the name")
+        raise UserError(f"{argument}={name!r} is not in {ledger.path}; {did_you_mean(name, [*known, 'latest'])}")
+
+    @property
+    def _id(self) -> str:
+        return next(iter(self._hints))
+
+    @cached_property
+    def _hints(self) -> dict[str, Any]:
+        """The types of the fields by name, in order."""
+        hints = get_type_hints(self.record, include_extras=True)
+        return {field.name: hints[field.name] for field in fields(self.record)}  # type: ignore[arg-type]
+
+    def _ids(self, ledger: Ledger, where: str, *values: str, most: int = -1) -> list[str]:
+        order = f"ORDER BY updated DESC, {self._id} LIMIT {most}"
+        rows = ledger.read(f"SELECT {self._id} FROM {self.name} {where} {order}", values)
+        return [name for (name,) in rows]
+
+    def _select(self, ledger: Ledger, where: str, *values: str) -> list[_Record]:
+        columns = ", ".join([*self._hints, "checksum"])
+        rows = ledger.read(f"SELECT {columns} FROM {self.name} {where}", values)
+        return [self._read(ledger, row) for row in rows]
+
+    def _read(self, ledger: Ledger, row: Sequence[Any]) -> _Record:
+        *values, kept = row
+        with ledger.explaining():
+            check(kept, *values)
+        return self.record(
+            **{
+                name: value if _is_text(hint) else from_json(hint, value)
+                for (name, hint), value in zip(self._hints.items(), values, strict=True)
+            }
+        )
+
+
+def now() -> str:
+    """Return the time as records hold it: UTC, ISO 8601."""
+    return datetime.now(UTC).isoformat(sep=" ", timespec="microseconds")
+
+
+def _is_text(hint: Any) -> bool:
+    """Whether a field of this type is a text or nothing."""
+    if get_origin(hint) in (Union, UnionType):
+        return all(map(_is_text, get_args(hint)))
+    return hint in (str, NoneType) or get_origin(hint) is Literal

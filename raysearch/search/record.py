@@ -1,0 +1,137 @@
+"""The searches that a ledger knows: what was asked for, how far it got, what it found.
+
+They stand in the ledger's own file, so that ``resume``, ``show`` and ``export`` need no tracker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from raysearch.errors import UserError, redact
+from raysearch.ledger.ledger import Ledger
+from raysearch.ledger.table import Table, now
+from raysearch.search.result import SearchResult, Trial
+
+State = Literal["running", "finished", "stopped", "failed", "interrupted"]
+
+
+@dataclass(frozen=True)
+class SearchRecord:
+    """A search on record.
+
+    Args:
+        search_id: Its name.
+        config: Its resolved configuration.
+        state: ``running`` also after a kill: a dead process cannot write its own end. ``stopped`` by its budget.
+        failure: Why, if it failed.
+        result: What it found; None before the end.
+        updated: When the record last changed, ISO 8601, UTC.
+        fingerprints: Of the model, the text and the whole calibration; empty before they were known.
+        mlflow_run_id: MLflow's id of it, if it was recorded there.
+    """
+
+    search_id: str
+    config: Mapping[str, Any]
+    state: State
+    failure: str | None
+    result: SearchResult | None
+    updated: str
+    fingerprints: Mapping[str, str] = field(default_factory=dict)
+    mlflow_run_id: str | None = None
+
+    @property
+    def found(self) -> SearchResult:
+        """What it found.
+
+        Raises:
+            UserError: It has not finished.
+        """
+        if self.result is None:
+            raise UserError(
+                f"SEARCH={self.search_id} is {self.state}, so nothing is found yet; first: raysearch resume "
+                f"{self.search_id}"
+            )
+        return self.result
+
+    def best_of_size(self, remove: int | None) -> Trial:
+        """Return the best mask of so many layers; None for the mask that the search found.
+
+        Raises:
+            UserError: It has not finished, or has no such mask.
+        """
+        best = self.found.best_by_size
+        size = len(self.found.removed) if remove is None else remove
+        if size not in best:
+            raise UserError(
+                f"--remove={remove} is no number of layers that {self.search_id} has a mask of; "
+                f"choose one of: {', '.join(map(str, best))}"
+            )
+        return best[size]
+
+    def check_weights(self, model_fingerprint: str) -> None:
+        """Refuse a model that is not the one that the search was made on.
+
+        Raises:
+            UserError: Its files have changed since.
+        """
+        if self.fingerprints.get("model", model_fingerprint) != model_fingerprint:
+            raise UserError(
+                f"SEARCH={self.search_id} is of another model: its files have changed since; put back the old ones, "
+                "or start anew with raysearch search"
+            )
+
+
+#: All searches of a ledger.
+SEARCHES = Table(SearchRecord, "searches", "search")
+
+
+def write_search(
+    ledger: Ledger,
+    search_id: str,
+    config: Mapping[str, Any],
+    state: State,
+    result: SearchResult | None = None,
+    failure: str | None = None,
+    fingerprints: Mapping[str, str] | None = None,
+) -> None:
+    """Record where a search stands; result, fingerprints and MLflow's id stay as they are until there are new ones."""
+
+    def changed(before: SearchRecord | None) -> SearchRecord:
+        known = before or SearchRecord(search_id, config, state, None, None, "")
+        mlflow_run_id = (result and result.mlflow_run_id) or known.mlflow_run_id
+        return SearchRecord(
+            search_id=search_id,
+            config=config,
+            state=state,
+            failure=failure and redact(failure),
+            result=known.result if result is None else replace(result, mlflow_run_id=mlflow_run_id),
+            updated=now(),
+            fingerprints=known.fingerprints if fingerprints is None else fingerprints,
+            mlflow_run_id=mlflow_run_id,
+        )
+
+    SEARCHES.change(ledger, search_id, changed)
+
+
+def note_mlflow(
+    ledger: Ledger, search_id: str, mlflow_run_id: str | None, tracking: Mapping[str, Any] | None = None
+) -> None:
+    """Add to the record of a search that has a result where MLflow has it; when that happened is left as it was.
+
+    Args:
+        ledger: Where.
+        search_id: The search.
+        mlflow_run_id: MLflow's id of it; None where that was not to be had, and leaves the one on record.
+        tracking: The section ``tracking`` that it is recorded by from now on, without secrets; None for the same.
+    """
+
+    def changed(record: SearchRecord | None) -> SearchRecord:
+        assert record is not None, "it was read before"
+        run_id = mlflow_run_id or record.mlflow_run_id
+        result = record.result and replace(record.result, mlflow_run_id=run_id)
+        config = record.config if tracking is None else {**record.config, "tracking": tracking}
+        return replace(record, config=config, result=result, mlflow_run_id=run_id)
+
+    SEARCHES.change(ledger, search_id, changed)
