@@ -151,7 +151,7 @@ def sweep(
 
 def write_sweep(sweep: Sweep, remove: int, out: PathLike) -> list[Path]:
     """Write a sweep as a figure and a table to a folder, with so many layers marked, and return the files."""
-    from raysearch.search.sweep_files import write_sweep
+    from raysearch.reporting.figures.sweep import write_sweep
 
     return write_sweep(sweep, remove, as_folder("--out", out))
 

@@ -8,7 +8,7 @@ from importlib.resources import files
 from typing import Any
 
 from raysearch.reporting.figures.style import palette_of
-from raysearch.reporting.findings.finding import Finding
+from raysearch.reporting.findings.findings import Finding
 from raysearch.reporting.sections import Section
 from raysearch.reporting.stats.analysis import Analysis
 from raysearch.reporting.tables.numbers import UNKNOWN
@@ -59,9 +59,9 @@ def markdown_page(analysis: Analysis, findings: Sequence[Finding], sections: Seq
     """The same as Markdown; figures are links to the files beside it."""
     results = analysis.results
     lines = [f"# {escape_markdown(results.name)}", escape_markdown(extent(analysis)), "## Findings"]
-    for finding in findings:
-        details = "".join(f"\n  - {escape_markdown(detail)}" for detail in finding.details)
-        lines.append(f"- **{escape_markdown(finding.title)}** ({finding.sure}){details}")
+    rows = [(finding.question, finding.verdict, finding.sure) for finding in findings]
+    heads = ("Question", "Finding", "How sure")
+    lines.append("\n".join(f"| {' | '.join(map(escape_markdown, row))} |" for row in (heads, ("---",) * 3, *rows)))
     for section in sections:
         if section.empty:
             continue

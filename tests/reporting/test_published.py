@@ -7,8 +7,7 @@ import statistics
 
 import pytest
 
-from raysearch.reporting.findings.calibration import correlation_sentence, spread_sentence
-from raysearch.reporting.findings.findings import findings
+from raysearch.reporting.findings.findings import correlation_sentence, findings, spread_sentence
 from raysearch.reporting.stats.analysis import Analysis, analyse
 from tests.reporting.published import (
     ACCURACIES,
@@ -140,7 +139,7 @@ def test_calibration_dominates_perplexity_but_not_accuracy(published: Analysis) 
 def test_findings_do_not_recommend_without_knowing_the_noise(published: Analysis) -> None:
     first = findings(published)[0]
     assert first.sure == "cannot tell"
-    assert "No searcher can be recommended" in first.title
+    assert "No searcher can be recommended" in first.verdict
 
 
 def test_agreement_table_is_consistent() -> None:

@@ -1,4 +1,4 @@
-"""How a report's figures look: inks, a colour a searcher, a marker a calibration, and how a figure becomes bytes."""
+"""The look of all figures: inks, a colour for each searcher, a marker for each calibration; and figures as bytes."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-INK, GREY, PALE = "#22303c", "#6b7884", "#eef1f4"
+INK, GREY, PALE, LINE = "#22303c", "#6b7884", "#eef1f4", "#b8c4cf"
+BLUE, ORANGE, LIGHT_ORANGE, RED = "#0072B2", "#D55E00", "#f0b99d", "#b2182b"
 TEXT, TITLE = 9, 10  # points, so that figures can be read when a narrow window shrinks them
 
-#: Told apart by people who see colours differently: Okabe and Ito's without its yellow, then Tol's muted ones.
+#: Distinct for people who see colours differently: Okabe and Ito's without its yellow, then Tol's muted ones.
 COLOURS = (
     "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#4b4b4b", "#882255", "#999933", "#332288",
     "#44AA99", "#DDCC77", "#AA4499", "#117733",
@@ -30,11 +31,11 @@ _PER_INCH = 12.5  # characters of a legend, at its size
 
 @dataclass(frozen=True)
 class Palette:
-    """Which searcher has which colour and line, and which calibration has which marker, in every figure.
+    """The colour and line of each searcher and the marker of each calibration, in every figure.
 
     Args:
         colours: By searcher.
-        lines: By searcher, so that lines are told apart without their colours too.
+        lines: By searcher, so that lines differ without their colours too.
         markers: By calibration.
     """
 
@@ -45,14 +46,14 @@ class Palette:
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure and what is said about it.
+    """A figure with its title, caption and description.
 
     Args:
         name: Of its files.
         title: Over it.
         caption: Under it: how to read it.
-        alt: What it shows, for who cannot see it.
-        figure: It.
+        alt: Its content in words, for readers who cannot see it.
+        figure: The figure.
     """
 
     name: str
@@ -90,8 +91,8 @@ def short(label: str, most: int = 26) -> str:
 def finish(axes: Axes, grid: str = "both") -> None:
     """The look that all charts share."""
     axes.spines[["top", "right"]].set_visible(False)
-    axes.spines[:].set_color("#b8c4cf")
-    axes.tick_params(which="both", colors=INK, labelsize=TEXT, length=3, color="#b8c4cf")
+    axes.spines[:].set_color(LINE)
+    axes.tick_params(which="both", colors=INK, labelsize=TEXT, length=3, color=LINE)
     axes.grid(axis=grid, color=PALE, lw=0.8)  # type: ignore[arg-type]
     axes.set_axisbelow(True)
 

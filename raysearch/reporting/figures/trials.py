@@ -10,10 +10,11 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from raysearch.core.mask import Mask
 from raysearch.core.measure import Measure
+from raysearch.reporting.figures.style import BLUE, GREY, INK, ORANGE, PALE, RED, finish
 from raysearch.search.result import Trial, best_by_size, ranked
 
 if TYPE_CHECKING:
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 TOP = 5
-_INK, _GREY, _PALE = "#22303c", "#8895a0", "#eef1f4"
-_BLUE, _ORANGE, _RED = "#2166ac", "#d9622b", "#b2182b"
 _MAX_LABELLED = 40
 _MAX_SIZES_NAMED = 8
 
@@ -47,7 +46,7 @@ def mask_map(trials: Sequence[Trial], n_layers: int, n_remove: int, measure: Mea
     height = min(max(0.28 * len(rounds), 1.2), 8.5)
     figure = Figure(figsize=(width, height + 2.0), layout="constrained")
     above, foot = figure.subplots(2, 1, sharex=True, height_ratios=(height, 0.34))
-    figure.suptitle(f"Layers removed in each round: {n_remove} of {n_layers}", color=_INK, weight="bold")
+    figure.suptitle(f"Layers removed in each round: {n_remove} of {n_layers}", color=INK, weight="bold")
     _draw_rounds(above, rounds, n_layers, measure)
     _draw_final(foot, final, n_layers)
     _explain_cells(figure, shared=any(len(top) > 1 for top in rounds.values()))
@@ -57,25 +56,25 @@ def mask_map(trials: Sequence[Trial], n_layers: int, n_remove: int, measure: Mea
 def _draw_rounds(axes: Axes, rounds: dict[int, list[Trial]], n_layers: int, measure: Measure) -> None:
     from matplotlib.colors import to_rgb
 
-    cells = [[to_rgb(_PALE)] * n_layers for _ in rounds] or [[to_rgb(_PALE)] * n_layers]
+    cells = [[to_rgb(PALE)] * n_layers for _ in rounds] or [[to_rgb(PALE)] * n_layers]
     for colours, top in zip(cells, rounds.values(), strict=False):
         removals = Counter(layer for trial in top for layer in trial.mask)
         for layer, times in removals.items():
-            colours[layer] = to_rgb(_BLUE) if layer in top[0].mask else _tint(times / len(top))
+            colours[layer] = to_rgb(BLUE) if layer in top[0].mask else _tint(times / len(top))
     axes.imshow(cells, aspect="auto", interpolation="nearest", extent=(-0.5, n_layers - 0.5, len(cells) - 0.5, -0.5))
-    axes.set_ylabel("round", color=_INK)
+    axes.set_ylabel("round", color=INK)
     shown = _every(len(cells), 20)
     numbers = list(rounds) or [0]
     axes.set_yticks(shown, [str(numbers[row]) for row in shown])
     if len(cells) <= _MAX_LABELLED:
         _rule(axes, n_layers, len(cells))
         for row, top in enumerate(rounds.values()):
-            axes.text(n_layers - 0.2, row, f"{top[0].loss:.3f}", va="center", fontsize=8, color=_INK)
+            axes.text(n_layers - 0.2, row, f"{top[0].loss:.3f}", va="center", fontsize=8, color=INK)
         unit = measure.unit.replace(" per ", "\nper ")
-        axes.text(n_layers - 0.2, -0.62, f"best loss\n{unit}", va="bottom", fontsize=7, color=_GREY)
+        axes.text(n_layers - 0.2, -0.62, f"best loss\n{unit}", va="bottom", fontsize=7, color=GREY)
     else:
         _rule(axes, n_layers, 0)
-    axes.tick_params(length=0, colors=_INK, labelsize=8)
+    axes.tick_params(length=0, colors=INK, labelsize=8)
     axes.tick_params(axis="x", labelbottom=False)
     axes.spines[:].set_visible(False)
 
@@ -85,7 +84,7 @@ def _draw_final(axes: Axes, final: Trial | None, n_layers: int) -> None:
 
     removed = final.mask if final else Mask()
     axes.imshow(
-        [[to_rgb(_ORANGE if layer in removed else _PALE) for layer in range(n_layers)]],
+        [[to_rgb(ORANGE if layer in removed else PALE) for layer in range(n_layers)]],
         aspect="auto",
         interpolation="nearest",
         extent=(-0.5, n_layers - 0.5, 0.5, -0.5),
@@ -94,22 +93,22 @@ def _draw_final(axes: Axes, final: Trial | None, n_layers: int) -> None:
     for layer in removed:
         axes.text(layer, 0, str(layer), ha="center", va="center", fontsize=7, color="white", weight="bold")
     if final is not None:
-        axes.text(n_layers - 0.2, 0, f"{final.loss:.3f}", va="center", fontsize=8, color=_ORANGE, weight="bold")
+        axes.text(n_layers - 0.2, 0, f"{final.loss:.3f}", va="center", fontsize=8, color=ORANGE, weight="bold")
     axes.set_yticks([0], ["final" if final else "none yet"])
     axes.set_xticks(range(0, n_layers, 1 if n_layers <= 32 else 5 if n_layers > 60 else 2))
-    axes.set_xlabel("layer (0 = next to the embedding)", color=_INK)
-    axes.tick_params(length=0, colors=_INK, labelsize=8)
+    axes.set_xlabel("layer (0 = next to the embedding)", color=INK)
+    axes.tick_params(length=0, colors=INK, labelsize=8)
     axes.spines[:].set_visible(False)
 
 
 def _explain_cells(figure: Figure, shared: bool) -> None:
     from matplotlib.patches import Patch
 
-    handles = [Patch(color=_BLUE, label="removed by the best mask of the round")]
+    handles = [Patch(color=BLUE, label="removed by the best mask of the round")]
     if shared:
         handles.append(Patch(color=_tint(0.5), label=f"removed by others of its {TOP} best (darker: by more)"))
-    handles += [Patch(color=_ORANGE, label="final mask"), Patch(color=_PALE, label="kept")]
-    figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False, fontsize=8, labelcolor=_INK)
+    handles += [Patch(color=ORANGE, label="final mask"), Patch(color=PALE, label="kept")]
+    figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False, fontsize=8, labelcolor=INK)
 
 
 def best_so_far(trials: Sequence[Trial], n_remove: int, measure: Measure) -> Figure:
@@ -135,7 +134,7 @@ def best_so_far(trials: Sequence[Trial], n_remove: int, measure: Measure) -> Fig
     low, high = _scale([loss for _, loss, _ in masks], dense)
     for place, size in enumerate(sizes):
         target = size == n_remove
-        colour = _ORANGE if target else palette(0.15 + 0.8 * place / max(len(sizes) - 1, 1))
+        colour = ORANGE if target else palette(0.15 + 0.8 * place / max(len(sizes) - 1, 1))
         points = [(index, loss) for index, loss, removed in masks if removed == size]
         inside = [(x, y) for x, y in points if y <= high]
         axes.scatter(*_columns(inside), s=13, color=colour, alpha=0.35, linewidths=0)
@@ -150,11 +149,11 @@ def best_so_far(trials: Sequence[Trial], n_remove: int, measure: Measure) -> Fig
             *_columns(best), where="post", color=colour, lw=2.4 if target else 1.3, label=label if named else None
         )
     if dense is not None:
-        axes.axhline(dense, color=_INK, ls="--", lw=1.1, label=f"dense: {dense:.3f}")
+        axes.axhline(dense, color=INK, ls="--", lw=1.1, label=f"dense: {dense:.3f}")
     failed = [t.index for t in trials if t.loss is None]
     if failed:
         axes.scatter(
-            failed, [low] * len(failed), s=22, marker="x", color=_RED, label=f"failed ({len(failed)})", clip_on=False
+            failed, [low] * len(failed), s=22, marker="x", color=RED, label=f"failed ({len(failed)})", clip_on=False
         )
     axes.set_ylim(low, high)
     _finish_axes(
@@ -162,9 +161,9 @@ def best_so_far(trials: Sequence[Trial], n_remove: int, measure: Measure) -> Fig
     )
     if above := sum(loss > high for _, loss, _ in masks):
         note = f"▲ {above} masks above the scale" if above > 1 else "▲ 1 mask above the scale"
-        axes.set_title(note, color=_GREY, fontsize=8, loc="right")
+        axes.set_title(note, color=GREY, fontsize=8, loc="right")
     if axes.get_legend_handles_labels()[0]:
-        figure.legend(loc="outside right upper", frameon=False, fontsize=8, labelcolor=_INK)
+        figure.legend(loc="outside right upper", frameon=False, fontsize=8, labelcolor=INK)
     return figure
 
 
@@ -184,28 +183,23 @@ def loss_by_size(trials: Sequence[Trial], n_remove: int, measure: Measure) -> Fi
     dense = [trial for trial in trials if not trial.mask]
     scored = [(len(trial.mask), trial.loss) for trial in [*dense, *best_by_size(trials, n_remove)]]
     points = [(size, loss) for size, loss in scored if loss is not None and math.isfinite(loss)]
-    axes.plot(*_columns(points), color=_ORANGE, marker="o", lw=2)
+    axes.plot(*_columns(points), color=ORANGE, marker="o", lw=2)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     _finish_axes(axes, measure, "Best loss by number of layers removed", "layers removed")
     return figure
 
 
 def _finish_axes(axes: Axes, measure: Measure, title: str, x_label: str) -> None:
-    axes.set_title(title, color=_INK, weight="bold", loc="left")
-    axes.set_xlabel(x_label, color=_INK)
-    axes.set_ylabel(f"loss ({measure.unit})", color=_INK)
-    axes.spines[["top", "right"]].set_visible(False)
-    scales: list[Any] = [axes]  # the type of the other one is private to Matplotlib
+    axes.set_title(title, color=INK, weight="bold", loc="left")
+    axes.set_xlabel(x_label, color=INK)
+    axes.set_ylabel(f"loss ({measure.unit})", color=INK)
+    finish(axes, "y")
     if measure.readout is not None:
         right = axes.secondary_yaxis("right")
-        right.set_ylabel(measure.readout, color=_INK)
+        right.set_ylabel(measure.readout, color=INK)
         right.yaxis.set_major_formatter(lambda loss, _: _rounded(measure.read(loss)))
-        scales.append(right)
-    for each in scales:
-        each.tick_params(colors=_INK, labelsize=8, length=3)
-        each.spines[:].set_color(_GREY)
-    axes.grid(axis="y", color=_PALE)
-    axes.set_axisbelow(True)
+        right.tick_params(colors=INK, length=3)
+        right.spines[:].set_visible(False)
 
 
 def _best(trials: Iterable[Trial]) -> Trial | None:
@@ -232,7 +226,7 @@ def _tint(share: float) -> tuple[float, float, float]:
 
     strength = 0.1 + 0.5 * share
     red, green, blue = (
-        strength * full + (1 - strength) * pale for full, pale in zip(to_rgb(_BLUE), to_rgb(_PALE), strict=True)
+        strength * full + (1 - strength) * pale for full, pale in zip(to_rgb(BLUE), to_rgb(PALE), strict=True)
     )
     return red, green, blue
 

@@ -1,0 +1,47 @@
+"""Cells of studies for the tests of statistics."""
+
+from __future__ import annotations
+
+from raysearch.core.estimate import Estimate, Metric
+from raysearch.core.measure import PERPLEXITY
+from raysearch.reporting.stats.comparison import compare
+from raysearch.reporting.stats.frame import CALIBRATION_LOSS, cells_frame, settings
+from raysearch.study.result import CellResult, Outcome, StudyResults
+
+ACCURACY = Metric("acc", "Accuracy", "accuracy", "%", True)
+PERPLEXITY_METRIC = Metric("ppl", "Perplexity", "perplexity", "perplexity", False)
+
+
+def outcome(loss: float = 1.0, **changes: object) -> Outcome:
+    values = {
+        "removed": (1, 2), "measure": PERPLEXITY, "dense_loss": 0.5, "loss": loss, "delta_error": None,
+        "evaluations": 10, "layer_forwards_alone": 100.0, "layer_forwards_naive": 300.0,
+        "layer_forwards_shared": 50.0, "seconds": 1.0, "path": {}, "best_so_far": (), **changes,
+    }  # fmt: skip
+    return Outcome(**values)  # type: ignore[arg-type]
+
+
+def cell(searcher: str, found: Outcome | None, calibration: str = "c", remove: int = 2, seed: int = 0) -> CellResult:
+    state = "waiting" if found is None else "finished"
+    return CellResult("m", calibration, searcher, remove, seed, state, None, None, None, found)  # type: ignore[arg-type]
+
+
+def study(*cells: CellResult, metrics: tuple[Metric, ...] = ()) -> StudyResults:
+    return StudyResults("s", "s", cells, {"m": 12}, metrics, {}, {})
+
+
+def compared(*cells: CellResult):
+    frame = cells_frame(study(*cells))
+    ((setting, found),) = settings(frame)
+    comparison = compare(setting, found, CALIBRATION_LOSS)
+    assert comparison is not None
+    return comparison
+
+
+def grid(values: dict[tuple[str, str], list[float]], metric: Metric = ACCURACY) -> StudyResults:
+    made = [
+        cell(searcher, outcome(assessed={metric.name: Estimate(value)}), calibration, seed=seed)
+        for (calibration, searcher), seeds in values.items()
+        for seed, value in enumerate(seeds)
+    ]
+    return study(*made, metrics=(metric,))

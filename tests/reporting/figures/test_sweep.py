@@ -1,0 +1,31 @@
+from matplotlib.colors import to_hex
+from matplotlib.patches import Rectangle
+
+from raysearch.reporting.figures.style import ORANGE
+from raysearch.reporting.figures.sweep import sweep_figure, write_sweep
+from raysearch.search.sweep import Sweep
+from tests.search.test_sweep import FLAT, ONE, OTHER
+
+
+def test_the_figure_has_a_panel_for_each_and_marks_the_first(tmp_path):
+    figure = sweep_figure(Sweep("tiny", (ONE, OTHER, FLAT)), 2)
+    assert [axes.get_title(loc="left") for axes in figure.axes] == [
+        f"{name} (dense 1.0000)" for name in ("one", "other", "flat")
+    ]
+    marked = [
+        [
+            round(patch.get_center()[0])
+            for patch in axes.patches
+            if isinstance(patch, Rectangle) and to_hex(patch.get_facecolor(), keep_alpha=False) == ORANGE.lower()
+        ]
+        for axes in figure.axes
+    ]
+    assert marked == [[1, 3], [0, 1], []]  # where all are tied, none stands out
+    picture, table = write_sweep(Sweep("tiny", (ONE, OTHER)), 2, tmp_path / "new" / "folder")
+    assert picture.stat().st_size > 0
+    assert table.read_text().splitlines()[1:5] == [
+        "dense,1.0,,1.0,",
+        "0,2.0,0.1,1.2,0.1",
+        "1,1.5,0.1,1.1,0.1",
+        "2,3.0,0.1,,",
+    ]

@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from raysearch.core.mask import Mask
+from raysearch.reporting.stats.agreement import agreements, expected_jaccard, similarity
+from raysearch.reporting.stats.frame import cells_frame
+from tests.reporting.cells import cell, outcome, study
+
+
+def test_agreement_by_hand():
+    masks = {"a": (0, 1), "b": (1, 2), "c": (1, 2)}
+    frame = cells_frame(study(*(cell(name, outcome(removed=mask)) for name, mask in masks.items())))
+    (found,) = agreements(frame, {"m": 12})
+    assert found.mean == pytest.approx((1 / 3 + 1 / 3 + 1) / 3)
+    assert found.lowest == pytest.approx(1 / 3)
+    assert found.highest == 1.0
+    assert (found.removed_by_all, found.removed_by_any) == (1, 3)
+    assert found.full_overlap == pytest.approx(1 / 3)
+    assert found.between_seeds is None
+
+
+def test_seeds_of_one_searcher_are_told_from_searchers():
+    frame = cells_frame(
+        study(
+            cell("a", outcome(removed=(0, 1)), seed=0),
+            cell("a", outcome(removed=(2, 3)), seed=1),
+            cell("b", outcome(removed=(0, 1))),
+        )
+    )
+    (found,) = agreements(frame, {"m": 12})
+    assert found.between_seeds == 0.0
+    assert found.mean == 0.5  # one seed of a is b's mask, the other shares nothing
+
+
+@pytest.mark.parametrize(("n_layers", "n_remove"), [(6, 1), (6, 3), (8, 5), (5, 5)])
+def test_chance_agreement_is_the_mean_over_all_pairs(n_layers: int, n_remove: int):
+    masks = [Mask(layers) for layers in itertools.combinations(range(n_layers), n_remove)]
+    assert expected_jaccard(n_layers, n_remove) == pytest.approx(similarity(masks, masks))

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from raysearch.core.estimate import Estimate
+from raysearch.reporting.stats.correlation import bootstrap_interval, correlations, spearman
+from raysearch.reporting.stats.frame import CALIBRATION_LOSS, averages, cells_frame
+from tests.reporting.cells import ACCURACY, PERPLEXITY_METRIC, cell, outcome, study
+
+
+def test_spearman_is_scipys_ties_included():
+    rng = np.random.default_rng(3)
+    for _ in range(50):
+        x, y = rng.integers(0, 4, size=(2, 7)).astype(float)
+        if np.ptp(x) and np.ptp(y):
+            assert float(spearman(x, y)) == pytest.approx(stats.spearmanr(x, y).statistic)
+
+
+def test_spearman_sees_ties_through_the_dust_of_additions():
+    x = np.array([0.1 + 0.2, 0.3, 0.5])
+    assert float(spearman(x, np.array([1.0, 2.0, 3.0]))) == pytest.approx(stats.spearmanr([1, 1, 2], [1, 2, 3])[0])
+
+
+def test_bootstrap_interval_is_that_of_scipy():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=20)
+    y = x + rng.normal(size=20)
+    low, high, undefined = bootstrap_interval(x, y)
+    theirs = stats.bootstrap(
+        (x, y), lambda a, b, axis: spearman(a, b), paired=True, vectorized=True, method="percentile",
+        n_resamples=9999, rng=np.random.default_rng(1),
+    ).confidence_interval  # fmt: skip
+    assert low == pytest.approx(theirs.low, abs=0.03)
+    assert high == pytest.approx(theirs.high, abs=0.03)
+    assert undefined == 0.0
+
+
+def test_bootstrap_leaves_out_resamples_without_a_correlation():
+    x, y = np.array([1.0, 1, 1, 1, 2]), np.array([1.0, 2, 3, 4, 5])
+    low, high, undefined = bootstrap_interval(x, y)
+    assert undefined == pytest.approx((4 / 5) ** 5 + (1 / 5) ** 5, abs=0.02)
+    assert low is not None
+    assert high is not None
+    assert bootstrap_interval(np.ones(5), y) == (None, None, 1.0)
+
+
+def test_correlation_is_of_what_is_better():
+    """Lower losses with higher accuracies: +1. A constant side has no correlation, and says so."""
+    made = [
+        cell(f"s{i}", outcome(1.0 + i, assessed={"acc": Estimate(90.0 - i), "ppl": Estimate(7.0)})) for i in range(5)
+    ]
+    results = study(*made, metrics=(ACCURACY, PERPLEXITY_METRIC))
+    frame = cells_frame(results)
+    found = correlations(frame, [CALIBRATION_LOSS, *averages(results)])
+    rhos = {(one.first.key, one.second.key): one.rho for one in found}
+    assert rhos["loss", "accuracy_average"] == pytest.approx(1.0)
+    assert rhos["loss", "perplexity_average"] is None

@@ -1,0 +1,19 @@
+from __future__ import annotations
+
+from raysearch.core.estimate import Estimate, Metric
+from raysearch.reporting.stats.frame import averages, averages_of
+from tests.reporting.cells import study
+
+
+def test_average_needs_every_metric_and_joins_errors_in_quadrature():
+    metrics = tuple(Metric(name, name, "accuracy", "%", True) for name in "xyz")
+    whole = study(metrics=metrics)
+    values = {"x": Estimate(60, 3), "y": Estimate(70, 4), "z": Estimate(80, 12)}
+    assert averages_of(values, whole)["accuracy_average"] == Estimate(70, 13 / 3)
+    assert averages_of({name: values[name] for name in "xy"}, whole) == {}
+    without = averages_of({**values, "z": Estimate(80)}, whole)["accuracy_average"]
+    assert without == Estimate(70, None)
+
+
+def test_speeds_are_not_averaged():
+    assert averages(study(metrics=(Metric("t", "t", "speed", "tokens/s", True),))) == []

@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from raysearch.reporting.stats.frame import averages, cells_frame
+from raysearch.reporting.stats.variance import splits, spreads
+from tests.reporting.cells import PERPLEXITY_METRIC, grid
+
+
+def test_split_without_seeds_by_hand():
+    values = {("x", "a"): [1.0], ("x", "b"): [3.0], ("y", "a"): [5.0], ("y", "b"): [9.0]}
+    results = grid(values)
+    (found,) = splits(cells_frame(results), averages(results))
+    # mean 4.5; calibrations 2 and 7: 4 · 2.5² = 25; searchers 3 and 6: 4 · 1.5² = 9; the rest of 35 is 1
+    assert (found.calibration, found.searcher, found.residual) == pytest.approx((25 / 35, 9 / 35, 1 / 35))
+    assert found.interaction is None
+    assert found.p_calibration == pytest.approx(float(stats.f.sf(25 / 1, 1, 1)))
+
+
+def test_split_with_seeds_by_hand():
+    rng = np.random.default_rng(5)
+    values = {key: list(rng.normal(size=3)) for key in itertools.product("xy", "abcd")}
+    results = grid(values)
+    (found,) = splits(cells_frame(results), averages(results))
+    table = np.array([[values[c, s] for s in "abcd"] for c in "xy"])  # [calibration, searcher, seed]
+    mean = table.mean()
+    ss_calibration = 12 * ((table.mean(axis=(1, 2)) - mean) ** 2).sum()
+    ss_searcher = 6 * ((table.mean(axis=(0, 2)) - mean) ** 2).sum()
+    ss_within = ((table - table.mean(axis=2, keepdims=True)) ** 2).sum()
+    total = ((table - mean) ** 2).sum()
+    assert found.calibration == pytest.approx(ss_calibration / total)
+    assert found.searcher == pytest.approx(ss_searcher / total)
+    assert found.residual == pytest.approx(ss_within / total)
+    assert found.interaction == pytest.approx((total - ss_calibration - ss_searcher - ss_within) / total)
+    assert found.n_searches == 24
+
+
+def test_perplexities_are_split_by_their_logarithms():
+    values = {("x", "a"): [1.0], ("x", "b"): [10.0], ("y", "a"): [100.0], ("y", "b"): [1000.0]}
+    results = grid(values, PERPLEXITY_METRIC)
+    (found,) = splits(cells_frame(results), averages(results))
+    assert (found.calibration, found.searcher) == pytest.approx((0.8, 0.2))
+
+
+def test_only_searchers_of_every_calibration_are_split():
+    values = {("x", "a"): [1.0], ("x", "b"): [3.0], ("y", "a"): [5.0], ("y", "b"): [9.0], ("y", "c"): [99.0]}
+    results = grid(values)
+    (found,) = splits(cells_frame(results), averages(results))
+    assert (found.n_searchers, found.n_searches) == (2, 4)
+
+
+def test_equal_results_cannot_be_split():
+    results = grid({key: [7.0] for key in itertools.product("xy", "ab")})
+    assert splits(cells_frame(results), averages(results)) == []
+
+
+def test_larger_share_is_stable_if_no_searcher_alone_makes_it():
+    steady = {(c, s): [10.0 * (c == "y") + 0.1 * i] for c in "xy" for i, s in enumerate("abcd")}
+    (found,) = splits(cells_frame(grid(steady)), averages(grid(steady)))
+    assert found.stable is True
+    # d is far off by both calibrations: with it searchers matter most, without it calibrations
+    outlier = {key: [value[0] + 50.0 * (key[1] == "d")] for key, value in steady.items()}
+    (found,) = splits(cells_frame(grid(outlier)), averages(grid(outlier)))
+    assert found.stable is False
+
+
+def test_spreads_hold_the_other_choice_fixed():
+    values = {("x", "a"): [1.0], ("x", "b"): [3.0], ("y", "a"): [5.0], ("y", "b"): [4.0]}
+    results = grid(values)
+    found = {one.by: (one.fixed, one.size) for one in spreads(cells_frame(results), averages(results)[0])}
+    assert found == {"calibration": ("a", 4.0), "searcher": ("x", 2.0)}
