@@ -120,9 +120,9 @@ def search(key: tuple[str, str, int], words: list[str], store: Path) -> dict:
             "unit": result.measure.unit,
             "samples": result.n_samples,
             "scored_tokens": result.n_tokens,
-            "asked": result.evaluations.requested,
-            "run": result.evaluations.computed,
-            "layer_forwards_run": result.layer_forwards.computed,
+            "requested": result.evaluations.requested,
+            "computed": result.evaluations.computed,
+            "layer_forwards_computed": result.layer_forwards.computed,
             "layer_forwards_naive": result.layer_forwards.naive,
             "layer_tokens": result.layer_tokens.computed,
             "seconds": result.seconds,
@@ -166,12 +166,12 @@ def tables(
     cells: list[dict], pairs: list[dict], noise: list[dict], cross: list[dict], heldout: list[dict]
 ) -> Iterator[str]:
     """The results as Markdown."""
-    costs = ("scored tokens", "asked", "layer-forwards run / naive", "s")
+    costs = ("scored tokens", "requested", "layer-forwards computed / naive", "s")
     yield from table("What each cell removes", ("cell", "in order of removal", "dense", "pruned", *costs))
     for row in cells:
-        layers = f"{row['layer_forwards_run']:,.0f} / {row['layer_forwards_naive']:,.0f}"
+        layers = f"{row['layer_forwards_computed']:,.0f} / {row['layer_forwards_naive']:,.0f}"
         found = f"{named(row)} | {row['order']} | {row['dense_loss']:.4f} | {row['loss']:.4f}"
-        yield f"| {found} | {row['scored_tokens']:,} | {row['asked']} | {layers} | {row['seconds']:.0f} |"
+        yield f"| {found} | {row['scored_tokens']:,} | {row['requested']} | {layers} | {row['seconds']:.0f} |"
     yield from table("Layers that two masks share, of 5, and Jaccard overlap", ("", *map(named, cells)))
     for row in cells:
         yield f"| {named(row)} | {' | '.join(overlap(row, other) for other in cells)} |"

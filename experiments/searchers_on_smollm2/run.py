@@ -52,8 +52,8 @@ SEARCHERS = {
 
 
 COLUMNS = (
-    *("remove", "searcher", "loss", "dense_loss", "removed", "asked", "run", "answered"),
-    *("layer_forwards_run", "layer_forwards_naive", "seconds", "searcher_s"),
+    *("remove", "searcher", "loss", "dense_loss", "removed", "requested", "computed", "cached"),
+    *("layer_forwards_computed", "layer_forwards_naive", "seconds", "searcher_seconds"),
 )
 
 
@@ -90,9 +90,9 @@ def run(name: str, data: dict, remove: int, store: Path) -> dict:
         options = {"searcher": name.partition(",")[0], **SEARCHERS.get(name, {}), "remove": remove, "store": store}
         result = raysearch.search(*words({"model": store / "model"}, MODEL, data, options))
         evaluations, forwards = result.evaluations, result.layer_forwards
-        counts = {"asked": evaluations.requested, "run": evaluations.computed, "answered": evaluations.cached}
-        costs = {"layer_forwards_run": forwards.computed, "layer_forwards_naive": forwards.naive}
-        costs |= {"seconds": result.seconds, "searcher_s": result.searcher_seconds}
+        counts = {"requested": evaluations.requested, "computed": evaluations.computed, "cached": evaluations.cached}
+        costs = {"layer_forwards_computed": forwards.computed, "layer_forwards_naive": forwards.naive}
+        costs |= {"seconds": result.seconds, "searcher_seconds": result.searcher_seconds}
         row = {"remove": remove, "searcher": name, "removed": str(result.mask), "id": result.search_id}
         row |= {"loss": result.loss, "dense_loss": result.dense_loss, **counts, **costs}
         kept.parent.mkdir(parents=True, exist_ok=True)
@@ -126,24 +126,25 @@ def tables(compared: list[dict], gaps: list[dict]) -> Iterator[str]:
         rows = sorted((row for row in compared if row["remove"] == remove), key=lambda row: row["loss"])
         dense = math.exp(rows[0]["dense_loss"]), math.exp(rows[0]["unseen_dense_loss"])
         yield f"\n### M = {remove}\n\nDense: perplexity {dense[0]:.2f}, on unseen text {dense[1]:.2f}.\n"
-        yield "| searcher | loss | perplexity | unseen | removed | asked | run | answered | layers run / naive | s |"
+        counts = "requested | computed | cached | layers computed / naive"
+        yield f"| searcher | loss | perplexity | unseen | removed | {counts} | s |"
         yield "|---|---|---|---|---|---|---|---|---|---|"
         for row in rows:
             yield (
                 f"| {row['searcher']} | {row['loss']:.4f} | {math.exp(row['loss']):.2f} | "
-                f"{math.exp(row['unseen_loss']):.2f} | {row['removed']} | {row['asked']:,} | {row['run']:,} | "
-                f"{row['answered']:,} | {row['layer_forwards_run']:,.0f} / {row['layer_forwards_naive']:,.0f} | "
+                f"{math.exp(row['unseen_loss']):.2f} | {row['removed']} | {row['requested']:,} | {row['computed']:,} | "
+                f"{row['cached']:,} | {row['layer_forwards_computed']:,.0f} / {row['layer_forwards_naive']:,.0f} | "
                 f"{row['seconds']:.0f} |"
             )
     for remove in (2, 3):
-        rows = sorted((row for row in gaps if row["remove"] == remove), key=lambda row: (row["rank"], row["asked"]))
+        rows = sorted((row for row in gaps if row["remove"] == remove), key=lambda row: (row["rank"], row["requested"]))
         yield f"\n### M = {remove}: all {rows[0]['masks']:,} masks are known\n"
-        yield "| searcher | rank | gap (nats) | loss | removed | asked |"
+        yield "| searcher | rank | gap (nats) | loss | removed | requested |"
         yield "|---|---|---|---|---|---|"
         for row in rows:
             yield (
                 f"| {row['searcher']} | {row['rank']:,} | {row['gap']:.4f} | {row['loss']:.4f} | {row['removed']} | "
-                f"{row['asked']:,} |"
+                f"{row['requested']:,} |"
             )
 
 

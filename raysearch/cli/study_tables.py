@@ -121,9 +121,9 @@ def assessment_tables(done: RunAssessment) -> list[Table | str]:
 def _notes(done: RunAssessment) -> list[str]:
     """Return the lines under the table: computed and cached numbers, sources, and how to check them."""
     computed = done.assessments.computed
-    notes = ["All of it answered by the ledger: nothing was computed"]
+    notes = ["All numbers were cached in the ledger: nothing was computed"]
     if computed:
-        notes = [f"{count(computed, 'number')} computed now, the others answered by the ledger"]
+        notes = [f"{count(computed, 'number')} computed now, the others were cached in the ledger"]
     notes.append("± is one standard error, by the choice of windows, documents or items")
     texts = [of["data"] for result in done.pruned.values() if "data" in (of := result.detail)]
     if texts:

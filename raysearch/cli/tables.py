@@ -124,7 +124,7 @@ def remark_table(remarks: Mapping[str, Any]) -> Table:
 def score_table(scores: Sequence[Score]) -> Table:
     """Return the table of the losses of masks, at least one."""
     measure = scores[0].measure
-    table = _table("Layers are 0-based", "removed", *_loss_columns(measure), "judged on", "cached")
+    table = _table("Layers are 0-based", "removed", *_loss_columns(measure), "evaluated on", "cached")
     for score in scores:
         extent = _extent(measure, score.n_tokens, score.n_samples)
         cells = _loss_cells(measure, score.loss, more_decimals=2)
@@ -245,7 +245,7 @@ def _facts(one: Inspection) -> dict[str, str]:
     """Return the facts of a calibration, by name."""
     facts = {name: str(value) for name, value in one.description.items() if name not in ("shards", "n_tokens")}
     facts |= {
-        "judged on": _extent(one.measure, one.n_tokens, one.n_samples),
+        "evaluated on": _extent(one.measure, one.n_tokens, one.n_samples),
         "rows": f"{one.n_rows:,} of at most {one.longest:,} tokens, in {one.n_shards:,} shards",
         "fingerprint": one.fingerprint,
     }

@@ -104,7 +104,7 @@ def test_data_shows_what_the_model_will_see(run, words, items):
     first = json.loads(items.read_text().splitlines()[0])
     assert "⟦" in out and "[right, " in out and "[wrong, " in out
     assert "dense margin" in out and "fingerprint" in out and "duplicates" in out
-    assert "judged on" in out and "8 items" in out
+    assert "evaluated on" in out and "8 items" in out
     [one] = json.loads(run("data", *asked, "--json", "--samples", "12", "--no-loss").out)
     assert one["dense_loss"] is None and len(one["shown"]) == 8
     rows = one["shown"][0]["rows"]
