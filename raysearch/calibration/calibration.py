@@ -94,7 +94,7 @@ class Calibration:
 
     @property
     def divisor(self) -> int:
-        """What the sum of all samples' losses is divided by."""
+        """The divisor of the sum of all samples' losses."""
         return self.measure.divisor(self.n_tokens, self.n_samples)
 
 

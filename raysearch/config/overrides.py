@@ -66,7 +66,7 @@ def _key_word(key: str, value: Any, written: Callable[[Any], str] = _in_hydras_g
 
 
 def _as_json(key: str, part: Any) -> Any:
-    """What JSON does not know as what it knows: a mask, a set or an array as a list, a NumPy number as a number."""
+    """Convert to JSON's types: a mask, a set or an array to a list, a NumPy number to a number."""
     if hasattr(part, "tolist"):
         return part.tolist()
     if isinstance(part, Collection) and not isinstance(part, bytes | bytearray):

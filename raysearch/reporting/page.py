@@ -81,12 +81,12 @@ def markdown_page(analysis: Analysis, findings: Sequence[Finding], sections: Seq
 
 
 def facts(analysis: Analysis) -> dict[str, str]:
-    """What a reader must know to trust it, the study's name first."""
+    """The facts that a reader needs to trust the study, its name first."""
     return {"study": analysis.results.study_id, **analysis.results.facts}
 
 
 def extent(analysis: Analysis) -> str:
-    """What the study spans, in a line."""
+    """The extent of the study, in a line."""
     frame = analysis.frame
     parts = [
         _several(frame[column].nunique(), what)

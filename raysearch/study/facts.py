@@ -1,4 +1,4 @@
-"""What a reader of a study must know to trust it: the command, the models, the samples, the machine, the versions."""
+"""The facts that a reader needs to trust a study: the command, models, samples, machine and versions."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def facts_of(study: StudySpec, model_groups: Sequence[ModelGroup]) -> dict[str, 
 
 
 def _label(study: StudySpec, calibration: Any) -> str:
-    """What the study calls a calibration."""
+    """The study's label of a calibration."""
     labels = [cell.calibration for cell in study.cells if calibration in cell.search.evaluation.calibrations]
     return labels[0]
 

@@ -35,7 +35,7 @@ class Choice:
     words: tuple[str, ...]
 
     def label(self, dimension: str) -> str | None:
-        """What the search is called in one of the five dimensions of a report; None if the grid does not say."""
+        """Return the search's label in one of the five dimensions of a report; None if the grid gives none."""
         parts = [label for axis, label in self.labels.items() if _dimension(axis) == dimension]
         return ", ".join(parts) or None
 

@@ -36,7 +36,7 @@ class ModelGroup:
     numbers: Sequence[int]
 
     def label(self, study: StudySpec) -> str:
-        """What the study calls the model."""
+        """The study's label of the model."""
         return study.cells[self.numbers[0]].model
 
     def prepared_for(self, evaluation: EvaluationSpec) -> PreparedData:
@@ -45,7 +45,7 @@ class ModelGroup:
         return replace(self.prepared, calibrations=[self.prepared.calibrations[index] for index in wanted])
 
     def fingerprint_of(self, evaluation: EvaluationSpec) -> str:
-        """What one search is judged on."""
+        """The fingerprint of a search's calibration."""
         return joint_fingerprint(self.prepared_for(evaluation).calibrations, evaluation.weighting)
 
     def groups(self, study: StudySpec) -> list[list[int]]:

@@ -1,4 +1,4 @@
-"""What a study will cost, before it runs: each search rehearsed by itself, and after those before it."""
+"""The expected cost of a study: each search rehearsed on an empty ledger, and after the searches before it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from raysearch.study.spec import Cell, StudySpec
 
 @dataclass(frozen=True)
 class CellPlan:
-    """What a search of a study is expected to cost; forwards are passes over its whole calibration.
+    """The expected cost of a search of a study; forwards are passes over its whole calibration.
 
     Args:
         cell: The search.
@@ -47,7 +47,7 @@ class CellPlan:
 
 @dataclass(frozen=True)
 class StudyPlan:
-    """What a study is expected to cost.
+    """The expected cost of a study.
 
     Args:
         cells: Of each search; those whose cost cannot be told beforehand are left out.
@@ -164,7 +164,7 @@ def _seconds_per_layer_forward(model_group: ModelGroup, over_gpus: bool) -> list
 
 @dataclass
 class _Known:
-    """What the searches so far have left in the ledger, and the models' shapes."""
+    """The subjects that earlier searches have left in the ledger, and the models' shapes."""
 
     infos: dict[Any, ModelInfo] = field(default_factory=dict)
     by_calibration: list[tuple[Any, Sequence[CalibrationSpec], set[Mask | Statistic]]] = field(default_factory=list)
@@ -176,7 +176,7 @@ class _Known:
         return self.infos[model]
 
     def subjects(self, cell: Cell) -> set[Mask | Statistic]:
-        """What is known on a cell's calibration; the very set, which grows."""
+        """The known subjects on a cell's calibration: the set itself, which grows."""
         evaluation = cell.search.evaluation
         for model, calibrations, subjects in self.by_calibration:
             if model == evaluation.model and list(calibrations) == list(evaluation.calibrations):

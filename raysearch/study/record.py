@@ -40,7 +40,7 @@ class CellRecord:
 
 @dataclass(frozen=True)
 class AssessedMasks:
-    """What masks of a model were assessed at.
+    """The assessed numbers of a model's masks.
 
     Args:
         metrics: By what.

@@ -1,4 +1,4 @@
-"""What a study found, as plain values: all that a report is made of."""
+"""The result of a study: plain values from which its report is made."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ State = Literal["finished", "stopped", "failed", "waiting"]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one search of the study found.
+    """The result of one search of the study.
 
     Args:
         removed: The removed layers, 0-based, ascending.
@@ -120,7 +120,7 @@ class StudyResults:
 
     @property
     def layer_forwards(self) -> dict[str, float]:
-        """What the searches cost in all: ``shared`` in this study, ``separate`` each by itself, ``naive``."""
+        """The total cost of the searches: ``shared`` in this study, ``separate`` one by one, ``naive``."""
         found = [cell.outcome for cell in self.cells if cell.outcome is not None]
         return {
             "shared": sum(outcome.layer_forwards_shared for outcome in found),

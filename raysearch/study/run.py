@@ -83,7 +83,7 @@ def _header(spec: StudySpec, search_ids: Sequence[str], ledger: Ledger) -> Study
 
 
 def _read_assessables(spec: StudySpec, model_groups: Sequence[ModelGroup]) -> list[Assessable]:
-    """What each model is to be assessed by; nothing where that is not asked for."""
+    """Return the assessment of each model; none if the study has no assessment."""
     if spec.assess is None:
         return []
     read = [read_assessable(spec.assess, one.model, one.cluster, spec.ledger, one.prepared) for one in model_groups]

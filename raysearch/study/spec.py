@@ -34,7 +34,7 @@ class Cell:
 
     @property
     def labels(self) -> dict[str, str]:
-        """What it is called, by what a table of searches has columns of."""
+        """Its labels, by the columns of a table of searches."""
         return {
             "model": self.model,
             "calibration": self.calibration,

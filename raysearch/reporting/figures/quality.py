@@ -1,4 +1,4 @@
-"""What is bought at what price: perplexity against accuracy, loss against cost, and how rankings go together.
+"""Figures of quality: perplexity against accuracy, loss against cost, correlations of rankings, variance.
 
 Source: Kim et al. 2026 (arXiv 2604.24938), Figures 2 and 3, Table 4.
 """

@@ -50,7 +50,7 @@ def write_sweep(sweep: Sweep, n_remove: int, folder: Path) -> list[Path]:
 
 
 def sweep_figure(sweep: Sweep, n_remove: int) -> Figure:
-    """What each layer's removal adds to the loss, a panel a calibration; the layers that are missed least stand out.
+    """Draw the loss that each layer's removal adds, a panel for each calibration, with the cheapest layers marked.
 
     Whiskers are one standard error, by the choice of samples. Losses may grow by orders of magnitude where a layer is
     needed; then an axis is logarithmic beyond the middle value.

@@ -168,7 +168,7 @@ def best_so_far(trials: Sequence[Trial], n_remove: int, measure: Measure) -> Fig
 
 
 def loss_by_size(trials: Sequence[Trial], n_remove: int, measure: Measure) -> Figure:
-    """What each layer more costs: the loss of the best mask of each number of layers, beginning with the dense model.
+    """Draw the loss of the best mask of each number of layers, beginning with the dense model.
 
     Args:
         trials: Every trial of the search.

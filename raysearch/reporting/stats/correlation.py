@@ -1,4 +1,4 @@
-"""Whether what was searched for predicts what is wanted: rank correlations over searchers, with bootstrap intervals.
+"""Rank correlations of losses and assessments over searchers, with bootstrap intervals.
 
 Every quantity is turned so that more is better before it is ranked: rho = +1 if the searcher that is better by the one
 is better by the other too, -1 if it is worse. Ties share the mean of their ranks.

@@ -1,4 +1,4 @@
-"""A study's searches as one tidy table, a row a search: what every statistic, table and figure of a report reads."""
+"""A study's searches as one tidy table, a row each, from which statistics, tables and figures are made."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _AVERAGED: tuple[Group, ...] = ("perplexity", "accuracy")
 
 
 class Setting(NamedTuple):
-    """What searchers are compared within: only here do they have the same task and the same unit of loss."""
+    """The searches of one model, calibration and M, in which searchers have the same task and unit of loss."""
 
     model: str
     calibration: str

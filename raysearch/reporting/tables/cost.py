@@ -14,7 +14,7 @@ from raysearch.reporting.tables.table import Cell, Row, Table, heads
 
 
 def cost_table(frame: pd.DataFrame, quality: Quantity | None) -> Table | None:
-    """What searches cost, and what came of it; mean over seeds."""
+    """The cost and the loss of each searcher, mean over seeds."""
     titles = [
         "Model",
         "Calibration",
@@ -147,7 +147,7 @@ def _plus_minus(error: float | None) -> str:
 
 
 def totals_table(frame: pd.DataFrame) -> Table | None:
-    """What the whole study ran, and what it would have run without sharing."""
+    """The layer-forwards of the whole study, with and without sharing."""
     ways = (
         ("Shared: the study as it ran", "layer_forwards_shared"),
         ("Separate: each search by itself", "layer_forwards_alone"),

@@ -42,7 +42,7 @@ def value(number: float | None, quantity: Quantity) -> str:
 
 
 def unit(quantity: Quantity) -> str:
-    """What `value` counts in."""
+    """The unit of `value`."""
     return "MB" if quantity.unit == "bytes" else quantity.unit
 
 

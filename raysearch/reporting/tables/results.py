@@ -148,7 +148,7 @@ def _only_link(cells: pd.DataFrame) -> str | None:
 
 
 def _reading(measure: Measure, loss: float) -> str:
-    """What people would rather read than the loss: ``perplexity 11.35``."""
+    """The readout of a loss: ``perplexity 11.35``."""
     if measure.readout is None or not math.isfinite(loss):
         return ""
     value = measure.read(loss)
@@ -224,7 +224,7 @@ def _assessed(
 
 
 def _kept(mean: float, quantity: Quantity, dense: Estimate | None) -> str:
-    """What is kept of the dense model's accuracy, or how many times its speed or perplexity that is."""
+    """The share of the dense model's accuracy that is kept, or the ratio to its speed or perplexity."""
     if dense is None or dense.value <= 0:
         return ""
     if quantity.group == "accuracy":

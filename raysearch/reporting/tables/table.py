@@ -12,7 +12,7 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Cell:
-    """What stands in one place of a table.
+    """One cell of a table.
 
     Args:
         text: What people read.

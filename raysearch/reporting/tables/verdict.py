@@ -55,7 +55,7 @@ def _level(one: Comparison) -> str:
 
 
 def _cost(one: Comparison) -> str:
-    """What the cheapest costs, and how much less than the best that is."""
+    """The cost of the cheapest searcher, and how much less that is than the cost of the best."""
     cheapest = one.cheapest
     if cheapest is None:
         return ""
