@@ -26,7 +26,7 @@ class SearchRecorder:
     """Answers the searcher's rounds and tells its observer what happened.
 
     The dense model rides in the first round, where it costs a layer-forward or so more. It is trial 0, and counts
-    neither as asked nor in the naive cost, not even where the searcher asks for it.
+    neither as requested nor in the naive cost, not even where the searcher requests it.
 
     Args:
         problem: What is searched.

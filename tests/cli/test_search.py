@@ -66,7 +66,7 @@ def test_people_get_a_table_and_what_to_type_next(run: Run, here: Path, world: W
         f"Removed layers (0-based): {{{removed}}}",
         f"In this order: {order}",
         f"Evaluations: {GREEDY} requested, {GREEDY} computed, 0 cached, each on 120 scored tokens",
-        "Layer-forwards: 24 run, 32 by a full forward per mask (1.33x fewer)",
+        "Layer-forwards: 24 computed, 32 by a full forward per mask (1.33x fewer)",
         f"Next: raysearch export {result['search_id']} --out pruned-model --store 'my store'",
         f"raysearch show {result['search_id']} --store 'my store'",
     ):
