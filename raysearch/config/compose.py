@@ -58,13 +58,7 @@ def compose(job: str, words: Sequence[str], config_dir: PathLike | None = None) 
 def compose_what_fits(
     job: str, words: Sequence[str], config_dir: PathLike | None, mistakes: Mistakes
 ) -> tuple[dict[str, Any], list[str]]:
-    """Compose a configuration without the words that have mistakes, so that its values can be checked all the same.
-
-    Args:
-        job: As in `compose`.
-        words: As in `compose`.
-        config_dir: As in `compose`.
-        mistakes: Takes the mistakes.
+    """Compose a configuration of the words without mistakes, so that values can be checked all the same.
 
     Returns:
         The configuration, without the sections that a mistake leaves unusable; and the words that are understood.
@@ -343,7 +337,7 @@ def quoted(value: str) -> str:
 def _nodes(config: DictConfig, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield every key, dotted, and its node."""
     for key in config:
-        node = config._get_node(key)
-        yield f"{prefix}{key}", node
+        name, node = prefix + str(key), config._get_node(key)
+        yield name, node
         if isinstance(node, DictConfig) and not node._is_missing():
-            yield from _nodes(node, f"{prefix}{key}.")
+            yield from _nodes(node, f"{name}.")
