@@ -45,6 +45,11 @@ def test_masks_are_drawn_without_repetition_until_none_is_left():
 
 
 def test_runs_are_consecutive():
-    expected = [[(2,), (3,), (4,), (6,), (8,), (9,)], [(2, 3), (3, 4), (8, 9)], [(2, 3, 4)], []]
+    expected: list[list[tuple[int, ...]]] = [
+        [(2,), (3,), (4,), (6,), (8,), (9,)],
+        [(2, 3), (3, 4), (8, 9)],
+        [(2, 3, 4)],
+        [],
+    ]
     for length, found in enumerate(expected, start=1):
         assert runs([4, 3, 2, 6, 9, 8], length) == [Mask(layers) for layers in found]

@@ -1,0 +1,31 @@
+"""The driver of searchers: what breaks the contract is an error of the searcher."""
+
+import pytest
+
+from raysearch.core.mask import Mask
+from raysearch.core.problem import Problem
+from raysearch.search.driver import ContractError, run_searcher
+from raysearch.searchers.base import Round, Searcher
+from raysearch.testing.searcher_suite import ToyOracle, additive_loss
+
+
+def test_illegal_masks_are_the_searchers_fault():
+    class Rogue(Searcher):
+        def search(self, problem, rng):
+            yield Round([Mask.of(0)])
+            return Mask.of(0)
+
+    problem = Problem.create(4, 1, protect=[0])
+    with pytest.raises(ContractError, match=r"Rogue proposed \{0\}"):
+        run_searcher(Rogue(), problem, 0, ToyOracle(problem, additive_loss(problem, 0)))
+
+
+def test_an_unscored_result_is_the_searchers_fault():
+    class Guess(Searcher):
+        def search(self, problem, rng):
+            yield Round([Mask.of(1)])
+            return Mask.of(2)
+
+    problem = Problem.create(4, 1)
+    with pytest.raises(ContractError, match="without a score"):
+        run_searcher(Guess(), problem, 0, ToyOracle(problem, additive_loss(problem, 0)))

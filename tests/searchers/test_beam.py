@@ -1,0 +1,60 @@
+"""Beam and greedy search."""
+
+from itertools import combinations
+
+import pytest
+
+from raysearch.core.mask import Mask
+from raysearch.core.problem import Problem
+from raysearch.errors import EvaluationError, UserError
+from raysearch.search.driver import run_searcher
+from raysearch.searchers.beam import BeamSearcher
+from raysearch.testing.searcher_suite import ToyOracle, drive, rugged_loss
+
+
+def n_evaluations(searcher, problem):
+    """The number of masks that a search evaluates."""
+    _, rounds = drive(searcher, problem, rugged_loss(problem, seed=0))
+    return len({mask for proposed in rounds for mask in proposed.masks})
+
+
+@pytest.mark.parametrize(("protect", "evaluations"), [([], 203), ([0, -1], 189)])  # the second: SLEB's barriers
+def test_greedy_evaluations_at_32_layers_remove_7(protect, evaluations):
+    assert n_evaluations(BeamSearcher(width=1), Problem.create(32, 7, protect)) == evaluations
+
+
+def test_beam_of_five_at_32_layers_remove_7():
+    assert n_evaluations(BeamSearcher(width=5), Problem.create(32, 7)) <= 887
+
+
+def test_a_wide_beam_is_exhaustive():
+    problem = Problem.create(8, 3)
+    loss = rugged_loss(problem, seed=11)
+    found = run_searcher(BeamSearcher(width=100), problem, 0, ToyOracle(problem, loss))
+    assert found == min((Mask.of(*layers) for layers in combinations(range(8), 3)), key=loss)
+
+
+def test_greedy_is_the_plain_loop():
+    problem = Problem.create(10, 4, [0])
+    loss = rugged_loss(problem, seed=12)
+    removed: list[int] = []
+    for _ in range(4):
+        left = [layer for layer in problem.free if layer not in removed]
+        removed.append(min(left, key=lambda layer: loss(Mask.of(*removed, layer))))
+    found = run_searcher(BeamSearcher(width=1), problem, 0, ToyOracle(problem, loss))
+    assert found == Mask.of(*removed)
+
+
+def test_ties_are_broken_by_mask_order():
+    found, _ = drive(BeamSearcher(width=2), Problem.create(6, 2), lambda mask: 1.0)
+    assert found == Mask.of(0, 1)
+
+
+def test_a_round_of_failures_ends_the_search_with_the_cause():
+    with pytest.raises(EvaluationError, match="the loss is nan"):
+        drive(BeamSearcher(1), Problem(4, 1), lambda mask: float("nan"))
+
+
+def test_options_are_checked():
+    with pytest.raises(UserError, match=r"searcher.width=0 keeps no mask; use 1 \(greedy\) or more"):
+        BeamSearcher(width=0)
