@@ -182,7 +182,7 @@ class Evaluator:
         done: list[tuple[int, int]] = []  # in forwards of single tokens
         before = self.meter.layer_forwards, self.meter.head_forwards
 
-        def report() -> None:
+        def show_progress() -> None:
             layers, heads = as_passes(done, self.calibrations)
             self.meter.layer_forwards, self.meter.head_forwards = before[0] + layers, before[1] + heads
             masks_done = sum(left == 0 for left in units_left.values())
@@ -194,7 +194,7 @@ class Evaluator:
                 )
             )
 
-        report()
+        show_progress()
         for answer in pool.run(units, self._by_fingerprint, self._cut):
             if answer is not None:
                 unit, result = answer
@@ -203,7 +203,7 @@ class Evaluator:
                 done.append((tokens * result.layer_forwards, tokens * result.head_forwards))
                 units_left.subtract(unit.subjects)
                 self._count(result, tokens)
-            report()
+            show_progress()
 
     def _cut(self, unit: MaskUnit, replicas: float) -> tuple[Sequence[MaskUnit], Sequence[MaskUnit]]:
         """Cut a unit for more replicas, if its masks share prefixes and a cut is worth what it adds."""
