@@ -1,3 +1,4 @@
+import os
 import sqlite3
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from raysearch.errors import UserError
 from raysearch.ledger.assessments import read_assessments, write_assessment
 from raysearch.ledger.claims import Claims
 from raysearch.ledger.ledger import Ledger
+from raysearch.ledger.locks import held, remove_if_stale
 from raysearch.search.record import SEARCHES, note_mlflow, write_search
 from raysearch.study.record import STUDIES, StudyRecord
 from raysearch.testing.tracker_suite import greedy_search
@@ -191,3 +193,42 @@ def test_any_name_is_that_of_a_file(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with closing(Ledger(Path(":memory:"))):
         assert (tmp_path / ":memory:").is_file()
+
+
+def test_looking_one_search_up_reads_no_other(ledger):
+    write_search(ledger, "greedy-m5-aa", {"x": 1}, "finished", replace(FOUND, mlflow_run_id="f00"))
+    write_search(ledger, "beam-m5-ab", {"x": 2}, "running")
+    ledger.connection.execute("UPDATE searches SET config = '{}' WHERE search_id = 'beam-m5-ab'")
+    for name in ("greedy-m5-aa", "greedy", "f00"):
+        assert SEARCHES.find(ledger, name).config == {"x": 1}
+    with pytest.raises(UserError, match="malformed"):
+        SEARCHES.find(ledger, "latest")
+
+
+def test_records_are_readable_with_plain_sqlite(ledger):
+    write_search(ledger, "a", {"remove": 3}, "finished", FOUND)
+    query = "SELECT state, config ->> '$.remove', result ->> '$.evaluations.requested' FROM searches"
+    with closing(sqlite3.connect(ledger.path)) as shell:
+        assert shell.execute(query).fetchone() == ("finished", 3, FOUND.evaluations.requested)
+
+
+def test_a_lock_says_who_has_it_and_goes_with_it(ledger):
+    lock = ledger.path.with_name("ledger.db.a.lock")
+    with held(ledger, "a", "SEARCH"):
+        assert f"process {os.getpid()} on " in lock.read_text()
+        with pytest.raises(UserError, match=rf"SEARCH=a is being run by process {os.getpid()} on .* already"):
+            held(ledger, "a", "SEARCH").__enter__()
+        assert not remove_if_stale(lock)
+    assert not lock.exists() and remove_if_stale(lock)
+
+
+def test_no_lock_follows_a_link_to_a_file_of_the_user(ledger, tmp_path):
+    mine = tmp_path / "mine.txt"
+    mine.write_text("mine")
+    for name in ("ledger.db.a.lock", "other.db.lock"):
+        ledger.path.with_name(name).symlink_to(mine)
+    with pytest.raises(UserError, match="cannot be used"), held(ledger, "a", "SEARCH"):
+        pass
+    with pytest.raises(UserError, match="cannot be used"):
+        Ledger(ledger.path.with_name("other.db"))
+    assert mine.read_text() == "mine"
