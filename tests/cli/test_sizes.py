@@ -9,8 +9,8 @@ import pytest
 
 import raysearch
 from tests.cli.conftest import Run, World
-from tests.cli.test_api import settings
 from tests.cli.test_search import found, table
+from tests.test_api import settings
 
 
 def cells(text: str) -> list[list[str]]:

@@ -1,7 +1,5 @@
 import os
 import sqlite3
-import subprocess
-import sys
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +10,6 @@ import pytest
 from raysearch.core.mask import Mask
 from raysearch.errors import UserError
 from raysearch.ledger.assessments import read_assessments, write_assessment
-from raysearch.ledger.claims import Claims
 from raysearch.ledger.ledger import Ledger
 from raysearch.ledger.locks import held, remove_if_stale
 from raysearch.search.record import SEARCHES, note_mlflow, write_search
@@ -21,13 +18,6 @@ from raysearch.testing.tracker_suite import greedy_search
 
 A, B = Mask.of(1), Mask.of(1, 2)
 FOUND = greedy_search(4, 1)
-
-
-@pytest.fixture
-def ledger(tmp_path):
-    opened = Ledger(tmp_path / "folder" / "ledger.db")
-    yield opened
-    opened.close()
 
 
 def test_what_is_recorded_is_known_bit_for_bit(ledger):
@@ -122,36 +112,6 @@ def test_files_that_are_no_ledger_are_refused(tmp_path):
     (tmp_path / "folder.db").mkdir()
     with pytest.raises(UserError, match="cannot be used"):
         Ledger(tmp_path / "folder.db")
-
-
-def test_a_claim_is_given_once(ledger):
-    with closing(Claims(ledger)) as mine, closing(Ledger(ledger.path)) as same, closing(Claims(same)) as other:
-        assert mine.take("cal", [(A, 0), (B, 0)]) == [(A, 0), (B, 0)]
-        assert other.take("cal", [(A, 0), (B, 1)]) == [(B, 1)]
-        mine.release()
-        assert other.take("cal", [(A, 0)]) == [(A, 0)]
-        other.close()  # closing twice is harmless
-
-
-def test_what_is_known_needs_no_claim(ledger):
-    ledger.record("cal", 0, {A: np.ones(1)})
-    with closing(Claims(ledger)) as claims:
-        assert claims.take("cal", [(A, 0), (A, 1)]) == [(A, 1)]
-
-
-def test_a_dead_process_loses_its_claims(ledger):
-    script = (
-        "import os, sys; from pathlib import Path; from raysearch.ledger.claims import *;"
-        "from raysearch.core.mask import Mask;"
-        "idle, claims = (Claims(Ledger(Path(sys.argv[1]))) for _ in range(2));"
-        "claims.take('cal', [(Mask.of(1), 0)]); os._exit(9)"
-    )
-    subprocess.run([sys.executable, "-c", script, str(ledger.path)], check=False)
-    assert len([*ledger.path.parent.glob("*.claims-*.lock")]) == 2
-    assert ledger.connection.execute("SELECT count(*) FROM claims").fetchone() == (1,)
-    with closing(Claims(ledger)) as claims:
-        assert claims.take("cal", [(A, 0)]) == [(A, 0)]
-    assert [file.name for file in ledger.path.parent.glob("*.lock")] == ["ledger.db.lock"]
 
 
 def test_searches_are_found_by_name_prefix_mlflow_id_and_latest(ledger):

@@ -14,8 +14,10 @@ from raysearch.config import compose as config
 from raysearch.config.overrides import as_overrides
 from raysearch.core.mask import Mask
 from raysearch.errors import UserError
-from tests.cli.conftest import Run, World
+from tests.cli.conftest import Run, World, here, run, world
 from tests.cli.test_search import found
+
+__all__ = ["here", "run", "world"]  # fixtures
 
 NAMES = [
     "two words",

@@ -13,8 +13,10 @@ import pytest
 import raysearch
 from raysearch.core.mask import Mask
 from raysearch.errors import UserError
-from tests.cli.conftest import World
+from tests.cli.conftest import World, here, world
 from tests.cli.refusals import is_sentence, tree
+
+__all__ = ["here", "world"]  # fixtures
 
 _LOOP: list[Any] = []
 _LOOP.append(_LOOP)

@@ -1,0 +1,98 @@
+"""Into Ray and out of it: what stands in the way is one sentence."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from typing import Any
+
+import pytest
+import ray
+
+from raysearch.cluster import session
+from raysearch.errors import UserError
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """What Ray was started with, of which nothing comes."""
+    calls: list[dict[str, Any]] = []
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", lambda **options: calls.append(options))
+    return calls
+
+
+@pytest.fixture
+def nobody() -> str:
+    """An address at which nobody listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{probe.getsockname()[1]}"
+
+
+def test_a_process_that_is_in_ray_stays_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray, "is_initialized", lambda: True)
+    monkeypatch.setattr(ray, "init", lambda **_: pytest.fail("it is started again"))
+    monkeypatch.setattr(ray, "shutdown", lambda: pytest.fail("it is ended"))
+    session.join_ray(None, 2)()
+
+
+def test_one_of_our_own_has_the_cpus_that_replicas_need(started: list[dict[str, Any]]) -> None:
+    assert session.join_ray(None, 99.5) is ray.shutdown
+    assert started[0]["num_cpus"] == 100 and started[0]["address"] == "local"
+
+
+def test_a_start_that_fails_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(**_: object) -> None:
+        raise RuntimeError("no room\nat all")
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", fails)
+    with pytest.raises(UserError, match=r"Ray does not start on this machine \(no room\); .*cluster=inline"):
+        session.join_ray(None, 1)
+
+
+def test_an_address_where_nobody_listens_is_one_sentence(nobody: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setenv("RAY_ADDRESS", nobody)  # which auto stands for
+    for address in (nobody, f"ray://{nobody}", "auto"):
+        with pytest.raises(UserError, match=f"cluster.address={address} .*leads to no Ray cluster .*ray start --head"):
+            session.join_ray(address, 1)
+
+
+def test_a_server_for_clients_is_asked_again_before_it_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[object] = []
+
+    def aborts(**options: object) -> None:
+        calls.append(options["address"])
+        raise ConnectionAbortedError("it did not start")
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", aborts)
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        address = f"ray://127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(UserError, match="starts nothing for clients from outside"):
+            session.join_ray(address, 1)
+    assert calls == [address] * 4
+
+
+def test_the_handler_of_sigterm_is_ours_again(started: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray, "init", lambda **_: signal.signal(signal.SIGTERM, signal.SIG_IGN))
+    before = signal.signal(signal.SIGTERM, mine := lambda *_: None)
+    try:
+        session.join_ray(None, 1)
+        assert signal.getsignal(signal.SIGTERM) is mine
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_a_node_has_a_resource_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = [
+        {"NodeID": name, "Resources": {"CPU": 2.0, "node:__internal_head__": 1.0, f"node:10.0.0.{name}": 1.0}}
+        for name in ("1", "2")
+    ]
+    monkeypatch.setattr(ray, "nodes", lambda: nodes)
+    monkeypatch.setattr(ray, "get_runtime_context", lambda: type("Context", (), {"get_node_id": lambda _: "2"})())
+    assert session.this_node() == "node:10.0.0.2"

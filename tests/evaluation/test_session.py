@@ -1,0 +1,101 @@
+"""What is read before weights are: the data, the fingerprints, and an evaluator that starts replicas when asked."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from raysearch.config import build
+from raysearch.core.mask import Mask
+from raysearch.errors import UserError
+from raysearch.evaluation.session import EvaluationSession, open_session, prepare_data
+from raysearch.evaluation.spec import EvaluationSpec
+from raysearch.models.loading import describe
+from raysearch.models.spec import ModelInfo
+from tests.cli.conftest import World, here, world
+
+__all__ = ["here", "world"]  # fixtures
+
+
+def spec_of(world: World, **changes: object) -> EvaluationSpec:
+    """How a quick search judges masks."""
+    return build.search_spec(world.search(**changes)).evaluation
+
+
+def opened(spec: EvaluationSpec) -> EvaluationSession:
+    return open_session(spec, describe(spec.model), lambda _: None)
+
+
+@pytest.fixture
+def info(world: World, here: Path) -> ModelInfo:
+    """The tiny model's shape."""
+    return describe(spec_of(world).model)
+
+
+def test_no_weights_are_loaded_before_something_is_computed(
+    world: World, info: ModelInfo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def loads(*_: object) -> None:
+        raise AssertionError("weights are loaded")
+
+    spec = spec_of(world)
+    monkeypatch.setattr("raysearch.models.loading.load_model", loads)
+    with closing(opened(spec)) as session:
+        assert (session.n_tokens, session.n_samples) == (120, 8) and session.measure.readout == "perplexity"
+        assert session.info == info and session.fingerprint == session.fingerprints["calibration"]
+
+
+def test_fingerprints_tell_apart_what_losses_depend_on(world: World, here: Path) -> None:
+    def prints(**changes: object) -> dict[str, str]:
+        with closing(opened(spec_of(world, **changes))) as session:
+            return session.fingerprints
+
+    usual = prints()
+    assert usual == prints(remove=1, searcher="beam", seed=3, data__seed=0), "none of it changes a loss"
+    changed = {
+        name: prints(**change)
+        for name, change in {
+            "objective": {"objective": "kl"},
+            "draw": {"data.seed": 1},
+            "attention": {"model.attention": "eager"},
+            "threads": {"cluster.cpus_per_replica": 2},
+        }.items()
+    }
+    assert not [name for name, other in changed.items() if other["calibration"] == usual["calibration"]]
+    assert [name for name, other in changed.items() if other["text"] != usual["text"]] == ["draw"]
+    assert {other["model"] for other in changed.values()} == {usual["model"]}
+
+
+def test_what_is_prepared_is_not_read_again(world: World, info: ModelInfo, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = spec_of(world)
+    prepared = prepare_data(spec, info)
+
+    def read(*_: object) -> None:
+        raise AssertionError("it is read again")
+
+    monkeypatch.setattr("raysearch.evaluation.session.fingerprint", read)
+    monkeypatch.setattr("raysearch.evaluation.session.load_tokenizer", read)
+    again = prepare_data(spec, info, prepared)
+    assert [one.fingerprint for one in again.calibrations] == [one.fingerprint for one in prepared.calibrations]
+    with closing(open_session(spec, info, lambda _: None, prepared)) as session:
+        assert session.calibrations is prepared.calibrations
+
+
+def test_the_error_of_a_difference_is_none_for_a_weighted_sum(world: World, here: Path) -> None:
+    mask = Mask.of(1)
+    with closing(opened(spec_of(world))) as session:
+        losses = session.evaluator.evaluate([Mask(), mask])
+        error = session.delta_error(mask)
+        assert error is not None and 0 < error < losses[Mask()].loss
+    parts = '[{weight: 1, of: "objective=perplexity"}, {weight: 2, of: "objective=kl data.samples=4"}]'
+    weighted = spec_of(world, objective="weighted", **{"objective.parts": parts})
+    with closing(opened(weighted)) as session:
+        assert session.delta_error(mask) is None and session.n_samples == 8 + 4
+
+
+def test_a_tokenizer_of_another_model_is_refused(world: World, info: ModelInfo) -> None:
+    with pytest.raises(UserError, match=r"gives token \d+, but the model has 10 in its vocabulary"):
+        prepare_data(spec_of(world), replace(info, vocab_size=10))

@@ -1,0 +1,65 @@
+"""Evaluations are claimed by one process at a time, and a dead one loses its claims."""
+
+import subprocess
+import sys
+import threading
+from contextlib import closing
+
+import numpy as np
+
+from raysearch.core.mask import Mask
+from raysearch.ledger.claims import Claims
+from raysearch.ledger.ledger import Ledger
+
+A, B = Mask.of(1), Mask.of(1, 2)
+
+
+def test_a_claim_is_given_once(ledger):
+    with closing(Claims(ledger)) as mine, closing(Ledger(ledger.path)) as same, closing(Claims(same)) as other:
+        assert mine.take("cal", [(A, 0), (B, 0)]) == [(A, 0), (B, 0)]
+        assert other.take("cal", [(A, 0), (B, 1)]) == [(B, 1)]
+        mine.release()
+        assert other.take("cal", [(A, 0)]) == [(A, 0)]
+        other.close()  # closing twice is harmless
+
+
+def test_what_is_known_needs_no_claim(ledger):
+    ledger.record("cal", 0, {A: np.ones(1)})
+    with closing(Claims(ledger)) as claims:
+        assert claims.take("cal", [(A, 0), (A, 1)]) == [(A, 1)]
+
+
+def test_a_dead_process_loses_its_claims(ledger):
+    script = (
+        "import os, sys; from pathlib import Path; from raysearch.ledger.claims import *;"
+        "from raysearch.core.mask import Mask;"
+        "idle, claims = (Claims(Ledger(Path(sys.argv[1]))) for _ in range(2));"
+        "claims.take('cal', [(Mask.of(1), 0)]); os._exit(9)"
+    )
+    subprocess.run([sys.executable, "-c", script, str(ledger.path)], check=False)
+    assert len([*ledger.path.parent.glob("*.claims-*.lock")]) == 2
+    assert ledger.connection.execute("SELECT count(*) FROM claims").fetchone() == (1,)
+    with closing(Claims(ledger)) as claims:
+        assert claims.take("cal", [(A, 0)]) == [(A, 0)]
+    assert [file.name for file in ledger.path.parent.glob("*.lock")] == ["ledger.db.lock"]
+
+
+def test_many_may_make_the_same_ledger_at_once(tmp_path):
+    troubles: list[BaseException] = []
+
+    def start(number: int, barrier: threading.Barrier) -> None:
+        try:
+            barrier.wait()
+            with closing(Ledger(tmp_path / f"{number}.db")) as ledger, closing(Claims(ledger)) as claims:
+                claims.take("cal", [])
+        except BaseException as error:
+            troubles.append(error)
+
+    for number in range(20):  # without a lock about one in ten goes wrong
+        barrier = threading.Barrier(4)
+        threads = [threading.Thread(target=start, args=(number, barrier)) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert troubles == []

@@ -1,0 +1,103 @@
+"""One search from its specification to its result, and what the ledger says of it however it ends."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from raysearch.config import build
+from raysearch.errors import EvaluationError, UserError
+from raysearch.evaluation.replica import Replica
+from raysearch.ledger.ledger import Ledger
+from raysearch.search.observer import Observer, Tracker
+from raysearch.search.record import SEARCHES, SearchRecord
+from raysearch.search.result import RoundSummary
+from raysearch.search.run import run_search, search_rounds
+from raysearch.search.spec import SearchSpec
+from tests.cli.conftest import World, here, world
+
+__all__ = ["here", "world"]  # fixtures
+
+
+@pytest.fixture
+def spec(world: World, here: Path) -> SearchSpec:
+    """A greedy search for two of five layers."""
+    return build.search_spec(world.search())
+
+
+def on_record(spec: SearchSpec) -> SearchRecord:
+    """The last search of the ledger."""
+    with closing(Ledger(spec.evaluation.ledger)) as ledger:
+        return SEARCHES.find(ledger, "latest")
+
+
+def stopped(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_rounds_are_given_one_by_one_and_the_result_is_on_record(spec: SearchSpec) -> None:
+    rounds, result = [], None
+    steps = search_rounds(spec, Observer(), Tracker())
+    while result is None:
+        try:
+            rounds.append(next(steps))
+        except StopIteration as end:
+            result = end.value
+    assert [one.round for one in rounds] == [1, 2] and all(isinstance(one, RoundSummary) for one in rounds)
+    assert len(result.removed) == 2 and result.loss > 0 and result.complete
+    record = on_record(spec)
+    assert (record.state, record.search_id) == ("finished", result.search_id)
+    assert record.fingerprints.keys() == {"calibration", "model", "text"}
+
+
+def test_the_same_search_again_computes_nothing(spec: SearchSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = run_search(spec, Observer(), Tracker())
+    monkeypatch.setattr(Replica, "evaluate", stopped)
+    again = run_search(spec, Observer(), Tracker(), resumes=first.search_id)
+    assert (again.removed, again.loss, again.trials[0].loss) == (first.removed, first.loss, first.trials[0].loss)
+
+
+def test_closed_before_its_end_it_is_stopped_with_the_best_so_far(spec: SearchSpec) -> None:
+    steps = search_rounds(spec, Observer(), Tracker())
+    next(steps)
+    steps.close()
+    record = on_record(spec)
+    assert record.state == "stopped" and record.failure is not None
+    assert "budget was spent before a mask of 2 layers was scored" in record.failure
+    steps = search_rounds(spec, Observer(), Tracker())
+    next(steps), next(steps)
+    steps.close()
+    record = on_record(spec)
+    assert (record.state, record.failure) == ("stopped", None) and record.result is not None
+
+
+def test_a_failure_and_a_stop_are_on_record(spec: SearchSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> None:
+        raise RuntimeError("out of luck")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Replica, "evaluate", fails)
+        with pytest.raises(EvaluationError, match="out of luck"):
+            run_search(spec, Observer(), Tracker())
+    assert on_record(spec).state == "failed" and "out of luck" in str(on_record(spec).failure)
+    with monkeypatch.context() as patch:
+        patch.setattr(Replica, "evaluate", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            run_search(spec, Observer(), Tracker())
+    assert (on_record(spec).state, on_record(spec).failure) == ("interrupted", None)
+    assert run_search(spec, Observer(), Tracker()).complete and on_record(spec).state == "finished"
+
+
+def test_another_search_cannot_be_taken_up_by_a_name(spec: SearchSpec) -> None:
+    first = run_search(spec, Observer(), Tracker())
+    with pytest.raises(UserError, match=f"SEARCH={first.search_id} cannot be taken up"):
+        run_search(replace(spec, seed=1), Observer(), Tracker(), resumes=first.search_id)
+
+
+def test_numbers_that_do_not_fit_leave_nothing_behind(spec: SearchSpec, here: Path) -> None:
+    with pytest.raises(UserError, match="remove=5 leaves no layer of the 5"):
+        run_search(replace(spec, remove=5), Observer(), Tracker())
+    assert not list(here.iterdir())

@@ -1,0 +1,63 @@
+"""A search or an assessment that fails stops no other, and is tried again alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raysearch.errors import EvaluationError
+from raysearch.ledger.ledger import opened
+from raysearch.search.record import SEARCHES
+from raysearch.study import run as running
+from raysearch.study.assess import assess_found
+from tests.cli.conftest import Run, World
+from tests.cli.found import found
+from tests.cli.studies import small_study
+
+pytestmark = pytest.mark.usefixtures("one_ray")
+
+
+def test_a_search_that_fails_stops_no_other_and_is_tried_again_alone(world: World, run: Run, here: Path) -> None:
+    words = small_study(world, "searcher=[taylor,one_shot]", "remove=[1]", objective="hidden_cosine")  # no gradients
+    words += ["study.retries=0"]
+    for tried in range(2):
+        outcome = run("study", *words, "--json")
+        assert outcome.code == 1
+        assert outcome.err.count("this searcher takes gradients") == 2, "as it fails, and at the end"
+        assert ("1 search done already" if tried else "2 searches") in outcome.err
+        taylor, one_shot = json.loads(outcome.out)["cells"]
+        assert (taylor["state"], one_shot["state"]) == ("failed", "finished")
+        assert taylor["failure"].startswith("this searcher takes gradients")
+
+
+def test_an_assessment_that_fails_stops_no_other_model(world: World, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    models = f"{{one: model={world.model}, other: model={world.model} model.attention=eager}}"
+    words = small_study(world, "searcher=[one_shot]", "remove=[1]", f"model={models}", model=None)
+    words += ["assess.speed.enabled=true", "assess.speed.context_tokens=8", "assess.speed.new_tokens=2"]
+    assess = assess_found
+
+    def fails_once(what: Any, *rest: Any) -> Any:
+        if what.model.attention != "eager":
+            raise EvaluationError("out of luck")
+        return assess(what, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(running, "assess_found", fails_once)
+        outcome = run("study", *words, "--json")
+    assert (outcome.code, outcome.err.splitlines()[-1]) == (1, "failed: out of luck")
+    as_far = json.loads(run("report", "latest", "--json").out)
+    assert [cell["state"] for cell in as_far["cells"]] == ["finished"] * 2
+    assert all(cell["layer_forwards"]["shared"] > 0 for cell in as_far["cells"])
+    assert [bool(cell["assessed"]) for cell in as_far["cells"]] == [False, True]
+    assert all(cell["assessed"] for cell in found(run("study", *words, "--json"))["cells"])
+
+
+def test_one_after_another_searches_run_just_what_is_called_shared(world: World, run: Run) -> None:
+    value = found(run("study", *small_study(world, "searcher=[one_shot,greedy,beam]", "remove=[1,2]"), "--json"))
+    with opened(Path("mlruns/ledger.db")) as ledger:
+        runs = SEARCHES.some(ledger, [cell["search_id"] for cell in value["cells"]])
+    for cell in value["cells"]:
+        assert runs[cell["search_id"]].found.layer_forwards.computed == cell["layer_forwards"]["shared"]

@@ -1,0 +1,56 @@
+"""Searches as trials of Ray Tune: one that fails at once, and those that a budget ends."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from raysearch.config import build
+from raysearch.search.observer import Observer, Tracker
+from raysearch.search.run import StudyContext
+from raysearch.study.model_group import prepare
+from raysearch.study.trials import TrialTask, run_trials
+from tests.cli.conftest import Run, World
+from tests.cli.found import found
+from tests.cli.studies import small_study, study_words
+
+pytestmark = pytest.mark.usefixtures("one_ray")
+
+
+def test_a_search_that_cannot_even_be_put_on_record_has_failed(world: World, here: Path) -> None:
+    spec = build.study_spec(study_words(world))
+    search = spec.cells[0].search.elsewhere()
+    (here / "folder").mkdir()
+    search = replace(search, evaluation=replace(search.evaluation, ledger=here / "folder"))
+    (model_group,) = prepare(spec)
+    context = StudyContext(model_group.info, model_group.prepared_for(search.evaluation), {}, None)
+    nobody: Any = SimpleNamespace(fleet=None, recipe=[], most=1, unit_timeout_s="auto")
+    tasks = {7: TrialTask(search, context, nobody, lambda _: Tracker())}
+    failed = run_trials(tasks, spec.options.stop, 1, 0, here / "tune", Observer())
+    assert failed.keys() == {7} and "ledger=" in failed[7] and "cannot be used" in failed[7]
+
+
+def test_a_budget_ends_searches_with_the_best_so_far(world: World, run: Run) -> None:
+    searchers = "{BO: searcher=bayesian searcher.initial=2, greedy: searcher=greedy}"
+    words = [*small_study(world, f"searcher={searchers}", "remove=[3]"), "study.stop.evaluations=9"]
+    value = found(run("study", *words, "--json"))
+    bayesian, greedy = value["cells"]
+    assert (bayesian["state"], bayesian["evaluations"], len(bayesian["removed"])) == ("stopped", 9, 3)
+    assert greedy["state"] == "stopped" and "removed" not in greedy, "5 and 4 masks, and 3 to go"
+    again = found(run("study", *words, "--json"))
+    assert again["cells"] == value["cells"]
+
+
+def test_a_budget_spent_before_there_is_a_mask_is_said(world: World, run: Run) -> None:
+    words = small_study(world, "searcher=[greedy]", "remove=[3]")
+    value = found(run("study", *words, "study.stop.evaluations=6", "--json"))
+    (cell,) = value["cells"]
+    assert (cell["state"], cell["failure"]) == (
+        "stopped",
+        "its budget was spent before a mask of 3 layers was scored",
+    )
+    assert "removed" not in cell
