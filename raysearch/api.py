@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from raysearch.study.record import StudyRecord
     from raysearch.study.result import StudyResults
     from raysearch.tracking.options import TrackingOptions
-    from raysearch.tracking.syncing import SyncedRun, SyncedStudy
+    from raysearch.tracking.sync import SyncedSearch, SyncedStudy
 
 
 def search(
@@ -276,7 +276,7 @@ def assess(
     Returns:
         The assessment of a search; or what a study found, and the files of its report, the page first.
     """
-    from raysearch.assessment.assess_search import assess_run
+    from raysearch.assessment.assess_search import assess_search
     from raysearch.config import build
     from raysearch.config import compose as config
     from raysearch.config.overrides import as_overrides
@@ -303,7 +303,7 @@ def assess(
         both = Observers(_tracking(record, store, found).open(watching.warn), watching)
         if isinstance(record, SearchRecord):
             search = build.search_spec_of({**record.config, **here})
-            return assess_run(record, found, search, spec, remove, both)
+            return assess_search(record, found, search, spec, remove, both)
         assess_study(record, found, spec, lambda recorded: build.search_spec_of({**recorded, **here}), both)
         return _report(STUDIES.find(found, record.study_id), found, store, out, watching)
 
@@ -353,16 +353,16 @@ def export(
         prompt: A text for both models to continue, as a spot check.
     """
     from raysearch.config import build
-    from raysearch.search.export import export_run
+    from raysearch.search.export import export_search
 
     record = _recorded(search, store, ledger)
     spec, out = build.search_spec_of(record.config), as_path("--out", out)
-    return export_run(record, spec, out, remove=remove, overwrite=overwrite, prompt=prompt)
+    return export_search(record, spec, out, remove=remove, overwrite=overwrite, prompt=prompt)
 
 
 def sync(
     name: str = "latest", *overrides: str, store: PathLike = "mlruns", ledger: PathLike | None = None
-) -> SyncedRun | SyncedStudy:
+) -> SyncedSearch | SyncedStudy:
     """Write to MLflow what it lacks of a search or a study, from the ledger alone; twice writes nothing twice.
 
         sync("latest")
@@ -376,7 +376,7 @@ def sync(
     from raysearch.ledger.ledger import opened
     from raysearch.search.record import SEARCHES
     from raysearch.study.record import STUDIES
-    from raysearch.tracking.syncing import sync
+    from raysearch.tracking.sync import sync
 
     store, name = as_path("--store", store), checked(str, "name", name)
     with opened(ledger_path(store, ledger)) as found:

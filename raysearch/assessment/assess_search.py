@@ -15,7 +15,7 @@ from raysearch.search.record import SearchRecord
 from raysearch.search.spec import SearchSpec
 
 
-def assess_run(
+def assess_search(
     run: SearchRecord, ledger: Ledger, search: SearchSpec, spec: AssessSpec, remove: int | None, observer: Observer
 ) -> RunAssessment:
     """Assess a search's mask beside the dense model, and record both.

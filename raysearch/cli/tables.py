@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # heavy; `raysearch show` does not need them
     from raysearch.search.record import SearchRecord
     from raysearch.search.score import Score
     from raysearch.search.sweep import Agreement, Profile, Sweep
-    from raysearch.tracking.syncing import SyncedRun, SyncedStudy
+    from raysearch.tracking.sync import SyncedSearch, SyncedStudy
 
 _MOST_PARTS = 4  # losses of parts that fit into a table
 
@@ -186,7 +186,7 @@ def trials_table(measure: Measure, trials: Sequence[Trial], most: int) -> Table:
     return table
 
 
-def synced_lines(synced: SyncedRun | SyncedStudy) -> list[str]:
+def synced_lines(synced: SyncedSearch | SyncedStudy) -> list[str]:
     """Return a line for each search that was synced, with the number of trials that MLflow lacked."""
     lines = [
         f"{one.search_id}: MLflow lacked {one.missing:,} of its {count(one.trials, 'trial')}, and has them now."

@@ -13,7 +13,7 @@ from raysearch.search.record import SearchRecord
 from raysearch.search.spec import SearchSpec
 
 
-def export_run(
+def export_search(
     run: SearchRecord,
     spec: SearchSpec,
     out: Path,

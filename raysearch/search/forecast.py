@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from raysearch.calibration.objectives.base import Objective
 from raysearch.core.mask import Mask
@@ -19,7 +20,7 @@ from raysearch.core.problem import Problem
 from raysearch.core.statistic import Statistic
 from raysearch.evaluation.costs import check_statistic, passes
 from raysearch.evaluation.prefix import naive_layer_forwards
-from raysearch.search.driver import run_searcher
+from raysearch.search.driver import Oracle, run_searcher
 from raysearch.searchers.base import Remark, Round, Scores, Searcher
 
 
@@ -77,7 +78,7 @@ def forecast(
     return rehearsal.rounds
 
 
-class _Rehearsal:
+class _Rehearsal(Oracle):
     """Answers with made-up numbers, and counts what real ones would cost."""
 
     def __init__(
@@ -89,8 +90,8 @@ class _Rehearsal:
         self._known = known
         self._surveyed = self._surveyed_naively = 0  # layer-forwards of statistics since the last round
 
+    @override
     def evaluate(self, proposed: Round) -> Scores:
-        """See `Oracle`."""
         if time.monotonic() > self._deadline:
             raise _TooSlow
         n_layers = self._problem.n_layers
@@ -103,8 +104,9 @@ class _Rehearsal:
         self._surveyed = self._surveyed_naively = 0
         return Scores({mask: float(self._layer_costs[list(mask)].sum()) for mask in proposed.masks})
 
+    @override
     def measure(self, statistic: Statistic) -> NDArray[np.float64]:
-        """See `Oracle`; what a statistic runs is added to the round after it."""
+        """Add what a statistic runs to the round after it."""
         check_statistic(statistic, self._objectives)
         cost = statistic.passes * self._problem.n_layers
         self._surveyed_naively += cost
@@ -113,8 +115,9 @@ class _Rehearsal:
         shape = statistic.shape(self._problem.n_layers)
         return np.broadcast_to(self._layer_costs, (1, *shape)) if len(shape) == 1 else np.ones((1, *shape))
 
+    @override
     def note(self, remark: Remark) -> None:
-        """See `Oracle`."""
+        """Do nothing; made-up scores are worth no remark."""
 
     def rest(self, masks: int) -> list[RoundCost]:
         """The rounds that are left of so many masks in all, as large as the last one and as dear as all on average."""
@@ -131,4 +134,4 @@ class _Rehearsal:
 
 
 class _TooSlow(Exception):
-    """The rehearsal ran out of patience."""
+    """The rehearsal took longer than its timeout."""

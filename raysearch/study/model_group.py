@@ -90,7 +90,7 @@ def prepare(study: StudySpec) -> list[ModelGroup]:
     return model_groups
 
 
-def name_runs(study: StudySpec, model_groups: Sequence[ModelGroup]) -> list[str]:
+def name_searches(study: StudySpec, model_groups: Sequence[ModelGroup]) -> list[str]:
     """The run id of each search, in the study's order.
 
     Raises:

@@ -20,7 +20,7 @@ from raysearch.search.observer import Observer, Observers, StudyHeader, Tracker
 from raysearch.search.record import SEARCHES, SearchRecord, write_search
 from raysearch.search.run import StudyContext
 from raysearch.study.assess import assess_found
-from raysearch.study.model_group import ModelGroup, name_runs, prepare
+from raysearch.study.model_group import ModelGroup, name_searches, prepare
 from raysearch.study.record import STUDIES, AssessedMasks, StudyRecord
 from raysearch.study.recorder import record_study
 from raysearch.study.spec import Budget, StudySpec
@@ -48,7 +48,7 @@ def run_study(spec: StudySpec, observer: Observer, tracker: Tracker, open_tracke
         KeyboardInterrupt: The user stopped it; the same command goes on.
     """
     model_groups = prepare(spec)
-    search_ids = name_runs(spec, model_groups)
+    search_ids = name_searches(spec, model_groups)
     assessables = _read_assessables(spec, model_groups)
     ledger = Ledger(spec.ledger)
     with closing(ledger), held(ledger, spec.study_id, "STUDY"), tune_environment():

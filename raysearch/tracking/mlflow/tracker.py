@@ -47,7 +47,7 @@ class MlflowTracker(Tracker):
         warn: Told, in one sentence and at most once, if recording failed. It is called on the tracker's thread.
         timeout_s: How long `close` waits while nothing gets written.
         retry_s: How long after a failure it begins anew while the search goes on; it does so at the search's end too.
-        ledger: Where searches are on record, for whoever is told what to do later; None for the folder's own.
+        ledger: Where searches are on record, for the advice in a warning; None for the folder's own.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class MlflowTracker(Tracker):
         self._experiment = experiment
         self._warn = warn
         self._timeout_s, self._retry_s = timeout_s, retry_s
-        self._told: list[Event] = []
+        self._events: list[Event] = []
         self._changed = threading.Condition()
         self._closing = self._gave_up = self._warned = False
         self._thread: threading.Thread | None = None
@@ -85,17 +85,17 @@ class MlflowTracker(Tracker):
     @override
     def trial(self, trial: Trial) -> None:
         now = _now()
-        self._tell(lambda writer: writer.trial(trial, now))
+        self._add(lambda writer: writer.trial(trial, now))
 
     @override
     def round_done(self, summary: RoundSummary) -> None:
         now = _now()
-        self._tell(lambda writer: writer.round_done(summary, now))
+        self._add(lambda writer: writer.round_done(summary, now))
 
     @override
     def search_ended(self, result: SearchResult | None, failure: str | None = None) -> None:
         now = _now()
-        self._tell(lambda writer: writer.finish(result, failure, now))
+        self._add(lambda writer: writer.finish(result, failure, now))
 
     @override
     def study_started(self, header: StudyHeader) -> None:
@@ -162,9 +162,9 @@ class MlflowTracker(Tracker):
     def _is_writing(self) -> bool:
         return self._thread is not None and self._thread.is_alive() and not self._gave_up
 
-    def _tell(self, event: Event) -> None:
+    def _add(self, event: Event) -> None:
         with self._changed:
-            self._told.append(event)
+            self._events.append(event)
             self._changed.notify_all()
 
     def _work(self, header: SearchHeader, now: int) -> None:
@@ -181,7 +181,7 @@ class MlflowTracker(Tracker):
                 self._changed.wait_for(lambda: self._closing, self._retry_s)
 
     def _write(self, header: SearchHeader, now: int) -> None:
-        """Writes all that was and will be told, from its beginning."""
+        """Write all events, those to come too, from the first one on."""
         from raysearch.tracking.mlflow.writer import MlflowWriter
 
         writer = MlflowWriter(self._store, self._experiment, header, now, self._seconds_before)
@@ -196,10 +196,10 @@ class MlflowTracker(Tracker):
             place += 1
 
     def _next(self, place: int) -> Event | None:
-        """What was told at a place in order, once it is; None after the last."""
+        """Return the event at a place, once there is one; None after the last."""
         with self._changed:
-            self._changed.wait_for(lambda: place < len(self._told) or self._closing)
-            return self._told[place] if place < len(self._told) else None
+            self._changed.wait_for(lambda: place < len(self._events) or self._closing)
+            return self._events[place] if place < len(self._events) else None
 
     def _say(self, cause: str) -> None:
         with self._changed:
