@@ -219,6 +219,8 @@ def _predictions(analysis: Analysis) -> Iterator[Finding]:
             means = f"Whether {first} predicts {second} depends on the setting"
         else:
             means = f"The better by {first}, the {'better' if above else 'worse'} by {second}"
+            if not decided:
+                means += f" {of_all(above or below, len(members), 'setting')}, else within noise"
         verdict = f"{means} (under {calibration}): {correlation_sentence(members)}"
         yield Finding("Does a better loss help", verdict, sure, "correlations")
 
