@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -153,7 +154,7 @@ def test_an_evaluation_split_is_taken_only_when_allowed_and_told_of(run, here, w
     assert "these samples are of an evaluation split" in run("show", "latest").out
 
 
-NONSENSE = [
+NONSENSE: list[tuple[dict[str, Any], str]] = [
     ({"data": "file", "data__path": None, "objective": "task_margin"}, "asks for items with choices"),
     ({"data": "file", "data__path": None, "objective": "generation_accuracy"}, "questions with an answer"),
     ({"searcher": "taylor", "objective": "kl"}, "takes gradients (taylor), of which objective.type=kl has none"),
