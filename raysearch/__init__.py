@@ -7,22 +7,54 @@
 
 # The rooms of these names come first: imported later, they would take the place of the functions.
 from raysearch import search as _search_room, study as _study_room  # noqa: F401  # isort: skip
-from raysearch.api import assess, inspect, report, score, search, study, sweep, sync
+from raysearch.api import (
+    assess,
+    export,
+    forecast,
+    inspect,
+    plan,
+    report,
+    resume,
+    score,
+    search,
+    show,
+    study,
+    sweep,
+    sync,
+    write_sweep,
+)
 from raysearch.core.mask import Mask
+from raysearch.core.measure import Measure
 from raysearch.core.problem import Problem
+from raysearch.core.statistic import Statistic
 from raysearch.errors import EvaluationError, UserError
+from raysearch.search.observer import Observer
+from raysearch.searchers.base import Remark, Round, Scores, Searcher
 
 __all__ = [
     "EvaluationError",
     "Mask",
+    "Measure",
+    "Observer",
     "Problem",
+    "Remark",
+    "Round",
+    "Scores",
+    "Searcher",
+    "Statistic",
     "UserError",
     "assess",
+    "export",
+    "forecast",
     "inspect",
+    "plan",
     "report",
+    "resume",
     "score",
     "search",
+    "show",
     "study",
     "sweep",
     "sync",
+    "write_sweep",
 ]

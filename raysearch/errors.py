@@ -36,7 +36,7 @@ class UserError(_OneSentence):
 
 
 class Mistakes:
-    """Collects the mistakes of a command, so that all of them are told at once.
+    """Collects the mistakes of a command, to report all of them at once.
 
     mistakes = Mistakes()
     with mistakes:
@@ -60,16 +60,16 @@ class Mistakes:
     def tell(self) -> None:
         """Raise what was collected as one `UserError`; do nothing if that is nothing.
 
-        A value that another key repeats is told once: ``seed=-1 …``, not ``data.seed=-1 …`` as well.
+        A value that another key repeats is reported once: ``seed=-1 …``, not ``data.seed=-1 …`` as well.
         """
         sentences = dict.fromkeys(sentence for error in self.errors for sentence in error.sentences)
-        told = [one for one in sentences if not any(one.endswith(f".{other}") for other in sentences)]
+        kept = [one for one in sentences if not any(one.endswith(f".{other}") for other in sentences)]
         if self.errors:
-            raise next((error for error in self.errors if error.sentences == tuple(told)), UserError(*told))
+            raise next((error for error in self.errors if error.sentences == tuple(kept)), UserError(*kept))
 
 
 def together(**steps: Callable[[], Any]) -> dict[str, Any]:
-    """Call every step and return the results by name; the mistakes of all that fail are told at once."""
+    """Call every step and return the results by name; the mistakes of all that fail are reported at once."""
     mistakes, found = Mistakes(), {}
     for name, step in steps.items():
         with mistakes:

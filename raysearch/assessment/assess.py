@@ -52,7 +52,7 @@ class Assessable:
     texts: PreparedData
 
     def named(self, identity: Mapping[str, Any]) -> str:
-        """What the ledger calls a number of this model that is also told from others by this."""
+        """Return the ledger's name of a number of this model; `identity` is all that it depends on besides."""
         own = {
             "tokenizer": tokenizer_fingerprint(self.texts.tokenizer),
             "dtype": self.info.dtype,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from raysearch.assessment.assess import assess_masks, check_tasks, read_assessable
-from raysearch.assessment.recorded import tell_assessments
+from raysearch.assessment.recorded import record_assessments
 from raysearch.assessment.results import RunAssessment
 from raysearch.assessment.spec import AssessSpec
 from raysearch.ledger.ledger import Ledger
@@ -40,7 +40,7 @@ def assess_search(
     check_tasks(what, ledger)
     assessments = assess_masks(what, ledger, [mask], on_progress=observer.assessing)
     if mask == run.found.mask:
-        tell_assessments(ledger, [run], assessments.named, observer)
+        record_assessments(ledger, [run], assessments.named, observer)
     files = {source.name: source.folder for source in what.sources if source.folder is not None}
     of_texts = {name: one.detail["data"] for name, one in assessments.by_mask[mask].items() if "data" in one.detail}
     overlaps = tuple(name for name, text in of_texts.items() if any(_overlap(text, one) for one in run.found.data))

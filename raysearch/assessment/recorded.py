@@ -1,4 +1,4 @@
-"""What searches' masks were assessed at, as MLflow is told it: kept in the ledger, so that it can be told again."""
+"""The assessed numbers of searches' masks, kept in the ledger by the names of MLflow's metrics, for a later sync."""
 
 from __future__ import annotations
 
@@ -11,36 +11,34 @@ from raysearch.ledger.ledger import Ledger
 from raysearch.search.observer import Observer
 from raysearch.search.record import SearchRecord
 
-_TOLD = "told"  # among the ledger's assessments, where others are named by a fingerprint
+_ASSESSMENT = "recorded"  # among the ledger's assessments, where others are named by a fingerprint
 
 
-def tell_assessments(
-    ledger: Ledger,
-    runs: Sequence[SearchRecord],
-    named: Callable[[Mask], Mapping[str, float]],
-    observer: Observer,
+def record_assessments(
+    ledger: Ledger, searches: Sequence[SearchRecord], named: Callable[[Mask], Mapping[str, float]], observer: Observer
 ) -> None:
-    """Puts what searches' masks were assessed at on record, and on the searches' MLflow runs.
+    """Put the assessed numbers of searches' masks on record, and give them to the observer.
 
     Args:
         ledger: Where the searches are recorded.
-        runs: Searches that have found something.
-        named: Gives a mask's numbers by the names of MLflow's metrics.
-        observer: Gets the numbers, as does the tracker with it.
+        searches: Searches that have found something.
+        named: Returns a mask's numbers by the names of MLflow's metrics.
+        observer: Gets the numbers; a tracker among them puts them on the searches' MLflow runs.
     """
-    found = {run.search_id: named(run.found.mask) for run in runs}
-    for run in runs:
-        whole = {**told_assessments(ledger, run), **found[run.search_id]}
-        write_assessment(ledger, _model(run), _TOLD, {run.found.mask: whole}, dict[str, Number])
-    observer.assessed([(run, found[run.search_id]) for run in runs])
+    found = {search.search_id: named(search.found.mask) for search in searches}
+    for search in searches:
+        whole = {**recorded_assessments(ledger, search), **found[search.search_id]}
+        write_assessment(ledger, _model(search), _ASSESSMENT, {search.found.mask: whole}, dict[str, Number])
+    observer.assessed([(search, found[search.search_id]) for search in searches])
 
 
-def told_assessments(ledger: Ledger, run: SearchRecord) -> dict[str, float]:
-    """Return all that a search's mask was assessed at so far, by the names of MLflow's metrics."""
-    mask = run.found.mask
-    numbers: dict[str, float] = read_assessments(ledger, _model(run), _TOLD, [mask], dict[str, Number]).get(mask, {})
+def recorded_assessments(ledger: Ledger, search: SearchRecord) -> dict[str, float]:
+    """Return all assessed numbers of a search's mask so far, by the names of MLflow's metrics."""
+    mask = search.found.mask
+    known = read_assessments(ledger, _model(search), _ASSESSMENT, [mask], dict[str, Number])
+    numbers: dict[str, float] = known.get(mask, {})
     return numbers
 
 
-def _model(run: SearchRecord) -> str:
-    return run.found.fingerprints["model"]
+def _model(search: SearchRecord) -> str:
+    return search.found.fingerprints["model"]

@@ -1,4 +1,4 @@
-"""The fixed, fingerprinted set of samples that masks are judged on, cut into shards, and the objective.
+"""The fixed, fingerprinted set of samples that masks are evaluated on, cut into shards, and the objective.
 
 A shard is the unit of data parallelism, of screening and of retry. The cut depends on the samples alone, never on the
 number of replicas, so sums in shard order are the same for any number.

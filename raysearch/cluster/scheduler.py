@@ -3,7 +3,7 @@
 Pure: it knows replicas by name, never waits, and is handed the time. `raysearch.cluster.pool.RayPool` makes the calls
 that it decides on, and reports back how each of them ended.
 
-Replicas pull: whoever is idle gets the next job, so load balances by itself, and a replica that joins late just starts
+Replicas pull: an idle replica gets the next job, so the load balances, and one that joins late just starts
 to pull. The job of a replica that dies or hangs goes to another one.
 """
 

@@ -1,7 +1,7 @@
 """From words or a resolved configuration to the specifications that rooms work by.
 
 Every section's keys are the fields of one class of ours; `raysearch.config.parts` finds it and checks the types. All
-that is wrong with a command is told at once.
+that is wrong with a command is reported at once.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def assess_spec(config: Mapping[str, Any]) -> AssessSpec:
 
 
 def evaluation_spec(words: Sequence[str], also: Sequence[str], config_dir: PathLike | None = None) -> EvaluationSpec:
-    """Build how masks are judged: by the calibration of the words, and by others beside it.
+    """Build an evaluation: on the calibration of the words, and on others beside it.
 
     Args:
         words: As `search_spec`.
@@ -152,7 +152,7 @@ def tracking_options(config: Mapping[str, Any]) -> TrackingOptions:
 def _from_words(
     build: Callable[[Mapping[str, Any]], _T], job: str, words: Sequence[str], config_dir: PathLike | None
 ) -> _T:
-    """Compose a configuration and build from it; mistakes in words and in values are told together."""
+    """Compose a configuration and build from it; mistakes in words and in values are reported together."""
     mistakes = Mistakes()
     config, _ = compose_what_fits(job, words, config_dir, mistakes)
     with mistakes:
@@ -277,7 +277,7 @@ def _section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _given(config: Mapping[str, Any], key: str) -> Any:
-    """A top-level value; one that a mistake made unusable is left out, and the mistake is told already."""
+    """A top-level value; one that a mistake made unusable is left out, and the mistake is reported already."""
     if key not in config:
         raise UserError()
     return config[key]

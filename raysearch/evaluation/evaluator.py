@@ -232,8 +232,8 @@ class Evaluator:
         self, losses: Sequence[float], references: Mapping[Mask, Sequence[float]], answered: bool
     ) -> Evaluation:
         parts = tuple(loss if math.isfinite(loss) else None for loss in losses)
-        judged = losses[:1] if self.weighting is None else losses
-        failed = [loss for loss in judged if not math.isfinite(loss)]
+        weighed = losses[:1] if self.weighting is None else losses
+        failed = [loss for loss in weighed if not math.isfinite(loss)]
         if failed:
             return Evaluation(None, f"the loss is {failed[0]}", answered, parts)
         loss = losses[0] if self.weighting is None else self.weighting.combine(losses, references)

@@ -1,4 +1,4 @@
-"""From a mask's samples in the ledger to the one number that it is judged by."""
+"""Sums of a mask's samples in the ledger, and their standard errors."""
 
 from __future__ import annotations
 

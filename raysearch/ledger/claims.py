@@ -32,7 +32,7 @@ class Claims:
         self._held = ExitStack()
         with ledger.explaining():
             for left in ledger.path.parent.glob(self._lock_file("*").name):
-                remove_if_stale(left)  # whoever died before it had claimed anything
+                remove_if_stale(left)  # of a process that died before it had claimed anything
             self._held.enter_context(owned(self._lock_file(self._owner), wait=True))  # while another looks at it
         self._held.callback(self.release)  # and without its lock, what could not be released is anybody's
 

@@ -105,7 +105,7 @@ class Observer:
 class Tracker(Observer):
     """Where a search or a study is recorded for people to look at. This one records nothing: ``tracking=none``.
 
-    A tracker writes what it has not yet written of a history that is told again. It never stops a search: what goes
+    A tracker writes what it has not yet written of a history that is repeated. It never stops a search: what goes
     wrong inside it is its own to report, in a sentence, through the `warn` that it was made with, from any thread.
 
     Attributes:

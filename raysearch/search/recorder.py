@@ -1,4 +1,4 @@
-"""What happens in a search, told as it happens: the answers to the searcher's rounds, and everything kept of them."""
+"""The recorder of a search: it answers the searcher's rounds, keeps what happened and passes it to observers."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class SearchSpec:
     """One search.
 
     Args:
-        evaluation: How masks are judged.
+        evaluation: The model, the calibrations, and where evaluations are computed and kept.
         searcher: The algorithm.
         searcher_name: Its name in ``conf/searcher/``, for people.
         remove: M, how many layers go; or a range, ``"1..9"``, of which each number is searched.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from raysearch.assessment.assess import Assessable, assess_masks, check_tasks, read_assessable
-from raysearch.assessment.recorded import tell_assessments
+from raysearch.assessment.recorded import record_assessments
 from raysearch.assessment.spec import AssessSpec
 from raysearch.errors import UserError
 from raysearch.evaluation.pool import Pool
@@ -42,7 +42,7 @@ def assess_found(
     """
     chosen = sorted({run.result.mask for run in runs if run.result is not None})
     found = assess_masks(what, ledger, chosen, make_pool=make_pool, on_progress=observer.assessing)
-    tell_assessments(ledger, [run for run in runs if run.result is not None], found.named, observer)
+    record_assessments(ledger, [run for run in runs if run.result is not None], found.named, observer)
     by_mask = {str(mask): numbers for mask, numbers in found.values.items()}
     return AssessedMasks(tuple(found.metrics), by_mask)
 

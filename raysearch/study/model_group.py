@@ -17,7 +17,7 @@ from raysearch.study.spec import StudySpec
 
 @dataclass(frozen=True)
 class ModelGroup:
-    """A model, and what it is judged on.
+    """A model, and the calibrations of its searches.
 
     Args:
         model: What to load.
@@ -49,7 +49,7 @@ class ModelGroup:
         return joint_fingerprint(self.prepared_for(evaluation).calibrations, evaluation.weighting)
 
     def groups(self, study: StudySpec) -> list[list[int]]:
-        """Its searches by what they are judged on, in the study's order."""
+        """Its searches by calibration, in the study's order."""
         groups: dict[str, list[int]] = {}
         for number in self.numbers:
             groups.setdefault(self.fingerprint_of(study.cells[number].search.evaluation), []).append(number)

@@ -50,7 +50,7 @@ class StudyPlan:
     """The expected cost of a study.
 
     Args:
-        cells: Of each search; those whose cost cannot be told beforehand are left out.
+        cells: Of each search; those with an unpredictable cost are left out.
         unpredictable: The searches left out.
         seconds: How long it takes, by a trial run of the dense model; None if none was made.
     """

@@ -25,7 +25,7 @@ class Outcome:
         loss: The same with the layers removed.
         delta_error: Standard error of the difference of the two, by the choice of samples; None where there is none.
         evaluations: Masks that the searcher asked for.
-        layer_forwards_alone: What the search would have run by itself, on an empty ledger, in layer-forwards.
+        layer_forwards_alone: Layer-forwards of the search on an empty ledger.
         layer_forwards_naive: What a full forward per mask would have run.
         layer_forwards_shared: What it added to the study: its masks that no search before it, in the study's order,
             had asked for.
@@ -35,7 +35,7 @@ class Outcome:
         assessed: By the name of a metric.
         error_to_best: Standard error of the difference to the lowest loss that any search found for the same model,
             calibration and M, on the same samples; 0 for that search itself, None where there is none. With it,
-            whether searchers tie is told far more sharply than by `delta_error`.
+            it tells ties far more sharply than `delta_error`.
     """
 
     removed: tuple[int, ...]

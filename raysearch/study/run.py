@@ -62,7 +62,7 @@ def run_study(spec: StudySpec, observer: Observer, tracker: Tracker, open_tracke
 
 
 def _header(spec: StudySpec, search_ids: Sequence[str], ledger: Ledger) -> StudyHeader:
-    """The study with what was searched before, perhaps by itself."""
+    """The study with the searches that were done before, perhaps outside it."""
     runs = SEARCHES.some(ledger, search_ids)
     done = {
         number: run
@@ -202,7 +202,7 @@ class _StudyRun:
 
 
 class _Recording(Observer):
-    """Keeps the study's record up to date while its searches run, for whoever reports on it meanwhile."""
+    """Keeps the study's record up to date while its searches run, for reports that are written meanwhile."""
 
     def __init__(self, run: _StudyRun) -> None:
         self._run, self._recorded = run, time.monotonic()

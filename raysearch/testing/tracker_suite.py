@@ -172,7 +172,7 @@ class TrackerSuite(ABC):
 
     @pytest.mark.parametrize("failure", [None, "out of memory on every replica"], ids=["interrupted", "failed"])
     def test_a_search_without_a_result_is_told_again(self, tmp_path: Path, failure: str | None) -> None:
-        """After a failure or an interruption the search is told from its beginning."""
+        """After a failure or an interruption the search is repeated from its beginning."""
         warnings: list[str] = []
         search = greedy_search()
         first = self.make_tracker(tmp_path, warnings.append)

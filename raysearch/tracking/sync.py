@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from raysearch.assessment.recorded import told_assessments
+from raysearch.assessment.recorded import recorded_assessments
 from raysearch.core.formatting import count
 from raysearch.errors import UserError, redacted
 from raysearch.ledger.ledger import Ledger
@@ -118,7 +118,7 @@ def sync_search(
             f"{run.search_id} goes on with it, and records it"
         )
     result = run.result if labels is None else replace(run.result, labels=labels, parent=parent)
-    assessed = told_assessments(ledger, run)
+    assessed = recorded_assessments(ledger, run)
     synced = _written(tracking, lambda: _write_search(tracking, result, assessed))
     note_mlflow(ledger, run.search_id, synced.mlflow_run_id, _section(run.config, tracking))
     return synced

@@ -59,7 +59,7 @@ class Rival:
         summary: Its numbers.
         behind: By how much it is worse than the best, in the quantity's unit; 0 for the best itself.
         noise: How large a difference noise alone explains; None if it is not known.
-        tied: Whether it is within noise of the best; None if that cannot be told.
+        tied: Whether it is within noise of the best; None if that is not known.
     """
 
     summary: Summary
@@ -100,16 +100,16 @@ class Comparison:
 
     @property
     def verdict(self) -> Verdict:
-        """How sure the best is, by those that can be told from it or not."""
+        """How sure the best is, by the rivals that differ from it beyond noise."""
         if len(self.rivals) == 1:
             return "one searcher"
         others = self.rivals[1:]
         if all(rival.tied for rival in others):
             return "all tie"
-        told = [rival.tied for rival in others if rival.tied is not None]
+        known = [rival.tied for rival in others if rival.tied is not None]
         if all(rival.behind == 0 for rival in others if rival.tied is not None):
             return "cannot tell"  # equal numbers are a tie without knowing the noise, and tell nothing of the others
-        return "some tie" if any(told) else "one is best"
+        return "some tie" if any(known) else "one is best"
 
 
 def summarise(cells: pd.DataFrame, quantity: Quantity) -> list[Summary]:

@@ -67,7 +67,7 @@ def cost_table(frame: pd.DataFrame, quality: Quantity | None) -> Table | None:
         "Means over seeds. Layer-forwards: runs of one layer over the whole calibration that the search needs by "
         "itself. Full forwards: the same with a full forward per mask, and × how many times as many. Shared: what it "
         "added to the study, as masks that an earlier search had asked for are not run again. Time: wall-clock of the "
-        "process that finished the search, which may have been answered by the ledger; it does not compare searchers."
+        "process that finished the search, to which the ledger may have answered; it does not compare searchers."
     )
     return Table("costs", "What searches cost, and what came of it", heads(*titles), rows, note) if rows else None
 

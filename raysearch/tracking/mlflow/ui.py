@@ -1,4 +1,4 @@
-"""Opens MLflow's own pages on what was recorded: ``raysearch ui``."""
+"""MLflow's own server on a store: ``raysearch ui``."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ _ENVIRONMENT = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_T
 def serve_ui(folder: Path, uri: str | None, host: str = "127.0.0.1", port: int = 5000) -> NoReturn:
     """Become MLflow's server on the store: this process runs it from then on, until Ctrl-C or SIGTERM.
 
-    The server has no passwords: a host other than this machine's own opens the store to whoever reaches it. Browsers
-    that name the host by anything but ``localhost`` or a private address need it in ``MLFLOW_SERVER_ALLOWED_HOSTS``.
+    The server has no passwords: a host other than this machine's own opens the store to everyone who reaches it.
+    Browsers that name the host by anything but ``localhost`` or a private address need it in
+    ``MLFLOW_SERVER_ALLOWED_HOSTS``.
 
     Args:
         folder: The folder of the embedded store and of artifacts.

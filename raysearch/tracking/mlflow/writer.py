@@ -51,7 +51,7 @@ class MlflowWriter:
         experiment: MLflow's name for a group of runs; made if there is none.
         header: The search.
         now: When it began.
-        seconds_before: Of earlier processes, which those that are told add to; None for what MLflow has.
+        seconds_before: Of earlier processes, to which new ones are added; None for what MLflow has.
 
     Attributes:
         run_id: MLflow's id of the parent run.
