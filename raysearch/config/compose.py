@@ -110,6 +110,8 @@ def compose_what_fits(
         with open_dict(config):
             for section in {section_of(key) for key in missing}:
                 del config[section]
+            for group in {*choices} - {*config, "calibration", *map(section_of, missing)}:
+                config[group] = None  # its file has put its keys elsewhere, which is refused where the section is read
         resolved: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
     except _UNREADABLE as error:
         whose = "" if config_dir is None else f" and the files of --config-dir={config_dir}"
