@@ -101,7 +101,7 @@ def test_a_range_is_ranked_as_far_as_all_masks_are_known(run: Run, world: World)
 
 def test_what_a_searcher_remarks_is_kept_and_shown(run: Run, world: World) -> None:
     outcome = run("search", *world.search(searcher="block_influence"))
-    assert outcome.code == 0 and "(the searcher itself " in outcome.out and " a mask asked)" in outcome.out
+    assert outcome.code == 0 and "(the searcher itself " in outcome.out and " a mask requested)" in outcome.out
     record = json.loads(run("show", "latest", "--json").out)["result"]
     (name,) = record["remarks"]
     assert name == "block_influence" and len(record["remarks"][name]) == 5
