@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import model_serializer
 
 from raysearch.core.estimate import Estimate, Metric
+from raysearch.core.json import plain
 from raysearch.core.mask import Mask
 
 
@@ -117,9 +118,9 @@ class RunAssessment:
         return {
             "search_id": self.search_id,
             "model": self.model,
-            "removed": self.mask,
-            "dense": self.dense,
-            "pruned": self.pruned,
+            "removed": self.mask.layers,
+            "dense": plain(self.dense, dict[str, Result]),
+            "pruned": plain(self.pruned, dict[str, Result]),
             "computed": self.assessments.computed,
             "task_files": self.task_files,
             "overlaps": self.overlaps,

@@ -201,7 +201,10 @@ def checked(expected: Any, name: str, value: Any) -> Any:
     try:
         found = TypeAdapter(expected).validate_python(value, strict=True)
     except ValidationError as error:
-        wanted = dict.fromkeys(problem["msg"].removeprefix("Input should be ") for problem in error.errors())
+        wanted = dict.fromkeys(
+            "a valid list" if problem["type"] == "sequence_str" else problem["msg"].removeprefix("Input should be ")
+            for problem in error.errors()
+        )
         quoted = f"; where text reads like something else, quote it twice: {name}=\"'{as_typed(value)}'\""
         remedy = quoted if "a valid string" in wanted else ""
         raise UserError(f"{name}={as_typed(value)} should be {' or '.join(wanted)}{remedy}") from error
