@@ -27,10 +27,10 @@ from raysearch.core.paths import PathLike, as_folder, as_name, as_path, ledger_p
 from raysearch.errors import UserError
 
 if TYPE_CHECKING:
-    from raysearch.assessment.results import RunAssessment
+    from raysearch.assessment.results import SearchAssessment
     from raysearch.evaluation.spec import EvaluationSpec
     from raysearch.ledger.ledger import Ledger
-    from raysearch.models.export import ExportReport
+    from raysearch.models.export import ExportResult
     from raysearch.search.forecast import RoundCost
     from raysearch.search.gap import Gap
     from raysearch.search.inspection import Inspection
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from raysearch.search.sweep import Sweep
     from raysearch.study.plan import StudyPlan
     from raysearch.study.record import StudyRecord
-    from raysearch.study.result import StudyResults
+    from raysearch.study.result import StudyResult
     from raysearch.tracking.options import TrackingOptions
     from raysearch.tracking.sync import SyncedSearch, SyncedStudy
 
@@ -189,7 +189,7 @@ def study(
     out: PathLike | None = None,
     observer: Observer | None = None,
     **values: Any,
-) -> tuple[StudyResults, list[Path]]:
+) -> tuple[StudyResult, list[Path]]:
     """Run a grid of searches and write its report; the same call again goes on where it was stopped.
 
         study(study="two_calibrations", assess="offline")
@@ -232,7 +232,7 @@ def report(
     ledger: PathLike | None = None,
     out: PathLike | None = None,
     observer: Observer | None = None,
-) -> tuple[StudyResults, list[Path]]:
+) -> tuple[StudyResult, list[Path]]:
     """Write the report of a study as far as it is done: a page, Markdown, tables and figures; nothing is computed.
 
     Args:
@@ -260,7 +260,7 @@ def assess(
     out: PathLike | None = None,
     observer: Observer | None = None,
     **values: Any,
-) -> RunAssessment | tuple[StudyResults, list[Path]]:
+) -> SearchAssessment | tuple[StudyResult, list[Path]]:
     """Measure what a search, or each search of a study, found beside the dense model.
 
     What the ledger knows is not computed again. The report of a study is written anew.
@@ -342,7 +342,7 @@ def export(
     prompt: str | None = None,
     store: PathLike = "mlruns",
     ledger: PathLike | None = None,
-) -> ExportReport:
+) -> ExportResult:
     """Write what a search found as a checkpoint that plain transformers, vLLM and llama.cpp load.
 
     Args:
@@ -438,7 +438,7 @@ def _tracking(record: SearchRecord | StudyRecord, store: Path, ledger: Ledger) -
 
 def _report(
     record: StudyRecord, ledger: Ledger, store: Path, out: PathLike | None, observer: Observer
-) -> tuple[StudyResults, list[Path]]:
+) -> tuple[StudyResult, list[Path]]:
     """Write a study's report, and record it."""
     from raysearch.reporting.write import write_report
     from raysearch.study.collect import collect, totals_of

@@ -7,7 +7,7 @@ from typing import Any
 
 from raysearch.assessment.assess import assess_masks, check_tasks, read_assessable
 from raysearch.assessment.recorded import record_assessments
-from raysearch.assessment.results import RunAssessment
+from raysearch.assessment.results import SearchAssessment
 from raysearch.assessment.spec import AssessSpec
 from raysearch.ledger.ledger import Ledger
 from raysearch.search.observer import Observer
@@ -17,7 +17,7 @@ from raysearch.search.spec import SearchSpec
 
 def assess_search(
     run: SearchRecord, ledger: Ledger, search: SearchSpec, spec: AssessSpec, remove: int | None, observer: Observer
-) -> RunAssessment:
+) -> SearchAssessment:
     """Assess a search's mask beside the dense model, and record both.
 
     Args:
@@ -44,7 +44,7 @@ def assess_search(
     files = {source.name: source.folder for source in what.sources if source.folder is not None}
     of_texts = {name: one.detail["data"] for name, one in assessments.by_mask[mask].items() if "data" in one.detail}
     overlaps = tuple(name for name, text in of_texts.items() if any(_overlap(text, one) for one in run.found.data))
-    return RunAssessment(run.search_id, evaluation.model.name, mask, assessments, files, overlaps)
+    return SearchAssessment(run.search_id, evaluation.model.name, mask, assessments, files, overlaps)
 
 
 def _overlap(text: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

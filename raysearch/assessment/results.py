@@ -83,7 +83,7 @@ class Assessments:
 
 
 @dataclass(frozen=True)
-class RunAssessment:
+class SearchAssessment:
     """What a search's mask is worth beside the dense model.
 
     Args:

@@ -14,7 +14,7 @@ from raysearch.core.json import plain
 from raysearch.errors import EvaluationError
 
 if TYPE_CHECKING:
-    from raysearch.study.result import StudyResults
+    from raysearch.study.result import StudyResult
 
 Study = Annotated[str, typer.Argument(metavar="STUDY", help="A study's id, the start of one, or latest.")]
 Out = Annotated[Path | None, typer.Option(help="The folder of the report; default: reports/<study> in the store.")]
@@ -113,7 +113,7 @@ def assess(
             answers.answer(plain(done), *assessment_tables(done))
 
 
-def _answer(answers: Output, results: StudyResults, files: Sequence[Path]) -> None:
+def _answer(answers: Output, results: StudyResult, files: Sequence[Path]) -> None:
     """Print what a study found and where its report is; fail if a search did."""
     from raysearch.cli.study_tables import study_lines, study_table
 

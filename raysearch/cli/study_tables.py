@@ -15,9 +15,9 @@ from raysearch.core.mask import Mask
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from raysearch.assessment.results import Result, RunAssessment
+    from raysearch.assessment.results import Result, SearchAssessment
     from raysearch.study.plan import StudyPlan
-    from raysearch.study.result import StudyResults
+    from raysearch.study.result import StudyResult
 
 _DECIMALS = {"perplexity": 2, "accuracy": 2, "speed": 1}
 _MEBIBYTE = 2**20
@@ -55,7 +55,7 @@ def plan_line(plan: StudyPlan) -> str:
     )
 
 
-def study_table(results: StudyResults) -> Table:
+def study_table(results: StudyResult) -> Table:
     """Return the table of the results of a study; ± is one standard error over the samples."""
     table = Table(title=results.study_id, title_justify="left")
     for name in ("calibration", "M", "searcher", "loss over dense", "removed layers (0-based)", "masks"):
@@ -82,7 +82,7 @@ def study_table(results: StudyResults) -> Table:
     return table
 
 
-def study_lines(results: StudyResults, files: Sequence[Path]) -> list[str]:
+def study_lines(results: StudyResult, files: Sequence[Path]) -> list[str]:
     """Return the lines under the table of a study: the cost, and the place of the report."""
     totals = results.layer_forwards
     lines = []
@@ -112,13 +112,13 @@ def assessment_table(title: str, mask: Mask, dense: Mapping[str, Result], pruned
     return table
 
 
-def assessment_tables(done: RunAssessment) -> list[Table | str]:
+def assessment_tables(done: SearchAssessment) -> list[Table | str]:
     """Return the table and lines of an assessment."""
     title = f"{done.search_id}: {done.model} beside itself without {done.mask} (0-based)"
     return [assessment_table(title, done.mask, done.dense, done.pruned), *_notes(done)]
 
 
-def _notes(done: RunAssessment) -> list[str]:
+def _notes(done: SearchAssessment) -> list[str]:
     """Return the lines under the table: computed and cached numbers, sources, and how to check them."""
     computed = done.assessments.computed
     notes = ["All numbers were cached in the ledger: nothing was computed"]

@@ -229,15 +229,15 @@ class Evaluator:
         ]
 
     def _evaluation(
-        self, losses: Sequence[float], references: Mapping[Mask, Sequence[float]], answered: bool
+        self, losses: Sequence[float], references: Mapping[Mask, Sequence[float]], cached: bool
     ) -> Evaluation:
         parts = tuple(loss if math.isfinite(loss) else None for loss in losses)
         weighed = losses[:1] if self.weighting is None else losses
         failed = [loss for loss in weighed if not math.isfinite(loss)]
         if failed:
-            return Evaluation(None, f"the loss is {failed[0]}", answered, parts)
+            return Evaluation(None, f"the loss is {failed[0]}", cached, parts)
         loss = losses[0] if self.weighting is None else self.weighting.combine(losses, references)
-        return Evaluation(loss, None, answered, parts)
+        return Evaluation(loss, None, cached, parts)
 
 
 def _finite(mask: Mask, losses: Sequence[float]) -> Sequence[float]:

@@ -39,7 +39,7 @@ _RECORD = "raysearch.json"  # marks a folder as an export
 
 
 @dataclass(frozen=True)
-class ExportReport:
+class ExportResult:
     """The written checkpoint and its verification.
 
     Args:
@@ -64,7 +64,7 @@ class ExportReport:
 
 def export_checkpoint(
     spec: ModelSpec, mask: Mask, out: Path, *, overwrite: bool, evidence: Evidence, prompt: str | None = None
-) -> ExportReport:
+) -> ExportResult:
     """Write the model without the mask's layers as an ordinary checkpoint, on the CPU.
 
     Args:
@@ -116,7 +116,7 @@ def export_checkpoint(
                 "the largest, since its layers depend on their places; choose another mask or architecture"
             )
         after = _continue(reloaded, tokenizer, prompt)
-    return ExportReport(out, n_layers - len(mask), pruned.parameters, gap, before, after, evidence.search_id)
+    return ExportResult(out, n_layers - len(mask), pruned.parameters, gap, before, after, evidence.search_id)
 
 
 def _check_destination(spec: ModelSpec, out: Path, overwrite: bool) -> None:

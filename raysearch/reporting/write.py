@@ -11,10 +11,10 @@ from raysearch.reporting.page import html_page, markdown_page
 from raysearch.reporting.sections import sections
 from raysearch.reporting.stats.analysis import analyse
 from raysearch.reporting.tables.table import as_csv
-from raysearch.study.result import StudyResults
+from raysearch.study.result import StudyResult
 
 
-def write_report(results: StudyResults, out: Path) -> list[Path]:
+def write_report(results: StudyResult, out: Path) -> list[Path]:
     """Writes ``report.html``, ``report.md``, ``cells.csv``, ``tables/*.csv`` and ``figures/*.svg`` and ``*.png``.
 
     The page needs no other file and no network. The same results give the same bytes.

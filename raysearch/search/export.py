@@ -7,7 +7,7 @@ from pathlib import Path
 
 from raysearch.evaluation.spec import CalibrationSpec, identity_of
 from raysearch.models.card import Evidence
-from raysearch.models.export import ExportReport, export_checkpoint
+from raysearch.models.export import ExportResult, export_checkpoint
 from raysearch.models.loading import fingerprint
 from raysearch.search.record import SearchRecord
 from raysearch.search.spec import SearchSpec
@@ -21,7 +21,7 @@ def export_search(
     remove: int | None = None,
     overwrite: bool = False,
     prompt: str | None = None,
-) -> ExportReport:
+) -> ExportResult:
     """Writes the model without the layers that a search removed.
 
     Args:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from raysearch.core.mask import Mask
-from raysearch.core.problem import Problem
 from raysearch.errors import UserError, redact, redacted
 from raysearch.evaluation.costs import head_cost
 from raysearch.evaluation.pool import Pool
@@ -33,9 +32,7 @@ from raysearch.search.result import (
     SearchHeader,
     SearchResult,
 )
-from raysearch.search.sizes import for_sizes
 from raysearch.search.spec import SearchSpec
-from raysearch.searchers.base import Searcher
 
 
 @dataclass(frozen=True)
@@ -96,7 +93,7 @@ def search_rounds(
     """
     started = time.perf_counter()
     info = describe(spec.evaluation.model) if context is None else context.info
-    problem = problem_of(spec, info)  # refuses numbers that do not fit before anything is written, as a searcher may
+    problem = spec.problem(info)  # refuses numbers that do not fit before anything is written, as a searcher may
     expected = _forecast(spec, info) if context is None else None
     session = _open(spec, info, observer, context)
     try:
@@ -110,7 +107,7 @@ def search_rounds(
             search = _Search(spec, session, header, recorder, both, tracker)
             try:
                 both.search_started(header, expected, head_cost(info))
-                found = yield from recorder.follow(run_rounds(_searcher(spec), problem, spec.seed, recorder))
+                found = yield from recorder.follow(run_rounds(spec.sized_searcher, problem, spec.seed, recorder))
             except GeneratorExit:
                 search.stop()
                 raise
@@ -198,21 +195,8 @@ class _Search:
         write_search(self.session.ledger, self.header.search_id, self.spec.config, state, result, failure)
 
 
-def problem_of(spec: SearchSpec, info: ModelInfo) -> Problem:
-    """The space of legal masks of a search.
-
-    Raises:
-        UserError: The search's numbers do not fit the model.
-    """
-    return Problem.create(info.n_layers, spec.remove, spec.protect, spec.evaluation.model.name)
-
-
 def _forecast(spec: SearchSpec, info: ModelInfo) -> list[RoundCost] | None:
-    return forecast(_searcher(spec), problem_of(spec, info), spec.seed, spec.evaluation.objectives)
-
-
-def _searcher(spec: SearchSpec) -> Searcher:
-    return for_sizes(spec.searcher, spec.sizes)
+    return forecast(spec.sized_searcher, spec.problem(info), spec.seed, spec.evaluation.objectives)
 
 
 def _open(spec: SearchSpec, info: ModelInfo, observer: Observer, context: StudyContext | None) -> EvaluationSession:

@@ -1,4 +1,4 @@
-"""What a search is made of: plain, validated values, built from the configuration."""
+"""The specification of a search: plain, validated values, built from the configuration."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from raysearch.core.mask import Mask
-from raysearch.core.problem import sizes_of
+from raysearch.core.problem import Problem, sizes_of
 from raysearch.evaluation.spec import EvaluationSpec, identity_of
+from raysearch.models.spec import ModelInfo
+from raysearch.search.sizes import for_sizes
 from raysearch.searchers.base import Searcher
 
 
@@ -49,6 +51,19 @@ class SearchSpec:
     def sizes(self) -> range:
         """The numbers of layers that are asked for."""
         return sizes_of(self.remove)
+
+    @property
+    def sized_searcher(self) -> Searcher:
+        """The algorithm, for all numbers of layers that are asked for."""
+        return for_sizes(self.searcher, self.sizes)
+
+    def problem(self, info: ModelInfo) -> Problem:
+        """Return the space of legal masks.
+
+        Raises:
+            UserError: The search's numbers do not fit the model.
+        """
+        return Problem.create(info.n_layers, self.remove, self.protect, self.evaluation.model.name)
 
     def elsewhere(self) -> SearchSpec:
         """The same search, for a process in any folder."""

@@ -9,12 +9,12 @@ from raysearch.ledger.ledger import Ledger
 from raysearch.search.record import SEARCHES, SearchRecord
 from raysearch.search.result import SearchResult, Trial
 from raysearch.study.record import AssessedMasks, CellRecord, StudyRecord
-from raysearch.study.result import CellResult, Outcome, State, StudyResults
+from raysearch.study.result import CellResult, Outcome, State, StudyResult
 
 _STATES: Mapping[str, State] = {"finished": "finished", "stopped": "stopped", "failed": "failed"}
 
 
-def collect(study: StudyRecord, ledger: Ledger, link: Callable[[str | None], str | None]) -> StudyResults:
+def collect(study: StudyRecord, ledger: Ledger, link: Callable[[str | None], str | None]) -> StudyResult:
     """Return what a study has found so far.
 
     Args:
@@ -24,7 +24,7 @@ def collect(study: StudyRecord, ledger: Ledger, link: Callable[[str | None], str
     """
     searches = SEARCHES.some(ledger, [cell.search_id for cell in study.cells])
     metrics = {metric.name: metric for assessed in study.assessed.values() for metric in assessed.metrics}
-    return StudyResults(
+    return StudyResult(
         study_id=study.study_id,
         name=study.config["study"]["name"],
         cells=[_cell(cell, searches.get(cell.search_id), study.assessed, link) for cell in study.cells],
@@ -40,7 +40,7 @@ def collect(study: StudyRecord, ledger: Ledger, link: Callable[[str | None], str
     )
 
 
-def totals_of(results: StudyResults) -> dict[str, float]:
+def totals_of(results: StudyResult) -> dict[str, float]:
     """Return the numbers of a study as a whole, by name."""
     return {
         **{f"layer_forwards_{kind}": value for kind, value in results.layer_forwards.items()},

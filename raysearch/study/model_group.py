@@ -11,7 +11,6 @@ from raysearch.evaluation.session import PreparedData, joint_fingerprint, prepar
 from raysearch.evaluation.spec import CalibrationSpec, EvaluationSpec
 from raysearch.models.loading import describe
 from raysearch.models.spec import ModelInfo, ModelSpec
-from raysearch.search.run import problem_of
 from raysearch.study.spec import StudySpec
 
 
@@ -83,7 +82,7 @@ def prepare(study: StudySpec) -> list[ModelGroup]:
         specs: list[CalibrationSpec] = []
         for number in numbers:
             search = study.cells[number].search
-            problem_of(search, info)
+            search.problem(info)
             specs += [one for one in search.evaluation.calibrations if one not in specs]
         evaluation = replace(study.cells[numbers[0]].search.evaluation, calibrations=specs, weighting=None)
         model_groups.append(ModelGroup(model, cluster, info, specs, prepare_data(evaluation, info), numbers))

@@ -18,8 +18,6 @@ from raysearch.models.devices import resolve_device
 from raysearch.models.loading import describe
 from raysearch.models.spec import ModelInfo
 from raysearch.search.forecast import forecast
-from raysearch.search.run import problem_of
-from raysearch.search.sizes import for_sizes
 from raysearch.study.model_group import ModelGroup, prepare
 from raysearch.study.spec import Cell, StudySpec
 
@@ -98,8 +96,8 @@ def plan_study(spec: StudySpec, timeout_s: float = 5.0, with_time: bool = False)
     for cell in spec.cells:
         search, info = cell.search, known.info(cell)
         args = (
-            for_sizes(search.searcher, search.sizes),
-            problem_of(search, info),
+            search.sized_searcher,
+            search.problem(info),
             search.seed,
             search.evaluation.objectives,
         )

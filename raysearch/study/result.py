@@ -95,7 +95,7 @@ class CellResult:
 
 
 @dataclass(frozen=True)
-class StudyResults:
+class StudyResult:
     """A study.
 
     Args:

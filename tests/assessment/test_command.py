@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from raysearch import api
-from raysearch.assessment.results import RunAssessment
+from raysearch.assessment.results import SearchAssessment
 from raysearch.search.observer import Observer
 from raysearch.tracking.options import TrackingOptions
 from tests.cli.conftest import Run, World
@@ -77,11 +77,13 @@ def test_python(run: Run, searched: str, world: World, here: Path) -> None:
     done = api.assess(
         searched, "assess=none", TEXT.format(world.text), assess={"seq_len": 16, "limit": 2}, observer=Lines()
     )
-    assert isinstance(done, RunAssessment) and done.search_id == searched and done.assessments.computed == 2 and lines
+    assert (
+        isinstance(done, SearchAssessment) and done.search_id == searched and done.assessments.computed == 2 and lines
+    )
     assert done.pruned["mine"].estimate.value > 0 and done.dense["mine"].detail["n_samples"] == 2
     texts: dict[str, Any] = {"assess.texts": {"mine": TEXT.partition("=")[2].format(world.text)}}
     again = api.assess(searched, "assess=none", **texts, assess={"seq_len": 16, "limit": 2})
-    assert isinstance(again, RunAssessment) and again.assessments.computed == 0
+    assert isinstance(again, SearchAssessment) and again.assessments.computed == 0
 
 
 @pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")  # MLflow's own calls

@@ -15,7 +15,7 @@ from raysearch.cli.study_tables import plan_line, plan_table, study_lines, study
 from raysearch.config import build
 from raysearch.search.observer import StudyHeader
 from raysearch.study.plan import CellPlan, StudyPlan
-from raysearch.study.result import StudyResults
+from raysearch.study.result import StudyResult
 from tests.cli.conftest import World
 from tests.reporting.synthetic import synthetic_study
 
@@ -79,7 +79,7 @@ def test_the_plan_adds_up(cells: Any) -> None:
 
 
 def test_the_closing_table_tells_every_search_and_why_some_found_nothing() -> None:
-    results: StudyResults = synthetic_study()
+    results: StudyResult = synthetic_study()
     first = replace(results.cells[0], searcher="GA [no prior]")
     console = Console(file=io.StringIO(), width=250, markup=False)
     console.print(study_table(replace(results, cells=[first, *results.cells[1:]])))

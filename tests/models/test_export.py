@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 import raysearch.models.export as export
 from raysearch.core.mask import Mask
 from raysearch.errors import UnsupportedModelError, UserError
-from raysearch.models.export import ExportReport, export_checkpoint
+from raysearch.models.export import ExportResult, export_checkpoint
 from raysearch.models.spec import ModelSpec
 from tests.cases import assert_each
 from tests.models.families import FAMILIES, HYBRIDS, N_LAYERS, UNEXPORTABLE, tiny
@@ -30,7 +30,7 @@ def dense(family: str, tmp_path: Path) -> ModelSpec:
     return ModelSpec(family, str(tmp_path / "dense"))
 
 
-def exported(spec: ModelSpec, mask: Mask, out: Path, *, overwrite: bool = False) -> ExportReport:
+def exported(spec: ModelSpec, mask: Mask, out: Path, *, overwrite: bool = False) -> ExportResult:
     return export_checkpoint(spec, mask, out, overwrite=overwrite, evidence=EVIDENCE)
 
 

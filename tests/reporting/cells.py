@@ -6,7 +6,7 @@ from raysearch.core.estimate import Estimate, Metric
 from raysearch.core.measure import PERPLEXITY
 from raysearch.reporting.stats.comparison import compare
 from raysearch.reporting.stats.frame import CALIBRATION_LOSS, cells_frame, settings
-from raysearch.study.result import CellResult, Outcome, StudyResults
+from raysearch.study.result import CellResult, Outcome, StudyResult
 
 ACCURACY = Metric("acc", "Accuracy", "accuracy", "%", True)
 PERPLEXITY_METRIC = Metric("ppl", "Perplexity", "perplexity", "perplexity", False)
@@ -26,8 +26,8 @@ def cell(searcher: str, found: Outcome | None, calibration: str = "c", remove: i
     return CellResult("m", calibration, searcher, remove, seed, state, None, None, None, found)  # type: ignore[arg-type]
 
 
-def study(*cells: CellResult, metrics: tuple[Metric, ...] = ()) -> StudyResults:
-    return StudyResults("s", "s", cells, {"m": 12}, metrics, {}, {})
+def study(*cells: CellResult, metrics: tuple[Metric, ...] = ()) -> StudyResult:
+    return StudyResult("s", "s", cells, {"m": 12}, metrics, {}, {})
 
 
 def compared(*cells: CellResult):
@@ -38,7 +38,7 @@ def compared(*cells: CellResult):
     return comparison
 
 
-def grid(values: dict[tuple[str, str], list[float]], metric: Metric = ACCURACY) -> StudyResults:
+def grid(values: dict[tuple[str, str], list[float]], metric: Metric = ACCURACY) -> StudyResult:
     made = [
         cell(searcher, outcome(assessed={metric.name: Estimate(value)}), calibration, seed=seed)
         for (calibration, searcher), seeds in values.items()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from raysearch.core.estimate import Estimate, Metric
 from raysearch.core.measure import PERPLEXITY
-from raysearch.study.result import CellResult, Outcome, StudyResults
+from raysearch.study.result import CellResult, Outcome, StudyResult
 
 FOLDER = Path(__file__).parent / "data"
 PERPLEXITIES = ("W2", "C4", "LMB")
@@ -52,7 +52,7 @@ def assessed() -> dict[Key, dict[str, float]]:
     return found
 
 
-def published_study() -> StudyResults:
+def published_study() -> StudyResult:
     """The paper's study, as far as it is printed; search times are there for one setting (Table 4)."""
     seconds = {row["method"]: float(row["seconds"]) for row in rows("table4_time")}
     cells = []
@@ -82,7 +82,7 @@ def published_study() -> StudyResults:
     models = dict.fromkeys(cell.model for cell in cells)
     n_layers = {model: 36 if "Qwen3" in model else 32 for model in models}
     facts = {"source": "arXiv 2604.24938v3, Tables 1, 2, 3, 4, 6, 7"}
-    return StudyResults("arxiv-2604.24938", "Kim et al. 2026, as published", cells, n_layers, METRICS, dense, facts)
+    return StudyResult("arxiv-2604.24938", "Kim et al. 2026, as published", cells, n_layers, METRICS, dense, facts)
 
 
 def _key(calibration: str, row: dict[str, str]) -> Key:

@@ -10,7 +10,7 @@ import numpy as np
 
 from raysearch.core.estimate import Estimate, Metric
 from raysearch.core.measure import PERPLEXITY, Measure
-from raysearch.study.result import CellResult, Outcome, StudyResults
+from raysearch.study.result import CellResult, Outcome, StudyResult
 
 N_LAYERS = 32
 MARGIN = Measure("nats of margin per question", "sample", "margin")
@@ -52,7 +52,7 @@ def synthetic_study(
     seeds: int = 3,
     assessed: bool = True,
     flaws: bool = True,
-) -> StudyResults:
+) -> StudyResult:
     """A study of that grid, the same numbers every time; random searchers alone have more than one seed.
 
     Args:
@@ -69,7 +69,7 @@ def synthetic_study(
         random = SEARCHERS[searcher][0]
         for seed in range(seeds if random else 1):
             cells.append(_cell(model, calibration, searcher, remove, seed, assessed, flaws))
-    return StudyResults(
+    return StudyResult(
         study_id="st-4f1c09",
         name="Which layers go? <searchers> & calibrations",
         cells=cells,
@@ -87,12 +87,12 @@ def synthetic_study(
     )
 
 
-def waiting_study() -> StudyResults:
+def waiting_study() -> StudyResult:
     """A study of which nothing has run."""
     cells = [
         CellResult("m", "c", searcher, 3, 0, "waiting", None, None, None, None) for searcher in ("greedy", "one_shot")
     ]
-    return StudyResults("st-0", "Nothing yet", cells, {"m": 12}, METRICS, {}, {})
+    return StudyResult("st-0", "Nothing yet", cells, {"m": 12}, METRICS, {}, {})
 
 
 def _cell(

@@ -19,7 +19,7 @@ from raysearch.reporting.findings.findings import findings
 from raysearch.reporting.stats.analysis import analyse
 from raysearch.reporting.tables.results import result_tables
 from raysearch.reporting.write import write_report
-from raysearch.study.result import StudyResults
+from raysearch.study.result import StudyResult
 from tests.reporting.published import published_study
 from tests.reporting.synthetic import FAILURE, PPL, TASK, synthetic_study, waiting_study
 
@@ -203,7 +203,7 @@ def test_same_results_give_the_same_bytes(tmp_path: Path) -> None:
         assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes(), file
 
 
-def small(**changes: object) -> StudyResults:
+def small(**changes: object) -> StudyResult:
     options = {"calibrations": (PPL,), "searchers": ("greedy",), "sizes": (7,), "flaws": False, "assessed": False}
     return synthetic_study(**(options | changes))  # type: ignore[arg-type]
 
@@ -221,7 +221,7 @@ def small(**changes: object) -> StudyResults:
     ids=["waiting", "one search", "one calibration", "nothing assessed", "one searcher assessed", "published"],
 )
 def test_small_studies_say_what_they_are_too_small_for(
-    results: Callable[[], StudyResults], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    results: Callable[[], StudyResult], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("raysearch.reporting.write.png", lambda figure: b"")  # the page has the figures as SVG
     write_report(results(), tmp_path)
@@ -232,7 +232,7 @@ def test_small_studies_say_what_they_are_too_small_for(
 
 
 def test_study_of_no_searches_is_a_page_too(tmp_path: Path) -> None:
-    write_report(StudyResults("st", "Empty", [], {}, [], {}, {}), tmp_path)
+    write_report(StudyResult("st", "Empty", [], {}, [], {}, {}), tmp_path)
     assert "No search has found a mask yet." in (tmp_path / "report.html").read_text(encoding="utf-8")
 
 

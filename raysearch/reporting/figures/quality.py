@@ -27,7 +27,7 @@ from raysearch.reporting.stats.comparison import Comparison, Summary, summarise
 from raysearch.reporting.stats.correlation import Correlation
 from raysearch.reporting.stats.frame import averages, averages_of, has, settings
 from raysearch.reporting.stats.variance import Split
-from raysearch.study.result import StudyResults
+from raysearch.study.result import StudyResult
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _PARTS = (("calibration", "#0072B2"), ("searcher", "#E69F00"), ("interaction", "#CC79A7"), ("residual", "#c9d1d8"))
 
 
-def tradeoff_pictures(results: StudyResults, frame: pd.DataFrame, palette: Palette) -> list[Picture]:
+def tradeoff_pictures(results: StudyResult, frame: pd.DataFrame, palette: Palette) -> list[Picture]:
     """For each model the average perplexity against the average accuracy, a panel an M; none unless both are there."""
     both = {one.group: one for one in averages(results) if has(frame, one)}
     if len(both) < 2:

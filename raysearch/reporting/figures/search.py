@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from raysearch.reporting.figures.style import GREY, INK, TEXT, TITLE, Palette, Picture, finish, legend, short
-from raysearch.study.result import CellResult, Outcome, StudyResults
+from raysearch.study.result import CellResult, Outcome, StudyResult
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _Found = tuple[CellResult, Outcome]
 
 
-def path_pictures(results: StudyResults, palette: Palette) -> list[Picture]:
+def path_pictures(results: StudyResult, palette: Palette) -> list[Picture]:
     """For each model the lowest loss by number of layers removed, a panel a calibration, a line a searcher.
 
     Of a searcher's searches the one with the largest M is drawn, its seeds together as their mean.
@@ -29,7 +29,7 @@ def path_pictures(results: StudyResults, palette: Palette) -> list[Picture]:
     return found
 
 
-def progress_pictures(results: StudyResults, palette: Palette) -> list[Picture]:
+def progress_pictures(results: StudyResult, palette: Palette) -> list[Picture]:
     """For each model the best loss so far by evaluations, a panel a setting, a line a search."""
     found = []
     for number, (model, cells) in enumerate(_by(_outcomes(results), lambda cell: cell.model), 1):
@@ -40,7 +40,7 @@ def progress_pictures(results: StudyResults, palette: Palette) -> list[Picture]:
     return found
 
 
-def _outcomes(results: StudyResults) -> list[_Found]:
+def _outcomes(results: StudyResult) -> list[_Found]:
     return [(cell, cell.outcome) for cell in results.cells if cell.outcome is not None]
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from raysearch.study.result import StudyResults
+from raysearch.study.result import StudyResult
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -63,7 +63,7 @@ class Picture:
     figure: Figure
 
 
-def palette_of(results: StudyResults) -> Palette:
+def palette_of(results: StudyResult) -> Palette:
     """Colours and markers in the study's order, so that they stay where a search is added at the end."""
     searchers = dict.fromkeys(cell.searcher for cell in results.cells)
     calibrations = dict.fromkeys(cell.calibration for cell in results.cells)

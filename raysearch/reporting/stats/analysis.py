@@ -13,7 +13,7 @@ from raysearch.reporting.stats.correlation import Correlation, correlations
 from raysearch.reporting.stats.effect import CalibrationEffect, calibration_effects
 from raysearch.reporting.stats.frame import CALIBRATION_LOSS, Quantity, averages, cells_frame, has
 from raysearch.reporting.stats.variance import Split, Spread, splits, spreads
-from raysearch.study.result import StudyResults
+from raysearch.study.result import StudyResult
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Analysis:
         spreads: How far calibrations, and searchers, move each average.
     """
 
-    results: StudyResults
+    results: StudyResult
     frame: pd.DataFrame
     averages: Sequence[Quantity]
     by_loss: Sequence[Comparison]
@@ -47,7 +47,7 @@ class Analysis:
     spreads: Sequence[Spread]
 
 
-def analyse(results: StudyResults) -> Analysis:
+def analyse(results: StudyResult) -> Analysis:
     """Computes everything; what a study is too small for comes out empty."""
     frame = cells_frame(results)
     assessed = [one for one in averages(results) if has(frame, one)]

@@ -11,7 +11,7 @@ import pandas as pd
 
 from raysearch.core.estimate import Estimate, Group, Metric
 from raysearch.core.mask import Mask
-from raysearch.study.result import CellResult, StudyResults
+from raysearch.study.result import CellResult, StudyResult
 
 LOSS = "loss"
 _AVERAGED: tuple[Group, ...] = ("perplexity", "accuracy")
@@ -73,7 +73,7 @@ def quantity_of(metric: Metric) -> Quantity:
     return Quantity(key, metric.title, metric.unit, metric.higher_is_better, ratio, group=metric.group)
 
 
-def averages(results: StudyResults) -> list[Quantity]:
+def averages(results: StudyResult) -> list[Quantity]:
     """The averages that the study has: of its perplexities and of its accuracies, whichever were assessed.
 
     Where only one metric was assessed, the average is that metric.
@@ -89,7 +89,7 @@ def averages(results: StudyResults) -> list[Quantity]:
     return found
 
 
-def cells_frame(results: StudyResults) -> pd.DataFrame:
+def cells_frame(results: StudyResult) -> pd.DataFrame:
     """One row a search, in the study's order; a number that is not known is NaN.
 
     Args:
@@ -146,7 +146,7 @@ def average(values: Mapping[str, Estimate], metrics: Sequence[Metric]) -> Estima
     return Estimate(math.fsum(one.value for one in known) / len(known), error)
 
 
-def averages_of(values: Mapping[str, Estimate], results: StudyResults) -> dict[str, Estimate]:
+def averages_of(values: Mapping[str, Estimate], results: StudyResult) -> dict[str, Estimate]:
     """The averages of a checkpoint's metrics, by the key of `averages`."""
     found = {}
     for quantity in averages(results):
@@ -161,7 +161,7 @@ def _in_order(cells: pd.DataFrame, column: str) -> list[str]:
     return list(dict.fromkeys(cells[column]))
 
 
-def _columns(results: StudyResults) -> list[str]:
+def _columns(results: StudyResult) -> list[str]:
     labels = ["model", "calibration", "searcher", "remove", "seed", "state", "failure", "search_id", "link"]
     numbers = ["comparable", "removed", "unit", "dense_loss", "loss", "loss_error", "delta", "error_to_best"]
     costs = ["evaluations", "layer_forwards_alone", "layer_forwards_naive", "layer_forwards_shared", "seconds"]
@@ -169,7 +169,7 @@ def _columns(results: StudyResults) -> list[str]:
     return [*labels, *numbers, *costs, *(name for one in quantities for name in (one.key, one.error))]
 
 
-def _row(cell: CellResult, results: StudyResults) -> dict[str, Any]:
+def _row(cell: CellResult, results: StudyResult) -> dict[str, Any]:
     row: dict[str, Any] = {
         "model": cell.model,
         "calibration": cell.calibration,

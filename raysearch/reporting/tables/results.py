@@ -29,7 +29,7 @@ from raysearch.reporting.stats.frame import (
 )
 from raysearch.reporting.tables import numbers
 from raysearch.reporting.tables.table import Cell, Column, Row, Table
-from raysearch.study.result import StudyResults
+from raysearch.study.result import StudyResult
 
 LOSS_NOTE = (
     "Bold: the lowest loss of its M. Shaded: within noise of it. ± is one standard error by the choice of samples; sd "
@@ -42,7 +42,7 @@ RESULT_NOTE = (
 _Labels = tuple[str, str]
 
 
-def result_tables(results: StudyResults, frame: pd.DataFrame) -> list[Table]:
+def result_tables(results: StudyResult, frame: pd.DataFrame) -> list[Table]:
     """For each model and calibration the losses on it, then what the checkpoints were assessed by; M below M."""
     quantities = _quantities(results, frame)
     by_calibration = itertools.groupby(settings(frame), key=lambda pair: (pair[0].model, pair[0].calibration))
@@ -57,7 +57,7 @@ def result_tables(results: StudyResults, frame: pd.DataFrame) -> list[Table]:
     return found
 
 
-def _quantities(results: StudyResults, frame: pd.DataFrame) -> list[Quantity]:
+def _quantities(results: StudyResult, frame: pd.DataFrame) -> list[Quantity]:
     """The metrics that some search has, each group followed by its average."""
     found: list[Quantity] = []
     for group, metrics in itertools.groupby(results.metrics, key=lambda metric: metric.group):
@@ -67,7 +67,7 @@ def _quantities(results: StudyResults, frame: pd.DataFrame) -> list[Quantity]:
 
 
 def _loss_table(
-    name: str, labels: _Labels, panels: Sequence[tuple[Setting, pd.DataFrame]], results: StudyResults
+    name: str, labels: _Labels, panels: Sequence[tuple[Setting, pd.DataFrame]], results: StudyResult
 ) -> Table | None:
     outcomes = [c.outcome for c in results.cells if (c.model, c.calibration) == labels and c.outcome is not None]
     measure, dense = outcomes[0].measure, outcomes[0].dense_loss
@@ -95,7 +95,7 @@ def _assessed_table(
     labels: _Labels,
     panels: Sequence[tuple[Setting, pd.DataFrame]],
     quantities: Sequence[Quantity],
-    results: StudyResults,
+    results: StudyResult,
 ) -> Table | None:
     rows = [row for setting, cells in panels for row in _assessed_rows(setting, cells, quantities, results)]
     if not rows:
@@ -168,7 +168,7 @@ def _heads(quantities: Sequence[Quantity]) -> list[Column]:
     return heads + [Column(f"{t}\u00a0{a}", unit) for t, unit, a in zip(titles, units, arrows, strict=True)]
 
 
-def _dense_row(results: StudyResults, model: str, quantities: Sequence[Quantity]) -> list[Row]:
+def _dense_row(results: StudyResult, model: str, quantities: Sequence[Quantity]) -> list[Row]:
     values = _dense(results, model)
     if not values:
         return []
@@ -181,13 +181,13 @@ def _dense_row(results: StudyResults, model: str, quantities: Sequence[Quantity]
     return [Row([Cell("0", 0), Cell("Dense"), Cell(""), *cells], "dense")]
 
 
-def _dense(results: StudyResults, model: str) -> Mapping[str, Estimate]:
+def _dense(results: StudyResult, model: str) -> Mapping[str, Estimate]:
     values = results.dense.get(model, {})
     return {column_of(name): one for name, one in values.items()} | averages_of(values, results)
 
 
 def _assessed_rows(
-    setting: Setting, cells: pd.DataFrame, quantities: Sequence[Quantity], results: StudyResults
+    setting: Setting, cells: pd.DataFrame, quantities: Sequence[Quantity], results: StudyResult
 ) -> list[Row]:
     found = {quantity.key: compare(setting, cells, quantity) for quantity in quantities}
     dense = _dense(results, setting.model)
