@@ -176,7 +176,7 @@ def test_stopped_where_a_library_makes_an_error_of_it(
 
     monkeypatch.setattr("raysearch.config.compose.hydra_compose", compose)
     outcome = run(*command)
-    assert (outcome.code, outcome.out, outcome.err) == (130, "", "stopped\n")
+    assert (outcome.code, outcome.out, outcome.err) == (130, "", "stopped; the same command again goes on from here\n")
 
 
 def test_searches_that_start_together_compute_nothing_twice(here: Path, world: World, command: list[str]) -> None:
