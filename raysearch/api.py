@@ -58,13 +58,10 @@ def search(
         What was found, with every trial.
     """
     from raysearch.config import build
-    from raysearch.config.compose import compose
     from raysearch.search.run import run_search
 
     watching = _observer(observer)
-    words = _words(overrides, values)
-    spec = build.search_spec(words, config_dir)
-    tracking = build.tracking_options(compose("search", words, config_dir))
+    spec, tracking = build.tracked_search(_words(overrides, values), config_dir)
     return run_search(spec, watching, tracking.open(watching.warn))
 
 
@@ -282,7 +279,7 @@ def assess(
     from raysearch.config.overrides import as_overrides
     from raysearch.ledger.ledger import opened
     from raysearch.search.observer import Observers
-    from raysearch.search.record import SEARCHES, SearchRecord
+    from raysearch.search.record import SearchRecord
     from raysearch.study.assess import assess_study
     from raysearch.study.record import STUDIES
 
@@ -291,8 +288,7 @@ def assess(
     out = None if out is None else as_folder("--out", out)
     words = [*overrides, *as_overrides(values)]
     with opened(path) as found:
-        record: SearchRecord | StudyRecord
-        record = STUDIES.find(found, name) if STUDIES.names(found, name) else SEARCHES.find(found, name)
+        record = _search_or_study(found, name)
         if remove is not None and not isinstance(record, SearchRecord):
             raise UserError(f"--remove={remove} is of one search; leave it out for a study, or name the search")
         if not any(word.startswith("cluster=") for word in words):
@@ -374,14 +370,11 @@ def sync(
     """
     from raysearch.config import compose as config
     from raysearch.ledger.ledger import opened
-    from raysearch.search.record import SEARCHES
-    from raysearch.study.record import STUDIES
     from raysearch.tracking.sync import sync
 
     store, name = as_path("--store", store), checked(str, "name", name)
     with opened(ledger_path(store, ledger)) as found:
-        record: SearchRecord | StudyRecord
-        record = STUDIES.find(found, name) if STUDIES.names(found, name) else SEARCHES.find(found, name)
+        record = _search_or_study(found, name)
         composed = config.recorded(record.config, overrides)
         tracking = _tracking(replace(record, config=composed), store, found)
         if tracking.type == "none":
@@ -427,6 +420,14 @@ def _recorded(search: str, store: PathLike, ledger: PathLike | None) -> SearchRe
 
     with opened(ledger_path(store, ledger)) as found:
         return SEARCHES.find(found, checked(str, "search", search))
+
+
+def _search_or_study(ledger: Ledger, name: str) -> SearchRecord | StudyRecord:
+    """Return the study that a name fits, else the search."""
+    from raysearch.search.record import SEARCHES
+    from raysearch.study.record import STUDIES
+
+    return STUDIES.find(ledger, name) if STUDIES.names(ledger, name) else SEARCHES.find(ledger, name)
 
 
 def _tracking(record: SearchRecord | StudyRecord, store: Path, ledger: Ledger) -> TrackingOptions:

@@ -46,6 +46,11 @@ def search_spec(words: Sequence[str], config_dir: PathLike | None = None) -> Sea
     return _from_words(search_spec_of, "search", words, config_dir)
 
 
+def tracked_search(words: Sequence[str], config_dir: PathLike | None = None) -> tuple[SearchSpec, TrackingOptions]:
+    """Build a search, and where it is recorded for people to look at; see `search_spec`."""
+    return _from_words(lambda config: (search_spec_of(config), tracking_options(config)), "search", words, config_dir)
+
+
 def search_spec_of(config: Mapping[str, Any]) -> SearchSpec:
     """Build a search from a configuration composed from ``conf/search.yaml``, such as a recorded one.
 
@@ -169,9 +174,7 @@ def _cell(choice: Choice, words: Sequence[str], study: Mapping[str, Any], config
     keys = {word.partition("=")[0] for word in own}
     shared = [word for word in words if section_of(word) not in ("study", "assess")]
     words = [*(word for word in shared if word.partition("=")[0] not in keys), *own]
-    search, tracking = _from_words(
-        lambda config: (search_spec_of(config), tracking_options(config)), "search", words, config_dir
-    )
+    search, tracking = tracked_search(words, config_dir)
     if tracking != tracking_options(study):
         raise UserError(
             "study.grid has searches recorded in different places, and a study has one; take store, ledger and "

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from raysearch.core.mask import Mask
 from raysearch.core.problem import Problem
@@ -16,13 +17,14 @@ from raysearch.core.statistic import Statistic, Subject
 from raysearch.errors import EvaluationError, redact
 from raysearch.evaluation.evaluator import Evaluation, Evaluator
 from raysearch.evaluation.prefix import naive_layer_forwards
+from raysearch.search.driver import Oracle
 from raysearch.search.observer import Observer
 from raysearch.search.result import RemarkValue, RoundSummary, Trial
 from raysearch.searchers.base import Remark, Round, Scores
 
 
 @dataclass
-class SearchRecorder:
+class SearchRecorder(Oracle):
     """Answers the searcher's rounds and tells its observer what happened.
 
     The dense model rides in the first round, where it costs a layer-forward or so more. It is trial 0, and counts
@@ -86,21 +88,21 @@ class SearchRecorder:
         """Since the search started."""
         return time.perf_counter() - self.started
 
+    @override
     def evaluate(self, proposed: Round) -> Scores:
-        """See `Oracle`."""
         with self._answering():
             return self._evaluate(proposed)
 
+    @override
     def measure(self, statistic: Statistic) -> NDArray[np.float64]:
-        """See `Oracle`."""
         with self._answering():
             self.naive_layer_forwards += statistic.passes * self.problem.n_layers  # which cannot be shared
             self._count_alone([statistic])
             self.statistics.append(statistic)
             return self.evaluator.measure(statistic)
 
+    @override
     def note(self, remark: Remark) -> None:
-        """See `Oracle`."""
         self.remarks[remark.name] = remark.value
 
     @contextmanager
