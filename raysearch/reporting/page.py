@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
@@ -12,11 +13,7 @@ from raysearch.reporting.findings.findings import Finding
 from raysearch.reporting.sections import Section
 from raysearch.reporting.stats.analysis import Analysis
 from raysearch.reporting.tables.numbers import UNKNOWN
-from raysearch.reporting.tables.table import Column, Table, as_markdown, escape_markdown
-
-_GROUPING = ("Model", "Calibration", "M")
-_DROPPED = ("Model", "Seeds")
-_KINDS = {"Searcher": "who", "Best": "name", "Cheapest of these": "name", "Removed layers": "layers"}
+from raysearch.reporting.tables.table import Table, as_markdown, escape_markdown
 
 
 def html_page(
@@ -104,47 +101,39 @@ def _several(number: int, what: str) -> str:
 
 def _shown(table: Table) -> dict[str, Any]:
     """A table as the page shows it: labels once a group, and no column for a label that is always the same."""
-    titles = [column.title for column in table.columns]
-    kept = [place for place in range(len(titles)) if not _is_idle(table, place)]
-    groups = [place for place in kept if titles[place] in _GROUPING]
-    labels = [[row.cells[place].text for place in groups] for row in table.rows]
+    kept = [place for place in range(len(table.columns)) if not _is_idle(table, place)]
+    groups = [place for place in kept if table.columns[place].groups]
+    labels = [[row[place].text for place in groups] for row in table.rows]
     body = []
     for number, row in enumerate(table.rows):
-        same = _alike(labels[number], labels[number - 1]) if number else 0
+        same = _n_alike(labels[number - 1], labels[number]) if number else 0
         cells = []
         for place in kept:
             depth = groups.index(place) + 1 if place in groups else 0
             if not depth or same < depth:
                 span = _span(labels, number, depth) if depth else 1
-                cells.append({"cell": row.cells[place], "kind": _kind(table.columns[place]), "span": span})
-        opens = row.kind == "plain" and number > 0 and same < len(groups)
-        body.append({"kind": "first" if opens else row.kind, "cells": cells})
-    heads = [(table.columns[place], _kind(table.columns[place])) for place in kept]
-    return {"heads": heads, "rows": body}
-
-
-def _alike(some: Sequence[str], others: Sequence[str]) -> int:
-    """How many labels are the same, from the first on."""
-    return next((n for n, (a, b) in enumerate(zip(some, others, strict=True)) if a != b), len(some))
+                cells.append({"cell": row[place], "kind": table.columns[place].kind, "span": span})
+        opens = number > 0 and same < len(groups)
+        kind = "dense" if table.has_dense and number == 0 else "first" if opens else "plain"
+        body.append({"kind": kind, "cells": cells})
+    return {"heads": [table.columns[place] for place in kept], "rows": body}
 
 
 def _span(labels: Sequence[Sequence[str]], start: int, depth: int) -> int:
     """How many rows from this one on have the same labels, to that depth."""
-    end = start + 1
-    while end < len(labels) and labels[end][:depth] == labels[start][:depth]:
-        end += 1
-    return end - start
+    alike = itertools.takewhile(lambda one: _n_alike(labels[start], one) >= depth, labels[start:])
+    return sum(1 for _ in alike)
+
+
+def _n_alike(some: Sequence[str], others: Sequence[str]) -> int:
+    """How many labels are the same, from the first on."""
+    return next((n for n, (a, b) in enumerate(zip(some, others, strict=True)) if a != b), len(some))
 
 
 def _is_idle(table: Table, place: int) -> bool:
     """Whether a column says nothing: a label that is always the same, or a number that is nowhere known."""
-    texts = {row.cells[place].text for row in table.rows if row.kind != "dense"}
-    return texts <= {UNKNOWN, ""} or (table.columns[place].title in _DROPPED and len(texts) == 1)
-
-
-def _kind(column: Column) -> str:
-    """Its class on the page: numbers, a searcher, layers, or words."""
-    return "n" if column.numeric else _KINDS.get(column.title, "w")
+    texts = {row[place].text for row in table.rows[table.has_dense :]}
+    return texts <= {UNKNOWN, ""} or (table.columns[place].may_hide and len(texts) == 1)
 
 
 def _inline(svg: str, alt: str) -> str:

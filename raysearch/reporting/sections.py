@@ -149,7 +149,14 @@ def sections(analysis: Analysis) -> list[Section]:
         ),
         *_unfinished(analysis),
         _section(
-            "searches", "Searches", "Every search", _states(analysis), "", [], [searches_table(frame)], folded=True
+            "searches",
+            "Searches",
+            "Every search",
+            _states(analysis),
+            "The study has no search.",
+            [],
+            [searches_table(frame)],
+            folded=True,
         ),
     ]
 

@@ -123,7 +123,7 @@ def test_calibration_shifts_perplexity_by_up_to_three_orders_of_magnitude(publis
         (one for one in published.spreads if one.quantity.group == "perplexity" and one.by == "calibration"),
         key=lambda one: one.size,
     )
-    assert (largest.model, largest.remove, largest.fixed) == ("Qwen3 8B", 9, "One-shot")
+    assert (*largest.panel, largest.fixed) == ("Qwen3 8B", 9, "One-shot")
     assert 3 < math.log10(largest.size) < 4
 
 

@@ -28,7 +28,7 @@ def mask_pictures(frame: pd.DataFrame, n_layers: Mapping[str, int], palette: Pal
     """For each model the maps of its settings: layers across, searchers down."""
     panels: dict[str, list[tuple[Setting, Mapping[str, Sequence[Mask]]]]] = {}
     for setting, cells in settings(frame):
-        masks = masks_of(cells)
+        masks = masks_of(cells).droplevel(0).to_dict()
         if masks:
             panels.setdefault(setting.model, []).append((setting, masks))
     found = []
@@ -42,7 +42,7 @@ def similarity_pictures(frame: pd.DataFrame) -> list[Picture]:
     """For each model and M the similarity of every two masks, all calibrations together."""
     panels: dict[tuple[str, int], list[tuple[str, str, Sequence[Mask]]]] = {}
     for setting, cells in settings(frame):
-        for searcher, masks in masks_of(cells).items():
+        for searcher, masks in masks_of(cells).droplevel(0).items():
             panels.setdefault((setting.model, setting.remove), []).append((setting.calibration, searcher, masks))
     by_model: dict[str, list[tuple[int, list[tuple[str, str, Sequence[Mask]]]]]] = {}
     for (model, remove), rows in panels.items():

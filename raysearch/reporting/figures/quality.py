@@ -247,7 +247,7 @@ def variance_picture(splits: Sequence[Split]) -> Picture | None:
         return None
     figure = Figure(figsize=(8.6, 0.36 * len(splits) + 1.3), layout="constrained")
     axes = figure.subplots()
-    models = len({one.model for one in splits}) > 1
+    models = len({one.panel.model for one in splits}) > 1
     for row, one in enumerate(splits):
         left = 0.0
         for part, colour in _PARTS:
@@ -259,10 +259,7 @@ def variance_picture(splits: Sequence[Split]) -> Picture | None:
                           color="white" if dark else INK)  # fmt: skip
             left += share
     labels = [
-        (f"{short(one.model, 20)}, " if models else "")
-        + ("log " if one.quantity.ratio else "")
-        + f"{one.quantity.title}, M = {one.remove}"
-        for one in splits
+        (f"{short(one.panel.model, 20)}, " if models else "") + f"{one.title}, M = {one.panel.remove}" for one in splits
     ]
     axes.set_yticks(range(len(splits)), labels)
     axes.set_ylim(len(splits) - 0.4, -0.6)

@@ -150,12 +150,12 @@ def _variance(analysis: Analysis) -> Iterator[Finding]:
             statistics.median(getattr(one, name) for one in parts) for name in ("calibration", "searcher")
         )
         more = sum(one.calibration > one.searcher for one in parts)
-        what = ("log " if quantity.ratio else "") + quantity.title
         medians = (
             f" (medians; the calibration's is larger {of_all(more, len(parts), 'case')})" if len(parts) > 1 else ""
         )
+        what = numbers.capital(parts[0].title)
         verdict = (
-            f"{what[0].upper()}{what[1:]} varies {'more' if calibration > searcher else 'less'} with the calibration "
+            f"{what} varies {'more' if calibration > searcher else 'less'} with the calibration "
             f"than with the searcher: {numbers.percent(calibration)} against {numbers.percent(searcher)} of the "
             f"variance{medians}."
         )
@@ -176,7 +176,7 @@ def spread_sentence(spreads: Sequence[Spread], quantity: Quantity, by: str) -> s
     size = numbers.ratio_text(largest.size) if quantity.ratio else numbers.difference(largest.size, quantity)
     return (
         f"Changing the {by} alone moves the {quantity.title} by {'a factor of ' if quantity.ratio else ''}up to {size} "
-        f"({largest.model}, M = {largest.remove}, {largest.fixed})."
+        f"({largest.panel.model}, M = {largest.panel.remove}, {largest.fixed})."
     )
 
 

@@ -9,13 +9,12 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 import pandas as pd
 
 from raysearch.core.mask import Mask
-from raysearch.reporting.stats.frame import Setting, calibrations_of, searchers_of, settings
-
-Masks = Mapping[str, Sequence[Mask]]
+from raysearch.reporting.stats.frame import Panel, Setting, panels, settings
 
 
 @dataclass(frozen=True)
@@ -55,8 +54,7 @@ class CrossAgreement:
     """How far two calibrations agree, searcher by searcher.
 
     Args:
-        model: Of which model.
-        remove: M.
+        panel: Of which model and M.
         first: A calibration.
         second: Another.
         mean: Mean Jaccard similarity of the masks that a searcher finds by the one and by the other.
@@ -65,8 +63,7 @@ class CrossAgreement:
         n_searchers: How many searchers have masks by both.
     """
 
-    model: str
-    remove: int
+    panel: Panel
     first: str
     second: str
     mean: float
@@ -75,10 +72,38 @@ class CrossAgreement:
     n_searchers: int
 
 
+def agreements(frame: pd.DataFrame, n_layers: Mapping[str, int]) -> list[Agreement]:
+    """The agreement of each setting in which two searchers have a mask."""
+    found = []
+    for setting, cells in settings(frame):
+        masks = list(masks_of(cells))
+        if len(masks) > 1:
+            found.append(_agreement(setting, masks, n_layers[setting.model]))
+    return found
+
+
+def cross_agreements(frame: pd.DataFrame) -> list[CrossAgreement]:
+    """The agreement of each two calibrations, by model and M."""
+    found = []
+    for panel, cells in panels(frame):
+        by_calibration = masks_of(cells).unstack("calibration")
+        for first, second in itertools.combinations(by_calibration, 2):
+            both = by_calibration[[first, second]].dropna()
+            pairs = [similarity(*masks) for masks in both.itertuples(index=False)]
+            if pairs:
+                found.append(CrossAgreement(panel, first, second, fmean(pairs), min(pairs), max(pairs), len(pairs)))
+    return found
+
+
+def masks_of(cells: pd.DataFrame) -> pd.Series:
+    """The masks of each searcher that has any, one a seed, as lists by calibration and searcher."""
+    known = cells[cells["removed"].map(bool)]
+    return known["removed"].map(Mask).groupby([known["calibration"], known["searcher"]], observed=True).agg(list)
+
+
 def similarity(some: Sequence[Mask], others: Sequence[Mask]) -> float:
     """The mean Jaccard similarity over pairs of a mask of the one and a mask of the other."""
-    pairs = [a.jaccard(b) for a, b in itertools.product(some, others)]
-    return math.fsum(pairs) / len(pairs)
+    return fmean(a.jaccard(b) for a, b in itertools.product(some, others))
 
 
 def expected_jaccard(n_layers: int, n_remove: int) -> float:
@@ -93,56 +118,19 @@ def expected_jaccard(n_layers: int, n_remove: int) -> float:
     )
 
 
-def agreements(frame: pd.DataFrame, n_layers: Mapping[str, int]) -> list[Agreement]:
-    """The agreement of each setting in which two searchers have a mask."""
-    found = []
-    for setting, cells in settings(frame):
-        masks = masks_of(cells)
-        if len(masks) > 1:
-            found.append(_agreement(setting, masks, n_layers[setting.model]))
-    return found
-
-
-def cross_agreements(frame: pd.DataFrame) -> list[CrossAgreement]:
-    """The agreement of each two calibrations, by model and M."""
-    by_setting = {setting: masks_of(cells) for setting, cells in settings(frame)}
-    found = []
-    for model, remove in dict.fromkeys((setting.model, setting.remove) for setting in by_setting):
-        names = calibrations_of(frame[frame["model"] == model])
-        for first, second in itertools.combinations(names, 2):
-            one = by_setting.get(Setting(model, first, remove), {})
-            other = by_setting.get(Setting(model, second, remove), {})
-            pairs = [similarity(one[name], other[name]) for name in one if name in other]
-            if pairs:
-                mean = math.fsum(pairs) / len(pairs)
-                found.append(CrossAgreement(model, remove, first, second, mean, min(pairs), max(pairs), len(pairs)))
-    return found
-
-
-def masks_of(cells: pd.DataFrame) -> Masks:
-    """The masks of each searcher that has any, one a seed."""
-    known = cells[cells["removed"].map(bool)]
-    return {
-        name: [Mask(mask) for mask in known.loc[known["searcher"] == name, "removed"]] for name in searchers_of(known)
-    }
-
-
-def _agreement(setting: Setting, masks: Masks, n_layers: int) -> Agreement:
-    pairs = [similarity(masks[a], masks[b]) for a, b in itertools.combinations(masks, 2)]
-    every = [set(mask) for of_searcher in masks.values() for mask in of_searcher]
-    seeds = [
-        math.fsum(a.jaccard(b) for a, b in itertools.combinations(of_searcher, 2)) / math.comb(len(of_searcher), 2)
-        for of_searcher in masks.values()
-        if len(of_searcher) > 1
-    ]
+def _agreement(setting: Setting, masks: Sequence[Sequence[Mask]], n_layers: int) -> Agreement:
+    """How far searchers agree, by the masks of each."""
+    pairs = [similarity(some, others) for some, others in itertools.combinations(masks, 2)]
+    every = [set(mask) for mask in itertools.chain(*masks)]
+    seeded = [[a.jaccard(b) for a, b in itertools.combinations(seeds, 2)] for seeds in masks if len(seeds) > 1]
     return Agreement(
         setting=setting,
         n_searchers=len(masks),
-        mean=math.fsum(pairs) / len(pairs),
+        mean=fmean(pairs),
         lowest=min(pairs),
         highest=max(pairs),
         removed_by_all=len(set.intersection(*every)),
         removed_by_any=len(set.union(*every)),
         chance=expected_jaccard(n_layers, setting.remove),
-        between_seeds=math.fsum(seeds) / len(seeds) if seeds else None,
+        between_seeds=fmean(map(fmean, seeded)) if seeded else None,
     )

@@ -57,7 +57,7 @@ def analyse(results: StudyResult) -> Analysis:
         averages=assessed,
         by_loss=comparisons(frame, CALIBRATION_LOSS),
         by_average=[found for one in assessed for found in comparisons(frame, one)],
-        effects=calibration_effects(frame, assessed),
+        effects=[found for one in assessed for found in calibration_effects(frame, one)],
         agreements=agreements(frame, results.n_layers),
         cross=cross_agreements(frame),
         correlations=correlations(frame, [CALIBRATION_LOSS, *assessed]),

@@ -12,13 +12,14 @@ number of searchers, so among many, one or another may stand apart by chance.
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import pandas as pd
 
-from raysearch.reporting.stats.frame import LOSS, Quantity, Setting, searchers_of, settings
+from raysearch.reporting.stats.frame import CALIBRATION_LOSS, Quantity, Setting, known, settings
 
 STANDARD_ERRORS = 2.0
 _DUST = 1e-12  # relative; differences below it come from the order of additions
@@ -87,6 +88,10 @@ class Comparison:
         """The searcher with the best mean."""
         return self.rivals[0].summary
 
+    def rival(self, searcher: str) -> Rival | None:
+        """Return a searcher beside the best; None if it has no number."""
+        return next((rival for rival in self.rivals if rival.summary.searcher == searcher), None)
+
     @property
     def tied(self) -> list[Summary]:
         """The best and whatever is within noise of it."""
@@ -106,16 +111,15 @@ class Comparison:
         others = self.rivals[1:]
         if all(rival.tied for rival in others):
             return "all tie"
-        known = [rival.tied for rival in others if rival.tied is not None]
         if all(rival.behind == 0 for rival in others if rival.tied is not None):
             return "cannot tell"  # equal numbers are a tie without knowing the noise, and tell nothing of the others
-        return "some tie" if any(known) else "one is best"
+        return "some tie" if any(rival.tied for rival in others) else "one is best"
 
 
 def summarise(cells: pd.DataFrame, quantity: Quantity) -> list[Summary]:
     """The searchers' numbers in a setting, in the study's order; searches without the quantity are left out."""
-    known = cells[cells[quantity.key].notna()]
-    return [_summary(name, known[known["searcher"] == name], quantity) for name in searchers_of(known)]
+    measured = cells[cells[quantity.key].notna()]
+    return [_summary(name, mine, quantity) for name, mine in measured.groupby("searcher", observed=True)]
 
 
 def compare(setting: Setting, cells: pd.DataFrame, quantity: Quantity) -> Comparison | None:
@@ -132,40 +136,27 @@ def compare(setting: Setting, cells: pd.DataFrame, quantity: Quantity) -> Compar
     summaries = summarise(cells, quantity)
     if not summaries:
         return None
-    order = sorted(summaries, key=lambda one: (-quantity.sign * one.mean, _price(one)))
+    order = sorted(summaries, key=lambda one: (-quantity.sign * one.mean, math.isnan(one.cost), one.cost))
     return Comparison(setting, quantity, [_rival(one, order[0], quantity) for one in order])
 
 
 def comparisons(frame: pd.DataFrame, quantity: Quantity) -> list[Comparison]:
     """Every setting's comparison by a quantity, where there is one."""
-    found = (compare(setting, cells, quantity) for setting, cells in settings(frame))
-    return [one for one in found if one is not None]
+    return [one for setting, cells in settings(frame) if (one := compare(setting, cells, quantity))]
 
 
 def _summary(searcher: str, cells: pd.DataFrame, quantity: Quantity) -> Summary:
-    values = [float(value) for value in cells[quantity.key]]
-    mean = math.fsum(values) / len(values)
-    spread = None
-    if len(values) > 1:
-        spread = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
+    values = cells[quantity.key]
     return Summary(
         searcher=searcher,
         n=len(values),
-        mean=mean,
-        spread=spread,
-        error=_mean_if_all(cells[quantity.error]),
-        error_to_best=_mean_if_all(cells["error_to_best"]) if quantity.key == LOSS else None,
+        mean=statistics.fmean(values),
+        spread=known(values.std()),
+        error=known(cells[quantity.error].mean(skipna=False)),
+        error_to_best=known(cells["error_to_best"].mean(skipna=False)) if quantity == CALIBRATION_LOSS else None,
         cost=float(cells["layer_forwards_alone"].mean()),
         masks=frozenset(mask for mask in cells["removed"] if mask),
     )
-
-
-def _mean_if_all(errors: pd.Series) -> float | None:
-    return float(errors.mean()) if len(errors) and bool(errors.notna().all()) else None
-
-
-def _price(summary: Summary) -> float:
-    return summary.cost if math.isfinite(summary.cost) else math.inf
 
 
 def _rival(summary: Summary, best: Summary, quantity: Quantity) -> Rival:

@@ -17,7 +17,6 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from raysearch.reporting.stats.comparison import summarise
 from raysearch.reporting.stats.frame import Quantity, Setting, settings
 
 RESAMPLES = 9999
@@ -57,12 +56,11 @@ def correlations(frame: pd.DataFrame, quantities: Sequence[Quantity]) -> list[Co
     """Every setting's rank correlation of each two quantities, where at least `FEWEST` searchers have both."""
     found = []
     for setting, cells in settings(frame):
-        means = {one.key: {s.searcher: one.sign * s.mean for s in summarise(cells, one)} for one in quantities}
+        means = cells.groupby("searcher", observed=True)[[one.key for one in quantities]].mean()
         for first, second in itertools.combinations(quantities, 2):
-            both = [name for name in means[first.key] if name in means[second.key]]
+            both = means[[first.key, second.key]].dropna()
             if len(both) >= FEWEST:
-                x = np.array([means[first.key][name] for name in both])
-                y = np.array([means[second.key][name] for name in both])
+                x, y = (one.sign * both[one.key].to_numpy() for one in (first, second))
                 found.append(_correlate(setting, first, second, x, y))
     return found
 

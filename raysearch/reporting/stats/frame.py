@@ -13,8 +13,15 @@ from raysearch.core.estimate import Estimate, Group, Metric
 from raysearch.core.mask import Mask
 from raysearch.study.result import CellResult, StudyResult
 
-LOSS = "loss"
 _AVERAGED: tuple[Group, ...] = ("perplexity", "accuracy")
+
+
+_LABELS = ("model", "calibration", "searcher", "remove", "seed", "state", "failure", "search_id", "link")
+_FOUND = ("comparable", "removed", "unit")
+_NUMBERS = (
+    *("dense_loss", "loss", "loss_error", "delta", "error_to_best", "evaluations"),
+    *("layer_forwards_alone", "layer_forwards_naive", "layer_forwards_shared", "seconds"),
+)
 
 
 class Setting(NamedTuple):
@@ -22,6 +29,13 @@ class Setting(NamedTuple):
 
     model: str
     calibration: str
+    remove: int
+
+
+class Panel(NamedTuple):
+    """The searches of one model and M, by whatever calibration: what averages are compared in."""
+
+    model: str
     remove: int
 
 
@@ -59,7 +73,7 @@ class Quantity:
 
 
 #: The loss on the calibration itself; its unit is the calibration's, so it is compared within a setting alone.
-CALIBRATION_LOSS = Quantity(LOSS, "calibration loss", "", higher_is_better=False)
+CALIBRATION_LOSS = Quantity("loss", "calibration loss", "", higher_is_better=False)
 
 
 def column_of(metric: str) -> str:
@@ -98,38 +112,52 @@ def cells_frame(results: StudyResult) -> pd.DataFrame:
     Returns:
         Columns of labels (``model`` … ``link``), ``comparable`` (it found a mask of the size asked for), ``removed`` (a
         tuple), numbers of the search (``loss``, ``delta`` over dense, ``layer_forwards_alone`` …), every metric as
-        ``assessed.<name>`` and the averages, each with its standard error beside it as ``…_error``.
+        ``assessed.<name>`` and the averages, each with its standard error beside it as ``…_error``. Models,
+        calibrations and searchers are categories in the study's order, so groups come out in that order.
     """
+    quantities = [*map(quantity_of, results.metrics), *averages(results)]
+    numbers = [*_NUMBERS, *(name for one in quantities for name in (one.key, one.error))]
     rows = [_row(cell, results) for cell in results.cells]
-    frame = pd.DataFrame(rows, columns=_columns(results), dtype=object)
-    numeric = frame.columns[frame.columns.get_loc("dense_loss") :]
-    return frame.astype(dict.fromkeys(numeric, float))
+    frame = pd.DataFrame(rows, columns=[*_LABELS, *_FOUND, *numbers], dtype=object)
+    categories = {name: pd.CategoricalDtype(frame[name].unique()) for name in ("model", "calibration", "searcher")}
+    integers = dict.fromkeys(("remove", "seed"), int)
+    return frame.astype({**categories, **integers, "comparable": bool, **dict.fromkeys(numbers, float)})
 
 
 def settings(frame: pd.DataFrame) -> Iterator[tuple[Setting, pd.DataFrame]]:
     """The comparable searches of each setting; models and calibrations in the study's order, M ascending."""
-    done = frame[frame["comparable"].astype(bool)]
-    for model in _in_order(done, "model"):
-        of_model = done[done["model"] == model]
-        for calibration in _in_order(of_model, "calibration"):
-            both = of_model[of_model["calibration"] == calibration]
-            for remove in sorted(set(both["remove"])):
-                yield Setting(model, calibration, int(remove)), both[both["remove"] == remove]
+    for (model, calibration, remove), cells in _comparable(frame).groupby(
+        ["model", "calibration", "remove"], observed=True
+    ):
+        yield Setting(model, calibration, int(remove)), cells
 
 
-def searchers_of(cells: pd.DataFrame) -> list[str]:
-    """The searchers of some searches, in the study's order."""
-    return _in_order(cells, "searcher")
+def panels(frame: pd.DataFrame) -> Iterator[tuple[Panel, pd.DataFrame]]:
+    """The comparable searches of each model and M, of all calibrations together; models in the study's order."""
+    for (model, remove), cells in _comparable(frame).groupby(["model", "remove"], observed=True):
+        yield Panel(model, int(remove)), cells
 
 
-def calibrations_of(cells: pd.DataFrame) -> list[str]:
-    """The calibrations of some searches, in the study's order."""
-    return _in_order(cells, "calibration")
+def crossed(frame: pd.DataFrame, quantity: Quantity) -> Iterator[tuple[Panel, pd.DataFrame]]:
+    """The means of a quantity over seeds, for each model and M: searchers down, calibrations across, NaN where none."""
+    for panel, cells in panels(frame):
+        if cells[quantity.key].notna().any():
+            yield panel, cells.pivot_table(quantity.key, "searcher", "calibration", observed=True)
+
+
+def searcher_means(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the mean over seeds of every number, by model, calibration, M and searcher."""
+    return _comparable(frame).groupby([*Setting._fields, "searcher"], observed=True).mean(numeric_only=True)
 
 
 def has(frame: pd.DataFrame, quantity: Quantity) -> bool:
     """Whether any comparable search has this quantity."""
-    return bool(frame.loc[frame["comparable"].astype(bool), quantity.key].notna().any())
+    return bool(_comparable(frame)[quantity.key].notna().any())
+
+
+def known(number: float | None) -> float | None:
+    """Return a number, or None if it is NaN, infinite or not there."""
+    return float(number) if number is not None and math.isfinite(number) else None
 
 
 def average(values: Mapping[str, Estimate], metrics: Sequence[Metric]) -> Estimate | None:
@@ -157,53 +185,25 @@ def averages_of(values: Mapping[str, Estimate], results: StudyResult) -> dict[st
     return found
 
 
-def _in_order(cells: pd.DataFrame, column: str) -> list[str]:
-    return list(dict.fromkeys(cells[column]))
-
-
-def _columns(results: StudyResult) -> list[str]:
-    labels = ["model", "calibration", "searcher", "remove", "seed", "state", "failure", "search_id", "link"]
-    numbers = ["comparable", "removed", "unit", "dense_loss", "loss", "loss_error", "delta", "error_to_best"]
-    costs = ["evaluations", "layer_forwards_alone", "layer_forwards_naive", "layer_forwards_shared", "seconds"]
-    quantities = [*map(quantity_of, results.metrics), *averages(results)]
-    return [*labels, *numbers, *costs, *(name for one in quantities for name in (one.key, one.error))]
+def _comparable(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame[frame["comparable"]]
 
 
 def _row(cell: CellResult, results: StudyResult) -> dict[str, Any]:
-    row: dict[str, Any] = {
-        "model": cell.model,
-        "calibration": cell.calibration,
-        "searcher": cell.searcher,
-        "remove": cell.remove,
-        "seed": cell.seed,
-        "state": cell.state,
-        "failure": cell.failure,
-        "search_id": cell.search_id,
-        "link": cell.link,
-        "comparable": False,
-        "removed": (),
-    }
+    """A search's values by column, and others."""
     found = cell.outcome
+    row = {**vars(cell), "comparable": False, "removed": ()}
     if found is None:
         return row
     of_size = len(found.removed) in (0, cell.remove)  # nothing removed: the mask is not known, its numbers are
-    numbers = {
+    derived = {
         "comparable": cell.state in ("finished", "stopped") and of_size,
         "removed": Mask.of(*found.removed).layers,
         "unit": found.measure.unit,
-        "dense_loss": found.dense_loss,
-        "loss": found.loss,
         "loss_error": found.delta_error,
         "delta": found.loss - found.dense_loss,
-        "error_to_best": found.error_to_best,
-        "evaluations": found.evaluations,
-        "layer_forwards_alone": found.layer_forwards_alone,
-        "layer_forwards_naive": found.layer_forwards_naive,
-        "layer_forwards_shared": found.layer_forwards_shared,
-        "seconds": found.seconds,
     }
-    known = {name: one for name, one in found.assessed.items() if any(name == m.name for m in results.metrics)}
-    estimates = {column_of(name): one for name, one in known.items()} | averages_of(found.assessed, results)
-    assessed = {key: one.value for key, one in estimates.items()}
+    estimates = {column_of(name): one for name, one in found.assessed.items()} | averages_of(found.assessed, results)
+    values = {key: one.value for key, one in estimates.items()}
     errors = {f"{key}_error": one.error for key, one in estimates.items()}
-    return row | numbers | assessed | errors
+    return row | vars(found) | derived | values | errors

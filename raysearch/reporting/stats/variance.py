@@ -6,16 +6,13 @@ losses of two calibrations are never put on one scale.
 
 from __future__ import annotations
 
-import itertools
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
-from raysearch.reporting.stats.comparison import summarise
-from raysearch.reporting.stats.frame import Quantity, calibrations_of, searchers_of, settings
+from raysearch.reporting.stats.frame import Panel, Quantity, crossed, known, panels
 
 _CALIBRATION, _SEARCHER = "C(calibration)", "C(searcher)"
 _INTERACTION = f"{_CALIBRATION}:{_SEARCHER}"
@@ -26,8 +23,7 @@ class Split:
     """Shares of the variance of one quantity among the searches of one model and M.
 
     Args:
-        model: Of which model.
-        remove: M.
+        panel: Of which model and M.
         quantity: Of what; perplexities enter by their logarithm.
         calibration: Share of the calibration, eta squared.
         searcher: Share of the searcher.
@@ -43,8 +39,7 @@ class Split:
         n_calibrations: How many.
     """
 
-    model: str
-    remove: int
+    panel: Panel
     quantity: Quantity
     calibration: float
     searcher: float
@@ -57,14 +52,18 @@ class Split:
     n_searchers: int
     n_calibrations: int
 
+    @property
+    def title(self) -> str:
+        """What was split, for people: ``log average perplexity``."""
+        return f"{'log ' if self.quantity.ratio else ''}{self.quantity.title}"
+
 
 @dataclass(frozen=True)
 class Spread:
     """The largest difference that one choice makes while the other is held fixed.
 
     Args:
-        model: Of which model.
-        remove: M.
+        panel: Of which model and M.
         quantity: Of what.
         by: Which choice is changed.
         fixed: The label of the other.
@@ -72,8 +71,7 @@ class Spread:
             by ratios.
     """
 
-    model: str
-    remove: int
+    panel: Panel
     quantity: Quantity
     by: str
     fixed: str
@@ -88,11 +86,9 @@ def splits(frame: pd.DataFrame, quantities: Sequence[Quantity]) -> list[Split]:
     sums of squares over the sum of all of them.
     """
     found = []
-    for (model, remove), cells in _panels(frame):
-        for quantity in quantities:
-            split = _split(model, remove, cells, quantity)
-            if split is not None:
-                found.append(split)
+    for panel, cells in panels(frame):
+        splits_ = (_split(panel, cells, quantity) for quantity in quantities)
+        found += [split for split in splits_ if split is not None]
     return found
 
 
@@ -101,53 +97,35 @@ def spreads(frame: pd.DataFrame, quantity: Quantity) -> list[Spread]:
 
     Source: Kim et al. 2026 (arXiv 2604.24938), section 5.2.
     """
-    means = {
-        (setting, one.searcher): one.mean for setting, cells in settings(frame) for one in summarise(cells, quantity)
-    }
-    panels = dict.fromkeys((setting.model, setting.remove) for setting, _ in means)
     found = []
-    for (model, remove), by in itertools.product(panels, ("calibration", "searcher")):
-        table: dict[str, list[float]] = {}
-        for (setting, searcher), value in means.items():
-            if (setting.model, setting.remove) == (model, remove):
-                table.setdefault(searcher if by == "calibration" else setting.calibration, []).append(value)
-        sizes = {label: _range(values, quantity) for label, values in table.items() if len(values) > 1}
-        if sizes:
-            fixed = max(sizes, key=lambda label: sizes[label])
-            found.append(Spread(model, remove, quantity, by, fixed, sizes[fixed]))
+    for panel, means in crossed(frame, quantity):
+        for by, table in (("calibration", means), ("searcher", means.T)):
+            several = table[table.count(axis=1) > 1]
+            high, low = several.max(axis=1), several.min(axis=1)
+            sizes = high / low if quantity.ratio else high - low
+            if len(sizes):
+                found.append(Spread(panel, quantity, by, sizes.idxmax(), float(sizes.max())))
     return found
 
 
-def _range(values: Sequence[float], quantity: Quantity) -> float:
-    return max(values) / min(values) if quantity.ratio else max(values) - min(values)
-
-
-def _panels(frame: pd.DataFrame) -> list[tuple[tuple[str, int], pd.DataFrame]]:
-    parts: dict[tuple[str, int], list[pd.DataFrame]] = {}
-    for setting, cells in settings(frame):
-        parts.setdefault((setting.model, setting.remove), []).append(cells)
-    return [(key, pd.concat(cells)) for key, cells in parts.items()]
-
-
-def _split(model: str, remove: int, cells: pd.DataFrame, quantity: Quantity) -> Split | None:
-    data = _complete(cells[cells[quantity.key].notna()], quantity)
+def _split(panel: Panel, cells: pd.DataFrame, quantity: Quantity) -> Split | None:
+    data = _complete(cells, quantity)
     n_calibrations, n_searchers = data["calibration"].nunique(), data["searcher"].nunique()
-    values = data["value"].to_numpy(dtype=float)
+    values = data["value"]
     if n_calibrations < 2 or n_searchers < 2 or np.ptp(values) <= 1e-12 * np.abs(values).max():
         return None
     table = _analysis_of_variance(data)
     squares, tests = table["share"], table["PR(>F)"]
     seeded = _INTERACTION in squares
     return Split(
-        model=model,
-        remove=remove,
+        panel=panel,
         quantity=quantity,
         calibration=float(squares[_CALIBRATION]),
         searcher=float(squares[_SEARCHER]),
         interaction=float(squares[_INTERACTION]) if seeded else None,
         residual=float(squares["Residual"]),
-        p_calibration=_known(tests[_CALIBRATION]),
-        p_searcher=_known(tests[_SEARCHER]),
+        p_calibration=known(tests[_CALIBRATION]),
+        p_searcher=known(tests[_SEARCHER]),
         stable=_is_stable(data, squares),
         n_searches=len(data),
         n_searchers=n_searchers,
@@ -169,7 +147,7 @@ def _analysis_of_variance(data: pd.DataFrame) -> pd.DataFrame:
 
 
 def _is_stable(data: pd.DataFrame, shares: pd.Series) -> bool | None:
-    searchers = searchers_of(data)
+    searchers = data["searcher"].unique()
     if len(searchers) < 3:
         return None
     without = [_analysis_of_variance(data[data["searcher"] != name])["share"] for name in searchers]
@@ -178,17 +156,8 @@ def _is_stable(data: pd.DataFrame, shares: pd.Series) -> bool | None:
 
 def _complete(cells: pd.DataFrame, quantity: Quantity) -> pd.DataFrame:
     """The searches of the searchers that have a result by every calibration, so that no combination is empty."""
-    everywhere = len(calibrations_of(cells))
-    kept = [
-        name
-        for name in searchers_of(cells)
-        if cells.loc[cells["searcher"] == name, "calibration"].nunique() == everywhere
-    ]
-    data = cells.loc[cells["searcher"].isin(kept), ["calibration", "searcher"]].copy()
-    values = cells.loc[data.index, quantity.key].astype(float)
-    data["value"] = values.map(math.log) if quantity.ratio else values
-    return data
-
-
-def _known(number: float) -> float | None:
-    return float(number) if math.isfinite(number) else None
+    known = cells[cells[quantity.key].notna()]
+    data = known[["calibration", "searcher"]].astype(str)
+    data["value"] = np.log(known[quantity.key]) if quantity.ratio else known[quantity.key]
+    seen = data.groupby("searcher")["calibration"].transform("nunique")
+    return data[seen == data["calibration"].nunique()]

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import math
 
-from raysearch.core.formatting import figure
+from raysearch.core.formatting import figure, short_duration
 from raysearch.reporting.stats.frame import Quantity
 
 UNKNOWN = "–"
-
-
-def known(value: float | None) -> bool:
-    """Whether a number is there and finite."""
-    return value is not None and math.isfinite(value)
 
 
 def loss(value: float | None) -> str:
@@ -22,12 +17,11 @@ def loss(value: float | None) -> str:
     return f"{value:.4f}" if abs(value) < 1000 else f"{value:,.1f}"
 
 
-def change(value: float | None, error: float | None = None) -> str:
-    """A difference of losses, with its standard error if that is known."""
+def change(value: float | None) -> str:
+    """A difference of losses."""
     if value is None or not math.isfinite(value):
         return UNKNOWN
-    text = f"{value:+.4f}" if abs(value) < 1000 else f"{value:+,.1f}"
-    return text + (f" ± {error:.4f}" if error is not None and math.isfinite(error) else "")
+    return f"{value:+.4f}" if abs(value) < 1000 else f"{value:+,.1f}"
 
 
 def value(number: float | None, quantity: Quantity) -> str:
@@ -75,6 +69,16 @@ def rho(number: float | None) -> str:
     return UNKNOWN if number is None else f"{number + 0.0:+.2f}"
 
 
+def similarity(number: float | None) -> str:
+    """A Jaccard similarity: ``0.636``."""
+    return UNKNOWN if number is None else f"{number:.3f}"
+
+
+def time(seconds: float) -> str:
+    """A time of any length."""
+    return short_duration(seconds) if math.isfinite(seconds) else UNKNOWN
+
+
 def percent(share: float | None) -> str:
     """A share as whole percents."""
     return UNKNOWN if share is None or not math.isfinite(share) else f"{100 * share:.0f} %"
@@ -95,6 +99,11 @@ def amount(number: float | None) -> str:
         if abs(number) >= size:
             return f"{number / size:.3g} {name}"
     return f"{number:,.0f}" if abs(number) >= 100 else figure(number)
+
+
+def capital(text: str) -> str:
+    """A text that begins with a capital letter, the others as they are."""
+    return text[:1].upper() + text[1:]
 
 
 def listed(items: list[str], most: int = 6) -> str:

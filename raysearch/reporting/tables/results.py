@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 
 import pandas as pd
 
@@ -24,11 +26,10 @@ from raysearch.reporting.stats.frame import (
     column_of,
     has,
     quantity_of,
-    searchers_of,
     settings,
 )
 from raysearch.reporting.tables import numbers
-from raysearch.reporting.tables.table import Cell, Column, Row, Table
+from raysearch.reporting.tables.table import Cell, Column, Table, layers, number, tabulate
 from raysearch.study.result import StudyResult
 
 LOSS_NOTE = (
@@ -39,22 +40,59 @@ RESULT_NOTE = (
     "Bold: the best of its M. Shaded: within noise of it. Small print: ± one standard error; sd, the standard "
     "deviation over seeds; the percentage of the dense model's accuracy that is kept; × the dense model's."
 )
-_Labels = tuple[str, str]
+_Panels = Sequence[tuple[Setting, pd.DataFrame]]
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What a searcher found in a setting.
+
+    Args:
+        setting: Where.
+        cells: Its searches, one a seed.
+        compared: The searchers of the setting, by each quantity that any has.
+    """
+
+    setting: Setting
+    cells: pd.DataFrame
+    compared: Mapping[Quantity, Comparison]
+
+    @property
+    def searcher(self) -> str:
+        """Its label."""
+        label: str = self.cells["searcher"].iloc[0]
+        return label
+
+    @property
+    def rival(self) -> Rival:
+        """It beside the others, by the loss."""
+        rival = self.compared[CALIBRATION_LOSS].rival(self.searcher)
+        assert rival is not None
+        return rival
+
+    @property
+    def only_link(self) -> str | None:
+        """Its run, if it is one."""
+        return self.cells["link"].iloc[0] if len(self.cells) == 1 else None
 
 
 def result_tables(results: StudyResult, frame: pd.DataFrame) -> list[Table]:
     """For each model and calibration the losses on it, then what the checkpoints were assessed by; M below M."""
     quantities = _quantities(results, frame)
-    by_calibration = itertools.groupby(settings(frame), key=lambda pair: (pair[0].model, pair[0].calibration))
+    by_calibration = itertools.groupby(settings(frame), key=lambda pair: pair[0][:2])
     found = []
-    for number, (labels, parts) in enumerate(by_calibration, 1):
-        panels = list(parts)
-        tables = (
-            _loss_table(f"losses_{number}", labels, panels, results),
-            _assessed_table(f"results_{number}", labels, panels, quantities, results) if quantities else None,
+    for place, ((model, calibration), parts) in enumerate(by_calibration, 1):
+        panels, title = list(parts), f"{model}, calibrated by {calibration}"
+        dense = {column_of(name): one for name, one in results.dense.get(model, {}).items()}
+        dense |= averages_of(results.dense.get(model, {}), results)
+        outcome = next(
+            one.outcome for one in results.cells if (one.model, one.calibration) == (model, calibration) and one.outcome
         )
-        found += [table for table in tables if table is not None]
-    return found
+        found += [
+            _loss_table(f"losses_{place}", title, panels, outcome.measure, outcome.dense_loss),
+            _assessed_table(f"results_{place}", title, panels, quantities, dense),
+        ]
+    return [table for table in found if table is not None]
 
 
 def _quantities(results: StudyResult, frame: pd.DataFrame) -> list[Quantity]:
@@ -62,89 +100,62 @@ def _quantities(results: StudyResult, frame: pd.DataFrame) -> list[Quantity]:
     found: list[Quantity] = []
     for group, metrics in itertools.groupby(results.metrics, key=lambda metric: metric.group):
         found += map(quantity_of, metrics)
-        found += [one for one in averages(results) if one.group == group and one.averaged > 1 and one not in found]
+        found += [one for one in averages(results) if one.group == group and one.averaged > 1]
     return [one for one in dict.fromkeys(found) if has(frame, one)]
 
 
-def _loss_table(
-    name: str, labels: _Labels, panels: Sequence[tuple[Setting, pd.DataFrame]], results: StudyResult
-) -> Table | None:
-    outcomes = [c.outcome for c in results.cells if (c.model, c.calibration) == labels and c.outcome is not None]
-    measure, dense = outcomes[0].measure, outcomes[0].dense_loss
-    rows = []
-    for setting, cells in panels:
-        comparison = compare(setting, cells, CALIBRATION_LOSS)
-        for place, rival in enumerate(comparison.rivals if comparison else ()):
-            mine = cells[cells["searcher"] == rival.summary.searcher]
-            rows.append(Row(_loss_row(setting, rival, mine, measure), "plain" if place else "first"))
-    if not rows:
-        return None
+def _loss_table(name: str, title: str, panels: _Panels, measure: Measure, dense: float) -> Table | None:
+    """Losses on the calibration, the best first."""
     columns = [
-        *(Column("M"), Column("Searcher", numeric=False), Column("Seeds")),
-        *(Column("Loss", measure.unit), Column("Over dense"), Column("Behind the best")),
-        Column("Removed layers", numeric=False),
+        *_SEARCHER,
+        Column(
+            "Loss",
+            partial(_loss, measure),
+            small=measure.unit,
+            dense=Cell(numbers.loss(dense), dense, small=_reading(measure, dense)),
+        ),
+        Column("Over dense", _over_dense),
+        Column("Behind the best", _behind),
+        Column("Removed layers", _removed, kind="layers"),
     ]
-    blank = [Cell("")] * 3
-    top = [Cell("0", 0), Cell("Dense"), Cell(""), Cell(numbers.loss(dense), dense, small=_reading(measure, dense))]
-    title = f"{labels[0]}, calibrated by {labels[1]}: losses"
-    return Table(name, title, columns, [Row([*top, *blank], "dense"), *rows], LOSS_NOTE)
+    records = [
+        _Found(setting, cells[cells["searcher"] == rival.summary.searcher], {CALIBRATION_LOSS: comparison})
+        for setting, cells in panels
+        if (comparison := compare(setting, cells, CALIBRATION_LOSS))
+        for rival in comparison.rivals
+    ]
+    return tabulate(name, f"{title}: losses", columns, records, LOSS_NOTE, has_dense=True)
 
 
-def _assessed_table(
-    name: str,
-    labels: _Labels,
-    panels: Sequence[tuple[Setting, pd.DataFrame]],
-    quantities: Sequence[Quantity],
-    results: StudyResult,
-) -> Table | None:
-    rows = [row for setting, cells in panels for row in _assessed_rows(setting, cells, quantities, results)]
-    if not rows:
-        return None
-    title = f"{labels[0]}, calibrated by {labels[1]}: assessed checkpoints"
-    return Table(name, title, _heads(quantities), [*_dense_row(results, labels[0], quantities), *rows], RESULT_NOTE)
+def _loss(measure: Measure, one: _Found) -> Cell:
+    rival = one.rival
+    spread = "" if rival.summary.spread is None else f"sd {rival.summary.spread:.4f}"
+    return Cell(
+        numbers.loss(rival.summary.mean),
+        rival.summary.mean,
+        small="\n".join(filter(None, (_reading(measure, rival.summary.mean), spread))),
+        best=rival.behind == 0,
+        tied=bool(rival.tied),
+        link=one.only_link,
+    )
 
 
-def _loss_row(setting: Setting, rival: Rival, cells: pd.DataFrame, measure: Measure) -> list[Cell]:
-    summary = rival.summary
-    best_seed = cells.loc[cells["loss"].idxmin()]
-    delta = float(cells["delta"].mean())
-    spread = "" if summary.spread is None else f"sd {summary.spread:.4f}"
+def _over_dense(one: _Found) -> Cell:
+    delta, error = float(one.cells["delta"].mean()), one.rival.summary.error
+    return Cell(numbers.change(delta), delta, error, small=_error(error, 4), link=one.only_link)
+
+
+def _behind(one: _Found) -> Cell:
+    rival = one.rival
     behind = "best" if rival.behind == 0 else numbers.change(rival.behind).removeprefix("+")
     noise = "noise not known" if rival.noise is None else f"noise {rival.noise:.4f}" if rival.noise else ""
-    return [
-        *_labels(setting, cells),
-        Cell(
-            numbers.loss(summary.mean),
-            summary.mean,
-            small="\n".join(line for line in (_reading(measure, summary.mean), spread) if line),
-            best=rival.behind == 0,
-            tied=bool(rival.tied),
-            link=_only_link(cells),
-        ),
-        Cell(numbers.change(delta), delta, summary.error, small=_error(summary.error, 4), link=_only_link(cells)),
-        Cell(behind, rival.behind, small=noise, tied=bool(rival.tied)),
-        Cell(
-            numbers.join_layers(best_seed["removed"]) or numbers.UNKNOWN,
-            str(list(best_seed["removed"])),
-            link=best_seed["link"],
-            small=f"seeds found {count(len(summary.masks), 'mask')}" if len(summary.masks) > 1 else "",
-        ),
-    ]
+    return Cell(behind, rival.behind, small=noise, tied=bool(rival.tied))
 
 
-def _labels(setting: Setting, cells: pd.DataFrame) -> list[Cell]:
-    """M, the searcher, and its seeds, each of several linked to its run."""
-    stopped = " †" if (cells["state"] == "stopped").any() else ""
-    links = [(str(seed), link) for seed, link in zip(cells["seed"], cells["link"], strict=True) if link]
-    return [
-        Cell(str(setting.remove), setting.remove),
-        Cell(cells["searcher"].iloc[0] + stopped),
-        Cell(str(len(cells)), len(cells), links=links if len(cells) > 1 else ()),
-    ]
-
-
-def _only_link(cells: pd.DataFrame) -> str | None:
-    return cells["link"].iloc[0] if len(cells) == 1 else None
+def _removed(one: _Found) -> Cell:
+    best, n_masks = one.cells.loc[one.cells["loss"].idxmin()], len(one.rival.summary.masks)
+    small = f"seeds found {count(n_masks, 'mask')}" if n_masks > 1 else ""
+    return layers(best["removed"], small=small, link=best["link"])
 
 
 def _reading(measure: Measure, loss: float) -> str:
@@ -160,67 +171,51 @@ def _error(error: float | None, digits: int) -> str:
     return "" if error is None else f"±{error:.{digits}f}"
 
 
-def _heads(quantities: Sequence[Quantity]) -> list[Column]:
-    arrows = ["↑" if one.higher_is_better else "↓" for one in quantities]
-    heads = [Column("M"), Column("Searcher", numeric=False), Column("Seeds")]
-    titles = [one.title[0].upper() + one.title[1:] for one in quantities]
-    units = map(numbers.unit, quantities)
-    return heads + [Column(f"{t}\u00a0{a}", unit) for t, unit, a in zip(titles, units, arrows, strict=True)]
+def _assessed_table(
+    name: str, title: str, panels: _Panels, quantities: Sequence[Quantity], dense: Mapping[str, Estimate]
+) -> Table | None:
+    """What the checkpoints were assessed by, searchers in the study's order."""
+    columns = [*_SEARCHER, *(_assessed_column(one, dense.get(one.key)) for one in quantities)]
+    records = list(_assessed_searchers(panels, quantities))
+    return tabulate(name, f"{title}: assessed checkpoints", columns, records, RESULT_NOTE, has_dense=bool(dense))
 
 
-def _dense_row(results: StudyResult, model: str, quantities: Sequence[Quantity]) -> list[Row]:
-    values = _dense(results, model)
-    if not values:
-        return []
-    cells = [
-        Cell(numbers.value(one.value, quantity), one.value, one.error, small=_error(one.error, 2))
-        if (one := values.get(quantity.key)) is not None
-        else Cell(numbers.UNKNOWN)
-        for quantity in quantities
-    ]
-    return [Row([Cell("0", 0), Cell("Dense"), Cell(""), *cells], "dense")]
+def _assessed_searchers(panels: _Panels, quantities: Sequence[Quantity]) -> Iterator[_Found]:
+    """Yield what each searcher found that has any of the quantities."""
+    for setting, cells in panels:
+        compared = {one: found for one in quantities if (found := compare(setting, cells, one))}
+        for searcher, mine in cells.groupby("searcher", observed=True):
+            if any(one.rival(searcher) for one in compared.values()):
+                yield _Found(setting, mine, compared)
 
 
-def _dense(results: StudyResult, model: str) -> Mapping[str, Estimate]:
-    values = results.dense.get(model, {})
-    return {column_of(name): one for name, one in values.items()} | averages_of(values, results)
+def _assessed_column(quantity: Quantity, dense: Estimate | None) -> Column:
+    """The column of a quantity; an arrow says which way is better."""
 
+    def show(one: _Found) -> Cell:
+        comparison = one.compared.get(quantity)
+        rival = comparison and comparison.rival(one.searcher)
+        if not comparison or not rival:
+            return Cell(numbers.UNKNOWN)
+        summary = rival.summary
+        alike = quantity.group == "speed" and all(one.behind == 0 for one in comparison.rivals)  # one time for each M
+        spread = "" if summary.spread is None else f"sd {summary.spread:.2f}"
+        lines = [_error(summary.error, 2), spread, _kept(summary.mean, quantity, dense)]
+        return Cell(
+            numbers.value(summary.mean, quantity),
+            summary.mean,
+            summary.error,
+            small="\n".join(filter(None, lines)),
+            best=rival.behind == 0 and not alike,
+            tied=bool(rival.tied) and not alike,
+            link=one.only_link,
+        )
 
-def _assessed_rows(
-    setting: Setting, cells: pd.DataFrame, quantities: Sequence[Quantity], results: StudyResult
-) -> list[Row]:
-    found = {quantity.key: compare(setting, cells, quantity) for quantity in quantities}
-    dense = _dense(results, setting.model)
-    rows: list[Row] = []
-    for searcher in searchers_of(cells):
-        mine = cells[cells["searcher"] == searcher]
-        link = _only_link(mine)
-        columns = [_assessed(found[one.key], searcher, one, dense.get(one.key), link) for one in quantities]
-        if any(cell.value is not None for cell in columns):
-            rows.append(Row([*_labels(setting, mine), *columns], "plain" if rows else "first"))
-    return rows
-
-
-def _assessed(
-    comparison: Comparison | None, searcher: str, quantity: Quantity, dense: Estimate | None, link: str | None
-) -> Cell:
-    rivals = comparison.rivals if comparison else ()
-    rival = next((one for one in rivals if one.summary.searcher == searcher), None)
-    if rival is None:
-        return Cell(numbers.UNKNOWN)
-    summary = rival.summary
-    spread = "" if summary.spread is None else f"sd {summary.spread:.2f}"
-    lines = [_error(summary.error, 2), spread, _kept(summary.mean, quantity, dense)]
-    alike = quantity.group == "speed" and all(one.behind == 0 for one in rivals)  # measured once for every M
-    return Cell(
-        numbers.value(summary.mean, quantity),
-        summary.mean,
-        summary.error,
-        small="\n".join(filter(None, lines)),
-        best=rival.behind == 0 and not alike,
-        tied=bool(rival.tied) and not alike,
-        link=link,
-    )
+    top = Cell(numbers.UNKNOWN)
+    if dense is not None:
+        top = Cell(numbers.value(dense.value, quantity), dense.value, dense.error, small=_error(dense.error, 2))
+    arrow = "↑" if quantity.higher_is_better else "↓"
+    return Column(f"{numbers.capital(quantity.title)}\u00a0{arrow}", show, small=numbers.unit(quantity), dense=top)
 
 
 def _kept(mean: float, quantity: Quantity, dense: Estimate | None) -> str:
@@ -231,3 +226,22 @@ def _kept(mean: float, quantity: Quantity, dense: Estimate | None) -> str:
         return numbers.percent(mean / dense.value)
     alone = quantity.averaged == 1 and "average" not in quantity.key
     return "" if quantity.group == "perplexity" and alone else f"× {numbers.ratio_text(mean / dense.value)}"
+
+
+def _searcher(one: _Found) -> Cell:
+    stopped = " †" if (one.cells["state"] == "stopped").any() else ""
+    return Cell(one.searcher + stopped)
+
+
+def _seeds(one: _Found) -> Cell:
+    """The number of seeds, each of several linked to its run."""
+    links = [(str(seed), link) for seed, link in zip(one.cells["seed"], one.cells["link"], strict=True) if link]
+    return Cell(str(len(one.cells)), len(one.cells), links=links if len(one.cells) > 1 else ())
+
+
+#: What both tables begin with.
+_SEARCHER = (
+    number("M", "setting.remove", groups=True, dense=Cell("0", 0)),
+    Column("Searcher", _searcher, kind="who", dense=Cell("Dense")),
+    Column("Seeds", _seeds, may_hide=True),
+)

@@ -5,9 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from operator import attrgetter
+from typing import Any, Literal
+
+from raysearch.core.estimate import finite
+from raysearch.reporting.tables import numbers
 
 
 @dataclass(frozen=True)
@@ -35,21 +39,31 @@ class Cell:
     links: Sequence[tuple[str, str]] = ()
 
 
+#: What a column holds, and its class on the page: numbers, words, searchers, the name of one among words, layers.
+Kind = Literal["n", "w", "who", "name", "layers"]
+
+
 @dataclass(frozen=True)
 class Column:
-    """A column: its title, what stands under it, and whether numbers do."""
+    """A column: its head, and how it shows a record.
+
+    Args:
+        title: Its title.
+        show: Makes a cell of a record.
+        small: What stands under the title: the unit.
+        kind: What it holds.
+        groups: Whether the page shows a label once for all rows that have it, and rules them off.
+        may_hide: Whether the page leaves it out if it says the same everywhere.
+        dense: Its cell in the row of the unpruned model.
+    """
 
     title: str
+    show: Callable[[Any], Cell]
     small: str = ""
-    numeric: bool = True
-
-
-@dataclass(frozen=True)
-class Row:
-    """A row; ``first`` opens a group and is ruled off, ``dense`` is the unpruned model."""
-
-    cells: Sequence[Cell]
-    kind: Literal["plain", "first", "dense"] = "plain"
+    kind: Kind = "n"
+    groups: bool = False
+    may_hide: bool = False
+    dense: Cell = Cell("")
 
 
 @dataclass(frozen=True)
@@ -60,22 +74,68 @@ class Table:
         name: Of its CSV file.
         title: Over it.
         columns: Its head.
-        rows: Its body.
+        rows: Its body, a cell a column.
         note: Under it.
+        has_dense: Whether its first row is the unpruned model.
     """
 
     name: str
     title: str
     columns: Sequence[Column]
-    rows: Sequence[Row]
+    rows: Sequence[Sequence[Cell]]
     note: str = ""
+    has_dense: bool = False
+
+
+def tabulate(
+    name: str,
+    title: str,
+    columns: Sequence[Column],
+    records: Iterable[Any],
+    note: str = "",
+    has_dense: bool = False,
+) -> Table | None:
+    """Return a table of records, a row each; None if there are none."""
+    rows = [[column.show(one) for column in columns] for one in records]
+    dense = [[column.dense for column in columns]] if has_dense else []
+    return Table(name, title, columns, [*dense, *rows], note, has_dense) if rows else None
+
+
+def words(title: str, path: str, **options: Any) -> Column:
+    """Return a column of an attribute that is a text.
+
+    Args:
+        title: Its title.
+        path: The attribute of a record: ``setting.model``.
+        options: More of `Column`.
+    """
+    read = attrgetter(path)
+    return Column(title, lambda one: Cell(read(one)), **{"kind": "w", **options})
+
+
+def number(title: str, path: str, form: Callable[[Any], str] = str, **options: Any) -> Column:
+    """Return a column of an attribute that is a number, as `words`; `form` writes it."""
+    read = attrgetter(path)
+    return Column(title, lambda one: Cell(form(value := read(one)), finite(value)), **options)
+
+
+def labels(path: str = "", calibration: bool = True) -> list[Column]:
+    """Return the columns of model, calibration and M, which are attributes of what `path` names: ``setting.``."""
+    within = [words("Calibration", f"{path}calibration", groups=True)] if calibration else []
+    model = words("Model", f"{path}model", groups=True, may_hide=True)
+    return [model, *within, number("M", f"{path}remove", groups=True)]
+
+
+def layers(removed: tuple[int, ...], **options: Any) -> Cell:
+    """Return the cell of removed layers; `options` are more of `Cell`."""
+    return Cell(numbers.join_layers(removed) or numbers.UNKNOWN, str(list(removed)), **options)
 
 
 def as_markdown(table: Table) -> str:
     """A pipe table; the best in bold, links kept, small lines in brackets."""
     head = [_escape(column.title + (f" ({column.small})" if column.small else "")) for column in table.columns]
-    rules = ["---:" if column.numeric else "---" for column in table.columns]
-    lines = [head, rules, *([_markdown(cell) for cell in row.cells] for row in table.rows)]
+    rules = ["---:" if column.kind == "n" else "---" for column in table.columns]
+    lines = [head, rules, *(map(_markdown, row) for row in table.rows)]
     body = "\n".join(f"| {' | '.join(line)} |" for line in lines)
     parts = [f"**{escape_markdown(table.title)}**", body, escape_markdown(table.note)]
     return "\n\n".join(part for part in parts if part)
@@ -83,7 +143,7 @@ def as_markdown(table: Table) -> str:
 
 def as_csv(table: Table) -> str:
     """Comma-separated values in full precision, standard errors in columns of their own."""
-    with_error = [any(row.cells[place].error is not None for row in table.rows) for place in range(len(table.columns))]
+    with_error = [any(cell.error is not None for cell in column) for column in zip(*table.rows, strict=True)]
     head: list[str] = []
     for column, errors in zip(table.columns, with_error, strict=True):
         head += [column.title] + [f"{column.title}: standard error"] * errors
@@ -92,7 +152,7 @@ def as_csv(table: Table) -> str:
     writer.writerow(head)
     for row in table.rows:
         values: list[float | int | str | None] = []
-        for cell, errors in zip(row.cells, with_error, strict=True):
+        for cell, errors in zip(row, with_error, strict=True):
             values += [cell.text if cell.value is None else cell.value] + [cell.error] * errors
         writer.writerow(values)
     return buffer.getvalue()
@@ -120,8 +180,3 @@ def _markdown(cell: Cell) -> str:
 def _linked(text: str, link: str) -> str:
     target = re.sub(r"[<>\s|]", lambda found: f"%{ord(found[0]):02X}", link)
     return f"[{_escape(text)}](<{target}>)"
-
-
-def heads(*titles: str, words: Sequence[str] = ()) -> list[Column]:
-    """A table's head; the titles of columns that hold words are given in `words` too."""
-    return [Column(title, numeric=title not in (*words, "Model", "Calibration", "Searcher")) for title in titles]

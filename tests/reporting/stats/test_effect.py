@@ -28,7 +28,7 @@ def test_calibration_effect_is_a_paired_interval():
     values = {("x", name): [value] for name, value in zip("abcd", x, strict=True)}
     values |= {("y", name): [value] for name, value in zip("abcd", y, strict=True)}
     results = grid(values)
-    (found,) = calibration_effects(cells_frame(results), averages(results))
+    (found,) = calibration_effects(cells_frame(results), *averages(results))
     interval = stats.ttest_rel(x, y).confidence_interval(0.95)
     assert (found.best, found.second, found.n_searchers) == ("x", "y", 4)
     assert found.low == pytest.approx(interval.low)
@@ -39,6 +39,6 @@ def test_calibration_effect_is_a_paired_interval():
 def test_calibration_effect_on_perplexity_is_a_ratio_and_lower_wins():
     values = {("x", "a"): [40.0], ("x", "b"): [90.0], ("y", "a"): [10.0], ("y", "b"): [10.0]}
     results = grid(values, PERPLEXITY_METRIC)
-    (found,) = calibration_effects(cells_frame(results), averages(results))
+    (found,) = calibration_effects(cells_frame(results), *averages(results))
     assert found.best == "y"
     assert found.gain == pytest.approx(6.0)
