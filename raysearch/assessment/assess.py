@@ -142,7 +142,7 @@ def assess_masks(
 
 
 class _Work:
-    """What is asked of one model, and what is known of it."""
+    """The masks and metrics asked of one model, and those that are known."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What an assessment found: numbers beside those of the dense model, and what each of them is."""
+"""The results of an assessment: numbers beside those of the dense model, and what each of them is."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Assessments:
-    """What masks of one model are worth; the dense model, ``Mask()``, is always among them, and first.
+    """The results of masks of one model; the dense model, ``Mask()``, is always among them, and first.
 
     Args:
         by_mask: By mask, by the name of the metric, in the order of the tables' columns.
@@ -61,7 +61,7 @@ class Assessments:
 
     @property
     def metrics(self) -> Sequence[Metric]:
-        """What the masks were assessed by: perplexities, accuracies, speed."""
+        """The metrics of every mask: perplexities, accuracies, speed."""
         return [result.metric for result in self.by_mask[Mask()].values()]
 
     @property
@@ -84,7 +84,7 @@ class Assessments:
 
 @dataclass(frozen=True)
 class SearchAssessment:
-    """What a search's mask is worth beside the dense model.
+    """The results of a search's mask beside the dense model.
 
     Args:
         search_id: The search.

@@ -1,4 +1,4 @@
-"""What masks were assessed at: a row for each model, mask and assessment, with a value in JSON.
+"""The results of assessments: a row for each model, mask and assessment, with a value in JSON.
 
 An assessment is named by a fingerprint of all that its result depends on besides model and mask.
 """

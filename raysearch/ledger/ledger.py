@@ -252,7 +252,7 @@ def _as_text(content: bytes) -> str:
 
 
 def _explained(path: Path, error: Exception) -> UserError:
-    """What is wrong with the file or its disk, and the way out."""
+    """Return the sentence that says what is wrong with the file or its disk, and the remedy."""
     cause = what_failed(error)
     if "full" in cause or "No space" in cause:
         remedy = "free some space on its disk, and the same command goes on from there"

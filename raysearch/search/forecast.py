@@ -1,4 +1,4 @@
-"""What a search will cost, before it runs.
+"""The cost of a search, forecast before it runs.
 
 A searcher is a deterministic function of the scores it is sent, and what it costs hardly depends on them; so it is run
 once against made-up additive scores, and the prefix plans of its rounds are kept. No model is involved.

@@ -45,7 +45,7 @@ class Gap:
 
     @property
     def gap(self) -> float | None:
-        """What the mask loses more than the best one."""
+        """The loss of the mask over that of the best one."""
         return None if self.best_loss is None else self.loss - self.best_loss
 
     @property

@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # an observer needs none of what these bring along
 
 @dataclass(frozen=True)
 class StudyHeader:
-    """What is known of a study before its first search.
+    """The facts of a study before its first search.
 
     Args:
         study_id: The study's own name, the same whenever the same command is given.
@@ -83,7 +83,7 @@ class Observer:
         """A search of the study came to its end, or failed for good."""
 
     def assessing(self, line: str) -> None:
-        """What was found is being assessed; how far that is, in a line."""
+        """An assessment has come further; the line says how far."""
 
     def assessed(self, found: Sequence[tuple[SearchRecord, Mapping[str, float]]]) -> None:
         """The masks of these searches were assessed; the numbers by name, such as ``assess.dense.piqa``."""

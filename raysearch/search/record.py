@@ -43,7 +43,7 @@ class SearchRecord:
 
     @property
     def found(self) -> SearchResult:
-        """What it found.
+        """The result.
 
         Raises:
             UserError: It has not finished.

@@ -131,7 +131,7 @@ class EvaluationCounts:
 
 @dataclass(frozen=True)
 class LayerForwards:
-    """What a search costs, in passes of one layer over the whole calibration.
+    """The cost of a search, in passes of one layer over the whole calibration.
 
     Args:
         computed: By this process.
@@ -165,7 +165,7 @@ RemarkValue = NumberOrNan | str | list[NumberOrNan]
 
 @dataclass(frozen=True, kw_only=True)
 class SearchResult(SearchHeader):
-    """What a search found, with its evidence: all of it, so that a search on record can be repeated to a tracker.
+    """The mask that a search found and all of its evidence, enough to repeat the search to a tracker.
 
     Args:
         removed: The removed layers, 0-based, ascending.
@@ -279,7 +279,7 @@ def in_brief(result: SearchResult) -> dict[str, Any]:
 
 
 def named_readout(measure: Measure, loss: float, prefix: str = "") -> dict[str, float]:
-    """What people read a loss as, under its name: ``{"perplexity": 41.1}``; nothing where there is no readout."""
+    """Return the readout of a loss by its name: ``{"perplexity": 41.1}``; nothing where there is no readout."""
     return {} if measure.readout is None else {prefix + measure.readout: measure.read(loss)}
 
 

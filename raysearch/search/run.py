@@ -37,7 +37,7 @@ from raysearch.search.spec import SearchSpec
 
 @dataclass(frozen=True)
 class StudyContext:
-    """What a search needs not find for itself, being one of many in a study.
+    """The parts of a search that a study shares among many.
 
     Args:
         info: The model's shape.
@@ -219,7 +219,7 @@ def _changed(search_id: str, session: EvaluationSession) -> UserError:
 
 
 def _described(session: EvaluationSession) -> Sequence[Mapping[str, Any]]:
-    """What the samples are, without the secrets of where they are from."""
+    """Return the descriptions of the samples, without secrets."""
     return [redacted(one.description) for one in session.calibrations]
 
 
@@ -244,7 +244,7 @@ def _header(spec: SearchSpec, session: EvaluationSession, context: StudyContext 
 
 
 def _part_names(spec: SearchSpec) -> Sequence[str]:
-    """What the calibrations are called where there are several; those of the same name are numbered."""
+    """Return the names of the calibrations where there are several; those of the same name are numbered."""
     names = [calibration.name for calibration in spec.evaluation.calibrations]
     if len(names) == 1:
         return []

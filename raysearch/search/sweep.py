@@ -1,4 +1,4 @@
-"""What every single layer is worth, by several objectives side by side.
+"""The loss without each single layer, by several objectives side by side.
 
 The papers' first look at a model: remove one layer at a time, and see what each calibration makes of it. The masks are
 the first round of most searchers, so nothing of a sweep is computed again by a search on the same ledger.
@@ -25,7 +25,7 @@ from raysearch.search.observer import Observer
 
 @dataclass(frozen=True)
 class Profile:
-    """What one calibration makes of each layer.
+    """The loss without each layer, on one calibration.
 
     Args:
         name: The calibration's: ``perplexity on c4``.

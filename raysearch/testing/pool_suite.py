@@ -247,7 +247,7 @@ class PoolSuite:
         assert any(name in held for _, held in filter(None, pool.run(asked)))
 
     def test_a_round_that_was_given_up_does_not_answer_the_next(self, pool: Pool) -> None:
-        """What an earlier round has asked for is not an answer."""
+        """Units of an earlier round are not answers."""
         units = units_on(self.calibration)
         slow = [SlowUnit(unit) for unit in units if isinstance(unit, MaskUnit)]
         given_up = pool.run(slow, self.by_fingerprint)

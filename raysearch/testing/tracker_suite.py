@@ -1,4 +1,4 @@
-"""What every tracker must pass, and searches to tell it that need no model.
+"""The conformance suite of trackers, and simulated searches to record.
 
 A new tracker is tested by a subclass:
 

@@ -54,7 +54,7 @@ class Split:
 
     @property
     def title(self) -> str:
-        """What was split, for people: ``log average perplexity``."""
+        """The name of the quantity that was split: ``log average perplexity``."""
         return f"{'log ' if self.quantity.ratio else ''}{self.quantity.title}"
 
 

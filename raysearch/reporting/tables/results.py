@@ -45,7 +45,7 @@ _Panels = Sequence[tuple[Setting, pd.DataFrame]]
 
 @dataclass(frozen=True)
 class _Found:
-    """What a searcher found in a setting.
+    """A searcher's result in a setting.
 
     Args:
         setting: Where.
@@ -174,7 +174,7 @@ def _error(error: float | None, digits: int) -> str:
 def _assessed_table(
     name: str, title: str, panels: _Panels, quantities: Sequence[Quantity], dense: Mapping[str, Estimate]
 ) -> Table | None:
-    """What the checkpoints were assessed by, searchers in the study's order."""
+    """Return the table of assessed checkpoints, searchers in the study's order."""
     columns = [*_SEARCHER, *(_assessed_column(one, dense.get(one.key)) for one in quantities)]
     records = list(_assessed_searchers(panels, quantities))
     return tabulate(name, f"{title}: assessed checkpoints", columns, records, RESULT_NOTE, has_dense=bool(dense))
