@@ -109,7 +109,7 @@ def plain_logits(model: PreTrainedModel, input_ids: Tensor, read: bool = True, *
     given = {name: value.to(model.device) for name, value in inputs.items() if value is not None}
     options: dict[str, Any] = {"use_cache": False, **given}
     if not read and "logits_to_keep" in inspect.signature(model.forward).parameters:
-        # The head runs on one position of each row; an index, since a slice makes a matrix product that copies the head.
+        # The head runs on one position of each row; an index, since a slice would have the head copied.
         options["logits_to_keep"] = torch.zeros(1, dtype=torch.int64)
     if getattr(model.config, "output_router_logits", False):
         options["output_router_logits"] = False  # a loss over the layers' routers, which may not run

@@ -245,7 +245,10 @@ class LayerStack:
             )
         shared = _container_sizes(captured)
         for mask in [Mask(), Mask.of(self.n_layers // 2)][: self.n_layers]:
-            hidden = self.walk(captured, mask)
+            hidden = captured.embedded
+            for layer in mask.kept(self.n_layers):
+                hidden = self.run_layer(layer, hidden.clone(), captured)  # a layer may write into its input
+                self.run_layer(layer, captured.embedded.flip(0), captured)  # as another mask would: to leave nothing
             if _container_sizes(captured) != shared:
                 raise UnsupportedModelError(
                     f"the layers of {kind} hand each other more than the hidden state; use another architecture"
