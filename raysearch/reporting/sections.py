@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from raysearch.reporting.figures.masks import mask_pictures, similarity_pictures
+from raysearch.reporting.figures.picture import Picture
 from raysearch.reporting.figures.quality import correlation_picture, cost_pictures, tradeoff_pictures, variance_picture
 from raysearch.reporting.figures.search import path_pictures, progress_pictures
-from raysearch.reporting.figures.style import Picture, palette_of
+from raysearch.reporting.figures.style import palette_of
 from raysearch.reporting.stats.analysis import Analysis
 from raysearch.reporting.tables.agreement import agreement_table, correlation_table, cross_table
 from raysearch.reporting.tables.cost import cost_table, searches_table, totals_table, unfinished_table
@@ -51,8 +52,6 @@ def sections(analysis: Analysis) -> list[Section]:
     results, frame = analysis.results, analysis.frame
     palette = palette_of(results)
     quality = analysis.averages[-1] if analysis.averages else None
-    correlations = correlation_picture(analysis.correlations)
-    variance = variance_picture(analysis.splits)
     return [
         _section(
             "verdicts",
@@ -117,7 +116,7 @@ def sections(analysis: Analysis) -> list[Section]:
             "Does a better loss mean a better checkpoint?",
             "Rank correlations over the searchers of a setting.",
             "Needs checkpoints that were assessed, by four searchers or more in a setting.",
-            [correlations] if correlations else [],
+            correlation_picture(analysis.correlations),
             [correlation_table(analysis.correlations)],
         ),
         _section(
@@ -126,7 +125,7 @@ def sections(analysis: Analysis) -> list[Section]:
             "Calibration or searcher: which matters more?",
             "",
             "Needs assessed checkpoints of at least two calibrations and two searchers.",
-            [variance] if variance else [],
+            variance_picture(analysis.splits),
             [variance_table(analysis.splits)],
         ),
         _section(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from raysearch.errors import UserError
-from raysearch.reporting.figures.style import png, svg
+from raysearch.reporting.figures.picture import png, svg
 from raysearch.reporting.findings.findings import findings
 from raysearch.reporting.page import html_page, markdown_page
 from raysearch.reporting.sections import sections

@@ -3,152 +3,133 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from raysearch.reporting.figures.style import GREY, INK, TEXT, TITLE, Palette, Picture, finish, legend, short
-from raysearch.study.result import CellResult, Outcome, StudyResult
+import numpy as np
+import pandas as pd
+
+from raysearch.reporting.figures import style
+from raysearch.reporting.figures.picture import Picture, grid, pictures
+from raysearch.study.result import Outcome, StudyResult
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_Found = tuple[CellResult, Outcome]
+_Paths = tuple[str, Outcome, Mapping[str, Mapping[int, float]]]  # calibration, one outcome, by searcher losses by size
+_Courses = tuple[int, str, pd.DataFrame]  # M, calibration, the searches
 
 
-def path_pictures(results: StudyResult, palette: Palette) -> list[Picture]:
+def path_pictures(results: StudyResult, palette: style.Palette) -> list[Picture]:
     """For each model the lowest loss by number of layers removed, a panel a calibration, a line a searcher.
 
     Of a searcher's searches the one with the largest M is drawn, its seeds together as their mean.
     """
-    found = []
-    for number, (model, cells) in enumerate(_by(_outcomes(results), lambda cell: cell.model), 1):
-        panels = [(name, _paths(of)) for name, of in _by(cells, lambda cell: cell.calibration)]
-        panels = [(name, paths) for name, paths in panels if any(len(path) > 1 for path in paths.values())]
-        if panels:
-            found.append(_path_picture(f"paths_{number}", model, panels, cells, palette))
-    return found
+    found = (
+        (model, (calibration, cells["outcome"].iloc[0], _paths(cells)))
+        for (model, calibration), cells in _recorded(results, "path").groupby(["model", "calibration"], sort=False)
+    )
+    shown = (one for one in found if any(len(path) > 1 for path in one[1][2].values()))
+    return pictures("paths", shown, partial(_path_picture, palette))
 
 
-def progress_pictures(results: StudyResult, palette: Palette) -> list[Picture]:
+def progress_pictures(results: StudyResult, palette: style.Palette) -> list[Picture]:
     """For each model the best loss so far by evaluations, a panel a setting, a line a search."""
-    found = []
-    for number, (model, cells) in enumerate(_by(_outcomes(results), lambda cell: cell.model), 1):
-        parts = _by([one for one in cells if one[1].best_so_far], lambda cell: (cell.remove, cell.calibration))
-        panels = sorted(parts, key=lambda part: part[0][0])
-        if panels:
-            found.append(_progress_picture(f"progress_{number}", model, panels, palette))
-    return found
+    recorded = _recorded(results, "best_so_far")
+    panels = (
+        (model, (remove, calibration, cells))
+        for (model, remove, calibration), cells in recorded.groupby(["model", "remove", "calibration"], sort=False)
+    )
+    return pictures("progress", panels, partial(_progress_picture, palette))
 
 
-def _outcomes(results: StudyResult) -> list[_Found]:
-    return [(cell, cell.outcome) for cell in results.cells if cell.outcome is not None]
+def _recorded(results: StudyResult, course: str) -> pd.DataFrame:
+    """The searches that have recorded a course, a row each."""
+    columns = ["model", "calibration", "searcher", "remove", "seed", "outcome"]
+    cells = [cell for cell in results.cells if cell.outcome and getattr(cell.outcome, course)]
+    return pd.DataFrame([vars(cell) for cell in cells], columns=columns)
 
 
-def _by(cells: Iterable[_Found], key: Any) -> list[tuple[Any, list[_Found]]]:
-    groups: dict[Any, list[_Found]] = {}
-    for cell, outcome in cells:
-        groups.setdefault(key(cell), []).append((cell, outcome))
-    return list(groups.items())
-
-
-def _paths(cells: list[_Found]) -> dict[str, dict[int, float]]:
+def _paths(cells: pd.DataFrame) -> dict[str, dict[int, float]]:
     """By searcher the mean over seeds of the loss at each size that all seeds have."""
     paths = {}
-    for searcher, of in _by(cells, lambda cell: cell.searcher):
-        most = max(cell.remove for cell, outcome in of if outcome.path) if any(o.path for _, o in of) else 0
-        lines = [outcome.path for cell, outcome in of if cell.remove == most and outcome.path]
-        sizes = sorted(set.intersection(*(set(line) for line in lines))) if lines else []
-        path = {size: math.fsum(line[size] for line in lines) / len(lines) for size in sizes}
-        paths[searcher] = {size: loss for size, loss in path.items() if math.isfinite(loss)}
+    for searcher, mine in cells.groupby("searcher", sort=False):
+        largest = mine.loc[mine["remove"] == mine["remove"].max(), "outcome"]
+        path = pd.DataFrame([outcome.path for outcome in largest]).dropna(axis="columns").mean().sort_index()
+        paths[searcher] = path[np.isfinite(path)].to_dict()
     return paths
 
 
-def _path_picture(
-    name: str, model: str, panels: list[tuple[str, dict[str, dict[int, float]]]], cells: list[_Found], palette: Palette
-) -> Picture:
-    figure, grid = _grid(len(panels), 3.3)
-    for axes, (calibration, paths) in zip(grid, panels, strict=False):
-        outcome = next(found for cell, found in cells if cell.calibration == calibration)
+def _path_picture(palette: style.Palette, name: str, model: str, panels: list[_Paths]) -> Picture:
+    figure, places = grid(len(panels), 3.3)
+    for axes, (calibration, outcome, paths) in zip(places, panels, strict=True):
         for searcher, path in paths.items():
             points = {0: outcome.dense_loss, **path}
-            style = {"color": palette.colours[searcher], "ls": palette.lines[searcher]}
-            axes.plot(list(points), list(points.values()), marker="o", ms=3.5, lw=1.6, **style)
-        axes.axhline(outcome.dense_loss, color=GREY, lw=0.9, ls="--")
-        axes.set_xticks(range(0, max(max(path, default=0) for path in paths.values()) + 1))
-        _label(axes, calibration, "layers removed (0: dense)", outcome)
-    legend(figure, _lines(dict.fromkeys(name for _, paths in panels for name in paths), palette))
+            look = {"color": palette.colours[searcher], "ls": palette.lines[searcher]}
+            axes.plot(list(points), list(points.values()), marker="o", ms=3.5, lw=1.6, **look)
+        axes.axhline(outcome.dense_loss, color=style.GREY, lw=0.9, ls="--")
+        axes.set_xticks(range(max(max(path, default=0) for path in paths.values()) + 1))
+        _finish(axes, calibration, "layers removed (0: dense)", outcome)
+    style.legend(figure, _lines(dict.fromkeys(searcher for *_, paths in panels for searcher in paths), palette))
     caption = (
         "The lowest loss that a search met at each number of layers removed, on its way to the largest M; the mean "
         "over seeds. Dashed: the dense model."
     )
     alt = "Lines: " + "; ".join(
         f"{calibration}, {searcher}: " + ", ".join(f"{size}: {loss:.3f}" for size, loss in path.items())
-        for calibration, paths in panels
+        for calibration, _, paths in panels
         for searcher, path in paths.items()
     )
     return Picture(name, f"{model}: loss by number of layers removed", caption, alt, figure)
 
 
-def _progress_picture(
-    name: str, model: str, panels: list[tuple[tuple[int, str], list[_Found]]], palette: Palette
-) -> Picture:
-    figure, grid = _grid(len(panels), 2.9)
-    for axes, ((remove, calibration), cells) in zip(grid, panels, strict=False):
+def _progress_picture(palette: style.Palette, name: str, model: str, panels: list[_Courses]) -> Picture:
+    ordered = sorted(panels, key=lambda panel: panel[0])
+    figure, places = grid(len(panels), 2.9)
+    for axes, (remove, calibration, cells) in zip(places, ordered, strict=True):
         ends = []
-        for cell, outcome in cells:
-            style = {"color": palette.colours[cell.searcher], "ls": palette.lines[cell.searcher]}
-            known = [(count, loss) for count, loss in outcome.best_so_far if math.isfinite(loss)]
+        for cell in cells.itertuples():
+            known = [(count, loss) for count, loss in cell.outcome.best_so_far if math.isfinite(loss)]
             if not known:
                 continue
-            counts, losses = [count for count, _ in known], [loss for _, loss in known]
-            axes.step(
-                [*counts, max(outcome.evaluations, counts[-1])], [*losses, losses[-1]], where="post", lw=1.4, **style
-            )
-            axes.plot(counts[-1], losses[-1], "o", color=palette.colours[cell.searcher], ms=4)
+            counts, losses = map(list, zip(*known, strict=True))
+            colour, last = palette.colours[cell.searcher], max(cell.outcome.evaluations, counts[-1])
+            course = [*counts, last], [*losses, losses[-1]]
+            axes.step(*course, where="post", lw=1.4, color=colour, ls=palette.lines[cell.searcher])
+            axes.plot(counts[-1], losses[-1], "o", color=colour, ms=4)
             ends.append((losses[0], losses[-1]))
         axes.set_xscale("log")
         if ends:
             axes.set_ylim(*_window(ends))
-        _label(axes, f"{calibration}, M = {remove}", "evaluations (log scale)", cells[0][1])
+        _finish(axes, f"{calibration}, M = {remove}", "evaluations (log scale)", cells["outcome"].iloc[0])
         axes.xaxis.set_major_formatter(lambda number, _: f"{number:,.10g}")
-    legend(figure, _lines(dict.fromkeys(cell.searcher for _, cells in panels for cell, _ in cells), palette))
+    style.legend(
+        figure, _lines(dict.fromkeys(searcher for *_, cells in ordered for searcher in cells["searcher"]), palette)
+    )
     caption = (
         "The lowest loss of a mask with M layers after so many evaluations, a line a search, so several for several "
         "seeds; dots mark the last improvement. The scale is chosen for where searches end; lines may enter from above."
     )
     alt = "Lines: " + "; ".join(
-        f"{cell.calibration}, M = {remove}, {cell.searcher}, seed {cell.seed}: {outcome.best_so_far[-1][1]:.4f} after "
-        f"{outcome.best_so_far[-1][0]:,} evaluations"
-        for (remove, _), cells in panels
-        for cell, outcome in cells
+        f"{calibration}, M = {remove}, {cell.searcher}, seed {cell.seed}: {cell.outcome.best_so_far[-1][1]:.4f} after "
+        f"{cell.outcome.best_so_far[-1][0]:,} evaluations"
+        for remove, calibration, cells in ordered
+        for cell in cells.itertuples()
     )
     return Picture(name, f"{model}: best loss so far", caption, alt, figure)
 
 
-def _grid(n_panels: int, height: float) -> tuple[Any, Any]:
-    from matplotlib.figure import Figure
-
-    columns = min(n_panels, 2)
-    lines = -(-n_panels // columns)
-    figure = Figure(figsize=(5.2 * columns if columns > 1 else 7.0, height * lines + 0.7), layout="constrained")
-    grid = figure.subplots(lines, columns, squeeze=False).flatten()
-    for axes in grid[n_panels:]:
-        axes.set_visible(False)
-    return figure, grid
+def _finish(axes: Axes, title: str, x_label: str, outcome: Outcome) -> None:
+    style.name_axes(axes, style.short(title, 48), x_label, f"loss ({outcome.measure.unit})")
+    style.finish(axes)
 
 
-def _label(axes: Axes, title: str, x_label: str, outcome: Outcome) -> None:
-    axes.set_title(short(title, 48), fontsize=TITLE, color=INK, loc="left")
-    axes.set_xlabel(x_label, fontsize=TEXT, color=INK)
-    axes.set_ylabel(f"loss ({outcome.measure.unit})", fontsize=TEXT, color=INK)
-    finish(axes)
-
-
-def _lines(searchers: Iterable[str], palette: Palette) -> list[Any]:
+def _lines(searchers: Iterable[str], palette: style.Palette) -> list[Any]:
     from matplotlib.lines import Line2D
 
     return [
-        Line2D([], [], color=palette.colours[name], ls=palette.lines[name], lw=1.8, label=short(name, 40))
+        Line2D([], [], color=palette.colours[name], ls=palette.lines[name], lw=1.8, label=style.short(name, 40))
         for name in searchers
     ]
 

@@ -1,10 +1,8 @@
-"""The look of all figures: inks, a colour for each searcher, a marker for each calibration; and figures as bytes."""
+"""The look of all figures: inks, a colour for each searcher, a marker for each calibration."""
 
 from __future__ import annotations
 
-import io
 import itertools
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -15,17 +13,19 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-INK, GREY, PALE, LINE = "#22303c", "#6b7884", "#eef1f4", "#b8c4cf"
-BLUE, ORANGE, LIGHT_ORANGE, RED = "#0072B2", "#D55E00", "#f0b99d", "#b2182b"
-TEXT, TITLE = 9, 10  # points, so that figures can be read when a narrow window shrinks them
+INK, GREY, PALE, LINE, WHITE = "#22303c", "#6b7884", "#eef1f4", "#b8c4cf", "white"
+BLUE, ORANGE, GREEN, PINK, AMBER, RED = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#b2182b"
+LIGHT_BLUE, LIGHT_ORANGE, LIGHT_GREY, STEEL = "#9cc3de", "#f0b99d", "#c9d1d8", "#9fb0bf"
+SMALL, TEXT, TITLE = 8, 9, 10  # points, so that figures can be read when a narrow window shrinks them
 
 #: Distinct for people who see colours differently: Okabe and Ito's without its yellow, then Tol's muted ones.
 COLOURS = (
-    "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#4b4b4b", "#882255", "#999933", "#332288",
-    "#44AA99", "#DDCC77", "#AA4499", "#117733",
+    BLUE, ORANGE, GREEN, PINK, AMBER, "#56B4E9", "#4b4b4b", "#882255", "#999933", "#332288", "#44AA99", "#DDCC77",
+    "#AA4499", "#117733",
 )  # fmt: skip
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 LINES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (5, 1.5, 1, 1.5)))
+SIMILARITIES, SIZES = "Blues", "viridis_r"  # colour maps: from none to all alike; from few to many layers
 _PER_INCH = 12.5  # characters of a legend, at its size
 
 
@@ -42,25 +42,6 @@ class Palette:
     colours: Mapping[str, str]
     lines: Mapping[str, Any]
     markers: Mapping[str, str]
-
-
-@dataclass(frozen=True)
-class Picture:
-    """A figure with its title, caption and description.
-
-    Args:
-        name: Of its files.
-        title: Over it.
-        caption: Under it: how to read it.
-        alt: Its content in words, for readers who cannot see it.
-        figure: The figure.
-    """
-
-    name: str
-    title: str
-    caption: str
-    alt: str
-    figure: Figure
 
 
 def palette_of(results: StudyResult) -> Palette:
@@ -88,6 +69,23 @@ def short(label: str, most: int = 26) -> str:
     return label.replace("$", r"\$")
 
 
+def blend(colour: str, strength: float) -> tuple[float, float, float]:
+    """A colour at part of its strength, 0 … 1, on the pale ground of cells."""
+    from matplotlib.colors import to_rgb
+
+    red, green, blue = (
+        strength * full + (1 - strength) * pale for full, pale in zip(to_rgb(colour), to_rgb(PALE), strict=True)
+    )
+    return red, green, blue
+
+
+def name_axes(axes: Axes, title: str, x: str = "", y: str = "") -> None:
+    """Write a panel's title and the names of its axes."""
+    axes.set_title(title, fontsize=TITLE, color=INK, loc="left")
+    axes.set_xlabel(x, fontsize=TEXT, color=INK)
+    axes.set_ylabel(y, fontsize=TEXT, color=INK)
+
+
 def finish(axes: Axes, grid: str = "both") -> None:
     """The look that all charts share."""
     axes.spines[["top", "right"]].set_visible(False)
@@ -95,6 +93,12 @@ def finish(axes: Axes, grid: str = "both") -> None:
     axes.tick_params(which="both", colors=INK, labelsize=TEXT, length=3, color=LINE)
     axes.grid(axis=grid, color=PALE, lw=0.8)  # type: ignore[arg-type]
     axes.set_axisbelow(True)
+
+
+def bare(axes: Axes, size: int = TEXT) -> None:
+    """The look of maps made of cells, without lines of their own; `size` is that of the labels, in points."""
+    axes.tick_params(length=0, colors=INK, labelsize=size)
+    axes.spines[:].set_visible(False)
 
 
 def legend(figure: Figure, handles: list[Any]) -> None:
@@ -113,30 +117,3 @@ def legend(figure: Figure, handles: list[Any]) -> None:
         labelcolor=INK,
         handlelength=2.2,
     )
-
-
-def png(figure: Figure) -> bytes:
-    """A figure as PNG; the same figure gives the same bytes."""
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=150, metadata={"Software": None})
-    return buffer.getvalue()
-
-
-def svg(figure: Figure, name: str) -> str:
-    """A figure as SVG; the same figure gives the same text.
-
-    Matplotlib names the parts of an SVG at random unless a global setting is changed, so they are named anew: by the
-    figure, that several may stand on one page, and by their order.
-
-    Args:
-        figure: The figure.
-        name: What its parts' names begin with.
-    """
-    buffer = io.StringIO()
-    figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
-    text = re.sub(r"\s*<metadata>.*?</metadata>", "", buffer.getvalue(), flags=re.DOTALL)
-    names = dict.fromkeys(re.findall(r'\bid="([^"]+)"', text))
-    new = {old: f"{name}-{number}" for number, old in enumerate(names)}
-    text = re.sub(r'\bid="([^"]+)"', lambda found: f'id="{new[found[1]]}"', text)
-    text = re.sub(r'href="#([^"]+)"', lambda found: f'href="#{new[found[1]]}"', text)
-    return re.sub(r"url\(#([^)]+)\)", lambda found: f"url(#{new[found[1]]})", text)

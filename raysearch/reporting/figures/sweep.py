@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from raysearch.errors import UserError
-from raysearch.reporting.figures.style import GREY, INK, LIGHT_ORANGE, LINE, ORANGE, finish
+from raysearch.reporting.figures import style
 from raysearch.search.sweep import Profile, Sweep
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_BAR, _FIRST, _TIED = LINE, ORANGE, LIGHT_ORANGE
+_BAR, _FIRST, _TIED = style.LINE, style.ORANGE, style.LIGHT_ORANGE
 _MOST_RANGE = 8  # the largest bar over the middle one, beyond which an axis is logarithmic
 
 
@@ -64,31 +64,31 @@ def sweep_figure(sweep: Sweep, n_remove: int) -> Figure:
     panels = figure.subplots(len(sweep.profiles), 1, sharex=True, squeeze=False)[:, 0]
     for axes, profile in zip(panels, sweep.profiles, strict=True):
         _draw(axes, profile, n_remove)
-    panels[-1].set_xlabel("layer removed (0-based)", color=INK)
+    panels[-1].set_xlabel("layer removed (0-based)", color=style.INK)
     panels[-1].set_xticks(range(0, n_layers, 1 if n_layers <= 40 else 5))
     panels[-1].set_xlim(-0.7, n_layers - 0.3)
-    figure.suptitle(f"What each single layer is worth to {sweep.model}", color=INK, weight="bold")
+    figure.suptitle(f"What each single layer is worth to {sweep.model}", color=style.INK, weight="bold")
     key = [Patch(color=_FIRST, label=f"the {n_remove} missed least"), Patch(color=_BAR, label="others")]
     if any(_TIED in _colours(profile, n_remove) for profile in sweep.profiles):
         key.insert(1, Patch(color=_TIED, label="tied for the last of these places"))
-    figure.legend(handles=key, loc="outside lower right", ncols=3, frameon=False, fontsize=8, labelcolor=INK)
+    figure.legend(handles=key, loc="outside lower right", ncols=3, frameon=False, fontsize=8, labelcolor=style.INK)
     return figure
 
 
 def _draw(axes: Axes, profile: Profile, n_remove: int) -> None:
     added = [0.0 if loss is None else loss - profile.dense_loss for loss in profile.losses]
     errors = [error or 0.0 for error in profile.errors]
-    whiskers = {"elinewidth": 0.8, "ecolor": GREY}
+    whiskers = {"elinewidth": 0.8, "ecolor": style.GREY}
     axes.bar(range(len(added)), added, color=_colours(profile, n_remove), width=0.8, yerr=errors, error_kw=whiskers)
     failed = [layer for layer, loss in enumerate(profile.losses) if loss is None]
-    axes.plot(failed, [0] * len(failed), "x", color=INK)
+    axes.plot(failed, [0] * len(failed), "x", color=style.INK)
     middle = statistics.median(map(abs, added))
     if 0 < _MOST_RANGE * middle < max(added) and min(added) > -middle:
         axes.set_yscale("symlog", linthresh=middle)
-    axes.axhline(0, color=GREY, lw=0.8)
-    axes.set_title(f"{profile.name} (dense {profile.dense_loss:.4f})", color=INK, fontsize=10, loc="left")
-    axes.set_ylabel(f"over dense\n({profile.measure.unit})", color=INK, fontsize=8)
-    finish(axes, "y")
+    axes.axhline(0, color=style.GREY, lw=0.8)
+    axes.set_title(f"{profile.name} (dense {profile.dense_loss:.4f})", color=style.INK, fontsize=10, loc="left")
+    axes.set_ylabel(f"over dense\n({profile.measure.unit})", color=style.INK, fontsize=8)
+    style.finish(axes, "y")
 
 
 def _colours(profile: Profile, n_remove: int) -> list[str]:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from raysearch.core.mask import Mask
 from raysearch.core.measure import Measure
-from raysearch.reporting.figures.style import BLUE, GREY, INK, ORANGE, PALE, RED, finish
+from raysearch.reporting.figures import style
 from raysearch.search.result import Trial, best_by_size, ranked
 
 if TYPE_CHECKING:
@@ -46,69 +46,60 @@ def mask_map(trials: Sequence[Trial], n_layers: int, n_remove: int, measure: Mea
     height = min(max(0.28 * len(rounds), 1.2), 8.5)
     figure = Figure(figsize=(width, height + 2.0), layout="constrained")
     above, foot = figure.subplots(2, 1, sharex=True, height_ratios=(height, 0.34))
-    figure.suptitle(f"Layers removed in each round: {n_remove} of {n_layers}", color=INK, weight="bold")
+    figure.suptitle(f"Layers removed in each round: {n_remove} of {n_layers}", color=style.INK, weight="bold")
     _draw_rounds(above, rounds, n_layers, measure)
     _draw_final(foot, final, n_layers)
-    _explain_cells(figure, shared=any(len(top) > 1 for top in rounds.values()))
+    keys: dict[Any, str] = {style.BLUE: "removed by the best mask of the round"}
+    if any(len(top) > 1 for top in rounds.values()):
+        keys[_tint(0.5)] = f"removed by others of its {TOP} best (darker: by more)"
+    _legend(figure, {**keys, style.ORANGE: "final mask", style.PALE: "kept"}, loc="outside lower center", ncols=4)
     return figure
 
 
-def _draw_rounds(axes: Axes, rounds: dict[int, list[Trial]], n_layers: int, measure: Measure) -> None:
-    from matplotlib.colors import to_rgb
-
-    cells = [[to_rgb(PALE)] * n_layers for _ in rounds] or [[to_rgb(PALE)] * n_layers]
-    for colours, top in zip(cells, rounds.values(), strict=False):
+def _draw_rounds(axes: Axes, rounds: Mapping[int, Sequence[Trial]], n_layers: int, measure: Measure) -> None:
+    few = len(rounds) <= _MAX_LABELLED
+    cells = []
+    for row, top in enumerate(rounds.values()):
         removals = Counter(layer for trial in top for layer in trial.mask)
-        for layer, times in removals.items():
-            colours[layer] = to_rgb(BLUE) if layer in top[0].mask else _tint(times / len(top))
-    axes.imshow(cells, aspect="auto", interpolation="nearest", extent=(-0.5, n_layers - 0.5, len(cells) - 0.5, -0.5))
-    axes.set_ylabel("round", color=INK)
-    shown = _every(len(cells), 20)
-    numbers = list(rounds) or [0]
-    axes.set_yticks(shown, [str(numbers[row]) for row in shown])
-    if len(cells) <= _MAX_LABELLED:
-        _rule(axes, n_layers, len(cells))
-        for row, top in enumerate(rounds.values()):
-            axes.text(n_layers - 0.2, row, f"{top[0].loss:.3f}", va="center", fontsize=8, color=INK)
+        tints = {layer: _tint(times / len(top)) for layer, times in removals.items()}
+        cells.append(tints | dict.fromkeys(top[0].mask, style.BLUE))
+        if few:
+            axes.text(n_layers - 0.2, row, f"{top[0].loss:.3f}", va="center", fontsize=style.SMALL, color=style.INK)
+    _draw_cells(axes, cells or [{}], n_layers, ruled=few)
+    if few:
         unit = measure.unit.replace(" per ", "\nper ")
-        axes.text(n_layers - 0.2, -0.62, f"best loss\n{unit}", va="bottom", fontsize=7, color=GREY)
-    else:
-        _rule(axes, n_layers, 0)
-    axes.tick_params(length=0, colors=INK, labelsize=8)
+        axes.text(n_layers - 0.2, -0.62, f"best loss\n{unit}", va="bottom", fontsize=7, color=style.GREY)
+    shown, numbers = _every(len(cells) or 1, 20), list(rounds) or [0]
+    axes.set_yticks(shown, [str(numbers[row]) for row in shown])
+    axes.set_ylabel("round", color=style.INK)
     axes.tick_params(axis="x", labelbottom=False)
-    axes.spines[:].set_visible(False)
 
 
 def _draw_final(axes: Axes, final: Trial | None, n_layers: int) -> None:
-    from matplotlib.colors import to_rgb
-
     removed = final.mask if final else Mask()
-    axes.imshow(
-        [[to_rgb(ORANGE if layer in removed else PALE) for layer in range(n_layers)]],
-        aspect="auto",
-        interpolation="nearest",
-        extent=(-0.5, n_layers - 0.5, 0.5, -0.5),
-    )
-    _rule(axes, n_layers, 1)
+    _draw_cells(axes, [dict.fromkeys(removed, style.ORANGE)], n_layers)
     for layer in removed:
-        axes.text(layer, 0, str(layer), ha="center", va="center", fontsize=7, color="white", weight="bold")
+        axes.text(layer, 0, str(layer), ha="center", va="center", fontsize=7, color=style.WHITE, weight="bold")
     if final is not None:
-        axes.text(n_layers - 0.2, 0, f"{final.loss:.3f}", va="center", fontsize=8, color=ORANGE, weight="bold")
+        axes.text(
+            n_layers - 0.2, 0, f"{final.loss:.3f}", va="center", fontsize=style.SMALL, color=style.ORANGE, weight="bold"
+        )
     axes.set_yticks([0], ["final" if final else "none yet"])
     axes.set_xticks(range(0, n_layers, 1 if n_layers <= 32 else 5 if n_layers > 60 else 2))
-    axes.set_xlabel("layer (0 = next to the embedding)", color=INK)
-    axes.tick_params(length=0, colors=INK, labelsize=8)
-    axes.spines[:].set_visible(False)
+    axes.set_xlabel("layer (0 = next to the embedding)", color=style.INK)
 
 
-def _explain_cells(figure: Figure, shared: bool) -> None:
-    from matplotlib.patches import Patch
+def _draw_cells(axes: Axes, rows: Sequence[Mapping[int, Any]], n_layers: int, ruled: bool = True) -> None:
+    """Draw rows of cells, a cell a layer, by the colours of those that are not kept; `ruled` parts the rows too."""
+    from matplotlib.colors import to_rgb
 
-    handles = [Patch(color=BLUE, label="removed by the best mask of the round")]
-    if shared:
-        handles.append(Patch(color=_tint(0.5), label=f"removed by others of its {TOP} best (darker: by more)"))
-    handles += [Patch(color=ORANGE, label="final mask"), Patch(color=PALE, label="kept")]
-    figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False, fontsize=8, labelcolor=INK)
+    colours = [[to_rgb(row.get(layer, style.PALE)) for layer in range(n_layers)] for row in rows]
+    extent = (-0.5, n_layers - 0.5, len(rows) - 0.5, -0.5)
+    axes.imshow(colours, aspect="auto", interpolation="nearest", extent=extent)
+    bottom = len(rows) if ruled else 0
+    axes.vlines([layer - 0.5 for layer in range(1, n_layers)], -0.5, bottom - 0.5, color=style.WHITE, lw=0.8)
+    axes.hlines([row - 0.5 for row in range(1, bottom)], -0.5, n_layers - 0.5, color=style.WHITE, lw=1.4)
+    style.bare(axes, style.SMALL)
 
 
 def best_so_far(trials: Sequence[Trial], n_remove: int, measure: Measure) -> Figure:
@@ -126,45 +117,54 @@ def best_so_far(trials: Sequence[Trial], n_remove: int, measure: Measure) -> Fig
 
     figure = Figure(figsize=(9.0, 5.0), layout="constrained")
     axes = figure.subplots()
-    scored = [(t.index, t.loss, len(t.mask)) for t in trials if t.loss is not None and math.isfinite(t.loss)]
-    masks = [point for point in scored if point[2] > 0]
-    dense = next((loss for _, loss, size in scored if size == 0), None)
-    sizes = sorted({size for *_, size in masks})
-    palette = colormaps["viridis_r"]
-    low, high = _scale([loss for _, loss, _ in masks], dense)
-    for place, size in enumerate(sizes):
+    known = {trial.index: trial.loss for trial in trials if trial.loss is not None and math.isfinite(trial.loss)}
+    dense = next((known[trial.index] for trial in trials if trial.index in known and not trial.mask), None)
+    points: dict[int, list[tuple[int, float]]] = {}
+    for trial in trials:
+        if trial.index in known and trial.mask:
+            points.setdefault(len(trial.mask), []).append((trial.index, known[trial.index]))
+    losses = [loss for of_size in points.values() for _, loss in of_size]
+    low, high = _scale(losses, dense)
+    for place, size in enumerate(sorted(points)):
         target = size == n_remove
-        colour = ORANGE if target else palette(0.15 + 0.8 * place / max(len(sizes) - 1, 1))
-        points = [(index, loss) for index, loss, removed in masks if removed == size]
-        inside = [(x, y) for x, y in points if y <= high]
-        axes.scatter(*_columns(inside), s=13, color=colour, alpha=0.35, linewidths=0)
-        outside = [x for x, y in points if y > high]
-        axes.scatter(
-            outside, [high] * len(outside), s=18, marker="^", color=colour, alpha=0.4, linewidths=0, clip_on=False
-        )
-        best = list(itertools.accumulate(points, lambda before, new: (new[0], min(before[1], new[1]))))
-        named = target or len(sizes) <= _MAX_SIZES_NAMED or size in (sizes[0], sizes[-1])
-        label = f"{size} removed: best {best[-1][1]:.3f}" + (" (target)" if target else "")
-        axes.step(
-            *_columns(best), where="post", color=colour, lw=2.4 if target else 1.3, label=label if named else None
-        )
+        colour = style.ORANGE if target else colormaps[style.SIZES](0.15 + 0.8 * place / max(len(points) - 1, 1))
+        named = target or len(points) <= _MAX_SIZES_NAMED or size in (min(points), max(points))
+        _draw_course(axes, points[size], high, colour, f"{size} removed" if named else None, target)
     if dense is not None:
-        axes.axhline(dense, color=INK, ls="--", lw=1.1, label=f"dense: {dense:.3f}")
-    failed = [t.index for t in trials if t.loss is None]
+        axes.axhline(dense, color=style.INK, ls="--", lw=1.1, label=f"dense: {dense:.3f}")
+    failed = [trial.index for trial in trials if trial.loss is None]
     if failed:
         axes.scatter(
-            failed, [low] * len(failed), s=22, marker="x", color=RED, label=f"failed ({len(failed)})", clip_on=False
+            failed,
+            [low] * len(failed),
+            s=22,
+            marker="x",
+            color=style.RED,
+            label=f"failed ({len(failed)})",
+            clip_on=False,
         )
     axes.set_ylim(low, high)
-    _finish_axes(
-        axes, measure, f"Best loss so far, removing {n_remove} layers", "evaluations asked for by the searcher"
-    )
-    if above := sum(loss > high for _, loss, _ in masks):
+    title = f"Best loss so far, removing {n_remove} layers"
+    _finish_axes(axes, measure, title, "evaluations asked for by the searcher")
+    if above := sum(loss > high for loss in losses):
         note = f"▲ {above} masks above the scale" if above > 1 else "▲ 1 mask above the scale"
-        axes.set_title(note, color=GREY, fontsize=8, loc="right")
+        axes.set_title(note, color=style.GREY, fontsize=style.SMALL, loc="right")
     if axes.get_legend_handles_labels()[0]:
-        figure.legend(loc="outside right upper", frameon=False, fontsize=8, labelcolor=INK)
+        figure.legend(loc="outside right upper", frameon=False, fontsize=style.SMALL, labelcolor=style.INK)
     return figure
+
+
+def _draw_course(
+    axes: Axes, points: Sequence[tuple[int, float]], high: float, colour: Any, name: str | None, target: bool
+) -> None:
+    """Draw the losses of one size as dots, those above the scale at its edge, and the best so far as a line."""
+    inside = [point for point in points if point[1] <= high]
+    outside = [index for index, loss in points if loss > high]
+    axes.scatter(*_columns(inside), s=13, color=colour, alpha=0.35, linewidths=0)
+    axes.scatter(outside, [high] * len(outside), s=18, marker="^", color=colour, alpha=0.4, linewidths=0, clip_on=False)
+    best = list(itertools.accumulate(points, lambda before, new: (new[0], min(before[1], new[1]))))
+    label = name and f"{name}: best {best[-1][1]:.3f}" + (" (target)" if target else "")
+    axes.step(*_columns(best), where="post", color=colour, lw=2.4 if target else 1.3, label=label)
 
 
 def loss_by_size(trials: Sequence[Trial], n_remove: int, measure: Measure) -> Figure:
@@ -183,22 +183,22 @@ def loss_by_size(trials: Sequence[Trial], n_remove: int, measure: Measure) -> Fi
     dense = [trial for trial in trials if not trial.mask]
     scored = [(len(trial.mask), trial.loss) for trial in [*dense, *best_by_size(trials, n_remove)]]
     points = [(size, loss) for size, loss in scored if loss is not None and math.isfinite(loss)]
-    axes.plot(*_columns(points), color=ORANGE, marker="o", lw=2)
+    axes.plot(*_columns(points), color=style.ORANGE, marker="o", lw=2)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     _finish_axes(axes, measure, "Best loss by number of layers removed", "layers removed")
     return figure
 
 
 def _finish_axes(axes: Axes, measure: Measure, title: str, x_label: str) -> None:
-    axes.set_title(title, color=INK, weight="bold", loc="left")
-    axes.set_xlabel(x_label, color=INK)
-    axes.set_ylabel(f"loss ({measure.unit})", color=INK)
-    finish(axes, "y")
+    axes.set_title(title, color=style.INK, weight="bold", loc="left")
+    axes.set_xlabel(x_label, color=style.INK)
+    axes.set_ylabel(f"loss ({measure.unit})", color=style.INK)
+    style.finish(axes, "y")
     if measure.readout is not None:
         right = axes.secondary_yaxis("right")
-        right.set_ylabel(measure.readout, color=INK)
+        right.set_ylabel(measure.readout, color=style.INK)
         right.yaxis.set_major_formatter(lambda loss, _: _rounded(measure.read(loss)))
-        right.tick_params(colors=INK, length=3)
+        right.tick_params(colors=style.INK, length=3)
         right.spines[:].set_visible(False)
 
 
@@ -222,19 +222,15 @@ def _top(trials: list[Trial]) -> list[Trial]:
 
 def _tint(share: float) -> tuple[float, float, float]:
     """Blue at up to 60 % of its strength, so that no tint is taken for the full colour."""
-    from matplotlib.colors import to_rgb
-
-    strength = 0.1 + 0.5 * share
-    red, green, blue = (
-        strength * full + (1 - strength) * pale for full, pale in zip(to_rgb(BLUE), to_rgb(PALE), strict=True)
-    )
-    return red, green, blue
+    return style.blend(style.BLUE, 0.1 + 0.5 * share)
 
 
-def _rule(axes: Axes, n_layers: int, n_rows: int) -> None:
-    """White lines between the cells."""
-    axes.vlines([layer - 0.5 for layer in range(1, n_layers)], -0.5, max(n_rows, 0) - 0.5, color="white", lw=0.8)
-    axes.hlines([row - 0.5 for row in range(1, n_rows)], -0.5, n_layers - 0.5, color="white", lw=1.4)
+def _legend(figure: Figure, keys: Mapping[Any, str], **options: Any) -> None:
+    """Name colours."""
+    from matplotlib.patches import Patch
+
+    handles = [Patch(color=colour, label=label) for colour, label in keys.items()]
+    figure.legend(handles=handles, frameon=False, fontsize=style.SMALL, labelcolor=style.INK, **options)
 
 
 def _every(count: int, at_most: int) -> list[int]:
