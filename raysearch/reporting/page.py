@@ -6,14 +6,20 @@ import itertools
 import re
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import pandas as pd
+
+from raysearch.core.formatting import count
 from raysearch.reporting.figures.style import palette_of
 from raysearch.reporting.findings.findings import Finding
 from raysearch.reporting.sections import Section
 from raysearch.reporting.stats.analysis import Analysis
 from raysearch.reporting.tables.numbers import UNKNOWN
 from raysearch.reporting.tables.table import Table, as_markdown, escape_markdown
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
 
 
 def html_page(
@@ -27,25 +33,18 @@ def html_page(
         sections: What follows.
         drawn: The figures as SVG, by name.
     """
-    from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup
 
-    folder = files("raysearch.reporting")
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    template = environment.from_string((folder / "page.html.j2").read_text(encoding="utf-8"))
-    alts = {picture.name: picture.alt for section in sections for picture in section.pictures}
-    return template.render(
-        results=analysis.results,
-        extent=extent(analysis),
-        findings=findings,
-        sections=sections,
+    return _rendered(
+        "page.html.j2",
+        analysis,
+        findings,
+        sections,
         present={section.name for section in sections if not section.empty},
-        method=[
-            line.split(". ", 1) for line in (folder / "method.txt").read_text(encoding="utf-8").splitlines() if line
-        ],
-        style=Markup((folder / "page.css").read_text(encoding="utf-8")),
-        facts=facts(analysis),
-        figures={name: Markup(_inline(text, alts[name])) for name, text in drawn.items()},
+        method=[line for line in _text("method.txt").splitlines() if line],
+        style=Markup(_text("page.css")),
+        drawn=drawn,
+        inline=_inline,
         swatches=palette_of(analysis.results).colours,
         shown=_shown,
         safe_link=_safe_link,
@@ -54,49 +53,48 @@ def html_page(
 
 def markdown_page(analysis: Analysis, findings: Sequence[Finding], sections: Sequence[Section]) -> str:
     """The same as Markdown; figures are links to the files beside it."""
-    results = analysis.results
-    lines = [f"# {escape_markdown(results.name)}", escape_markdown(extent(analysis)), "## Findings"]
-    rows = [(finding.question, finding.verdict, finding.sure) for finding in findings]
-    heads = ("Question", "Finding", "How sure")
-    lines.append("\n".join(f"| {' | '.join(map(escape_markdown, row))} |" for row in (heads, ("---",) * 3, *rows)))
-    for section in sections:
-        if section.empty:
-            continue
-        lines.append(f"## {section.title}")
-        lines += [escape_markdown(section.intro)] if section.intro else []
-        for picture in section.pictures:
-            lines.append(f"![{escape_markdown(picture.title)}](figures/{picture.name}.png)")
-            lines.append(f"*{escape_markdown(picture.title)}.* {escape_markdown(picture.caption)}")
-        lines += [as_markdown(table) for table in section.tables]
-    missing = [f"- {section.title.rstrip('?')}: {section.intro}" for section in sections if section.empty]
-    lines += ["## What this study is too small for", "\n".join(missing)] if missing else []
-    lines.append("## Facts")
-    lines.append(
-        "\n".join(f"- {escape_markdown(name)}: {escape_markdown(text)}" for name, text in facts(analysis).items())
+    return _rendered("page.md.j2", analysis, findings, sections, as_markdown=as_markdown)
+
+
+def _rendered(
+    template: str, analysis: Analysis, findings: Sequence[Finding], sections: Sequence[Section], **more: Any
+) -> str:
+    """A template filled with what both pages show, and more."""
+    from jinja2 import Environment, StrictUndefined
+
+    environment = Environment(
+        autoescape=template.endswith(".html.j2"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=template.endswith(".md.j2"),
     )
-    return "\n\n".join(line for line in lines if line) + "\n"
+    environment.filters["md"] = escape_markdown
+    return environment.from_string(_text(template)).render(
+        results=analysis.results,
+        extent=_extent(analysis.frame),
+        findings=findings,
+        sections=sections,
+        facts={"study": analysis.results.study_id, **analysis.results.facts},
+        **more,
+    )
 
 
-def facts(analysis: Analysis) -> dict[str, str]:
-    """The facts that a reader needs to trust the study, its name first."""
-    return {"study": analysis.results.study_id, **analysis.results.facts}
+def _text(name: str) -> str:
+    return (files("raysearch.reporting") / name).read_text(encoding="utf-8")
 
 
-def extent(analysis: Analysis) -> str:
+def _extent(frame: pd.DataFrame) -> str:
     """The extent of the study, in a line."""
-    frame = analysis.frame
     parts = [
-        _several(frame[column].nunique(), what)
-        for column, what in (("model", "model"), ("calibration", "calibration"), ("searcher", "searcher"))
+        count(frame["model"].nunique(), "model"),
+        count(frame["calibration"].nunique(), "calibration"),
+        count(frame["searcher"].nunique(), "searcher"),
     ]
-    sizes = ", ".join(str(size) for size in sorted(set(frame["remove"])))
-    parts += [f"M = {sizes}" if "," not in sizes else f"M ∈ {{{sizes}}}", _several(frame["seed"].nunique(), "seed")]
+    sizes = ", ".join(map(str, sorted(frame["remove"].unique())))
+    parts += [f"M ∈ {{{sizes}}}" if "," in sizes else f"M = {sizes}", count(frame["seed"].nunique(), "seed")]
     finished = int((frame["state"] == "finished").sum())
-    return f"{' × '.join(parts)}: {_several(len(frame), 'search')}, {finished} finished"
-
-
-def _several(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}{'es' if what.endswith('ch') else 's'}"
+    return f"{' × '.join(parts)}: {count(len(frame), 'search', 'searches')}, {finished} finished"
 
 
 def _shown(table: Table) -> dict[str, Any]:
@@ -136,12 +134,12 @@ def _is_idle(table: Table, place: int) -> bool:
     return texts <= {UNKNOWN, ""} or (table.columns[place].may_hide and len(texts) == 1)
 
 
-def _inline(svg: str, alt: str) -> str:
+def _inline(svg: str, alt: str) -> Markup:
     """An SVG to stand in HTML: without the prolog, and with words for who cannot see it."""
-    from markupsafe import escape
+    from markupsafe import Markup, escape
 
     body = svg[svg.index("<svg") :]
-    return body.replace("<svg ", f'<svg role="img" aria-label="{escape(alt)}" ', 1)
+    return Markup(body.replace("<svg ", f'<svg role="img" aria-label="{escape(alt)}" ', 1))
 
 
 def _safe_link(link: str | None) -> str | None:

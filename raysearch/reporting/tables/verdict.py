@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -19,8 +20,8 @@ NOTE = (
 )
 
 
-def verdict_table(comparisons: Sequence[Comparison], name: str, title: str, note: str = NOTE) -> Table | None:
-    """In each setting the best searcher, which others tie with it, and the cheapest of these."""
+def verdict_tables(comparisons: Sequence[Comparison]) -> list[Table | None]:
+    """For each quantity: in each setting the best searcher, which others tie with it, and the cheapest of these."""
     columns = [
         *labels("setting."),
         Column("Best", lambda one: Cell(one.best.searcher, small=_level(one), best=True), kind="name"),
@@ -28,7 +29,16 @@ def verdict_table(comparisons: Sequence[Comparison], name: str, title: str, note
         Column("Cheapest of these", _cheapest, kind="name"),
         Column("How sure", lambda one: Cell(one.verdict, small=_unpredictable(one)), kind="w"),
     ]
-    return tabulate(name, title, columns, comparisons, note)
+    return [
+        tabulate(
+            f"verdicts_{quantity.key}",
+            f"Searchers by {quantity.title}",
+            columns,
+            members,
+            NOTE if quantity == CALIBRATION_LOSS else "",
+        )
+        for quantity, members in itertools.groupby(comparisons, key=lambda one: one.quantity)
+    ]
 
 
 def _level(one: Comparison) -> str:
