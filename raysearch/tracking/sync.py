@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from raysearch.assessment.recorded import recorded_assessments
 from raysearch.core.formatting import count
@@ -16,10 +16,8 @@ from raysearch.search.record import SEARCHES, SearchRecord, note_mlflow
 from raysearch.search.result import SearchResult
 from raysearch.study.collect import collect, totals_of
 from raysearch.study.record import STUDIES, CellRecord, StudyRecord
-from raysearch.tracking.mlflow.contact import cause_of, quiet
+from raysearch.tracking.mlflow.client import cause_of, quiet
 from raysearch.tracking.options import TrackingOptions
-
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -45,7 +43,7 @@ class SyncedSearch:
 
     @property
     def left_out(self) -> tuple[str, ...]:
-        """What there was nothing to write of, in words."""
+        """The parts that there is nothing to write of yet, in words."""
         return ()
 
 
@@ -69,7 +67,7 @@ class SyncedStudy:
 
     @property
     def left_out(self) -> tuple[str, ...]:
-        """What there was nothing to write of, in words."""
+        """The parts that there is nothing to write of yet, in words."""
         searches = count(len(self.unfinished), "search has", "searches have")
         unfinished = f"{searches} found nothing yet; the study's command goes on with that, and records it"
         report = f"its report is not written yet; raysearch report {self.study_id} does that, and records it"
@@ -77,7 +75,7 @@ class SyncedStudy:
 
 
 def sync(record: SearchRecord | StudyRecord, ledger: Ledger, tracking: TrackingOptions) -> SyncedSearch | SyncedStudy:
-    """Write what MLflow lacks of a search or a study.
+    """Write what MLflow lacks of a search; or of a study: its run, its searches filed under that, a written report.
 
     Args:
         record: Its record.
@@ -85,33 +83,21 @@ def sync(record: SearchRecord | StudyRecord, ledger: Ledger, tracking: TrackingO
         tracking: Where to write; it stands in the record from now on.
 
     Raises:
-        UserError: As `sync_search` and `sync_study`.
+        UserError: A search has not come to its end, or MLflow cannot be written to.
     """
     tracking.store.check()
-    if isinstance(record, SearchRecord):
-        return sync_search(record, ledger, tracking)
-    return sync_study(record, ledger, tracking, tracking.folder / "reports" / record.study_id)
+    sync_one = _sync_search if isinstance(record, SearchRecord) else _sync_study
+    return sync_one(record, ledger, tracking)
 
 
-def sync_search(
+def _sync_search(
     run: SearchRecord,
     ledger: Ledger,
     tracking: TrackingOptions,
     labels: Mapping[str, str] | None = None,
     parent: str = "",
 ) -> SyncedSearch:
-    """Write what MLflow lacks of a search.
-
-    Args:
-        run: Its record.
-        ledger: Where that is.
-        tracking: Where to write; it stands in the record from now on.
-        labels: What the search is called in a study; None for what it was called when it ran.
-        parent: MLflow's id of that study.
-
-    Raises:
-        UserError: It has not come to its end, or MLflow cannot be written to.
-    """
+    """Write what MLflow lacks of a search, under the labels of a study and its id at MLflow where there is one."""
     if run.result is None:
         raise UserError(
             f"SEARCH={run.search_id} is {run.state}, so there is nothing to sync yet; raysearch resume "
@@ -119,7 +105,8 @@ def sync_search(
         )
     result = run.result if labels is None else replace(run.result, labels=labels, parent=parent)
     assessed = recorded_assessments(ledger, run)
-    synced = _written(tracking, lambda: _write_search(tracking, result, assessed))
+    with _writing(tracking):
+        synced = _write_search(tracking, result, assessed)
     note_mlflow(ledger, run.search_id, synced.mlflow_run_id, _section(run.config, tracking))
     return synced
 
@@ -142,41 +129,33 @@ def _write_search(tracking: TrackingOptions, result: SearchResult, assessed: Map
     return SyncedSearch(result.search_id, writer.run_id, len(result.trials), writer.written)
 
 
-def sync_study(study: StudyRecord, ledger: Ledger, tracking: TrackingOptions, report: Path) -> SyncedStudy:
-    """Write what MLflow lacks of a study: its run, its searches filed under that, and the report if there is one.
+def _sync_study(study: StudyRecord, ledger: Ledger, tracking: TrackingOptions) -> SyncedStudy:
+    with _writing(tracking):
+        from raysearch.tracking.mlflow.study import begin_study, end_study
 
-    Args:
-        study: Its record.
-        ledger: Where that is.
-        tracking: Where to write; it stands in the records from now on.
-        report: The folder that its report may be in.
-
-    Raises:
-        UserError: MLflow cannot be written to.
-    """
-    parent = _written(tracking, lambda: _begin(tracking, study))
+        parent = begin_study(tracking.store, tracking.experiment, study.study_id, study.config, reopen=False)
     config = {**study.config, "tracking": _section(study.config, tracking)}
     if (parent, config) != (study.mlflow_run_id, study.config):
         STUDIES.write(ledger, replace(study, config=config, mlflow_run_id=parent, updated=now()))
-    runs = SEARCHES.some(ledger, [cell.search_id for cell in study.cells])
-    found = {
-        cell.search_id: run for cell in study.cells if (run := runs.get(cell.search_id)) and run.result is not None
-    }
+    known = SEARCHES.some(ledger, [cell.search_id for cell in study.cells])
+    found = {name: run for name, run in known.items() if run.result is not None}
     searches = tuple(
-        sync_search(found[cell.search_id], ledger, tracking, _labels(cell, found[cell.search_id]), parent)
+        _sync_search(run, ledger, tracking, _labels(cell, run), parent)
         for cell in study.cells
-        if cell.search_id in found
+        if (run := found.get(cell.search_id))
     )
+    report = tracking.folder / "reports" / study.study_id
     files = sorted(report.iterdir()) if report.is_dir() else []
     if files:
         totals = totals_of(collect(study, ledger, tracking.link))
-        _written(tracking, lambda: _end(tracking, parent, totals, files))
+        with _writing(tracking):
+            end_study(tracking.store, parent, totals, files)
     unfinished = tuple(cell.search_id for cell in study.cells if cell.search_id not in found)
     return SyncedStudy(study.study_id, parent, searches, unfinished, bool(files))
 
 
 def _labels(cell: CellRecord, run: SearchRecord) -> dict[str, str]:
-    """What a search is called in its study, as `Cell.labels`."""
+    """Return the labels of a search in its study, as `Cell.labels`."""
     return {
         "model": cell.model,
         "calibration": cell.calibration,
@@ -193,25 +172,12 @@ def _section(config: Mapping[str, Any], tracking: TrackingOptions) -> dict[str, 
     return section
 
 
-def _begin(tracking: TrackingOptions, study: StudyRecord) -> str:
-    """Make a study's run if MLflow has none, and return MLflow's id of it."""
-    from raysearch.tracking.mlflow.study import begin_study
-
-    return begin_study(tracking.store, tracking.experiment, study.study_id, study.config, reopen=False)
-
-
-def _end(tracking: TrackingOptions, run_id: str, totals: Mapping[str, float], files: Sequence[Path]) -> None:
-    """Put a report's numbers and files on its study's run, and end that."""
-    from raysearch.tracking.mlflow.study import end_study
-
-    end_study(tracking.store, run_id, totals, files)
-
-
-def _written(tracking: TrackingOptions, write: Callable[[], _T]) -> _T:
-    """Return what the work returns; refuse a place that cannot be written to."""
+@contextmanager
+def _writing(tracking: TrackingOptions) -> Iterator[None]:
+    """Refuse a place that cannot be written to."""
     try:
         with quiet():
-            return write()
+            yield
     except UserError:
         raise
     except Exception as error:

@@ -1,21 +1,43 @@
-"""The way into an MLflow store: its client, its tables, its experiment."""
+"""Reaches an MLflow store: in silence, in limited time, and with its tables and experiment made where they lack."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TypeVar
 
-from mlflow import MlflowClient
-from mlflow.entities import Run
-from mlflow.exceptions import MlflowException
-
+from raysearch.errors import redact
 from raysearch.tracking.store import Store
+
+if TYPE_CHECKING:  # heavy; it is imported where `quiet` holds
+    from mlflow import MlflowClient
+    from mlflow.entities import Run
+
+# Read by MLflow at its import; a value the user has set wins. Retries bridge a server's restart of some ten seconds,
+# where MLflow's own defaults would hold up the end of a search for many minutes.
+_ENVIRONMENT = {
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+    "MLFLOW_LOGGING_LEVEL": "CRITICAL",  # what fails is said in a sentence of ours
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "PGCONNECT_TIMEOUT": "10",
+}
+_TIMEOUT_S = 60.0
 
 # What MLflow's pages open with: runs and charts, where they would otherwise guess at language model traces.
 _KIND = {"mlflow.experimentKind": "custom_model_development"}
 
+_T = TypeVar("_T")
+
 
 def connect(store: Store, experiment: str) -> tuple[MlflowClient, str]:
-    """A client, and the id of the experiment, which is made if there is none.
+    """Return a client, and the id of the experiment, which is made if there is none.
 
     Args:
         store: Where the runs are kept.
@@ -24,18 +46,20 @@ def connect(store: Store, experiment: str) -> tuple[MlflowClient, str]:
     store.check()
     with store.alone():
         _make_tables(store)
-        client = MlflowClient(store.uri)
+        client = client_of(store)
         return client, _experiment_id(client, store, experiment)
 
 
 def client_of(store: Store) -> MlflowClient:
-    """A client of a store that is there."""
+    """Return a client of a store that is there."""
+    from mlflow import MlflowClient
+
     store.check()
     return MlflowClient(store.uri)
 
 
 def only_one(client: MlflowClient, runs: Iterable[Run]) -> Run | None:
-    """The run that was written to, of all that were made for the same thing; the others are deleted.
+    """Return the run that was written to, of all that were made for the same thing, and delete the others.
 
     A server that is slow to answer is asked again, and makes a run each time. Only one of them gets params.
     """
@@ -46,8 +70,64 @@ def only_one(client: MlflowClient, runs: Iterable[Run]) -> Run | None:
     return next(iter(made), None)
 
 
+def attempt(work: Callable[[], _T], timeout_s: float = _TIMEOUT_S) -> _T:
+    """Do some work with MLflow on a thread of its own, since a database that hangs cannot be interrupted.
+
+    Args:
+        work: What to do.
+        timeout_s: How long to wait for its end.
+
+    Returns:
+        What it returned.
+
+    Raises:
+        TimeoutError: It has not come to its end; it is left behind.
+        Exception: Whatever it raised.
+    """
+    done: Future[_T] = Future()
+
+    def run() -> None:
+        try:
+            with quiet():
+                done.set_result(work())
+        except BaseException as error:
+            done.set_exception(error)
+
+    threading.Thread(target=run, name="mlflow", daemon=True).start()
+    try:
+        return done.result(timeout_s)
+    except TimeoutError as error:
+        raise TimeoutError(str(error) or f"no answer in {timeout_s:g} s") from error
+
+
+def cause_of(error: BaseException) -> str:
+    """Return an error as part of one sentence."""
+    cause = " ".join(redact(f"{type(error).__name__}: {error}").split())
+    return cause if len(cause) <= 200 else cause[:199] + "…"
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep what MLflow and its HTTP client would print off the user's screen; other threads keep their logs."""
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    thread = threading.get_ident()
+    http_logger = logging.getLogger("urllib3.connectionpool")  # warns of every retry
+
+    def from_elsewhere(record: logging.LogRecord) -> bool:
+        return record.thread != thread
+
+    http_logger.addFilter(from_elsewhere)
+    try:
+        yield
+    finally:
+        http_logger.removeFilter(from_elsewhere)
+
+
 def _make_tables(store: Store) -> None:
-    """Makes a new embedded store beside its place and moves it there: MLflow can do nothing with half of its tables."""
+    """Make a new embedded store beside its place and move it there: MLflow can do nothing with half of its tables."""
+    from mlflow import MlflowClient
+
     database = store.folder / "mlflow.db"
     if store.is_embedded and not database.exists():
         unfinished = database.with_name("mlflow.db.new")
@@ -57,6 +137,8 @@ def _make_tables(store: Store) -> None:
 
 
 def _experiment_id(client: MlflowClient, store: Store, name: str) -> str:
+    from mlflow.exceptions import MlflowException
+
     if found := client.get_experiment_by_name(name):
         return str(found.experiment_id)
     try:

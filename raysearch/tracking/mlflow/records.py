@@ -1,4 +1,4 @@
-"""What a search looks like in MLflow's terms: names, tags, params, metrics, and MLflow's limits met in one place.
+"""A search in MLflow's terms: names, tags, params and metrics, within MLflow's limits.
 
 Pure functions of the records in `raysearch.search.result`; nothing here knows the MLflow client.
 """
@@ -38,11 +38,6 @@ def clip(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
-def brief(cause: str) -> str:
-    """A cause of failure as part of one sentence."""
-    return clip(" ".join(cause.split()), 200)
-
-
 def flatten(config: Mapping[str, Any]) -> dict[str, str]:
     """A nested configuration as MLflow params.
 
@@ -58,7 +53,7 @@ def flatten(config: Mapping[str, Any]) -> dict[str, str]:
         if isinstance(value, Mapping) and value:
             flat.update({_key(f"{key}.{rest}"): text for rest, text in flatten(value).items()})
         else:
-            text = value if isinstance(value, str) else json.dumps(plain(value), ensure_ascii=False)
+            text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
             flat[_key(str(key))] = clip(text, MAX_PARAM)
     return flat
 
@@ -66,15 +61,6 @@ def flatten(config: Mapping[str, Any]) -> dict[str, str]:
 def _key(name: str) -> str:
     """The name of a param, metric or tag, cut to its limit and without the characters that MLflow refuses."""
     return re.sub(r"[^\w\-. :]", "_", name)[:MAX_KEY]
-
-
-def plain(value: Any) -> Any:
-    """The value as nothing but dicts, lists, text, numbers, booleans and None."""
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [plain(item) for item in value]
-    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
 
 
 def search_params(header: SearchHeader) -> dict[str, str]:
@@ -108,7 +94,7 @@ def study_params(labels: Mapping[str, str]) -> dict[str, str]:
 
 
 def search_name(search_id: str, labels: Mapping[str, str]) -> str:
-    """What a search's run is called: by its place in a study, if it has one, as legends of charts show it."""
+    """Return the name of a search's run: its labels in a study if it has some, as legends of charts show them."""
     if not labels:
         return search_id
     before = {"remove": "M=", "seed": "seed "}

@@ -17,7 +17,8 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import ModuleType
+from typing import TYPE_CHECKING, TypeVar
 
 from typing_extensions import override
 
@@ -26,13 +27,14 @@ from raysearch.search.forecast import RoundCost
 from raysearch.search.observer import StudyHeader, Tracker
 from raysearch.search.record import SearchRecord
 from raysearch.search.result import RoundSummary, SearchHeader, SearchResult, Trial
-from raysearch.tracking.mlflow.contact import attempt, cause_of, quiet
+from raysearch.tracking.mlflow.client import attempt, cause_of, quiet
 from raysearch.tracking.store import Store
 
 if TYPE_CHECKING:
     from raysearch.tracking.mlflow.writer import MlflowWriter
 
 Event = Callable[["MlflowWriter"], None]
+_T = TypeVar("_T")
 
 
 class MlflowTracker(Tracker):
@@ -99,42 +101,31 @@ class MlflowTracker(Tracker):
 
     @override
     def study_started(self, header: StudyHeader) -> None:
-        def begin() -> None:
-            from raysearch.tracking.mlflow import study
-
-            self.run_id = study.begin_study(self._store, self._experiment, header.study_id, header.config)
-
-        def adopt() -> None:
-            from raysearch.tracking.mlflow import study
-
-            study.adopt(self._store, self.run_id or "", header.recorded)
-
         again = "it goes on without; later: raysearch sync"
-        self._attempt("the study is", begin, f"{again} {header.study_id}{self._options}")
+        self.run_id = self._attempt(
+            "the study is",
+            lambda study: study.begin_study(self._store, self._experiment, header.study_id, header.config),
+            f"{again} {header.study_id}{self._options}",
+        )
         if self.run_id is not None and header.recorded:
-            self._attempt("what the study had found before is", adopt, f"{again}, with the study's id")
+            self._attempt(
+                "what the study had found before is",
+                lambda study: study.adopt(self._store, self.run_id, header.recorded),
+                f"{again}, with the study's id",
+            )
 
     @override
     def assessed(self, found: Sequence[tuple[SearchRecord, Mapping[str, float]]]) -> None:
         numbers = {search.mlflow_run_id: values for search, values in found if search.mlflow_run_id is not None}
-
-        def record() -> None:
-            from raysearch.tracking.mlflow import study
-
-            study.record_assessments(self._store, numbers)
-
         if numbers:
-            self._attempt("the assessment is", record, "later: raysearch sync, or the same command again")
+            later = "later: raysearch sync, or the same command again"
+            self._attempt("the assessment is", lambda study: study.record_assessments(self._store, numbers), later)
 
     @override
     def study_reported(self, run_id: str | None, totals: Mapping[str, float], files: Sequence[Path]) -> None:
-        def end() -> None:
-            from raysearch.tracking.mlflow import study
-
-            study.end_study(self._store, run_id or "", totals, files)
-
         if run_id is not None:
-            self._attempt("the report is", end, "later: raysearch sync, with the study's id")
+            later = "later: raysearch sync, with the study's id"
+            self._attempt("the report is", lambda study: study.end_study(self._store, run_id, totals, files), later)
 
     @override
     def close(self) -> str | None:
@@ -152,12 +143,19 @@ class MlflowTracker(Tracker):
             self._say(f"nothing was written for {self._timeout_s:g} s")
         return self.run_id
 
-    def _attempt(self, subject: str, work: Callable[[], None], later: str) -> None:
-        """Do some work with MLflow at once; if it fails or takes too long, say so in a sentence."""
+    def _attempt(self, subject: str, work: Callable[[ModuleType], _T], later: str) -> _T | None:
+        """Do some work by `raysearch.tracking.mlflow.study` now; say so if it fails or takes too long."""
+
+        def run() -> _T:
+            from raysearch.tracking.mlflow import study
+
+            return work(study)
+
         try:
-            attempt(work)
+            return attempt(run)
         except Exception as error:  # a tracker never stops anything, whatever MLflow, a disk or a network throws
             self._warn(f"{subject} not recorded in MLflow at {self._store.shown} ({cause_of(error)}); {later}")
+            return None
 
     def _is_writing(self) -> bool:
         return self._thread is not None and self._thread.is_alive() and not self._gave_up

@@ -32,7 +32,7 @@ _DPI = 150
 
 @dataclass(frozen=True)
 class _Child:
-    """What is known of a trial written by an earlier process."""
+    """A trial's run by an earlier process."""
 
     run_id: str
     status: str
@@ -172,9 +172,9 @@ class MlflowWriter:
             self._client.update_run(self.run_id, name=records.search_name(self._header.search_id, self._header.labels))
         if self._was_finished:
             return
-        config = yaml.safe_dump(records.plain(self._header.config), sort_keys=False, allow_unicode=True)
+        config = yaml.safe_dump(self._header.config, sort_keys=False, allow_unicode=True)
         self._client.log_text(self.run_id, config, "config.yaml")
-        data = json.dumps(records.plain(self._header.data), ensure_ascii=False, indent=2)
+        data = json.dumps(self._header.data, ensure_ascii=False, indent=2)
         self._client.log_text(self.run_id, data, "data.json")
         if "raysearch.failure" in run.data.tags:
             self._client.delete_tag(self.run_id, "raysearch.failure")

@@ -12,7 +12,7 @@ from mlflow import MlflowClient
 
 from raysearch.search.observer import StudyHeader, repeat
 from raysearch.testing.tracker_suite import greedy_search
-from raysearch.tracking.mlflow.contact import attempt
+from raysearch.tracking.mlflow.client import attempt
 from raysearch.tracking.options import TrackingOptions
 
 pytestmark = pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")  # MLflow's own
