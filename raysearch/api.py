@@ -100,7 +100,7 @@ def resume(
     # The same ledger and store, from whatever folder this is called in.
     here = {"ledger": str(ledger) if ledger else None} | ({"store": str(folder)} if store or not ledger else {})
     composed = config.recorded(record.config, overrides, **here)
-    spec, tracking = build.search_spec_of(composed), build.tracking_options(composed)
+    spec, tracking = build.tracked_search_of(composed)
     tracking.store.check()
     for key in hidden_keys({**spec.config, "tracking": {}}):
         raise UserError(
@@ -200,14 +200,11 @@ def study(
         others: its cause stands in the results.
     """
     from raysearch.config import build
-    from raysearch.config.compose import compose
     from raysearch.ledger.ledger import opened
     from raysearch.study.run import run_study
 
     watching = _observer(observer)
-    words = _words(overrides, values)
-    spec = build.study_spec(words, config_dir)
-    tracking = build.tracking_options(compose("study", words, config_dir))
+    spec, tracking = build.tracked_study(_words(overrides, values), config_dir)
     out = None if out is None else as_folder("--out", out)
     record = run_study(spec, watching, tracking.open(watching.warn), tracking.elsewhere().open)
     with opened(spec.ledger) as found:
@@ -298,9 +295,9 @@ def assess(
         here = {"store": str(store), "ledger": str(path), "cluster": composed["cluster"]}
         both = Observers(_tracking(record, store, found).open(watching.warn), watching)
         if isinstance(record, SearchRecord):
-            search = build.search_spec_of({**record.config, **here})
+            search, _ = build.tracked_search_of({**record.config, **here})
             return assess_search(record, found, search, spec, remove, both)
-        assess_study(record, found, spec, lambda recorded: build.search_spec_of({**recorded, **here}), both)
+        assess_study(record, found, spec, lambda recorded: build.tracked_search_of({**recorded, **here})[0], both)
         return _report(STUDIES.find(found, record.study_id), found, store, out, watching)
 
 
@@ -352,8 +349,8 @@ def export(
     from raysearch.search.export import export_search
 
     record = _recorded(search, store, ledger)
-    spec, out = build.search_spec_of(record.config), as_path("--out", out)
-    return export_search(record, spec, out, remove=remove, overwrite=overwrite, prompt=prompt)
+    spec, _ = build.tracked_search_of(record.config)
+    return export_search(record, spec, as_path("--out", out), remove=remove, overwrite=overwrite, prompt=prompt)
 
 
 def sync(

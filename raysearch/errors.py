@@ -68,9 +68,12 @@ class Mistakes:
             raise next((error for error in self.errors if error.sentences == tuple(kept)), UserError(*kept))
 
 
-def together(**steps: Callable[[], Any]) -> dict[str, Any]:
-    """Call every step and return the results by name; the mistakes of all that fail are reported at once."""
+def together(*checks: Callable[[], object], **steps: Callable[[], Any]) -> dict[str, Any]:
+    """Call all checks and steps and return the steps' results by name; all their mistakes are reported at once."""
     mistakes, found = Mistakes(), {}
+    for check in checks:
+        with mistakes:
+            check()
     for name, step in steps.items():
         with mistakes:
             found[name] = step()

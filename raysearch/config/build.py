@@ -43,20 +43,16 @@ def search_spec(words: Sequence[str], config_dir: PathLike | None = None) -> Sea
     Raises:
         UserError: Keys are unknown or missing, or values are of the wrong type or out of range.
     """
-    return _from_words(search_spec_of, "search", words, config_dir)
+    return tracked_search(words, config_dir)[0]
 
 
 def tracked_search(words: Sequence[str], config_dir: PathLike | None = None) -> tuple[SearchSpec, TrackingOptions]:
     """Build a search, and where it is recorded for people to look at; see `search_spec`."""
-    return _from_words(lambda config: (search_spec_of(config), tracking_options(config)), "search", words, config_dir)
+    return _from_words(tracked_search_of, "search", words, config_dir)
 
 
-def search_spec_of(config: Mapping[str, Any]) -> SearchSpec:
-    """Build a search from a configuration composed from ``conf/search.yaml``, such as a recorded one.
-
-    Raises:
-        UserError: As `search_spec`.
-    """
+def tracked_search_of(config: Mapping[str, Any]) -> tuple[SearchSpec, TrackingOptions]:
+    """Build both from a configuration composed from ``conf/search.yaml``, such as a recorded one; see `search_spec`."""
     parts = together(
         evaluation=lambda: _evaluation_spec(config, {"searcher", "tracking", "remove", "protect"}),
         searcher=lambda: build_searcher(_section(config, "searcher")),
@@ -64,9 +60,8 @@ def search_spec_of(config: Mapping[str, Any]) -> SearchSpec:
         protect=lambda: checked(list[int], "protect", config["protect"]),
         tracking=lambda: tracking_options(config),
     )
-    del parts["tracking"]  # refused with all else that is wrong, and built by who tracks
-    name = config["choices"]["searcher"]
-    return SearchSpec(searcher_name=name, seed=config["seed"], config=redacted(config), **parts)
+    tracking, name = parts.pop("tracking"), config["choices"]["searcher"]
+    return SearchSpec(searcher_name=name, seed=config["seed"], config=redacted(config), **parts), tracking
 
 
 def score_spec(words: Sequence[str], config_dir: PathLike | None = None) -> ScoreSpec:
@@ -83,9 +78,14 @@ def score_spec(words: Sequence[str], config_dir: PathLike | None = None) -> Scor
 
 def study_spec(words: Sequence[str], config_dir: PathLike | None = None) -> StudySpec:
     """Build a study and all of its searches from the words of ``raysearch study``; see `search_spec`."""
+    return tracked_study(words, config_dir)[0]
+
+
+def tracked_study(words: Sequence[str], config_dir: PathLike | None = None) -> tuple[StudySpec, TrackingOptions]:
+    """Build a study, and where it is recorded for people to look at; see `search_spec`."""
     mistakes = Mistakes()
     config, understood = compose_what_fits("study", words, config_dir, mistakes)
-    cells, choices, assess = [], [], None
+    cells, choices, assess, tracking = [], [], None, None
     with mistakes:
         section = dict(_section(config, "study"))
         rules = {
@@ -98,11 +98,14 @@ def study_spec(words: Sequence[str], config_dir: PathLike | None = None) -> Stud
     with mistakes:
         if config["choices"]["assess"] != "none" or any(word.startswith("assess.") for word in words):
             assess = assess_spec(config)
+    with mistakes:
+        tracking = tracking_options(config)
     for choice in choices:
         with mistakes:
-            cells.append(_cell(choice, understood, config, config_dir))
+            cells.append(_cell(choice, understood, config["seed"], tracking, config_dir))
     mistakes.tell()
-    return StudySpec(options, cells, assess, _store(config), redacted(config), [*map(redact, words)])
+    assert tracking is not None, "else it would be among the mistakes"
+    return StudySpec(options, cells, assess, _store(config), redacted(config), [*map(redact, words)]), tracking
 
 
 def assess_spec(config: Mapping[str, Any]) -> AssessSpec:
@@ -110,7 +113,7 @@ def assess_spec(config: Mapping[str, Any]) -> AssessSpec:
     section = dict(_section(config, "assess"))
     given = {name: {**data, "allow_evaluation_split": True} for name, data in section.pop("texts", {}).items()}
     parts = together(
-        seed=lambda: _check_seed(config),
+        partial(_check_seed, config),
         texts=lambda: together(**{name: partial(build_data, data) for name, data in given.items()}),
         rest=lambda: construct(AssessSpec, "assess", section, texts=given),
     )
@@ -147,7 +150,7 @@ def tracking_options(config: Mapping[str, Any]) -> TrackingOptions:
     """Build where searches are recorded for people to look at, from the configuration of a search or a study.
 
     Raises:
-        UserError: As `search_spec`.
+        UserError: A value is of the wrong type, or MLflow knows no such address.
     """
     parts = together(folder=lambda: _store(config), ledger=lambda: _ledger(config))
     options: TrackingOptions = construct(TrackingOptions, "tracking", _section(config, "tracking"), **parts)
@@ -166,16 +169,18 @@ def _from_words(
     return built
 
 
-def _cell(choice: Choice, words: Sequence[str], study: Mapping[str, Any], config_dir: PathLike | None) -> Cell:
+def _cell(
+    choice: Choice, words: Sequence[str], seed: int, tracking: TrackingOptions | None, config_dir: PathLike | None
+) -> Cell:
     """Build a search of a study; where an axis varies the searcher's seed, samples stay the same."""
     own = [*choice.words]
     if "seed" in choice.labels and not any(word.startswith("data.seed=") for word in (*own, *words)):
-        own.append(f"data.seed={study['seed']}")
+        own.append(f"data.seed={seed}")
     keys = {word.partition("=")[0] for word in own}
     shared = [word for word in words if section_of(word) not in ("study", "assess")]
     words = [*(word for word in shared if word.partition("=")[0] not in keys), *own]
-    search, tracking = tracked_search(words, config_dir)
-    if tracking != tracking_options(study):
+    search, own_tracking = tracked_search(words, config_dir)
+    if tracking not in (None, own_tracking):
         raise UserError(
             "study.grid has searches recorded in different places, and a study has one; take store, ledger and "
             "tracking out of its axes, and say them beside it"
@@ -196,20 +201,18 @@ def _evaluation_spec(config: Mapping[str, Any], other_keys: Collection[str] = ()
         return [*together(**{str(number): step for number, step in enumerate(steps)}).values()]
 
     parts = together(
-        keys=lambda: check_names("", config, {*_EVALUATION_KEYS, *other_keys}),
-        seed=lambda: _check_seed(config),
+        partial(check_names, "", config, {*_EVALUATION_KEYS, *other_keys}),
+        partial(_check_seed, config),
         model=lambda: construct(ModelSpec, "model", _section(config, "model")),
         calibrations=calibrations,
         weighting=lambda: _weighting(_section(config, "objective")),
         cluster=lambda: construct(ClusterOptions, "cluster", _section(config, "cluster")),
         ledger=lambda: _ledger(config),
     )
-    del parts["keys"], parts["seed"]
     return EvaluationSpec(**{**parts, "model": parts["cluster"].place(parts["model"])})
 
 
 def _calibration_spec(config: Mapping[str, Any]) -> CalibrationSpec:
-    """An objective and its data, from a configuration or from a part of one."""
     parts = together(
         objective=lambda: build_objective(_section(config, "objective")),
         data=lambda: build_data(_section(config, "data")),
@@ -220,14 +223,14 @@ def _calibration_spec(config: Mapping[str, Any]) -> CalibrationSpec:
 
 
 def _data_name(choice: str, data: Mapping[str, Any]) -> str:
-    """The choice of data, and which rows where these may be any."""
+    """Return the choice of data, and which rows where these may be any."""
     if data.get("path") and not data.get("name"):
         return f"{choice} {Path(data['path']).name}"
     return f"{choice} {data.get('name')}" if choice == "hub" else choice
 
 
 def _weighting(values: Mapping[str, Any]) -> WeightedObjective | None:
-    """A weighted objective, whose parts are calibrations of their own; None for any other."""
+    """Return a weighted objective, whose parts are calibrations of their own; None for any other."""
     if values.get("parts") is None:
         return None
     weights = tuple(checked(float, "objective.parts: weight", part["weight"]) for part in values["parts"])
@@ -237,7 +240,6 @@ def _weighting(values: Mapping[str, Any]) -> WeightedObjective | None:
 
 
 def _remove(value: Any) -> int | str:
-    """How many layers go, if it is a whole number or a range."""
     remove: int | str = value if type(value) is int else as_typed(value)
     sizes_of(remove)
     return remove
@@ -280,7 +282,7 @@ def _section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _given(config: Mapping[str, Any], key: str) -> Any:
-    """A top-level value; one that a mistake made unusable is left out, and the mistake is reported already."""
+    """Return a top-level value; one that is left out is so for a mistake that is reported already."""
     if key not in config:
         raise UserError()
     return config[key]

@@ -10,14 +10,14 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from raysearch.config.compose import AXES, FREE, groups_of, quoted
+from raysearch.config.compose import AXES, groups_of, quoted
 from raysearch.errors import UserError
 
 _KINDS = "give text, a number, a list or a mapping"
 
 
 def as_overrides(values: Mapping[str, Any]) -> list[str]:
-    """Keyword arguments as ``key=value`` words; a mapping stands for the keys inside a group.
+    """Return keyword arguments as ``key=value`` words; a mapping stands for the keys inside a group.
 
     ``{"remove": 5, "data": {"path": "a.txt"}}`` becomes ``remove=5`` and ``data.path='a.txt'``. Text stays text, even
     where it reads like a number.
@@ -38,7 +38,7 @@ def as_overrides(values: Mapping[str, Any]) -> list[str]:
 
 
 def _in_hydras_grammar(value: Any) -> str:
-    """A plain value as Hydra reads it, whose keys have no quotes; in them, what means something else is escaped."""
+    """Return a plain value as Hydra reads it: keys have no quotes, and special characters in them are escaped."""
     if isinstance(value, dict):
         keys = [re.sub(r"([\\()\[\]{}:=,\s])", r"\\\1", key) for key in value]
         pairs = zip(keys, map(_in_hydras_grammar, value.values()), strict=True)
@@ -50,7 +50,7 @@ def _in_hydras_grammar(value: Any) -> str:
 
 def _section_words(prefix: str, values: Mapping[str, Any]) -> Iterator[str]:
     for name, value in values.items():
-        if isinstance(value, Mapping) and f"{prefix}{name}." in (AXES, *FREE):
+        if isinstance(value, Mapping) and f"{prefix}{name}." == AXES:
             yield from _section_words(f"{prefix}{name}.", value)
         else:
             yield prefix + _key_word(name, value, json.dumps if prefix == AXES else _in_hydras_grammar)

@@ -73,13 +73,12 @@ def build_data(values: Mapping[str, Any]) -> Data:
     names = {part: {field.name for field in dataclasses.fields(kind)} for part, kind in parts.items()}
     given = {key: value for key, value in values.items() if key != "type"}
     built = together(
-        keys=lambda: check_names("data.", given, set().union(*names.values())),
+        partial(check_names, "data.", given, set().union(*names.values())),
         **{
             part: partial(construct, kind, "data", {key: given[key] for key in given if key in names[part]})
             for part, kind in parts.items()
         },
     )
-    del built["keys"]
     return Data(**built)
 
 
@@ -118,7 +117,7 @@ def _class_by_type(packages: Sequence[str], needs: str, section: str, values: Ma
 
 
 def _has(part: type, name: str) -> bool:
-    """Whether a class has something of its own by a name, beyond what its contract says that it should have."""
+    """Return whether a class has something of its own by a name, not its contract's alone."""
     own = [vars(one)[name] for one in part.__mro__ if name in vars(one) and not is_protocol(one)]
     return bool(own) and not getattr(own[0], "__isabstractmethod__", False)
 
@@ -214,7 +213,7 @@ def checked(expected: Any, name: str, value: Any) -> Any:
 
 
 def _is_usable(value: Any) -> bool:
-    """Whether the numbers in a value are finite, and whole ones no larger than libraries take."""
+    """Return whether the numbers in a value are finite, and whole ones no larger than libraries take."""
     if isinstance(value, Mapping):
         return all(map(_is_usable, value.values()))
     if isinstance(value, list | tuple):
