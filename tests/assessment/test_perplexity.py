@@ -97,7 +97,9 @@ def test_a_number_of_samples_is_the_most_that_are_taken(assess: Assess, text: Pa
     assert counts["few"] == 2 < counts["many"] < 1000
 
 
-def test_many_masks_and_texts_are_the_same_inline_and_through_ray(assess: Assess, ledger, text: Path) -> None:
+def test_many_masks_and_texts_are_the_same_inline_and_through_ray(
+    assess: Assess, ledger, text: Path, one_ray: None
+) -> None:
     words = [
         f"assess.texts.mine=data=file data.path={text} data.samples=all data.sampling=sequential",
         f"assess.texts.apart=data=file data.path={text} data.samples=all data.sampling=whole",

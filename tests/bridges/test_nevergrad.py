@@ -9,9 +9,8 @@ import pytest
 from raysearch.bridges.nevergrad import NevergradSearcher
 from raysearch.core.mask import Mask
 from raysearch.core.problem import Problem
-from raysearch.errors import EvaluationError, UserError
+from raysearch.errors import UserError
 from raysearch.testing.searcher_suite import SearcherSuite, additive_loss, rugged_loss
-from tests.cases import assert_refused
 from tests.searchers.toys import rounds_of
 
 PROBLEM = Problem.create(32, 7)
@@ -128,12 +127,6 @@ def test_failures_are_avoided():
     assert sum(bool({3, 4, 5, 6} & set(mask)) for mask in solutions[50:]) < 25  # 33 of 50 by chance
 
 
-def test_a_search_without_any_score_ends_with_the_cause():
-    for prior in ("ablation", "influence", "none"):
-        with pytest.raises(EvaluationError, match="the loss is nan"):
-            rounds_of(NevergradSearcher(prior=prior), Problem.create(5, 2), lambda mask: float("nan"))
-
-
 @pytest.mark.filterwarnings("ignore")  # the optimizer converges, and says so
 def test_the_thread_of_an_optimizer_ends_with_the_search():
     before = set(threading.enumerate())
@@ -141,19 +134,3 @@ def test_the_thread_of_an_optimizer_ends_with_the_search():
     for thread in set(threading.enumerate()) - before:
         thread.join(timeout=10)
         assert not thread.is_alive()
-
-
-def test_options_are_checked():
-    cases = [
-        ({"trials": 0}, "searcher.trials=0 scores nothing; use 1 or more"),
-        ({"batch": 0}, "searcher.batch=0 asks for nothing; use 1 or more"),
-        ({"prior": "magic"}, "searcher.prior=magic is unknown; choose one of: ablation, influence, none"),
-        ({"optimizer": "DiscreteOnePlusTwo"}, "searcher.optimizer=DiscreteOnePlusTwo is unknown; did you mean"),
-        ({"optimizer": "cma"}, "searcher.optimizer=cma is unknown; did you mean 'CMA'"),
-        ({"optimizer": "§"}, "is unknown; choose one of: CMA, DE, DiscreteOnePlusOne, NGOpt, PSO$"),
-        (
-            {"optimizer": "Cobyla"},
-            "searcher.batch=8 is too many for searcher.optimizer=Cobyla, .*; use searcher.batch=1",
-        ),
-    ]
-    assert_refused(NevergradSearcher, cases)

@@ -1,11 +1,9 @@
 """Searchers in a real `ray.tune.Tuner`."""
 
 import gc
-import logging
 import math
 
 import pytest
-import ray
 from ray import tune
 
 from raysearch.bridges.ray_tune import TuneSearcher
@@ -23,16 +21,14 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _ray():
-    """Ray on this machine, with a Tuner that writes what it must."""
+def _quiet_tuner(one_ray):
+    """A Tuner that writes what it must."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_AIR_NEW_OUTPUT", "0")
         patch.setenv("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
         patch.setenv("TUNE_DISABLE_SIGINT_HANDLER", "1")  # it would stay after the Tuner
         patch.setenv("TUNE_GLOBAL_CHECKPOINT_S", "0")
-        ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
         yield
-        ray.shutdown()
 
 
 def toy(config):

@@ -13,10 +13,9 @@ from raysearch.bridges.ray_tune import TuneSearcher
 from raysearch.bridges.tune_algorithm import TuneAlgorithmSearcher, search_with
 from raysearch.core.mask import Mask
 from raysearch.core.problem import Problem
-from raysearch.errors import EvaluationError, UserError
+from raysearch.errors import UserError
 from raysearch.searchers.base import Searcher
 from raysearch.testing.searcher_suite import additive_loss, drive, rugged_loss
-from tests.cases import assert_refused
 
 PROBLEM = Problem.create(6, 2)
 LOSS = rugged_loss(PROBLEM, seed=3)
@@ -126,11 +125,6 @@ def test_a_search_ends_when_all_masks_are_scored(algorithm):
     assert sorted(itertools.chain(*(proposed.masks for proposed in rounds))) == list(problem.singles)
 
 
-def test_a_search_of_failures_ends_with_the_cause():
-    with pytest.raises(EvaluationError, match="the loss is nan"):
-        drive(TuneAlgorithmSearcher(trials=3), PROBLEM, lambda mask: math.nan)
-
-
 def test_options_reach_the_algorithm():
     first = {"layer_0": 0.9, "layer_1": 0.8} | {f"layer_{layer}": 0.1 for layer in range(2, 6)}
     searcher = TuneAlgorithmSearcher("optuna", trials=2, options={"points_to_evaluate": [first], "seed": 1})
@@ -144,21 +138,6 @@ def test_an_algorithm_with_a_space_of_its_own_is_refused():
     algorithm = OptunaSearch({"x": FloatDistribution(0, 1)}, metric="loss", mode="min", seed=0)
     with pytest.raises(UserError, match="OptunaSearch has a search space of its own; make it without one"):
         drive(Uses(algorithm, trials=2), PROBLEM, LOSS)
-
-
-def test_options_are_checked():
-    cases = [
-        ({"trials": 0}, "searcher.trials=0 scores nothing; use 1 or more"),
-        ({"batch": 0}, "searcher.batch=0 asks for nothing; use 1 or more"),
-        ({"algorithm": "optna"}, "searcher.algorithm=optna is unknown; did you mean 'optuna'?"),
-        ({"algorithm": "bohb"}, "searcher.algorithm=bohb cannot be used: .*; use searcher.algorithm=optuna"),
-        ({"algorithm": "nevergrad"}, "searcher.algorithm=nevergrad cannot be used: .*; use searcher=nevergrad"),
-        (
-            {"algorithm": "optuna", "options": {"sed": 1}},
-            "searcher.options.sed is no option of searcher.algorithm=optuna; did you mean 'seed'?",
-        ),
-    ]
-    assert_refused(TuneAlgorithmSearcher, cases)
 
 
 def test_a_missing_package_is_named(monkeypatch):

@@ -113,6 +113,15 @@ class TestFile:
             ("a.json", b'[{"text": "a"}, "b"]', "row 2 of data.path="),
             ("a.jsonl", b'{"text": "a"}\n\n{"text": "\xe9"}', "a.jsonl is not UTF-8; convert"),
             ("a.jsonl", b'{"text": "a"}\n\n{"text": ', "a.jsonl is not JSON (Expecting value); write one JSON object"),
+            ("a.txt", "the of".encode("utf-16-le"), "a.txt holds NUL characters"),
+            ("a.txt", b"the\0of", "a.txt holds NUL characters"),
+            ("a.json", b'[{"text": -Infinity}]', "a.json is not JSON (-Infinity is no value of JSON)"),
+            ("a.jsonl", b'{"text": ' + b"9" * 5000 + b"}", "a.jsonl is not JSON (Exceeds the limit"),
+            ("a.jsonl", b"[" * 100_000, "a.jsonl is not JSON (maximum recursion"),
+            ("a.json", b"[" * 100_000, "a.json is not JSON (maximum recursion"),
+            ("a.jsonl", b'{"text": "the \\ud800"}', "surrogates"),
+            ("a.jsonl", b"null\n", "a.jsonl is not a JSON object"),
+            ("a.jsonl", '{"text":\u2028 "a"}'.encode(), "a.jsonl is not JSON"),
             ("a.jsonl", b'{"text": "a"}\n\n["text"]', 'a.jsonl is not a JSON object; write rows such as {"text": …}'),
         ]:
             (tmp_path / name).write_bytes(content)

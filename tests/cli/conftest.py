@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -72,10 +71,6 @@ def prose(n_words: int) -> str:
     return "".join(f"{' '.join(chosen[start : start + 12])}.\n" for start in range(0, n_words, 12))
 
 
-#: A safetensors file: the length of its head, and the head, which names no tensors.
-NO_WEIGHTS = (2).to_bytes(8, "little") + b"{}"
-
-
 @pytest.fixture(scope="session")
 def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     """A random Llama of five layers with a word-level tokenizer, and a few thousand words."""
@@ -119,19 +114,8 @@ def rubbish(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
         "empty.txt": b"",
         "blank.txt": b" \n",
         "short.txt": b"the of and",
-        "prose.pdf": b"%PDF",
-        "latin.txt": "caf\u00e9".encode("latin-1"),
         "rows.jsonl": b'{"body": "the of"}\n',
-        "broken.jsonl": b'{"text": "the of"}\n{"text": \n',
-        "lists.jsonl": b'["the of"]\n',
         "text.db": b"this is no database, but long enough to be looked at. " * 20,
-        "t5/config.json": json.dumps({"model_type": "t5", "is_encoder_decoder": True}).encode(),
-        "t5/model.safetensors": NO_WEIGHTS,
-        "pickled/config.json": b'{"model_type": "llama"}',
-        "pickled/pytorch_model.bin": b"",
-        "corrupt/config.json": b"{",
-        "corrupt/model.safetensors": NO_WEIGHTS,
-        "bare/readme.md": b"",
         "conf-broken/searcher/mine.yaml": b"type: [beam\nwidth: {",
         "conf-untyped/searcher/mine.yaml": b"width: 2\n",
         "conf-list/searcher/mine.yaml": b"- type\n",
@@ -143,11 +127,8 @@ def rubbish(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
         (bad / name).parent.mkdir(parents=True, exist_ok=True)
         (bad / name).write_bytes(content)
     (bad / "folder.txt").mkdir()
-    for name in ("dumb", "narrow"):
-        shutil.copytree(world.model, bad / name)
+    shutil.copytree(world.model, bad / "dumb")
     (bad / "dumb" / "tokenizer.json").write_text("{")
-    settings = json.loads((bad / "narrow" / "config.json").read_text())
-    (bad / "narrow" / "config.json").write_text(json.dumps(settings | {"vocab_size": 10}))
     with closing(sqlite3.connect(bad / "other.db")) as other:
         other.execute("CREATE TABLE people (name TEXT)")
     asked = config.compose("search", world.search())

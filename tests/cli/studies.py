@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import ray
 
 from tests.cli.conftest import World, finish, spawn
 from tests.cli.found import found
@@ -26,14 +24,6 @@ def study_words(world: World, **changes: Any) -> list[str]:
     """The words of a study whose searches run at the same time; it takes seconds, but for the start of Ray."""
     at_once = {"cluster.replicas": 2, "study.concurrency": 2}
     return small_study(world, f"searcher=[{','.join(SEARCHERS)}]", "remove=[1,2]", **{**at_once, **changes})
-
-
-@pytest.fixture(scope="module")
-def one_ray() -> Iterator[None]:
-    """Ray for all commands that are typed in this process: it takes seconds to start."""
-    ray.init(num_cpus=3, include_dashboard=False, log_to_driver=False)
-    yield
-    ray.shutdown()
 
 
 @pytest.fixture(scope="module")

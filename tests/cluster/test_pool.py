@@ -40,15 +40,8 @@ class FirstOf:
         return dict([*self.fleet.sync(*demand).items()][: self.n_replicas])
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _ray():
-    ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False)
-    yield
-    ray.shutdown()
-
-
 @pytest.fixture(scope="module")
-def fleet(_ray):
+def fleet(one_ray):
     """Three actors for all tests, since each takes seconds to start."""
     fleet = Fleet(3, 3, ONE_CPU, idle_s=60)
     yield fleet
@@ -56,7 +49,7 @@ def fleet(_ray):
 
 
 @pytest.fixture(scope="module")
-def recipe(_ray):
+def recipe(one_ray):
     return [ray.put(Recipe(make_shared_replica, pack(tiny_model()), own_versions()))]
 
 

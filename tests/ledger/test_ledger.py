@@ -114,24 +114,6 @@ def test_files_that_are_no_ledger_are_refused(tmp_path):
         Ledger(tmp_path / "folder.db")
 
 
-def test_searches_are_found_by_name_prefix_mlflow_id_and_latest(ledger):
-    write_search(ledger, "greedy-m5-aa", {"x": 1}, "running")
-    write_search(ledger, "greedy-m5-ab", {"x": 2}, "finished", replace(FOUND, mlflow_run_id="f00"))
-    assert {run.search_id for run in SEARCHES.all(ledger)} == {"greedy-m5-aa", "greedy-m5-ab"}
-    assert SEARCHES.find(ledger, "greedy-m5-aa").state == "running"
-    assert SEARCHES.find(ledger, "f00").config == {"x": 2}
-    assert SEARCHES.find(ledger, "greedy-m5-ab").result == replace(FOUND, mlflow_run_id="f00")
-    with pytest.raises(UserError, match="fits greedy-m5-"):
-        SEARCHES.find(ledger, "greedy")
-    with pytest.raises(UserError, match="did you mean 'greedy-m5-aa'"):
-        SEARCHES.find(ledger, "gredy-m5-aa")
-    write_search(ledger, "greedy-m5-aa", {"x": 3}, "finished", FOUND)
-    with pytest.raises(UserError, match="SEARCH='' is not in"):
-        SEARCHES.find(ledger, "")
-    assert SEARCHES.find(ledger, "greedy-m5-aa").config == {"x": 3}
-    assert SEARCHES.find(ledger, "latest").search_id == "greedy-m5-aa"
-
-
 def test_where_mlflow_has_a_run_is_not_forgotten_and_makes_it_no_newer(ledger):
     write_search(ledger, "a", {"tracking": {"uri": None}, "x": 1}, "finished", FOUND)
     write_search(ledger, "b", {}, "finished", FOUND)
@@ -144,32 +126,10 @@ def test_where_mlflow_has_a_run_is_not_forgotten_and_makes_it_no_newer(ledger):
     assert SEARCHES.find(ledger, "latest").result == replace(FOUND, loss=2.0, mlflow_run_id="f00")
 
 
-def test_an_empty_ledger_says_how_to_start(ledger):
-    with pytest.raises(UserError, match="start one with raysearch search"):
-        SEARCHES.find(ledger, "latest")
-
-
 def test_any_name_is_that_of_a_file(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with closing(Ledger(Path(":memory:"))):
         assert (tmp_path / ":memory:").is_file()
-
-
-def test_looking_one_search_up_reads_no_other(ledger):
-    write_search(ledger, "greedy-m5-aa", {"x": 1}, "finished", replace(FOUND, mlflow_run_id="f00"))
-    write_search(ledger, "beam-m5-ab", {"x": 2}, "running")
-    ledger.connection.execute("UPDATE searches SET config = '{}' WHERE search_id = 'beam-m5-ab'")
-    for name in ("greedy-m5-aa", "greedy", "f00"):
-        assert SEARCHES.find(ledger, name).config == {"x": 1}
-    with pytest.raises(UserError, match="malformed"):
-        SEARCHES.find(ledger, "latest")
-
-
-def test_records_are_readable_with_plain_sqlite(ledger):
-    write_search(ledger, "a", {"remove": 3}, "finished", FOUND)
-    query = "SELECT state, config ->> '$.remove', result ->> '$.evaluations.requested' FROM searches"
-    with closing(sqlite3.connect(ledger.path)) as shell:
-        assert shell.execute(query).fetchone() == ("finished", 3, FOUND.evaluations.requested)
 
 
 def test_a_lock_says_who_has_it_and_goes_with_it(ledger):

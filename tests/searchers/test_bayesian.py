@@ -5,10 +5,8 @@ import pytest
 
 from raysearch.core.mask import Mask
 from raysearch.core.problem import Problem
-from raysearch.errors import EvaluationError
 from raysearch.searchers.bayesian import BayesianSearcher, compress, swaps
 from raysearch.testing.searcher_suite import additive_loss, rugged_loss
-from tests.cases import assert_refused
 from tests.searchers.toys import rounds_of
 
 PROBLEM = Problem.create(32, 7)
@@ -29,8 +27,8 @@ def test_batches_share_the_trials():
 
 
 def test_block_influence_saves_the_ablations():
-    _, rounds = rounds_of(BayesianSearcher(prior="influence"), PROBLEM, rugged_loss(PROBLEM, 0))
-    assert [len(masks) for masks in rounds] == [10, *[1] * 190]
+    _, rounds = rounds_of(BayesianSearcher(trials=30, prior="influence"), PROBLEM, rugged_loss(PROBLEM, 0))
+    assert [len(masks) for masks in rounds] == [10, *[1] * 20]
 
 
 @pytest.mark.parametrize("prior", ["ablation", "influence"])
@@ -71,13 +69,6 @@ def test_failures_count_as_trials_and_are_avoided():
     assert sum(bool({3, 4, 5, 6} & set(mask)) for mask in solutions[30:]) < 6  # 20 of 30 by chance
 
 
-def test_a_search_without_any_score_ends_with_the_cause():
-    problem = Problem.create(5, 2)
-    for prior in ("ablation", "influence", "none"):
-        with pytest.raises(EvaluationError, match="the loss is nan"):
-            rounds_of(BayesianSearcher(prior=prior), problem, lambda mask: float("nan"))
-
-
 def test_compressed_losses_keep_their_order_and_lose_their_tail():
     losses = np.array([-0.5, -0.4, -0.3, 0.1, 2.0, 900.0, np.nan])
     compressed = compress(losses)
@@ -95,14 +86,3 @@ def test_swaps_are_all_the_masks_one_exchange_away():
     assert (rows.sum(axis=1) == 2).all()
     assert (np.abs(rows - row).sum(axis=1) == 2).all()
     assert swaps(np.ones(3)).tolist() == [[1, 1, 1]]
-
-
-def test_options_are_checked():
-    cases = [
-        ({"trials": 0}, "searcher.trials=0 scores nothing; use 1 or more"),
-        ({"trials": 5}, r"searcher.initial=10 is not a part of searcher.trials=5; use 1..5"),
-        ({"initial": 0}, "searcher.initial=0 is not a part"),
-        ({"batch": 0}, "searcher.batch=0 asks for nothing"),
-        ({"prior": "magic"}, "searcher.prior=magic is unknown; choose one of: ablation, influence, none"),
-    ]
-    assert_refused(BayesianSearcher, cases)

@@ -6,7 +6,6 @@ import pytest
 
 from raysearch.core.mask import Mask
 from raysearch.core.problem import Problem
-from raysearch.errors import EvaluationError, UserError
 from raysearch.search.driver import run_searcher
 from raysearch.searchers.beam import BeamSearcher
 from raysearch.testing.searcher_suite import ToyOracle, drive, rugged_loss
@@ -48,13 +47,3 @@ def test_greedy_is_the_plain_loop():
 def test_ties_are_broken_by_mask_order():
     found, _ = drive(BeamSearcher(width=2), Problem.create(6, 2), lambda mask: 1.0)
     assert found == Mask.of(0, 1)
-
-
-def test_a_round_of_failures_ends_the_search_with_the_cause():
-    with pytest.raises(EvaluationError, match="the loss is nan"):
-        drive(BeamSearcher(1), Problem(4, 1), lambda mask: float("nan"))
-
-
-def test_options_are_checked():
-    with pytest.raises(UserError, match=r"searcher.width=0 keeps no mask; use 1 \(greedy\) or more"):
-        BeamSearcher(width=0)

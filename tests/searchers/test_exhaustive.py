@@ -55,10 +55,3 @@ def test_a_count_is_known_without_a_whole_rehearsal(monkeypatch):
     assert hasty[-1].estimated and not any(cost.estimated for cost in whole)
     layers = [sum(cost.layer_forwards for cost in costs) for costs in (hasty, whole)]
     assert layers[1] / 2 < layers[0] < layers[1] * 2  # the first masks share less than most
-
-
-def test_options_are_checked():
-    with pytest.raises(UserError, match="searcher.round_size=0 asks for nothing; use 1 or more"):
-        ExhaustiveSearcher(round_size=0)
-    with pytest.raises(UserError, match="searcher.limit=0 allows no mask; use 1 or more"):
-        ExhaustiveSearcher(limit=0)

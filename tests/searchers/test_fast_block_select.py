@@ -5,10 +5,8 @@ import pytest
 
 from raysearch.core.mask import Mask
 from raysearch.core.problem import Problem
-from raysearch.errors import EvaluationError
 from raysearch.searchers.fast_block_select import FastBlockSelectSearcher, conflict_free, exchanges
 from raysearch.testing.searcher_suite import additive_loss, rugged_loss
-from tests.cases import assert_refused
 from tests.searchers.toys import rounds_of, run_on
 
 NAN = float("nan")
@@ -116,18 +114,3 @@ def test_of_exchanges_on_the_same_layer_the_first_is_made():
     centre = Mask.of(0, 1, 2)
     improving = [Mask.of(0, 1, 5), Mask.of(0, 1, 6), Mask.of(0, 2, 5), Mask.of(2, 7, 8), Mask.of(1, 2, 9)]
     assert conflict_free(centre, improving) == Mask.of(5, 7, 8)
-
-
-def test_a_search_without_any_score_ends_with_the_cause():
-    for prior in ("influence", "ablation"):
-        with pytest.raises(EvaluationError, match="the loss is nan"):
-            rounds_of(FastBlockSelectSearcher(prior=prior), SIX, lambda mask: NAN if mask else 0.0)
-
-
-def test_options_are_checked():
-    cases = [
-        ({"k": 0}, "searcher.k=0 tries no exchange; use 1 or more"),
-        ({"rounds": 0}, "searcher.rounds=0 exchanges nothing; use 1 or more"),
-        ({"prior": "none"}, "searcher.prior=none is unknown; choose one of: influence, ablation"),
-    ]
-    assert_refused(FastBlockSelectSearcher, cases)

@@ -22,6 +22,7 @@ RECORD = Path(__file__).with_name("golden.json")
 PROBLEM = Problem.create(n_layers=16, remove=5)
 LOSSES = {"additive": additive_loss, "pairwise": rugged_loss}
 SEEDS = range(3)
+SLOW = {"bayesian", "nevergrad"}  # of which the first seed is looked at
 FILES = {file.stem: file for file in sorted((conf_dir() / "searcher").glob("*.yaml"))}
 
 
@@ -54,9 +55,10 @@ def test_the_optima_are_those_recorded(record):
 def test_searchers_reach_what_they_reached(record, name):
     assert name in record["reached"], f"write its record: python tests/searchers/test_golden.py {name}"
     for kind in LOSSES:
-        losses, masks = zip(*(reached(name, kind, seed) for seed in SEEDS), strict=True)
-        assert list(losses) == pytest.approx(record["reached"][name][kind])
-        assert list(masks) == record["masks"][name][kind]
+        seeds = SEEDS[:1] if name in SLOW else SEEDS
+        losses, masks = zip(*(reached(name, kind, seed) for seed in seeds), strict=True)
+        assert list(losses) == pytest.approx(record["reached"][name][kind][: len(seeds)])
+        assert list(masks) == record["masks"][name][kind][: len(seeds)]
 
 
 def write_record(names: list[str]) -> None:

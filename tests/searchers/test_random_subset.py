@@ -5,7 +5,6 @@ from collections import Counter
 import pytest
 
 from raysearch.core.problem import Problem
-from raysearch.errors import UserError
 from raysearch.searchers.random_subset import RandomSubsetSearcher
 from raysearch.testing.searcher_suite import additive_loss
 from tests.searchers.toys import rounds_of
@@ -34,8 +33,3 @@ def test_draws_are_seeded_and_even():
     counts = Counter(masks_of(RandomSubsetSearcher(k=1), problem, seed)[0] for seed in range(2800))
     assert len(counts) == 28
     assert max(counts.values()) < 150 and min(counts.values()) > 60  # 100 each, give or take 10
-
-
-def test_options_are_checked():
-    with pytest.raises(UserError, match="searcher.k=0 draws no mask; use 1 or more"):
-        RandomSubsetSearcher(k=0)

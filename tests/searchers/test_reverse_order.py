@@ -4,7 +4,6 @@ import pytest
 
 from raysearch.core.mask import Mask
 from raysearch.core.problem import Problem
-from raysearch.errors import EvaluationError
 from raysearch.searchers.reverse_order import ReverseOrderSearcher
 from tests.searchers.toys import rounds_of
 
@@ -16,8 +15,3 @@ def test_the_deepest_free_layers_go_at_the_cost_of_one_evaluation(protect, deepe
     found, rounds = rounds_of(ReverseOrderSearcher(), Problem.create(32, 7, protect), lambda mask: 1.0)
     assert found == Mask(deepest)
     assert rounds == [(found,)]
-
-
-def test_a_failure_is_reported():
-    with pytest.raises(EvaluationError, match="the loss is nan"):
-        rounds_of(ReverseOrderSearcher(), Problem.create(4, 1), lambda mask: float("nan"))

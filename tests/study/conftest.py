@@ -1,6 +1,5 @@
-"""The tiny world and command line of the tests of commands, and Ray for its studies."""
+"""The tiny world and command line of the tests of commands."""
 
 from tests.cli.conftest import here, run, world
-from tests.cli.studies import one_ray
 
-__all__ = ["here", "one_ray", "run", "world"]
+__all__ = ["here", "run", "world"]

@@ -44,7 +44,8 @@ SOLVERS = {  # with how many states each is asked for
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_solvers_agree_with_brute_force(solver):
     count, solve = SOLVERS[solver]
-    for (n, size), forbid in product(SIZES, (0.0, 0.15)):
+    sizes = SIZES[:-2] if solver == "milp" else SIZES  # a proof of more takes seconds
+    for (n, size), forbid in product(sizes, (0.0, 0.15)):
         model = random_model(n, seed=100 * n + size, forbid=forbid)
         truth, found = brute_force(model, size, count), solve(model, size, count)
         assert list(found.states) == [state for _, state in truth], (n, size, forbid)

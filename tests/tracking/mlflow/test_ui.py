@@ -62,6 +62,7 @@ def test_it_serves_runs_and_their_artifacts(served: Served):
     assert b"mask_map.png" in listed
 
 
+@pytest.mark.faults
 def test_sigterm_leaves_nothing_behind(store_with_tables: Path) -> None:
     """Ctrl-C is sent at the end of all tests; see `served`."""
     port = closed_port()
