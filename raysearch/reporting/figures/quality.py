@@ -115,7 +115,7 @@ def _keys(
 
 def cost_pictures(comparisons: Sequence[Comparison], palette: style.Palette) -> list[Picture]:
     """For each model the loss against what a search costs, a panel a setting; the band is what ties with the best."""
-    priced = [one for one in comparisons if any(rival.summary.cost > 0 for rival in one.rivals)]
+    priced = [one for one in comparisons if any(rival.cost > 0 for rival in one.rivals)]
     return pictures("cost", ((one.setting.model, one) for one in priced), partial(_cost, palette))
 
 
@@ -125,22 +125,22 @@ def _cost(palette: style.Palette, name: str, model: str, comparisons: list[Compa
     figure, places = grid(len(comparisons), 2.8)
     ordered = sorted(comparisons, key=lambda one: one.setting.remove)
     for axes, comparison in zip(places, ordered, strict=True):
-        sizes = style.ringed([(rival.summary.cost, rival.summary.mean) for rival in comparison.rivals])
+        sizes = style.ringed([(rival.cost, rival.mean) for rival in comparison.rivals])
         for size, rival in zip(sizes, comparison.rivals, strict=True):
-            one, colour = rival.summary, palette.colours[rival.summary.searcher]
+            colour = palette.colours[rival.searcher]
             filled = colour if rival.tied else style.WHITE
-            axes.plot(one.cost, one.mean, "o", color=colour, mfc=filled, mec=colour, mew=1.6, ms=size)
+            axes.plot(rival.cost, rival.mean, "o", color=colour, mfc=filled, mec=colour, mew=1.6, ms=size)
             if rival.noise:
-                axes.plot([one.cost] * 2, [one.mean - rival.noise, one.mean], color=colour, lw=1.0, alpha=0.7)
+                axes.plot([rival.cost] * 2, [rival.mean - rival.noise, rival.mean], color=colour, lw=1.0, alpha=0.7)
         axes.axhline(comparison.best.mean, color=style.GREY, lw=0.9, ls="--")
-        losses = [rival.summary.mean for rival in comparison.rivals]
+        losses = [rival.mean for rival in comparison.rivals]
         reach = max(losses) - min(losses) or 0.02 * abs(losses[0])
         axes.set_ylim(min(losses) - 0.4 * reach, max(losses) + 0.12 * reach)
         _log_scale(axes)
         title = f"{style.short(comparison.setting.calibration, 34)}, M = {comparison.setting.remove}"
         style.name_axes(axes, title, "layer-forwards of the search alone (log scale)", "calibration loss")
         style.finish(axes)
-    keys = _keys((), dict.fromkeys(rival.summary.searcher for one in comparisons for rival in one.rivals), palette)
+    keys = _keys((), dict.fromkeys(rival.searcher for one in comparisons for rival in one.rivals), palette)
     keys.append(
         Line2D([], [], ls="", marker="o", mfc=style.WHITE, mec=style.INK, label="hollow: not within noise of the best")
     )
@@ -150,8 +150,8 @@ def _cost(palette: style.Palette, name: str, model: str, comparisons: list[Compa
         "dashed line, the best, the two tie."
     )
     alt = "Scatter: " + "; ".join(
-        f"{one.setting.calibration}, M = {one.setting.remove}, {rival.summary.searcher}: loss "
-        f"{rival.summary.mean:.4f} at {rival.summary.cost:,.0f} layer-forwards"
+        f"{one.setting.calibration}, M = {one.setting.remove}, {rival.searcher}: loss "
+        f"{rival.mean:.4f} at {rival.cost:,.0f} layer-forwards"
         for one in ordered
         for rival in one.rivals
     )

@@ -75,7 +75,7 @@ def _searchers(analysis: Analysis) -> Iterator[Finding]:
     elif verdicts["all tie"] == n:
         yield Finding("Ties", f"The searchers tie within noise {of_all(n, n, 'setting')}.", "within noise", "verdicts")
     else:
-        behind = Counter(rival.summary.searcher for one in several for rival in one.rivals if rival.tied is False)
+        behind = Counter(rival.searcher for one in several for rival in one.rivals if rival.tied is False)
         names = numbers.listed([f"{name} ({times} of {n})" for name, times in behind.most_common()])
         verdict = f"Behind the best beyond noise, in so many settings: {names}."
         yield Finding("Ties", verdict, "clear", "verdicts")
@@ -83,7 +83,7 @@ def _searchers(analysis: Analysis) -> Iterator[Finding]:
 
 def _recommendation(several: Sequence[Comparison], what: str) -> Finding:
     """The searcher within noise of the best in the most settings; the cheapest of those."""
-    times = Counter(summary.searcher for one in several for summary in one.tied)
+    times = Counter(rival.searcher for one in several for rival in one.tied)
     most = max(times.values())
     candidates = [name for name, number in times.items() if number == most]
     costs = {name: _mean_cost(several, name) for name in candidates}
@@ -96,7 +96,7 @@ def _recommendation(several: Sequence[Comparison], what: str) -> Finding:
 
 def _leader(several: Sequence[Comparison], what: str) -> Finding:
     """The searcher that is best most often, where noise is not known."""
-    wins = Counter(rival.summary.searcher for one in several for rival in one.rivals if rival.behind == 0)
+    wins = Counter(rival.searcher for one in several for rival in one.rivals if rival.behind == 0)
     most = max(wins.values())
     leaders = [name for name, number in wins.items() if number == most]
     verdict = (
@@ -108,7 +108,7 @@ def _leader(several: Sequence[Comparison], what: str) -> Finding:
 
 def _mean_cost(several: Sequence[Comparison], searcher: str) -> float:
     """Mean layer-forwards of a searcher; infinite where they are not known."""
-    costs = [rival.summary.cost for one in several for rival in one.rivals if rival.summary.searcher == searcher]
+    costs = [rival.cost for one in several for rival in one.rivals if rival.searcher == searcher]
     return statistics.fmean(known) if (known := [cost for cost in costs if math.isfinite(cost)]) else math.inf
 
 
@@ -240,7 +240,7 @@ def _seeds(analysis: Analysis) -> Finding:
     """How far a searcher's random numbers move its loss."""
     ratios, seeded = [], False
     for one in analysis.by_loss:
-        spreads = [rival.summary.spread for rival in one.rivals if rival.summary.spread is not None]
+        spreads = [rival.spread for rival in one.rivals if rival.spread is not None]
         seeded |= bool(spreads)
         if spreads and one.rivals[-1].behind > 0:
             ratios.append(max(spreads) / one.rivals[-1].behind)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import pandas as pd
@@ -28,8 +28,8 @@ Verdict = Literal["all tie", "some tie", "one is best", "cannot tell", "one sear
 
 
 @dataclass(frozen=True)
-class Summary:
-    """A searcher's numbers in a setting, over its seeds.
+class Rival:
+    """A searcher's numbers in a setting, over its seeds, and how it stands beside the best one.
 
     Args:
         searcher: Its label.
@@ -40,6 +40,9 @@ class Summary:
         error_to_best: The same of the difference to the setting's lowest loss; None for other quantities than the loss.
         cost: Layer-forwards that it takes alone, the mean over seeds.
         masks: The distinct masks that it found.
+        behind: By how much it is worse than the best, in the quantity's unit; 0 for the best itself.
+        noise: How large a difference noise alone explains; None if it is not known.
+        tied: Whether it is within noise of the best; None if that is not known.
     """
 
     searcher: str
@@ -50,23 +53,9 @@ class Summary:
     error_to_best: float | None
     cost: float
     masks: frozenset[tuple[int, ...]]
-
-
-@dataclass(frozen=True)
-class Rival:
-    """A searcher beside the best one.
-
-    Args:
-        summary: Its numbers.
-        behind: By how much it is worse than the best, in the quantity's unit; 0 for the best itself.
-        noise: How large a difference noise alone explains; None if it is not known.
-        tied: Whether it is within noise of the best; None if that is not known.
-    """
-
-    summary: Summary
-    behind: float
-    noise: float | None
-    tied: bool | None
+    behind: float = 0.0
+    noise: float | None = 0.0
+    tied: bool | None = True
 
 
 @dataclass(frozen=True)
@@ -84,21 +73,21 @@ class Comparison:
     rivals: Sequence[Rival]
 
     @property
-    def best(self) -> Summary:
+    def best(self) -> Rival:
         """The searcher with the best mean."""
-        return self.rivals[0].summary
+        return self.rivals[0]
 
     def rival(self, searcher: str) -> Rival | None:
         """Return a searcher beside the best; None if it has no number."""
-        return next((rival for rival in self.rivals if rival.summary.searcher == searcher), None)
+        return next((rival for rival in self.rivals if rival.searcher == searcher), None)
 
     @property
-    def tied(self) -> list[Summary]:
+    def tied(self) -> list[Rival]:
         """The best and whatever is within noise of it."""
-        return [rival.summary for rival in self.rivals if rival.tied]
+        return [rival for rival in self.rivals if rival.tied]
 
     @property
-    def cheapest(self) -> Summary | None:
+    def cheapest(self) -> Rival | None:
         """Of those within noise of the best the one with the fewest layer-forwards; None if costs are not known."""
         priced = [one for one in self.tied if math.isfinite(one.cost)]
         return min(priced, key=lambda one: one.cost, default=None)
@@ -116,12 +105,6 @@ class Comparison:
         return "some tie" if any(rival.tied for rival in others) else "one is best"
 
 
-def summarise(cells: pd.DataFrame, quantity: Quantity) -> list[Summary]:
-    """The searchers' numbers in a setting, in the study's order; searches without the quantity are left out."""
-    measured = cells[cells[quantity.key].notna()]
-    return [_summary(name, mine, quantity) for name, mine in measured.groupby("searcher", observed=True)]
-
-
 def compare(setting: Setting, cells: pd.DataFrame, quantity: Quantity) -> Comparison | None:
     """Compares a setting's searchers.
 
@@ -133,11 +116,12 @@ def compare(setting: Setting, cells: pd.DataFrame, quantity: Quantity) -> Compar
     Returns:
         The comparison; None if no search has the quantity. A tie of means goes to the cheaper, then to the first.
     """
-    summaries = summarise(cells, quantity)
-    if not summaries:
+    measured = cells[cells[quantity.key].notna()]
+    rivals = [_rival(name, mine, quantity) for name, mine in measured.groupby("searcher", observed=True)]
+    if not rivals:
         return None
-    order = sorted(summaries, key=lambda one: (-quantity.sign * one.mean, math.isnan(one.cost), one.cost))
-    return Comparison(setting, quantity, [_rival(one, order[0], quantity) for one in order])
+    order = sorted(rivals, key=lambda one: (-quantity.sign * one.mean, math.isnan(one.cost), one.cost))
+    return Comparison(setting, quantity, [order[0], *(_beside(one, order[0], quantity) for one in order[1:])])
 
 
 def comparisons(frame: pd.DataFrame, quantity: Quantity) -> list[Comparison]:
@@ -145,9 +129,9 @@ def comparisons(frame: pd.DataFrame, quantity: Quantity) -> list[Comparison]:
     return [one for setting, cells in settings(frame) if (one := compare(setting, cells, quantity))]
 
 
-def _summary(searcher: str, cells: pd.DataFrame, quantity: Quantity) -> Summary:
+def _rival(searcher: str, cells: pd.DataFrame, quantity: Quantity) -> Rival:
     values = cells[quantity.key]
-    return Summary(
+    return Rival(
         searcher=searcher,
         n=len(values),
         mean=statistics.fmean(values),
@@ -159,15 +143,15 @@ def _summary(searcher: str, cells: pd.DataFrame, quantity: Quantity) -> Summary:
     )
 
 
-def _rival(summary: Summary, best: Summary, quantity: Quantity) -> Rival:
-    behind = quantity.sign * (best.mean - summary.mean)
-    if abs(behind) <= _DUST * max(abs(best.mean), 1e-300) or summary is best:
-        return Rival(summary, 0.0, 0.0, True)
-    noise = _noise(summary, best)
-    return Rival(summary, behind, noise, None if noise is None else behind <= noise)
+def _beside(one: Rival, best: Rival, quantity: Quantity) -> Rival:
+    behind = quantity.sign * (best.mean - one.mean)
+    if abs(behind) <= _DUST * max(abs(best.mean), 1e-300):
+        return one
+    noise = _noise(one, best)
+    return replace(one, behind=behind, noise=noise, tied=None if noise is None else behind <= noise)
 
 
-def _noise(one: Summary, best: Summary) -> float | None:
+def _noise(one: Rival, best: Rival) -> float | None:
     """How large a difference noise alone explains; None if neither samples nor seeds tell."""
     sample, (seed, quantile) = _sample_error(one, best), _seed_error(one, best)
     if sample is None and seed is None:
@@ -175,7 +159,7 @@ def _noise(one: Summary, best: Summary) -> float | None:
     return math.hypot(STANDARD_ERRORS * (sample or 0.0), quantile * (seed or 0.0))
 
 
-def _sample_error(one: Summary, best: Summary) -> float | None:
+def _sample_error(one: Rival, best: Rival) -> float | None:
     if one.error_to_best is not None and best.error_to_best is not None:
         return one.error_to_best + best.error_to_best  # the triangle inequality; the second is 0 for a single seed
     if one.error is None or best.error is None:
@@ -183,7 +167,7 @@ def _sample_error(one: Summary, best: Summary) -> float | None:
     return math.hypot(one.error, best.error)  # as if of different samples: too wide rather than too narrow
 
 
-def _seed_error(one: Summary, best: Summary) -> tuple[float | None, float]:
+def _seed_error(one: Rival, best: Rival) -> tuple[float | None, float]:
     """The standard error of the difference of means by seeds, and Student's quantile that goes with it."""
     from scipy.stats import t
 

@@ -119,7 +119,7 @@ def _loss_table(name: str, title: str, panels: _Panels, measure: Measure, dense:
         Column("Removed layers", _removed, kind="layers"),
     ]
     records = [
-        _Found(setting, cells[cells["searcher"] == rival.summary.searcher], {CALIBRATION_LOSS: comparison})
+        _Found(setting, cells[cells["searcher"] == rival.searcher], {CALIBRATION_LOSS: comparison})
         for setting, cells in panels
         if (comparison := compare(setting, cells, CALIBRATION_LOSS))
         for rival in comparison.rivals
@@ -129,11 +129,11 @@ def _loss_table(name: str, title: str, panels: _Panels, measure: Measure, dense:
 
 def _loss(measure: Measure, one: _Found) -> Cell:
     rival = one.rival
-    spread = "" if rival.summary.spread is None else f"sd {rival.summary.spread:.4f}"
+    spread = "" if rival.spread is None else f"sd {rival.spread:.4f}"
     return Cell(
-        numbers.loss(rival.summary.mean),
-        rival.summary.mean,
-        small="\n".join(filter(None, (_reading(measure, rival.summary.mean), spread))),
+        numbers.loss(rival.mean),
+        rival.mean,
+        small="\n".join(filter(None, (_reading(measure, rival.mean), spread))),
         best=rival.behind == 0,
         tied=bool(rival.tied),
         link=one.only_link,
@@ -141,7 +141,7 @@ def _loss(measure: Measure, one: _Found) -> Cell:
 
 
 def _over_dense(one: _Found) -> Cell:
-    delta, error = float(one.cells["delta"].mean()), one.rival.summary.error
+    delta, error = float(one.cells["delta"].mean()), one.rival.error
     return Cell(numbers.change(delta), delta, error, small=_error(error, 4), link=one.only_link)
 
 
@@ -153,7 +153,7 @@ def _behind(one: _Found) -> Cell:
 
 
 def _removed(one: _Found) -> Cell:
-    best, n_masks = one.cells.loc[one.cells["loss"].idxmin()], len(one.rival.summary.masks)
+    best, n_masks = one.cells.loc[one.cells["loss"].idxmin()], len(one.rival.masks)
     small = f"seeds found {count(n_masks, 'mask')}" if n_masks > 1 else ""
     return layers(best["removed"], small=small, link=best["link"])
 
@@ -197,14 +197,13 @@ def _assessed_column(quantity: Quantity, dense: Estimate | None) -> Column:
         rival = comparison and comparison.rival(one.searcher)
         if not comparison or not rival:
             return Cell(numbers.UNKNOWN)
-        summary = rival.summary
         alike = quantity.group == "speed" and all(one.behind == 0 for one in comparison.rivals)  # one time for each M
-        spread = "" if summary.spread is None else f"sd {summary.spread:.2f}"
-        lines = [_error(summary.error, 2), spread, _kept(summary.mean, quantity, dense)]
+        spread = "" if rival.spread is None else f"sd {rival.spread:.2f}"
+        lines = [_error(rival.error, 2), spread, _kept(rival.mean, quantity, dense)]
         return Cell(
-            numbers.value(summary.mean, quantity),
-            summary.mean,
-            summary.error,
+            numbers.value(rival.mean, quantity),
+            rival.mean,
+            rival.error,
             small="\n".join(filter(None, lines)),
             best=rival.behind == 0 and not alike,
             tied=bool(rival.tied) and not alike,

@@ -48,7 +48,7 @@ def _level(one: Comparison) -> str:
 
 
 def _others(one: Comparison) -> Cell:
-    return Cell(", ".join(summary.searcher for summary in one.tied if summary is not one.best) or "none")
+    return Cell(", ".join(rival.searcher for rival in one.tied if rival is not one.best) or "none")
 
 
 def _cheapest(one: Comparison) -> Cell:
@@ -63,7 +63,7 @@ def _cheapest(one: Comparison) -> Cell:
 
 
 def _unpredictable(one: Comparison) -> str:
-    unknown = [rival.summary.searcher for rival in one.rivals if rival.tied is None]
+    unknown = [rival.searcher for rival in one.rivals if rival.tied is None]
     return "" if not unknown or one.verdict == "cannot tell" else f"not told of {', '.join(unknown)}"
 
 

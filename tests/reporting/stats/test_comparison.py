@@ -60,10 +60,10 @@ def test_cheapest_of_those_that_tie():
 
 def test_negative_and_zero_losses_compare_as_any():
     found = compared(cell("a", outcome(0.0, delta_error=0.01)), cell("b", outcome(-2.0, delta_error=0.01)))
-    assert [rival.summary.searcher for rival in found.rivals] == ["b", "a"]
+    assert [rival.searcher for rival in found.rivals] == ["b", "a"]
     assert found.rivals[1].behind == pytest.approx(2.0)
 
 
 def test_masks_of_the_wrong_size_are_not_compared():
     found = compared(cell("a", outcome(1.0)), cell("b", outcome(0.1, removed=(3,))))
-    assert [rival.summary.searcher for rival in found.rivals] == ["a"]
+    assert [rival.searcher for rival in found.rivals] == ["a"]
