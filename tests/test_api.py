@@ -100,9 +100,9 @@ def test_what_sweep_and_inspect_say_is_one(world: World, here: Path) -> None:
     values = settings(world, "mlruns")
     sweep = raysearch.sweep("data=file", also=["objective=kl", "objective=hidden_cosine data.samples=4"], **values)
     names = [f"{objective} on file prose.txt" for objective in ("perplexity", "kl", "hidden_cosine")]
-    assert [profile.name for profile in sweep.profiles] == names
+    assert [profile.calibration for profile in sweep.calibrations] == names
     [perplexity, kl] = raysearch.inspect("data=file", also=["objective=kl"], samples=1, **values)
-    assert perplexity.dense_loss == sweep.profiles[0].dense_loss and kl.dense_loss == pytest.approx(0, abs=1e-6)
+    assert perplexity.dense_loss == sweep.calibrations[0].dense_loss and kl.dense_loss == pytest.approx(0, abs=1e-6)
     assert (perplexity.n_samples, len(perplexity.shown)) == (8, 1)
     assert perplexity.standard_error is not None and 0 < perplexity.standard_error < perplexity.dense_loss
     with pytest.raises(UserError, match="objective=kk is unknown"):

@@ -74,10 +74,10 @@ def main() -> None:
 
     first, *others = (text.format(data=args.data) for text in calibrations.values())
     swept = raysearch.sweep(*words(first), also=others)  # on the first draw, the ledger answers
-    searched = dataclasses.replace(swept, profiles=swept.profiles[: len(cells)])
+    searched = dataclasses.replace(swept, calibrations=swept.calibrations[: len(cells)])
     sweep_figure(searched, M).savefig(HERE / "cells.png", dpi=150)
     names = [" ".join(map(str, key)) for key in calibrations]
-    losses = zip(*(one.losses for one in swept.profiles), strict=True)
+    losses = zip(*(one.losses for one in swept.calibrations), strict=True)
     singles = [{"layer": layer, **dict(zip(names, row, strict=True))} for layer, row in enumerate(losses)]
     pairs = [
         {**labels(one), **labels(other, "other_"), "spearman": agreement.spearman, "shared": agreement.shared}

@@ -10,6 +10,7 @@ import typer
 
 from raysearch.cli.app import Also, ConfigDir, Json, Overrides, app
 from raysearch.cli.output import GOES_ON, output
+from raysearch.core.json import plain
 from raysearch.core.paths import as_folder
 
 
@@ -74,9 +75,8 @@ def sweep(
         written = api.write_sweep(found, remove, out)
         agreements = found.agreements(remove)
         value = {
-            "model": found.model,
-            "calibrations": [one.as_json() for one in found.profiles],
-            "agreements": [vars(one) for one in agreements],
+            **plain(found),
+            "agreements": plain(agreements),
             "files": [str(path) for path in written],
         }
         answers.answer(value, *tables.sweep_tables(found, agreements), f"Wrote {', '.join(map(str, written))}")

@@ -48,7 +48,7 @@ def plan_line(plan: StudyPlan) -> str:
     totals = plan.layer_forwards
     share = f" ({totals['shared'] / totals['separate']:.0%})" if totals["separate"] else ""
     searches = count(len(plan.cells) + len(plan.unpredictable), "search", "searches")
-    left = "" if plan.seconds is None else f"; about {duration(plan.seconds)} of searching"
+    left = "" if plan.eta_seconds is None else f"; about {duration(plan.eta_seconds)} of searching"
     return (
         f"{searches}: {totals['shared']:,} layer-forwards together instead of {totals['separate']:,} one by one"
         f"{share}, or {totals['naive']:,} by a full forward per mask{left}"

@@ -199,14 +199,14 @@ def synced_lines(synced: SyncedSearch | SyncedStudy) -> list[str]:
 
 def sweep_tables(sweep: Sweep, agreements: Sequence[Agreement]) -> list[Table]:
     """Return the table of the loss that each layer adds, with ranks, and that of the agreement of the rankings."""
-    names = [f"{profile.name} ({profile.measure.unit})" for profile in sweep.profiles]
+    names = [f"{profile.calibration} ({profile.measure.unit})" for profile in sweep.calibrations]
     layers = _table(
         f"Loss over dense without one layer of {sweep.model} (0-based), its standard error, its rank", "layer", *names
     )
-    ranks = [profile.ranks for profile in sweep.profiles]
-    layers.add_row("dense", *(f"{profile.dense_loss:.4f}" for profile in sweep.profiles), end_section=True)
-    for layer in range(len(sweep.profiles[0].losses)):
-        cells = [f"{_added(one, layer)} {rank[layer]:>3}" for one, rank in zip(sweep.profiles, ranks, strict=True)]
+    ranks = [profile.ranks for profile in sweep.calibrations]
+    layers.add_row("dense", *(f"{profile.dense_loss:.4f}" for profile in sweep.calibrations), end_section=True)
+    for layer in range(len(sweep.calibrations[0].losses)):
+        cells = [f"{_added(one, layer)} {rank[layer]:>3}" for one, rank in zip(sweep.calibrations, ranks, strict=True)]
         layers.add_row(str(layer), *cells)
     if not agreements:
         return [layers]
@@ -222,7 +222,7 @@ def sweep_tables(sweep: Sweep, agreements: Sequence[Agreement]) -> list[Table]:
 def _added(profile: Profile, layer: int) -> str:
     """Return the loss that a layer's removal adds, with its standard error."""
     loss = profile.losses[layer]
-    return "failed" if loss is None else added(loss - profile.dense_loss, profile.errors[layer])
+    return "failed" if loss is None else added(loss - profile.dense_loss, profile.standard_errors[layer])
 
 
 def inspections(found: Sequence[Inspection]) -> list[Table | str]:

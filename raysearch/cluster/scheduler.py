@@ -232,7 +232,7 @@ class Scheduler:
         for stats in self._loaded.values():
             stats.present_s += passed
         if not self._loaded:
-            self.stats.waiting_s += passed
+            self.stats.waiting_seconds += passed
 
     def _call(self, call: Call) -> Call:
         self._calls[call] = None

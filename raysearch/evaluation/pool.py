@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
+
+from pydantic import Field, computed_field
 
 from raysearch.errors import last_line
 from raysearch.evaluation.unit import MaskUnit
@@ -69,9 +71,10 @@ class ReplicaStats:
 
     node: str
     units: int = 0
-    busy_s: float = 0.0
-    present_s: float = 0.0
+    busy_s: Annotated[float, Field(exclude=True)] = 0.0
+    present_s: Annotated[float, Field(exclude=True)] = 0.0
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def busy_share(self) -> float:
         """Share of its time spent computing, 0 … 1."""
@@ -85,29 +88,18 @@ class PoolStats:
     Args:
         replicas: All it has had, in the order in which they came.
         units_redone: Number of times a unit or job was tried again, after its replica died, hung or failed.
-        waiting_s: Seconds in which there were jobs and no replica.
+        waiting_seconds: Seconds in which there were jobs and no replica.
     """
 
     replicas: list[ReplicaStats] = field(default_factory=list)
     units_redone: int = 0
-    waiting_s: float = 0.0
+    waiting_seconds: float = 0.0
 
     @property
     def busy_share(self) -> float:
         """Share of the replicas' time spent computing, 0 … 1."""
         present_s = sum(replica.present_s for replica in self.replicas)
         return min(1.0, sum(replica.busy_s for replica in self.replicas) / present_s) if present_s else 0.0
-
-    def as_json(self) -> dict[str, Any]:
-        """The object in a search's record."""
-        return {
-            "replicas": [
-                {"node": replica.node, "units": replica.units, "busy_share": replica.busy_share}
-                for replica in self.replicas
-            ],
-            "units_redone": self.units_redone,
-            "waiting_seconds": self.waiting_s,
-        }
 
 
 class Pool(Protocol):

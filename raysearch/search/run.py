@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+from raysearch.core.json import plain
 from raysearch.core.mask import Mask
 from raysearch.errors import UserError, redact, redacted
 from raysearch.evaluation.costs import head_cost
@@ -179,7 +180,7 @@ class _Search:
             seconds=recorder.seconds,
             searcher_seconds=recorder.searcher_s,
             busy_share=session.evaluator.pool_stats.busy_share,
-            pool=session.evaluator.pool_stats.as_json(),
+            pool=plain(session.evaluator.pool_stats),
             n_tokens=session.n_tokens,
             n_samples=session.n_samples,
             parameters=session.info.parameters,

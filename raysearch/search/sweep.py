@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+from pydantic import computed_field
 from scipy import stats
 
 from raysearch.core.mask import Mask
@@ -28,20 +28,21 @@ class Profile:
     """The loss without each layer, on one calibration.
 
     Args:
-        name: The calibration's: ``perplexity on c4``.
+        calibration: Its name: ``perplexity on c4``.
         measure: What its loss is counted in.
         dense_loss: With nothing removed.
         losses: Without each layer, [N]; None where that failed.
-        errors: Standard errors of what each layer adds to the loss, by the choice of samples, [N]; None where the loss
-            is a sum, or of one sample, or failed.
+        standard_errors: Of what each layer adds to the loss, by the choice of samples, [N]; None where the loss is a
+            sum, or of one sample, or failed.
     """
 
-    name: str
+    calibration: str
     measure: Measure
     dense_loss: float
     losses: tuple[float | None, ...]
-    errors: tuple[float | None, ...]
+    standard_errors: tuple[float | None, ...]
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def ranking(self) -> list[int]:
         """The layers, the one that is missed least first; those that failed last."""
@@ -51,17 +52,6 @@ class Profile:
     def ranks(self) -> list[int]:
         """Each layer's place in the ranking, from 1; equals share one."""
         return [int(rank) for rank in stats.rankdata([_or_inf(loss) for loss in self.losses], method="min")]
-
-    def as_json(self) -> dict[str, Any]:
-        """The object that ``--json`` prints."""
-        return {
-            "calibration": self.name,
-            "measure": vars(self.measure),
-            "dense_loss": self.dense_loss,
-            "losses": list(self.losses),
-            "standard_errors": list(self.errors),
-            "ranking": self.ranking,
-        }
 
 
 @dataclass(frozen=True)
@@ -89,15 +79,15 @@ class Sweep:
 
     Args:
         model: The model as the user named it.
-        profiles: What each calibration makes of the layers.
+        calibrations: What each makes of the layers.
     """
 
     model: str
-    profiles: tuple[Profile, ...]
+    calibrations: tuple[Profile, ...]
 
     def agreements(self, n_remove: int) -> list[Agreement]:
         """Every two of the calibrations."""
-        return [_agreement(one, other, n_remove) for one, other in itertools.combinations(self.profiles, 2)]
+        return [_agreement(one, other, n_remove) for one, other in itertools.combinations(self.calibrations, 2)]
 
 
 def run_sweep(spec: EvaluationSpec, observer: Observer) -> Sweep:
@@ -121,11 +111,11 @@ def run_sweep(spec: EvaluationSpec, observer: Observer) -> Sweep:
             spec.model.name,
             tuple(
                 Profile(
-                    name=one.name,
+                    calibration=one.name,
                     measure=one.objective.measure,
                     dense_loss=_known(dense[place], one.name),
                     losses=tuple(evaluations[mask].parts[place] for mask in singles),
-                    errors=tuple(standard_errors(calibration, session.ledger, singles, Mask())),
+                    standard_errors=tuple(standard_errors(calibration, session.ledger, singles, Mask())),
                 )
                 for place, (one, calibration) in enumerate(zip(spec.calibrations, session.calibrations, strict=True))
             ),
@@ -145,7 +135,7 @@ def _agreement(one: Profile, other: Profile, n_remove: int) -> Agreement:
     constant = any(np.ptp(rank) == 0 for rank in ranks)
     spearman = None if constant else float(np.corrcoef(*ranks)[0, 1])
     shared = len({*one.ranking[:n_remove]} & {*other.ranking[:n_remove]})
-    return Agreement(one.name, other.name, spearman, shared, n_remove)
+    return Agreement(one.calibration, other.calibration, spearman, shared, n_remove)
 
 
 def _or_inf(loss: float | None) -> float:

@@ -57,20 +57,15 @@ def _cell(
 ) -> CellResult:
     result = None if search is None else search.result
     return CellResult(
-        model=cell.model,
-        calibration=cell.calibration,
-        searcher=cell.searcher,
-        remove=cell.remove,
-        seed=cell.seed,
+        **vars(cell),
         state="waiting" if search is None else _STATES.get(search.state, "waiting"),
         failure=None if search is None else search.failure,
-        search_id=cell.search_id,
         link=None if result is None else link(result.mlflow_run_id),
-        outcome=None if result is None else _outcome(cell, result, assessed.get(cell.model, AssessedMasks())),
+        outcome=None if result is None else _outcome(result, assessed.get(cell.model, AssessedMasks())),
     )
 
 
-def _outcome(cell: CellRecord, result: SearchResult, assessed: AssessedMasks) -> Outcome:
+def _outcome(result: SearchResult, assessed: AssessedMasks) -> Outcome:
     return Outcome(
         removed=result.removed,
         measure=result.measure,
@@ -80,12 +75,10 @@ def _outcome(cell: CellRecord, result: SearchResult, assessed: AssessedMasks) ->
         evaluations=result.evaluations.requested,
         layer_forwards_alone=result.layer_forwards.alone,
         layer_forwards_naive=result.layer_forwards.naive,
-        layer_forwards_shared=cell.layer_forwards_shared,
         seconds=result.seconds,
         path={len(trial.mask): trial.loss for trial in result.path if trial.loss is not None},
         best_so_far=_best_so_far(result.trials, len(result.removed)),
         assessed=assessed.of(result.mask),
-        error_to_best=cell.error_to_best,
     )
 
 

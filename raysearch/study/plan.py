@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from operator import attrgetter
+from typing import Annotated, Any
 
 import torch
+from pydantic import (
+    Field,
+    InstanceOf,
+    PlainSerializer,
+    SerializerFunctionWrapHandler,
+    computed_field,
+    model_serializer,
+)
 
 from raysearch.core.mask import Mask
 from raysearch.core.statistic import Statistic
@@ -20,6 +29,9 @@ from raysearch.models.spec import ModelInfo
 from raysearch.search.forecast import forecast
 from raysearch.study.model_group import ModelGroup, prepare
 from raysearch.study.spec import Cell, StudySpec
+
+_Labelled = Annotated[InstanceOf[Cell], PlainSerializer(attrgetter("labels"))]  # in JSON by its labels
+_FORWARDS = ("shared", "separate", "naive")
 
 
 @dataclass(frozen=True)
@@ -35,12 +47,19 @@ class CellPlan:
         naive: Layer-forwards of a full forward per mask.
     """
 
-    cell: Cell
+    cell: _Labelled
     evaluations: int
     separate: int
     shared: int
-    heads: int
+    heads: Annotated[int, Field(exclude=True)]
     naive: int
+
+    @model_serializer(mode="wrap")
+    def _write(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Write the layer-forwards together."""
+        fields: dict[str, Any] = write(self)
+        forwards = {kind: fields.pop(kind) for kind in _FORWARDS}
+        return {**fields.pop("cell"), **fields, "layer_forwards": forwards}
 
 
 @dataclass(frozen=True)
@@ -50,34 +69,18 @@ class StudyPlan:
     Args:
         cells: Of each search; those with an unpredictable cost are left out.
         unpredictable: The searches left out.
-        seconds: How long it takes, by a trial run of the dense model; None if none was made.
+        eta_seconds: How long it takes, by a trial run of the dense model; None if none was made.
     """
 
     cells: Sequence[CellPlan]
-    unpredictable: Sequence[Cell]
-    seconds: float | None = None
+    unpredictable: Sequence[_Labelled]
+    eta_seconds: float | None = None
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def layer_forwards(self) -> dict[str, int]:
         """The sums over all searches."""
-        kinds = ("shared", "separate", "naive")
-        return {kind: sum(getattr(cell, kind) for cell in self.cells) for kind in kinds}
-
-    def as_json(self) -> dict[str, Any]:
-        """The object that ``--json`` prints."""
-        return {
-            "cells": [
-                {
-                    **plan.cell.labels,
-                    "evaluations": plan.evaluations,
-                    "layer_forwards": {"shared": plan.shared, "separate": plan.separate, "naive": plan.naive},
-                }
-                for plan in self.cells
-            ],
-            "unpredictable": [cell.labels for cell in self.unpredictable],
-            "layer_forwards": self.layer_forwards,
-            "eta_seconds": self.seconds,
-        }
+        return {kind: sum(getattr(cell, kind) for cell in self.cells) for kind in _FORWARDS}
 
 
 def plan_study(spec: StudySpec, timeout_s: float = 5.0, with_time: bool = False) -> StudyPlan:
@@ -95,12 +98,7 @@ def plan_study(spec: StudySpec, timeout_s: float = 5.0, with_time: bool = False)
     plans, unpredictable = [], []
     for cell in spec.cells:
         search, info = cell.search, known.info(cell)
-        args = (
-            search.sized_searcher,
-            search.problem(info),
-            search.seed,
-            search.evaluation.objectives,
-        )
+        args = search.sized_searcher, search.problem(info), search.seed, search.evaluation.objectives
         alone = forecast(*args, timeout_s=timeout_s)
         added = None if alone is None else forecast(*args, known.subjects(cell), timeout_s)
         if alone is None or added is None:
@@ -117,7 +115,7 @@ def plan_study(spec: StudySpec, timeout_s: float = 5.0, with_time: bool = False)
             )
         )
     plan = StudyPlan(plans, unpredictable)
-    return replace(plan, seconds=time_study(spec, plan)) if with_time else plan
+    return replace(plan, eta_seconds=time_study(spec, plan)) if with_time else plan
 
 
 def time_study(study: StudySpec, plan: StudyPlan) -> float | None:

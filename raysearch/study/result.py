@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import SerializerFunctionWrapHandler, model_serializer
+from pydantic import Field, SerializerFunctionWrapHandler, computed_field, model_serializer
 
 from raysearch.core.estimate import Estimate, Metric
 from raysearch.core.measure import Measure
+from raysearch.study.record import CellRecord
 
 State = Literal["finished", "stopped", "failed", "waiting"]
+_NOT_WRITTEN = Field(exclude=True)  # for reports alone
 
 
 @dataclass(frozen=True)
@@ -27,15 +29,10 @@ class Outcome:
         evaluations: Masks that the searcher asked for.
         layer_forwards_alone: Layer-forwards of the search on an empty ledger.
         layer_forwards_naive: What a full forward per mask would have run.
-        layer_forwards_shared: What it added to the study: its masks that no search before it, in the study's order,
-            had asked for.
         seconds: Wall-clock of the process that finished it.
         path: The lowest loss by number of layers removed, from 1 up.
         best_so_far: The lowest loss of a mask with M layers after so many evaluations: ``(evaluations, loss)``.
         assessed: By the name of a metric.
-        error_to_best: Standard error of the difference to the lowest loss that any search found for the same model,
-            calibration and M, on the same samples; 0 for that search itself, None where there is none. With it,
-            it tells ties far more sharply than `delta_error`.
     """
 
     removed: tuple[int, ...]
@@ -46,52 +43,39 @@ class Outcome:
     evaluations: int
     layer_forwards_alone: float
     layer_forwards_naive: float
-    layer_forwards_shared: float
     seconds: float
-    path: Mapping[int, float]
-    best_so_far: Sequence[tuple[int, float]]
+    path: Annotated[Mapping[int, float], _NOT_WRITTEN]
+    best_so_far: Annotated[Sequence[tuple[int, float]], _NOT_WRITTEN]
     assessed: Mapping[str, Estimate] = field(default_factory=dict)
-    error_to_best: float | None = None
 
 
 @dataclass(frozen=True)
-class CellResult:
-    """One search of the study, by the labels it has there.
+class CellResult(CellRecord):
+    """One search of the study, by the labels it has there, with what it found.
 
     Args:
-        model: Of the model.
-        calibration: Of objective and data.
-        searcher: Of the searcher and its options.
-        remove: M, how many layers go.
-        seed: Of the searcher's random numbers.
         state: How it ended; ``waiting`` if it has not run, ``stopped`` if its budget ended it.
         failure: Why, if it failed.
-        search_id: The search's name; None before it has one.
         link: Where its MLflow run is to be seen; None if it was not recorded.
         outcome: What it found; None if it has not.
     """
 
-    model: str
-    calibration: str
-    searcher: str
-    remove: int
-    seed: int
-    state: State
-    failure: str | None
-    search_id: str | None
-    link: str | None
-    outcome: Outcome | None
+    state: State = "waiting"
+    failure: str | None = None
+    link: str | None = None
+    outcome: Outcome | None = None
 
     @model_serializer(mode="wrap")
     def _write(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Add what was found to what was searched, without curves."""
+        """Write what was found, if anything, beside what was searched, and its costs together."""
         fields: dict[str, Any] = write(self)
         found = fields.pop("outcome")
+        beside = {name: fields.pop(name) for name in ("error_to_best", "layer_forwards_shared")}
         if found is None:
             return fields
-        forwards = {kind: found.pop(f"layer_forwards_{kind}") for kind in ("shared", "alone", "naive")}
-        del found["path"], found["best_so_far"]
-        return {**fields, **found, "layer_forwards": forwards}
+        whole = {**fields, **found, **beside}
+        forwards = {kind: whole.pop(f"layer_forwards_{kind}") for kind in ("shared", "alone", "naive")}
+        return {**whole, "layer_forwards": forwards}
 
 
 @dataclass(frozen=True)
@@ -112,25 +96,19 @@ class StudyResult:
     study_id: str
     name: str
     cells: Sequence[CellResult]
-    n_layers: Mapping[str, int]
+    n_layers: Annotated[Mapping[str, int], _NOT_WRITTEN]
     metrics: Sequence[Metric]
     dense: Mapping[str, Mapping[str, Estimate]]
-    facts: Mapping[str, str]
-    link: str | None = None
+    facts: Annotated[Mapping[str, str], _NOT_WRITTEN]
+    link: Annotated[str | None, _NOT_WRITTEN] = None
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def layer_forwards(self) -> dict[str, float]:
         """The total cost of the searches: ``shared`` in this study, ``separate`` one by one, ``naive``."""
-        found = [cell.outcome for cell in self.cells if cell.outcome is not None]
+        found = [(cell, cell.outcome) for cell in self.cells if cell.outcome is not None]
         return {
-            "shared": sum(outcome.layer_forwards_shared for outcome in found),
-            "separate": sum(outcome.layer_forwards_alone for outcome in found),
-            "naive": sum(outcome.layer_forwards_naive for outcome in found),
+            "shared": sum(cell.layer_forwards_shared for cell, _ in found),
+            "separate": sum(outcome.layer_forwards_alone for _, outcome in found),
+            "naive": sum(outcome.layer_forwards_naive for _, outcome in found),
         }
-
-    @model_serializer(mode="wrap")
-    def _write(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Add the sums, and leave out what only reports show."""
-        fields: dict[str, Any] = write(self)
-        shown = ("study_id", "name", "metrics", "dense", "cells")
-        return {**{name: fields[name] for name in shown}, "layer_forwards": self.layer_forwards}

@@ -215,7 +215,7 @@ class PoolSuite:
         self.check_answers(pool)
         stats = pool.stats
         assert sum(replica.units for replica in stats.replicas) == len(units_on(self.calibration))
-        assert 0 < stats.busy_share <= 1 and stats.waiting_s >= 0
+        assert 0 < stats.busy_share <= 1 and stats.waiting_seconds >= 0
 
     def test_a_job_that_fails_is_tried_again(self, pool: Pool, tmp_path: Path) -> None:
         """A job may fail all but one of its attempts."""

@@ -13,6 +13,7 @@ from rich.console import Console
 from raysearch.cli.displays import StudyDisplay
 from raysearch.cli.study_tables import plan_line, plan_table, study_lines, study_table
 from raysearch.config import build
+from raysearch.core.json import plain
 from raysearch.search.observer import StudyHeader
 from raysearch.study.plan import CellPlan, StudyPlan
 from raysearch.study.result import StudyResult
@@ -67,7 +68,7 @@ def test_on_a_terminal_the_running_searches_are_a_live_table(cells: Any) -> None
 
 def test_the_plan_adds_up(cells: Any) -> None:
     plans = [CellPlan(cell, evaluations=5, separate=20, shared=8, heads=5, naive=40) for cell in cells[:3]]
-    plan = StudyPlan(plans, unpredictable=cells[3:], seconds=61)
+    plan = StudyPlan(plans, unpredictable=cells[3:], eta_seconds=61)
     assert plan_line(plan) == (
         "4 searches: 24 layer-forwards together instead of 60 one by one (40%), or 120 by a full forward per mask; "
         "about 1 min 01 s of searching"
@@ -75,7 +76,15 @@ def test_the_plan_adds_up(cells: Any) -> None:
     console = Console(file=io.StringIO(), width=200, markup=False)
     console.print(plan_table(plan))
     assert "cannot be told" in shown(console) and "120" in shown(console)
-    assert plan.as_json()["layer_forwards"] == {"shared": 24, "separate": 60, "naive": 120}
+    assert plain(plan) == {
+        "cells": [
+            {**one.labels, "evaluations": 5, "layer_forwards": {"shared": 8, "separate": 20, "naive": 40}}
+            for one in cells[:3]
+        ],
+        "unpredictable": [cells[3].labels],
+        "eta_seconds": 61,
+        "layer_forwards": {"shared": 24, "separate": 60, "naive": 120},
+    }
 
 
 def test_the_closing_table_tells_every_search_and_why_some_found_nothing() -> None:

@@ -213,7 +213,7 @@ def test_time_is_that_of_those_who_are_there():
     scheduler.account_time(7)
     scheduler.answered(call, result(seconds=2.0), 7)
     (replica,) = scheduler.stats.replicas
-    assert scheduler.stats.waiting_s == 3 and scheduler.stats.busy_share == 0.5
+    assert scheduler.stats.waiting_seconds == 3 and scheduler.stats.busy_share == 0.5
     assert (replica.node, replica.busy_s, replica.present_s) == ("node", 2, 4)
 
 

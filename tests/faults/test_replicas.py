@@ -153,7 +153,7 @@ def test_a_replica_that_loads_for_ever_is_replaced_and_one_without_a_place_is_no
     with closing(RayPool(Replicas(fleet, recipe(Replica, make_at_second_try), 1), fleet.close)) as pool:
         before = fleet.sync("test", 2, ())
         assert answers(pool, units) == answers(InlinePool(make_replica), units)
-        assert pool.stats.waiting_s > 25.0 and pool.stats.units_redone == 0
+        assert pool.stats.waiting_seconds > 25.0 and pool.stats.units_redone == 0
         assert len(before.keys() & fleet.sync("test", 2, ()).keys()) == 1
 
 

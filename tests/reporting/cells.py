@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from raysearch.core.estimate import Estimate, Metric
 from raysearch.core.measure import PERPLEXITY
 from raysearch.reporting.stats.comparison import compare
@@ -16,14 +18,16 @@ def outcome(loss: float = 1.0, **changes: object) -> Outcome:
     values = {
         "removed": (1, 2), "measure": PERPLEXITY, "dense_loss": 0.5, "loss": loss, "delta_error": None,
         "evaluations": 10, "layer_forwards_alone": 100.0, "layer_forwards_naive": 300.0,
-        "layer_forwards_shared": 50.0, "seconds": 1.0, "path": {}, "best_so_far": (), **changes,
+        "seconds": 1.0, "path": {}, "best_so_far": (), **changes,
     }  # fmt: skip
     return Outcome(**values)  # type: ignore[arg-type]
 
 
-def cell(searcher: str, found: Outcome | None, calibration: str = "c", remove: int = 2, seed: int = 0) -> CellResult:
+def cell(
+    searcher: str, found: Outcome | None, calibration: str = "c", remove: int = 2, seed: int = 0, **more: Any
+) -> CellResult:
     state = "waiting" if found is None else "finished"
-    return CellResult("m", calibration, searcher, remove, seed, state, None, None, None, found)  # type: ignore[arg-type]
+    return CellResult("m", calibration, searcher, remove, seed, "", state=state, outcome=found, **more)  # type: ignore[arg-type]
 
 
 def study(*cells: CellResult, metrics: tuple[Metric, ...] = ()) -> StudyResult:

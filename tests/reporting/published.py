@@ -72,13 +72,12 @@ def published_study() -> StudyResult:
             evaluations=0,
             layer_forwards_alone=math.nan,
             layer_forwards_naive=math.nan,
-            layer_forwards_shared=math.nan,
             seconds=seconds[method] if timed else math.nan,
             path={},
             best_so_far=(),
             assessed=estimates,
         )
-        cells.append(CellResult(model, calibration, method, remove, 0, "finished", None, None, None, outcome))
+        cells.append(CellResult(model, calibration, method, remove, 0, "", math.nan, state="finished", outcome=outcome))
     models = dict.fromkeys(cell.model for cell in cells)
     n_layers = {model: 36 if "Qwen3" in model else 32 for model in models}
     facts = {"source": "arXiv 2604.24938v3, Tables 1, 2, 3, 4, 6, 7"}

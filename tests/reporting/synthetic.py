@@ -10,7 +10,7 @@ import numpy as np
 
 from raysearch.core.estimate import Estimate, Metric
 from raysearch.core.measure import PERPLEXITY, Measure
-from raysearch.study.result import CellResult, Outcome, StudyResult
+from raysearch.study.result import CellResult, Outcome, State, StudyResult
 
 N_LAYERS = 32
 MARGIN = Measure("nats of margin per question", "sample", "margin")
@@ -89,27 +89,28 @@ def synthetic_study(
 
 def waiting_study() -> StudyResult:
     """A study of which nothing has run."""
-    cells = [
-        CellResult("m", "c", searcher, 3, 0, "waiting", None, None, None, None) for searcher in ("greedy", "one_shot")
-    ]
+    cells = [CellResult("m", "c", searcher, 3, 0, "") for searcher in ("greedy", "one_shot")]
     return StudyResult("st-0", "Nothing yet", cells, {"m": 12}, METRICS, {}, {})
 
 
 def _cell(
     model: str, calibration: str, searcher: str, remove: int, seed: int, assessed: bool, flaws: bool
 ) -> CellResult:
-    state, failure = "finished", None
+    state: State = "finished"
     if flaws and calibration != PPL and remove == 7:
-        state = {"cbo": "failed", "bayesian": "stopped" if seed == 1 else "waiting" if seed == 2 else state}.get(
-            searcher, state
-        )
-        failure = FAILURE if state == "failed" else None
+        if searcher == "cbo":
+            state = "failed"
+        elif searcher == "bayesian" and seed in (1, 2):
+            state = "stopped" if seed == 1 else "waiting"
+    failure = FAILURE if state == "failed" else None
     run = None if state == "waiting" else f"{searcher.split()[0]}-{remove}-{seed}-{abs(len(calibration)) % 97:02d}"
     found = None
     if state in ("finished", "stopped"):
         found = _outcome(model, calibration, searcher, remove, seed, assessed, flaws)
     link = None if run is None else f"http://127.0.0.1:5000/#/experiments/1/runs/{run}?a=1&b=<2>"
-    return CellResult(model, calibration, searcher, remove, seed, state, failure, run, link, found)  # type: ignore[arg-type]
+    shared = found.layer_forwards_alone * (1.0 if searcher == "one_shot" else 0.55) if found else 0.0
+    labels = model, calibration, searcher, remove, seed
+    return CellResult(*labels, run or "", shared, state=state, failure=failure, link=link, outcome=found)
 
 
 def _outcome(
@@ -136,7 +137,6 @@ def _outcome(
         evaluations=evaluations,
         layer_forwards_alone=forwards,
         layer_forwards_naive=evaluations * 32.0 * 1.2,
-        layer_forwards_shared=forwards * (1.0 if searcher == "one_shot" else 0.55),
         seconds=forwards * 0.21,
         path=path,
         best_so_far=course,

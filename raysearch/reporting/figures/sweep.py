@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import statistics
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,10 +40,11 @@ def write_sweep(sweep: Sweep, n_remove: int, folder: Path) -> list[Path]:
         sweep_figure(sweep, n_remove).savefig(picture, dpi=150)
         with table.open("w", encoding="utf-8", newline="") as file:
             writer = csv.writer(file, lineterminator="\n")
-            names = (name for one in sweep.profiles for name in (one.name, f"standard error of {one.name} over dense"))
-            writer.writerow(["layer", *names])
-            writer.writerow(["dense", *(cell for one in sweep.profiles for cell in (one.dense_loss, None))])
-            columns = (column for one in sweep.profiles for column in (one.losses, one.errors))
+            names = [one.calibration for one in sweep.calibrations]
+            heads = ((name, f"standard error of {name} over dense") for name in names)
+            writer.writerow(["layer", *itertools.chain(*heads)])
+            writer.writerow(["dense", *itertools.chain(*((one.dense_loss, None) for one in sweep.calibrations))])
+            columns = itertools.chain(*((one.losses, one.standard_errors) for one in sweep.calibrations))
             writer.writerows([layer, *row] for layer, row in enumerate(zip(*columns, strict=True)))
     except OSError as error:
         raise UserError(f"--out={folder} cannot be written ({error.strerror}); name another folder") from error
@@ -58,18 +60,18 @@ def sweep_figure(sweep: Sweep, n_remove: int) -> Figure:
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
-    n_layers = len(sweep.profiles[0].losses)
-    size = min(max(3.0 + 0.24 * n_layers, 8.0), 18.0), 1.2 + 2.1 * len(sweep.profiles)
+    n_layers = len(sweep.calibrations[0].losses)
+    size = min(max(3.0 + 0.24 * n_layers, 8.0), 18.0), 1.2 + 2.1 * len(sweep.calibrations)
     figure = Figure(figsize=size, layout="constrained")
-    panels = figure.subplots(len(sweep.profiles), 1, sharex=True, squeeze=False)[:, 0]
-    for axes, profile in zip(panels, sweep.profiles, strict=True):
+    panels = figure.subplots(len(sweep.calibrations), 1, sharex=True, squeeze=False)[:, 0]
+    for axes, profile in zip(panels, sweep.calibrations, strict=True):
         _draw(axes, profile, n_remove)
     panels[-1].set_xlabel("layer removed (0-based)", color=style.INK)
     panels[-1].set_xticks(range(0, n_layers, 1 if n_layers <= 40 else 5))
     panels[-1].set_xlim(-0.7, n_layers - 0.3)
     figure.suptitle(f"What each single layer is worth to {sweep.model}", color=style.INK, weight="bold")
     key = [Patch(color=_FIRST, label=f"the {n_remove} missed least"), Patch(color=_BAR, label="others")]
-    if any(_TIED in _colours(profile, n_remove) for profile in sweep.profiles):
+    if any(_TIED in _colours(profile, n_remove) for profile in sweep.calibrations):
         key.insert(1, Patch(color=_TIED, label="tied for the last of these places"))
     figure.legend(handles=key, loc="outside lower right", ncols=3, frameon=False, fontsize=8, labelcolor=style.INK)
     return figure
@@ -77,7 +79,7 @@ def sweep_figure(sweep: Sweep, n_remove: int) -> Figure:
 
 def _draw(axes: Axes, profile: Profile, n_remove: int) -> None:
     added = [0.0 if loss is None else loss - profile.dense_loss for loss in profile.losses]
-    errors = [error or 0.0 for error in profile.errors]
+    errors = [error or 0.0 for error in profile.standard_errors]
     whiskers = {"elinewidth": 0.8, "ecolor": style.GREY}
     axes.bar(range(len(added)), added, color=_colours(profile, n_remove), width=0.8, yerr=errors, error_kw=whiskers)
     failed = [layer for layer, loss in enumerate(profile.losses) if loss is None]
@@ -86,7 +88,7 @@ def _draw(axes: Axes, profile: Profile, n_remove: int) -> None:
     if 0 < _MOST_RANGE * middle < max(added) and min(added) > -middle:
         axes.set_yscale("symlog", linthresh=middle)
     axes.axhline(0, color=style.GREY, lw=0.8)
-    axes.set_title(f"{profile.name} (dense {profile.dense_loss:.4f})", color=style.INK, fontsize=10, loc="left")
+    axes.set_title(f"{profile.calibration} (dense {profile.dense_loss:.4f})", color=style.INK, fontsize=10, loc="left")
     axes.set_ylabel(f"over dense\n({profile.measure.unit})", color=style.INK, fontsize=8)
     style.finish(axes, "y")
 

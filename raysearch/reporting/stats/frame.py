@@ -192,9 +192,8 @@ def _comparable(frame: pd.DataFrame) -> pd.DataFrame:
 def _row(cell: CellResult, results: StudyResult) -> dict[str, Any]:
     """A search's values by column, and others."""
     found = cell.outcome
-    row = {**vars(cell), "comparable": False, "removed": ()}
     if found is None:
-        return row
+        return {**{name: vars(cell)[name] for name in _LABELS}, "comparable": False, "removed": ()}
     of_size = len(found.removed) in (0, cell.remove)  # nothing removed: the mask is not known, its numbers are
     derived = {
         "comparable": cell.state in ("finished", "stopped") and of_size,
@@ -206,4 +205,4 @@ def _row(cell: CellResult, results: StudyResult) -> dict[str, Any]:
     estimates = {column_of(name): one for name, one in found.assessed.items()} | averages_of(found.assessed, results)
     values = {key: one.value for key, one in estimates.items()}
     errors = {f"{key}_error": one.error for key, one in estimates.items()}
-    return row | vars(found) | derived | values | errors
+    return vars(cell) | vars(found) | derived | values | errors

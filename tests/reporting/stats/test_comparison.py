@@ -20,8 +20,8 @@ def test_searchers_tie_within_two_standard_errors_and_not_beyond():
 
 def test_error_of_the_difference_on_the_same_samples_comes_first():
     found = compared(
-        cell("a", outcome(1.0, delta_error=0.5, error_to_best=0.0)),
-        cell("b", outcome(1.1, delta_error=0.5, error_to_best=0.04)),
+        cell("a", outcome(1.0, delta_error=0.5), error_to_best=0.0),
+        cell("b", outcome(1.1, delta_error=0.5), error_to_best=0.04),
     )
     assert found.rivals[1].noise == pytest.approx(0.08)
     assert found.verdict == "one is best"
