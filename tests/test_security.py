@@ -15,7 +15,7 @@ from raysearch.config import compose as config
 from raysearch.core.paths import as_name
 from raysearch.errors import UserError
 from raysearch.models.loading import load_config
-from raysearch.models.source import Source, hub_answers, locate
+from raysearch.models.source import locate
 from raysearch.models.spec import ModelSpec
 from raysearch.study.spec import StudyOptions
 from raysearch.tracking.mlflow.ui import serve_ui
@@ -58,7 +58,7 @@ def risks(call: ast.Call) -> Iterator[str]:
     for risky in ("shell", "allow_pickle", "weights_only"):
         if risky in given:
             yield f"has {risky}={given[risky]}"
-    if given.get("trust_remote_code", "spec.trust_remote_code") != "spec.trust_remote_code":
+    if given.get("trust_remote_code", "model.trust_remote_code") != "model.trust_remote_code":
         yield "trusts code unasked"
 
 
@@ -74,7 +74,7 @@ def test_code_in_a_checkpoint_is_not_run(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
     _weights(tmp_path / "model.safetensors")
     with pytest.raises(UserError, match="brings its own code"):
-        load_config(ModelSpec("m", str(tmp_path)))
+        load_config(locate(ModelSpec("m", str(tmp_path))))
     assert not (tmp_path / "ran").exists()
 
 
@@ -109,19 +109,19 @@ def test_an_index_leads_nowhere_else(tmp_path: Path) -> None:
     for shard in ("../x.safetensors", "/x.safetensors", "sub/x.safetensors", "x.bin"):
         (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": shard}}))
         with pytest.raises(UserError, match="no safetensors file of its own folder"):
-            locate("m", str(tmp_path))
+            locate(ModelSpec("m", str(tmp_path)))
 
 
 def test_a_revision_leads_nowhere_else() -> None:
     for revision in ("..", "../../x", "a/../b", "/etc"):
         with pytest.raises(UserError, match=r"model\.revision=.* names no branch"):
-            hub_answers("m", Source("a/b", is_hub=True), revision)
+            load_config(locate(ModelSpec("m", "a/b", revision=revision)))
 
 
 def test_an_installed_package_is_named_by_a_word() -> None:
     for package in ("..", "../x", "os.path", "a b", ""):
         with pytest.raises(UserError, match="needs the package"):
-            locate("m", f"installed:{package}")
+            locate(ModelSpec("m", f"installed:{package}"))
 
 
 def test_no_word_reaches_the_environment() -> None:

@@ -22,6 +22,7 @@ from raysearch.core.mask import Mask
 from raysearch.evaluation.replica import Replica
 from raysearch.evaluation.unit import MaskUnit
 from raysearch.models.loading import load_model, load_tokenizer
+from raysearch.models.source import locate
 from raysearch.models.spec import ModelSpec
 from raysearch.models.stack import LayerStack
 
@@ -29,12 +30,12 @@ from raysearch.models.stack import LayerStack
 def main() -> None:
     options = parse()
     torch.set_num_threads(options.threads)
-    spec = ModelSpec("benchmark", options.model, options.dtype, options.device)
+    model = locate(ModelSpec("benchmark", options.model, options.dtype, options.device))
     config = compose("score", ["objective=task_margin", *(options.words or ["data=sotu_continuation"]), "masks=[[]]"])
     objective, data = build_objective(config["objective"]), build_data(config["data"])
-    drawn = data.samples(load_tokenizer(spec), objective.form)
+    drawn = data.samples(load_tokenizer(model), objective.form)
     calibration = Calibration.create(objective, drawn.batch, data.draw.shard_samples, {}, drawn.description)
-    replica = Replica(LayerStack(load_model(spec)), [calibration], options.threads)
+    replica = Replica(LayerStack(load_model(model)), [calibration], options.threads)
     n_layers = replica.stack.n_layers
     masks = tuple(Mask.of(layer) for layer in range(0, n_layers, max(1, n_layers // options.masks)))
 

@@ -26,6 +26,7 @@ from raysearch.evaluation.prefix import plan_prefixes
 from raysearch.evaluation.replica import Replica
 from raysearch.evaluation.unit import MaskUnit
 from raysearch.models.loading import load_model
+from raysearch.models.source import locate
 from raysearch.models.spec import ModelSpec
 from raysearch.models.stack import LayerStack
 
@@ -85,7 +86,7 @@ def parse() -> argparse.Namespace:
 
 def load(options: argparse.Namespace) -> torch.nn.Module:
     if not options.random_llama:
-        return load_model(ModelSpec("benchmark", options.model, options.dtype, options.device))
+        return load_model(locate(ModelSpec("benchmark", options.model, options.dtype, options.device)))
     from transformers import LlamaConfig, LlamaForCausalLM
 
     width, layers = map(int, options.random_llama.split("x"))

@@ -16,6 +16,7 @@ from pathlib import Path
 import raysearch
 from raysearch.config import build
 from raysearch.models.loading import load_model, load_tokenizer
+from raysearch.models.source import locate
 
 HERE = Path(__file__).parent
 MODEL = {"model.dtype": "bfloat16", "tracking": "none"}
@@ -77,9 +78,10 @@ def convert(folder: Path) -> None:
     """Writes the model as safetensors, once: every search loads it, and a GGUF file takes twenty times as long."""
     if not folder.exists():
         spec = build.search_spec(["model=smollm2-135m", "model.dtype=bfloat16"])
+        model = locate(spec.evaluation.model)
         beside = folder.with_name("model.part")
-        load_model(spec.evaluation.model).save_pretrained(beside)
-        load_tokenizer(spec.evaluation.model).save_pretrained(beside)
+        load_model(model).save_pretrained(beside)
+        load_tokenizer(model).save_pretrained(beside)
         beside.rename(folder)
 
 

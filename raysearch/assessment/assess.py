@@ -24,9 +24,8 @@ from raysearch.evaluation.pool import Pool, PoolFactory
 from raysearch.evaluation.session import PreparedData
 from raysearch.ledger.assessments import assessment_fingerprint, read_assessments, write_assessment
 from raysearch.ledger.ledger import Ledger
-from raysearch.models.devices import resolve_device
 from raysearch.models.loading import describe, tokenizer_fingerprint
-from raysearch.models.spec import ModelInfo, ModelSpec
+from raysearch.models.spec import LocatedModel, ModelInfo, ModelSpec
 
 Found = dict[Mask, dict[str, Any]]
 
@@ -56,8 +55,8 @@ class Assessable:
         own = {
             "tokenizer": tokenizer_fingerprint(self.texts.tokenizer),
             "dtype": self.info.dtype,
-            "attention": self.model.attention,
-            "device": resolve_device(self.model).partition(":")[0],
+            "attention": self.info.model.attention,
+            "device": self.info.model.device.partition(":")[0],
             "threads": self.cluster.cpus_per_replica,
         }
         return assessment_fingerprint({**own, **identity})
@@ -80,7 +79,7 @@ def read_assessable(
     """
     info = describe(model)
     _check_speed(spec, model, info)
-    cluster.check(model)
+    cluster.check(info.model)
     sources = find_tasks(spec, ledger.parent)
     return Assessable(spec, model, cluster, info, sources, read_texts(spec, model, cluster, ledger, info, known))
 
@@ -130,7 +129,7 @@ def assess_masks(
     work, texts = _Work(what, ledger, masks, on_progress), what.texts.calibrations
     missing = work.missing_jobs()
     n_units = len(missing) + sum(text.n_shards for text in texts)
-    with _pool(make_pool, what.cluster, what.model, n_units) as replicas:
+    with _pool(make_pool, what.cluster, what.info.model, n_units) as replicas:
         perplexities, computed = measure_perplexities(
             list(what.spec.texts), texts, masks, what.info.n_layers, ledger, replicas, on_progress
         )
@@ -192,7 +191,7 @@ class _Work:
         options = self._spec.speed
         if not options.enabled:
             return {mask: {} for mask in self._masks}, 0
-        where = machine(torch.device(resolve_device(self._what.model)))
+        where = machine(torch.device(self._what.info.model.device))
         name = self._what.named({"speed": vars(options), "machine": where})
         stand_ins = {mask: alike(mask, self._what.info) for mask in self._masks}
         asked = list(dict.fromkeys(stand_ins.values()))
@@ -217,7 +216,7 @@ class _Work:
 
 @contextmanager
 def _pool(
-    make_pool: Callable[[], Pool] | None, cluster: PoolFactory, model: ModelSpec, n_units: int
+    make_pool: Callable[[], Pool] | None, cluster: PoolFactory, model: LocatedModel, n_units: int
 ) -> Iterator[Callable[[], Pool]]:
     """Give the pool when it is first needed: the one that was offered, which stays open, or one to close at the end."""
     if make_pool is not None:

@@ -16,11 +16,10 @@ from raysearch.errors import UserError
 from raysearch.evaluation.inline_pool import InlinePool
 from raysearch.evaluation.pool import Pool, PoolFactory
 from raysearch.evaluation.replica import make_replica
-from raysearch.models.devices import check_device, resolve_device
+from raysearch.models.devices import check_device
 from raysearch.models.loading import load_model, load_tokenizer
 from raysearch.models.shared_weights import pack
-from raysearch.models.source import locate
-from raysearch.models.spec import ModelSpec
+from raysearch.models.spec import LocatedModel, ModelSpec
 
 #: CPU threads of a replica; torch crashes where it is asked for many thousands.
 _MOST_THREADS = 1024
@@ -124,10 +123,9 @@ class ClusterOptions(PoolFactory):
         return replace(model, device="cuda") if has_gpus and model.device == "auto" else model
 
     @override
-    def check(self, model: ModelSpec) -> None:  # Ray itself would wait for ever
-        on_gpu = resolve_device(model) != "cpu"
-        gpus, there = self.gpus(on_gpu), torch.cuda.device_count()
-        if self.backend == "ray" and gpus and not on_gpu:
+    def check(self, model: LocatedModel) -> None:  # Ray itself would wait for ever
+        gpus, there = self.gpus(model.on_gpu), torch.cuda.device_count()
+        if self.backend == "ray" and gpus and not model.on_gpu:
             raise UserError(
                 f"cluster.gpus_per_replica={gpus:g} asks for GPUs, but the model runs on the CPU; "
                 "use cluster.gpus_per_replica=auto, or model.device=cuda where there is a GPU"
@@ -137,7 +135,7 @@ class ClusterOptions(PoolFactory):
 
             join_ray(self.address, 0)()
             return  # GPUs may come with the nodes
-        check_device(model)
+        check_device(model.device)
         wanted = self.replicas.min if isinstance(self.replicas, ReplicaRange) else self.replicas
         if self.backend == "ray" and (gpus > there or (wanted != "auto" and gpus * wanted > there)):
             raise UserError(
@@ -169,7 +167,7 @@ class ClusterOptions(PoolFactory):
         return float(on_gpu) if self.gpus_per_replica == "auto" else self.gpus_per_replica
 
     @override
-    def open(self, model: ModelSpec, n_units: int) -> Pool:
+    def open(self, model: LocatedModel, n_units: int) -> Pool:
         if self.backend == "inline":
             return InlinePool(lambda: make_replica(model, self.cpus_per_replica))
         from raysearch.cluster.pool import RayPool  # Ray takes a second to import
@@ -177,7 +175,7 @@ class ClusterOptions(PoolFactory):
         group = self.start(model, n_units)
         return RayPool(group.replicas, group.close)
 
-    def start(self, model: ModelSpec, n_units: int, *, shared: bool = False) -> ReplicaGroup:
+    def start(self, model: LocatedModel, n_units: int, *, shared: bool = False) -> ReplicaGroup:
         """Start replicas as Ray actors.
 
         On a CPU the model is loaded once, its weights travel to each machine once, and all replicas there share them.
@@ -196,12 +194,12 @@ class ClusterOptions(PoolFactory):
         from raysearch.cluster.pool import Replicas
         from raysearch.cluster.session import join_ray, room
 
-        on_gpu = resolve_device(model) != "cpu"
+        on_gpu = model.on_gpu
         needs = Needs(self.cpus_per_replica, self.gpus(on_gpu))
         leave = join_ray(self.address, self.replica_range(on_gpu, n_units).max * needs.cpus)
         try:
             replicas = self.replica_range(on_gpu, n_units, None if self.address is None else room())
-            travels = not on_gpu or (self.address is not None and not locate(model.name, model.path).is_hub)
+            travels = not on_gpu or (self.address is not None and not model.is_hub)
             packed = pack(load_model(model, device="cpu")) if travels else None
             tokenizer = load_tokenizer(model) if travels and self.address is not None else None
             there = replace(model, device="cuda") if on_gpu else model  # an actor sees the GPUs that Ray gave it

@@ -203,13 +203,21 @@ def _evaluation_spec(config: Mapping[str, Any], other_keys: Collection[str] = ()
     parts = together(
         partial(check_names, "", config, {*_EVALUATION_KEYS, *other_keys}),
         partial(_check_seed, config),
-        model=lambda: construct(ModelSpec, "model", _section(config, "model")),
+        model=lambda: _model(config),
         calibrations=calibrations,
         weighting=lambda: _weighting(_section(config, "objective")),
         cluster=lambda: construct(ClusterOptions, "cluster", _section(config, "cluster")),
         ledger=lambda: _ledger(config),
     )
     return EvaluationSpec(**{**parts, "model": parts["cluster"].place(parts["model"])})
+
+
+def _model(config: Mapping[str, Any]) -> ModelSpec:
+    """The model; with ``model.cache`` a GGUF file is kept beside the ledger."""
+    section = dict(_section(config, "model"))
+    cache = _ledger(config).parent / "converted" if checked(bool, "model.cache", section.pop("cache", True)) else None
+    model: ModelSpec = construct(ModelSpec, "model", section, cache=cache)
+    return model
 
 
 def _calibration_spec(config: Mapping[str, Any]) -> CalibrationSpec:

@@ -20,7 +20,7 @@ from raysearch.evaluation.unit import MaskUnit
 if TYPE_CHECKING:
     from raysearch.calibration.calibration import Calibration
     from raysearch.evaluation.replica import Replica
-    from raysearch.models.spec import ModelSpec
+    from raysearch.models.spec import LocatedModel
 
 #: How often a job is tried before its failure ends the round.
 MAX_ATTEMPTS = 3
@@ -150,7 +150,7 @@ class PoolFactory(Protocol):
         """CPU threads of a replica, on which the last bits of a loss may depend."""
         ...
 
-    def check(self, model: ModelSpec) -> None:
+    def check(self, model: LocatedModel) -> None:
         """Refuse what cannot work, before anything is loaded.
 
         Raises:
@@ -158,7 +158,7 @@ class PoolFactory(Protocol):
         """
         ...
 
-    def open(self, model: ModelSpec, n_units: int) -> Pool:
+    def open(self, model: LocatedModel, n_units: int) -> Pool:
         """Load replicas of a model.
 
         Args:

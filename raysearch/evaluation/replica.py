@@ -29,10 +29,10 @@ from raysearch.errors import UserError
 from raysearch.evaluation.costs import passes, plan_of
 from raysearch.evaluation.prefix import Op, PrefixPlan
 from raysearch.evaluation.unit import MaskUnit, StatisticUnit, Unit, UnitResult
-from raysearch.models.devices import resolve_device, spread
+from raysearch.models.devices import spread
 from raysearch.models.loading import load_model, load_tokenizer
 from raysearch.models.shared_weights import Packed, unpack
-from raysearch.models.spec import ModelSpec
+from raysearch.models.spec import LocatedModel
 from raysearch.models.stack import LayerStack, predicting
 from raysearch.models.statistics import measure
 
@@ -209,7 +209,7 @@ class Replica:
 
 
 def make_replica(
-    model: ModelSpec,
+    model: LocatedModel,
     threads: int,
     tokenizer: Any = None,
     over_gpus: bool = False,
@@ -227,7 +227,7 @@ def make_replica(
     Raises:
         UserError: The device does not hold the model.
     """
-    device = "cpu" if over_gpus else resolve_device(model)
+    device = "cpu" if over_gpus else model.device
     load = functools.partial(load_tokenizer, model) if tokenizer is None else lambda: tokenizer
     try:
         module = load_model(model, device) if packed is None else torch.nn.Module.to(unpack(*packed), device)

@@ -23,7 +23,6 @@ from raysearch.evaluation.progress import Progress
 from raysearch.evaluation.spec import CalibrationSpec, EvaluationSpec, identity_of
 from raysearch.evaluation.totals import standard_errors
 from raysearch.ledger.ledger import Ledger
-from raysearch.models.devices import resolve_device
 from raysearch.models.loading import fingerprint, load_tokenizer, tokenizer_fingerprint
 from raysearch.models.spec import ModelInfo
 
@@ -110,7 +109,7 @@ def open_session(
     Raises:
         UserError: Something the user named is not there, too small, or does not fit together.
     """
-    spec.cluster.check(spec.model)
+    spec.cluster.check(info.model)
     prepared = prepared or prepare_data(spec, info)
     calibrations = prepared.calibrations
     ledger = Ledger(spec.ledger)
@@ -118,7 +117,7 @@ def open_session(
         calibrations=calibrations,
         n_layers=info.n_layers,
         ledger=ledger,
-        make_pool=make_pool or (lambda: spec.cluster.open(spec.model, sum(one.n_shards for one in calibrations))),
+        make_pool=make_pool or (lambda: spec.cluster.open(info.model, sum(one.n_shards for one in calibrations))),
         weighting=spec.weighting,
         on_progress=on_progress,
     )
@@ -145,26 +144,26 @@ def prepare_data(spec: EvaluationSpec, info: ModelInfo, known: PreparedData | No
     for one in spec.calibrations:
         one.data.check_form(one.objective.form)
         one.data.check()
-    tokenizer = load_tokenizer(spec.model) if known is None else known.tokenizer
-    model_fingerprint = fingerprint(spec.model) if known is None else known.model_fingerprint
+    tokenizer = load_tokenizer(info.model) if known is None else known.tokenizer
+    model_fingerprint = fingerprint(info.model) if known is None else known.model_fingerprint
     identity = {
         "model": model_fingerprint,
         "tokenizer": tokenizer_fingerprint(tokenizer),
         "dtype": info.dtype,
-        "attention": spec.model.attention,
-        "device": resolve_device(spec.model).partition(":")[0],
+        "attention": info.model.attention,
+        "device": info.model.device.partition(":")[0],
         "threads": spec.cluster.cpus_per_replica,
     }
-    calibrations = [_read(one, tokenizer, identity, spec.model.name, info) for one in spec.calibrations]
+    calibrations = [_read(one, tokenizer, identity, info) for one in spec.calibrations]
     return PreparedData(calibrations, model_fingerprint, tokenizer)
 
 
-def _read(spec: CalibrationSpec, tokenizer: Any, identity: dict[str, Any], model: str, info: ModelInfo) -> Calibration:
+def _read(spec: CalibrationSpec, tokenizer: Any, identity: dict[str, Any], info: ModelInfo) -> Calibration:
     drawn = spec.data.samples(tokenizer, spec.objective.form, info.max_positions)
     highest = int(drawn.batch.input_ids.max())
     if highest >= info.vocab_size:
         raise UserError(
-            f"the tokenizer of model={model} gives token {highest}, but the model has {info.vocab_size} in "
+            f"the tokenizer of model={info.model.name} gives token {highest}, but the model has {info.vocab_size} in "
             "its vocabulary; use the tokenizer that the model was made with"
         )
     whole = {**identity, "objective": identity_of(spec.objective)}

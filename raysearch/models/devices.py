@@ -8,48 +8,45 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from raysearch.errors import UserError, did_you_mean
-from raysearch.models.spec import ModelSpec
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-def resolve_device(spec: ModelSpec) -> str:
-    """Return the torch device of `spec.device`, e.g. ``cpu`` or ``cuda:0``; this machine may not have it.
+def resolve_device(device: str) -> str:
+    """Return the torch device of ``model.device``, e.g. ``cpu`` or ``cuda:0``; this machine may not have it.
 
     Raises:
         UserError: The name is unknown.
     """
-    kind, _, index = spec.device.partition(":")
+    kind, _, index = device.partition(":")
     if kind not in ("auto", "cpu", "cuda") or (index and (kind != "cuda" or not index.isdecimal())):
-        raise UserError(
-            f"model.device={spec.device} is unknown; {did_you_mean(spec.device, ['auto', 'cpu', 'cuda', 'cuda:0'])}"
-        )
+        raise UserError(f"model.device={device} is unknown; {did_you_mean(device, ['auto', 'cpu', 'cuda', 'cuda:0'])}")
     if kind != "auto":
-        return spec.device
+        return device
     import torch
 
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def check_device(spec: ModelSpec) -> None:
+def check_device(device: str) -> None:
     """Refuse a GPU that this machine does not have.
 
     Raises:
-        UserError: It is not there, or its name is unknown.
+        UserError: It is not there.
     """
-    import torch
-
-    kind, _, index = resolve_device(spec).partition(":")
+    kind, _, index = device.partition(":")
     if kind == "cpu":
         return
+    import torch
+
     if not torch.cuda.is_available():
         raise UserError(
-            f"model.device={spec.device} asks for a GPU, but torch sees none; use model.device=cpu or model.device=auto"
+            f"model.device={device} asks for a GPU, but torch sees none; use model.device=cpu or model.device=auto"
         )
     count = torch.cuda.device_count()
     if index and int(index) >= count:
-        raise UserError(f"model.device={spec.device} is not there; torch sees {count}: use cuda:0 … cuda:{count - 1}")
+        raise UserError(f"model.device={device} is not there; torch sees {count}: use cuda:0 … cuda:{count - 1}")
 
 
 def spread(model: PreTrainedModel, name: str) -> PreTrainedModel:

@@ -29,7 +29,7 @@ from raysearch.models.card import Evidence, Pruned, mergekit_yaml, model_card
 from raysearch.models.layers import plain_logits
 from raysearch.models.loading import load_model, load_tokenizer, quiet
 from raysearch.models.source import locate
-from raysearch.models.spec import ModelSpec
+from raysearch.models.spec import LocatedModel, ModelSpec
 from raysearch.models.stack import LayerStack, relative_gap, tolerance
 from raysearch.models.surgery import check_mask, remove_layers
 
@@ -85,11 +85,11 @@ def export_checkpoint(
             in a way that no config can express.
     """
     out = as_path("--out", out).absolute()
-    _check_destination(spec, out, overwrite)
-    spec = replace(spec, device="cpu", attention="auto")
-    stack = LayerStack(load_model(spec))
+    located = locate(replace(spec, device="cpu", attention="auto"))
+    _check_destination(located, out, overwrite)
+    stack = LayerStack(load_model(located))
     check_mask(mask, stack.n_layers)
-    tokenizer = _tokenizer(spec, prompt)
+    tokenizer = _tokenizer(located, prompt)
     before = _continue(stack.model, tokenizer, prompt)
     tokens = np.random.default_rng(0).integers(min(1000, stack.model.config.get_text_config().vocab_size), size=_SHAPE)
     expected = _masked_logits(stack, mask, tokens)
@@ -97,7 +97,7 @@ def export_checkpoint(
 
     with _replacing(out) as folder:
         model = remove_layers(stack, mask)
-        source = None if locate(spec.name, spec.path).gguf else spec.path
+        source = None if located.gguf else located.path
         dtype = str(model.dtype).removeprefix("torch.")
         pruned = Pruned(mask, n_layers, parameters_dense, model.num_parameters(), dtype, source)
         with quiet():
@@ -108,7 +108,7 @@ def export_checkpoint(
             weights.chmod((folder / "config.json").stat().st_mode)
         _write_documents(folder, out.name, pruned, evidence, tokenizer=tokenizer is not None)
         del model, stack  # never two models in memory
-        reloaded = _reload(folder, spec, kind)
+        reloaded = _reload(folder, located, kind)
         gap = relative_gap(_logits(reloaded, tokens), expected)
         if not gap <= tolerance(reloaded.dtype):
             raise UnsupportedModelError(
@@ -119,10 +119,9 @@ def export_checkpoint(
     return ExportResult(out, n_layers - len(mask), pruned.parameters, gap, before, after, evidence.search_id)
 
 
-def _check_destination(spec: ModelSpec, out: Path, overwrite: bool) -> None:
+def _check_destination(model: LocatedModel, out: Path, overwrite: bool) -> None:
     """Refuse to write over anything but an export with `overwrite`, and over the dense model in any case."""
-    source = locate(spec.name, spec.path)
-    if not source.is_hub and source.folder.resolve().is_relative_to(out.resolve()):
+    if not model.is_hub and model.folder.resolve().is_relative_to(out.resolve()):
         raise UserError(f"--out={out} holds the dense model itself; write to another folder")
     if out.exists() and not out.is_dir():
         raise UserError(f"--out={out} is a file; name a folder")
@@ -133,10 +132,10 @@ def _check_destination(spec: ModelSpec, out: Path, overwrite: bool) -> None:
             raise UserError(f"--out={out} is not empty; name another folder, or replace it with --overwrite")
 
 
-def _tokenizer(spec: ModelSpec, prompt: str | None) -> PreTrainedTokenizerBase | None:
+def _tokenizer(model: LocatedModel, prompt: str | None) -> PreTrainedTokenizerBase | None:
     """Return the model's tokenizer; None where there is none and no prompt needs it."""
     try:
-        return load_tokenizer(spec)
+        return load_tokenizer(model)
     except UserError:
         if prompt is not None:
             raise
@@ -170,12 +169,12 @@ def _continue(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None,
     return " ".join(str(text).split())
 
 
-def _reload(folder: Path, spec: ModelSpec, kind: str) -> PreTrainedModel:
+def _reload(folder: Path, model: LocatedModel, kind: str) -> PreTrainedModel:
     """Load the checkpoint with plain transformers."""
     try:
         with quiet():
-            model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-                folder, trust_remote_code=spec.trust_remote_code
+            reloaded: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+                folder, trust_remote_code=model.trust_remote_code
             )
     except Exception as error:
         raise UnsupportedModelError(
@@ -183,7 +182,7 @@ def _reload(folder: Path, spec: ModelSpec, kind: str) -> PreTrainedModel:
             f"({type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}); "
             "choose another mask or architecture"
         ) from error
-    return model.eval()
+    return reloaded.eval()
 
 
 def _write_documents(folder: Path, name: str, pruned: Pruned, evidence: Evidence, *, tokenizer: bool) -> None:

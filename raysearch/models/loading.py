@@ -12,21 +12,20 @@ import io
 import json
 import warnings
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from raysearch.errors import UnsupportedModelError, UserError, did_you_mean, first_line
-from raysearch.models.devices import check_device, resolve_device
-from raysearch.models.source import Source, hub_answers, locate
-from raysearch.models.spec import ModelInfo, ModelSpec
+from raysearch.errors import UnsupportedModelError, UserError, first_line
+from raysearch.models import gguf
+from raysearch.models.devices import check_device
+from raysearch.models.source import check_dtype, locate, sha256
+from raysearch.models.spec import LocatedModel, ModelInfo, ModelSpec
 
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-_DTYPES = ("auto", "float32", "bfloat16", "float16")
-_ATTENTIONS = ("auto", "sdpa", "eager", "flash_attention_2")
+_HUB_TIMEOUT_S = 10.0
 
 
 @contextlib.contextmanager
@@ -51,46 +50,42 @@ def quiet() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def resolve_dtype(spec: ModelSpec, config: PreTrainedConfig) -> torch.dtype:
-    """Return the dtype of the weights in memory; float32 if the config names none.
+def resolve_dtype(dtype: str, config: PreTrainedConfig) -> torch.dtype:
+    """Return the dtype of the weights in memory; of ``auto`` the config's own, and float32 if that names none.
 
     Raises:
-        UserError: The name is unknown.
+        UserError: The config names an unknown one.
     """
     import torch
 
-    _check_name("model.dtype", spec.dtype, _DTYPES)
-    if spec.dtype != "auto":
-        named: torch.dtype = getattr(torch, spec.dtype)
-        return named
-    if locate(spec.name, spec.path).gguf is not None:
-        return torch.bfloat16 if resolve_device(spec).startswith("cuda") else torch.float32
-    own = config.dtype or config.get_text_config().dtype or torch.float32
-    return own if isinstance(own, torch.dtype) else resolve_dtype(replace(spec, dtype=own), config)
+    if dtype == "auto":
+        own = config.dtype or config.get_text_config().dtype or torch.float32
+        if isinstance(own, torch.dtype):
+            return own
+        check_dtype(own)
+        dtype = own
+    named: torch.dtype = getattr(torch, dtype)
+    return named
 
 
-def load_config(spec: ModelSpec) -> PreTrainedConfig:
+def load_config(model: LocatedModel) -> PreTrainedConfig:
     """Read the config and refuse what cannot be searched, before any weight is read.
 
     Raises:
-        UserError: The spec has an unknown value, or its files are missing, unreachable or unsafe.
+        UserError: The files are unreachable or unsafe.
         UnsupportedModelError: The model is not a causal decoder that transformers knows.
     """
     from transformers import AutoConfig
 
-    _check_name("model.dtype", spec.dtype, _DTYPES)
-    _check_name("model.attention", spec.attention, _ATTENTIONS)
-    resolve_device(spec)
-    source = locate(spec.name, spec.path)
-    with _explained(spec), quiet():
-        config: PreTrainedConfig = AutoConfig.from_pretrained(source.location, **_where(spec, source))
-        if source.gguf is not None:
+    with _reading(model):
+        config: PreTrainedConfig = AutoConfig.from_pretrained(**_files(model, gguf.kept(model)))
+        if model.gguf is not None:
             _drop_quantization(config)
-        _check_causal(spec, config)
+        _check_causal(model, config)
     return config
 
 
-def load_tokenizer(spec: ModelSpec) -> PreTrainedTokenizerBase:
+def load_tokenizer(model: LocatedModel) -> PreTrainedTokenizerBase:
     """Load the model's own tokenizer.
 
     Raises:
@@ -98,62 +93,91 @@ def load_tokenizer(spec: ModelSpec) -> PreTrainedTokenizerBase:
     """
     from transformers import AutoTokenizer
 
-    source = locate(spec.name, spec.path)
-    with _explained(spec, "the tokenizer of "), quiet():
-        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(source.location, **_where(spec, source))
+    with _reading(model, "the tokenizer of "):
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(**_files(model, gguf.kept(model)))
         tokenizer("a")  # loading alone accepts one without a vocabulary
     return tokenizer
 
 
-def load_model(spec: ModelSpec, device: str | None = None) -> PreTrainedModel:
+def load_model(model: LocatedModel, device: str | None = None) -> PreTrainedModel:
     """Load the model in eval mode, its parameters without gradients.
 
     Args:
-        spec: Which model, and how it is held.
-        device: The device; None for that of `spec.device`.
+        model: Which model, and how it is held.
+        device: The device; None for that of `model`.
 
     Raises:
         UserError: As `load_config`, or the weights are incomplete, corrupt or pickled.
         UnsupportedModelError: As `load_config`.
     """
+    if device is None:
+        check_device(model.device)
+        device = model.device
+    kept = gguf.kept(model, weights=True)
+    if kept is not None or not gguf.keeps(model):
+        return _read_model(model, kept, device)
+    with gguf.keeping(model) as folder:
+        kept = gguf.kept(model, weights=True)  # another process may have been faster
+        loaded = _read_model(model, kept, device)
+        if kept is None and folder is not None:
+            _keep(model, loaded, folder)
+    return loaded
+
+
+def _read_model(model: LocatedModel, kept: Path | None, device: str) -> PreTrainedModel:
     import torch
     from transformers import AutoModelForCausalLM
 
-    if device is None:
-        check_device(spec)
-        device = resolve_device(spec)
-    config, source = load_config(spec), locate(spec.name, spec.path)
-    with _explained(spec), quiet():
+    config = load_config(model)
+    with _reading(model):
         # With output_loading_info, from_pretrained returns a pair; its annotations do not say so.
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
-            source.location,
+        pair: Any = AutoModelForCausalLM.from_pretrained(
             config=config,
-            dtype=resolve_dtype(spec, config),
-            attn_implementation=_attention(spec),
-            use_safetensors=None if source.gguf else True,  # a pickle can run code
+            dtype=resolve_dtype(model.dtype, config),
+            attn_implementation=_attention(model),
+            use_safetensors=True if model.gguf is None or kept else None,  # a pickle can run code
             output_loading_info=True,
-            **_where(spec, source),
+            **_files(model, kept),
         )
-        model: PreTrainedModel = loaded[0]
-        missing = sorted(loaded[1]["missing_keys"])
+        loaded: PreTrainedModel = pair[0]
+        missing = sorted(pair[1]["missing_keys"])
         if missing:
             raise UserError(
-                f"model={spec.name} lacks {len(missing)} of its weights ({missing[0]} …), which would be random; "
+                f"model={model.name} lacks {len(missing)} of its weights ({missing[0]} …), which would be random; "
                 "use a complete checkpoint saved by a causal LM"
             )
-        torch.nn.Module.to(model, device)
-    if source.gguf is not None:
-        _drop_quantization(model.config)
-        vars(model).pop("hf_quantizer", None)  # with it, save_pretrained refuses the weights as quantised
-    model.eval().requires_grad_(False)
-    return model
+        torch.nn.Module.to(loaded, device)
+    if model.gguf is not None:
+        _drop_quantization(loaded.config)
+        vars(loaded).pop("hf_quantizer", None)  # with it, save_pretrained refuses the weights as quantised
+    return loaded.eval().requires_grad_(False)
+
+
+def _keep(model: LocatedModel, loaded: PreTrainedModel, folder: Path) -> None:
+    """Write a model read from a GGUF file to a folder, with its tokenizer; nothing if it would not be the same."""
+    from safetensors import SafetensorError
+    from transformers import AutoTokenizer
+
+    try:
+        with quiet():
+            tokenizer = load_tokenizer(model)
+            tokenizer.save_pretrained(folder)
+            again = AutoTokenizer.from_pretrained(folder)
+            if tokenizer_fingerprint(again) == tokenizer_fingerprint(tokenizer):
+                loaded.save_pretrained(folder)
+                return
+        raise UserError("its tokenizer cannot be written so that it stays the same")
+    except (UserError, OSError, SafetensorError) as error:
+        for file in folder.iterdir():
+            file.unlink()
+        gguf.warn(model, error)
 
 
 def describe(spec: ModelSpec) -> ModelInfo:
-    """Return the sizes of the model from its config alone; no weight is downloaded or read.
+    """Locate the model, and return its sizes from its config alone; no weight is downloaded or read.
 
     Raises:
-        UserError: As `load_config`.
+        UserError: As `locate` and `load_config`.
         UnsupportedModelError: As `load_config`, or the model has no stack of layers.
     """
     import torch
@@ -161,27 +185,29 @@ def describe(spec: ModelSpec) -> ModelInfo:
 
     from raysearch.models.layers import layer_lists
 
-    config = load_config(spec)
-    with _explained(spec), quiet(), torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(
-            config, attn_implementation=_attention(spec), trust_remote_code=spec.trust_remote_code
+    model = locate(spec)
+    config = load_config(model)
+    with _reading(model), torch.device("meta"):
+        skeleton = AutoModelForCausalLM.from_config(
+            config, attn_implementation=_attention(model), trust_remote_code=model.trust_remote_code
         )
     # A vision tower may have as many blocks; the text stack is the one with the most parameters.
-    layers = max(layer_lists(model), key=_count)
-    text, head = config.get_text_config(), model.get_output_embeddings()
+    layers = max(layer_lists(skeleton), key=_count)
+    text, head = config.get_text_config(), skeleton.get_output_embeddings()
     return ModelInfo(
+        model=model,
         n_layers=len(layers),
-        parameters=_count(model),
+        parameters=_count(skeleton),
         layer_parameters=tuple(_count(layer) for layer in layers),
         head_parameters=0 if head is None else _count(head),
         vocab_size=text.vocab_size,
         hidden_size=text.hidden_size,
         max_positions=getattr(text, "max_position_embeddings", getattr(text, "max_seq_len", None)),
-        dtype=str(resolve_dtype(spec, config)).removeprefix("torch."),
+        dtype=str(resolve_dtype(model.dtype, config)).removeprefix("torch."),
     )
 
 
-def fingerprint(spec: ModelSpec) -> str:
+def fingerprint(model: LocatedModel) -> str:
     """Return what identifies the weights: the commit of a hub id, else the SHA-256 over config and weight files.
 
     Hashing reads every byte: under a second for a small model, minutes for hundreds of gigabytes.
@@ -189,20 +215,19 @@ def fingerprint(spec: ModelSpec) -> str:
     Raises:
         UserError: As `load_config`.
     """
-    source = locate(spec.name, spec.path)
-    if source.gguf is not None:
-        return _sha256(source.folder / source.gguf)
-    folder = source.folder
-    if source.is_hub:
-        commit: str | None = getattr(load_config(spec), "_commit_hash", None)
+    if model.digest is not None:
+        return model.digest
+    folder = model.folder
+    if model.is_hub:
+        commit: str | None = getattr(load_config(model), "_commit_hash", None)
         if commit:
             return commit
         from huggingface_hub import snapshot_download
 
-        with _explained(spec), quiet():
-            folder = Path(snapshot_download(source.location, revision=spec.revision, local_files_only=True))
+        with _reading(model):
+            folder = Path(snapshot_download(model.location, revision=model.revision, local_files_only=True))
     names = sorted(file.name for pattern in ("config.json", "*.safetensors") for file in folder.glob(pattern))
-    listing = "".join(f"{name} {_sha256(folder / name)}\n" for name in names)
+    listing = "".join(f"{name} {sha256(folder / name)}\n" for name in names)
     return hashlib.sha256(listing.encode()).hexdigest()
 
 
@@ -219,21 +244,64 @@ def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _where(spec: ModelSpec, source: Source) -> dict[str, Any]:
-    """Return the arguments by which every `from_pretrained` reads the same files."""
-    where: dict[str, Any] = {"trust_remote_code": spec.trust_remote_code}
-    if source.gguf is not None:
-        where["gguf_file"] = source.gguf
-    if source.is_hub:
-        where |= {
-            "revision": spec.revision or "main",
-            "local_files_only": not hub_answers(spec.name, source, spec.revision),
-        }
-    return where
+def _files(model: LocatedModel, kept: Path | None) -> dict[str, Any]:
+    """Return the arguments by which every `from_pretrained` reads the same files.
+
+    Args:
+        model: The model.
+        kept: The folder that holds its GGUF file as safetensors; None to read the file itself.
+
+    Raises:
+        UserError: The hub does not answer, and the model is not in its cache either; or the revision is malformed.
+    """
+    files: dict[str, Any] = {"pretrained_model_name_or_path": str(kept or model.location)}
+    files["trust_remote_code"] = model.trust_remote_code
+    if model.gguf is not None and kept is None:
+        files["gguf_file"] = model.gguf
+    if model.is_hub:
+        files |= {"revision": model.revision or "main", "local_files_only": not _hub_answers(model)}
+    return files
+
+
+def _hub_answers(model: LocatedModel) -> bool:
+    """Return whether the hub answers; tries once, where transformers would retry for half a minute.
+
+    Raises:
+        UserError: It does not, and the model is not in the local cache either; or the revision is malformed.
+    """
+    from huggingface_hub import constants, get_session, try_to_load_from_cache
+
+    revision = model.revision
+    if revision is not None and (".." in revision or revision.startswith("/")):  # would lead out of the cache
+        raise UserError(f"model.revision={revision} names no branch, tag or commit; see the model's page on the hub")
+    cause: Exception | None = None
+    if not constants.HF_HUB_OFFLINE:
+        try:
+            get_session().head(constants.ENDPOINT, timeout=_HUB_TIMEOUT_S)
+            return True
+        except Exception as error:  # the client's own exception types differ between releases
+            cause = error
+    try:
+        cached = try_to_load_from_cache(model.location, "config.json", revision=revision)
+    except ValueError as error:  # malformed id
+        cached, cause = None, error
+    if isinstance(cached, str):
+        return False
+    raise UserError(
+        f"model={model.name} is neither a folder nor reachable on the Hugging Face hub as {model.location!r}; "
+        "check the name and the network, or give the path of a local folder"
+    ) from cause
 
 
 @contextlib.contextmanager
-def _explained(spec: ModelSpec, part: str = "") -> Iterator[None]:
+def _reading(model: LocatedModel, part: str = "") -> Iterator[None]:
+    """Within the context transformers reads a model, quietly, and its errors are explained."""
+    with _explained(model, part), quiet(), gguf.read_fast() if model.gguf else contextlib.nullcontext():
+        yield
+
+
+@contextlib.contextmanager
+def _explained(model: LocatedModel, part: str = "") -> Iterator[None]:
     """Turn errors of transformers into one sentence, with the original error chained."""
     try:
         yield
@@ -241,11 +309,11 @@ def _explained(spec: ModelSpec, part: str = "") -> Iterator[None]:
         raise
     except Exception as error:
         reason = first_line(error).split(". ")[0]
-        known = f"{part}model={spec.name}" + (f" ({spec.path})" if spec.path != spec.name else "")
+        known = f"{part}model={model.name}" + (f" ({model.path})" if model.path != model.name else "")
         if "trust_remote_code" in str(error):
             message = f"{known} brings its own code; read it, then set model.trust_remote_code=true"
         elif isinstance(error, (ValueError, ImportError)) and "ttention" in str(error):
-            message = f"model.attention={spec.attention} does not work for {known}: {reason}; use model.attention=auto"
+            message = f"model.attention={model.attention} does not work for {known}: {reason}; use model.attention=auto"
         elif "does not recognize this architecture" in str(error):
             raise UnsupportedModelError(
                 f"{known} is of a kind that this transformers does not know: {reason}"
@@ -255,11 +323,11 @@ def _explained(spec: ModelSpec, part: str = "") -> Iterator[None]:
         raise UserError(message) from error
 
 
-def _check_causal(spec: ModelSpec, config: PreTrainedConfig) -> None:
+def _check_causal(model: LocatedModel, config: PreTrainedConfig) -> None:
     """Refuse encoder-decoders, and checkpoints that were not saved by a causal language model."""
     from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
 
-    known = f"model={spec.name} ({config.model_type})"
+    known = f"model={model.name} ({config.model_type})"
     if config.is_encoder_decoder:
         raise UnsupportedModelError(f"{known} is an encoder-decoder; use a decoder-only language model")
     causal = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
@@ -274,15 +342,9 @@ def _check_causal(spec: ModelSpec, config: PreTrainedConfig) -> None:
         )
 
 
-def _check_name(argument: str, value: str, known: tuple[str, ...]) -> None:
-    """Refuse an unknown name."""
-    if value not in known:
-        raise UserError(f"{argument}={value} is unknown; {did_you_mean(value, known)}")
-
-
-def _attention(spec: ModelSpec) -> str | None:
+def _attention(model: LocatedModel) -> str | None:
     """Return the attention for transformers; None to let it choose."""
-    return None if spec.attention == "auto" else spec.attention
+    return None if model.attention == "auto" else model.attention
 
 
 def _drop_quantization(config: PreTrainedConfig) -> None:
@@ -294,9 +356,3 @@ def _drop_quantization(config: PreTrainedConfig) -> None:
 def _count(module: torch.nn.Module) -> int:
     """Count the parameters of a module, shared ones once."""
     return sum(parameter.numel() for parameter in module.parameters())
-
-
-def _sha256(file: Path) -> str:
-    """Return the SHA-256 of a file's content."""
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()

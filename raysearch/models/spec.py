@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -18,6 +19,7 @@ class ModelSpec:
         attention: auto, sdpa, eager or flash_attention_2; auto is sdpa where the architecture has it, else eager.
         revision: A branch, tag or commit of a hub id; None for its main branch.
         trust_remote_code: Whether code that comes with the checkpoint may run.
+        cache: The folder where a GGUF file is kept as safetensors; None to dequantise it each time.
     """
 
     name: str
@@ -27,6 +29,50 @@ class ModelSpec:
     attention: str = "auto"
     revision: str | None = None
     trust_remote_code: bool = False
+    cache: Path | None = None
+
+
+@dataclass(frozen=True)
+class LocatedModel:
+    """A model whose files and device are found, by `raysearch.models.source.locate`.
+
+    Args:
+        name: As in `ModelSpec`, for messages.
+        path: As in `ModelSpec`, for messages.
+        location: A folder, or a hub id.
+        dtype: auto, float32, bfloat16 or float16; auto is the checkpoint's own.
+        device: The torch device, e.g. ``cpu`` or ``cuda:0``; this machine may not have it.
+        attention: As in `ModelSpec`.
+        revision: As in `ModelSpec`.
+        trust_remote_code: As in `ModelSpec`.
+        is_hub: Whether `location` is a hub id.
+        gguf: The name of the GGUF file inside the folder; None for a folder of safetensors and for a hub id.
+        digest: The SHA-256 of the GGUF file; None without one.
+        cache: The folder where GGUF files are kept as safetensors; None for nowhere.
+    """
+
+    name: str
+    path: str
+    location: str
+    dtype: str
+    device: str
+    attention: str = "auto"
+    revision: str | None = None
+    trust_remote_code: bool = False
+    is_hub: bool = False
+    gguf: str | None = None
+    digest: str | None = None
+    cache: Path | None = None
+
+    @property
+    def folder(self) -> Path:
+        """The local folder; meaningless for a hub id."""
+        return Path(self.location)
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether it runs on a GPU."""
+        return self.device != "cpu"
 
 
 @dataclass(frozen=True)
@@ -34,6 +80,7 @@ class ModelInfo:
     """The sizes of a model, from its config alone; tied weights count once.
 
     Args:
+        model: The model.
         n_layers: N, the layers of the dense model.
         parameters: Parameters of the whole model.
         layer_parameters: Parameters of each layer.
@@ -44,6 +91,7 @@ class ModelInfo:
         dtype: The dtype of the weights in memory, e.g. ``bfloat16``.
     """
 
+    model: LocatedModel
     n_layers: int
     parameters: int
     layer_parameters: tuple[int, ...]

@@ -9,6 +9,7 @@ from raysearch.evaluation.spec import CalibrationSpec, identity_of
 from raysearch.models.card import Evidence
 from raysearch.models.export import ExportResult, export_checkpoint
 from raysearch.models.loading import fingerprint
+from raysearch.models.source import locate
 from raysearch.search.record import SearchRecord
 from raysearch.search.spec import SearchSpec
 
@@ -38,7 +39,7 @@ def export_search(
     """
     evaluation, chosen, result = spec.evaluation, run.best_of_size(remove), run.found
     assert chosen.loss is not None, "best masks have one"
-    run.check_weights(fingerprint(evaluation.model))
+    run.check_weights(fingerprint(locate(evaluation.model)))
     evidence = Evidence(
         model=evaluation.model.name,
         searcher=_in_brief(spec.searcher),

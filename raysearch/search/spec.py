@@ -67,7 +67,9 @@ class SearchSpec:
 
     def elsewhere(self) -> SearchSpec:
         """The same search, for a process in any folder."""
-        evaluation = dataclasses.replace(self.evaluation, ledger=self.evaluation.ledger.resolve())
+        cache = self.evaluation.model.cache
+        model = dataclasses.replace(self.evaluation.model, cache=cache and cache.resolve())
+        evaluation = dataclasses.replace(self.evaluation, model=model, ledger=self.evaluation.ledger.resolve())
         return dataclasses.replace(self, evaluation=evaluation)
 
     def search_id(self, calibration_fingerprint: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 from raysearch.core.formatting import count
 from raysearch.errors import redact
-from raysearch.models.devices import processor, resolve_device
+from raysearch.models.devices import processor
 from raysearch.study.model_group import ModelGroup
 from raysearch.study.spec import StudySpec
 
@@ -66,7 +66,7 @@ def _version(package: str) -> str | None:
 def _machine(model_groups: Sequence[ModelGroup]) -> str:
     """The processor, and the GPUs where they are used."""
     parts = [f"{os.cpu_count()} cores of {processor()}"]
-    if any(resolve_device(model_group.model) != "cpu" for model_group in model_groups):
+    if any(model_group.info.model.on_gpu for model_group in model_groups):
         import torch
 
         gpus = torch.cuda.device_count()  # else they are elsewhere

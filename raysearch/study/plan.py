@@ -23,7 +23,6 @@ from raysearch.evaluation.costs import head_cost
 from raysearch.evaluation.replica import make_replica
 from raysearch.evaluation.spec import CalibrationSpec
 from raysearch.evaluation.unit import MaskUnit
-from raysearch.models.devices import resolve_device
 from raysearch.models.loading import describe
 from raysearch.models.spec import ModelInfo
 from raysearch.search.forecast import forecast
@@ -129,12 +128,12 @@ def time_study(study: StudySpec, plan: StudyPlan) -> float | None:
     """
     seconds = 0.0
     for model_group in prepare(study):
-        n_gpus = model_group.cluster.gpus(resolve_device(model_group.model) != "cpu")
+        n_gpus = model_group.cluster.gpus(model_group.info.model.on_gpu)
         if n_gpus > torch.cuda.device_count():
             return None
         speeds = _seconds_per_layer_forward(model_group, over_gpus=n_gpus > 1)
         shards = sum(calibration.n_shards for calibration in model_group.prepared.calibrations)
-        n_replicas = model_group.cluster.replica_range(resolve_device(model_group.model) != "cpu", shards).max
+        n_replicas = model_group.cluster.replica_range(model_group.info.model.on_gpu, shards).max
         cells = [study.cells[number] for number in model_group.numbers]
         for one in plan.cells:
             if one.cell in cells:
@@ -147,7 +146,7 @@ def time_study(study: StudySpec, plan: StudyPlan) -> float | None:
 def _seconds_per_layer_forward(model_group: ModelGroup, over_gpus: bool) -> list[float]:
     """Of one layer over all samples of each calibration, on one replica, which is freed again."""
     calibrations, cost = model_group.prepared.calibrations, model_group.info.n_layers + head_cost(model_group.info)
-    replica = make_replica(model_group.model, model_group.cluster.cpus_per_replica, over_gpus=over_gpus)
+    replica = make_replica(model_group.info.model, model_group.cluster.cpus_per_replica, over_gpus=over_gpus)
     replica.calibrations.update({calibration.fingerprint: calibration for calibration in calibrations})
     speeds = []
     for calibration in calibrations:

@@ -226,7 +226,7 @@ def _replicas(model_group: ModelGroup) -> Iterator[Callable[[], Replicas]]:
     def replicas() -> Replicas:
         if not started:
             n_units = sum(one.n_shards for one in model_group.prepared.calibrations)
-            started.append(model_group.cluster.start(model_group.model, n_units, shared=True))
+            started.append(model_group.cluster.start(model_group.info.model, n_units, shared=True))
         return started[0].replicas
 
     try:

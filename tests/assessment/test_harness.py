@@ -15,6 +15,7 @@ from raysearch.assessment.task_files import ready_tasks, write_task_files
 from raysearch.cluster.options import ClusterOptions
 from raysearch.core.mask import Mask
 from raysearch.evaluation.pool import Pool
+from raysearch.models.source import locate
 from raysearch.models.spec import ModelSpec
 from tests.assessment.conftest import ROWS, Assess
 from tests.cli.conftest import World
@@ -93,7 +94,7 @@ def test_what_a_result_depends_on_is_computed_anew(assess: Assess, items: Path, 
 
 def test_a_stop_loses_nothing_that_was_done(assess: Assess, world: World, items: Path) -> None:
     words = ["assess.tasks=[piqa,boolq]", f"assess.data_dir={items}"]
-    inside = ClusterOptions("inline").open(ModelSpec("tiny", str(world.model)), 1)
+    inside = ClusterOptions("inline").open(locate(ModelSpec("tiny", str(world.model))), 1)
     performed: list[str] = []
 
     class Stopping:

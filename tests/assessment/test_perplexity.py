@@ -139,10 +139,11 @@ def test_a_pool_that_is_offered_is_handed_the_texts_and_stays(assess: Assess, wo
     from raysearch.evaluation.inline_pool import InlinePool
     from raysearch.evaluation.replica import Replica
     from raysearch.models.loading import load_model
+    from raysearch.models.source import locate
     from raysearch.models.spec import ModelSpec
     from raysearch.models.stack import LayerStack
 
-    replica = Replica(LayerStack(load_model(ModelSpec("tiny", str(world.model)))))
+    replica = Replica(LayerStack(load_model(locate(ModelSpec("tiny", str(world.model))))))
     closed = []
     pool = InlinePool(lambda: replica)
     pool.close = lambda: closed.append(True)  # type: ignore[method-assign]

@@ -12,6 +12,7 @@ from raysearch.assessment.spec import SpeedOptions
 from raysearch.core.mask import Mask
 from raysearch.evaluation.replica import Replica
 from raysearch.models.loading import describe, load_model
+from raysearch.models.source import locate
 from raysearch.models.spec import ModelSpec
 from raysearch.models.stack import LayerStack
 from tests.assessment.conftest import Assess
@@ -28,7 +29,7 @@ OPTIONS = SpeedOptions(context_tokens=8, new_tokens=6, repeats=2)
 
 @pytest.fixture(scope="module")
 def replica(world: World) -> Replica:
-    return Replica(LayerStack(load_model(ModelSpec("tiny", str(world.model)))), [])
+    return Replica(LayerStack(load_model(locate(ModelSpec("tiny", str(world.model))))), [])
 
 
 def test_dense_and_masks_are_timed_in_turn(replica: Replica, monkeypatch: pytest.MonkeyPatch) -> None:

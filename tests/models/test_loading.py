@@ -25,6 +25,7 @@ from raysearch.models.loading import (
     resolve_dtype,
     tokenizer_fingerprint,
 )
+from raysearch.models.source import locate
 from raysearch.models.spec import ModelSpec
 from tests.cases import assert_refused
 from tests.models.families import FAMILIES, N_LAYERS, VOCABULARY
@@ -43,16 +44,16 @@ def spec(folder: Path | str, **settings: Any) -> ModelSpec:
 
 
 def test_a_model_is_loaded_ready_to_be_evaluated(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    model = load_model(spec(folder))
+    model = load_model(locate(spec(folder)))
     assert not model.training
     assert not any(parameter.requires_grad for parameter in model.parameters())
     assert model.dtype == torch.float32
-    assert load_model(spec(folder, dtype="bfloat16")).dtype == torch.bfloat16
+    assert load_model(locate(spec(folder, dtype="bfloat16"))).dtype == torch.bfloat16
     assert capfd.readouterr() == ("", "")
 
 
 def test_describe_counts_as_the_loaded_model(folder: Path) -> None:
-    info, model = describe(spec(folder)), load_model(spec(folder))
+    info, model = describe(spec(folder)), load_model(locate(spec(folder)))
     assert info.n_layers == N_LAYERS
     assert info.parameters == sum(parameter.numel() for parameter in model.parameters())
     assert len(info.layer_parameters) == N_LAYERS
@@ -107,7 +108,7 @@ def pickled(folder: Path) -> None:
 )
 def test_files_that_cannot_be_loaded_are_refused(folder: Path, path: Callable[[Path], str], message: str) -> None:
     with pytest.raises(UserError, match=message) as caught:
-        load_model(spec(path(folder)))
+        load_model(locate(spec(path(folder))))
     assert "\n" not in str(caught.value)
 
 
@@ -119,7 +120,7 @@ def test_unknown_names_are_refused(folder: Path) -> None:
         ({"device": "cpu:0"}, "device=cpu:0 is unknown"),
         ({"attention": "flash"}, "attention=flash is unknown; (did you mean|choose one of)"),
     ]
-    assert_refused(lambda **settings: load_config(spec(folder, **settings)), cases)
+    assert_refused(lambda **settings: load_config(locate(spec(folder, **settings))), cases)
 
 
 def test_an_attention_that_does_not_work_is_refused_with_a_remedy(tmp_path: Path) -> None:
@@ -157,17 +158,17 @@ def test_missing_weights_are_refused(folder: Path) -> None:
     del weights["model.layers.1.mlp.up_proj.weight"]
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(UserError, match=r"lacks 1 of its weights \(model.layers.1.mlp.up_proj.weight"):
-        load_model(spec(folder))
+        load_model(locate(spec(folder)))
 
 
 def test_the_fingerprint_follows_the_content(folder: Path, tmp_path: Path) -> None:
-    first = fingerprint(spec(folder))
+    first = fingerprint(locate(spec(folder)))
     folder = folder.rename(tmp_path / "elsewhere")
-    assert fingerprint(spec(folder)) == first
+    assert fingerprint(locate(spec(folder))) == first
     with (folder / "model.safetensors").open("r+b") as weights:
         weights.seek(-1, 2)
         weights.write(b"\x01")
-    assert fingerprint(spec(folder)) != first
+    assert fingerprint(locate(spec(folder))) != first
 
 
 def test_the_tokenizer_fingerprint_does_not_depend_on_its_last_call() -> None:
@@ -190,20 +191,21 @@ def test_importing_loads_neither_torch_nor_transformers() -> None:
 
 
 def test_the_dtype_of_a_config_without_one_is_float32(folder: Path) -> None:
-    config = load_config(spec(folder))
+    config = load_config(locate(spec(folder)))
     config.dtype = None
-    assert resolve_dtype(spec(folder), config) == torch.float32
-    assert resolve_dtype(spec(folder, dtype="float16"), config) == torch.float16
+    assert resolve_dtype("auto", config) == torch.float32
+    assert resolve_dtype("float16", config) == torch.float16
 
 
 def test_a_gguf_file_is_a_model_and_a_tokenizer(gguf: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    info, model, tokenizer = describe(spec(gguf)), load_model(spec(gguf)), load_tokenizer(spec(gguf))
+    info = describe(spec(gguf))
+    model, tokenizer = load_model(info.model), load_tokenizer(info.model)
     assert (info.n_layers, info.vocab_size, info.max_positions) == (N_LAYERS, VOCABULARY, 64)
     assert info.parameters == sum(parameter.numel() for parameter in model.parameters())
     assert model.dtype == torch.float32
     assert not hasattr(model.config, "quantization_config")
     assert tokenizer.decode(tokenizer("abba")["input_ids"]) == "abba"
-    assert len(fingerprint(spec(gguf))) == len(tokenizer_fingerprint(tokenizer)) == 64
+    assert len(fingerprint(info.model)) == len(tokenizer_fingerprint(tokenizer)) == 64
     assert capfd.readouterr() == ("", "")
 
 
