@@ -168,7 +168,7 @@ class Replica:
         captured = self.stack.capture(inputs)
         hidden, held = captured.embedded, list[Tensor]()
         dense: Tensor | None = None
-        values: Values = {}
+        losses: dict[Mask, Tensor] = {}  # on the device, where they wait until all have been asked for
         for step in plan.steps:
             match step.op:
                 case Op.RUN:
@@ -183,8 +183,8 @@ class Replica:
                     if objective.compares and mask == Mask():  # the first to be scored
                         dense = states
                     if mask in wanted:
-                        values[mask] = objective.losses(states, batch, self.stack, dense).numpy()
-        return values
+                        losses[mask] = objective.losses(states, batch, self.stack, dense)
+        return dict(zip(losses, torch.stack([*losses.values()]).cpu().numpy(), strict=True))
 
     @torch.no_grad()
     def _run(self, unit: MaskUnit, batch: Batch, objective: ModelObjective) -> tuple[Values, int]:

@@ -27,6 +27,7 @@ from transformers import Cache, PreTrainedModel
 from transformers.cache_utils import CacheLayerMixin
 
 from raysearch.calibration.batch import Batch, Inputs
+from raysearch.calibration.objectives.base import to_device
 from raysearch.calibration.packing import pack
 from raysearch.core.mask import Mask
 from raysearch.errors import UnsupportedModelError, UserError
@@ -325,7 +326,7 @@ def _skip(layer: int, hidden: Tensor, call: LayerCall) -> Tensor:
 
 def predicting(hidden: Tensor, inputs: Inputs) -> Tensor:
     """Return those of the states [P, L, d] that predict the scored tokens, [n, d]."""
-    return hidden.flatten(0, 1)[torch.from_numpy(inputs.predictors).to(hidden.device)]
+    return hidden.flatten(0, 1)[to_device(inputs.predictors, hidden.device)]
 
 
 def tolerance(dtype: torch.dtype) -> float:

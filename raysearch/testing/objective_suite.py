@@ -86,7 +86,7 @@ class ObjectiveSuite:
                 return objective.model_losses(model, _Words(), batch)[0].numpy()
         assert isinstance(objective, StateObjective)
         states, dense = self._states(batch, mask, packed), self._states(batch, Mask(), packed)
-        return objective.losses(states, batch, self.stack, dense if objective.compares else None).numpy()
+        return objective.losses(states, batch, self.stack, dense if objective.compares else None).cpu().numpy()
 
     def _states(self, batch: Batch, mask: Mask, packed: bool) -> Any:
         inputs = pack(batch) if packed else batch.inputs

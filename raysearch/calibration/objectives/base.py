@@ -12,14 +12,18 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar, Protocol
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from raysearch.calibration.batch import Batch, Form
 from raysearch.core.measure import Measure
 
-#: Logits in memory at once: few enough for the caches of a CPU, many enough for large matrix products on a GPU.
-_LOGITS_AT_ONCE = {"cpu": 2**22, "cuda": 2**27}
+#: Logits in memory at once, in the model's dtype: many enough for large matrix products.
+_LOGITS_AT_ONCE = {"cpu": 2**24, "cuda": 2**27}
+#: Those of them in float32 at once: few enough for the caches of a CPU.
+_FLOATS_AT_ONCE = {"cpu": 2**19, "cuda": 2**27}
 
 
 class Head(Protocol):
@@ -78,8 +82,8 @@ class StateObjective(Objective):
             dense: The same states of the dense model, [n, d]; None unless the objective compares.
 
         Returns:
-            Float64, [B], on the CPU, differentiable in `states` if the objective is. The loss of a mask is their sum
-            over all shards, divided as `measure` says.
+            Float64, [B], on the states' device, so that a GPU need not be waited for; differentiable in `states` if the
+            objective is. The loss of a mask is their sum over all shards, divided as `measure` says.
         """
 
 
@@ -101,20 +105,37 @@ class ModelObjective(Objective):
 
 
 def by_chunk(head: Head, compute: Callable[..., Tensor], *parts: Tensor) -> Tensor:
-    """Compute one number per position, [n], in slices whose logits fit into memory: float64, on the CPU."""
-    rows = max(1, _LOGITS_AT_ONCE.get(parts[0].device.type, 2**22) // head.vocab_size)
+    """Compute one number per position, [n], in slices whose logits fit into memory: float64, on the parts' device."""
+    rows = max(1, _LOGITS_AT_ONCE.get(parts[0].device.type, 2**24) // head.vocab_size)
     slices = zip(*(part.split(rows) for part in parts), strict=True)
     found = [compute(*slice_) for slice_ in slices] if len(parts[0]) else []
-    return torch.cat(found).double().cpu() if found else torch.zeros(0, dtype=torch.float64)
+    return torch.cat(found).double() if found else parts[0].new_zeros(0, dtype=torch.float64)
 
 
 def token_log_probs(states: Tensor, batch: Batch, head: Head) -> Tensor:
-    """Return log p(token | tokens before it) of each scored token, in nats: float64, [n], on the CPU."""
+    """Return log p(token | tokens before it) of each scored token, in nats: float64, [n], on the states' device.
+
+    It is the token's logit minus the logarithm of the summed exponentials, in float32. PyTorch's cross entropy takes
+    the largest logit from all of them first, and lies some 1e-6 nats off.
+    """
+    rows = max(1, _FLOATS_AT_ONCE.get(states.device.type, 2**19) // head.vocab_size)
 
     def log_probs(slice_: Tensor, wanted: Tensor) -> Tensor:
-        return -torch.nn.functional.cross_entropy(head.logits(slice_).float(), wanted, reduction="none")
+        pairs = zip(head.logits(slice_).split(rows), wanted[:, None].split(rows), strict=True)
+        return torch.cat([_log_prob(logits.float(), tokens) for logits, tokens in pairs])
 
-    return by_chunk(head, log_probs, states, torch.from_numpy(batch.targets).to(states.device))
+    return by_chunk(head, log_probs, states, to_device(batch.targets, states.device))
+
+
+def _log_prob(logits: Tensor, tokens: Tensor) -> Tensor:
+    """Return the log-probability of a token a row: float32 logits [n, vocab] and tokens [n, 1] to [n]."""
+    return logits.gather(1, tokens)[:, 0] - logits.logsumexp(-1)
+
+
+def to_device(values: npt.NDArray[Any], device: torch.device) -> Tensor:
+    """Return an array as a tensor on a device, without waiting for a GPU."""
+    tensor = torch.from_numpy(values)
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
 def sum_by_sample(batch: Batch, values: Tensor) -> Tensor:
@@ -122,9 +143,10 @@ def sum_by_sample(batch: Batch, values: Tensor) -> Tensor:
     return sum_by(batch.sample_of_row[batch.row_of_token], values, batch.n_samples)
 
 
-def sum_by(group: Any, values: Tensor, n_groups: int) -> Tensor:
-    """Add values [n] by their group [n]: float64, [n_groups].
+def sum_by(group: npt.NDArray[np.int64], values: Tensor, n_groups: int) -> Tensor:
+    """Add values [n] by their group [n], numbers that ascend from 0: float64, [n_groups].
 
-    On the CPU, index_add adds one by one in order, so the sum depends on neither the device nor the chunks.
+    Each group is added in its own order, so the sum depends on neither the other groups nor the chunks.
     """
-    return torch.zeros(n_groups, dtype=torch.float64).index_add(0, torch.as_tensor(group), values)
+    lengths = to_device(np.bincount(group, minlength=n_groups), values.device)
+    return torch.segment_reduce(values.double(), "sum", lengths=lengths, initial=0.0, unsafe=True)

@@ -32,5 +32,5 @@ class HiddenCosineObjective(StateObjective):
     def losses(self, states: Tensor, batch: Batch, head: Head, dense: Tensor | None) -> Tensor:
         assert dense is not None, "the objective compares"
         pruned, reference = (head.last_hidden(part).double() for part in (states, dense))  # 1 - cos cancels digits
-        turned = (1 - functional.cosine_similarity(pruned, reference, dim=-1)).clamp_min(0).cpu()
+        turned = (1 - functional.cosine_similarity(pruned, reference, dim=-1)).clamp_min(0)
         return sum_by_sample(batch, turned)

@@ -35,7 +35,7 @@ class TaskAccuracyObjective(StateObjective):
     @override
     def losses(self, states: Tensor, batch: Batch, head: Head, dense: Tensor | None) -> Tensor:
         assert batch.choices is not None, "the data offers choices"
-        scores = choice_log_probs(states, batch, head).numpy()
+        scores = choice_log_probs(states, batch, head).cpu().numpy()
         if self.normalise == "characters":
             scores = scores / batch.choices.characters
         elif self.normalise == "tokens":

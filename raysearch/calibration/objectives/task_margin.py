@@ -8,12 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 from typing_extensions import override
 
 from raysearch.calibration.batch import Batch, Form
-from raysearch.calibration.objectives.base import Head, StateObjective, sum_by, token_log_probs
+from raysearch.calibration.objectives.base import Head, StateObjective, sum_by, to_device, token_log_probs
 from raysearch.core.measure import Measure
 
 
@@ -48,18 +49,18 @@ class TaskMarginObjective(StateObjective):
         assert batch.choices is not None, "the data offers choices"
         scores = choice_log_probs(states, batch, head)
         if self.tokens == "mean":
-            scores = scores / torch.from_numpy(batch.scored_per_row)
-        item, gold = batch.choices.item, torch.from_numpy(batch.choices.gold)
-        right = scores[gold]
-        item_of_wrong, wrong = item[~gold.numpy()], scores[~gold]
+            scores = scores / to_device(batch.scored_per_row, scores.device)
+        item, gold = batch.choices.item, batch.choices.gold
+        right = scores[to_device(np.flatnonzero(gold), scores.device)]
+        item_of_wrong, wrong = item[~gold], scores[to_device(np.flatnonzero(~gold), scores.device)]
         if self.against == "max":
             best = torch.full_like(right, -torch.inf)
-            return best.scatter_reduce(0, torch.from_numpy(item_of_wrong), wrong, "amax") - right
+            return best.scatter_reduce(0, to_device(item_of_wrong, wrong.device), wrong, "amax") - right
         n_wrong = sum_by(item_of_wrong, torch.ones_like(wrong), batch.n_samples)
         margins = n_wrong * right - sum_by(item_of_wrong, wrong, batch.n_samples)
         return -margins if self.against == "sum" else -margins / n_wrong
 
 
 def choice_log_probs(states: Tensor, batch: Batch, head: Head) -> Tensor:
-    """Return the log-probability of each row's scored tokens, summed, in nats: float64, [R], on the CPU."""
+    """Return the log-probability of each row's scored tokens, summed, in nats: float64, [R], on the states' device."""
     return sum_by(batch.row_of_token, token_log_probs(states, batch, head), len(batch.input_ids))
