@@ -31,6 +31,7 @@ from raysearch.evaluation.prefix import Op, PrefixPlan
 from raysearch.evaluation.unit import MaskUnit, StatisticUnit, Unit, UnitResult
 from raysearch.models.devices import spread
 from raysearch.models.loading import load_model, load_tokenizer
+from raysearch.models.packed_weights import pack_weights
 from raysearch.models.shared_weights import Packed, unpack
 from raysearch.models.spec import LocatedModel
 from raysearch.models.stack import LayerStack, predicting
@@ -48,7 +49,8 @@ class Replica:
     """A resident model, with the calibrations that its units are on.
 
     Args:
-        stack: The model's layers; checked against the model's own forward before anything is evaluated.
+        stack: The model's layers; checked against the model's own forward before anything is evaluated. On the CPU the
+            weights of a small model are copied into a faster layout.
         calibrations: Those that it has from the start; others are put into `calibrations` when they are needed.
         threads: CPU threads of torch, fixed because kernels may add in another order with another count.
         load_tokenizer: Loads the model's tokenizer, which reads what the model generates; called when first needed.
@@ -63,6 +65,7 @@ class Replica:
     ) -> None:
         torch.set_num_threads(threads)
         _reuse_freed_memory()
+        pack_weights(stack.model)
         stack.verify()
         self.stack = stack
         self.calibrations = {calibration.fingerprint: calibration for calibration in calibrations}

@@ -1,0 +1,57 @@
+"""Copies the weights of a CPU model's linear layers into the layout that oneDNN's kernels compute from.
+
+PyTorch keeps a weight row by row, and either rearranges it in every call or, in float32, takes a kernel that is slower
+on many processors. A copy made once saves that: on an AMD EPYC, float32 products of 128 rows take 0.6 to 0.9 as long.
+In bfloat16 the results are the same bits; in float32 sums are added in another order.
+"""
+
+from __future__ import annotations
+
+import functools
+import platform
+
+import torch
+from torch import Tensor, nn
+
+#: The most that is copied, in bytes: larger models share one copy of their weights among the replicas of a machine. It
+#: depends on the model alone, so that a loss never depends on how much memory there is.
+_MOST = 2**31
+
+
+def pack_weights(model: nn.Module) -> None:
+    """Have the linear layers of a small model on the CPU compute from packed copies of their weights.
+
+    Where gradients are enabled they compute from the weights themselves, which stay as they are.
+
+    Args:
+        model: The model; its weights must not change from now on.
+    """
+    linear = [module for module in model.modules() if _is_packable(module)]
+    if sum(module.weight.nbytes for module in linear) <= _MOST:
+        for module in linear:
+            packed = torch.ops.mkldnn._reorder_linear_weight(module.weight.detach(), None)
+            vars(module)["forward"] = functools.partial(_forward, packed, module.weight)
+
+
+def _is_packable(module: nn.Module) -> bool:
+    """Whether a kernel rounds as PyTorch does: with a bias, it rounds bfloat16 once, and PyTorch twice."""
+    return type(module) is nn.Linear and module.bias is None and _has_kernel(module.weight)
+
+
+def _has_kernel(weight: Tensor) -> bool:
+    """Whether oneDNN computes from such a weight."""
+    if weight.device.type != "cpu" or platform.machine() not in ("x86_64", "AMD64"):
+        return False
+    if not torch.backends.mkldnn.is_available():
+        return False
+    return weight.dtype == torch.float32 or (
+        weight.dtype == torch.bfloat16 and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    )
+
+
+def _forward(packed: Tensor, weight: Tensor, states: Tensor) -> Tensor:
+    """Return states times weights, [..., d] to [..., out]."""
+    if torch.is_grad_enabled():
+        return nn.functional.linear(states, weight)
+    output: Tensor = torch.ops.mkldnn._linear_pointwise(states, packed, None, "none", [], "")
+    return output
