@@ -26,16 +26,12 @@ def pack_weights(model: nn.Module) -> None:
     Args:
         model: The model; its weights must not change from now on.
     """
-    linear = [module for module in model.modules() if _is_packable(module)]
+    linear = [module for module in model.modules() if type(module) is nn.Linear and _has_kernel(module.weight)]
+    linear = [module for module in linear if len(list(module.parameters())) == 1]  # a bias is rounded elsewhere
     if sum(module.weight.nbytes for module in linear) <= _MOST:
         for module in linear:
             packed = torch.ops.mkldnn._reorder_linear_weight(module.weight.detach(), None)
             vars(module)["forward"] = functools.partial(_forward, packed, module.weight)
-
-
-def _is_packable(module: nn.Module) -> bool:
-    """Whether a kernel rounds as PyTorch does: with a bias, it rounds bfloat16 once, and PyTorch twice."""
-    return type(module) is nn.Linear and module.bias is None and _has_kernel(module.weight)
 
 
 def _has_kernel(weight: Tensor) -> bool:
