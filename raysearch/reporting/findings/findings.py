@@ -70,15 +70,16 @@ def _searchers(analysis: Analysis) -> Iterator[Finding]:
     yield _leader(several, what) if 2 * verdicts["cannot tell"] > n else _recommendation(several, what)
     if verdicts["cannot tell"]:
         where = of_all(verdicts["cannot tell"], n, "setting")
-        verdict = f"Whether searchers differ by {what} cannot be told {where}: no standard error is known and there is "
-        yield Finding("Ties", f"{verdict}one seed.", "cannot tell", "verdicts")
+        why = "no standard error is known and there is one seed"
+        yield Finding(
+            "Ties", f"Whether searchers differ by {what} cannot be told {where}: {why}.", "cannot tell", "verdicts"
+        )
     elif verdicts["all tie"] == n:
         yield Finding("Ties", f"The searchers tie within noise {of_all(n, n, 'setting')}.", "within noise", "verdicts")
     else:
         behind = Counter(rival.searcher for one in several for rival in one.rivals if rival.tied is False)
         names = numbers.listed([f"{name} ({times} of {n})" for name, times in behind.most_common()])
-        verdict = f"Behind the best beyond noise, in so many settings: {names}."
-        yield Finding("Ties", verdict, "clear", "verdicts")
+        yield Finding("Ties", f"Behind the best beyond noise, in so many settings: {names}.", "clear", "verdicts")
 
 
 def _recommendation(several: Sequence[Comparison], what: str) -> Finding:
@@ -203,11 +204,11 @@ def _agreement(analysis: Analysis) -> Iterator[Finding]:
 
 def _predictions(analysis: Analysis) -> Iterator[Finding]:
     """Whether a better loss means a better checkpoint, calibration by calibration."""
-    groups: dict[tuple[str, str, str], list[Correlation]] = {}
-    for one in analysis.correlations:
-        if one.rho is not None:
-            groups.setdefault((one.first.title, one.second.title, one.setting.calibration), []).append(one)
-    for (first, second, calibration), members in groups.items():
+    known = [one for one in analysis.correlations if one.rho is not None]
+    subjects = [(one.first.title, one.second.title, one.setting.calibration) for one in known]
+    for subject in dict.fromkeys(subjects):
+        first, second, calibration = subject
+        members = [one for one, its in zip(known, subjects, strict=True) if its == subject]
         above = sum(one.low is not None and one.low > 0 for one in members)
         below = sum(one.high is not None and one.high < 0 for one in members)
         decided = len(members) in (above, below) or (above and below)

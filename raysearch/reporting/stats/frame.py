@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -96,10 +97,10 @@ def averages(results: StudyResult) -> list[Quantity]:
     for group in _AVERAGED:
         members = [metric for metric in results.metrics if metric.group == group]
         if members:
-            title = f"average {group}" if len(members) > 1 else f"{group} on {members[0].title}"
-            better, ratio = group == "accuracy", group == "perplexity"
-            unit = members[0].unit
-            found.append(Quantity(f"{group}_average", title, unit, better, ratio, len(members), group))
+            first, key = members[0], f"{group}_average"
+            title = f"average {group}" if len(members) > 1 else f"{group} on {first.title}"
+            ratio = group == "perplexity"
+            found.append(Quantity(key, title, first.unit, not ratio, ratio, len(members), group))
     return found
 
 
@@ -160,28 +161,20 @@ def known(number: float | None) -> float | None:
     return float(number) if number is not None and math.isfinite(number) else None
 
 
-def average(values: Mapping[str, Estimate], metrics: Sequence[Metric]) -> Estimate | None:
-    """The arithmetic mean of metrics, and its standard error if each metric's is known.
+def averages_of(values: Mapping[str, Estimate], results: StudyResult) -> dict[str, Estimate]:
+    """The averages of a checkpoint's metrics, by the key of `averages`, with standard errors if each metric's is known.
 
     Metrics are of different data, so their errors are independent. None unless every metric is there: averages over
     different sets of tasks do not compare.
     """
-    known = [values[metric.name] for metric in metrics if metric.name in values]
-    if not metrics or len(known) < len(metrics) or any(not math.isfinite(one.value) for one in known):
-        return None
-    errors = [one.error for one in known if one.error is not None]
-    error = math.sqrt(sum(e * e for e in errors)) / len(known) if len(errors) == len(known) else None
-    return Estimate(math.fsum(one.value for one in known) / len(known), error)
-
-
-def averages_of(values: Mapping[str, Estimate], results: StudyResult) -> dict[str, Estimate]:
-    """The averages of a checkpoint's metrics, by the key of `averages`."""
     found = {}
     for quantity in averages(results):
-        members = [metric for metric in results.metrics if metric.group == quantity.group]
-        estimate = average(values, members)
-        if estimate is not None:
-            found[quantity.key] = estimate
+        members = [values.get(metric.name) for metric in results.metrics if metric.group == quantity.group]
+        numbers = [one.value for one in members if one is not None and math.isfinite(one.value)]
+        errors = [one.error for one in members if one is not None and one.error is not None]
+        if len(numbers) == len(members):
+            error = math.hypot(*errors) / len(errors) if len(errors) == len(members) else None
+            found[quantity.key] = Estimate(fmean(numbers), error)
     return found
 
 

@@ -3,31 +3,42 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import wraps
+from typing import Concatenate, ParamSpec
 
 from raysearch.core.formatting import figure, short_duration
 from raysearch.reporting.stats.frame import Quantity
 
 UNKNOWN = "–"
+_Options = ParamSpec("_Options")
 
 
-def loss(value: float | None) -> str:
+def _if_known(write: Callable[Concatenate[float, _Options], str]) -> Callable[Concatenate[float | None, _Options], str]:
+    """Let a function write `UNKNOWN` for a number that is None or not finite."""
+
+    @wraps(write)
+    def written(number: float | None, *args: _Options.args, **options: _Options.kwargs) -> str:
+        return UNKNOWN if number is None or not math.isfinite(number) else write(number, *args, **options)
+
+    return written
+
+
+@_if_known
+def loss(value: float) -> str:
     """A loss on a calibration."""
-    if value is None or not math.isfinite(value):
-        return UNKNOWN
     return f"{value:.4f}" if abs(value) < 1000 else f"{value:,.1f}"
 
 
-def change(value: float | None) -> str:
+@_if_known
+def change(value: float) -> str:
     """A difference of losses."""
-    if value is None or not math.isfinite(value):
-        return UNKNOWN
     return f"{value:+.4f}" if abs(value) < 1000 else f"{value:+,.1f}"
 
 
-def value(number: float | None, quantity: Quantity) -> str:
+@_if_known
+def value(number: float, quantity: Quantity) -> str:
     """An assessed number, as papers print it."""
-    if number is None or not math.isfinite(number):
-        return UNKNOWN
     if quantity.group == "accuracy" or (quantity.group == "perplexity" and abs(number) < 1000):
         return f"{number:.2f}"
     if quantity.unit == "bytes":
@@ -57,44 +68,45 @@ def times(ratio: float) -> str:
     return f"{ratio_text(ratio)} times"
 
 
+@_if_known
 def ratio_text(ratio: float) -> str:
     """A ratio in two or three digits: ``1.42``, ``12.3``, ``1,200``."""
-    if not math.isfinite(ratio):
-        return UNKNOWN
     return f"{ratio:.2f}" if ratio < 10 else f"{ratio:.1f}" if ratio < 100 else f"{float(f'{ratio:.3g}'):,.0f}"
 
 
-def rho(number: float | None) -> str:
+@_if_known
+def rho(number: float) -> str:
     """A correlation: ``+0.55``."""
-    return UNKNOWN if number is None else f"{number + 0.0:+.2f}"
+    return f"{number + 0.0:+.2f}"
 
 
-def similarity(number: float | None) -> str:
+@_if_known
+def similarity(number: float) -> str:
     """A Jaccard similarity: ``0.636``."""
-    return UNKNOWN if number is None else f"{number:.3f}"
+    return f"{number:.3f}"
 
 
+@_if_known
 def time(seconds: float) -> str:
     """A time of any length."""
-    return short_duration(seconds) if math.isfinite(seconds) else UNKNOWN
+    return short_duration(seconds)
 
 
-def percent(share: float | None) -> str:
+@_if_known
+def percent(share: float) -> str:
     """A share as whole percents."""
-    return UNKNOWN if share is None or not math.isfinite(share) else f"{100 * share:.0f} %"
+    return f"{100 * share:.0f} %"
 
 
-def probability(p: float | None) -> str:
-    """The p of a test."""
-    if p is None:
-        return UNKNOWN
-    return "< 0.001" if p < 0.001 else f"{p:.3f}" if p < 0.1 else f"{p:.2f}"
+@_if_known
+def probability(p: float) -> str:
+    """The p of a test: ``p = 0.03``."""
+    return "p < 0.001" if p < 0.001 else f"p = {p:.3f}" if p < 0.1 else f"p = {p:.2f}"
 
 
-def amount(number: float | None) -> str:
+@_if_known
+def amount(number: float) -> str:
     """A count that may be large, in three or four digits: ``5,712``, ``1.23 million``."""
-    if number is None or not math.isfinite(number):
-        return UNKNOWN
     for size, name in ((1e9, "billion"), (1e6, "million")):
         if abs(number) >= size:
             return f"{number / size:.3g} {name}"

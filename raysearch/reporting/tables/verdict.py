@@ -100,8 +100,8 @@ def variance_table(splits: Sequence[Split]) -> Table | None:
     columns = [
         *labels("panel.", calibration=False),
         words("Of", "title"),
-        Column("Calibration's share", lambda one: _share(one.calibration, _p(one.p_calibration))),
-        Column("Searcher's share", lambda one: _share(one.searcher, _p(one.p_searcher))),
+        Column("Calibration's share", lambda one: _share(one.calibration, one.p_calibration)),
+        Column("Searcher's share", lambda one: _share(one.searcher, one.p_searcher)),
         Column("Interaction", lambda one: Cell("in the rest") if one.interaction is None else _share(one.interaction)),
         Column("Rest", lambda one: _share(one.residual)),
         Column("Searches", _extent),
@@ -116,12 +116,8 @@ def variance_table(splits: Sequence[Split]) -> Table | None:
     return tabulate("variance", "What results vary with", columns, splits, note)
 
 
-def _share(share: float, small: str = "") -> Cell:
-    return Cell(numbers.percent(share), share, small=small)
-
-
-def _p(p: float | None) -> str:
-    return "" if p is None else f"p {numbers.probability(p)}" if p < 0.001 else f"p = {numbers.probability(p)}"
+def _share(share: float, p: float | None = None) -> Cell:
+    return Cell(numbers.percent(share), share, small="" if p is None else numbers.probability(p))
 
 
 def _extent(one: Split) -> Cell:
