@@ -6,9 +6,10 @@ none: no removed layers, and a loss that is not a number.
 
 from __future__ import annotations
 
-import csv
 import math
 from pathlib import Path
+
+import pandas as pd
 
 from raysearch.core.estimate import Estimate, Metric
 from raysearch.core.measure import PERPLEXITY
@@ -30,35 +31,29 @@ METRICS = [
     *(Metric(name, name, "accuracy", "%", True) for name in ACCURACIES),
 ]
 
-Key = tuple[str, str, str, int]  # calibration, model, method, M
+INDEX = ["calibration", "model", "method", "remove"]
 
 
-def rows(name: str) -> list[dict[str, str]]:
-    """A file's rows."""
-    with (FOLDER / f"{name}.csv").open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
+def printed(name: str) -> pd.DataFrame:
+    """A file's rows, as texts."""
+    return pd.read_csv(FOLDER / f"{name}.csv", dtype=str)
 
 
-def assessed() -> dict[Key, dict[str, float]]:
-    """Every printed perplexity and accuracy; C4 and the like by their names, both averages as ``Avg …``."""
-    found: dict[Key, dict[str, float]] = {}
-    for row in rows("table1_perplexity"):
-        numbers = {name: float(row[name]) for name in PERPLEXITIES} | {"Avg perplexity": float(row["Avg"])}
-        found.setdefault(_key(row["calibration"], row), {}).update(numbers)
-    for file, calibration in ACCURACY_FILES.items():
-        for row in rows(file):
-            numbers = {name: float(row[name]) for name in ACCURACIES} | {"Avg accuracy": float(row["Avg"])}
-            found.setdefault(_key(calibration, row), {}).update(numbers)
-    return found
+def assessed() -> pd.DataFrame:
+    """Every printed perplexity and accuracy, a row a search, and both averages as ``Avg …``."""
+    perplexities = printed("table1_perplexity").rename(columns={"Avg": "Avg perplexity"}).set_index(INDEX)
+    files = [printed(file).assign(calibration=calibration) for file, calibration in ACCURACY_FILES.items()]
+    accuracies = pd.concat(files).rename(columns={"Avg": "Avg accuracy"}).set_index(INDEX)
+    return perplexities.join(accuracies).astype(float).rename(index=int, level="remove")
 
 
 def published_study() -> StudyResult:
     """The paper's study, as far as it is printed; search times are there for one setting (Table 4)."""
-    seconds = {row["method"]: float(row["seconds"]) for row in rows("table4_time")}
+    seconds = printed("table4_time").set_index("method")["seconds"].astype(float)
     cells = []
     dense: dict[str, dict[str, Estimate]] = {}
-    for (calibration, model, method, remove), numbers in assessed().items():
-        estimates = {name: Estimate(numbers[name]) for name in (*PERPLEXITIES, *ACCURACIES)}
+    for (calibration, model, method, remove), numbers in assessed().iterrows():
+        estimates = {name: Estimate(float(numbers[name])) for name in (*PERPLEXITIES, *ACCURACIES)}
         if method == "Dense":
             dense[model] = estimates
             continue
@@ -72,7 +67,7 @@ def published_study() -> StudyResult:
             evaluations=0,
             layer_forwards_alone=math.nan,
             layer_forwards_naive=math.nan,
-            seconds=seconds[method] if timed else math.nan,
+            seconds=float(seconds[method]) if timed else math.nan,
             path={},
             best_so_far=(),
             assessed=estimates,
@@ -82,7 +77,3 @@ def published_study() -> StudyResult:
     n_layers = {model: 36 if "Qwen3" in model else 32 for model in models}
     facts = {"source": "arXiv 2604.24938v3, Tables 1, 2, 3, 4, 6, 7"}
     return StudyResult("arxiv-2604.24938", "Kim et al. 2026, as published", cells, n_layers, METRICS, dense, facts)
-
-
-def _key(calibration: str, row: dict[str, str]) -> Key:
-    return calibration, row["model"], row["method"], int(row["remove"])

@@ -5,19 +5,22 @@ from __future__ import annotations
 import math
 import statistics
 
+import pandas as pd
 import pytest
 
 from raysearch.reporting.findings.findings import correlation_sentence, findings, spread_sentence
 from raysearch.reporting.stats.analysis import Analysis, analyse
 from tests.reporting.published import (
     ACCURACIES,
+    ACCURACY_FILES,
     CALIBRATED_PERPLEXITY,
+    FOLDER,
+    INDEX,
     MARGIN,
     PERPLEXITIES,
-    Key,
     assessed,
+    printed,
     published_study,
-    rows,
 )
 
 LLAMAS = ("LLaMA3 8B", "LLaMA3.1 8B")
@@ -28,61 +31,50 @@ def published() -> Analysis:
     return analyse(published_study())
 
 
-def half_a_digit(printed: str) -> float:
-    """The most that rounding moves a printed number."""
-    return 0.5 * 10.0 ** -len(printed.partition(".")[2])
+def half_a_digit(columns: pd.DataFrame) -> pd.DataFrame:
+    """The most that rounding moves each printed number."""
+    return 0.5 * 10.0 ** -columns.apply(lambda column: column.str.partition(".")[2].str.len())
 
 
-@pytest.mark.parametrize("group", [PERPLEXITIES, ACCURACIES], ids=["perplexities", "accuracies"])
-def test_printed_averages_are_the_means_of_their_columns(group: tuple[str, ...]) -> None:
-    files = ["table1_perplexity"] if group == PERPLEXITIES else [
-        "table2_margin_accuracy", "table3_perplexity_accuracy", "table6_margin_accuracy_llama3",
-        "table7_perplexity_accuracy_llama3",
-    ]  # fmt: skip
-    for file in files:
-        for row in rows(file):
-            mean = math.fsum(float(row[name]) for name in group) / len(group)
-            # columns and average are each rounded to the digits that they show
-            columns = math.fsum(half_a_digit(row[name]) for name in group) / len(group)
-            assert mean == pytest.approx(float(row["Avg"]), abs=columns + half_a_digit(row["Avg"]) + 1e-9), (file, row)
+def test_printed_averages_are_the_means_of_their_columns() -> None:
+    for file, group in {"table1_perplexity": PERPLEXITIES, **dict.fromkeys(ACCURACY_FILES, ACCURACIES)}.items():
+        rows = printed(file)
+        columns, average = rows[list(group)], rows[["Avg"]]
+        off = (columns.astype(float).mean(axis=1) - average["Avg"].astype(float)).abs()
+        # columns and average are each rounded to the digits that they show
+        most = half_a_digit(columns).mean(axis=1) + half_a_digit(average)["Avg"] + 1e-9
+        assert rows[off > most].empty, file
 
 
 def test_every_combination_is_there_once() -> None:
     found = assessed()
-    assert len(found) == 2 * 3 * (1 + 2 * 7)
-    assert all(len(numbers) == len(PERPLEXITIES) + len(ACCURACIES) + 2 for numbers in found.values())
+    assert found.shape == (2 * 3 * (1 + 2 * 7), len(PERPLEXITIES) + len(ACCURACIES) + 2)
+    assert found.index.is_unique and found.notna().all(axis=None)
 
 
 def test_dense_models_are_the_same_by_both_calibrations() -> None:
-    dense = {key[:2]: numbers for key, numbers in assessed().items() if key[2] == "Dense"}
-    for model in {model for _, model in dense}:
-        assert dense[MARGIN, model] == dense[CALIBRATED_PERPLEXITY, model]
+    dense = assessed().xs("Dense", level="method")
+    assert (dense.groupby("model").nunique() == 1).all(axis=None)
 
 
 def test_methods_with_equal_perplexities_have_equal_accuracies() -> None:
     """The same mask shows in every column, so a slip in transcribing one of them would show here."""
-    found = assessed()
-    for (calibration, model, method, remove), numbers in found.items():
-        for (*other_setting, other_method, other_remove), others in found.items():
-            same_setting = (calibration, model, remove) == (*other_setting, other_remove)
-            if same_setting and method < other_method:
-                perplexities = all(numbers[name] == others[name] for name in PERPLEXITIES)
-                accuracies = all(numbers[name] == others[name] for name in ACCURACIES)
-                assert perplexities == accuracies, (calibration, model, remove, method, other_method)
+    for setting, methods in assessed().groupby(["calibration", "model", "remove"]):
+        alike = [methods.duplicated(list(group), keep=False) for group in (PERPLEXITIES, ACCURACIES)]
+        assert alike[0].equals(alike[1]), setting
 
 
 def test_averages_by_our_code_are_the_printed_ones(published: Analysis) -> None:
-    printed = assessed()
-    for cell in published.frame.to_dict("records"):
-        key: Key = cell["calibration"], cell["model"], cell["searcher"], cell["remove"]
-        for group in ("perplexity", "accuracy"):
-            assert cell[f"{group}_average"] == pytest.approx(printed[key][f"Avg {group}"], rel=3e-4)
+    ours = published.frame.rename(columns={"searcher": "method"}).set_index(INDEX)
+    theirs = assessed().loc[ours.index]
+    for group in ("perplexity", "accuracy"):
+        assert ours[f"{group}_average"].to_numpy() == pytest.approx(theirs[f"Avg {group}"].to_numpy(), rel=3e-4)
 
 
 def test_time_table_repeats_the_averages_of_its_setting() -> None:
-    for row in rows("table4_time"):
-        key = MARGIN, "LLaMA3 8B", row["method"], 7
-        assert float(row["Avg"]) == assessed()[key]["Avg accuracy"]
+    times = printed("table4_time").set_index("method")["Avg"].astype(float)
+    found = assessed()["Avg accuracy"].xs((MARGIN, "LLaMA3 8B", 7), level=("calibration", "model", "remove"))
+    assert times.to_dict() == found[times.index].to_dict()
 
 
 @pytest.mark.parametrize(
@@ -143,30 +135,30 @@ def test_findings_do_not_recommend_without_knowing_the_noise(published: Analysis
 
 
 def test_agreement_table_is_consistent() -> None:
-    for row in rows("table5_jaccard"):
-        mean, low, high = float(row["mean"]), float(row["lowest"]), float(row["highest"])
-        common, union, remove = int(row["removed_by_all"]), int(row["removed_by_any"]), int(row["remove"])
-        assert low <= mean <= high
+    for row in agreements().itertuples():
+        common, union, remove = row.removed_by_all, row.removed_by_any, row.remove
+        assert row.lowest <= row.mean <= row.highest
         assert common <= remove <= union
-        assert common / union == pytest.approx(float(row["full_overlap"]), abs=0.0005)
-        assert low >= common / (2 * remove - common) - 0.0005  # every two masks share at least what all share
-        for end in (low, high):  # two masks of M layers that share k of them
+        assert common / union == pytest.approx(row.full_overlap, abs=0.0005)
+        assert row.lowest >= common / (2 * remove - common) - 0.0005  # every two masks share at least what all share
+        for end in (row.lowest, row.highest):  # two masks of M layers that share k of them
             assert min(abs(k / (2 * remove - k) - end) for k in range(remove + 1)) < 0.0006
 
 
 def test_agreement_means_of_section_5_1() -> None:
-    means: dict[str, list[float]] = {}
-    for row in rows("table5_jaccard"):
-        family = "LLaMA" if row["model"] in LLAMAS else "Qwen3"
-        key = MARGIN if row["calibration"] == MARGIN else family
-        means.setdefault(key, []).append(float(row["mean"]))
-    rounded = {key: round(statistics.fmean(values), 2) for key, values in means.items()}
-    assert rounded == {"LLaMA": 0.63, "Qwen3": 0.36, MARGIN: 0.51}
+    table = agreements()
+    family = table["model"].map(lambda model: "LLaMA" if model in LLAMAS else "Qwen3")
+    means = table.groupby(family.where(table["calibration"] != MARGIN, MARGIN))["mean"].mean()
+    assert means.round(2).to_dict() == {"LLaMA": 0.63, "Qwen3": 0.36, MARGIN: 0.51}
 
 
 def test_highest_similarity_is_1_only_where_two_methods_found_the_same_mask() -> None:
     found = assessed()
-    for row in rows("table5_jaccard"):
-        place = row["calibration"], row["model"], int(row["remove"])
-        seen = [tuple(n.values()) for key, n in found.items() if (key[0], key[1], key[3]) == place]
-        assert (len(set(seen)) < len(seen)) == (float(row["highest"]) == 1.0), row
+    for row in agreements().itertuples():
+        seen = found.xs((row.calibration, row.model, row.remove), level=("calibration", "model", "remove"))
+        assert seen.duplicated().any() == (row.highest == 1.0), row
+
+
+def agreements() -> pd.DataFrame:
+    """Table 5."""
+    return pd.read_csv(FOLDER / "table5_jaccard.csv")

@@ -18,7 +18,7 @@ def _if_known(write: Callable[Concatenate[float, _Options], str]) -> Callable[Co
     """Let a function write `UNKNOWN` for a number that is None or not finite."""
 
     @wraps(write)
-    def written(number: float | None, *args: _Options.args, **options: _Options.kwargs) -> str:
+    def written(number: float | None, /, *args: _Options.args, **options: _Options.kwargs) -> str:
         return UNKNOWN if number is None or not math.isfinite(number) else write(number, *args, **options)
 
     return written
