@@ -96,7 +96,9 @@ class SearchDisplay(Display):
         self._alone_since: float | None = None  # without any replica
         self._best = ""
         self._cost_done = 0.0  # of finished rounds' units, in layer-forwards
-        self._cost_before = 0.0  # of the current round, at the last call
+        self._cost_before = 0.0  # of the current round or stage, at the last call
+        self._cost_of_rounds = 0.0  # when the current one began
+        self._share = 1.0  # of what rounds were expected to cost, as far as it is known: screening saves the rest
         self._seconds_computing = 0.0  # as if replicas were always busy: without their start
 
     @override
@@ -107,7 +109,7 @@ class SearchDisplay(Display):
         self._expected, self._head_cost = expected, head_cost
         asked = header.config["remove"]
         self._say(f"[bold]{escape(header.search_id)}[/]: remove {asked} of {header.n_layers} layers (0-based)")
-        self._say(forecast_line(expected))
+        self._say(forecast_line(expected, screened=bool(header.config.get("screening", {}).get("stages"))))
 
     @override
     def progress(self, progress: Progress) -> None:
@@ -123,9 +125,10 @@ class SearchDisplay(Display):
         self._seconds_computing = progress.computing_s / max(1, progress.n_replicas)
         rounds = f"/{len(self._expected)}" if self._expected else ""
         planned = self._planned(progress)
-        left = self._seconds_left(planned - cost)
+        left = self._seconds_left(max(planned - cost, self._later_stages(progress)))
+        stage = f"  stage {progress.stage}/{progress.stages}" if progress.stage else ""
         self._show(
-            f"round {self._round}{rounds}  {cost / max(1.0, planned):.0%} of "
+            f"round {self._round}{rounds}{stage}  {cost / max(1.0, planned):.0%} of "
             f"{count(progress.masks_planned, 'mask')}  {self._best}left {duration(left)}  "
             f"replicas {progress.n_replicas}"
         )
@@ -140,7 +143,22 @@ class SearchDisplay(Display):
             f"{summary.n_computed} computed, {summary.n_cached} cached  {duration(summary.seconds)}"
             + (f"  left about {duration(left)}" if left and left >= 1 else "")
         )
+        if not summary.n_cached and (expected := self._expected_cost(self._round)):
+            self._share = min(1.0, (self._cost_done - self._cost_of_rounds) / expected)
+        self._cost_of_rounds = self._cost_done
         self._round = summary.round + 1
+
+    def _expected_cost(self, number: int) -> float:
+        """Return what a round costs unscreened, in layer-forwards; 0 where that is not known."""
+        if not self._expected or number > len(self._expected):
+            return 0.0
+        return self._expected[number - 1].layer_forwards + self._head_cost * self._expected[number - 1].head_forwards
+
+    def _later_stages(self, progress: Progress) -> float:
+        """Return what is left of a screened round if it costs as much of what was expected as the one before."""
+        if not progress.stage or progress.stage == progress.stages:
+            return 0.0
+        return self._share * self._expected_cost(self._round) - (self._cost_done - self._cost_of_rounds)
 
     def _waiting(self) -> str:
         """Return that there is no replica yet and, after a while, where to look."""
@@ -162,8 +180,8 @@ class SearchDisplay(Display):
         """Return the seconds left of the search, given the layer-forwards left of this round; None without a speed."""
         if not self._cost_done:
             return None
-        for later in (self._expected or [])[self._round :]:
-            left += later.layer_forwards + self._head_cost * later.head_forwards
+        for later in range(self._round + 1, len(self._expected or []) + 1):
+            left += self._share * self._expected_cost(later)
         return left * self._seconds_computing / self._cost_done
 
 
@@ -231,15 +249,15 @@ class StudyDisplay(Display):
         return Group(f"[bold]{self._tally()}[/]", table, escape(line))
 
 
-def forecast_line(expected: Sequence[RoundCost] | None) -> str:
-    """Return what a search is expected to cost, in one sentence."""
+def forecast_line(expected: Sequence[RoundCost] | None, screened: bool = False) -> str:
+    """Return what a search is expected to cost, in one sentence; screening saves an unknown part of that."""
     if expected is None:
         return "its cost cannot be told beforehand"
     masks = sum(cost.masks for cost in expected)
     layers = sum(cost.layer_forwards for cost in expected)
     heads = sum(cost.head_forwards for cost in expected)
     naive = sum(cost.naive_layer_forwards for cost in expected)
-    about = "about " if any(cost.estimated for cost in expected) else ""
+    about = "about " if any(cost.estimated for cost in expected) else "at most " if screened else ""
     return (
         f"{count(masks, 'mask')} in {count(len(expected), 'round')}: {about}{layers:,} layer-forwards over the "
         f"calibration instead of {naive:,}, and {count(heads, 'head-forward')} at most"

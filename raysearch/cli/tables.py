@@ -14,6 +14,7 @@ from rich.table import Table
 from raysearch.core.formatting import added, count, duration, figure, short_duration
 from raysearch.core.measure import Measure
 from raysearch.core.problem import sizes_of
+from raysearch.core.screened import Screened
 from raysearch.search.result import SearchResult, Trial, uses_evaluation_split
 
 if TYPE_CHECKING:  # heavy; `raysearch show` does not need them
@@ -68,6 +69,7 @@ def result_notes(result: SearchResult, in_ledger: str, in_store: str | None) -> 
         f"{evaluations.cached:,} cached, each on {_extent(result.measure, result.n_tokens, result.n_samples)}",
         f"Layer-forwards: {computed:,.0f} computed, {naive:,.0f} by a full forward per mask"
         + (f" ({naive / computed:.2f}x fewer)" if 0 < computed < naive else ""),
+        *_screening_notes(result),
         *_packing_notes(result),
         f"Time: {duration(result.seconds)} (the searcher itself {short_duration(result.searcher_seconds)}, "
         f"{short_duration(result.searcher_seconds / max(1, evaluations.requested))} a mask requested)"
@@ -177,13 +179,20 @@ def trials_table(measure: Measure, trials: Sequence[Trial], most: int) -> Table:
     title = f"The {len(best)} best of {len(trials)} masks, largest first (layers are 0-based)"
     table = _table(title, "removed", *losses, "over dense", *of_parts, "round")
     for trial in best:
-        if trial.loss is None or trial.delta is None:
+        if trial.screened is not None:
+            cells = [screened_note(trial.screened), *[""] * (len(losses) + len(parts))]
+        elif trial.loss is None or trial.delta is None:
             cells = [trial.failure or "", *[""] * (len(losses) + len(parts))]
         else:
             cells = [*_loss_cells(measure, trial.loss), f"{trial.delta:+.4f}"]
             cells += [f"{trial.parts[name]:.4f}" for name in parts]
         table.add_row(str(trial.mask), *cells, str(trial.round))
     return table
+
+
+def screened_note(screened: Screened) -> str:
+    """Return what is known of a mask that was dropped, in few words."""
+    return f"screened: {screened.low:.4f} … {screened.high:.4f}, from {screened.share:.0%} of the shards"
 
 
 def synced_lines(synced: SyncedSearch | SyncedStudy) -> list[str]:
@@ -292,6 +301,17 @@ def _extent(measure: Measure, n_tokens: int, n_samples: int) -> str:
     if measure.per != "sample":
         return tokens
     return f"{n_samples:,} items ({tokens})" if n_tokens else f"{n_samples:,} items"  # generated ones have none
+
+
+def _screening_notes(result: SearchResult) -> list[str]:
+    n_screened = result.evaluations.screened
+    if not n_screened:
+        return []
+    confidence = result.config["screening"]["confidence"]
+    return [
+        f"Screened: {count(n_screened, 'mask')} dropped early, with {confidence:.4g} confidence that none would change "
+        "the result (screening=off evaluates all in full)"
+    ]
 
 
 def _packing_notes(result: SearchResult) -> list[str]:

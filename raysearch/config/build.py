@@ -22,6 +22,7 @@ from raysearch.core.mask import Mask
 from raysearch.core.paths import PathLike, as_path
 from raysearch.core.problem import sizes_of
 from raysearch.errors import Mistakes, UserError, redact, redacted, together
+from raysearch.evaluation.screening import Screening
 from raysearch.evaluation.spec import CalibrationSpec, EvaluationSpec
 from raysearch.models.spec import ModelSpec
 from raysearch.search.spec import ScoreSpec, SearchSpec
@@ -54,13 +55,16 @@ def tracked_search(words: Sequence[str], config_dir: PathLike | None = None) -> 
 def tracked_search_of(config: Mapping[str, Any]) -> tuple[SearchSpec, TrackingOptions]:
     """Build both from a configuration composed from ``conf/search.yaml``, such as a recorded one; see `search_spec`."""
     parts = together(
-        evaluation=lambda: _evaluation_spec(config, {"searcher", "tracking", "remove", "protect"}),
+        evaluation=lambda: _evaluation_spec(config, {"searcher", "screening", "tracking", "remove", "protect"}),
+        screening=lambda: construct(Screening, "screening", _section(config, "screening")),
         searcher=lambda: build_searcher(_section(config, "searcher")),
         remove=lambda: _remove(config["remove"]),
         protect=lambda: checked(list[int], "protect", config["protect"]),
         tracking=lambda: tracking_options(config),
     )
-    tracking, name = parts.pop("tracking"), config["choices"]["searcher"]
+    tracking, screening, name = parts.pop("tracking"), parts.pop("screening"), config["choices"]["searcher"]
+    if screening.stages:
+        parts["evaluation"] = dataclasses.replace(parts["evaluation"], screening=screening)
     return SearchSpec(searcher_name=name, seed=config["seed"], config=redacted(config), **parts), tracking
 
 

@@ -9,7 +9,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -18,12 +18,14 @@ from raysearch.calibration.calibration import Calibration
 from raysearch.calibration.objectives.base import StateObjective
 from raysearch.calibration.objectives.weighted import WeightedObjective
 from raysearch.core.mask import Mask
+from raysearch.core.screened import Screened
 from raysearch.core.statistic import Statistic, Subject
 from raysearch.errors import EvaluationError
-from raysearch.evaluation.costs import as_passes, check_statistic, costs_of, layer_forwards, shards_of, units_of
+from raysearch.evaluation.costs import as_passes, check_statistic, costs_of, shards_of, units_of
 from raysearch.evaluation.cutting import cut
 from raysearch.evaluation.pool import Pool, PoolStats
 from raysearch.evaluation.progress import Meter, Progress
+from raysearch.evaluation.screening import Contest, Screener, Screening
 from raysearch.evaluation.totals import total
 from raysearch.evaluation.unit import MaskUnit, Unit, UnitResult
 from raysearch.ledger.claims import Claims
@@ -31,6 +33,9 @@ from raysearch.ledger.ledger import Ledger, SubjectT
 
 #: How often to look whether another process has finished what it claimed.
 _POLL_S = 0.2
+
+#: Some shards of each calibration, by its fingerprint.
+Shards = Mapping[str, tuple[int, ...]]
 
 #: The values of some subjects on one calibration, by shard.
 Known = Mapping[SubjectT, Mapping[int, npt.NDArray[np.float64]]]
@@ -41,16 +46,18 @@ class Evaluation:
     """The loss of one mask on the whole calibration.
 
     Args:
-        loss: In the objective's unit; None if the evaluation failed.
+        loss: In the objective's unit; None if the evaluation failed, or the mask was screened.
         failure: The cause, if it failed.
         cached: Whether the ledger knew all of it.
-        parts: The loss on each calibration; None where that failed.
+        parts: The loss on each calibration; None where that failed; empty if the mask was screened.
+        screened: An estimate, if the mask was dropped before its evaluation was complete.
     """
 
     loss: float | None
     failure: str | None
     cached: bool
     parts: tuple[float | None, ...]
+    screened: Screened | None = None
 
 
 @dataclass
@@ -63,6 +70,7 @@ class Evaluator:
         ledger: What is already known, and where new evaluations go first.
         make_pool: Gives the pool; called when something has to be computed for the first time.
         weighting: How several calibrations give one loss; None for that of the first.
+        screening: How masks are dropped early; None to evaluate all in full.
         on_progress: Called with how far a round is.
         owns_pool: Whether the pool is closed with this evaluator; else it is somebody else's, who closes it.
     """
@@ -72,6 +80,7 @@ class Evaluator:
     ledger: Ledger
     make_pool: Callable[[], Pool]
     weighting: WeightedObjective | None = None
+    screening: Screening | None = None
     on_progress: Callable[[Progress], None] = lambda progress: None
     owns_pool: bool = True
     meter: Meter = field(default_factory=Meter)
@@ -80,12 +89,20 @@ class Evaluator:
     def __post_init__(self) -> None:
         self._claims = Claims(self.ledger)
         self._by_fingerprint = {calibration.fingerprint: calibration for calibration in self.calibrations}
+        self._screener = None if self.screening is None else Screener(self.screening, self.calibrations)
+        self._stage = 0
+        self._asked: dict[tuple[str, Subject], int] = {}  # of how many shards, in their order
 
-    def evaluate(self, masks: Iterable[Mask]) -> dict[Mask, Evaluation]:
-        """Evaluate masks on all samples of all calibrations.
+    def evaluate(
+        self, masks: Iterable[Mask], keep: int | None = None, beat: Mask | None = None, of: int = 1
+    ) -> dict[Mask, Evaluation]:
+        """Evaluate masks on all samples of all calibrations, but those that are screened.
 
         Args:
             masks: Distinct masks.
+            keep: How many of the best must be known exactly; None for all, or for all that are better than `beat`.
+            beat: A mask known in full: only masks that are better must be known exactly; None for none.
+            of: Among how many such calls the screening shares its error budget.
 
         Returns:
             An evaluation for each, in the order given.
@@ -93,11 +110,47 @@ class Evaluator:
         Raises:
             EvaluationError: A unit failed for good.
         """
-        wanted = tuple(masks)
-        known, computed = self._complete(sorted({*wanted, *self.references}), shards_of(self.calibrations, Mask()))
-        losses = {mask: self._losses(mask, known) for mask in {*wanted, *self.references}}
-        reference_losses = {mask: _finite(mask, losses[mask]) for mask in self.references}
-        return {mask: self._evaluation(losses[mask], reference_losses, mask not in computed) for mask in wanted}
+        wanted, screener = tuple(masks), self._screener
+        if screener is None:
+            return self._in_full(wanted)
+        if self.weighting is not None:
+            known, _ = self._complete(sorted(self.references), self._all_shards)
+            screener.factors = self.weighting.factors(self._reference_losses(known))
+        contest = screener.contest(wanted, keep, beat, of)
+        return self._in_full(wanted) if contest is None else self._screen(wanted, screener, contest)
+
+    def _in_full(self, wanted: Sequence[Mask]) -> dict[Mask, Evaluation]:
+        """Evaluate masks on all samples."""
+        everyone = sorted({*wanted, *self.references})
+        known, computed = self._complete(everyone, self._all_shards)
+        if self._screener is not None:
+            self._screener.see(everyone, len(self._screener.stages) - 1, known)
+        references = self._reference_losses(known)
+        return {mask: self._evaluation(self._losses(mask, known), references, mask not in computed) for mask in wanted}
+
+    def _screen(self, wanted: Sequence[Mask], screener: Screener, contest: Contest) -> dict[Mask, Evaluation]:
+        """Evaluate masks stage by stage, and drop those that are beyond doubt not among the best."""
+        left, computed = {*wanted}, set[Mask]()
+        for stage, shards in enumerate(screener.stages):
+            self._stage = stage + 1
+            known, new = self._complete(sorted(left), shards)
+            computed |= new
+            screener.see(left, stage, known)
+            contest.drop()
+            left -= contest.dropped
+        self._stage = 0
+        left |= set() if contest.beat is None else {contest.beat}
+        found = self._in_full(sorted(left))
+        if any(found[winner].failure for winner in contest.winners & left):
+            return self._in_full(wanted)  # others were dropped for a mask that failed on later shards
+        losses = {mask: one.loss for mask, one in found.items() if mask and one.loss is not None}
+        best = min(losses, key=lambda mask: (losses[mask], mask), default=Mask())
+        return {
+            mask: replace(found[mask], cached=mask not in computed)
+            if mask in found
+            else Evaluation(None, None, mask not in computed, (), screener.screened(mask, best, losses[best]))
+            for mask in wanted
+        }
 
     def measure(self, statistic: Statistic) -> npt.NDArray[np.float64]:
         """Measure a statistic of the dense model on all samples, calibration by calibration.
@@ -110,17 +163,13 @@ class Evaluator:
             EvaluationError: A shard failed for good, or the statistic is not finite.
         """
         check_statistic(statistic, [calibration.objective for calibration in self.calibrations])
-        shards = shards_of(self.calibrations, statistic)
+        shards = {name: tuple(of) for name, of in shards_of(self.calibrations, statistic).items()}
         known, _ = self._complete((statistic,), shards)
         rows = np.concatenate([known[name][statistic][shard] for name, of in shards.items() for shard in of])
         rows = rows.reshape(-1, *statistic.shape(self.n_layers))
         if not np.isfinite(rows).all():
             raise EvaluationError(f"{statistic} is not finite; use model.dtype=bfloat16 or float32")
         return rows
-
-    def layer_forwards(self, subjects: Iterable[Subject]) -> float:
-        """Return the cost of masks and statistics on an empty ledger, in passes of one layer over all samples."""
-        return layer_forwards(self.calibrations, subjects, self.n_layers)
 
     @property
     def references(self) -> tuple[Mask, ...]:
@@ -148,13 +197,21 @@ class Evaluator:
                 self._pool.close()
             self._pool = None
 
+    @property
+    def _all_shards(self) -> Shards:
+        """All shards of each calibration, in the order in which they are screened."""
+        if self._screener is not None:
+            return self._screener.stages[-1]
+        return {name: tuple(of) for name, of in shards_of(self.calibrations, Mask()).items()}
+
     def _complete(
-        self, wanted: Sequence[SubjectT], shards: Mapping[str, range]
+        self, wanted: Sequence[SubjectT], shards: Shards
     ) -> tuple[Mapping[str, Known[SubjectT]], set[SubjectT]]:
         """Return all that is wanted on these shards, by calibration, and the subjects that were computed for it.
 
         Masks come in mask order, so that neighbours in a large round, which is cut, share prefixes.
         """
+        self._count_alone(wanted, shards)
         computed: set[SubjectT] = set()  # here, in part; what another search computes meanwhile is answered too
         while True:
             known = {name: self.ledger.known(name, wanted) for name in shards}
@@ -172,6 +229,18 @@ class Evaluator:
                 elsewhere = {subject for pairs in missing.values() for subject, _ in pairs}
                 self.on_progress(Progress(masks_elsewhere=len(elsewhere)))
                 time.sleep(_POLL_S)
+
+    def _count_alone(self, wanted: Sequence[Subject], shards: Shards) -> None:
+        """Add to the meter what this would have cost on an empty ledger."""
+        units: list[Unit] = []
+        for name, of in shards.items():
+            new = [(subject, shard) for subject in wanted for shard in of[self._asked.get((name, subject), 0) :]]
+            self._asked.update(((name, subject), len(of)) for subject, _ in new)
+            units += units_of(self._by_fingerprint[name], new)
+        costs = costs_of(units, self._by_fingerprint, self.n_layers)
+        layers, heads = as_passes(costs.values(), self.calibrations)
+        self.meter.layer_forwards_alone += layers
+        self.meter.head_forwards_alone += heads
 
     def _run(self, units: Sequence[Unit]) -> None:
         """Compute the units; each is in the ledger before the next is looked at."""
@@ -191,6 +260,8 @@ class Evaluator:
                     *(layers, max(layers, layers_planned), heads, heads_planned, masks_done, len(units_left)),
                     n_replicas=pool.n_replicas,
                     computing_s=self.meter.computing_s,
+                    stage=self._stage,
+                    stages=0 if self._screener is None else len(self._screener.stages),
                 )
             )
 
@@ -220,6 +291,10 @@ class Evaluator:
         self.meter.packed = self.meter.packed if result.packed is None else result.packed
         at_once = [each for each in (self.meter.samples_at_once, result.samples_at_once) if each is not None]
         self.meter.samples_at_once = min(at_once, default=None)
+
+    def _reference_losses(self, known: Mapping[str, Known[Mask]]) -> dict[Mask, Sequence[float]]:
+        """Return the losses, on each calibration, of the masks that scale a weighted loss."""
+        return {mask: _finite(mask, self._losses(mask, known)) for mask in self.references}
 
     def _losses(self, mask: Mask, known: Mapping[str, Known[Mask]]) -> list[float]:
         """Return the loss of a mask on each calibration; not finite if it failed there."""

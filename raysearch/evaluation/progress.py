@@ -15,6 +15,8 @@ class Meter:
 
     layer_forwards: float = 0.0
     head_forwards: float = 0.0
+    layer_forwards_alone: float = 0.0  # of all that was asked for, as if the ledger had been empty
+    head_forwards_alone: float = 0.0
     layer_tokens: int = 0
     layer_tokens_by_row: int = 0
     packed: bool | None = None  # whether choices shared their prompt
@@ -35,3 +37,5 @@ class Progress:
     n_replicas: int = 0
     masks_elsewhere: int = 0
     computing_s: float = 0.0  # of all replicas, since the search began
+    stage: int = 0  # of screening, 1-based; 0 where the round is not screened
+    stages: int = 0

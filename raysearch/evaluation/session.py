@@ -119,6 +119,7 @@ def open_session(
         ledger=ledger,
         make_pool=make_pool or (lambda: spec.cluster.open(info.model, sum(one.n_shards for one in calibrations))),
         weighting=spec.weighting,
+        screening=spec.screening,
         on_progress=on_progress,
     )
     fingerprints = {

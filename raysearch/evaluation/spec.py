@@ -12,6 +12,7 @@ from raysearch.calibration.data import Data
 from raysearch.calibration.objectives.base import Objective
 from raysearch.calibration.objectives.weighted import WeightedObjective
 from raysearch.evaluation.pool import PoolFactory
+from raysearch.evaluation.screening import Screening
 from raysearch.models.spec import ModelSpec
 
 
@@ -40,6 +41,7 @@ class EvaluationSpec:
         cluster: Opens the pool of replicas.
         ledger: The SQLite file that keeps every evaluation.
         weighting: How several calibrations give one loss; None for that of the first.
+        screening: How masks are dropped early; None to evaluate all in full.
     """
 
     model: ModelSpec
@@ -47,6 +49,7 @@ class EvaluationSpec:
     cluster: PoolFactory
     ledger: Path
     weighting: WeightedObjective | None = None
+    screening: Screening | None = None
 
     @property
     def objectives(self) -> list[Objective]:

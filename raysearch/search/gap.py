@@ -52,7 +52,7 @@ class Gap:
     def remedy(self) -> str:
         """How to get the masks that are not known."""
         limit = f" searcher.limit={self.n_masks}" if self.n_masks > ExhaustiveSearcher.limit else ""
-        command = f"raysearch search searcher=exhaustive remove={len(self.mask)}{limit}"
+        command = f"raysearch search searcher=exhaustive remove={len(self.mask)}{limit} screening=off"
         return f"{command} and the same model, data, objective, protect and seed"
 
     @model_serializer(mode="wrap")

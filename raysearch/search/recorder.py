@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from raysearch.core.mask import Mask
 from raysearch.core.problem import Problem
-from raysearch.core.statistic import Statistic, Subject
+from raysearch.core.statistic import Statistic
 from raysearch.errors import EvaluationError, redact
 from raysearch.evaluation.evaluator import Evaluation, Evaluator
 from raysearch.evaluation.prefix import naive_layer_forwards
@@ -54,13 +54,11 @@ class SearchRecorder(Oracle):
     statistics: list[Statistic] = field(default_factory=list)
     n_requested: int = 0
     n_computed: int = 0
-    layer_forwards_alone: float = 0.0
     naive_layer_forwards: int = 0
     searcher_s: float = 0.0
 
     def __post_init__(self) -> None:
         self._answered = time.perf_counter()
-        self._computed: set[Subject] = set()
 
     def follow(self, rounds: Generator[None, None, Mask]) -> Generator[RoundSummary, None, Mask]:
         """The searcher's rounds, each by where the search stands after it."""
@@ -97,7 +95,6 @@ class SearchRecorder(Oracle):
     def measure(self, statistic: Statistic) -> NDArray[np.float64]:
         with self._answering():
             self.naive_layer_forwards += statistic.passes * self.problem.n_layers  # which cannot be shared
-            self._count_alone([statistic])
             self.statistics.append(statistic)
             return self.evaluator.measure(statistic)
 
@@ -115,19 +112,20 @@ class SearchRecorder(Oracle):
     def _evaluate(self, proposed: Round) -> Scores:
         masks = proposed.masks if self.rounds else tuple(dict.fromkeys([self.problem.dense, *proposed.masks]))
         before = self.evaluator.meter.samples_at_once
-        evaluations = self.evaluator.evaluate(masks)
+        evaluations = self.evaluator.evaluate(masks, proposed.keep, proposed.beat, proposed.of)
         if (at_once := self.evaluator.meter.samples_at_once) != before:
             self.observer.warn(
                 f"memory does not hold a shard; going on with {at_once} of its samples at once, "
                 f"as data.shard_samples={at_once} would from the start"
             )
-        self._count_alone([*masks, *self.evaluator.references])
         if not self.rounds:
             self._tell_dense(evaluations[self.problem.dense])
         asked = {mask: evaluations[mask] for mask in proposed.masks}
         scores = Scores(
             {mask: evaluation.loss for mask, evaluation in asked.items() if evaluation.loss is not None},
             {mask: evaluation.failure for mask, evaluation in asked.items() if evaluation.failure is not None},
+            {mask: evaluation.screened.loss for mask, evaluation in asked.items() if evaluation.screened is not None},
+            proposed.keep,
         )
         self.rounds.append((proposed, scores))
         asked.pop(self.problem.dense, None)
@@ -153,12 +151,6 @@ class SearchRecorder(Oracle):
             parent = best
         return tuple(order)
 
-    def _count_alone(self, subjects: Iterable[Subject]) -> None:
-        """Adds what these cost a search that has a ledger to itself."""
-        new = set(subjects) - self._computed
-        self._computed |= new
-        self.layer_forwards_alone += self.evaluator.layer_forwards(new)
-
     def _tell_dense(self, evaluation: Evaluation) -> None:
         if evaluation.loss is None:
             raise EvaluationError(f"the dense model cannot be evaluated: {evaluation.failure}")
@@ -176,6 +168,7 @@ class SearchRecorder(Oracle):
             delta=None if evaluation.loss is None else evaluation.loss - self.dense_loss,
             failure=evaluation.failure and redact(evaluation.failure),
             cached=evaluation.cached,
+            screened=evaluation.screened,
             parts={
                 name: loss for name, loss in zip(self.part_names, evaluation.parts, strict=False) if loss is not None
             },

@@ -15,6 +15,7 @@ from pydantic import SerializationInfo, SerializerFunctionWrapHandler, model_ser
 from raysearch.core.json import NumberOrNan, plain
 from raysearch.core.mask import Mask
 from raysearch.core.measure import Measure
+from raysearch.core.screened import Screened
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,11 +62,12 @@ class Trial:
         index: Its place in the order of proposal, 0-based; the dense model is trial 0, of round 0.
         round: The round that proposed it, 1-based; 0 for the dense model.
         mask: The removed layers.
-        loss: In the measure's unit; None if the evaluation failed.
-        delta: Loss minus the dense model's; None if the evaluation failed.
+        loss: In the measure's unit; None if the evaluation failed, or the mask was screened.
+        delta: Loss minus the dense model's; None where there is no loss.
         failure: The cause, if it failed.
         cached: Whether the ledger knew it, so that nothing was computed for it.
         parts: The loss on each calibration by its name, where there are several; without those that failed.
+        screened: An estimate of the loss, if the mask was dropped before its evaluation was complete.
     """
 
     index: int
@@ -76,6 +78,7 @@ class Trial:
     failure: str | None
     cached: bool
     parts: Mapping[str, float] = field(default_factory=dict)
+    screened: Screened | None = None
 
 
 @dataclass(frozen=True)
@@ -122,11 +125,13 @@ class EvaluationCounts:
         requested: Those that the searcher asked for.
         computed: Those that this process computed.
         cached: Those that the ledger knew.
+        screened: Those, of all, that were dropped before they were complete.
     """
 
     requested: int
     computed: int
     cached: int
+    screened: int = 0
 
 
 @dataclass(frozen=True)

@@ -172,9 +172,14 @@ class _Search:
             dense_loss=recorder.dense_loss,
             loss=recorder.losses[found],
             delta_error=session.delta_error(found),
-            evaluations=EvaluationCounts(n_requested, n_computed, n_requested - n_computed),
+            evaluations=EvaluationCounts(
+                n_requested,
+                n_computed,
+                n_requested - n_computed,
+                sum(one.screened is not None for one in recorder.trials),
+            ),
             layer_forwards=LayerForwards(
-                meter.layer_forwards, recorder.layer_forwards_alone, recorder.naive_layer_forwards
+                meter.layer_forwards, meter.layer_forwards_alone, recorder.naive_layer_forwards
             ),
             layer_tokens=LayerTokens(meter.layer_tokens, meter.layer_tokens_by_row, meter.packed),
             seconds=recorder.seconds,

@@ -81,5 +81,7 @@ class SearchSpec:
             "protect": sorted(self.protect),
             "seed": self.seed,
         }
+        if self.evaluation.screening is not None:
+            identity["screening"] = identity_of(self.evaluation.screening)
         digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
         return f"{self.searcher_name}-m{str(self.remove).replace('..', '-')}-{digest[:8]}"

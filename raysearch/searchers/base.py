@@ -57,16 +57,22 @@ class Round:
 
     Args:
         masks: The masks to evaluate. Repeats are dropped; the order is kept.
-        keep: How many of the best the searcher needs to know exactly; None for all. Screening may stop
-            the evaluation of the others early; they are then absent from the scores.
+        keep: How many of the best the searcher needs to know exactly; None for all, or for all that are better than
+            `beat`. Screening may stop the evaluation of the others early; they are then in ``scores.screened``.
+        beat: A mask that was scored before: only those that are better need be known exactly. None for no such mask.
+        of: The most rounds with `keep` or `beat` that the search has; they share the error budget of screening evenly.
     """
 
     masks: tuple[Mask, ...]
     keep: int | None = None
+    beat: Mask | None = None
+    of: int = 1
 
-    def __init__(self, masks: Iterable[Mask], keep: int | None = None) -> None:
+    def __init__(self, masks: Iterable[Mask], keep: int | None = None, beat: Mask | None = None, of: int = 1) -> None:
         object.__setattr__(self, "masks", tuple(dict.fromkeys(masks)))
         object.__setattr__(self, "keep", keep)
+        object.__setattr__(self, "beat", beat)
+        object.__setattr__(self, "of", of)
 
 
 @dataclass(frozen=True)
@@ -76,6 +82,8 @@ class Scores:
     Args:
         losses: The loss of each mask evaluated in full, finite, in the objective's unit.
         failed: The cause for each mask whose evaluation failed.
+        screened: An estimate for each mask that is beyond doubt not among the best; never to be compared with losses.
+        keep: How many of the best are known for sure; None for all that are not screened.
 
     Raises:
         ValueError: A loss is not finite: such an evaluation has failed.
@@ -83,6 +91,8 @@ class Scores:
 
     losses: Mapping[Mask, float]
     failed: Mapping[Mask, str] = field(default_factory=dict)
+    screened: Mapping[Mask, float] = field(default_factory=dict)
+    keep: int | None = None
 
     def __post_init__(self) -> None:
         for mask, loss in self.losses.items():
@@ -98,7 +108,10 @@ class Scores:
 
         Raises:
             EvaluationError: No mask of the round could be evaluated.
+            ValueError: More than the round was asked to `keep`, of which some may have been screened.
         """
+        if self.screened and self.keep is not None and count > self.keep:
+            raise ValueError(f"the {count} best are not known: Round(…, keep={self.keep}) let others be screened")
         if not self.losses:
             cause = next(iter(self.failed.values()), "the round was empty")
             raise EvaluationError(f"no mask of the round could be evaluated: {cause}")

@@ -41,6 +41,6 @@ class BeamSearcher(Searcher):
     def search(self, problem: Problem, rng: np.random.Generator) -> SearchGenerator:
         beams = [problem.dense]
         for _ in range(problem.n_remove):
-            scores = yield Round(problem.children(beams), keep=self.width)
+            scores = yield Round(problem.children(beams), keep=self.width, of=problem.n_remove)
             beams = scores.best(self.width)
         return beams[0]

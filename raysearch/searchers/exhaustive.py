@@ -5,6 +5,7 @@ Source: Kim et al. 2026 (arXiv 2604.24938), equation 1, taken literally.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from itertools import combinations, islice
 
@@ -55,8 +56,9 @@ class ExhaustiveSearcher(Searcher):
         cause = ""
         masks = map(Mask, combinations(problem.free, problem.n_remove))
         size = 1
+        n_rounds = 1 + math.ceil((problem.n_solutions - 1) / self.round_size)
         while batch := tuple(islice(masks, size)):
-            scores = yield Round(batch, keep=1)
+            scores = yield Round(batch, keep=1, beat=next(iter(best), None), of=n_rounds)
             best.update(scores.losses)
             best = {mask: best[mask] for mask in sorted(best, key=lambda mask: (best[mask], mask))[:1]}
             cause = next(iter(scores.failed.values()), cause)

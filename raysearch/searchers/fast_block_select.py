@@ -56,11 +56,13 @@ class FastBlockSelectSearcher(Searcher):
     def search(self, problem: Problem, rng: np.random.Generator) -> SearchGenerator:
         costs = yield from layer_costs(problem, self.prior)
         history: dict[Mask, float] = {}  # infinite where the evaluation failed
+        screened: set[Mask] = set()  # they do not help
         causes: list[str] = []
 
-        def score(masks: list[Mask]) -> Generator[Round, Scores, None]:
-            scores = yield Round(masks)
-            history.update((mask, scores.losses.get(mask, np.inf)) for mask in masks)
+        def score(masks: list[Mask], beat: Mask | None = None) -> Generator[Round, Scores, None]:
+            scores = yield Round(masks, beat=beat, of=self.rounds)
+            screened.update(scores.screened)
+            history.update((mask, scores.losses.get(mask, np.inf)) for mask in masks if mask not in scores.screened)
             causes.extend(scores.failed.values())
 
         centre = cheapest_mask(problem, costs)
@@ -68,11 +70,13 @@ class FastBlockSelectSearcher(Searcher):
         centres: set[Mask] = set()
         for _ in range(self.rounds):
             centres.add(centre)
-            candidates = [mask for mask in exchanges(problem, centre, costs) if mask not in history][: self.k]
+            candidates = [
+                mask for mask in exchanges(problem, centre, costs) if mask not in history and mask not in screened
+            ][: self.k]
             if not candidates:
                 break
-            yield from score(candidates)
-            improving = [mask for mask in candidates if history[mask] < history[centre]]
+            yield from score(candidates, beat=centre)
+            improving = [mask for mask in candidates if history.get(mask, np.inf) < history[centre]]
             if not improving:
                 break
             improving.sort(key=lambda mask: (history[mask], mask))

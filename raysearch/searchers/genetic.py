@@ -84,11 +84,12 @@ class GeneticSearcher(Searcher):
         scores = yield Round(founders)
         population = scores.best(self.population)
         losses, asked = dict(scores.losses), set(founders)
-        for _ in range(self.generations):
+        for left in reversed(range(self.generations)):
             children = self._breed(problem, rng, population, asked)
             if not children:
                 break  # every mask within reach has been scored
-            scores = yield Round(children)
+            # Parents are drawn by rank, so that every child must be known; but the last ones have no children.
+            scores = yield Round(children) if left else Round(children, keep=1, beat=population[0])
             losses.update(scores.losses)
             asked.update(children)
             population = population[: self.n_elite] + list(scores.losses) or population

@@ -22,6 +22,6 @@ class OneShotSearcher(Searcher):
 
     @override
     def search(self, problem: Problem, rng: np.random.Generator) -> SearchGenerator:
-        costs = yield from layer_costs(problem, "ablation")
+        costs = yield from layer_costs(problem, "ablation", keep=problem.n_remove)
         scores = yield Round([cheapest_mask(problem, costs)])
         return scores.best(1)[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 
 from raysearch.calibration.calibration import Calibration
 from raysearch.core.mask import Mask
@@ -97,26 +98,34 @@ def shared_layer_forwards(
         references: Masks by which a weighted loss is scaled.
 
     Returns:
-        For each search, layer-forwards in passes over all samples. The first one's are all that it asks for.
+        For each search, layer-forwards in passes over all samples. The first one's are all that it asks for. Where
+        masks were screened, shards count as equally long.
     """
-    known: set[Subject] = set()
+    known: dict[Subject, float] = {}  # the share of the shards
     added = []
     for result in results:
         cost = 0.0
-        for subjects in _requests(result, references):
-            cost += layer_forwards(calibrations, subjects - known, n_layers)
-            known |= subjects
+        for asked in _requests(result, references):
+            ends = sorted({*asked.values()})
+            for begin, end in pairwise([0.0, *ends]):
+                subjects = {one for one, share in asked.items() if share >= end and known.get(one, 0.0) < end}
+                cost += (end - begin) * layer_forwards(calibrations, subjects, n_layers)
+            known |= {one: max(share, known.get(one, 0.0)) for one, share in asked.items()}
         added.append(cost)
     return added
 
 
-def _requests(result: SearchResult, references: Iterable[Mask]) -> Iterator[set[Subject]]:
-    """Yield what a search asked for together; the dense model and the references are part of its first round."""
+def _requests(result: SearchResult, references: Iterable[Mask]) -> Iterator[dict[Subject, float]]:
+    """Yield what a search asked for together, and on what share of the shards.
+
+    The dense model and the references are part of its first round.
+    """
     for name in result.statistics:
-        yield {Statistic(name)}
-    rounds: dict[int, set[Subject]] = {1: set(references)}
+        yield {Statistic(name): 1.0}
+    rounds: dict[int, dict[Subject, float]] = {1: dict.fromkeys(references, 1.0)}
     for trial in result.trials:
-        rounds.setdefault(max(1, trial.round), set()).add(trial.mask)
+        share = 1.0 if trial.screened is None else trial.screened.share
+        rounds.setdefault(max(1, trial.round), {})[trial.mask] = share
     yield from (rounds[number] for number in sorted(rounds))
 
 

@@ -106,7 +106,7 @@ def test_what_is_missing_is_counted_and_named_with_the_command(ledger):
         gaps_of(run_of(0, 1), ledger)
     assert str(refused.value) == (
         "SEARCH=greedy-m2-00 cannot be ranked: 4 of the 6 masks of 2 layers are known; get the others with raysearch "
-        "search searcher=exhaustive remove=2 and the same model, data, objective, protect and seed"
+        "search searcher=exhaustive remove=2 screening=off and the same model, data, objective, protect and seed"
     )
 
 

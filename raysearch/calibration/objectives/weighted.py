@@ -62,6 +62,10 @@ class WeightedObjective:
         parts = zip(self.weights, losses, self._scales(references), strict=True)
         return sum(weight * loss / scale for weight, loss, scale in parts)
 
+    def factors(self, references: Mapping[Mask, Sequence[float]]) -> list[float]:
+        """Return w_p / s_p of each part; as `combine`."""
+        return [weight / scale for weight, scale in zip(self.weights, self._scales(references), strict=True)]
+
     def _scales(self, references: Mapping[Mask, Sequence[float]]) -> list[float]:
         """s_p of each part."""
         if self.normalise == "none":

@@ -105,7 +105,8 @@ def _draw_cells(axes: Axes, rows: Sequence[Mapping[int, Any]], n_layers: int, ru
 def best_so_far(trials: Sequence[Trial], n_remove: int, measure: Measure) -> Figure:
     """How the loss came down with the evaluations: every trial a dot, the best so far of each mask size a line.
 
-    The scale is chosen for the better masks; those that lose far more are drawn as triangles at its upper edge.
+    Masks that were screened are rings, at their estimates. The scale is chosen for the better masks; those that lose
+    far more are drawn as triangles at its upper edge.
 
     Args:
         trials: Every trial of the search.
@@ -132,7 +133,11 @@ def best_so_far(trials: Sequence[Trial], n_remove: int, measure: Measure) -> Fig
         _draw_course(axes, points[size], high, colour, f"{size} removed" if named else None, target)
     if dense is not None:
         axes.axhline(dense, color=style.INK, ls="--", lw=1.1, label=f"dense: {dense:.3f}")
-    failed = [trial.index for trial in trials if trial.loss is None]
+    failed = [trial.index for trial in trials if trial.loss is None and trial.screened is None]
+    estimates = [(trial.index, trial.screened.loss) for trial in trials if trial.screened is not None]
+    if inside := [point for point in estimates if point[1] <= high]:
+        label = f"screened ({len(estimates)}): an estimate"
+        axes.scatter(*_columns(inside), s=13, facecolors="none", edgecolors=style.GREY, linewidths=0.6, label=label)
     if failed:
         axes.scatter(
             failed,

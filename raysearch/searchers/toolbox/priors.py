@@ -19,19 +19,22 @@ Array = NDArray[np.float64]
 Prior = Literal["ablation", "influence", "none"]
 
 
-def layer_costs(problem: Problem, prior: Prior) -> Generator[Round | Statistic | Remark, Any, Array]:
+def layer_costs(
+    problem: Problem, prior: Prior, keep: int | None = None
+) -> Generator[Round | Statistic | Remark, Any, Array]:
     """Return one cost for each layer of ``problem.free``, without a unit: only the comparison matters [F].
 
     Args:
         problem: The space of legal masks.
         prior: "ablation" (the single-layer losses s_i, F evaluations; NaN where one failed), "influence" (Block
             Influence, from one pass of the dense model) or "none" (zeros).
+        keep: How many of the cheapest must be known exactly, of ablations (others may be NaN); None for all.
 
     Raises:
         EvaluationError: No layer could be ablated.
     """
     if prior == "ablation":
-        ablations = yield Round(problem.singles)
+        ablations = yield Round(problem.singles, keep=keep)
         ablations.best(1)  # raises the cause if all failed
         return np.array([ablations.losses.get(single, np.nan) for single in problem.singles])
     if prior == "influence":

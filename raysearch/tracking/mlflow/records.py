@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import quote
 
 from raysearch.core.measure import Measure
+from raysearch.core.screened import Screened
 from raysearch.search.result import (
     RoundSummary,
     SearchHeader,
@@ -158,6 +159,8 @@ def trial_tags(trial: Trial, parent: str, measure: Measure) -> dict[str, str]:
         "raysearch.removed": clip(str(trial.mask), MAX_TAG),
         "raysearch.cached": str(trial.cached).lower(),
     }
+    if trial.screened is not None:
+        tags["raysearch.screened"] = "true"
     if trial.failure is not None:
         tags["raysearch.failure"] = clip(trial.failure, MAX_TAG)
     return tags | _not_finite(trial_metrics(trial, measure).items())
@@ -171,6 +174,8 @@ def _not_finite(metrics: Iterable[tuple[str, float]]) -> dict[str, str]:
 
 def trial_metrics(trial: Trial, measure: Measure) -> dict[str, float]:
     """Metrics of a child run, not yet rid of infinite ones."""
+    if trial.screened is not None:
+        return _prefixed("screened.", trial.screened)
     if trial.loss is None or trial.delta is None:
         return {}
     parts = {_key(f"part.{name}"): loss for name, loss in trial.parts.items()}
@@ -265,6 +270,7 @@ def trials_csv(trials: Iterable[Trial], measure: Measure) -> str:
             "delta": trial.delta,
             "cached": str(trial.cached).lower(),
             "failure": trial.failure,
+            **({} if trial.screened is None else _prefixed("screened_", trial.screened)),
         }
         writer.writerow(row if trial.loss is None else row | named_readout(measure, trial.loss))
     return text.getvalue()
@@ -273,4 +279,23 @@ def trials_csv(trials: Iterable[Trial], measure: Measure) -> str:
 def trials_csv_columns(measure: Measure) -> tuple[str, ...]:
     """The columns of `trials_csv`, of which one is named by the readout, if there is one."""
     readout = () if measure.readout is None else (measure.readout,)
-    return ("index", "round", "removed", "n_removed", "loss", *readout, "delta", "cached", "failure")
+    return (
+        "index",
+        "round",
+        "removed",
+        "n_removed",
+        "loss",
+        *readout,
+        "delta",
+        "cached",
+        "failure",
+        "screened_loss",
+        "screened_low",
+        "screened_high",
+        "screened_share",
+    )
+
+
+def _prefixed(prefix: str, screened: Screened) -> dict[str, float]:
+    """What is known of a mask that was dropped, by prefixed names."""
+    return {prefix + name: value for name, value in vars(screened).items()}

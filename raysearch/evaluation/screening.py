@@ -1,0 +1,403 @@
+"""Screening: drop the masks of a round that cannot be among the best, before they are evaluated to the end.
+
+All masks of a round are evaluated on the first shards of the calibration, in one order that is fixed for the
+calibration; those that are beyond doubt worse than the best go no further, and the others go on to the next shards.
+Masks are compared on the same samples alone, by the mean difference of their losses and Student's t with the correction
+for a finite population: the question is the ranking on this calibration, not on the text that it was drawn from.
+
+The probability of dropping one of the best is bounded over the whole search: the error budget, 1 - confidence, is
+shared by rounds, stages, the masks that are kept, and their rivals (Bonferroni).
+
+What a layer costs hardly depends on the others that are gone. So the difference of two masks is predicted by that of
+two related masks which were evaluated further in an earlier round, and only the error of the prediction is estimated
+from the few samples at hand (the difference estimator in two-phase sampling).
+
+Source: Student's t of paired differences, Cochran, Sampling Techniques, 1977, equations 2.20 (finite population), 6.13
+(ratio) and 12.51 (two phases); racing, Maron and Moore, Hoeffding races, 1993.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from operator import and_
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import bdtrc, digamma, polygamma, stdtr, stdtrit
+
+from raysearch.core.mask import Mask
+from raysearch.core.screened import Screened
+from raysearch.errors import UserError
+
+if TYPE_CHECKING:
+    from raysearch.calibration.calibration import Calibration
+
+Array = npt.NDArray[np.float64]
+
+#: The samples of a mask on the shards that it has seen, in screening order: an array for each calibration.
+Samples = tuple[Array, ...]
+
+_FEWEST = 4  # samples of a difference whose spread is believed
+_FEWEST_VARIANCES = 5  # from which a common spread is estimated
+_MOST_WORTH = 20.0  # degrees of freedom of a common spread; the differences are not independent
+_RIVALS = 3  # beside those that are kept: the leaders that a mask is compared with
+
+
+@dataclass(frozen=True)
+class Screening:
+    """How masks are screened.
+
+        Screening(confidence=0.99)
+
+    Args:
+        confidence: The least probability that a search ends with the mask that it ends with unscreened, 0 … 1.
+        stages: The shares of the shards after which masks may be dropped, ascending, each above 0 and below 1; none
+            drops nothing.
+
+    Raises:
+        UserError: A value is out of range.
+    """
+
+    confidence: float = 0.99
+    stages: Sequence[float] = (0.0625, 0.125, 0.1875, 0.25, 0.375, 0.5, 0.75)
+
+    def __post_init__(self) -> None:
+        if not 0 < self.confidence < 1:
+            raise UserError(f"screening.confidence={self.confidence} is no probability; use a number between 0 and 1")
+        if not all(0 < share < 1 for share in self.stages) or [*self.stages] != sorted(set(self.stages)):
+            raise UserError(
+                f"screening.stages={[*self.stages]} are no shares of the shards; use ascending numbers between 0 and "
+                "1, such as [0.125,0.25,0.5], or [] to drop no mask"
+            )
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The estimated difference of two masks' losses: first minus second.
+
+    Args:
+        mean: The estimate.
+        error: Its standard error.
+        degrees: Degrees of freedom of that, at least 1.
+        exact: The probability of such a difference, or a larger one, if the first were not worse, where it can be
+            counted; else None.
+    """
+
+    mean: float
+    error: float
+    degrees: int
+    exact: float | None = None
+
+    def probability(self, spread: Spread) -> float:
+        """Return the probability of such a difference, or a larger one, if the first mask were not worse."""
+        if self.exact is not None:
+            return self.exact
+        if self.degrees < _FEWEST - 1 or not self.error > 0:
+            return 1.0
+        error = math.sqrt(max(self.error**2, spread.moderated(self)))
+        return float(stdtr(self.degrees + spread.degrees, -self.mean / error))
+
+
+@dataclass(frozen=True)
+class Spread:
+    """The variance that differences from one mask have in common, and its worth in degrees of freedom.
+
+    Masks that are about as good as each other differ from the best with much the same variance; so a few samples of
+    each tell that variance well together. Source: Smyth 2004, Linear models and empirical Bayes methods for assessing
+    differential expression, section 6.2: the moments of the logarithms of sample variances.
+    """
+
+    variance: float = 0.0
+    degrees: float = 0.0
+
+    @classmethod
+    def of(cls, differences: Sequence[Difference]) -> Spread:
+        """Estimate it; without worth if there are too few differences, or if they have too little in common."""
+        known = [one for one in differences if one.exact is None and one.degrees >= _FEWEST - 1 and one.error > 0]
+        if len(known) < _FEWEST_VARIANCES:
+            return cls()
+        degrees = np.array([one.degrees for one in known])
+        logs = 2 * np.log([one.error for one in known]) - digamma(degrees / 2) + np.log(degrees / 2)
+        excess = float(logs.var(ddof=1) - polygamma(1, degrees / 2).mean())
+        worth = min(_MOST_WORTH, 2 * _inverse_trigamma(excess)) if excess > 0 else _MOST_WORTH
+        return cls(math.exp(logs.mean() + digamma(worth / 2) - math.log(worth / 2)), worth)
+
+    def moderated(self, difference: Difference) -> float:
+        """Return the variance of a difference, drawn towards what it has in common with others."""
+        own = difference.degrees
+        return (self.degrees * self.variance + own * difference.error**2) / (self.degrees + own)
+
+
+def shard_order(calibration: Calibration) -> tuple[int, ...]:
+    """Return the order in which a calibration's shards are screened, the same in every search.
+
+    Shards are neighbours in length, so the first ones are spread evenly: the bits of a counter, read from the end, and
+    turned around the circle of shards by an angle that depends on the fingerprint.
+    """
+    n_shards = calibration.n_shards
+    bits = max(1, (n_shards - 1).bit_length())
+    spread = [int(f"{index:0{bits}b}"[::-1], 2) for index in range(2**bits)]
+    start = int(calibration.fingerprint[:8], 16)
+    return tuple((shard + start) % n_shards for shard in spread if shard < n_shards)
+
+
+class Screener:
+    """The memory of a screened search: what each mask has lost on the shards that it has seen.
+
+    Args:
+        screening: The options.
+        calibrations: What masks are evaluated on.
+
+    Attributes:
+        stages: The shards after which masks may be dropped, by calibration; the last are all of them.
+    """
+
+    def __init__(self, screening: Screening, calibrations: Sequence[Calibration]) -> None:
+        self.screening = screening
+        self._calibrations = calibrations
+        orders = [shard_order(one) for one in calibrations]
+        cuts = [[math.ceil(share * len(order)) for order in orders] for share in (*screening.stages, 1.0)]
+        distinct = [cut for cut, after in zip(cuts, [*cuts[1:], None], strict=True) if cut != after]
+        self.stages: Sequence[Mapping[str, tuple[int, ...]]] = [
+            {one.fingerprint: order[:stop] for one, order, stop in zip(calibrations, orders, cut, strict=True)}
+            for cut in distinct
+        ]
+        self._weights = [
+            np.concatenate([_weights(one, shard) for shard in order])
+            for one, order in zip(calibrations, orders, strict=True)
+        ]
+        self._sizes = [
+            [sum(one.shards[shard].n_samples for shard in shards[one.fingerprint]) for one in calibrations]
+            for shards in self.stages
+        ]
+        self._seen: dict[Mask, Samples] = {}
+        self._stage: dict[Mask, int] = {}
+        self._failed: set[Mask] = set()
+        self._budget_spent = 0.0
+        self.factors: Sequence[float] = [1.0]
+
+    def see(self, masks: Iterable[Mask], stage: int, known: Mapping[str, Mapping[Mask, Mapping[int, Array]]]) -> None:
+        """Remember what masks have lost up to a stage."""
+        for mask in masks:
+            if self._stage.get(mask, -1) < stage:
+                self._stage[mask] = stage
+                self._seen[mask] = tuple(
+                    np.concatenate([known[name][mask][shard] for shard in shards])
+                    for name, shards in self.stages[stage].items()
+                )
+                if not all(np.isfinite(part).all() for part in self._seen[mask]):
+                    self._failed.add(mask)
+
+    def contest(self, masks: Iterable[Mask], keep: int | None, beat: Mask | None, of: int) -> Contest | None:
+        """Begin a round; None if it must be evaluated in full.
+
+        Args:
+            masks: The masks of the round. The dense model, and what has been evaluated in full, is never dropped.
+            keep: How many of the best must be known exactly; None for all, or for all that are better than `beat`.
+            beat: A mask that only better ones need to be known exactly beside; ignored unless evaluated in full.
+            of: Among how many rounds the search shares its error budget; rounds beyond that are not screened.
+        """
+        contestants = [mask for mask in dict.fromkeys(masks) if mask]
+        beat = beat if beat is not None and self.knows(beat) else None
+        if (keep is None and beat is None) or (keep or 0) >= len(contestants) or len(self.stages) == 1:
+            return None
+        self._budget_spent += 1 / of
+        if self._budget_spent > 1 + 1e-9:
+            return None
+        budget = (1 - self.screening.confidence) / of / (len(self.stages) - 1)
+        return Contest(self, contestants, keep, beat, budget)
+
+    def reach(self, mask: Mask) -> int:
+        """Return the number of stages that a mask has seen."""
+        return self._stage.get(mask, -1) + 1
+
+    def knows(self, mask: Mask) -> bool:
+        """Whether a mask has been evaluated in full."""
+        return self.reach(mask) == len(self.stages)
+
+    def level(self, mask: Mask, stage: int) -> float:
+        """Return a mask's loss on the shards up to a stage."""
+        losses = [part[:size] for part, size in zip(self._seen[mask], self._sizes[stage], strict=True)]
+        return self._estimate(losses, None).mean
+
+    def failed(self, mask: Mask) -> bool:
+        """Whether a mask's loss is not finite on what it has seen."""
+        return mask in self._failed
+
+    def screened(self, mask: Mask, best: Mask, loss: float) -> Screened:
+        """Estimate the loss of a mask that was dropped by that of the round's best."""
+        difference = self.difference(mask, best)
+        half = float(stdtrit(difference.degrees, (1 + self.screening.confidence) / 2)) * difference.error
+        middle = loss + difference.mean
+        n_shards = sum(one.n_shards for one in self._calibrations)
+        share = sum(map(len, self.stages[self._stage[mask]].values())) / n_shards
+        return Screened(middle, middle - half, middle + half, share)
+
+    def difference(self, one: Mask, other: Mask) -> Difference:
+        """Compare two masks by the samples that both have seen, and by what is known of their relatives."""
+        stage = min(self._stage[one], self._stage[other])
+        sizes = self._sizes[stage]
+        losses = [self._seen[one][part][:size] - self._seen[other][part][:size] for part, size in enumerate(sizes)]
+        if len(losses) == 1 and np.isin(losses[0], (-1.0, 0.0, 1.0)).all():
+            return self._count(losses[0])
+        predictions = [None, *self._relatives(one, other, stage)]
+        return min((self._estimate(losses, prediction) for prediction in predictions), key=lambda found: found.error)
+
+    def _count(self, losses: Array) -> Difference:
+        """Compare right and wrong answers by an exact test of those that differ (McNemar)."""
+        estimate = self._estimate([losses], None)
+        lost, differ = int((losses > 0).sum()), int(np.count_nonzero(losses))
+        worse = float(bdtrc(lost - 1, differ, 0.5)) if lost else 1.0
+        return Difference(estimate.mean, estimate.error, estimate.degrees, worse)
+
+    def _estimate(self, losses: Sequence[Array], prediction: Sequence[Array] | None) -> Difference:
+        """Estimate a difference over the whole calibration.
+
+        Args:
+            losses: By calibration, the difference of each sample seen, [n].
+            prediction: The same of two related masks, on as many samples or more, [m]; None for none.
+        """
+        mean = error = 0.0
+        for number, (factor, weights) in enumerate(zip(self.factors, self._weights, strict=True)):
+            seen = losses[number]
+            predicted = np.zeros(len(seen)) if prediction is None else prediction[number]
+            n, m, total = len(seen), len(predicted), len(weights)
+            errors = seen - predicted[:n]
+            scale = factor * weights.sum() / self._calibrations[number].divisor
+            mean += scale * (_ratio(errors, weights[:n]) + _ratio(predicted, weights[:m]))
+            spread = _variance(errors, weights[:n]) * (1 / n - 1 / m) + _variance(seen, weights[:n]) * (
+                1 / m - 1 / total
+            )
+            # Parts may be on the same texts, so their errors add up as if they were wholly correlated.
+            error += scale / weights[:n].mean() * math.sqrt(spread)
+        return Difference(mean, error, max(1, min(map(len, losses)) - 1))
+
+    def _relatives(self, one: Mask, other: Mask, stage: int) -> Iterator[Sequence[Array]]:
+        """Yield the differences of related masks that have seen more than these two.
+
+        The masks with one shared layer less, and the sums of what single layers cost alone.
+        """
+        pairs = [(one - [layer], other - [layer]) for layer in one & other]
+        reach, pair = max(((self._common(pair), pair) for pair in pairs), default=(-1, None))
+        if pair is not None and reach > stage:
+            ours, theirs = (self._seen[mask] for mask in pair)
+            yield [ours[part][:size] - theirs[part][:size] for part, size in enumerate(self._sizes[reach])]
+        singles, others = ([Mask.of(layer) for layer in mask] for mask in (one - other, other - one))
+        reach = self._common((*singles, *others)) if len(singles) == len(others) else -1
+        if reach > stage:
+            yield [
+                np.sum([self._seen[mask][part][:size] for mask in singles], axis=0)
+                - np.sum([self._seen[mask][part][:size] for mask in others], axis=0)
+                for part, size in enumerate(self._sizes[reach])
+            ]
+
+    def _common(self, masks: Iterable[Mask]) -> int:
+        """Return the last stage that all of some masks have seen; -1 if there is none."""
+        return min((-1 if mask in self._failed else self._stage.get(mask, -1) for mask in masks), default=-1)
+
+
+class Contest:
+    """The masks of one round, and those that are out.
+
+    Args:
+        screener: The memory of the search.
+        masks: The masks of the round, without the dense model.
+        keep: How many of the best must be known exactly; None for all that are better than `beat`.
+        beat: A mask that was evaluated in full; None for none.
+        budget: The error budget of each stage.
+
+    Attributes:
+        dropped: The masks that go no further.
+        winners: The masks for which others were dropped.
+    """
+
+    def __init__(
+        self, screener: Screener, masks: Sequence[Mask], keep: int | None, beat: Mask | None, budget: float
+    ) -> None:
+        self.dropped: set[Mask] = set()
+        self.winners: set[Mask] = set()
+        self.beat = beat
+        self._screener, self._masks, self._keep = screener, masks, keep
+        favourites = [] if keep is None else self._favourites(keep)
+        # Any mask that must be kept could lose by mistake to `beat`, to a favourite, or to another one.
+        ways = [beat is not None, keep is not None, bool(favourites)]
+        budget /= (keep or len(masks)) * sum(ways)
+        self._limit_to_beat = budget
+        self._limits = dict.fromkeys(masks, budget / len(masks)) | dict.fromkeys(
+            favourites, budget / max(1, len(favourites))
+        )
+
+    def drop(self) -> None:
+        """Drop the masks that are beyond doubt not among the best, by the shards that all of them have seen."""
+        screener = self._screener
+        left = [mask for mask in self._masks if mask not in self.dropped and not screener.failed(mask)]
+        in_question = {mask for mask in left if not screener.knows(mask)}
+        if not in_question:
+            return
+        stage, keep = min(map(screener.reach, in_question)) - 1, self._keep or 0
+        left.sort(key=lambda mask: (screener.level(mask, stage), mask))
+        won_by: dict[Mask, set[Mask]] = {mask: set() for mask in left[keep:] if mask in in_question}
+        for rival in left[: keep + _RIVALS] if keep else []:
+            for mask in self._worse(left, rival, self._limits[rival]) & won_by.keys():
+                won_by[mask].add(rival)
+        beaten = {mask for mask, winners in won_by.items() if keep and len(winners) >= keep}
+        self.winners |= set().union(*(won_by[mask] for mask in beaten))
+        if self.beat is not None and (losers := self._worse(left, self.beat, self._limit_to_beat) & in_question):
+            beaten |= losers
+            self.winners.add(self.beat)
+        self.dropped |= beaten
+
+    def _worse(self, masks: Sequence[Mask], rival: Mask, limit: float) -> set[Mask]:
+        """Return the masks, given best first, that are beyond doubt worse than a rival."""
+        differences = {mask: self._screener.difference(mask, rival) for mask in masks if mask != rival}
+        spread = Spread.of([*differences.values()][: len(masks) // 2])
+        return {mask for mask, one in differences.items() if one.mean > 0 and one.probability(spread) < limit}
+
+    def _favourites(self, count: int) -> list[Mask]:
+        """Return the masks that earlier rounds promise most, best first; none if those do not tell.
+
+        A mask is worth what it was without a layer that all masks of the round share, or else the sum of its layers.
+        """
+        screener = self._screener
+        shared = reduce(and_, self._masks)
+        relatives: list[dict[Mask, tuple[Mask, ...]]] = [
+            {mask: (mask - [layer],) for mask in self._masks} for layer in shared
+        ]
+        relatives.append({mask: tuple(Mask.of(layer) for layer in mask) for mask in self._masks})
+        reaches = [min(screener.reach(one) for of in each.values() for one in of) for each in relatives]
+        reach, related = max(zip(reaches, relatives, strict=True), key=lambda item: item[0])
+        if not reach or not screener.reach(Mask()):
+            return []
+        promise = {mask: sum(screener.difference(one, Mask()).mean for one in of) for mask, of in related.items()}
+        return sorted(self._masks, key=lambda mask: (promise[mask], mask))[:count]
+
+
+def _inverse_trigamma(value: float) -> float:
+    """Solve trigamma(x) = value, above 0, by Newton's method (Smyth 2004, appendix)."""
+    found = 0.5 + 1 / value
+    for _ in range(20):
+        now = float(polygamma(1, found))
+        found += now * (1 - now / value) / float(polygamma(2, found))
+    return found
+
+
+def _weights(calibration: Calibration, shard: int) -> Array:
+    """Return what each sample of a shard adds to the divisor of a loss: its scored tokens, or 1."""
+    batch = calibration.shards[shard]
+    if calibration.measure.per == "token":
+        return batch.scored_per_sample.astype(np.float64)
+    return np.ones(batch.n_samples)
+
+
+def _ratio(values: Array, weights: Array) -> float:
+    return float(values.sum() / weights.sum())
+
+
+def _variance(values: Array, weights: Array) -> float:
+    """Return the variance of the residuals of a ratio; 0 for a single sample."""
+    residuals = values - _ratio(values, weights) * weights
+    return float(residuals.var(ddof=1)) if len(values) > 1 else 0.0

@@ -1,0 +1,397 @@
+"""Screening on losses from a table: what it drops, what it never drops, and what it costs."""
+
+import dataclasses
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from raysearch.calibration.batch import Batch
+from raysearch.calibration.calibration import Calibration
+from raysearch.calibration.objectives.perplexity import PerplexityObjective
+from raysearch.calibration.objectives.weighted import WeightedObjective
+from raysearch.core.mask import Mask
+from raysearch.core.problem import Problem
+from raysearch.evaluation.evaluator import Evaluator
+from raysearch.evaluation.inline_pool import InlinePool
+from raysearch.evaluation.screening import Difference, Screener, Screening, Spread, shard_order
+from raysearch.evaluation.unit import UnitResult
+from raysearch.ledger.ledger import Ledger
+from raysearch.search.driver import run_searcher
+from raysearch.searchers.base import Round, Scores
+from raysearch.searchers.beam import BeamSearcher
+from raysearch.searchers.exhaustive import ExhaustiveSearcher
+from raysearch.searchers.fast_block_select import FastBlockSelectSearcher
+from raysearch.searchers.genetic import GeneticSearcher
+from raysearch.searchers.one_shot import OneShotSearcher
+from tests.cases import assert_refused
+
+SCREENING = Screening()
+N_LAYERS, N_SAMPLES = 12, 64
+SINGLES = [Mask.of(layer) for layer in range(N_LAYERS)]
+
+
+class Table:
+    """The losses of masks on each sample: layers add up, and each mask has an interaction of its own.
+
+    Args:
+        seed: Draws them.
+        noise: Standard deviation of a layer's effect over samples, relative to the layers' mean effects.
+        tail: Draws the effects from Student's t with so many degrees of freedom; None for a normal distribution.
+    """
+
+    def __init__(self, seed=0, noise=1.0, tail=None, n_samples=N_SAMPLES, n_layers=N_LAYERS):
+        rng = np.random.default_rng(seed)
+        draw = rng.standard_normal if tail is None else (lambda shape: rng.standard_t(tail, shape))
+        self.level = 40 + 5 * rng.standard_normal(n_samples)
+        self.layers = rng.exponential(1.0, (n_layers, 1)) + noise * draw((n_layers, n_samples))
+        self.seed, self.noise = seed, noise
+
+    def __call__(self, mask):
+        own = np.random.default_rng([self.seed, *mask.layers]).standard_normal(len(self.level))
+        return self.level + self.layers[[*mask]].sum(axis=0) + 0.2 * self.noise * own * (len(mask) > 1)
+
+
+class TableReplica:
+    """Answers units from a table, and remembers what it was asked."""
+
+    def __init__(self, table, calibrations):
+        self.table, self.calibrations = table, {one.fingerprint: one for one in calibrations}
+        sizes = [one.n_samples for one in calibrations]
+        self.begins = dict(zip(self.calibrations, [0, *np.cumsum(sizes)], strict=False))
+        self.asked = []
+
+    def evaluate(self, unit):
+        shards = self.calibrations[unit.calibration].shards
+        begin = self.begins[unit.calibration] + sum(shard.n_samples for shard in shards[: unit.shard])
+        rows = slice(begin, begin + shards[unit.shard].n_samples)
+        self.asked += [(unit.calibration, mask, unit.shard) for mask in unit.masks]
+        return UnitResult({mask: self.table(mask)[rows] for mask in unit.masks}, 1, 1, 1, None, 0.0)
+
+
+def calibration_of(n_samples=N_SAMPLES, per_shard=4, name=0):
+    ids = np.ones((n_samples, 3), np.int64)
+    scored = np.broadcast_to([False, True, True], ids.shape).copy()
+    return Calibration.create(PerplexityObjective(), Batch(ids, scored), per_shard, {"test": name}, {})
+
+
+class Bench:
+    """An evaluator on a table, with its own ledger or another's."""
+
+    def __init__(self, folder, table, screening=SCREENING, calibrations=None, ledger=None, weighting=None):
+        self.calibrations = calibrations or [calibration_of(len(table.level))]
+        self.replica = TableReplica(table, self.calibrations)
+        self.ledger = ledger or Ledger(folder / f"{id(self)}.db")
+        self.evaluator = Evaluator(
+            self.calibrations,
+            N_LAYERS,
+            self.ledger,
+            lambda: InlinePool(lambda: self.replica),
+            weighting=weighting,
+            screening=screening,
+        )
+        self.rounds = []
+
+    def evaluate(self, proposed):
+        found = self.evaluator.evaluate(
+            dict.fromkeys([Mask(), *proposed.masks]), proposed.keep, proposed.beat, proposed.of
+        )
+        self.rounds.append({mask: found[mask] for mask in proposed.masks})
+        return Scores(
+            {mask: one.loss for mask, one in self.rounds[-1].items() if one.loss is not None},
+            {mask: one.failure for mask, one in self.rounds[-1].items() if one.failure is not None},
+            {mask: one.screened.loss for mask, one in self.rounds[-1].items() if one.screened is not None},
+            proposed.keep,
+        )
+
+    def measure(self, statistic):
+        return np.broadcast_to(np.arange(1.0, N_LAYERS + 1), (1, N_LAYERS))
+
+    def note(self, remark):
+        """Do nothing."""
+
+    def search(self, searcher, n_remove=3):
+        return run_searcher(searcher, Problem(N_LAYERS, n_remove), 0, self)
+
+    @property
+    def cost(self):
+        return len(set(self.replica.asked))
+
+
+@pytest.fixture
+def bench(tmp_path):
+    made = []
+
+    def make(table=None, **options):
+        made.append(Bench(tmp_path, table or Table(), **options))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.evaluator.close()
+    for ledger in {id(one.ledger): one.ledger for one in made}.values():
+        ledger.close()
+
+
+SEARCHERS = {
+    "greedy": BeamSearcher(width=1),
+    "beam": BeamSearcher(width=3),
+    "one_shot": OneShotSearcher(),
+    "exhaustive": ExhaustiveSearcher(round_size=60),
+    "fast_block_select": FastBlockSelectSearcher(rounds=3),
+    "genetic": GeneticSearcher(population=8, generations=3),
+}
+
+
+def test_a_screened_search_ends_with_the_unscreened_mask_at_less_cost(bench, subtests):
+    for name, searcher in SEARCHERS.items():
+        with subtests.test(name):
+            screened, plain = bench(), bench(screening=None)
+            assert screened.search(searcher) == plain.search(searcher)
+            assert screened.cost < (0.75 if name in ("greedy", "beam", "exhaustive") else 1) * plain.cost
+
+
+def test_what_is_known_exactly_is_the_unscreened_loss_to_the_bit(bench):
+    screened, plain = bench(), bench(screening=None)
+    screened.search(SEARCHERS["beam"]), plain.search(SEARCHERS["beam"])
+    for ours, theirs in zip(screened.rounds, plain.rounds, strict=True):
+        exact = {mask: one.loss for mask, one in ours.items() if one.screened is None}
+        assert len(exact) >= 3
+        assert exact == {mask: theirs[mask].loss for mask in exact}
+
+
+def test_a_screened_mask_has_an_estimate_with_bounds_and_no_loss(bench):
+    screened, plain = bench(), bench(screening=None)
+    screened.search(SEARCHERS["greedy"]), plain.search(SEARCHERS["greedy"])
+    pairs = [
+        (one, theirs[mask].loss)
+        for ours, theirs in zip(screened.rounds, plain.rounds, strict=True)
+        for mask, one in ours.items()
+        if one.screened is not None
+    ]
+    assert len(pairs) > 10
+    assert all(one.loss is None and one.failure is None and one.parts == () for one, _ in pairs)
+    assert all(0 < one.screened.share < 1 for one, _ in pairs)
+    inside = [one.screened.low <= loss <= one.screened.high for one, loss in pairs]
+    assert np.mean(inside) > 0.9
+
+
+def test_nothing_is_computed_twice_and_switching_off_completes_the_rest(bench):
+    first = bench()
+    found = first.search(SEARCHERS["greedy"])
+    assert len(first.replica.asked) == len(set(first.replica.asked))
+    off = bench(ledger=first.ledger, screening=None)
+    assert off.search(SEARCHERS["greedy"]) == found
+    assert not set(off.replica.asked) & set(first.replica.asked)
+    assert not any(one.screened for round_ in off.rounds for one in round_.values())
+
+
+def test_decisions_do_not_depend_on_what_the_ledger_knows(bench):
+    """A search that is taken up, or runs after an unscreened one, drops the same masks with the same estimates."""
+    fresh, full = bench(), bench(screening=None)
+    fresh.search(SEARCHERS["beam"]), full.search(SEARCHERS["beam"])
+    again, after = bench(ledger=fresh.ledger), bench(ledger=full.ledger)
+    again.search(SEARCHERS["beam"]), after.search(SEARCHERS["beam"])
+    assert not again.replica.asked and not after.replica.asked
+    seen = [
+        [{mask: (one.loss, one.screened) for mask, one in round_.items()} for round_ in one.rounds]
+        for one in (fresh, again, after)
+    ]
+    assert seen[0] == seen[1] == seen[2]
+    meters = [one.evaluator.meter for one in (fresh, again, after)]
+    assert len({(one.layer_forwards_alone, one.head_forwards_alone) for one in meters}) == 1
+    assert meters[0].head_forwards_alone < full.evaluator.meter.head_forwards_alone
+
+
+def race(table, screening):
+    """Screen one round of single layers without a ledger: what is dropped, and the share of samples that are seen."""
+    calibration = calibration_of()
+    screener, left, seen = Screener(screening, [calibration]), {*SINGLES}, 0
+    contest = screener.contest(SINGLES, 1, None, 1)
+    before = 0
+    for number, stage in enumerate(screener.stages):
+        shards = stage[calibration.fingerprint]
+        seen += len(left) * (len(shards) - before)
+        before = len(shards)
+        known = {mask: {shard: table(mask)[4 * shard : 4 * shard + 4] for shard in shards} for mask in left}
+        screener.see(left, number, {calibration.fingerprint: known})
+        contest.drop()
+        left -= contest.dropped
+    return contest.dropped, seen / len(SINGLES) / calibration.n_shards
+
+
+@pytest.mark.parametrize("tail", [None, 4])
+def test_the_best_is_dropped_less_often_than_the_confidence_allows(tail):
+    """Rounds at 80 % confidence: at most 20 % may lose their best mask, and screening must be worth it."""
+    wrong, shares = 0, []
+    for seed in range(80):
+        table = Table(seed, noise=2.0, tail=tail)
+        dropped, share = race(table, Screening(confidence=0.8))
+        wrong += min(SINGLES, key=lambda mask: table(mask).sum()) in dropped
+        shares.append(share)
+    assert wrong <= 8
+    assert np.mean(shares) < 0.7
+
+
+def test_masks_that_tie_and_small_calibrations_are_never_screened(bench):
+    table = Table()
+    table.layers[:] = 1.0
+    scores = bench(table).evaluate(Round(SINGLES, keep=1))
+    assert len(scores.losses) == N_LAYERS
+    few = bench(Table(n_samples=3), calibrations=[calibration_of(3, 1)]).evaluate(Round(SINGLES, keep=1))
+    assert len(few.losses) == N_LAYERS
+    one_shard = bench(calibrations=[calibration_of(per_shard=64)]).evaluate(Round(SINGLES, keep=1))
+    assert len(one_shard.losses) == N_LAYERS
+
+
+def test_the_dense_model_is_never_dropped_and_drops_no_mask(bench):
+    table = Table()
+    table.layers += 100  # the dense model is better than any mask by far
+    lone = bench(table)
+    scores = lone.evaluate(Round([Mask(), *SINGLES], keep=1))
+    assert Mask() in scores.losses
+    assert len(scores.losses) >= 2
+
+
+def test_rounds_without_keep_and_beyond_the_budget_are_evaluated_in_full(bench):
+    one = bench()
+    pairs = [Mask(pair) for pair in combinations(range(N_LAYERS), 2)]
+    assert not one.evaluate(Round(SINGLES)).screened
+    assert one.evaluate(Round(pairs, keep=1)).screened
+    triples = [Mask(triple) for triple in combinations(range(N_LAYERS), 3)]
+    assert not one.evaluate(Round(triples, keep=1)).screened  # the first round had it all: of=1
+
+
+def test_only_masks_better_than_one_are_known_exactly(bench):
+    one = bench()
+    centre = min(SINGLES[1:], key=lambda mask: one.replica.table(mask).sum())
+    one.evaluate(Round([centre]))
+    scores = one.evaluate(Round([mask for mask in SINGLES if mask != centre], beat=centre))
+    better = {mask for mask in SINGLES if one.replica.table(mask).sum() < one.replica.table(centre).sum()}
+    assert scores.screened and better <= scores.losses.keys()
+
+
+def test_a_mask_that_fails_late_takes_back_what_was_dropped_for_it(bench):
+    table = Table(noise=0.01)
+    good = Mask.of(3)
+    table.layers[3] = -50.0
+    one = bench(table)
+    last = shard_order(one.calibrations[0])[-1]
+    table.layers[3, 4 * last] = np.inf
+    scores = one.evaluate(Round(SINGLES, keep=1))
+    assert scores.failed == {good: "the loss is inf"}
+    assert len(scores.losses) == N_LAYERS - 1 and not scores.screened
+
+
+def test_a_mask_that_fails_early_is_a_failure_and_drops_nobody(bench):
+    table = Table()
+    table.layers[3] = np.nan
+    scores = bench(table).evaluate(Round(SINGLES, keep=1))
+    assert scores.failed == {Mask.of(3): "the loss is nan"}
+    assert scores.screened
+    assert scores.best(1) == [min(SINGLES[:3] + SINGLES[4:], key=lambda mask: table(mask).sum())]
+
+
+def test_weighted_objectives_are_screened_by_their_weighted_difference(bench):
+    parts = [calibration_of(name=1), calibration_of(32, name=2)]
+    weighting = WeightedObjective((2.0, 1.0), normalise="dense")
+    table = Table(n_samples=96)
+    screened = bench(table, calibrations=parts, weighting=weighting)
+    plain = bench(table, calibrations=parts, weighting=weighting, screening=None)
+    assert screened.search(SEARCHERS["greedy"]) == plain.search(SEARCHERS["greedy"])
+    assert screened.cost < 0.9 * plain.cost
+
+
+def test_right_and_wrong_answers_are_compared_by_counting(bench):
+    table = Table()
+    table.level[:] = 0.0
+    table.layers[:] = (np.random.default_rng(0).random((N_LAYERS, N_SAMPLES)) < 0.9).astype(float)
+    table.layers[5] = 0.0  # all answers right
+    scores = bench(table).evaluate(Round(SINGLES, keep=1))
+    assert scores.best(1) == [Mask.of(5)] and scores.screened
+    assert all(screened > scores[Mask.of(5)] for screened in scores.screened.values())
+
+
+def test_the_difference_of_two_masks_seen_in_full_is_exact(bench):
+    one = bench()
+    one.evaluate(Round(SINGLES))
+    screener = one.evaluator._screener
+    table, calibration = one.replica.table, one.calibrations[0]
+    exact = (table(SINGLES[0]) - table(SINGLES[1])).sum() / calibration.divisor
+    difference = screener.difference(SINGLES[0], SINGLES[1])
+    assert difference.mean == pytest.approx(exact)
+    assert difference.error == 0
+
+
+def test_the_error_of_a_difference_is_that_of_cochran(bench):
+    """Without relatives: s sqrt(1/n - 1/N); with relatives on all samples: the same of what they do not predict."""
+    one = bench(screening=Screening(stages=[0.25]))
+    screener, table, calibration = one.evaluator._screener, one.replica.table, one.calibrations[0]
+    order = np.concatenate([np.arange(4 * shard, 4 * shard + 4) for shard in shard_order(calibration)])[:16]
+
+    def see(masks, stage):
+        shards = screener.stages[stage][calibration.fingerprint]
+        known = {mask: {shard: table(mask)[4 * shard : 4 * shard + 4] for shard in shards} for mask in masks}
+        screener.see(masks, stage, {calibration.fingerprint: known})
+
+    def error(of):
+        return of[order].std(ddof=1) * np.sqrt(1 / 16 - 1 / N_SAMPLES) * N_SAMPLES / calibration.divisor
+
+    first, second = Mask.of(0, 7), Mask.of(1, 7)
+    see([first, second], 0)
+    plain = screener.difference(first, second)
+    assert plain.error == pytest.approx(error(table(first) - table(second)))
+    assert plain.mean == pytest.approx((table(first) - table(second))[order].mean() * N_SAMPLES / calibration.divisor)
+    see([SINGLES[0], SINGLES[1]], 1)
+    predicted = table(SINGLES[0]) - table(SINGLES[1])
+    better = screener.difference(first, second)
+    assert better.error == pytest.approx(error(table(first) - table(second) - predicted))
+    assert better.error < 0.5 * plain.error
+    left = (table(first) - table(second) - predicted)[order].mean() + predicted.mean()
+    assert better.mean == pytest.approx(left * N_SAMPLES / calibration.divisor)
+
+
+def test_variances_that_are_alike_are_worth_degrees_of_freedom(subtests):
+    rng = np.random.default_rng(0)
+    for name, sigmas, least, most in (("alike", np.ones(40), 15, 20), ("unlike", np.exp(np.arange(40.0)), 0, 0.5)):
+        with subtests.test(name):
+            errors = [sigma * rng.standard_normal(8).std(ddof=1) for sigma in sigmas]
+            spread = Spread.of([Difference(1.0, error, 7) for error in errors])
+            assert least <= spread.degrees <= most
+    assert Spread.of([Difference(1.0, 1.0, 7)]) == Spread()
+
+
+def test_the_order_of_shards_is_a_spread_permutation_of_the_calibration(subtests):
+    for n_shards in (1, 2, 3, 8, 13, 64):
+        with subtests.test(n_shards):
+            order = shard_order(calibration_of(n_shards, 1))
+            assert sorted(order) == [*range(n_shards)]
+    orders = {shard_order(calibration_of(name=name)) for name in range(20)}
+    assert len(orders) > 10  # one for each calibration, not that of the file
+    first = sorted(shard_order(calibration_of(64, 1))[:8])
+    assert max(np.diff([*first, first[0] + 64])) <= 16
+
+
+def test_stages_are_whole_shards_and_the_last_is_all():
+    calibration = calibration_of(24, 8)
+    stages = Screener(Screening(), [calibration]).stages
+    assert [len(stage[calibration.fingerprint]) for stage in stages] == [1, 2, 3]
+
+
+def test_scores_refuse_more_than_was_kept():
+    scores = Scores({Mask.of(1): 1.0, Mask.of(2): 2.0}, screened={Mask.of(3): 3.0}, keep=1)
+    assert scores.best(1) == [Mask.of(1)]
+    with pytest.raises(ValueError, match=r"the 2 best are not known: Round\(…, keep=1\)"):
+        scores.best(2)
+    assert dataclasses.replace(scores, screened={}).best(2) == [Mask.of(1), Mask.of(2)]
+
+
+def test_bad_options_are_refused():
+    assert_refused(
+        Screening,
+        [
+            ({"confidence": 1.0}, "screening.confidence=1.0 is no probability"),
+            ({"stages": [0.5, 0.25]}, r"screening.stages=\[0.5, 0.25\] are no shares"),
+            ({"stages": [0.0]}, r"screening.stages=\[0.0\] are no shares"),
+        ],
+    )
