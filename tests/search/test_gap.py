@@ -112,7 +112,7 @@ def test_what_is_missing_is_counted_and_named_with_the_command(ledger):
 
 def test_the_command_raises_the_limit_where_it_must(ledger, monkeypatch):
     monkeypatch.setattr("raysearch.searchers.exhaustive.ExhaustiveSearcher.limit", 5)
-    with pytest.raises(UserError, match="remove=2 searcher.limit=6 and the same model"):
+    with pytest.raises(UserError, match="remove=2 searcher.limit=6 screening=off and the same model"):
         gaps_of(run_of(0, 1), ledger)
 
 
