@@ -12,7 +12,7 @@ import pandas as pd
 
 from raysearch.core.formatting import count
 from raysearch.reporting.figures.style import palette_of
-from raysearch.reporting.findings.findings import Finding
+from raysearch.reporting.findings import Finding
 from raysearch.reporting.sections import Section
 from raysearch.reporting.stats.analysis import Analysis
 from raysearch.reporting.tables.numbers import UNKNOWN

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from raysearch.errors import UserError
 from raysearch.reporting.figures.picture import png, svg
-from raysearch.reporting.findings.findings import findings
+from raysearch.reporting.findings import findings
 from raysearch.reporting.page import html_page, markdown_page
 from raysearch.reporting.sections import sections
 from raysearch.reporting.stats.analysis import analyse

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import cache
 from operator import attrgetter
 from typing import Annotated, Any
 
@@ -21,10 +22,10 @@ from raysearch.core.mask import Mask
 from raysearch.core.statistic import Statistic
 from raysearch.evaluation.costs import head_cost
 from raysearch.evaluation.replica import make_replica
-from raysearch.evaluation.spec import CalibrationSpec
+from raysearch.evaluation.spec import CalibrationSpec, EvaluationSpec
 from raysearch.evaluation.unit import MaskUnit
 from raysearch.models.loading import describe
-from raysearch.models.spec import ModelInfo
+from raysearch.models.spec import ModelSpec
 from raysearch.search.forecast import forecast
 from raysearch.study.model_group import ModelGroup, prepare
 from raysearch.study.spec import Cell, StudySpec
@@ -93,13 +94,13 @@ def plan_study(spec: StudySpec, timeout_s: float = 5.0, with_time: bool = False)
     Raises:
         UserError: A search does not fit its model.
     """
-    known = _Known()
+    shape, known = cache(describe), _Known()
     plans, unpredictable = [], []
     for cell in spec.cells:
-        search, info = cell.search, known.info(cell)
-        args = search.sized_searcher, search.problem(info), search.seed, search.evaluation.objectives
+        search, evaluation = cell.search, cell.search.evaluation
+        args = search.sized_searcher, search.problem(shape(evaluation.model)), search.seed, evaluation.objectives
         alone = forecast(*args, timeout_s=timeout_s)
-        added = None if alone is None else forecast(*args, known.subjects(cell), timeout_s)
+        added = None if alone is None else forecast(*args, known.subjects(evaluation), timeout_s)
         if alone is None or added is None:
             unpredictable.append(cell)
             continue
@@ -157,24 +158,17 @@ def _seconds_per_layer_forward(model_group: ModelGroup, over_gpus: bool) -> list
     return speeds
 
 
-@dataclass
 class _Known:
-    """The subjects that earlier searches have left in the ledger, and the models' shapes."""
+    """The subjects that earlier searches have left in the ledger, by model and calibrations."""
 
-    infos: dict[Any, ModelInfo] = field(default_factory=dict)
-    by_calibration: list[tuple[Any, Sequence[CalibrationSpec], set[Mask | Statistic]]] = field(default_factory=list)
+    def __init__(self) -> None:
+        self._known: list[tuple[tuple[ModelSpec, list[CalibrationSpec]], set[Mask | Statistic]]] = []
 
-    def info(self, cell: Cell) -> ModelInfo:
-        model = cell.search.evaluation.model
-        if model not in self.infos:
-            self.infos[model] = describe(model)
-        return self.infos[model]
-
-    def subjects(self, cell: Cell) -> set[Mask | Statistic]:
-        """The known subjects on a cell's calibration: the set itself, which grows."""
-        evaluation = cell.search.evaluation
-        for model, calibrations, subjects in self.by_calibration:
-            if model == evaluation.model and list(calibrations) == list(evaluation.calibrations):
+    def subjects(self, evaluation: EvaluationSpec) -> set[Mask | Statistic]:
+        """The known subjects on a search's calibrations: the set itself, which grows."""
+        key = evaluation.model, list(evaluation.calibrations)
+        for other, subjects in self._known:
+            if other == key:
                 return subjects
-        self.by_calibration.append((evaluation.model, evaluation.calibrations, subjects := set()))
+        self._known.append((key, subjects := set()))
         return subjects

@@ -8,7 +8,7 @@ import statistics
 import pandas as pd
 import pytest
 
-from raysearch.reporting.findings.findings import correlation_sentence, findings, spread_sentence
+from raysearch.reporting.findings import correlation_sentence, findings, spread_sentence
 from raysearch.reporting.stats.analysis import Analysis, analyse
 from tests.reporting.published import (
     ACCURACIES,

@@ -15,7 +15,7 @@ import pytest
 from markdown_it import MarkdownIt
 
 from raysearch.errors import UserError
-from raysearch.reporting.findings.findings import findings
+from raysearch.reporting.findings import findings
 from raysearch.reporting.stats.analysis import analyse
 from raysearch.reporting.tables.results import result_tables
 from raysearch.reporting.write import write_report
