@@ -93,8 +93,7 @@ def scored_logits(model, mask, ids, scored):
 
 
 @pytest.mark.parametrize(
-    "words",
-    [["data=commonsense170k"], ["data=commonsense170k", "data.score=all"], ["data=sotu", "data.seq_len=48"]],
+    "words", [["data=commonsense170k"], ["data=commonsense170k", "data.score=all"], ["data=sotu", "data.seq_len=48"]]
 )
 def test_perplexity(words, calibrate, stack, smollm2):
     calibration = calibrate("objective=perplexity", *words)

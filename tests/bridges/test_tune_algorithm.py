@@ -76,12 +76,12 @@ def test_an_algorithm_may_wait_repeat_itself_and_end():
 def test_algorithms_are_seeded(algorithm, batch):
     problem = Problem.create(12, 4)
     loss = rugged_loss(problem, seed=1)
-    searcher = TuneAlgorithmSearcher(algorithm, trials=24, batch=batch)
+    searcher = TuneAlgorithmSearcher(algorithm, trials=12, batch=batch)
     found, rounds = drive(searcher, problem, loss, seed=7)
     assert drive(searcher, problem, loss, seed=7) == (found, rounds)
     assert drive(searcher, problem, loss, seed=8)[1] != rounds
     masks = [mask for proposed in rounds for mask in proposed.masks]
-    assert len(masks) == len(set(masks)) == 24
+    assert len(masks) == len(set(masks)) == 12
     assert found == min(masks, key=loss)
 
 

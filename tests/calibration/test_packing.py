@@ -24,13 +24,7 @@ def test_an_item_by_hand():
     assert packed.input_ids.tolist() == [[1, 2, 3, 4, 5]]
     assert positions.tolist() == [[0, 1, 2, 2, 3]]
     assert attends.astype(int).tolist() == [
-        [
-            [1, 0, 0, 0, 0],
-            [1, 1, 0, 0, 0],
-            [1, 1, 1, 0, 0],
-            [1, 1, 0, 1, 0],
-            [1, 1, 0, 1, 1],
-        ]
+        [[1, 0, 0, 0, 0], [1, 1, 0, 0, 0], [1, 1, 1, 0, 0], [1, 1, 0, 1, 0], [1, 1, 0, 1, 1]]
     ]
     assert packed.predictors.tolist() == [1, 1, 3]  # of 3, of 4, and of 5
 

@@ -76,7 +76,7 @@ def test_a_bare_machine(here: Path, world: World, settings: dict[str, str]) -> N
 
 @pytest.mark.slow
 def test_streams_that_are_closed(here: Path, rubbish: Path, subtests: pytest.Subtests) -> None:
-    for closed in (">&-", "2>&-", "<&-", "<&- >&- 2>&-", "| true", "--json | true", "2>&1 | true"):
+    for closed in (">&-", "2>&-", "<&- >&- 2>&-", "--json | true", "2>&1 | true"):
         with subtests.test(closed):
             done = in_bash(f'"$0" -c "$1" show --store "$2" {closed}', rubbish / "store")
             assert done.returncode == 0 and "Traceback" not in done.stderr and "Exception" not in done.stderr

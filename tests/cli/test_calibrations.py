@@ -169,16 +169,10 @@ NONSENSE: list[tuple[dict[str, Any], str]] = [
     ({"objective": "weighted", "objective__parts": "[{weight: 1}]"}, "write each part as"),
     ({"objective": "weighted", "objective__parts": "3"}, "write each part as"),
     ({"objective": "weighted", "objective__parts": '[{weight: -1, of: "objective=kl"}]'}, "weight=-1"),
-    (
-        {"objective": "weighted", "objective__parts": '[{weight: 1e308, of: "objective=kl"}]'},
-        "use a positive number",
-    ),
+    ({"objective": "weighted", "objective__parts": '[{weight: 1e308, of: "objective=kl"}]'}, "use a positive number"),
     ({"objective": "weighted", "objective__parts": '[{weight: a, of: "objective=kl"}]'}, "weight=a should be"),
     ({"objective": "weighted", "objective__parts": '[{weight: 1, of: "objective=weighted"}]'}, "weighted itself"),
-    (
-        {"objective": "weighted", "objective__parts": '[{weight: 1, of: "objective=ppl"}]'},
-        "objective=ppl is unknown",
-    ),
+    ({"objective": "weighted", "objective__parts": '[{weight: 1, of: "objective=ppl"}]'}, "objective=ppl is unknown"),
     ({"objective": "weighted", "objective__normalise": "range"}, "objective.normalise=range should be"),
     ({"calibration": "paper"}, "calibration=paper is unknown; choose one of"),
     ({"data__samples": 13}, "data holds 12"),

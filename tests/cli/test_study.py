@@ -7,14 +7,24 @@ from typing import Any
 
 import pytest
 
+import raysearch
+from raysearch.core.json import plain
 from raysearch.ledger.ledger import opened
 from raysearch.search.record import SEARCHES
 from raysearch.study.record import STUDIES
 from tests.cli.conftest import Run, World
 from tests.cli.found import evaluations, found
-from tests.cli.studies import done, study_words
+from tests.cli.studies import small_study, study_words
 
-__all__ = ["done"]  # a fixture
+
+@pytest.fixture(scope="module")
+def done(world: World, tmp_path_factory: pytest.TempPathFactory, one_ray: None) -> tuple[dict[str, Any], Path]:
+    """A study that nothing happened to: what it told, and its folder."""
+    folder = tmp_path_factory.mktemp("study")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        result, (page, *_) = raysearch.study(*study_words(world))
+    return {**plain(result), "report": str(page)}, folder
 
 
 def test_all_searches_are_done_and_counted(done: tuple[dict[str, Any], Path]) -> None:
@@ -107,9 +117,10 @@ REFUSED: list[tuple[list[str], str]] = [
 def test_what_cannot_be_run_is_refused_before_anything_is(
     world: World, run: Run, here: Path, subtests: pytest.Subtests
 ) -> None:
+    usual = small_study(world, "searcher=[greedy]", "remove=[1]")
     for words, said in REFUSED:
         changed = [one.partition("=")[0] for one in words]
-        given = [word for word in study_words(world) if word.partition("=")[0] not in changed]
+        given = [word for word in usual if word.partition("=")[0] not in changed]
         with subtests.test(said):
             outcome = run("study", *given, *words)
             assert outcome.code == 2

@@ -122,6 +122,7 @@ def test_mistakes_are_one_sentence(run: Run, world: World, subtests: pytest.Subt
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("one_ray")
 def test_a_study_is_filed_with_its_searches_assessments_and_report(run: Run, here: Path, world: World) -> None:
     words = [*small_study(world, "searcher=[one_shot,greedy]", "remove=[2]"), "study.name=late"]
     text = f"assess.texts.mine=data=file data.path={world.text} data.samples=all data.sampling=sequential"

@@ -34,13 +34,7 @@ MANY: dict[str, object] = {"data.samples": SHARDS, "data.seq_len": 48, "data.sha
 BEAM: dict[str, object] = {**MANY, "searcher": "beam", "searcher.width": 10}
 #: In the environment of a command and of all that it starts.
 MARK = "RAYSEARCH_TEST_MARK"
-_IMPORTED = [
-    "pytest",
-    "raysearch.api",
-    "raysearch.cli.displays",
-    "raysearch.cluster.pool",
-    "raysearch.study.trials",
-]
+_IMPORTED = ["pytest", "raysearch.api", "raysearch.cli.displays", "raysearch.cluster.pool", "raysearch.study.trials"]
 _MODEL = "transformers.models.llama.modeling_llama"
 
 

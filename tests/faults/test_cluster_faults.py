@@ -96,10 +96,7 @@ class Watcher(Observer):
         return nodes
 
 
-def test_nodes_come_with_the_work_and_leave_when_it_is_done(
-    world: World,
-    undisturbed: dict[str, Any],
-) -> None:
+def test_nodes_come_with_the_work_and_leave_when_it_is_done(world: World, undisturbed: dict[str, Any]) -> None:
     watcher = Watcher()
     with RayCluster() as ray_cluster:
         ray_cluster.start_autoscaling_head(1, most=2, idle_s=2)
@@ -138,11 +135,7 @@ def hosts() -> Iterator[tuple[str, str]]:
         yield names
 
 
-def test_the_wire_to_a_host_is_cut(
-    world: World,
-    undisturbed: dict[str, Any],
-    hosts: tuple[str, str],
-) -> None:
+def test_the_wire_to_a_host_is_cut(world: World, undisturbed: dict[str, Any], hosts: tuple[str, str]) -> None:
     here_, there = map(in_namespace, hosts)
     with RayCluster("10.77.0.1", here_) as ray_cluster:
         ray_cluster.start_head(0)
@@ -193,10 +186,7 @@ if any("specific-server" in word for word in sys.orig_argv):
 
 
 def test_a_search_from_outside_of_the_cluster(
-    run: Run,
-    world: World,
-    undisturbed: dict[str, Any],
-    monkeypatch: pytest.MonkeyPatch,
+    run: Run, world: World, undisturbed: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with served_from_outside(monkeypatch, failures=1, within_s=15) as address:
         result = found(finish(start("search", *world.search(**LONG, **on(address)), "--json", "store=disturbed")))

@@ -23,6 +23,7 @@ from raysearch.tracking.options import TrackingOptions
 from tests.cli.conftest import Run, World, finish, spawn
 from tests.cli.found import evaluations, found, same
 from tests.faults.injection import MANY, SHARDS, assert_all_gone, descendants, do, kill_at, start, state, wait_for_rows
+from tests.tracking.recorded import Recorded
 
 pytestmark = [pytest.mark.slow, pytest.mark.faults]
 
@@ -108,24 +109,11 @@ def test_killed_while_mlflow_is_told(here: Path, command: list[str]) -> None:
     for moment in sorted(np.random.default_rng(7).integers(0, ROWS - SHARDS, size=2).tolist()):
         kill_at(told, "killed", moment)
     assert state("killed") == "running", "nobody could say otherwise"
-    check_mlflow("killed", found(do(*told, "store=killed")))
-
-
-def check_mlflow(store: str, result: dict[str, Any]) -> None:
-    """One parent run, and a finished child for each trial, once."""
-    from mlflow import MlflowClient
-
-    client = MlflowClient(f"sqlite:///{Path(store).resolve() / 'mlflow.db'}")
-    experiment = client.get_experiment_by_name("raysearch")
-    assert experiment is not None
-    runs = client.search_runs([experiment.experiment_id], max_results=1000)
-    (parent,) = [run for run in runs if run.data.tags["raysearch.kind"] == "search"]
-    children = [run for run in runs if run.data.tags["raysearch.kind"] == "trial"]
-    assert parent.info.run_id == result["mlflow_run_id"] and parent.info.status == "FINISHED"
-    assert parent.data.metrics["loss"] == result["loss"]
-    assert sorted(int(child.data.tags["raysearch.trial_index"]) for child in children) == list(range(MASKS))
-    assert {child.info.status for child in children} == {"FINISHED"}
-    assert all("loss" in child.data.metrics for child in children)
+    result = found(do(*told, "store=killed"))
+    recorded = Recorded(Path("killed"))
+    recorded.assert_complete(MASKS)
+    assert recorded.parent.info.run_id == result["mlflow_run_id"]
+    assert recorded.parent.data.metrics["loss"] == result["loss"]
 
 
 @pytest.mark.parametrize("ending", ["ctrl-c", "sigterm"])

@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import uuid
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.cli.conftest import World
 from tests.cli.found import evaluations, found
-from tests.cli.studies import done, study_words
+from tests.cli.studies import study_words
 from tests.faults.injection import assert_all_gone, do, kill_at
-
-__all__ = ["done"]  # a fixture
 
 pytestmark = [pytest.mark.slow, pytest.mark.faults]
 
 
-def test_a_study_killed_twice_ends_the_same_and_runs_nothing_twice(
-    done: tuple[dict[str, Any], Path], world: World, here: Path
-) -> None:
-    value, folder = done
+def test_a_study_killed_twice_ends_the_same_and_runs_nothing_twice(world: World, here: Path) -> None:
     words = ["study", *study_words(world), "--json"]
+    value = found(do(*words, "store=undisturbed"))
     mark = uuid.uuid4().hex
     known: dict[tuple[str, str, int], bytes] = {}
     for least in (40, 120):
@@ -31,7 +26,7 @@ def test_a_study_killed_twice_ends_the_same_and_runs_nothing_twice(
         assert known.items() <= now.items()
         known = now
     again = found(do(*words, mark=mark))
-    assert evaluations("mlruns") == evaluations(folder / "mlruns")
+    assert evaluations("mlruns") == evaluations("undisturbed")
     assert again["study_id"] == value["study_id"]
     for mine, theirs in zip(again["cells"], value["cells"], strict=True):
         for key in ("search_id", "removed", "loss", "dense_loss", "layer_forwards"):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import pytest
-from mlflow import MlflowClient
 
 from raysearch.cli.displays import SearchDisplay
 from raysearch.tracking.mlflow.tracker import MlflowTracker
@@ -17,6 +17,7 @@ from tests.cli.conftest import Outcome, Run, World
 from tests.cli.found import found
 from tests.faults.conftest import Server
 from tests.tracking.conftest import get
+from tests.tracking.recorded import Recorded
 
 pytestmark = [
     pytest.mark.faults,
@@ -24,7 +25,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning"),  # MLflow's own calls
 ]
 
-Serve = Callable[..., Server]
 TRIALS = 1 + 5 + 4 + 3
 
 
@@ -38,147 +38,107 @@ def same(result: dict[str, Any], other: dict[str, Any]) -> bool:
     return [result[key] for key in keys] == [other[key] for key in keys]
 
 
-@pytest.fixture
-def words(world: World) -> list[str]:
-    """Three rounds of a greedy search."""
-    return ["search", *world.search(tracking=None, remove=3), "--json"]
+@dataclass
+class RecordedSearch:
+    """Three rounds of a greedy search, which a server records.
 
+    Args:
+        run: Types a command.
+        words: Those of the search.
+        undisturbed: What it finds when nobody records it.
+        server: MLflow's, which has not been started.
+        patch: Undone after the test.
+    """
 
-@pytest.fixture
-def undisturbed(run: Run, words: list[str]) -> dict[str, Any]:
-    """What it finds when nobody records it."""
-    return found(run(*words, "tracking=none", "store=undisturbed"))
+    run: Run
+    words: list[str]
+    undisturbed: dict[str, Any]
+    server: Server
+    patch: pytest.MonkeyPatch
 
-
-@pytest.fixture(autouse=True)
-def _quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR", "0")
-
-
-@pytest.fixture
-def after_round(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, Callable[[], object]], None]:
-    """Does something as soon as a round is done, once, before the search goes on."""
-
-    def arrange(number: int, act: Callable[[], object]) -> None:
+    def disturb(self, after_round: int, act: Callable[[], object]) -> Outcome:
+        """Run the search, do something once after a round, and assert that it finds the same."""
         usual, left = SearchDisplay.round_done, [act]
 
-        def round_done(self: SearchDisplay, summary: Any) -> None:
-            usual(self, summary)
-            if summary.round == number and left:
+        def round_done(display: SearchDisplay, summary: Any) -> None:
+            usual(display, summary)
+            if summary.round == after_round and left:
                 left.pop()()
 
-        monkeypatch.setattr(SearchDisplay, "round_done", round_done)
+        self.patch.setattr(SearchDisplay, "round_done", round_done)
+        outcome = self.run(*self.words, f"tracking.uri={self.server.url}")
+        assert same(found(outcome), self.undisturbed)
+        return outcome
 
-    return arrange
+    def assert_complete(self, search_id: str | None = None) -> float:
+        """Assert that MLflow has all of it once, and return the seconds that it took."""
+        recorded = Recorded(self.server.url, search_id=search_id or self.undisturbed["search_id"])
+        recorded.assert_complete(TRIALS)
+        assert recorded.steps("round_best_loss") == [1, 2, 3] and len(recorded.steps("loss")) == 1
+        seconds: float = recorded.parent.data.metrics["seconds"]
+        return seconds
 
 
-def check_complete(url: str, result: dict[str, Any]) -> dict[str, float]:
-    """One parent run, whose metrics these are, and a finished child for each trial, once."""
-    client = MlflowClient(url)
-    experiment = client.get_experiment_by_name("raysearch")
-    assert experiment is not None
-    runs = client.search_runs([experiment.experiment_id], max_results=1000)
-    mine = [run for run in runs if run.data.tags.get("raysearch.search_id") == result["search_id"]]
-    [parent] = mine
-    children = [run for run in runs if run.data.tags.get("mlflow.parentRunId") == parent.info.run_id]
-    assert sorted(int(child.data.tags["raysearch.trial_index"]) for child in children) == list(range(TRIALS))
-    assert {run.info.status for run in [parent, *children]} == {"FINISHED"}
-    assert all(run.data.params and "loss" in run.data.metrics for run in [parent, *children])
-    history = client.get_metric_history(parent.info.run_id, "round_best_loss")
-    assert [point.step for point in history] == [1, 2, 3]
-    assert len(client.get_metric_history(parent.info.run_id, "loss")) == 1
-    files = {file.path for file in client.list_artifacts(parent.info.run_id)}
-    assert files == {"config.yaml", "data.json", "trials.csv", "mask_map.png", "best_so_far.png", "loss_by_size.png"}
-    metrics: dict[str, float] = parent.data.metrics
-    return metrics
+@pytest.fixture
+def search(run: Run, world: World, serve: Callable[..., Server], monkeypatch: pytest.MonkeyPatch) -> RecordedSearch:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR", "0")
+    words = ["search", *world.search(tracking=None, remove=3), "--json"]
+    undisturbed = found(run(*words, "tracking=none", "store=undisturbed"))
+    return RecordedSearch(run, words, undisturbed, serve(), monkeypatch)
 
 
 @pytest.mark.parametrize(("killed_after", "repair"), [(0, "sync"), (2, "resume"), (3, "search")])
-def test_a_server_that_is_killed_and_back_later(
-    run: Run,
-    words: list[str],
-    undisturbed: dict[str, Any],
-    serve: Serve,
-    after_round: Callable[..., None],
-    killed_after: int,
-    repair: str,
-) -> None:
-    server = serve()
+def test_a_server_that_is_killed_and_back_later(search: RecordedSearch, killed_after: int, repair: str) -> None:
+    server = search.server
     if killed_after:
         server.start()
-        after_round(killed_after, partial(server.send, signal.SIGKILL))
-    outcome = run(*words, f"tracking.uri={server.url}")
-    assert same(found(outcome), undisturbed)
-    [warning] = warnings(outcome)
-    assert server.url in warning and warning.endswith(f"raysearch sync {undisturbed['search_id']}")
+    [warning] = warnings(search.disturb(killed_after, partial(server.send, signal.SIGKILL)))
+    assert server.url in warning and warning.endswith(f"raysearch sync {search.undisturbed['search_id']}")
     server.start()
-    again = words if repair == "search" else [repair, "latest", "--json"]
-    result = found(run(*again, *([f"tracking.uri={server.url}"] if repair == "search" else [])))
-    assert result["mlflow_run_id"] is not None
-    check_complete(server.url, undisturbed)
+    again = [*search.words, f"tracking.uri={server.url}"] if repair == "search" else [repair, "latest", "--json"]
+    assert found(search.run(*again))["mlflow_run_id"] is not None
+    search.assert_complete()
 
 
-def test_a_server_that_restarts_meanwhile_gets_all_of_it(
-    run: Run, words: list[str], undisturbed: dict[str, Any], serve: Serve, after_round: Callable[..., None]
-) -> None:
-    server = serve()
-    server.start()
+def test_a_server_that_restarts_meanwhile_gets_all_of_it(search: RecordedSearch) -> None:
+    search.server.start()
 
     def restart() -> None:
         time.sleep(1)  # some of the round is written
-        server.send(signal.SIGKILL)
-        server.start()
+        search.server.send(signal.SIGKILL)
+        search.server.start()
 
-    after_round(2, restart)
-    outcome = run(*words, f"tracking.uri={server.url}")
-    result = found(outcome)
-    assert same(result, undisturbed) and len(warnings(outcome)) <= 1
-    assert check_complete(server.url, undisturbed)["seconds"] == result["seconds"], "none is counted twice"
+    outcome = search.disturb(2, restart)
+    assert len(warnings(outcome)) <= 1
+    assert search.assert_complete() == found(outcome)["seconds"], "none is counted twice"
 
 
 def test_a_server_that_hangs_holds_up_nothing_for_long(
-    run: Run,
-    words: list[str],
-    undisturbed: dict[str, Any],
-    serve: Serve,
-    after_round: Callable[..., None],
-    monkeypatch: pytest.MonkeyPatch,
+    search: RecordedSearch, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     timeout_s = 4.0  # the default is 25 s
     monkeypatch.setattr("raysearch.tracking.mlflow.tracker.MlflowTracker", partial(MlflowTracker, timeout_s=timeout_s))
-    server = serve()
-    server.start()
-    after_round(1, partial(server.send, signal.SIGSTOP))
-    outcome = run(*words, f"tracking.uri={server.url}")  # which ends while the server hangs
-    result = found(outcome)
-    assert same(result, undisturbed)
+    search.server.start()
+    outcome = search.disturb(1, partial(search.server.send, signal.SIGSTOP))  # it ends while the server hangs
     [warning] = warnings(outcome)
     assert f"nothing was written for {timeout_s:g} s" in warning
-    server.send(signal.SIGCONT)
-    assert get(f"{server.url}/health", wait_s=20) == b"OK"
+    search.server.send(signal.SIGCONT)
+    assert get(f"{search.server.url}/health", wait_s=20) == b"OK"
     assert found(run("sync", "latest", "--json"))["missing"] > 0
     assert found(run("sync", "latest", "--json"))["missing"] == 0
-    assert check_complete(server.url, undisturbed)["seconds"] == result["seconds"], "none is counted twice"
+    assert search.assert_complete() == found(outcome)["seconds"], "none is counted twice"
 
 
 def test_a_server_that_answers_too_late_has_nothing_twice(
-    run: Run,
-    words: list[str],
-    undisturbed: dict[str, Any],
-    serve: Serve,
-    after_round: Callable[..., None],
-    monkeypatch: pytest.MonkeyPatch,
+    search: RecordedSearch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "2")
-    server = serve()
-    server.start()
+    search.server.start()
 
     def pause() -> None:
-        server.send(signal.SIGSTOP)
+        search.server.send(signal.SIGSTOP)
         time.sleep(3)  # MLflow has asked for the same twice by then
-        server.send(signal.SIGCONT)
+        search.server.send(signal.SIGCONT)
 
-    after_round(1, pause)
-    outcome = run(*words, f"tracking.uri={server.url}")
-    assert same(found(outcome), undisturbed) and len(warnings(outcome)) <= 1, "an answer cut off is not asked for again"
-    check_complete(server.url, undisturbed)
+    assert len(warnings(search.disturb(1, pause))) <= 1, "an answer cut off is not asked for again"
+    search.assert_complete()

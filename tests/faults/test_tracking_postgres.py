@@ -6,7 +6,6 @@ import re
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from mlflow import MlflowClient
@@ -15,9 +14,9 @@ from sqlalchemy import create_engine, inspect, text
 from tests.cli.conftest import Run, World, finish, spawn
 from tests.cli.found import found
 from tests.faults.conftest import PASSWORD, Postgres, Server
-from tests.faults.test_tracking_faults import after_round, check_complete, same, undisturbed, warnings, words
+from tests.faults.test_tracking_faults import RecordedSearch, search, warnings
 
-__all__ = ["after_round", "undisturbed", "words"]  # fixtures
+__all__ = ["search"]  # a fixture
 
 pytestmark = [
     pytest.mark.faults,
@@ -38,18 +37,11 @@ def rows(postgres: Postgres) -> Iterator[str]:
 
 
 def test_two_searches_on_a_server_that_dies_with_its_database(
-    run: Run,
-    words: list[str],
-    undisturbed: dict[str, Any],
-    postgres: Postgres,
-    serve: Callable[..., Server],
-    after_round: Callable[..., None],
-    monkeypatch: pytest.MonkeyPatch,
+    search: RecordedSearch, postgres: Postgres, serve: Callable[..., Server]
 ) -> None:
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR", "0")
-    server = serve(postgres.uri)
+    search.server = server = serve(postgres.uri)
     server.start()
-    other = spawn(*words, "seed=1", "store=other", f"tracking.uri={server.url}")
+    other = spawn(*search.words, "seed=1", "store=other", f"tracking.uri={server.url}")
 
     def die() -> None:
         postgres.kill()
@@ -57,20 +49,15 @@ def test_two_searches_on_a_server_that_dies_with_its_database(
         postgres.start()
         server.start()
 
-    after_round(2, die)
-    assert same(found(run(*words, f"tracking.uri={server.url}")), undisturbed)
-    check_complete(server.url, undisturbed)
+    search.disturb(2, die)
+    search.assert_complete()
     beside = found(finish(other))
-    found(run("sync", "latest", "--store", "other", "--json"))  # whatever it was doing when all was gone
-    check_complete(server.url, beside)
+    found(search.run("sync", "latest", "--store", "other", "--json"))  # whatever it was doing when all was gone
+    search.assert_complete(beside["search_id"])
 
 
 def test_no_password_or_token_is_kept_and_what_needs_one_asks(
-    run: Run,
-    here: Path,
-    world: World,
-    postgres: Postgres,
-    monkeypatch: pytest.MonkeyPatch,
+    run: Run, here: Path, world: World, postgres: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TEAM_TOKEN", "aVery-Secret-Value-7")
     words = world.search(

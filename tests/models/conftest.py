@@ -29,7 +29,9 @@ def gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
     writer.add_token_merges(["a b"])
     attention = {"attn_q": (32, 32), "attn_k": (16, 32), "attn_v": (16, 32), "attn_output": (32, 32)}
     layer = {**attention, "ffn_gate": (48, 32), "ffn_up": (48, 32), "ffn_down": (32, 48)}
-    sizes = {f"blk.{place}.{name}": size for place in range(N_LAYERS) for name, size in layer.items()}
+    sizes: dict[str, tuple[int, ...]] = {
+        f"blk.{place}.{name}": size for place in range(N_LAYERS) for name, size in layer.items()
+    }
     norms = [f"blk.{place}.{name}_norm" for place in range(N_LAYERS) for name in ("attn", "ffn")]
     sizes |= {"token_embd": (VOCABULARY, 32), **dict.fromkeys([*norms, "output_norm"], (32,))}
     rng = np.random.default_rng(0)

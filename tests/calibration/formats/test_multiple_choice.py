@@ -140,11 +140,7 @@ GOOD = {"question": "Who?", "choices": ["dog", "cat"], "answer": 1}
 REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"choices": None}, {}, f"{WHERE} holds null in data.choices=choices; name a field that holds a list"),
     ({"choices": "dog"}, {}, f"{WHERE} holds a text in data.choices=choices; name a field that holds a list"),
-    (
-        {"choices": {"text": "ab", "label": "AB"}},
-        {},
-        f"{WHERE} has not one label for each text in data.choices=cho",
-    ),
+    ({"choices": {"text": "ab", "label": "AB"}}, {}, f"{WHERE} has not one label for each text in data.choices=cho"),
     ({"choices": {"text": ["a"], "label": []}}, {}, f"{WHERE} has not one label for each text in data.choices=cho"),
     ({"choices": []}, {}, f"{WHERE} has 0 choices; give 2 … 26, or leave the row out"),
     ({"choices": ["dog"]}, {}, f"{WHERE} has 1 choice; give 2 … 26"),
@@ -161,11 +157,7 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"answer": None}, {}, f"{WHERE} data.answer=answer is empty; fill it in, or leave the row out"),
     ({}, {"group": "task"}, f"{WHERE} has no data.group=task; "),
     ({}, {"blank": "whole"}, f"{WHERE} has no blank _ in its sentence; mend the row, or use data.blank=null"),
-    (
-        {"question": "It is _"},
-        {"blank": "partial"},
-        f"{WHERE} has nothing after its blank _; leave the row out, or u",
-    ),
+    ({"question": "It is _"}, {"blank": "partial"}, f"{WHERE} has nothing after its blank _; leave the row out, or u"),
 ]
 
 

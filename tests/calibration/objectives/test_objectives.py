@@ -40,11 +40,4 @@ class TestMarginAgainstTheBest(ObjectiveSuite):
 
 def test_there_are_objectives():
     shipped = {file.stem for file in FILES}
-    assert shipped >= {
-        "perplexity",
-        "task_margin",
-        "task_accuracy",
-        "kl",
-        "hidden_cosine",
-        "generation_accuracy",
-    }
+    assert shipped >= {"perplexity", "task_margin", "task_accuracy", "kl", "hidden_cosine", "generation_accuracy"}

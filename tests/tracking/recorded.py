@@ -1,0 +1,54 @@
+"""What MLflow holds of a search."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mlflow import MlflowClient
+from mlflow.entities import Run
+
+from raysearch.tracking.store import Store
+
+#: The files of a search.
+ARTIFACTS = {"config.yaml", "data.json", "trials.csv", "mask_map.png", "best_so_far.png", "loss_by_size.png"}
+
+
+class Recorded:
+    """The run of a search, and those of its trials, each there once.
+
+    Args:
+        place: MLflow's URI, or the folder of an embedded store.
+        experiment: In which experiment.
+        search_id: Which search; None for the only one.
+    """
+
+    def __init__(self, place: str | Path, experiment: str = "raysearch", search_id: str | None = None) -> None:
+        self.client = MlflowClient(place if isinstance(place, str) else Store.locate(None, place).uri)
+        found = self.client.get_experiment_by_name(experiment)
+        assert found is not None
+        runs: list[Run] = self.client.search_runs([found.experiment_id], max_results=1000)
+        searches = [run for run in runs if run.data.tags["raysearch.kind"] == "search"]
+        self.parent: Run
+        (self.parent,) = [run for run in searches if search_id in (None, run.data.tags["raysearch.search_id"])]
+        children = [run for run in runs if run.data.tags.get("mlflow.parentRunId") == self.parent.info.run_id]
+        self.children: dict[int, Run] = {int(run.data.tags["raysearch.trial_index"]): run for run in children}
+        assert len(self.children) == len(children), "a trial was written twice"
+        assert search_id is not None or len(runs) == 1 + len(children)
+
+    def steps(self, metric: str) -> list[int]:
+        """The steps at which the search has a metric."""
+        return [point.step for point in self.client.get_metric_history(self.parent.info.run_id, metric)]
+
+    def artifacts(self) -> set[str]:
+        """The names of its files."""
+        return {file.path for file in self.client.list_artifacts(self.parent.info.run_id)}
+
+    def assert_complete(self, trials: int) -> None:
+        """Assert that the search and so many trials have finished, with the loss of each trial written once."""
+        assert sorted(self.children) == list(range(trials))
+        for run in (self.parent, *self.children.values()):
+            assert run.info.status == "FINISHED" and "raysearch.failure" not in run.data.tags
+            assert run.data.params and "loss" in run.data.metrics
+        for run in self.children.values():
+            assert len(self.client.get_metric_history(run.info.run_id, "loss")) == 1
+        assert self.artifacts() == ARTIFACTS
