@@ -2,17 +2,19 @@
 # make test    linter, formatter, types, tests
 # make fix     what the linter and the formatter can mend
 # make faults  what a search depends on, killed, cut off and starved for real; CI runs both
+# make gpu     what a GPU makes of raysearch, in eight minutes; needs torch and transformers alone (GPU_PYTHON=… has them)
 # Needs Python 3.11 or newer; everything else goes into .venv, and `make clean` takes it away again.
 
 WORKERS ?= 2
 PYTHON ?= $(firstword $(foreach name,python3.11 python3,$(shell $(name) -c '$(NEW_ENOUGH)' 2>/dev/null && echo $(name))))
 NEW_ENOUGH = import sys; sys.exit(sys.version_info < (3, 11))
+GPU_PYTHON ?= $(firstword $(wildcard .venv/bin/python) python3)
 PIP = .venv/bin/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
 SEARCH = searcher=greedy remove=5 model.dtype=bfloat16 data.samples=8 data.seq_len=128
 PROMPT = The people of the United States
 
-.PHONY: demo test faults check fix install clean
+.PHONY: demo test faults gpu check fix install clean
 
 demo: .venv/.installed
 	.venv/bin/raysearch search $(SEARCH)
@@ -23,6 +25,9 @@ test: check
 
 faults: .venv/.installed
 	.venv/bin/python -m pytest -m faults --numprocesses $(WORKERS) --dist loadfile $(ONLY)
+
+gpu:
+	PYTHONPATH=. $(GPU_PYTHON) experiments/benchmarks/gpu.py $(ONLY)
 
 check: .venv/.installed
 	.venv/bin/ruff check

@@ -1,0 +1,264 @@
+"""All that is to be known about raysearch on a GPU, by one command: `make gpu`.
+
+    python experiments/benchmarks/gpu.py                   the shape of an 8B Llama on a GPU, a tiny one without a GPU
+    python experiments/benchmarks/gpu.py --size tiny
+
+Needs torch and transformers alone, and no network: weights and tokens are random. It prints a table and keeps it in
+experiments/benchmarks/gpu/ under the device's name, as JSON and as text, after every part. It ends within `--minutes`:
+the long last part stops at a shard, and says how many it has measured.
+"""
+
+import argparse
+import importlib.util
+import json
+import platform
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from mfu import Shape, calibration_of, matrix_peak, random_batch, random_llama, seconds, utilisation
+from torch.nn import functional
+from walk_vs_loop import plain_losses
+
+from raysearch.calibration.batch import Batch
+from raysearch.calibration.calibration import Calibration
+from raysearch.calibration.objectives.base import token_log_probs
+from raysearch.core.mask import Mask
+from raysearch.evaluation.prefix import plan_prefixes
+from raysearch.evaluation.replica import Replica
+from raysearch.evaluation.unit import MaskUnit
+from raysearch.models.stack import LayerStack, predicting
+
+
+@dataclass(frozen=True)
+class Size:
+    """What is run: a shape, and calibrations of it."""
+
+    shape: Shape
+    dtype: torch.dtype
+    samples: int
+    seq_len: int
+    shard_samples: int
+    other_shards: tuple[int, ...]  # samples
+
+
+SIZES = {
+    "8b": Size(Shape(), torch.bfloat16, 64, 2048, 4, (1, 2, 8, 16)),
+    "tiny": Size(Shape(64, 4, 512, 16, 2), torch.float32, 6, 32, 2, (1, 3)),
+}
+
+
+@dataclass
+class Report:
+    """Facts by part, kept after each."""
+
+    folder: Path
+    device: str
+    started: float
+    parts: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def add(self, part: str, work: Callable[[], dict[str, Any]], device: str) -> None:
+        """Do a part, and keep what it says and what it took; a part that fails is a fact too."""
+        if device == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+        began = time.perf_counter()
+        try:
+            found = work()
+        except Exception as error:  # the parts after it may still tell something
+            found = {"failed": f"{type(error).__name__}: {error}"}
+        if device == "cuda":
+            found["peak memory, GiB"] = torch.cuda.max_memory_allocated() / 2**30
+        self.parts[part] = {**found, "part took, s": time.perf_counter() - began}
+        print("\n".join(self.lines(part)), flush=True)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        name = re.sub(r"[^a-z0-9]+", "-", self.device.lower()).strip("-")
+        whole = {"device": self.device, "torch": torch.__version__, "minutes": self.minutes, "parts": self.parts}
+        (self.folder / f"{name}.json").write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")
+        table = [line for each in self.parts for line in self.lines(each)]
+        (self.folder / f"{name}.txt").write_text("\n".join([self.device, *table]) + "\n", encoding="utf-8")
+
+    @property
+    def minutes(self) -> float:
+        return (time.perf_counter() - self.started) / 60
+
+    def lines(self, part: str) -> list[str]:
+        shown = {key: f"{value:,.4g}" if isinstance(value, float) else value for key, value in self.parts[part].items()}
+        return [part, *(f"  {key:<44} {value}" for key, value in shown.items())]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    parser.add_argument("--size", default="8b" if device == "cuda" else "tiny", choices=SIZES)
+    parser.add_argument("--minutes", type=float, default=8.0)
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "gpu")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    size = SIZES[options.size]
+    name = torch.cuda.get_device_name() if device == "cuda" else f"CPU {platform.machine()}"
+    report = Report(options.out, name, time.perf_counter())
+    deadline = time.perf_counter() + 60 * options.minutes - 20
+
+    report.add("CPU and this device, float32", lambda: same_losses(device), device)
+    model = random_llama(size.shape, size.dtype, device)
+    stack = LayerStack(model)
+    replica = Replica(stack)
+    batch = random_batch(size.shape.vocabulary, size.samples, size.seq_len)
+    calibration = calibration_of(batch, size.shard_samples)
+    replica.calibrations[calibration.fingerprint] = calibration
+    masks = tuple(Mask.of(layer) for layer in range(size.shape.layers))
+    middle = masks[len(masks) // 2 - 2 : len(masks) // 2 + 2]
+    shard = calibration.shards[0]
+
+    report.add("Walk and plain loop, bit for bit", lambda: same_bits(replica, calibration, middle), device)
+    report.add("Against other ways, one shard", lambda: against(replica, calibration, masks, device), device)
+    report.add("Matrix peak used", lambda: used(replica, calibration, middle, device), device)
+    report.add("Optional kernels", lambda: kernels(stack, shard, device), device)
+    for samples in size.other_shards:
+        cut = calibration_of(batch, samples)
+        title = f"Shards of {samples} x {size.seq_len} tokens"
+        report.add(title, lambda cut=cut: used(replica, cut, middle, device), device)
+    report.add("One-shot", lambda: one_shot(replica, calibration, masks, device, deadline), device)
+    print(f"{report.minutes:.1f} minutes; kept in {options.out}")
+    failed = [part for part, found in report.parts.items() if "failed" in found]
+    if failed:
+        raise SystemExit(f"failed: {', '.join(failed)}")
+
+
+def evaluate(replica: Replica, calibration: Calibration, masks: tuple[Mask, ...], shard: int = 0) -> dict[Any, Any]:
+    return dict(replica.evaluate(MaskUnit(calibration.fingerprint, shard, masks)).values)
+
+
+def same_losses(device: str) -> dict[str, Any]:
+    """Losses of a small model on the CPU and on the device, in float32 proper."""
+    torch.backends.cuda.matmul.allow_tf32 = False
+    masks = (Mask(), *(Mask.of(layer) for layer in range(8)))
+    losses = []
+    for where in ("cpu", device):
+        model = random_llama(Shape(256, 8, 4096, 64, 2), torch.float32, "cpu").to(where)
+        calibration = calibration_of(random_batch(4096, 4, 64), 4)
+        losses.append(evaluate(Replica(LayerStack(model), [calibration]), calibration, masks))
+    gap = max(float(np.abs(losses[1][mask] / losses[0][mask] - 1).max()) for mask in masks)
+    return checked({"largest relative difference": gap}, gap <= 1e-5)
+
+
+@torch.no_grad()
+def same_bits(replica: Replica, calibration: Calibration, masks: tuple[Mask, ...]) -> dict[str, Any]:
+    """The walk, every mask by itself through the same layers and head, and the model's own forward."""
+    stack, shard = replica.stack, calibration.shards[0]
+    walked = evaluate(replica, calibration, masks)
+    captured = stack.capture(shard.inputs)
+    equal, gap = 0, 0.0
+    for mask in masks:
+        states = predicting(stack.walk(captured, mask), shard.inputs)
+        alone = calibration.objective.losses(states, shard, stack, None).cpu().numpy()
+        equal += alone.tobytes() == walked[mask].tobytes()
+        gap = max(gap, float(np.abs(walked[mask] / by_sample(stack.model, mask, shard) - 1).max()))
+    found = {"masks with the same bits": f"{equal} of {len(masks)}", "largest difference from a forward": gap}
+    return checked(found, equal == len(masks))
+
+
+def against(replica: Replica, calibration: Calibration, masks: tuple[Mask, ...], device: str) -> dict[str, Any]:
+    """Seconds of the walk, of a forward for each mask, and, as in SLEB, of a forward for each mask and sample."""
+    stack, shard = replica.stack, calibration.shards[0]
+    tried = masks[:: max(1, len(masks) // 8)]  # a forward takes as long for one layer removed as for another
+    evaluate(replica, calibration, masks[:2])
+    walk = seconds(lambda: evaluate(replica, calibration, masks), device)
+    loop = seconds(lambda: [loop_losses(stack, mask, shard) for mask in tried], device) * len(masks) / len(tried)
+    sleb = seconds(lambda: [by_sample(stack.model, mask, shard) for mask in tried], device) * len(masks) / len(tried)
+    plan = plan_prefixes(masks, stack.n_layers)
+    return {
+        "masks": len(masks),
+        "tokens": f"{shard.input_ids.shape[0]} x {shard.input_ids.shape[1]}",
+        "layer-forwards, loop / walk": plan.naive_layer_forwards / plan.layer_forwards,
+        "walk, s": walk,
+        "loop, s": loop,
+        "as SLEB, s": sleb,
+        "loop / walk": loop / walk,
+        "SLEB / walk": sleb / walk,
+    }
+
+
+@torch.no_grad()
+def loop_losses(stack: LayerStack, mask: Mask, shard: Batch) -> Any:
+    """All kept layers for each mask, and the head in chunks: memory does not hold the logits of a whole shard."""
+    states = predicting(stack.walk(stack.capture(shard.inputs), mask), shard.inputs)
+    return token_log_probs(states, shard, stack).cpu()
+
+
+def by_sample(model: Any, mask: Mask, shard: Batch) -> Any:
+    """One forward of the model itself for every sample."""
+    rows = (shard.samples(sample, sample + 1) for sample in range(shard.n_samples))
+    return np.concatenate([plain_losses(model, mask, row) for row in rows])
+
+
+def used(replica: Replica, calibration: Calibration, masks: tuple[Mask, ...], device: str) -> dict[str, Any]:
+    """FLOP/s of a walk against the best matrix product."""
+    rate, peak = utilisation(replica, calibration, masks, device, repeats=2)
+    return {"walk, TFLOP/s": rate / 1e12, "matrix peak, TFLOP/s": peak / 1e12, "share of the peak": rate / peak}
+
+
+@torch.no_grad()
+def kernels(stack: LayerStack, shard: Batch, device: str) -> dict[str, Any]:
+    """Seconds of a layer with and without torch.compile, and of the head with and without cut-cross-entropy."""
+    captured = stack.capture(shard.inputs)
+    hidden, call = captured.embedded, captured.calls[0]
+    states = predicting(hidden, shard.inputs)
+    found: dict[str, Any] = {"attention without a mask tensor": call.kwargs.get("attention_mask") is None}
+    found["layer, s"] = best(lambda: stack.run_layer(0, hidden, captured), device)
+    found["head, s"] = best(lambda: token_log_probs(states, shard, stack), device)
+    if device == "cuda":
+        compiled = torch.compile(stack.layers[0])
+        found["layer compiled, s"] = best(lambda: compiled(hidden, *call.args, **call.kwargs), device)
+    if device == "cuda" and importlib.util.find_spec("cut_cross_entropy"):
+        from cut_cross_entropy import linear_cross_entropy
+
+        head = stack.model.get_output_embeddings().weight
+        targets, last = torch.from_numpy(shard.targets).to(device), stack.last_hidden(states)
+        found["head by cut-cross-entropy, s"] = best(
+            lambda: linear_cross_entropy(last, head, targets, reduction="none"), device
+        )
+    else:
+        found["head by cut-cross-entropy, s"] = "not installed" if device == "cuda" else "needs a GPU"
+    width, vocabulary = states.shape[1], stack.vocab_size
+    logits = functional.linear(states[:1], stack.model.get_output_embeddings().weight)
+    assert logits.shape == (1, vocabulary)
+    found["head at the matrix peak, s"] = 2 * len(states) * width * vocabulary / matrix_peak(hidden.dtype, device)
+    return found
+
+
+def best(work: Callable[[], Any], device: str) -> float:
+    work()
+    return min(seconds(work, device) for _ in range(3))
+
+
+def one_shot(
+    replica: Replica, calibration: Calibration, masks: tuple[Mask, ...], device: str, deadline: float
+) -> dict[str, Any]:
+    """All single layers on the whole calibration, as many shards as there is time for."""
+    spent: list[float] = []
+    for shard in range(calibration.n_shards):
+        if spent and time.perf_counter() + max(spent) > deadline:
+            break
+        began = time.perf_counter()
+        evaluate(replica, calibration, masks, shard)
+        spent.append(time.perf_counter() - began)
+    return {
+        "masks": len(masks),
+        "tokens": f"{calibration.n_samples} x {calibration.shards[0].input_ids.shape[1]}",
+        "shards measured": f"{len(spent)} of {calibration.n_shards}",
+        "whole calibration, s": sum(spent) * calibration.n_shards / len(spent),
+    }
+
+
+def checked(found: dict[str, Any], holds: bool) -> dict[str, Any]:
+    return found if holds else {**found, "failed": "not equal"}
+
+
+if __name__ == "__main__":
+    main()

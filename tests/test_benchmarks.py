@@ -1,0 +1,55 @@
+"""The benchmark of GPUs runs where only torch and transformers are installed, and keeps what it finds."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def needed(*names: str) -> set[str]:
+    """Packages with all that they need, without their extras."""
+    found: set[str] = set()
+    open_ = list(names)
+    while open_:
+        name = re.sub(r"[-_.]+", "-", open_.pop()).lower()
+        try:
+            wants = metadata.requires(name) or []
+        except metadata.PackageNotFoundError:
+            continue  # for another platform or Python
+        if name not in found:
+            found.add(name)
+            open_ += [match[0] for want in wants if "extra ==" not in want and (match := re.match(r"[\w.-]+", want))]
+    return found
+
+
+def link(names: set[str], folder: Path) -> None:
+    """A folder of links to these packages alone."""
+    for name in names:
+        for file in metadata.files(name) or ():
+            top = file.parts[0]
+            if top != ".." and not top.endswith(".pth") and not (folder / top).is_symlink():
+                (folder / top).symlink_to(Path(str(metadata.distribution(name).locate_file(top))))
+
+
+def test_the_benchmark_of_gpus_needs_torch_and_transformers_alone(tmp_path: Path) -> None:
+    installed, out = tmp_path / "installed", tmp_path / "out"
+    installed.mkdir()
+    link(needed("torch", "transformers"), installed)
+    assert not (installed / "ray").exists()
+    environment = {**os.environ, "PYTHONPATH": f"{installed}{os.pathsep}{ROOT}", "CUDA_VISIBLE_DEVICES": ""}
+    script = [sys.executable, "-S", "experiments/benchmarks/gpu.py", "--size", "tiny", "--out", str(out)]
+    done = subprocess.run(script, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+    (kept,) = out.glob("*.json")
+    parts = json.loads(kept.read_text())["parts"]
+    assert parts["Walk and plain loop, bit for bit"]["masks with the same bits"] == "4 of 4"
+    assert parts["CPU and this device, float32"]["largest relative difference"] <= 1e-5
+    assert parts["One-shot"]["shards measured"] == "3 of 3"
+    assert parts["Optional kernels"]["attention without a mask tensor"]
+    assert kept.with_suffix(".txt").read_text().splitlines()[0] in done.stdout + kept.read_text()
