@@ -192,16 +192,18 @@ class ClusterOptions(PoolFactory):
         from raysearch.cluster.actor import Recipe, own_versions
         from raysearch.cluster.fleet import Fleet, Needs, RemoteFleet, shared_fleet
         from raysearch.cluster.pool import Replicas
-        from raysearch.cluster.session import join_ray, room
+        from raysearch.cluster.session import joining_ray, room
 
         on_gpu = model.on_gpu
         needs = Needs(self.cpus_per_replica, self.gpus(on_gpu))
-        leave = join_ray(self.address, self.replica_range(on_gpu, n_units).max * needs.cpus)
-        try:
-            replicas = self.replica_range(on_gpu, n_units, None if self.address is None else room())
-            travels = not on_gpu or (self.address is not None and not model.is_hub)
+        travels = not on_gpu or (self.address is not None and not model.is_hub)
+        cpus = self.replica_range(on_gpu, n_units).max * needs.cpus
+        with joining_ray(self.address, cpus) as joined:
             packed = pack(load_model(model, device="cpu")) if travels else None
             tokenizer = load_tokenizer(model) if travels and self.address is not None else None
+            leave = joined()
+        try:
+            replicas = self.replica_range(on_gpu, n_units, None if self.address is None else room())
             there = replace(model, device="cuda") if on_gpu else model  # an actor sees the GPUs that Ray gave it
             make = functools.partial(make_replica, there, self.cpus_per_replica, tokenizer, needs.gpus > 1)
             recipe = [ray.put(Recipe(make, packed, own_versions()))]  # kept: what nobody refers to is evicted

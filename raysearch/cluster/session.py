@@ -9,7 +9,8 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import ray
@@ -50,6 +51,23 @@ def join_ray(address: str | None, cpus: float) -> Callable[[], None]:
     else:
         _connect(address)
     return ray.shutdown
+
+
+@contextlib.contextmanager
+def joining_ray(address: str | None, cpus: float) -> Iterator[Callable[[], Callable[[], None]]]:
+    """Join a cluster as `join_ray` does, in a thread beside the context. Left by an error, the context leaves it again.
+
+    Yields:
+        A function that waits until it is joined, and returns what `join_ray` returns, or raises what that raises.
+    """
+    with ThreadPoolExecutor(1, "ray") as thread:
+        joining = thread.submit(join_ray, address, cpus)
+        try:
+            yield joining.result
+        except BaseException:
+            with contextlib.suppress(UserError):  # if that is what failed, it is raised already
+                joining.result()()
+            raise
 
 
 def room() -> Mapping[str, float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import socket
+import threading
 from typing import Any
 
 import pytest
@@ -76,6 +77,45 @@ def test_a_server_for_clients_is_asked_again_before_it_is_given_up(monkeypatch: 
         with pytest.raises(UserError, match="starts nothing for clients from outside"):
             session.join_ray(address, 1)
     assert calls == [address] * 4
+
+
+def test_ray_starts_while_other_work_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    working, starting = threading.Event(), threading.Event()
+
+    def starts(**_: object) -> None:
+        starting.set()
+        assert working.wait(10), "nothing else is done meanwhile"
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", starts)
+    with session.joining_ray(None, 1) as joined:
+        assert starting.wait(10)
+        working.set()
+        assert joined() is ray.shutdown
+
+
+@pytest.mark.parametrize("error", [UserError("the weights are damaged"), KeyboardInterrupt()])
+def test_ray_is_left_where_the_work_beside_it_fails(
+    error: BaseException, started: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left: list[bool] = []
+    monkeypatch.setattr(ray, "shutdown", lambda: left.append(True))
+    with pytest.raises(type(error)) as raised, session.joining_ray(None, 1):
+        raise error
+    assert raised.value is error and len(started) == 1 and left == [True]
+
+
+def test_a_start_beside_other_work_that_fails_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(**_: object) -> None:
+        raise RuntimeError("no room")
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", fails)
+    with (
+        pytest.raises(UserError, match=r"Ray does not start on this machine \(no room\)"),
+        session.joining_ray(None, 1) as joined,
+    ):
+        joined()
 
 
 def test_the_handler_of_sigterm_is_ours_again(started: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
