@@ -27,8 +27,6 @@ from raysearch.ledger.ledger import Ledger
 from raysearch.models.loading import describe, tokenizer_fingerprint
 from raysearch.models.spec import LocatedModel, ModelInfo, ModelSpec
 
-Found = dict[Mask, dict[str, Any]]
-
 
 @dataclass(frozen=True)
 class Assessable:
@@ -61,11 +59,21 @@ class Assessable:
         }
         return assessment_fingerprint({**own, **identity})
 
+    def known(self, ledger: Ledger, source: TaskSource, masks: Sequence[Mask]) -> dict[Mask, dict[str, Any]]:
+        """Return a task's results on those of the masks that the ledger has it of."""
+        return read_assessments(ledger, self.texts.model_fingerprint, self.name_of(source), masks)
+
+    def name_of(self, source: TaskSource) -> str:
+        """Return the ledger's name of a task's results."""
+        spec = self.spec
+        options = {"limit": spec.limit, "shots": spec.shots, "batch_size": spec.batch_size}
+        return self.named({**source.identity, **options})
+
 
 def read_assessable(
     spec: AssessSpec, model: ModelSpec, cluster: PoolFactory, ledger: Path, known: PreparedData | None = None
 ) -> Assessable:
-    """Reads the texts and finds the tasks that a model is to be assessed by; loads no weights.
+    """Read the texts and find the tasks that a model is to be assessed by; load no weights.
 
     Args:
         spec: What to assess.
@@ -85,13 +93,12 @@ def read_assessable(
 
 
 def check_tasks(what: Assessable, ledger: Ledger | None) -> None:
-    """Refuses names of tasks that lm-eval does not have, unless there is a ledger that has the dense model's result.
+    """Refuse names of tasks that lm-eval does not have, unless there is a ledger that has the dense model's result.
 
     Raises:
         UserError: A task is unknown, or stands for several.
     """
-    missing = what.spec.tasks if ledger is None else [job.task for job in _Work(what, ledger, [Mask()]).missing_jobs()]
-    check_names([source for source in what.sources if source.name in missing])
+    check_names([one for one in what.sources if ledger is None or not what.known(ledger, one, [Mask()])])
 
 
 def assess_masks(
@@ -102,7 +109,7 @@ def assess_masks(
     make_pool: Callable[[], Pool] | None = None,
     on_progress: Callable[[str], None] = lambda line: None,
 ) -> Assessments:
-    """Assesses masks beside the dense model: perplexities first, then lm-eval's tasks, then speed on an idle pool.
+    """Assess masks beside the dense model: perplexities first, then lm-eval's tasks, then speed on an idle pool.
 
     Everything is in the ledger as soon as it is known, so the same call goes on where it was stopped, and loads no
     model if the ledger knows all of it. Perplexities go through an `Evaluator` (masks share prefixes, texts are cut
@@ -126,92 +133,75 @@ def assess_masks(
     """
     masks = list(dict.fromkeys([Mask(), *masks]))
     _check_masks(masks, what)
-    work, texts = _Work(what, ledger, masks, on_progress), what.texts.calibrations
-    missing = work.missing_jobs()
-    n_units = len(missing) + sum(text.n_shards for text in texts)
+    texts, jobs = what.texts.calibrations, _missing_jobs(what, ledger, masks)
+    n_units = len(jobs) + sum(text.n_shards for text in texts)
     with _pool(make_pool, what.cluster, what.info.model, n_units) as replicas:
-        perplexities, computed = measure_perplexities(
+        perplexities, n_perplexities = measure_perplexities(
             list(what.spec.texts), texts, masks, what.info.n_layers, ledger, replicas, on_progress
         )
-        computed += work.run_tasks(missing, replicas)
-        speeds, measured = work.speeds(replicas)
-    accuracies = work.task_results()
-    by_mask = {mask: {**perplexities[mask], **accuracies[mask], **speeds[mask]} for mask in masks}
-    return Assessments(by_mask, computed + measured)
+        _run_tasks(what, ledger, jobs, replicas, on_progress)
+        speeds, n_speeds = _measure_speeds(what, ledger, masks, replicas, on_progress)
+    by_mask = {mask: {**perplexities[mask]} for mask in masks}
+    for source in what.sources:
+        known = what.known(ledger, source, masks)
+        for mask in masks:
+            by_mask[mask][source.name] = task_result(source.name, known[mask], known[Mask()])
+    return Assessments({mask: by_mask[mask] | speeds[mask] for mask in masks}, n_perplexities + len(jobs) + n_speeds)
 
 
-class _Work:
-    """The masks and metrics asked of one model, and those that are known."""
-
-    def __init__(
-        self,
-        what: Assessable,
-        ledger: Ledger,
-        masks: Sequence[Mask],
-        on_progress: Callable[[str], None] = lambda line: None,
-    ) -> None:
-        self._what, self._spec, self._sources = what, what.spec, what.sources
-        self._ledger, self._masks, self._say = ledger, masks, on_progress
-        self._fingerprint = what.texts.model_fingerprint
-
-    def missing_jobs(self) -> list[TaskJob]:
-        """Tasks on masks that the ledger lacks; masks of a task follow each other."""
-        spec = self._spec
-        return [
-            TaskJob(
-                mask, one.name, None if one.folder is None else str(one.folder), spec.limit, spec.shots, spec.batch_size
-            )
-            for one in self._sources
-            for mask in self._masks
-            if mask not in self._known(self._name(one))
+def _missing_jobs(what: Assessable, ledger: Ledger, masks: Sequence[Mask]) -> list[TaskJob]:
+    """Return the tasks on masks that the ledger lacks; masks of a task follow each other."""
+    spec, jobs = what.spec, []
+    for source in what.sources:
+        known, folder = what.known(ledger, source, masks), None if source.folder is None else str(source.folder)
+        jobs += [
+            TaskJob(mask, source.name, folder, spec.limit, spec.shots, spec.batch_size)
+            for mask in masks
+            if mask not in known
         ]
+    return jobs
 
-    def run_tasks(self, jobs: Sequence[TaskJob], replicas: Callable[[], Pool]) -> int:
-        """Runs tasks, each durable as soon as it is done; returns how many."""
-        if not jobs:
-            return 0
-        names = {source.name: self._name(source) for source in self._sources}
-        self._say(f"lm-eval: 0 of {count(len(jobs), 'job')}")
-        for done, (job, found) in enumerate(filter(None, replicas().run(jobs)), start=1):
-            write_assessment(self._ledger, self._fingerprint, names[job.task], {job.mask: found})
-            self._say(f"lm-eval: {done} of {count(len(jobs), 'job')}, the last {job}")
-        return len(jobs)
 
-    def task_results(self) -> dict[Mask, dict[str, Result]]:
-        """Every task's result on every mask, all of them known."""
-        results: dict[Mask, dict[str, Result]] = {mask: {} for mask in self._masks}
-        for source in self._sources:
-            known = self._known(self._name(source))
-            for mask in self._masks:
-                results[mask][source.name] = task_result(source.name, known[mask], known[Mask()])
-        return results
+def _run_tasks(
+    what: Assessable,
+    ledger: Ledger,
+    jobs: Sequence[TaskJob],
+    replicas: Callable[[], Pool],
+    on_progress: Callable[[str], None],
+) -> None:
+    """Run tasks, each durable as soon as it is done."""
+    if not jobs:
+        return
+    names = {source.name: what.name_of(source) for source in what.sources}
+    on_progress(f"lm-eval: 0 of {count(len(jobs), 'job')}")
+    for done, (job, found) in enumerate(filter(None, replicas().run(jobs)), start=1):
+        write_assessment(ledger, what.texts.model_fingerprint, names[job.task], {job.mask: found})
+        on_progress(f"lm-eval: {done} of {count(len(jobs), 'job')}, the last {job}")
 
-    def speeds(self, replicas: Callable[[], Pool]) -> tuple[dict[Mask, dict[str, Result]], int]:
-        """Speed and memory, of the masks that stand for these; and how many of those were measured now."""
-        options = self._spec.speed
-        if not options.enabled:
-            return {mask: {} for mask in self._masks}, 0
-        where = machine(torch.device(self._what.info.model.device))
-        name = self._what.named({"speed": vars(options), "machine": where})
-        stand_ins = {mask: alike(mask, self._what.info) for mask in self._masks}
-        asked = list(dict.fromkeys(stand_ins.values()))
-        known = read_assessments(self._ledger, self._fingerprint, name, asked)
-        measured = 0
-        if set(asked) - set(known):  # then all of them, for speeds of one run alone compare
-            self._say(f"speed: {count(len(asked), 'model')} in turn")
-            ((_, known),) = filter(None, replicas().run([SpeedJob(tuple(asked), options)]))
-            write_assessment(self._ledger, self._fingerprint, name, known)
-            measured = len(asked)
-        return {mask: speed_results(known[stand_ins[mask]]) for mask in self._masks}, measured
 
-    def _known(self, name: str) -> Found:
-        return read_assessments(self._ledger, self._fingerprint, name, self._masks)
-
-    def _name(self, source: TaskSource) -> str:
-        spec = self._spec
-        return self._what.named(
-            {**source.identity, "limit": spec.limit, "shots": spec.shots, "batch_size": spec.batch_size}
-        )
+def _measure_speeds(
+    what: Assessable,
+    ledger: Ledger,
+    masks: Sequence[Mask],
+    replicas: Callable[[], Pool],
+    on_progress: Callable[[str], None],
+) -> tuple[dict[Mask, dict[str, Result]], int]:
+    """Return the speed and memory of the masks that stand for these; and how many of those were measured now."""
+    options, model = what.spec.speed, what.texts.model_fingerprint
+    if not options.enabled:
+        return {mask: {} for mask in masks}, 0
+    where = machine(torch.device(what.info.model.device))
+    name = what.named({"speed": vars(options), "machine": where})
+    stand_ins = {mask: alike(mask, what.info) for mask in masks}
+    asked = list(dict.fromkeys(stand_ins.values()))
+    known = read_assessments(ledger, model, name, asked)
+    measured = 0
+    if set(asked) - set(known):  # then all of them, for speeds of one run alone compare
+        on_progress(f"speed: {count(len(asked), 'model')} in turn")
+        ((_, known),) = filter(None, replicas().run([SpeedJob(tuple(asked), options)]))
+        write_assessment(ledger, model, name, known)
+        measured = len(asked)
+    return {mask: speed_results(known[stand_ins[mask]]) for mask in masks}, measured
 
 
 @contextmanager
@@ -237,7 +227,6 @@ def _pool(
 
 
 def _check_masks(masks: Sequence[Mask], what: Assessable) -> None:
-    """Refuses layers that the model does not have."""
     n_layers = what.info.n_layers
     for mask in masks:
         if any(layer >= n_layers for layer in mask) or len(mask) >= n_layers:
@@ -248,7 +237,6 @@ def _check_masks(masks: Sequence[Mask], what: Assessable) -> None:
 
 
 def _check_speed(spec: AssessSpec, model: ModelSpec, info: ModelInfo) -> None:
-    """Refuses lengths that the model does not have."""
     speed, most = spec.speed, info.max_positions
     if speed.enabled and most is not None and speed.context_tokens + speed.new_tokens > most:
         raise UserError(

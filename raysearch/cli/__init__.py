@@ -6,10 +6,10 @@ import logging
 import os
 import signal
 import sys
-from itertools import pairwise
 from typing import Any, NoReturn
 
 import typer
+from pydantic import ValidationError
 
 # isort: off
 from raysearch.cli import search, calibration, study, record  # noqa: F401  # in the order of --help
@@ -50,15 +50,12 @@ def _stand_somewhere() -> None:
 
 
 def _said_of(error: Any) -> str:
-    """Return the message of a usage error, with the given value, which typer omits if it has the wrong type."""
-    message = str(error.format_message()).rstrip(".")
-    _, found, wanted = message.partition(": Input should be ")
-    options = getattr(getattr(error, "param", None), "opts", ())
-    for before, word in pairwise(["", *sys.argv, ""]):
-        option, equals, value = word.partition("=")
-        if found and (before in options or (equals and option in options)):
-            return f"{max(options)}={value if equals and option in options else word} should be {wanted.split(',')[0]}"
-    return message
+    """Return the message of a usage error; where a value has the wrong type, with that value, which typer omits."""
+    if isinstance(error.__cause__, ValidationError):
+        wrong = error.__cause__.errors()[0]
+        wanted = wrong["msg"].removeprefix("Input should be ").partition(",")[0]
+        return f"{max(error.param.opts)}={wrong['input']} should be {wanted}"
+    return str(error.format_message()).rstrip(".")
 
 
 def _quiet_libraries() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -11,9 +11,6 @@ from raysearch.cli.app import Json, LedgerFile, Remove, Search, SearchOrStudy, S
 from raysearch.cli.output import output
 from raysearch.core.json import plain
 from raysearch.search.result import in_brief
-
-if TYPE_CHECKING:
-    pass
 
 
 @app.command()
