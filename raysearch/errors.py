@@ -194,8 +194,5 @@ def _redacted(value: Any, secrets: tuple[str, ...]) -> Any:
 def _of_environment() -> tuple[str, ...]:
     """Return the values of variables with the name of a secret, longest first, without ordinary words."""
     values = {value for name, value in os.environ.items() if _NAMED.fullmatch(name)}
-    return tuple(sorted((value for value in values if _is_no_word(value)), key=len, reverse=True))
-
-
-def _is_no_word(value: str) -> bool:
-    return len(value) >= 16 or (len(value) >= 8 and any(map(str.isdigit, value)))
+    secrets = [one for one in values if len(one) >= 16 or (len(one) >= 8 and any(map(str.isdigit, one)))]
+    return tuple(sorted(secrets, key=len, reverse=True))

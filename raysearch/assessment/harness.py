@@ -81,14 +81,13 @@ class TaskJob(Job):
 
             manager = _task_manager(self.folder)
             try:
-                task = manager.load([self.task])
+                manager.load([self.task])  # and again below: `simple_evaluate` is the stable interface
             except Exception as error:  # whatever a hub, a network, a data set or a task file raises
                 cause = " ".join(str(error).split())[:300]
                 raise UserError(
                     f"assess.tasks: {self.task} cannot be loaded ({type(error).__name__}: {cause}); check the network "
                     "and the task's files, or give local data with assess.data_dir=…"
                 ) from error
-            del task  # it is loaded again from the same cache: `simple_evaluate` is lm-eval's stable interface
             with replica.stack.bypassed(self.mask) as model, torch.random.fork_rng():
                 # lm-eval gives a tokenizer a padding token, so it gets one of its own.
                 lm = HFLM(pretrained=model, tokenizer=copy.deepcopy(replica.tokenizer), batch_size=self.batch_size)
@@ -151,14 +150,12 @@ def _plain(found: Mapping[str, Any], task: str) -> dict[str, Any]:
         metric, comma, _ = key.partition(",")
         if comma and isinstance(value, int | float) and metric not in metrics:
             metrics[metric] = float(value)
-    counts = [of["effective"] for name, of in found["n-samples"].items() if name == task] or [
-        of["effective"] for of in found["n-samples"].values()
-    ]
+    sizes = found["n-samples"]
     better = found["higher_is_better"].get(task) or {}
     return {
         "metrics": metrics,
         "higher_is_better": {metric: better.get(metric) is not False for metric in metrics if "_stderr" not in metric},
-        "n_items": sum(counts),
+        "n_items": sum(of["effective"] for of in ([sizes[task]] if task in sizes else sizes.values())),
         "shots": found["n-shot"].get(task),
         "version": found["versions"].get(task),
     }

@@ -7,10 +7,10 @@ number of replicas, so sums in shard order are the same for any number.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from itertools import pairwise
 from typing import Any, Self
 
 import numpy as np
@@ -63,11 +63,13 @@ class Calibration:
             description: The source and the choice of samples, for the records.
         """
         cuts = _cuts(samples, shard_samples)
-        shards = tuple(samples.samples(start, stop) for start, stop in pairwise(cuts))
+        shards = tuple(samples.samples(start, stop) for start, stop in itertools.pairwise(cuts))
         return cls(
             objective=objective,
             shards=shards,
-            fingerprint=_digest(_identity_bytes(identity), *(part for shard in shards for part in _batch_bytes(shard))),
+            fingerprint=_digest(
+                json.dumps(identity, sort_keys=True).encode(), *itertools.chain(*map(_batch_bytes, shards))
+            ),
             text_fingerprint=_digest(*_array_bytes(samples.input_ids)),
             description={**description, "shards": len(shards), "n_tokens": samples.n_scored},
         )
@@ -122,10 +124,6 @@ def _digest(*parts: bytes) -> str:
         digest.update(len(part).to_bytes(8, "little"))  # so that different lists of parts never look alike
         digest.update(part)
     return digest.hexdigest()[:32]
-
-
-def _identity_bytes(identity: Mapping[str, Any]) -> bytes:
-    return json.dumps(identity, sort_keys=True).encode()
 
 
 def _batch_bytes(batch: Batch) -> Iterator[bytes]:

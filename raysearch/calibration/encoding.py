@@ -97,7 +97,7 @@ def _encode(located: Located, form: Form, options: ItemOptions, tokenizer: Any) 
             return _Encoded(rows, sample.gold, tuple(map(len, sample.choices)))
         case Form.PROMPT:
             prompt, answer = _question(sample, tokenizer, where)
-            return _Encoded((_prompt_row(prompt, options.seq_len, tokenizer),), answer=answer)
+            return _Encoded((_cut_left(*_tokenise(prompt, tokenizer), options.seq_len, tokenizer),), answer=answer)
     assert_never(form)
 
 
@@ -158,10 +158,6 @@ def _whole_row(wording: _Wording, seq_len: int, tokenizer: Any, where: str) -> _
     if not spans.count(0):
         raise UserError(f"{where} has no token that follows another; leave the row out")
     return _Row(tuple(ids[:seq_len]), tuple(span >= 0 for span in spans[:seq_len]), len(ids) > seq_len)
-
-
-def _prompt_row(wording: _Wording, seq_len: int, tokenizer: Any) -> _Row:
-    return _cut_left(*_tokenise(wording, tokenizer), seq_len, tokenizer)
 
 
 def _cut_left(ids: list[int], spans: list[int], seq_len: int, tokenizer: Any) -> _Row:

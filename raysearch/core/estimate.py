@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 Group = Literal["perplexity", "accuracy", "speed"]
 
@@ -35,12 +33,3 @@ class Metric:
     group: Group
     unit: str
     higher_is_better: bool
-
-
-def finite(value: Any) -> Any:
-    """Return a value for JSON: infinite numbers and NaNs in it become null."""
-    if isinstance(value, Mapping):
-        return {key: finite(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(one) for one in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -29,8 +29,7 @@ def from_json(kind: type[_T], text: str) -> _T:
         kind: Its type.
         text: The JSON text.
     """
-    known: Any = kind
-    value: _T = _adapter(known).validate_python(json.loads(text))
+    value: _T = _adapter(kind).validate_python(json.loads(text))
     return value
 
 
@@ -43,15 +42,19 @@ def plain(value: Any, kind: Any = None) -> Any:
 
 
 def _plain(value: Any, kind: Any, *, round_trip: bool) -> Any:
-    known: Any = type(value) if kind is None else kind
-    return _finite(_adapter(known).dump_python(value, mode="json", round_trip=round_trip, warnings=False))
+    return finite(
+        _adapter(type(value) if kind is None else kind).dump_python(
+            value, mode="json", round_trip=round_trip, warnings=False
+        )
+    )
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """Return nested dicts and lists in which infinite numbers and NaNs are null, as JSON has no word for them."""
     if isinstance(value, dict):
-        return {key: _finite(one) for key, one in value.items()}
-    if isinstance(value, list):
-        return [_finite(one) for one in value]
+        return {key: finite(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(one) for one in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Literal
 
-from raysearch.core.estimate import finite
+from raysearch.core.json import finite
 from raysearch.reporting.tables import numbers
 
 
