@@ -86,8 +86,9 @@ def sync(record: SearchRecord | StudyRecord, ledger: Ledger, tracking: TrackingO
         UserError: A search has not come to its end, or MLflow cannot be written to.
     """
     tracking.store.check()
-    sync_one = _sync_search if isinstance(record, SearchRecord) else _sync_study
-    return sync_one(record, ledger, tracking)
+    if isinstance(record, SearchRecord):
+        return _sync_search(record, ledger, tracking)
+    return _sync_study(record, ledger, tracking)
 
 
 def _sync_search(
