@@ -1,4 +1,4 @@
-"""Assesses what one search found, and puts it on the search's record."""
+"""Assesses the mask of one search, and records the numbers."""
 
 from __future__ import annotations
 
@@ -48,6 +48,6 @@ def assess_search(
 
 
 def _overlap(text: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether two descriptions of samples are of the same rows, of which neither leaves out what the other takes."""
+    """Return whether two descriptions of samples are of the same rows, and of parts that may overlap."""
     same_rows = all(text.get(key) == other.get(key) for key in ("source", "path", "name", "config", "split"))
     return same_rows and {text.get("part"), other.get("part")} != {"held_out", "rest"}

@@ -107,7 +107,7 @@ class TaskJob(Job):
 
 
 def task_result(name: str, found: Mapping[str, Any], dense: Mapping[str, Any]) -> Result:
-    """A task's headline, with all that lm-eval gave as its detail; shares are in percent.
+    """Return a task's headline, with all that lm-eval gave as its detail; shares are in percent.
 
     Args:
         name: The task.
@@ -144,7 +144,7 @@ def _task_manager(folder: str | None) -> Any:
 
 
 def _plain(found: Mapping[str, Any], task: str) -> dict[str, Any]:
-    """The part of lm-eval's answer that is kept; ``acc,none`` is ``acc``, and the first of several filters counts."""
+    """Return what is kept of lm-eval's answer; ``acc,none`` is ``acc``, and the first of several filters counts."""
     metrics: dict[str, float] = {}
     for key, value in found["results"][task].items():
         metric, comma, _ = key.partition(",")
@@ -163,7 +163,7 @@ def _plain(found: Mapping[str, Any], task: str) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _silent() -> Iterator[None]:
-    """Keeps lm-eval's progress bars, remarks and prints off the terminal, and its bootstraps in this process."""
+    """Keep lm-eval's progress bars, remarks and prints off the terminal, and its bootstraps in this process."""
     logger = logging.getLogger("lm_eval")
     level, apart = logger.level, os.environ.get("DISABLE_MULTIPROC")
     os.environ["DISABLE_MULTIPROC"] = "1"

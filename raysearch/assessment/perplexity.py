@@ -39,7 +39,7 @@ def read_texts(
     info: ModelInfo,
     known: PreparedData | None,
 ) -> PreparedData:
-    """Reads and tokenises the texts.
+    """Read and tokenise the texts.
 
     Raises:
         UserError: A text is missing, or too short, or its windows are too long for the model.
@@ -70,7 +70,7 @@ def measure_perplexities(
     make_pool: Callable[[], Pool],
     on_progress: Callable[[str], None],
 ) -> tuple[dict[Mask, dict[str, Result]], int]:
-    """The perplexity of every mask on every text.
+    """Return the perplexity of every mask on every text.
 
     Args:
         names: What the texts are called.
@@ -123,7 +123,7 @@ def measure_perplexities(
 def _result(
     name: str, text: Calibration, loss: float | None, error: float | None, dense: float, over_dense: float | None
 ) -> Result:
-    """A perplexity, exp(loss), with the standard error of the loss carried over: that times the perplexity."""
+    """Return the perplexity, exp(loss), and its standard error: that of the loss times the perplexity."""
     description = text.description
     whole = description["sampling"] == "whole"
     extent = f"{count(text.n_samples, 'document' if whole else 'window')}, {text.n_tokens:,} scored tokens"
@@ -145,13 +145,13 @@ def _result(
 
 
 def _exponential(loss: float | None, error: float | None) -> Estimate:
-    """Of a loss, with its error by the delta method."""
+    """Return exp(loss), with its error by the delta method."""
     value = math.inf if loss is None else PERPLEXITY.read(loss)
     return Estimate(value, None if error is None or math.isinf(value) else value * error)
 
 
 def _as_assessed(name: str, data: Data, spec: AssessSpec) -> Data:
-    """A text as the assessment wants it: all of it in order, or so much of it, from the data folder if there is one."""
+    """Return a text as it is assessed: all of it in order, up to the limit, from the data folder if there is one."""
     draw = data.draw
     if not isinstance(draw, WindowOptions) or draw.sampling not in ("sequential", "whole"):
         raise UserError(

@@ -72,7 +72,7 @@ class Assessments:
         }
 
     def named(self, mask: Mask) -> dict[str, float]:
-        """A mask's numbers, the dense model's and what is left of those, under the names that MLflow shows."""
+        """Return a mask's numbers, the dense model's and what is left of those, by the names that MLflow shows."""
         named: dict[str, float] = {}
         for name, result in self.by_mask[mask].items():
             named[f"assess.{name}"] = result.estimate.value

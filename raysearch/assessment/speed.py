@@ -86,13 +86,13 @@ class SpeedJob(Job):
 
 
 def alike(mask: Mask, info: ModelInfo) -> Mask:
-    """A mask of the same speed: the last layers, as many, where all layers have one size; else the mask itself."""
+    """Return a mask of the same speed: as many of the last layers, where all have one size; else the mask itself."""
     same_size = len(set(info.layer_parameters)) == 1
     return Mask.of(*range(info.n_layers - len(mask), info.n_layers)) if same_size else mask
 
 
 def speed_results(found: Mapping[str, Any]) -> dict[str, Result]:
-    """The numbers of one mask, each beside the dense model's of the same run."""
+    """Return the numbers of one mask, each beside the dense model's of the same run."""
     dense, on = found["dense"], found["measured_on"]
     extent = f"{found['context_tokens']} + {found['new_tokens']} tokens, median of {found['repeats']}"
     return {
@@ -108,7 +108,7 @@ def speed_results(found: Mapping[str, Any]) -> dict[str, Result]:
 
 
 def machine(device: torch.device) -> str:
-    """The name of this host and of its processor or GPU, for which a speed holds."""
+    """Return the names of this host and of its processor or GPU, for which a speed holds."""
     if device.type == "cuda" and not torch.cuda.is_available():
         return "a cluster with GPUs"  # unknown to this host
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else processor()
@@ -137,14 +137,14 @@ class _Clock(BaseStreamer):
         pass
 
     def tick(self) -> None:
-        """Waits for the GPU, and notes the time."""
+        """Wait for the GPU, and note the time."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         self.ticks_s.append(time.perf_counter())
 
 
 def _time(model: PreTrainedModel, vocab_size: int, options: SpeedOptions) -> _Timing:
-    """Generates once from a prompt of random tokens."""
+    """Generate once from a prompt of random tokens."""
     generator = torch.Generator().manual_seed(0)
     prompt = torch.randint(min(vocab_size, _LOW_TOKENS), (1, options.context_tokens), generator=generator)
     prompt = prompt.to(model.device)
@@ -208,7 +208,7 @@ class _Memory:
         return cls(device, _peak_ever(), "ru_maxrss: growth over the process's earlier peak alone, so a lower bound")
 
     def growth(self) -> int:
-        """The peak since then, less what was in use before, in bytes."""
+        """Return the peak since then, less what was in use before, in bytes."""
         if self.device.type == "cuda":
             return torch.cuda.max_memory_allocated(self.device) - self.before_bytes
         peak = _resident("VmHWM") if self.source == "VmHWM" else _peak_ever()
@@ -216,7 +216,7 @@ class _Memory:
 
 
 def _resident(name: str) -> int:
-    """A line of this process's memory, in bytes."""
+    """Return a line of this process's memory, in bytes."""
     lines = (_PROC / "status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))
 
@@ -227,7 +227,7 @@ def _peak_ever() -> int:
 
 
 def _weights_bytes(model: PreTrainedModel, removed: Sequence[torch.nn.Module]) -> int:
-    """The weights and buffers that are left without some layers; shared ones count once."""
+    """Return the bytes of weights and buffers without some layers; shared ones count once."""
     gone = {id(tensor) for layer in removed for tensor in (*layer.parameters(), *layer.buffers())}
     held = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers()) if id(tensor) not in gone}
     return sum(tensor.numel() * tensor.element_size() for tensor in held.values())

@@ -89,7 +89,7 @@ def check_names(sources: Sequence[TaskSource]) -> None:
 
 
 def known_tasks(folder: Path) -> list[str]:
-    """The tasks that a folder's files define, as lm-eval reads them.
+    """Return the tasks that a folder's files define, as lm-eval reads them.
 
     Raises:
         UserError: The folder is not there, or defines none.
@@ -107,7 +107,7 @@ def known_tasks(folder: Path) -> list[str]:
 
 
 def ready_tasks() -> list[str]:
-    """The tasks for which a file is ready."""
+    """Return the tasks for which a file is ready."""
     return sorted(file.stem for file in _TEMPLATES.glob("*.yaml"))
 
 
@@ -131,7 +131,7 @@ def write_task_files(data_dir: Path, store: Path) -> Path:
 
 
 def _ready(name: str, data_dir: Path, spec: AssessSpec, own: Sequence[str], store: Path) -> tuple[Path, dict[str, str]]:
-    """The folder of a ready task, and the digests of its task and data files."""
+    """Return the folder of a ready task, and the digests of its task and data files."""
     if not data_dir.is_dir():
         raise UserError(
             f"assess.data_dir={data_dir} is not a folder; give one laid out like hellaswag/validation.jsonl"
@@ -162,7 +162,7 @@ def _ready(name: str, data_dir: Path, spec: AssessSpec, own: Sequence[str], stor
 
 
 def _filled_in(name: str, data_dir: Path) -> str:
-    """A task's file, with its data's absolute path; with examples for shots where there is a training split."""
+    """Return a task's file with its data's absolute path, and examples for shots where there is a training split."""
     text = (_TEMPLATES / f"{name}.yaml").read_text(encoding="utf-8")
     quoted = str(data_dir).replace("'", "''")
     train = _train_file(_data_file(name, data_dir))
@@ -173,7 +173,7 @@ def _filled_in(name: str, data_dir: Path) -> str:
 
 
 def _data_file(name: str, data_dir: Path) -> Path:
-    """The data file of a task, by its template."""
+    """Return the data file of a task, by its template."""
     template = (_TEMPLATES / f"{name}.yaml").read_text(encoding="utf-8")
     (path,) = (line.split("'")[1] for line in template.splitlines() if f"'{_PLACEHOLDER}/" in line)
     return data_dir / path.removeprefix(f"{_PLACEHOLDER}/")
@@ -190,7 +190,7 @@ def _nearest(name: str, known: Sequence[str]) -> str:
 
 
 def _digest_of_folder(folder: Path) -> dict[str, str]:
-    """The digests of all files of a folder: task files, their helpers, and data beside them."""
+    """Return the digests of all files of a folder: task files, their helpers, and data beside them."""
     files = (file for file in sorted(folder.rglob("*")) if file.is_file() and "__pycache__" not in file.parts)
     return {file.relative_to(folder).as_posix(): _digest(file) for file in files}
 

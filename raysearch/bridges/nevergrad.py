@@ -125,7 +125,7 @@ class NevergradSearcher(Searcher):
 
 
 def _nevergrad() -> ModuleType:
-    """Nevergrad, which takes two seconds to import."""
+    """Return Nevergrad, which takes two seconds to import."""
     import nevergrad
 
     return nevergrad

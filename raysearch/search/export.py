@@ -23,7 +23,7 @@ def export_search(
     overwrite: bool = False,
     prompt: str | None = None,
 ) -> ExportResult:
-    """Writes the model without the layers that a search removed.
+    """Write the model without the layers that a search removed.
 
     Args:
         run: The search's record.
@@ -59,14 +59,14 @@ def export_search(
 
 
 def _calibration_in_brief(spec: CalibrationSpec) -> str:
-    """Where its samples are from and how many: ``perplexity on sotu, 16 x 256 tokens, seed 0``."""
+    """Return the source and the number of samples: ``perplexity on sotu, 16 x 256 tokens, seed 0``."""
     draw = spec.data.draw
     flagged = ", from an evaluation split" if "evaluation_split" in spec.data.rows.describe() else ""
     return f"{spec.name}, {draw.samples} x {draw.seq_len} tokens, {draw.sampling}, seed {draw.seed}{flagged}"
 
 
 def _in_brief(searcher: object) -> str:
-    """A searcher and its options: ``BeamSearcher(width=5)``."""
+    """Return a searcher and its options: ``BeamSearcher(width=5)``."""
     options = identity_of(searcher)
     kind = options.pop("type")
     return f"{kind}({', '.join(f'{name}={value}' for name, value in options.items())})"

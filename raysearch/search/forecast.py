@@ -51,7 +51,7 @@ def forecast(
     known: set[Mask | Statistic] | None = None,
     timeout_s: float = 2.0,
 ) -> list[RoundCost] | None:
-    """Rehearses a search against made-up scores, which are the same for every search.
+    """Rehearse a search against made-up scores, which are the same for every search.
 
     Args:
         searcher: The algorithm.
@@ -120,7 +120,7 @@ class _Rehearsal(Oracle):
         """Do nothing; made-up scores are worth no remark."""
 
     def rest(self, masks: int) -> list[RoundCost]:
-        """The rounds that are left of so many masks in all, as large as the last one and as dear as all on average."""
+        """Return the rounds left of so many masks: as large as the last one, at the average cost of all."""
         done = sum(cost.masks for cost in self.rounds)
         layers = sum(cost.layer_forwards for cost in self.rounds) / done
         heads = sum(cost.head_forwards for cost in self.rounds) / done

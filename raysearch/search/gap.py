@@ -63,7 +63,7 @@ class Gap:
 
 
 def gaps_of(run: SearchRecord, ledger: Ledger) -> list[Gap]:
-    """Ranks the best mask of each number of layers that a search scored; neither model nor text is needed.
+    """Rank the best mask of each number of layers that a search scored; neither model nor text is needed.
 
     Args:
         run: The search's record.

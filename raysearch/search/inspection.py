@@ -88,7 +88,7 @@ class Inspection:
 
 
 def inspect_data(spec: EvaluationSpec, n_shown: int, with_loss: bool, observer: Observer) -> list[Inspection]:
-    """Draws the samples of each calibration and shows the first of them.
+    """Draw the samples of each calibration and show the first of them.
 
     Args:
         spec: The model and the calibrations.
@@ -132,7 +132,7 @@ def inspect_data(spec: EvaluationSpec, n_shown: int, with_loss: bool, observer: 
 
 
 def _samples(calibration: Calibration, tokenizer: Any) -> Iterator[ShownSample]:
-    """The samples in order, in words."""
+    """Yield the samples in order, in words."""
     for shard in calibration.shards:
         for sample in range(shard.n_samples):
             one = shard.samples(sample, sample + 1)
@@ -148,7 +148,7 @@ def _samples(calibration: Calibration, tokenizer: Any) -> Iterator[ShownSample]:
 
 
 def _runs(ids: list[int], scored: list[bool], tokenizer: Any) -> tuple[Run, ...]:
-    """A row cut where scored tokens begin and end."""
+    """Return a row, cut where scored tokens begin and end."""
     runs = []
     for counts, group in itertools.groupby(zip(scored, ids, strict=True), key=lambda pair: pair[0]):
         tokens = [token for _, token in group]

@@ -61,7 +61,7 @@ class SearchRecorder(Oracle):
         self._answered = time.perf_counter()
 
     def follow(self, rounds: Generator[None, None, Mask]) -> Generator[RoundSummary, None, Mask]:
-        """The searcher's rounds, each by where the search stands after it."""
+        """Yield a summary of the search after each of its rounds."""
         while True:
             try:
                 next(rounds)
@@ -104,7 +104,7 @@ class SearchRecorder(Oracle):
 
     @contextmanager
     def _answering(self) -> Iterator[None]:
-        """Tells the time that the searcher takes from that of its answers."""
+        """Keep the searcher's own time apart from that of its answers."""
         self.searcher_s += time.perf_counter() - self._answered
         yield
         self._answered = time.perf_counter()
@@ -140,7 +140,7 @@ class SearchRecorder(Oracle):
         return scores
 
     def removal_order(self) -> tuple[int, ...] | None:
-        """The layers in the order they went, if every round tried just the extensions of the last round's best mask."""
+        """Return the layers in the order of removal, if each round tried all extensions of the best mask before it."""
         order: list[int] = []
         parent = self.problem.dense
         for proposed, scores in self.rounds:

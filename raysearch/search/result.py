@@ -289,18 +289,18 @@ def named_readout(measure: Measure, loss: float, prefix: str = "") -> dict[str, 
 
 
 def uses_evaluation_split(data: Iterable[Mapping[str, Any]]) -> bool:
-    """Whether any calibration's samples, as described in the header, are kept for evaluation."""
+    """Return whether any calibration's samples, as described in the header, are kept for evaluation."""
     return any(one.get("evaluation_split") for one in data)
 
 
 def ranked(trials: Iterable[Trial]) -> list[Trial]:
-    """The trials that have a loss, lowest first; ties in mask order, as searchers break them."""
+    """Return the trials that have a loss, lowest first; ties in mask order, as searchers break them."""
     scored = [(trial.loss, trial.mask, trial.index, trial) for trial in trials if trial.loss is not None]
     return [trial for *_, trial in sorted(scored, key=lambda item: item[:3])]
 
 
 def best_by_size(trials: Iterable[Trial], at_most: int) -> tuple[Trial, ...]:
-    """The best trial of each number of layers from 1 to `at_most`, ascending."""
+    """Return the best trial of each number of layers from 1 to `at_most`, ascending."""
     best: dict[int, Trial] = {}
     for trial in ranked(trials):
         best.setdefault(len(trial.mask), trial)

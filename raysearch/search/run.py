@@ -212,7 +212,7 @@ def _open(spec: SearchSpec, info: ModelInfo, observer: Observer, context: StudyC
 
 
 def _changed(search_id: str, session: EvaluationSession) -> UserError:
-    """Why a search cannot be taken up by its name."""
+    """Return why a search cannot go on under its name."""
     before = SEARCHES.some(session.ledger, [search_id])[search_id].fingerprints
     if before.get("model") != session.fingerprints["model"]:
         what, remedy = "the files of its model have", "put back the old ones"
@@ -258,7 +258,7 @@ def _part_names(spec: SearchSpec) -> Sequence[str]:
 
 
 def _git_commit() -> str | None:
-    """The commit of the working folder, if it is a git checkout and git is installed."""
+    """Return the commit of the working folder, if it is a git checkout and git is installed."""
     try:
         done = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired):

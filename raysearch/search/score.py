@@ -45,7 +45,7 @@ class Score:
 
 
 def score_masks(spec: ScoreSpec, observer: Observer) -> list[Score]:
-    """Evaluates the masks, in the order given.
+    """Evaluate the masks, in the order given.
 
     Raises:
         UserError: A mask names a layer that the model does not have, or removes all.

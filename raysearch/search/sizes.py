@@ -13,7 +13,7 @@ from raysearch.searchers.base import Searcher, SearchGenerator
 
 
 def for_sizes(searcher: Searcher, sizes: range) -> Searcher:
-    """The searcher itself, if it passes through all sizes on its way to the largest; else run for each in turn."""
+    """Return the searcher, if it passes through all sizes on its way to the largest; else one that runs it for each."""
     return searcher if len(sizes) == 1 or searcher.nested else EachSize(searcher, sizes)
 
 

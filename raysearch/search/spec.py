@@ -66,14 +66,14 @@ class SearchSpec:
         return Problem.create(info.n_layers, self.remove, self.protect, self.evaluation.model.name)
 
     def elsewhere(self) -> SearchSpec:
-        """The same search, for a process in any folder."""
+        """Return the same search, for a process in any folder."""
         cache = self.evaluation.model.cache
         model = dataclasses.replace(self.evaluation.model, cache=cache and cache.resolve())
         evaluation = dataclasses.replace(self.evaluation, model=model, ledger=self.evaluation.ledger.resolve())
         return dataclasses.replace(self, evaluation=evaluation)
 
     def search_id(self, calibration_fingerprint: str) -> str:
-        """The search's name: the same for the same command on the same text and model, so that it can be taken up."""
+        """Return the search's name: the same for the same command on the same text and model, so that it can go on."""
         identity = {
             "calibration": calibration_fingerprint,
             "searcher": identity_of(self.searcher),

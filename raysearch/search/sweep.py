@@ -86,12 +86,12 @@ class Sweep:
     calibrations: tuple[Profile, ...]
 
     def agreements(self, n_remove: int) -> list[Agreement]:
-        """Every two of the calibrations."""
+        """Return the agreement of every two calibrations."""
         return [_agreement(one, other, n_remove) for one, other in itertools.combinations(self.calibrations, 2)]
 
 
 def run_sweep(spec: EvaluationSpec, observer: Observer) -> Sweep:
-    """Removes each layer in turn, and nothing else.
+    """Remove each layer in turn, and nothing else.
 
     Args:
         spec: The model and the calibrations.

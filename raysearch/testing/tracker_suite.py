@@ -49,7 +49,7 @@ _FROM_NATS: dict[Measure, Callable[[float], float]] = {
 
 
 def simulate_losses(n_layers: int, seed: int = 0, measure: Measure = PERPLEXITY) -> Callable[[Mask], float]:
-    """A loss like that of a real decoder: the ends matter most, late middle layers least, neighbours share their work.
+    """Return a loss like that of a real decoder: the ends matter most, late middle layers least.
 
     Args:
         n_layers: N.
@@ -78,7 +78,7 @@ def greedy_search(
     seed: int = 0,
     measure: Measure = PERPLEXITY,
 ) -> SearchResult:
-    """A greedy search on simulated losses."""
+    """Return a greedy search on simulated losses."""
     problem = Problem(n_layers, n_remove)
     loss = simulate_losses(n_layers, seed, measure)
     parent = problem.dense
@@ -97,7 +97,7 @@ def search_of(
     search_id: str,
     measure: Measure = PERPLEXITY,
 ) -> SearchResult:
-    """The search that proposed these rounds of masks, with these losses."""
+    """Return the search that proposed these rounds of masks, with these losses."""
     dense_loss = loss(Mask())
     trials = [Trial(0, 0, Mask(), dense_loss, 0.0, None, cached=False)]
     summaries = []
@@ -151,10 +151,10 @@ class TrackerSuite(ABC):
 
     @abstractmethod
     def make_tracker(self, folder: Path, warn: Callable[[str], None]) -> Tracker:
-        """A tracker that works; made again with the same folder, it finds what the one before recorded."""
+        """Return a tracker that works; one made again for the same folder finds what the first recorded."""
 
     def make_unreachable(self, folder: Path, warn: Callable[[str], None]) -> Tracker:
-        """A tracker whose backend does not answer. One that has no backend leaves this out."""
+        """Return a tracker whose backend does not answer; leave this out where there is no backend."""
         pytest.skip("this tracker has no backend that could be missing")
 
     def test_a_search_is_told_and_closed(self, tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ class TrackingOptions:
         return self.type == "mlflow" and self.uri is None
 
     def link(self, run_id: str | None) -> str | None:
-        """Where a run is to be seen: on its server, or with ``raysearch ui``; None where there is none."""
+        """Return the address of a run's page, on its server or that of ``raysearch ui``; None without a run."""
         if run_id is None or self.type == "none":
             return None
         return f"{self.store.page}/#/runs/{run_id}"
@@ -56,7 +56,7 @@ class TrackingOptions:
         return Store.locate(self.uri, self.folder)
 
     def elsewhere(self) -> TrackingOptions:
-        """The same place, for a process in any folder."""
+        """Return the same place, for a process in any folder."""
         return replace(self, folder=self.folder.resolve())
 
     def open(self, warn: Callable[[str], None]) -> Tracker:

@@ -32,7 +32,7 @@ class Store:
 
     @classmethod
     def locate(cls, uri: str | None, folder: Path, argument: str = "tracking.uri") -> Store:
-        """The store at `uri`; None for the embedded one, ``<folder>/mlflow.db``.
+        """Return the store at `uri`; None for the embedded one, ``<folder>/mlflow.db``.
 
         Where `uri` is from a record, which keeps no password, that is taken from MLflow's own environment variables.
 
@@ -59,7 +59,7 @@ class Store:
         return re.sub(r"//[^/]*@", "//", self.uri).rstrip("/") if self.is_server else "http://127.0.0.1:5000"
 
     def check(self) -> None:
-        """Refuses an address whose password is not known.
+        """Refuse an address whose password is not known.
 
         Raises:
             UserError: It is from a record, and no environment variable has it.
@@ -87,7 +87,7 @@ class Store:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Keeps other searches out of the embedded store meanwhile: MLflow breaks if two make its tables at once."""
+        """Keep other searches out of the embedded store meanwhile: MLflow breaks if two make its tables at once."""
         if not self.is_embedded:
             yield
             return
@@ -97,7 +97,7 @@ class Store:
 
 
 def _with_password(uri: str) -> str:
-    """An address from a record, as it was before it was redacted, if MLflow's environment variables tell."""
+    """Return an address from a record with its password, if MLflow's environment variables have that."""
     if HIDDEN not in uri:
         return uri
     given = os.environ.get("MLFLOW_TRACKING_URI", "")

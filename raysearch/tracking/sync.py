@@ -167,7 +167,7 @@ def _labels(cell: CellRecord, run: SearchRecord) -> dict[str, str]:
 
 
 def _section(config: Mapping[str, Any], tracking: TrackingOptions) -> dict[str, Any]:
-    """The section ``tracking`` of a configuration, as it is now."""
+    """Return the section ``tracking`` of a configuration, as it is now."""
     given = {"type": tracking.type, "uri": tracking.uri, "experiment": tracking.experiment}
     section: dict[str, Any] = redacted({**config["tracking"], **given})
     return section

@@ -52,5 +52,5 @@ class KLObjective(StateObjective):
 
 
 def _kl(one: Tensor, other: Tensor) -> Tensor:
-    """KL(one || other) of log-probabilities, [n, vocab] to [n]; a token of no probability in `one` adds nothing."""
+    """Return KL(one || other) of log-probabilities, [n, vocab] to [n]; what `one` rules out adds nothing."""
     return torch.where(one.isneginf(), 0.0, one.exp() * (one - other)).sum(-1)

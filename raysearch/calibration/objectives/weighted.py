@@ -67,7 +67,7 @@ class WeightedObjective:
         return [weight / scale for weight, scale in zip(self.weights, self._scales(references), strict=True)]
 
     def _scales(self, references: Mapping[Mask, Sequence[float]]) -> list[float]:
-        """s_p of each part."""
+        """Return s_p of each part."""
         if self.normalise == "none":
             return [1.0] * len(self.weights)
         scales = [
@@ -85,6 +85,6 @@ class WeightedObjective:
 
 
 def _spread(values: Sequence[float]) -> float:
-    """The standard deviation."""
+    """Return the standard deviation."""
     mean = math.fsum(values) / len(values)
     return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / len(values))

@@ -35,12 +35,12 @@ _FILTERS = ("searcher", "data", "objective")
 
 
 def clip(text: str, limit: int) -> str:
-    """The text, cut to `limit` characters and marked with an ellipsis where it was."""
+    """Return the text, cut to `limit` characters and marked with an ellipsis where it was."""
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def flatten(config: Mapping[str, Any]) -> dict[str, str]:
-    """A nested configuration as MLflow params.
+    """Return a nested configuration as MLflow params.
 
     Args:
         config: Nested mappings of plain values.
@@ -60,12 +60,12 @@ def flatten(config: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _key(name: str) -> str:
-    """The name of a param, metric or tag, cut to its limit and without the characters that MLflow refuses."""
+    """Return the name of a param, metric or tag as MLflow accepts it."""
     return re.sub(r"[^\w\-. :]", "_", name)[:MAX_KEY]
 
 
 def search_params(header: SearchHeader) -> dict[str, str]:
-    """Params of the parent run: what the search was, so that runs can be compared column by column."""
+    """Return the params of the parent run, by which MLflow compares runs."""
     given = {
         **flatten(header.config),
         **flatten({"versions": header.versions}),
@@ -77,7 +77,7 @@ def search_params(header: SearchHeader) -> dict[str, str]:
 
 
 def search_tags(header: SearchHeader) -> dict[str, str]:
-    """Tags of the parent run: what it is found and filtered by."""
+    """Return the tags of the parent run, by which it is found and filtered."""
     tags = {"raysearch.search_id": header.search_id, "raysearch.kind": "search", "raysearch.model": header.model}
     tags |= {f"raysearch.{group}": choice for group, choice in header.choices.items() if group in _FILTERS}
     tags |= {f"raysearch.fingerprint.{subject}": digest for subject, digest in header.fingerprints.items()}
@@ -90,7 +90,7 @@ def search_tags(header: SearchHeader) -> dict[str, str]:
 
 
 def study_params(labels: Mapping[str, str]) -> dict[str, str]:
-    """Params of a search that is part of a study: what it is called there."""
+    """Return the params of a search in a study: its labels there."""
     return {f"study.{axis}": clip(label, MAX_PARAM) for axis, label in labels.items()}
 
 
@@ -103,13 +103,13 @@ def search_name(search_id: str, labels: Mapping[str, str]) -> str:
 
 
 def _by_use(labels: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Labels by axis, what tells searches apart most first."""
+    """Return labels by axis; those that tell searches apart most come first."""
     order = ("searcher", "remove", "seed", "calibration", "model")
     return sorted(labels.items(), key=lambda item: order.index(item[0]) if item[0] in order else len(order))
 
 
 def study_note(study_id: str, run_id: str, experiment: str) -> str:
-    """The description of a study's run: links to views of its searches alone."""
+    """Return the description of a study's run: links to views of its searches alone."""
     search = f"tags.`raysearch.kind` = 'search' and tags.`mlflow.parentRunId` = '{run_id}'"
     flat = "orderByKey=" + quote("metrics.`loss`") + "&orderByAsc=true"  # sorted by a metric, runs are not nested
 
@@ -128,23 +128,23 @@ def study_note(study_id: str, run_id: str, experiment: str) -> str:
 
 
 def study_tags(labels: Mapping[str, str], parent: str | None) -> dict[str, str]:
-    """Tags of a search that is part of a study: where MLflow files it, and what it is called there."""
+    """Return the tags of a search in a study: its parent run, and its labels there."""
     tags = {f"raysearch.study.{axis}": clip(label, MAX_TAG) for axis, label in labels.items()}
     return tags if parent is None else {"mlflow.parentRunId": parent, **tags}
 
 
 def trial_name(trial: Trial) -> str:
-    """``r02 {21,25}``: sorts by round, reads as the mask."""
+    """Return the name of a child run: ``r02 {21,25}``, which sorts by round."""
     return clip(f"r{trial.round:02d} {trial.mask}", MAX_KEY)
 
 
 def trial_params(trial: Trial) -> dict[str, str]:
-    """Params of a child run."""
+    """Return the params of a child run."""
     return {"removed": str(trial.mask), "n_removed": str(len(trial.mask)), "round": str(trial.round)}
 
 
 def trial_tags(trial: Trial, parent: str, measure: Measure) -> dict[str, str]:
-    """Tags of a child run.
+    """Return the tags of a child run.
 
     Args:
         trial: The trial.
@@ -167,13 +167,13 @@ def trial_tags(trial: Trial, parent: str, measure: Measure) -> dict[str, str]:
 
 
 def _not_finite(metrics: Iterable[tuple[str, float]]) -> dict[str, str]:
-    """The tag that names the metrics left out: MLflow would store inf as 1.8e308 and ruin every chart."""
+    """Return the tag that names the metrics left out: MLflow would store inf as 1.8e308 and ruin every chart."""
     dropped = sorted({name for name, value in metrics if not math.isfinite(value)})
     return {"raysearch.not_finite": clip(",".join(dropped), MAX_TAG)} if dropped else {}
 
 
 def trial_metrics(trial: Trial, measure: Measure) -> dict[str, float]:
-    """Metrics of a child run, not yet rid of infinite ones."""
+    """Return the metrics of a child run, infinite ones among them."""
     if trial.screened is not None:
         return _prefixed("screened.", trial.screened)
     if trial.loss is None or trial.delta is None:
@@ -183,7 +183,7 @@ def trial_metrics(trial: Trial, measure: Measure) -> dict[str, float]:
 
 
 def round_metrics(summary: RoundSummary) -> dict[str, float]:
-    """Metrics of the parent run whose step is the round."""
+    """Return the metrics of the parent run whose step is the round."""
     values = {
         "rounds": summary.round,
         "round_best_loss": summary.round_best_loss,
@@ -198,7 +198,7 @@ def round_metrics(summary: RoundSummary) -> dict[str, float]:
 
 
 def result_metrics(result: SearchResult) -> dict[str, float]:
-    """Metrics of the parent run that are known at the end, not yet rid of infinite ones."""
+    """Return the metrics of the parent run that are known at the end, infinite ones among them."""
     remarks = {
         _key(f"remark.{name}"): value for name, value in result.remarks.items() if isinstance(value, int | float)
     }
@@ -220,7 +220,7 @@ def result_metrics(result: SearchResult) -> dict[str, float]:
 
 
 def result_series(result: SearchResult) -> dict[str, list[tuple[int, float]]]:
-    """Metrics of the parent run that are charts: points of step and value by name, not yet rid of infinite ones.
+    """Return the charts of the parent run: points of step and value by name, infinite ones among them.
 
     The steps are numbers of layers removed (``path_…``), and places in a list, which are layers (``remark.…``).
     """
@@ -235,7 +235,7 @@ def result_series(result: SearchResult) -> dict[str, list[tuple[int, float]]]:
 
 
 def result_tags(result: SearchResult) -> dict[str, str]:
-    """Tags of the parent run that are known at the end; the note is what MLflow shows as the run's description."""
+    """Return the tags of the parent run that are known at the end; MLflow shows the note as its description."""
     read_as = result.measure.readout or f"loss ({result.measure.unit})"
     tags = {
         "raysearch.removed": clip(str(result.mask), MAX_TAG),
@@ -256,7 +256,7 @@ def result_tags(result: SearchResult) -> dict[str, str]:
 
 
 def trials_csv(trials: Iterable[Trial], measure: Measure) -> str:
-    """Every trial as a line of CSV under `trials_csv_columns`; what a failed trial lacks is left empty."""
+    """Return the trials as CSV with the columns of `trials_csv_columns`; a failed trial has empty ones."""
     text = io.StringIO()
     writer = csv.DictWriter(text, trials_csv_columns(measure), lineterminator="\n")
     writer.writeheader()
@@ -277,7 +277,7 @@ def trials_csv(trials: Iterable[Trial], measure: Measure) -> str:
 
 
 def trials_csv_columns(measure: Measure) -> tuple[str, ...]:
-    """The columns of `trials_csv`, of which one is named by the readout, if there is one."""
+    """Return the columns of `trials_csv`; one is named by the readout, if there is one."""
     readout = () if measure.readout is None else (measure.readout,)
     return (
         "index",

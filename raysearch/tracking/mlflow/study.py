@@ -17,7 +17,7 @@ from raysearch.tracking.store import Store
 
 
 def begin_study(store: Store, experiment: str, study_id: str, config: Mapping[str, Any], reopen: bool = True) -> str:
-    """Makes the study's run, or takes up the one that is there.
+    """Make the study's run, or go on with the one that is there.
 
     Args:
         store: Where runs are kept.
@@ -46,7 +46,7 @@ def begin_study(store: Store, experiment: str, study_id: str, config: Mapping[st
 
 
 def adopt(store: Store, parent: str, searches: Mapping[str, Mapping[str, str]]) -> None:
-    """Files searches under a study that had been recorded before it.
+    """File searches under a study; they were recorded before it.
 
     Args:
         store: Where runs are kept.
@@ -63,7 +63,7 @@ def adopt(store: Store, parent: str, searches: Mapping[str, Mapping[str, str]]) 
 
 
 def end_study(store: Store, run_id: str, metrics: Mapping[str, float], files: Sequence[Path]) -> None:
-    """Puts numbers and files on the study's run, and ends it.
+    """Put numbers and files on the study's run, and end it.
 
     Args:
         store: Where runs are kept.
@@ -83,7 +83,7 @@ def end_study(store: Store, run_id: str, metrics: Mapping[str, float], files: Se
 
 
 def record_assessments(store: Store, metrics: Mapping[str, Mapping[str, float]]) -> None:
-    """Logs metrics on runs that exist: what they do not have yet, without numbers that are not finite.
+    """Log the metrics that runs do not have yet, without numbers that are not finite.
 
     Args:
         store: Where the runs are kept.

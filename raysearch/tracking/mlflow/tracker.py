@@ -211,5 +211,5 @@ class MlflowTracker(Tracker):
 
 
 def _now() -> int:
-    """Milliseconds since the epoch, as MLflow counts."""
+    """Return the time in milliseconds since the epoch, as MLflow counts."""
     return time.time_ns() // 1_000_000

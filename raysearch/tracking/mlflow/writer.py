@@ -39,7 +39,7 @@ class _Child:
     has_metrics: bool
 
     def is_complete(self, trial: Trial) -> bool:
-        """Whether nothing is left to write; a failure may still turn into a loss when the trial is tried again."""
+        """Return whether nothing is left to write; a failed trial may be tried again and get a loss."""
         return self.status == "FINISHED" or (self.status == "FAILED" and trial.failure is not None)
 
 
@@ -81,7 +81,7 @@ class MlflowWriter:
         self._run = run
 
     def trial(self, trial: Trial, now: int) -> None:
-        """A child run, unless it is there; from the opening of its round to its score."""
+        """Write a child run, unless it is there; it lasts from the start of its round to its score."""
         self._trials.append(trial)
         child = self._children.pop(trial.index, None)
         if child is None:
@@ -98,7 +98,7 @@ class MlflowWriter:
         self._client.set_terminated(child.run_id, "FINISHED" if trial.failure is None else "FAILED", now)
 
     def round_done(self, summary: RoundSummary, now: int) -> None:
-        """Where the search stands, unless an earlier process wrote this round."""
+        """Write a round's metrics, unless an earlier process wrote them."""
         self._round_opened = now
         if summary.round <= self._rounds_written:
             return
@@ -111,7 +111,7 @@ class MlflowWriter:
         self._client.log_batch(self.run_id, points)
 
     def finish(self, result: SearchResult | None, failure: str | None, now: int) -> None:
-        """The result with its figures, or the cause of failure, and the status. A finished run stays as it is."""
+        """Write the result with its figures, or the cause of failure, and the status; a finished run stays as it is."""
         if self._was_finished:
             return
         if result is not None:
@@ -159,7 +159,7 @@ class MlflowWriter:
                 return
 
     def take_up(self) -> None:
-        """Writes what the parent still lacks, and sets it running again unless it was finished; comes first.
+        """Write what the parent run lacks, and set it running again unless it was finished; call this first.
 
         A run that was made and not taken up has no params, and so is known for one made twice: see `only_one`.
         """
