@@ -15,15 +15,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from raysearch.calibration.batch import Answer, Batch, Choices, Form
 from raysearch.calibration.objectives.base import ModelObjective, Objective, StateObjective
 from raysearch.calibration.packing import pack
 from raysearch.core.mask import Mask
 from raysearch.models.stack import LayerStack, predicting
+from raysearch.testing.pool_suite import VOCABULARY, tiny_model
 
-_VOCABULARY = 50
 _SAMPLES = 5
 
 
@@ -46,16 +45,7 @@ class ObjectiveSuite:
 
     def setup_method(self) -> None:
         """Make a model of two layers."""
-        torch.manual_seed(0)
-        config = LlamaConfig(
-            vocab_size=_VOCABULARY,
-            hidden_size=16,
-            intermediate_size=24,
-            num_hidden_layers=2,
-            num_attention_heads=2,
-            initializer_range=0.3,  # so that some tokens are likelier than others
-        )
-        self.stack = LayerStack(LlamaForCausalLM(config).eval())
+        self.stack = LayerStack(tiny_model(n_layers=2))
 
     def make_batch(self, form: Form) -> Batch:
         """Return five samples of a form, of different lengths and with two to four choices."""
@@ -63,15 +53,15 @@ class ObjectiveSuite:
         if form is Form.CHOICES:
             rows, scored, item = [], [], []
             for sample in range(_SAMPLES):
-                prompt = rng.integers(_VOCABULARY, size=3 + sample).tolist()
+                prompt = rng.integers(VOCABULARY, size=3 + sample).tolist()
                 for _ in range(2 + sample % 3):
-                    answer = rng.integers(_VOCABULARY, size=rng.integers(1, 4)).tolist()
+                    answer = rng.integers(VOCABULARY, size=rng.integers(1, 4)).tolist()
                     rows.append([*prompt, *answer])
                     scored.append([False] * len(prompt) + [True] * len(answer))
                     item.append(sample)
             gold = np.diff(item, prepend=-1) > 0  # the first of each
             return Batch.of(rows, scored, Choices(np.array(item), gold, np.arange(len(rows)) + 1))
-        rows = [rng.integers(_VOCABULARY, size=size).tolist() for size in (9, 7, 8, 9, 5)]
+        rows = [rng.integers(VOCABULARY, size=size).tolist() for size in (9, 7, 8, 9, 5)]
         if form is Form.PROMPT:
             answers = tuple(Answer(str(number)) for number in range(_SAMPLES))
             return Batch.of(rows, [[False] * len(row) for row in rows], answers=answers)

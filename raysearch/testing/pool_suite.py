@@ -38,24 +38,25 @@ from raysearch.evaluation.replica import Replica
 from raysearch.evaluation.unit import MaskUnit, StatisticUnit, Unit, UnitResult
 from raysearch.models.stack import LayerStack
 
-_N_LAYERS, _VOCABULARY = 4, 50
+VOCABULARY = 50
+_N_LAYERS = 4
 _MASKS = tuple(sorted(Mask.of(*layers) for layers in [(), (0,), (1,), (2,), (3,), (1, 2), (0, 3)]))
 
 #: The bytes of values, by shard and subject.
 Answers = dict[tuple[int, Any], bytes]
 
 
-def tiny_model() -> LlamaForCausalLM:
-    """Return a random model of four layers, always the same one."""
+def tiny_model(n_layers: int = _N_LAYERS) -> LlamaForCausalLM:
+    """Return a random model, always the same one."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
         config = LlamaConfig(
-            vocab_size=_VOCABULARY,
+            vocab_size=VOCABULARY,
             hidden_size=16,
             intermediate_size=24,
-            num_hidden_layers=_N_LAYERS,
+            num_hidden_layers=n_layers,
             num_attention_heads=2,
-            initializer_range=0.3,
+            initializer_range=0.3,  # so that some tokens are likelier than others
         )
         return LlamaForCausalLM(config).eval()
 
@@ -67,7 +68,7 @@ def tiny_replica() -> Replica:
 
 def tiny_calibration(name: str) -> Calibration:
     """Return a calibration of three shards, of this name alone."""
-    ids = np.random.default_rng(0).integers(_VOCABULARY, size=(5, 12))
+    ids = np.random.default_rng(0).integers(VOCABULARY, size=(5, 12))
     scored = np.ones(ids.shape, dtype=bool)
     scored[:, 0] = False
     return Calibration.create(PerplexityObjective(), Batch(ids, scored), 2, {"name": name}, {})

@@ -34,7 +34,6 @@ class TrackingOptions:
     ledger: Path | None = None
 
     def __post_init__(self) -> None:
-        """Checks address and name."""
         Store.locate(self.uri, self.folder)
         if not self.experiment.strip():
             raise UserError(f"tracking.experiment={self.experiment} is no name; give one, such as raysearch")

@@ -279,23 +279,10 @@ def trials_csv(trials: Iterable[Trial], measure: Measure) -> str:
 def trials_csv_columns(measure: Measure) -> tuple[str, ...]:
     """Return the columns of `trials_csv`; one is named by the readout, if there is one."""
     readout = () if measure.readout is None else (measure.readout,)
-    return (
-        "index",
-        "round",
-        "removed",
-        "n_removed",
-        "loss",
-        *readout,
-        "delta",
-        "cached",
-        "failure",
-        "screened_loss",
-        "screened_low",
-        "screened_high",
-        "screened_share",
-    )
+    screened = (f"screened_{name}" for name in ("loss", "low", "high", "share"))
+    return ("index", "round", "removed", "n_removed", "loss", *readout, "delta", "cached", "failure", *screened)
 
 
 def _prefixed(prefix: str, screened: Screened) -> dict[str, float]:
-    """What is known of a mask that was dropped, by prefixed names."""
+    """Return the estimate of a screened mask by prefixed names."""
     return {prefix + name: value for name, value in vars(screened).items()}
