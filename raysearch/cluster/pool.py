@@ -155,7 +155,7 @@ class RayPool(Pool):
             self._scheduler.lost(call, TimeoutError(f"no answer within {limit:.0f} s (cluster.unit_timeout_s)"))
 
     def _is_elsewhere(self, name: str) -> bool:
-        """Whether a replica says that it works for another pool."""
+        """Return whether a replica says that it works for another pool."""
         try:
             pool = ray.get(self._actors[name].works_for.remote(), timeout=_ANSWER_S)
         except (GetTimeoutError, RayError, KeyError):

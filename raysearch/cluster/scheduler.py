@@ -136,7 +136,7 @@ class Scheduler:
             call.is_awaited = False
 
     def must_sync(self, now: float) -> bool:
-        """Whether it is time to tell the fleet of `demand` and to `sync` with the replicas that it has."""
+        """Return whether it is time to tell the fleet of `demand` and to `sync` with the replicas that it has."""
         return bool(self._lost) or not self._members or now - self._synced >= SYNC_S
 
     def demand(self) -> Demand:

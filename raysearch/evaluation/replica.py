@@ -246,7 +246,7 @@ def make_replica(
 
 
 def _is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that an accelerator or the machine has run out of memory."""
+    """Return whether an error says that an accelerator or the machine has run out of memory."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     return isinstance(error, RuntimeError) and any(words in str(error) for words in _OUT_OF_MEMORY)

@@ -216,7 +216,7 @@ class Screener:
         return self._stage.get(mask, -1) + 1
 
     def knows(self, mask: Mask) -> bool:
-        """Whether a mask has been evaluated in full."""
+        """Return whether a mask has been evaluated in full."""
         return self.reach(mask) == len(self.stages)
 
     def level(self, mask: Mask, stage: int) -> float:
@@ -225,7 +225,7 @@ class Screener:
         return self._estimate(losses, None).mean
 
     def failed(self, mask: Mask) -> bool:
-        """Whether a mask's loss is not finite on what it has seen."""
+        """Return whether a mask's loss is not finite on what it has seen."""
         return mask in self._failed
 
     def screened(self, mask: Mask, best: Mask, loss: float) -> Screened:

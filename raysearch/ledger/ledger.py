@@ -235,7 +235,7 @@ class Ledger:
             raise _explained(self.path, error) from error
 
     def _is_in_place(self) -> bool:
-        """Whether the file that is open is the one that others find: SQLite writes on to one that is gone."""
+        """Return whether the file that is open is the one that others find: SQLite writes on to one that is gone."""
         try:
             return os.path.samestat(self._file.stat(), self._identity)
         except OSError:

@@ -148,7 +148,7 @@ def now() -> str:
 
 
 def _is_text(hint: Any) -> bool:
-    """Whether a field of this type is a text or nothing."""
+    """Return whether a field of this type is a text or nothing."""
     if get_origin(hint) in (Union, UnionType):
         return all(map(_is_text, get_args(hint)))
     return hint in (str, NoneType) or get_origin(hint) is Literal

@@ -35,7 +35,7 @@ def pack_weights(model: nn.Module) -> None:
 
 
 def _has_kernel(weight: Tensor) -> bool:
-    """Whether oneDNN computes from such a weight."""
+    """Return whether oneDNN computes from such a weight."""
     if weight.device.type != "cpu" or platform.machine() not in ("x86_64", "AMD64"):
         return False
     if not torch.backends.mkldnn.is_available():

@@ -203,7 +203,7 @@ def _agreement(analysis: Analysis) -> Iterator[Finding]:
 
 
 def _predictions(analysis: Analysis) -> Iterator[Finding]:
-    """Whether a better loss means a better checkpoint, calibration by calibration."""
+    """Return whether a better loss means a better checkpoint, calibration by calibration."""
     known = [one for one in analysis.correlations if one.rho is not None]
     subjects = [(one.first.title, one.second.title, one.setting.calibration) for one in known]
     for subject in dict.fromkeys(subjects):

@@ -129,7 +129,7 @@ def _n_alike(some: Sequence[str], others: Sequence[str]) -> int:
 
 
 def _is_idle(table: Table, place: int) -> bool:
-    """Whether a column says nothing: a label that is always the same, or a number that is nowhere known."""
+    """Return whether a column says nothing: a label that is always the same, or a number that is nowhere known."""
     texts = {row[place].text for row in table.rows[table.has_dense :]}
     return texts <= {UNKNOWN, ""} or (table.columns[place].may_hide and len(texts) == 1)
 

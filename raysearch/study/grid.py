@@ -120,7 +120,7 @@ def _matches(combination: Mapping[str, str], rule: Mapping[str, Sequence[str]]) 
 
 
 def _closes(words: str) -> bool:
-    """Whether every quote has its other end."""
+    """Return whether every quote has its other end."""
     try:
         return bool(shlex.split(words))
     except ValueError:

@@ -94,7 +94,7 @@ def _read_assessables(spec: StudySpec, model_groups: Sequence[ModelGroup]) -> li
 
 
 def is_done(run: SearchRecord | None, budget: Budget) -> bool:
-    """Whether a search has come to its end, or to that of this budget."""
+    """Return whether a search has come to its end, or to that of this budget."""
     if run is None or run.result is None or run.state not in ("finished", "stopped"):
         return False
     spent = {"evaluations": run.result.evaluations.requested, "seconds": run.result.seconds}

@@ -152,7 +152,7 @@ def searcher_means(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def has(frame: pd.DataFrame, quantity: Quantity) -> bool:
-    """Whether any comparable search has this quantity."""
+    """Return whether any comparable search has this quantity."""
     return bool(_comparable(frame)[quantity.key].notna().any())
 
 
