@@ -65,6 +65,13 @@ class SearcherSuite:
                 drive(searcher, self.problem, killed_after(survived, loss), seed=9)
             assert drive(searcher, self.problem, loss, seed=9) == whole
 
+    def test_needs_no_more_than_it_says(self) -> None:
+        """With all masks screened that its rounds do not `keep` or that do not `beat`, it finds the same mask."""
+        for loss in (additive_loss(self.problem, seed=10), rugged_loss(self.problem, seed=11)):
+            unscreened, _ = self.drive(loss)
+            screened = run_searcher(self.make_searcher(), self.problem, 0, ToyOracle(self.problem, loss, screens=True))
+            assert screened == unscreened
+
     def test_leaves_global_random_numbers_alone(self) -> None:
         """Random numbers come from the generator handed over."""
         before = random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[index]  # noqa: NPY002
@@ -96,18 +103,19 @@ class SearcherSuite:
 class ToyOracle(Oracle):
     """Answers a searcher from a toy loss, where a NaN is a failed evaluation, and keeps its rounds and remarks.
 
-    Its statistics are the losses of single layers.
+    Its statistics are the losses of single layers. If it `screens`, the only losses are those that a round needs.
     """
 
-    def __init__(self, problem: Problem, loss: Loss) -> None:
+    def __init__(self, problem: Problem, loss: Loss, screens: bool = False) -> None:
         self.rounds: list[Round] = []
         self.remarks: list[Remark] = []
-        self._problem, self._loss = problem, loss
+        self._problem, self._loss, self._screens = problem, loss, screens
 
     @override
     def evaluate(self, proposed: Round) -> Scores:
         self.rounds.append(proposed)
-        return toy_scores(proposed, self._loss)
+        scores = toy_scores(proposed, self._loss)
+        return screened_scores(proposed, scores, self._loss) if self._screens else scores
 
     @override
     def measure(self, statistic: Statistic) -> NDArray[np.float64]:
@@ -139,6 +147,18 @@ def toy_scores(proposed: Round, loss: Loss) -> Scores:
         {mask: value for mask, value in losses.items() if not np.isnan(value)},
         {mask: "the loss is nan" for mask, value in losses.items() if np.isnan(value)},
     )
+
+
+def screened_scores(proposed: Round, scores: Scores, loss: Loss) -> Scores:
+    """Screen all masks that a round does not need exactly."""
+    if proposed.keep is None and proposed.beat is None:
+        return scores
+    needed = {*sorted(scores.losses, key=lambda mask: (scores[mask], mask))[: proposed.keep], Mask()}
+    if proposed.beat is not None:
+        needed = {mask for mask in needed if loss(mask) < loss(proposed.beat)}
+    known = {mask: value for mask, value in scores.losses.items() if mask in needed}
+    others = {mask: value for mask, value in scores.losses.items() if mask not in needed}
+    return Scores(known, scores.failed, others, proposed.keep)
 
 
 def killed_after(evaluations: int, loss: Loss) -> Loss:
