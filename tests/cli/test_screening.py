@@ -1,0 +1,72 @@
+"""`raysearch search screening=confident`, as people and programs use it."""
+
+import csv
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from mlflow import MlflowClient
+
+from raysearch.ledger.ledger import Ledger
+from raysearch.search.record import SEARCHES
+from tests.cli.conftest import Run, World
+from tests.cli.found import found, same
+
+#: So little confidence that masks of a random model are dropped.
+SCREENED = {"screening": "confident", "screening.confidence": 0.1, "data.samples": 64, "data.shard_samples": 4}
+
+
+def test_screened_masks_are_recorded_shown_and_completed(run: Run, here: Path, world: World) -> None:
+    words = world.search(searcher="greedy", **SCREENED)
+    first = found(run("search", *words, "--json"))
+    n_screened = first["evaluations"]["screened"]
+    assert 0 < n_screened < 9, "of greedy's nine masks"
+    lines = run("show", "latest").out
+    assert lines.count("screened: ") == n_screened and "of the shards" in lines
+
+    again = run("search", *words)
+    assert f"Screened: {n_screened} masks dropped early, with 0.1 confidence" in " ".join(again.out.split())
+    with closing(Ledger(here / "mlruns" / "ledger.db")) as ledger:
+        (record,) = SEARCHES.all(ledger)
+    trials = [trial for trial in record.found.trials if trial.screened is not None]
+    assert len(trials) == n_screened
+    assert all(trial.loss is None and trial.failure is None for trial in trials)
+    assert not any(trial.mask in {one.mask for one in trials} for trial in record.found.path), "never ranked"
+
+    off = found(run("search", *world.search(searcher="greedy", **{**SCREENED, "screening": "off"}), "--json"))
+    assert off["search_id"] != first["search_id"], "screening is part of a search's identity"
+    assert off["evaluations"]["screened"] == 0
+    assert n_screened <= off["evaluations"]["computed"] <= 9, "the rest is completed, and nothing else"
+
+
+def test_two_replicas_screen_the_same_masks_as_one(run: Run, here: Path, world: World) -> None:
+    words = world.search(searcher="beam", **SCREENED)
+    one = found(run("search", *words, "store=one", "--json"))
+    two = found(run("search", *words, "store=two", "cluster=local", "cluster.replicas=2", "--json"))
+    assert same(one, two)
+    trials = []
+    for store in ("one", "two"):
+        with closing(Ledger(here / store / "ledger.db")) as ledger:
+            (record,) = SEARCHES.all(ledger)
+        trials.append([(trial.mask, trial.loss, trial.screened) for trial in record.found.trials])
+    assert trials[0] == trials[1]
+
+
+@pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")  # MLflow's own calls
+def test_mlflow_and_reports_know_screened_masks(run: Run, here: Path, world: World) -> None:
+    words = world.words(searcher="greedy", remove=2, **SCREENED)
+    result = found(run("search", *words, "--json"))
+    n_screened = result["evaluations"]["screened"]
+    client = MlflowClient(f"sqlite:///{here / 'mlruns' / 'mlflow.db'}")
+    experiment = client.get_experiment_by_name("raysearch")
+    assert experiment is not None
+    children = client.search_runs([experiment.experiment_id], "tags.`raysearch.screened` = 'true'")
+    assert len(children) == n_screened
+    for child in children:
+        assert child.info.status == "FINISHED" and "loss" not in child.data.metrics
+        low, high = (child.data.metrics[f"screened.{name}"] for name in ("low", "high"))
+        assert low <= child.data.metrics["screened.loss"] <= high
+    artifact = client.download_artifacts(result["mlflow_run_id"], "trials.csv", str(here))
+    table = csv.DictReader(Path(artifact).read_text().splitlines())
+    rows = [row for row in table if row["screened_loss"]]
+    assert len(rows) == n_screened and not any(row["loss"] for row in rows)
