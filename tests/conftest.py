@@ -24,6 +24,7 @@ os.environ["HF_DATASETS_CACHE"] = tempfile.mkdtemp(prefix="raysearch-datasets-")
 atexit.register(shutil.rmtree, os.environ["HF_DATASETS_CACHE"], ignore_errors=True)
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ["OMP_NUM_THREADS"] = "1"  # CPU kernels add in another order with another thread count
+os.environ["MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR"] = "0"  # a server that is gone is asked again at once
 os.environ.setdefault("RAY_AUTH_MODE", "disabled")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 

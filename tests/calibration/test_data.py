@@ -97,19 +97,11 @@ class TestForms:
             (
                 "file",
                 Form.CHOICES,
-                "items with choices, but data.type=text offers text alone; use data=commonsense170k, ",
+                "items with choices, but data.type=text offers text alone; use data=commonsense170k",
             ),
             ("file", Form.PROMPT, "questions with an answer, but data.type=text offers text alone; use data=gsm8k or"),
-            (
-                "questions",
-                Form.CHOICES,
-                "items with choices, but data.type=questions offers questions with an answer and ",
-            ),
-            (
-                "chat",
-                Form.CHOICES,
-                "items with choices, but data.type=chat offers questions with an answer and text alone;",
-            ),
+            ("questions", Form.CHOICES, "items with choices, but data.type=questions offers questions with an answer"),
+            ("chat", Form.CHOICES, "items with choices, but data.type=chat offers questions with an answer and text"),
         ],
     )
     def test_refuses_what_is_not_offered(self, items: str, name: str, form: Form, message: str) -> None:

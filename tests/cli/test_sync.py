@@ -45,10 +45,7 @@ def movable(world: World, tmp_path: Path) -> World:
     return World(tmp_path / "movable/model", tmp_path / "movable/prose.txt")
 
 
-def test_a_search_that_mlflow_never_saw_is_written_without_its_model(
-    run: Run, here: Path, movable: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR", "0")
+def test_a_search_that_mlflow_never_saw_is_written_without_its_model(run: Run, here: Path, movable: World) -> None:
     uri = f"http://127.0.0.1:{closed_port()}"
     words = movable.search(tracking=None, searcher="beam", searcher__width=2)
     plain = found(run("search", *words, "tracking=none", "store=plain", "--json"))

@@ -81,7 +81,6 @@ class RecordedSearch:
 
 @pytest.fixture
 def search(run: Run, world: World, serve: Callable[..., Server], monkeypatch: pytest.MonkeyPatch) -> RecordedSearch:
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR", "0")
     words = ["search", *world.search(tracking=None, remove=3), "--json"]
     undisturbed = found(run(*words, "tracking=none", "store=undisturbed"))
     return RecordedSearch(run, words, undisturbed, serve(), monkeypatch)

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, ClassVar
 
-import pytest
 import yaml
 
 from raysearch.calibration.formats.base import Item
@@ -62,76 +62,66 @@ class TestShapes:
         assert item == Item("Who? (pets)", ("a", "b"), 0, separator="\n", group="cats")
 
 
-class TestPresets:
-    """Each asks as lm-eval 0.4.13 does."""
+BOOLQ = {"question": "is it wet", "passage": "Rain is wet."}
+PIQA: dict[str, Any] = {"goal": "open a jar", "sol1": "twist the lid", "sol2": "twist the jar's base", "label": 0}
+HELLASWAG = {
+    "activity_label": "Home and Garden",
+    "ctx_a": "[header] How to paint [title] Clean the wall. [step] Use a Cloth.",
+    "ctx_b": "the Wall",
+    "ctx": "is not read",
+    "endings": [" dries.", "[substeps] is  wet.", "sings", "[step] falls"],
+    "label": "2",
+}
+BOX = "The box beat the bag since the"
+WINOGRANDE = {"sentence": f"{BOX} _ was big.", "option1": "box", "option2": "bag"}
+ARC = {"question": "Which is a mammal?", "choices": {"text": ["ant", "cow"], "label": ["1", "2"]}, "answerKey": "2"}
+OBQA = {"question_stem": "Plants need", "choices": {"text": ["sun", "ink"], "label": ["A", "B"]}, "answerKey": "A"}
+READY = {"query": "Question: Who?\nAnswer:", "choices": ["a", "b", "c"], "gold": 2}
+WET = Item("Rain is wet.\nQuestion: is it wet?\nAnswer:", ("no", "yes"), 1)
+MAMMAL = Item("Question: Which is a mammal?\nAnswer:", ("ant", "cow"), 1)
+CLOTH = Item(
+    "Home and Garden: How to paint. Clean the wall. Use a Cloth. The wall", ("dries.", " is wet.", "sings", " falls"), 2
+)
+#: A preset, a row, changes of the preset, and the item, which lm-eval 0.4.13 asks in the same words.
+PRESETS: list[tuple[str, dict[str, Any], dict[str, Any], Item]] = [
+    ("boolq", {**BOOLQ, "answer": True}, {}, WET),
+    ("boolq", {**BOOLQ, "label": 1}, {"answer": "label"}, WET),
+    ("piqa", PIQA, {}, Item("Question: open a jar\nAnswer:", (PIQA["sol1"], PIQA["sol2"]), 0)),
+    ("hellaswag", HELLASWAG, {}, CLOTH),
+    ("hellaswag", {**HELLASWAG, "ctx_b": ""}, {}, replace(CLOTH, prompt=CLOTH.prompt.removesuffix(" The wall"))),
+    (
+        "winogrande",
+        {**WINOGRANDE, "answer": "1"},
+        {},
+        Item("", ("was big.", "was big."), 0, openings=(f"{BOX} box", f"{BOX} bag")),
+    ),
+    (
+        "winogrande",
+        {**WINOGRANDE, "answer": "2"},
+        {"blank": "whole"},
+        Item("", (f"{BOX} box was big.", f"{BOX} bag was big."), 1),
+    ),
+    (
+        "winogrande",
+        {**WINOGRANDE, "answer": "1"},
+        {"blank": None, "prompt": "{question} It is the"},
+        Item(f"{BOX} _ was big. It is the", ("box", "bag"), 0),
+    ),
+    ("arc_easy", ARC, {}, MAMMAL),
+    ("arc_challenge", ARC, {}, MAMMAL),
+    ("openbookqa", OBQA, {}, Item("Plants need", ("sun", "ink"), 0)),
+    (
+        "multiple_choice",
+        READY,
+        {"question": "query", "answer": "gold", "prompt": "{question}"},
+        Item("Question: Who?\nAnswer:", ("a", "b", "c"), 2),
+    ),
+]
 
-    def test_boolq(self) -> None:
-        row = {"question": "is it wet", "answer": True, "passage": "Rain is wet."}
-        assert preset("boolq", row) == Item("Rain is wet.\nQuestion: is it wet?\nAnswer:", ("no", "yes"), 1)
-        row = {"question": "is it wet", "label": 0, "passage": "Rain is wet."}
-        assert preset("boolq", row, answer="label").gold == 0
 
-    def test_piqa(self) -> None:
-        row = {"goal": "open a jar", "sol1": "twist the lid", "sol2": "twist the jar's base", "label": 0}
-        expected = Item("Question: open a jar\nAnswer:", ("twist the lid", "twist the jar's base"), 0)
-        assert preset("piqa", row) == expected
-
-    def test_hellaswag(self) -> None:
-        row = {
-            "activity_label": "Home and Garden",
-            "ctx_a": "[header] How to paint [title] Clean the wall. [step] Use a Cloth.",
-            "ctx_b": "the Wall",
-            "ctx": "is not read",
-            "endings": [" dries.", "[substeps] is  wet.", "sings", "[step] falls"],
-            "label": "2",
-        }
-        assert preset("hellaswag", row) == Item(
-            "Home and Garden: How to paint. Clean the wall. Use a Cloth. The wall",
-            ("dries.", " is wet.", "sings", " falls"),
-            2,
-        )
-        assert preset("hellaswag", row | {"ctx_b": ""}).prompt.endswith("Use a Cloth.")
-
-    def test_winogrande(self) -> None:
-        row = {
-            "sentence": "The box beat the bag since the _ was big.",
-            "option1": "box",
-            "option2": "bag",
-            "answer": "1",
-        }
-        assert preset("winogrande", row) == Item(
-            "",
-            ("was big.", "was big."),
-            0,
-            openings=tuple(f"The box beat the bag since the {x}" for x in ("box", "bag")),
-        )
-        assert preset("winogrande", row | {"answer": "2"}, blank="whole") == Item(
-            "", tuple(f"The box beat the bag since the {x} was big." for x in ("box", "bag")), 1
-        )
-        asked = preset("winogrande", row, blank=None, prompt="{question} It is the")
-        assert asked == Item(f"{row['sentence']} It is the", ("box", "bag"), 0)
-
-    @pytest.mark.parametrize("name", ["arc_easy", "arc_challenge"])
-    def test_arc(self, name: str) -> None:
-        row = {
-            "question": "Which is a mammal?",
-            "choices": {"text": ["ant", "cow"], "label": ["1", "2"]},
-            "answerKey": "2",
-        }
-        assert preset(name, row) == Item("Question: Which is a mammal?\nAnswer:", ("ant", "cow"), 1)
-
-    def test_openbookqa(self) -> None:
-        row = {
-            "question_stem": "Plants need",
-            "choices": {"text": ["sun", "ink"], "label": ["A", "B"]},
-            "answerKey": "A",
-        }
-        assert preset("openbookqa", row) == Item("Plants need", ("sun", "ink"), 0)
-
-    def test_ready_made_prompts(self) -> None:
-        row: dict[str, Any] = {"query": "Question: Who?\nAnswer:", "choices": ["a", "b", "c"], "gold": 2}
-        changes = {"question": "query", "answer": "gold", "prompt": "{question}"}
-        assert preset("multiple_choice", row, **changes) == Item(row["query"], ("a", "b", "c"), 2)
+def test_presets_ask_as_lm_eval_does() -> None:
+    wrong = [case for case in PRESETS if preset(case[0], case[1], **case[2]) != case[3]]
+    assert not wrong
 
 
 GOOD = {"question": "Who?", "choices": ["dog", "cat"], "answer": 1}

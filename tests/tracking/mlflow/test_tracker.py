@@ -34,10 +34,6 @@ class TestTracker(TrackerSuite):
 
 
 class TestMlflowTracker(TrackerSuite):
-    @pytest.fixture(autouse=True)
-    def _quick_retries(self, monkeypatch):
-        monkeypatch.setenv("MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR", "0")  # 13 s become 3
-
     def make_tracker(self, folder, warn):
         return MlflowTracker(None, "suite", folder, warn)
 
