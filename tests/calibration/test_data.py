@@ -94,11 +94,7 @@ class TestForms:
     @pytest.mark.parametrize(
         ("name", "form", "message"),
         [
-            (
-                "file",
-                Form.CHOICES,
-                "items with choices, but data.type=text offers text alone; use data=commonsense170k",
-            ),
+            ("file", Form.CHOICES, "items with choices, but data.type=text offers text alone; use data=commonsense"),
             ("file", Form.PROMPT, "questions with an answer, but data.type=text offers text alone; use data=gsm8k or"),
             ("questions", Form.CHOICES, "items with choices, but data.type=questions offers questions with an answer"),
             ("chat", Form.CHOICES, "items with choices, but data.type=chat offers questions with an answer and text"),
