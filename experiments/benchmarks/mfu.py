@@ -73,7 +73,7 @@ def calibration_of(batch: Batch, samples_per_shard: int) -> Calibration:
 
 def matrix_peak(dtype: torch.dtype, device: str, size: int | None = None, repeats: int = 3) -> float:
     """The best rate of a square matrix product, FLOP/s."""
-    size = size or (8192 if device == "cuda" else 2048)
+    size = size or (8192 if device == "cuda" else 1024)
     one, other = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
     return 2 * size**3 / min(seconds(lambda: one @ other, device) for _ in range(repeats + 1))
 
@@ -133,9 +133,10 @@ def main() -> None:
         model = random_llama(Shape(width, layers), getattr(torch, options.dtype), options.device)
     else:
         from raysearch.models.loading import load_model
+        from raysearch.models.source import locate
         from raysearch.models.spec import ModelSpec
 
-        model = load_model(ModelSpec("benchmark", options.model, options.dtype, options.device))
+        model = load_model(locate(ModelSpec("benchmark", options.model, options.dtype, options.device)))
     replica = Replica(LayerStack(model))
     first = (replica.stack.n_layers - options.masks) // 2
     masks = [Mask.of(layer) for layer in range(first, first + options.masks)]

@@ -16,6 +16,7 @@ import time
 
 import numpy as np
 import torch
+from mfu import Shape, random_batch, random_llama
 from torch.nn import functional
 
 from raysearch.calibration.batch import Batch
@@ -35,7 +36,7 @@ def main() -> None:
     options = parse()
     torch.set_num_threads(options.threads)
     model = load(options)
-    batch = random_batch(model, options)
+    batch = random_batch(model.config.vocab_size, options.samples, options.seq_len)
     masks = round_masks(options.round, model.config.num_hidden_layers)
     calibration = Calibration.create(PerplexityObjective(), batch, options.samples, {}, {})
     replica = Replica(LayerStack(model), [calibration], options.threads)
@@ -87,26 +88,8 @@ def parse() -> argparse.Namespace:
 def load(options: argparse.Namespace) -> torch.nn.Module:
     if not options.random_llama:
         return load_model(locate(ModelSpec("benchmark", options.model, options.dtype, options.device)))
-    from transformers import LlamaConfig, LlamaForCausalLM
-
     width, layers = map(int, options.random_llama.split("x"))
-    config = LlamaConfig(
-        hidden_size=width, intermediate_size=width * 7 // 2, num_hidden_layers=layers, num_attention_heads=width // 128,
-        num_key_value_heads=max(1, width // 512), vocab_size=128256, max_position_embeddings=8192,
-        attn_implementation="sdpa", dtype=getattr(torch, options.dtype),
-    )  # fmt: skip
-    torch.set_default_dtype(getattr(torch, options.dtype))
-    with torch.device(options.device):
-        model = LlamaForCausalLM(config)
-    torch.set_default_dtype(torch.float32)
-    return model.eval().requires_grad_(False)
-
-
-def random_batch(model: torch.nn.Module, options: argparse.Namespace) -> Batch:
-    ids = np.random.default_rng(0).integers(0, model.config.vocab_size, (options.samples, options.seq_len))
-    scored = np.ones_like(ids, dtype=bool)
-    scored[:, 0] = False
-    return Batch(ids, scored)
+    return random_llama(Shape(width, layers), getattr(torch, options.dtype), options.device)
 
 
 def round_masks(name: str, n_layers: int) -> list[Mask]:
