@@ -87,7 +87,7 @@ def read_assessable(
     """
     info = describe(model)
     _check_speed(spec, model, info)
-    cluster.check(info.model)
+    cluster.check_model(info.model)
     sources = find_tasks(spec, ledger.parent)
     return Assessable(spec, model, cluster, info, sources, read_texts(spec, model, cluster, ledger, info, known))
 

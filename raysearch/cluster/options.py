@@ -123,7 +123,7 @@ class ClusterOptions(PoolFactory):
         return replace(model, device="cuda") if has_gpus and model.device == "auto" else model
 
     @override
-    def check(self, model: LocatedModel) -> None:  # Ray itself would wait for ever
+    def check_model(self, model: LocatedModel) -> None:  # Ray itself would wait for ever
         gpus, there = self.gpus(model.on_gpu), torch.cuda.device_count()
         if self.backend == "ray" and gpus and not model.on_gpu:
             raise UserError(

@@ -150,7 +150,7 @@ class PoolFactory(Protocol):
         """CPU threads of a replica, on which the last bits of a loss may depend."""
         ...
 
-    def check(self, model: LocatedModel) -> None:
+    def check_model(self, model: LocatedModel) -> None:
         """Refuse what cannot work, before anything is loaded.
 
         Raises:

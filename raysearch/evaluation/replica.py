@@ -29,8 +29,7 @@ from raysearch.errors import UserError
 from raysearch.evaluation.costs import passes, plan_of
 from raysearch.evaluation.prefix import Op, PrefixPlan
 from raysearch.evaluation.unit import MaskUnit, StatisticUnit, Unit, UnitResult
-from raysearch.models.devices import spread
-from raysearch.models.loading import load_model, load_tokenizer
+from raysearch.models.loading import load_model, load_tokenizer, spread
 from raysearch.models.packed_weights import pack_weights
 from raysearch.models.shared_weights import Packed, unpack
 from raysearch.models.spec import LocatedModel

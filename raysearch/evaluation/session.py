@@ -109,7 +109,7 @@ def open_session(
     Raises:
         UserError: Something the user named is not there, too small, or does not fit together.
     """
-    spec.cluster.check(info.model)
+    spec.cluster.check_model(info.model)
     prepared = prepared or prepare_data(spec, info)
     calibrations = prepared.calibrations
     ledger = Ledger(spec.ledger)

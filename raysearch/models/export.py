@@ -97,7 +97,7 @@ def export_checkpoint(
 
     with _replacing(out) as folder:
         model = remove_layers(stack, mask)
-        source = None if located.gguf else located.path
+        source = None if located.digest else located.path
         dtype = str(model.dtype).removeprefix("torch.")
         pruned = Pruned(mask, n_layers, parameters_dense, model.num_parameters(), dtype, source)
         with quiet():

@@ -9,6 +9,7 @@ time.
 from __future__ import annotations
 
 import functools
+import hashlib
 import json
 import os
 import shutil
@@ -22,8 +23,6 @@ import numpy as np
 from filelock import FileLock
 
 from raysearch.errors import what_failed
-from raysearch.models.source import sha256
-from raysearch.models.spec import LocatedModel
 
 #: How many kept files there may be in a folder.
 MOST = 4
@@ -31,44 +30,31 @@ _CHECKSUMS = "checksums.json"
 _UNFINISHED = ".unfinished"
 
 
-def keeps(model: LocatedModel) -> bool:
-    """Return whether a model is a GGUF file that is kept."""
-    return _place(model) is not None
-
-
-def kept(model: LocatedModel, *, weights: bool = False) -> Path | None:
-    """Return the folder that holds a GGUF file as safetensors; None if there is none, or a damaged one.
-
-    Args:
-        model: The model.
-        weights: Whether the weights are compared with their checksums too.
-    """
-    folder = _place(model)
-    if folder is None:
-        return None
+def is_whole(folder: Path) -> bool:
+    """Return whether a folder holds a GGUF file as safetensors, and all of it is as it was written."""
     try:
         checksums = json.loads((folder / _CHECKSUMS).read_text(encoding="utf-8"))
-        small = [name for name in checksums if weights or not name.endswith(".safetensors")]
-        whole = all((folder / name).is_file() for name in checksums)
-        whole = whole and all(sha256(folder / name) == checksums[name] for name in small)
-        if whole and weights:
+        whole = all(sha256(folder / name) == checksum for name, checksum in checksums.items())
+        if whole:
             os.utime(folder)  # used last
-    except (OSError, ValueError, TypeError):
-        return None
-    return folder if whole else None
+    except (OSError, ValueError, AttributeError):
+        return False
+    return whole
 
 
 @contextmanager
-def keeping(model: LocatedModel) -> Iterator[Path | None]:
+def keeping(place: Path) -> Iterator[Path | None]:
     """Give the folder to write a GGUF file to as safetensors, which is in its place at the end of the context.
 
     Other processes wait meanwhile, and then find it there.
 
+    Args:
+        place: The folder that it is to be in.
+
     Yields:
-        An empty folder, which is removed if it is left empty; None if there is no room for one.
+        An empty folder, which is removed if it is left empty; None if there is no room for one, or if another process
+        was faster.
     """
-    place = _place(model)
-    assert place is not None, "the file is one that is kept"
     unfinished = place.with_name(place.name + _UNFINISHED)
     with ExitStack() as stack:
         try:
@@ -76,11 +62,14 @@ def keeping(model: LocatedModel) -> Iterator[Path | None]:
             stack.enter_context(FileLock(place.parent / ".lock", fallback_to_soft=False))
             shutil.rmtree(unfinished, ignore_errors=True)  # of a process that was killed
             unfinished.mkdir()
+            stack.callback(shutil.rmtree, unfinished, ignore_errors=True)
         except OSError as error:
-            warn(model, error)
+            warn(place, error)
             yield None
             return
-        stack.callback(shutil.rmtree, unfinished, ignore_errors=True)
+        if is_whole(place):
+            yield None
+            return
         yield unfinished
         files = sorted(file.name for file in unfinished.iterdir())
         if files:
@@ -91,10 +80,9 @@ def keeping(model: LocatedModel) -> Iterator[Path | None]:
             _remove_oldest(place.parent)
 
 
-def warn(model: LocatedModel, error: Exception) -> None:
+def warn(place: Path, error: Exception) -> None:
     """Say why a file is not kept; it is used as it is."""
-    reason = what_failed(error)
-    warnings.warn(f"model={model.name} is not kept as safetensors in {model.cache} ({reason})", stacklevel=3)
+    warnings.warn(f"{place} cannot keep the model as safetensors ({what_failed(error)})", stacklevel=3)
 
 
 @contextmanager
@@ -119,10 +107,10 @@ def read_fast() -> Iterator[None]:
         vars(gguf).update(own)
 
 
-def _place(model: LocatedModel) -> Path | None:
-    if model.cache is None or model.digest is None:
-        return None
-    return model.cache / f"{model.digest[:32]}-{model.dtype}"
+def sha256(file: Path) -> str:
+    """Return the SHA-256 of a file's content."""
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _remove_oldest(cache: Path) -> None:

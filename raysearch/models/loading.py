@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from raysearch.errors import UnsupportedModelError, UserError, first_line
 from raysearch.models import gguf
-from raysearch.models.devices import check_device
-from raysearch.models.source import check_dtype, locate, sha256
+from raysearch.models.source import check_dtype, locate
 from raysearch.models.spec import LocatedModel, ModelInfo, ModelSpec
 
 if TYPE_CHECKING:
@@ -78,7 +77,7 @@ def load_config(model: LocatedModel) -> PreTrainedConfig:
     from transformers import AutoConfig
 
     with _reading(model):
-        config: PreTrainedConfig = AutoConfig.from_pretrained(**_files(model, gguf.kept(model)))
+        config: PreTrainedConfig = AutoConfig.from_pretrained(**_files(model))
         if model.gguf is not None:
             _drop_quantization(config)
         _check_causal(model, config)
@@ -94,7 +93,7 @@ def load_tokenizer(model: LocatedModel) -> PreTrainedTokenizerBase:
     from transformers import AutoTokenizer
 
     with _reading(model, "the tokenizer of "):
-        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(**_files(model, gguf.kept(model)))
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(**_files(model))
         tokenizer("a")  # loading alone accepts one without a vocabulary
     return tokenizer
 
@@ -110,21 +109,17 @@ def load_model(model: LocatedModel, device: str | None = None) -> PreTrainedMode
         UserError: As `load_config`, or the weights are incomplete, corrupt or pickled.
         UnsupportedModelError: As `load_config`.
     """
-    if device is None:
-        check_device(model.device)
-        device = model.device
-    kept = gguf.kept(model, weights=True)
-    if kept is not None or not gguf.keeps(model):
-        return _read_model(model, kept, device)
-    with gguf.keeping(model) as folder:
-        kept = gguf.kept(model, weights=True)  # another process may have been faster
-        loaded = _read_model(model, kept, device)
-        if kept is None and folder is not None:
+    device = device or model.device
+    if model.keep_in is None:
+        return _read_model(model, device)
+    with gguf.keeping(model.keep_in) as folder:
+        loaded = _read_model(model, device)
+        if folder is not None:
             _keep(model, loaded, folder)
     return loaded
 
 
-def _read_model(model: LocatedModel, kept: Path | None, device: str) -> PreTrainedModel:
+def _read_model(model: LocatedModel, device: str) -> PreTrainedModel:
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -135,9 +130,9 @@ def _read_model(model: LocatedModel, kept: Path | None, device: str) -> PreTrain
             config=config,
             dtype=resolve_dtype(model.dtype, config),
             attn_implementation=_attention(model),
-            use_safetensors=True if model.gguf is None or kept else None,  # a pickle can run code
+            use_safetensors=True if model.gguf is None else None,  # a pickle can run code
             output_loading_info=True,
-            **_files(model, kept),
+            **_files(model),
         )
         loaded: PreTrainedModel = pair[0]
         missing = sorted(pair[1]["missing_keys"])
@@ -170,7 +165,35 @@ def _keep(model: LocatedModel, loaded: PreTrainedModel, folder: Path) -> None:
     except (UserError, OSError, SafetensorError) as error:
         for file in folder.iterdir():
             file.unlink()
-        gguf.warn(model, error)
+        gguf.warn(folder, error)
+
+
+def spread(model: PreTrainedModel, name: str) -> PreTrainedModel:
+    """Spread a model over all GPUs that this process sees: whole layers in order, about as much on each.
+
+    Hooks of accelerate then move the inputs of a module to its device.
+
+    Args:
+        model: A model on the CPU.
+        name: Its name, for messages.
+
+    Raises:
+        UserError: It does not fit on them.
+    """
+    from accelerate import dispatch_model, infer_auto_device_map
+    from accelerate.utils import get_balanced_memory
+
+    whole = list(model._no_split_modules or ())
+    memory = get_balanced_memory(model, no_split_module_classes=whole)
+    gpus = {device: most for device, most in memory.items() if device != "cpu"}
+    places = infer_auto_device_map(model, max_memory={**gpus, "cpu": 0}, no_split_module_classes=whole)
+    if any(place in ("cpu", "disk") for place in places.values()):
+        raise UserError(
+            f"model={name} does not fit on {len(gpus)} GPUs; give more with cluster.gpus_per_replica=…, or hold it "
+            "in a smaller model.dtype"
+        )
+    spread_model: PreTrainedModel = dispatch_model(model, places)
+    return spread_model
 
 
 def describe(spec: ModelSpec) -> ModelInfo:
@@ -227,7 +250,7 @@ def fingerprint(model: LocatedModel) -> str:
         with _reading(model):
             folder = Path(snapshot_download(model.location, revision=model.revision, local_files_only=True))
     names = sorted(file.name for pattern in ("config.json", "*.safetensors") for file in folder.glob(pattern))
-    listing = "".join(f"{name} {sha256(folder / name)}\n" for name in names)
+    listing = "".join(f"{name} {gguf.sha256(folder / name)}\n" for name in names)
     return hashlib.sha256(listing.encode()).hexdigest()
 
 
@@ -244,19 +267,15 @@ def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _files(model: LocatedModel, kept: Path | None) -> dict[str, Any]:
+def _files(model: LocatedModel) -> dict[str, Any]:
     """Return the arguments by which every `from_pretrained` reads the same files.
-
-    Args:
-        model: The model.
-        kept: The folder that holds its GGUF file as safetensors; None to read the file itself.
 
     Raises:
         UserError: The hub does not answer, and the model is not in its cache either; or the revision is malformed.
     """
-    files: dict[str, Any] = {"pretrained_model_name_or_path": str(kept or model.location)}
+    files: dict[str, Any] = {"pretrained_model_name_or_path": model.location}
     files["trust_remote_code"] = model.trust_remote_code
-    if model.gguf is not None and kept is None:
+    if model.gguf is not None:
         files["gguf_file"] = model.gguf
     if model.is_hub:
         files |= {"revision": model.revision or "main", "local_files_only": not _hub_answers(model)}

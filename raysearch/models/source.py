@@ -5,13 +5,13 @@ Imports neither torch nor transformers.
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import json
 import os
 from pathlib import Path
 
 from raysearch.errors import UserError, did_you_mean, first_line
+from raysearch.models import gguf
 from raysearch.models.devices import resolve_device
 from raysearch.models.spec import LocatedModel, ModelSpec
 
@@ -43,14 +43,12 @@ def locate(spec: ModelSpec) -> LocatedModel:
             raise UserError(f"model={name}: there is no GGUF file {path}; check the path")
         if spec.dtype == "auto":  # its weights are dequantised
             settings["dtype"] = "float32" if device == "cpu" else "bfloat16"
-        return LocatedModel(
-            **settings,
-            location=str(file.parent),
-            device=device,
-            gguf=file.name,
-            digest=_digest(name, path, file),
-            cache=spec.cache,
-        )
+        digest = _digest(name, path, file)
+        place = None if spec.cache is None else spec.cache / f"{digest[:32]}-{settings['dtype']}"
+        if place is not None and gguf.is_whole(place):
+            return LocatedModel(**settings, location=str(place), device=device, digest=digest)
+        folder = str(file.parent)
+        return LocatedModel(**settings, location=folder, device=device, digest=digest, gguf=file.name, keep_in=place)
     if os.path.isdir(local):
         _check_folder(name, local)
         return LocatedModel(**settings, location=str(local), device=device)
@@ -61,12 +59,6 @@ def locate(spec: ModelSpec) -> LocatedModel:
     return LocatedModel(**settings, location=path, device=device, is_hub=True)
 
 
-def sha256(file: Path) -> str:
-    """Return the SHA-256 of a file's content."""
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
 def check_dtype(dtype: str) -> None:
     """Refuse an unknown dtype."""
     _check_name("model.dtype", dtype, _DTYPES)
@@ -74,7 +66,7 @@ def check_dtype(dtype: str) -> None:
 
 def _digest(name: str, path: str, file: Path) -> str:
     try:
-        return sha256(file)
+        return gguf.sha256(file)
     except OSError as error:
         raise UserError(
             f"model={name} ({path}) cannot be loaded: {first_line(error)}; check that its files are complete and of "

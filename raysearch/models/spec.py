@@ -46,9 +46,9 @@ class LocatedModel:
         revision: As in `ModelSpec`.
         trust_remote_code: As in `ModelSpec`.
         is_hub: Whether `location` is a hub id.
-        gguf: The name of the GGUF file inside the folder; None for a folder of safetensors and for a hub id.
-        digest: The SHA-256 of the GGUF file; None without one.
-        cache: The folder where GGUF files are kept as safetensors; None for nowhere.
+        digest: The SHA-256 of the GGUF file that it is; None for others.
+        gguf: The name of that file inside the folder; None if the folder holds it as safetensors.
+        keep_in: The folder to keep it in as safetensors; None for nowhere.
     """
 
     name: str
@@ -60,9 +60,9 @@ class LocatedModel:
     revision: str | None = None
     trust_remote_code: bool = False
     is_hub: bool = False
-    gguf: str | None = None
     digest: str | None = None
-    cache: Path | None = None
+    gguf: str | None = None
+    keep_in: Path | None = None
 
     @property
     def folder(self) -> Path:

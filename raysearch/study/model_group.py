@@ -78,7 +78,7 @@ def prepare(study: StudySpec) -> list[ModelGroup]:
     model_groups = []
     for (model, cluster), numbers in groups.items():
         info = describe(model)
-        cluster.check(info.model)
+        cluster.check_model(info.model)
         specs: list[CalibrationSpec] = []
         for number in numbers:
             search = study.cells[number].search

@@ -8,7 +8,8 @@ from accelerate import dispatch_model
 
 from raysearch.core.mask import Mask
 from raysearch.errors import UserError
-from raysearch.models.devices import check_device, resolve_device, spread
+from raysearch.models.devices import check_device, resolve_device
+from raysearch.models.loading import spread
 from raysearch.models.stack import LayerStack
 from tests.models.families import FAMILIES
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -12,14 +13,18 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from raysearch.models import gguf as keeper
+from raysearch.models.gguf import MOST, is_whole
 from raysearch.models.loading import describe, fingerprint, load_model, load_tokenizer, tokenizer_fingerprint
 from raysearch.models.source import locate
 from raysearch.models.spec import LocatedModel, ModelSpec
 
 
+def spec(file: Path, cache: Path | None, dtype: str = "float32") -> ModelSpec:
+    return ModelSpec("tiny", str(file), dtype, device="cpu", cache=cache)
+
+
 def model_of(file: Path, cache: Path | None, dtype: str = "float32") -> LocatedModel:
-    return locate(ModelSpec("tiny", str(file), dtype, device="cpu", cache=cache))
+    return locate(spec(file, cache, dtype))
 
 
 def same(one: PreTrainedModel, other: PreTrainedModel) -> bool:
@@ -46,74 +51,68 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
 
 def test_a_file_is_read_once_and_is_the_same_then(gguf: Path, tmp_path: Path, reads: list[Path]) -> None:
-    plain, model = model_of(gguf, None), model_of(gguf, tmp_path / "converted")
-    dense, tokenizer = load_model(plain), load_tokenizer(plain)
-    assert same(load_model(model), dense)
+    plain, cache = model_of(gguf, None), tmp_path / "converted"
+    dense, tokenizer, sizes = load_model(plain), load_tokenizer(plain), describe(spec(gguf, None))
+    assert same(load_model(model_of(gguf, cache)), dense)
     reads.clear()
-    again = load_model(model)
+    kept = model_of(gguf, cache)
+    again = load_model(kept)
     written = {"_name_or_path": "", "architectures": None}  # by every save_pretrained
     assert same(again, dense) and again.config.to_dict() | written == dense.config.to_dict() | written
-    assert tokenizer_fingerprint(load_tokenizer(model)) == tokenizer_fingerprint(tokenizer)
-    assert fingerprint(model) == fingerprint(plain)
-    sizes = [
-        vars(describe(ModelSpec("tiny", str(gguf), "float32", "cpu", cache=cache))) for cache in (None, model.cache)
-    ]
-    assert sizes[0] | {"model": None} == sizes[1] | {"model": None}
-    assert len(reads) == 1, "describe without a cache alone reads the file"
+    assert tokenizer_fingerprint(load_tokenizer(kept)) == tokenizer_fingerprint(tokenizer)
+    assert fingerprint(kept) == fingerprint(plain)
+    assert replace(describe(spec(gguf, cache)), model=plain) == replace(sizes, model=plain)
+    assert not reads
 
 
 def test_each_dtype_and_each_content_is_kept_by_itself(gguf: Path, tmp_path: Path) -> None:
     cache, other = tmp_path / "converted", tmp_path / "other.gguf"
     other.write_bytes(gguf.read_bytes() + b"\0")
-    for model in (model_of(gguf, cache), model_of(gguf, cache, "bfloat16"), model_of(other, cache)):
-        assert load_model(model).dtype == load_model(model).dtype == getattr(torch, model.dtype)
+    for file, dtype in ((gguf, "float32"), (gguf, "bfloat16"), (other, "float32")):
+        for _ in range(2):
+            assert load_model(model_of(file, cache, dtype)).dtype == getattr(torch, dtype)
     assert len(list(cache.glob("*/model.safetensors"))) == 3
 
 
 def test_a_damaged_file_is_made_anew(gguf: Path, tmp_path: Path) -> None:
-    model = model_of(gguf, tmp_path)
-    dense = load_model(model)
+    dense = load_model(model_of(gguf, tmp_path))
     for name in ("model.safetensors", "config.json", "tokenizer.json"):
         (file,) = tmp_path.glob(f"*/{name}")
         content = file.read_bytes()
         for damaged in (content[:-1], content[:-1] + bytes([content[-1] ^ 1]), None):
             file.unlink() if damaged is None else file.write_bytes(damaged)
-            assert same(load_model(model), dense)
+            assert same(load_model(model_of(gguf, tmp_path)), dense)
             assert file.read_bytes() == content
 
 
 def test_what_a_killed_process_left_is_not_used(gguf: Path, tmp_path: Path) -> None:
-    model = model_of(gguf, tmp_path)
-    dense = load_model(model)
+    dense = load_model(model_of(gguf, tmp_path))
     (folder,) = (file.parent for file in tmp_path.glob("*/config.json"))
     (folder / "checksums.json").unlink()
     unfinished = folder.rename(folder.with_name(f"{folder.name}.unfinished"))
     (unfinished / "model.safetensors").write_bytes(b"half")
-    assert keeper.kept(model) is None
-    assert same(load_model(model), dense)
-    assert keeper.kept(model, weights=True) == folder and not unfinished.exists()
+    assert same(load_model(model_of(gguf, tmp_path)), dense)
+    assert is_whole(folder) and not unfinished.exists()
 
 
 def test_two_processes_at_once_read_the_same(gguf: Path, tmp_path: Path) -> None:
     with ProcessPoolExecutor(2, get_context("spawn")) as processes:
         sums = list(processes.map(read_by_another, [gguf] * 2, [tmp_path] * 2))
     assert sums[0] == sums[1]
-    assert keeper.kept(model_of(gguf, tmp_path), weights=True) is not None
+    assert model_of(gguf, tmp_path).gguf is None, "it is kept"
 
 
 def test_the_last_used_stay(gguf: Path, tmp_path: Path) -> None:
-    models = []
-    for number in range(keeper.MOST + 1):
-        file = tmp_path / f"{number}.gguf"
+    files = [tmp_path / f"{number}.gguf" for number in range(MOST + 1)]
+    for number, file in enumerate(files):
         file.write_bytes(gguf.read_bytes() + bytes(number))
-        models.append(model_of(file, tmp_path / "converted"))
-        load_model(models[-1])
-        load_model(models[0])
-    there = [keeper.kept(model) is not None for model in models]
-    assert sum(there) == keeper.MOST and there[0] and not there[1]
+        load_model(model_of(file, tmp_path))
+        load_model(model_of(files[0], tmp_path))
+    kept = [model_of(file, tmp_path).gguf is None for file in files]
+    assert sum(kept) == MOST and kept[0] and not kept[1]
 
 
 def test_where_nothing_can_be_kept_the_file_is_read(gguf: Path, tmp_path: Path) -> None:
     (tmp_path / "converted").write_text("a file")
-    with pytest.warns(UserWarning, match="is not kept as safetensors"):
+    with pytest.warns(UserWarning, match="cannot keep the model as safetensors"):
         assert load_model(model_of(gguf, tmp_path / "converted")).dtype == torch.float32
