@@ -1,0 +1,46 @@
+"""A command starts nothing that it does not need."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import ray
+
+from raysearch.cluster import options
+from tests.cli.conftest import Run, World
+from tests.cli.test_search import found
+
+HEAVY = {"torch", "transformers", "ray", "mlflow", "pandas", "scipy", "matplotlib", "datasets", "sklearn"}
+IMPORTED = """
+import sys
+from raysearch.cli import main
+try:
+    main()
+except SystemExit as end:
+    code = end.code
+print(code or 0, *sorted({name.partition(".")[0] for name in sys.modules}), file=sys.stderr)
+"""
+
+
+def test_help_and_show_import_nothing_heavy(run: Run, here: Path, world: World) -> None:
+    assert run("search", *world.search()).code == 0
+    for words in (["--help"], ["search", "--help"], ["show"], ["show", "latest"], ["show", "latest", "--json"]):
+        command = [sys.executable, "-c", IMPORTED, *words]
+        said = subprocess.run(command, capture_output=True, text=True, cwd=here, check=True).stderr.splitlines()[-1]
+        code, *modules = said.split()
+        assert code == "0" and not HEAVY & set(modules), words
+
+
+def test_a_search_that_the_ledger_answers_starts_no_ray_and_reads_no_weights(
+    run: Run, here: Path, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = found(run("search", *world.search(), "--json"))
+    monkeypatch.setattr(ray, "init", lambda **_: pytest.fail("Ray starts"))
+    monkeypatch.setattr(options, "load_model", lambda *_, **__: pytest.fail("the weights are read"))
+    monkeypatch.setattr(options, "make_replica", lambda *_, **__: pytest.fail("a replica is made"))
+    again = found(run("search", *world.search(cluster="local"), "--json"))
+    assert again["evaluations"]["computed"] == 0
+    assert again["removed"] == before["removed"] and again["loss"] == before["loss"]
