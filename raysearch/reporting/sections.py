@@ -9,7 +9,12 @@ import pandas as pd
 
 from raysearch.reporting.figures.masks import mask_pictures, similarity_pictures
 from raysearch.reporting.figures.picture import Picture
-from raysearch.reporting.figures.quality import correlation_picture, cost_pictures, tradeoff_pictures, variance_picture
+from raysearch.reporting.figures.quality import (
+    correlation_pictures,
+    cost_pictures,
+    tradeoff_pictures,
+    variance_pictures,
+)
 from raysearch.reporting.figures.search import path_pictures, progress_pictures
 from raysearch.reporting.figures.style import palette_of
 from raysearch.reporting.stats.analysis import Analysis
@@ -88,13 +93,13 @@ def sections(analysis: Analysis) -> list[Section]:
             "correlations", "Rankings", "Does a better loss mean a better checkpoint?",
             intro="Rank correlations over the searchers of a setting.",
             needs="Needs checkpoints that were assessed, by four searchers or more in a setting.",
-            pictures=correlation_picture(analysis.correlations),
+            pictures=correlation_pictures(analysis.correlations),
             tables=_there(correlation_table(analysis.correlations)),
         ),
         Section(
             "variance", "Variance", "Calibration or searcher: which matters more?",
             needs="Needs assessed checkpoints of at least two calibrations and two searchers.",
-            pictures=variance_picture(analysis.splits),
+            pictures=variance_pictures(analysis.splits),
             tables=_there(variance_table(analysis.splits)),
         ),
         Section(

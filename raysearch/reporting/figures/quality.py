@@ -158,7 +158,7 @@ def _cost(palette: style.Palette, name: str, model: str, comparisons: list[Compa
     return Picture(name, f"{model}: loss against what the search costs", caption, alt, figure)
 
 
-def correlation_picture(correlations: Sequence[Correlation]) -> list[Picture]:
+def correlation_pictures(correlations: Sequence[Correlation]) -> list[Picture]:
     """Rank correlations with their intervals, a panel a pair of quantities, a line a setting; none without any."""
     known = [one for one in correlations if one.rho is not None]
     if not known:
@@ -199,7 +199,7 @@ def correlation_picture(correlations: Sequence[Correlation]) -> list[Picture]:
     return [Picture("correlations", "How rankings go together", caption, alt, figure)]
 
 
-def variance_picture(splits: Sequence[Split]) -> list[Picture]:
+def variance_pictures(splits: Sequence[Split]) -> list[Picture]:
     """Shares of variance as bars; none without any."""
     from matplotlib.patches import Patch
 

@@ -19,7 +19,8 @@ from typing import Literal
 
 import pandas as pd
 
-from raysearch.reporting.stats.frame import CALIBRATION_LOSS, Quantity, Setting, known, settings
+from raysearch.core.json import finite
+from raysearch.reporting.stats.frame import CALIBRATION_LOSS, Quantity, Setting, settings
 
 STANDARD_ERRORS = 2.0
 _DUST = 1e-12  # relative; differences below it come from the order of additions
@@ -135,9 +136,9 @@ def _rival(searcher: str, cells: pd.DataFrame, quantity: Quantity) -> Rival:
         searcher=searcher,
         n=len(values),
         mean=statistics.fmean(values),
-        spread=known(values.std()),
-        error=known(cells[quantity.error].mean(skipna=False)),
-        error_to_best=known(cells["error_to_best"].mean(skipna=False)) if quantity == CALIBRATION_LOSS else None,
+        spread=finite(values.std()),
+        error=finite(cells[quantity.error].mean(skipna=False)),
+        error_to_best=finite(cells["error_to_best"].mean(skipna=False)) if quantity == CALIBRATION_LOSS else None,
         cost=float(cells["layer_forwards_alone"].mean()),
         masks=frozenset(mask for mask in cells["removed"] if mask),
     )

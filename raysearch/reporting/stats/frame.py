@@ -156,11 +156,6 @@ def has(frame: pd.DataFrame, quantity: Quantity) -> bool:
     return bool(_comparable(frame)[quantity.key].notna().any())
 
 
-def known(number: float | None) -> float | None:
-    """Return a number, or None if it is NaN, infinite or not there."""
-    return float(number) if number is not None and math.isfinite(number) else None
-
-
 def averages_of(values: Mapping[str, Estimate], results: StudyResult) -> dict[str, Estimate]:
     """The averages of a checkpoint's metrics, by the key of `averages`, with standard errors if each metric's is known.
 

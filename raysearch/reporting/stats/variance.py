@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from raysearch.reporting.stats.frame import Panel, Quantity, crossed, known, panels
+from raysearch.core.json import finite
+from raysearch.reporting.stats.frame import Panel, Quantity, crossed, panels
 
 _CALIBRATION, _SEARCHER = "C(calibration)", "C(searcher)"
 _INTERACTION = f"{_CALIBRATION}:{_SEARCHER}"
@@ -124,8 +125,8 @@ def _split(panel: Panel, cells: pd.DataFrame, quantity: Quantity) -> Split | Non
         searcher=float(squares[_SEARCHER]),
         interaction=float(squares[_INTERACTION]) if seeded else None,
         residual=float(squares["Residual"]),
-        p_calibration=known(tests[_CALIBRATION]),
-        p_searcher=known(tests[_SEARCHER]),
+        p_calibration=finite(tests[_CALIBRATION]),
+        p_searcher=finite(tests[_SEARCHER]),
         stable=_is_stable(data, squares),
         n_searches=len(data),
         n_searchers=n_searchers,

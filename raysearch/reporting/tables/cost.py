@@ -7,7 +7,8 @@ from typing import Any
 
 import pandas as pd
 
-from raysearch.reporting.stats.frame import Quantity, known, searcher_means
+from raysearch.core.json import finite
+from raysearch.reporting.stats.frame import Quantity, searcher_means
 from raysearch.reporting.tables import numbers
 from raysearch.reporting.tables.table import Cell, Column, Table, labels, layers, number, tabulate, words
 
@@ -39,7 +40,7 @@ def cost_table(frame: pd.DataFrame, quality: Quantity | None) -> Table | None:
 def _full_forwards(one: Any) -> Cell:
     naive, alone = one.layer_forwards_naive, one.layer_forwards_alone
     times = f"× {numbers.ratio_text(naive / alone)}" if alone > 0 else ""
-    return Cell(numbers.amount(naive), known(naive), small=times)
+    return Cell(numbers.amount(naive), finite(naive), small=times)
 
 
 def searches_table(frame: pd.DataFrame) -> Table | None:
@@ -58,7 +59,7 @@ def _searches(name: str, title: str, frame: pd.DataFrame) -> Table | None:
         words("Searcher", "searcher", kind="who"),
         number("Seed", "seed"),
         Column("State", lambda one: Cell(one.state, small=one.failure or ""), kind="w"),
-        Column("Loss", lambda one: Cell(numbers.loss(one.loss), known(one.loss), link=one.link)),
+        Column("Loss", lambda one: Cell(numbers.loss(one.loss), finite(one.loss), link=one.link)),
         Column("Over dense", _over_dense),
         number("Evaluations", "evaluations", numbers.amount),
         Column("Removed layers", lambda one: layers(one.removed), kind="layers"),
@@ -68,9 +69,9 @@ def _searches(name: str, title: str, frame: pd.DataFrame) -> Table | None:
 
 
 def _over_dense(one: Any) -> Cell:
-    error = known(one.loss_error)
+    error = finite(one.loss_error)
     small = "" if error is None else f"± {error:.4f}"
-    return Cell(numbers.change(one.delta), known(one.delta), error, small=small)
+    return Cell(numbers.change(one.delta), finite(one.delta), error, small=small)
 
 
 def totals_table(frame: pd.DataFrame) -> Table | None:
