@@ -270,7 +270,7 @@ def assess(
     Returns:
         The assessment of a search; or what a study found, and the files of its report, the page first.
     """
-    from raysearch.assessment.assess_search import assess_search
+    from raysearch.assessment.assess import assess_search
     from raysearch.config import build
     from raysearch.config import compose as config
     from raysearch.config.overrides import as_overrides

@@ -1,4 +1,4 @@
-"""The core: many masks of one model, assessed beside the dense model, each number once in the life of a ledger."""
+"""Assesses masks of one model beside the dense model, each number once in the life of a ledger."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ import torch
 
 from raysearch.assessment.harness import TaskJob, task_result
 from raysearch.assessment.perplexity import measure_perplexities, read_texts
-from raysearch.assessment.results import Assessments, Result
+from raysearch.assessment.recorded import record_assessments
+from raysearch.assessment.results import Assessments, Result, SearchAssessment
 from raysearch.assessment.spec import AssessSpec
 from raysearch.assessment.speed import SpeedJob, alike, machine, speed_results
 from raysearch.assessment.task_files import TaskSource, check_names, find_tasks
@@ -26,6 +27,9 @@ from raysearch.ledger.assessments import assessment_fingerprint, read_assessment
 from raysearch.ledger.ledger import Ledger
 from raysearch.models.loading import describe, tokenizer_fingerprint
 from raysearch.models.spec import LocatedModel, ModelInfo, ModelSpec
+from raysearch.search.observer import Observer
+from raysearch.search.record import SearchRecord
+from raysearch.search.spec import SearchSpec
 
 
 @dataclass(frozen=True)
@@ -149,6 +153,38 @@ def assess_masks(
     return Assessments({mask: by_mask[mask] | speeds[mask] for mask in masks}, n_perplexities + len(jobs) + n_speeds)
 
 
+def assess_search(
+    run: SearchRecord, ledger: Ledger, search: SearchSpec, spec: AssessSpec, remove: int | None, observer: Observer
+) -> SearchAssessment:
+    """Assess a search's mask beside the dense model, and record both.
+
+    Args:
+        run: The search's record.
+        ledger: Where that is.
+        search: What it was made of, built from `run.config`, with the cluster that is to compute this.
+        spec: What to assess.
+        remove: The best mask of so many layers; None for the mask that the search found.
+        observer: Watches, and records.
+
+    Raises:
+        UserError: The search has not finished, has no such mask, its model has changed since, or something named is
+            not there.
+        EvaluationError: Something failed for good.
+    """
+    mask = run.best_of_size(remove).mask
+    evaluation = search.evaluation
+    what = read_assessable(spec, evaluation.model, evaluation.cluster, evaluation.ledger)
+    run.check_weights(what.texts.model_fingerprint)
+    check_tasks(what, ledger)
+    assessments = assess_masks(what, ledger, [mask], on_progress=observer.assessing)
+    if mask == run.found.mask:
+        record_assessments(ledger, [run], assessments.named, observer)
+    files = {source.name: source.folder for source in what.sources if source.folder is not None}
+    of_texts = {name: one.detail["data"] for name, one in assessments.by_mask[mask].items() if "data" in one.detail}
+    overlaps = tuple(name for name, text in of_texts.items() if any(_overlap(text, one) for one in run.found.data))
+    return SearchAssessment(run.search_id, evaluation.model.name, mask, assessments, files, overlaps)
+
+
 def _missing_jobs(what: Assessable, ledger: Ledger, masks: Sequence[Mask]) -> list[TaskJob]:
     """Return the tasks on masks that the ledger lacks; masks of a task follow each other."""
     spec, jobs = what.spec, []
@@ -243,3 +279,9 @@ def _check_speed(spec: AssessSpec, model: ModelSpec, info: ModelInfo) -> None:
             f"assess.speed.context_tokens={speed.context_tokens} with assess.speed.new_tokens={speed.new_tokens} is "
             f"longer than the {most} positions of {model.name}; use less, or assess.speed.enabled=false"
         )
+
+
+def _overlap(text: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Return whether two descriptions of samples are of the same rows, and of parts that may overlap."""
+    same_rows = all(text.get(key) == other.get(key) for key in ("source", "path", "name", "config", "split"))
+    return same_rows and {text.get("part"), other.get("part")} != {"held_out", "rest"}
