@@ -29,7 +29,8 @@ def from_json(kind: type[_T], text: str) -> _T:
         kind: Its type.
         text: The JSON text.
     """
-    value: _T = _adapter(kind).validate_python(json.loads(text))
+    known: Any = kind
+    value: _T = _adapter(known).validate_python(json.loads(text))
     return value
 
 
@@ -42,11 +43,8 @@ def plain(value: Any, kind: Any = None) -> Any:
 
 
 def _plain(value: Any, kind: Any, *, round_trip: bool) -> Any:
-    return finite(
-        _adapter(type(value) if kind is None else kind).dump_python(
-            value, mode="json", round_trip=round_trip, warnings=False
-        )
-    )
+    known: Any = type(value) if kind is None else kind
+    return finite(_adapter(known).dump_python(value, mode="json", round_trip=round_trip, warnings=False))
 
 
 def finite(value: Any) -> Any:
