@@ -100,7 +100,7 @@ def resume(
     # The same ledger and store, from whatever folder this is called in.
     here = {"ledger": str(ledger) if ledger else None} | ({"store": str(folder)} if store or not ledger else {})
     composed = config.recorded(record.config, overrides, **here)
-    spec, tracking = build.tracked_search_of(composed)
+    spec, tracking = build.recorded_search(composed)
     tracking.store.check()
     for key in hidden_keys({**spec.config, "tracking": {}}):
         raise UserError(
@@ -295,9 +295,9 @@ def assess(
         here = {"store": str(store), "ledger": str(path), "cluster": composed["cluster"]}
         both = Observers(_tracking(record, store, found).open(watching.warn), watching)
         if isinstance(record, SearchRecord):
-            search, _ = build.tracked_search_of({**record.config, **here})
+            search, _ = build.recorded_search({**record.config, **here})
             return assess_search(record, found, search, spec, remove, both)
-        assess_study(record, found, spec, lambda recorded: build.tracked_search_of({**recorded, **here})[0], both)
+        assess_study(record, found, spec, lambda recorded: build.recorded_search({**recorded, **here})[0], both)
         return _report(STUDIES.find(found, record.study_id), found, store, out, watching)
 
 
@@ -352,7 +352,7 @@ def export(
     from raysearch.search.export import export_search
 
     record = _recorded(search, store, ledger)
-    spec, _ = build.tracked_search_of(record.config)
+    spec, _ = build.recorded_search(record.config)
     return export_search(record, spec, as_path("--out", out), remove=remove, overwrite=overwrite, prompt=prompt)
 
 

@@ -32,6 +32,8 @@ from raysearch.tracking.options import TrackingOptions
 
 _T = TypeVar("_T")
 _EVALUATION_KEYS = {"model", "data", "objective", "cluster", "store", "ledger", "seed", "choices"}
+#: The sections of a search's configuration.
+_SEARCH_SECTIONS = {"model", "data", "objective", "cluster", "searcher", "screening", "tracking"}
 
 
 def search_spec(words: Sequence[str], config_dir: PathLike | None = None) -> SearchSpec:
@@ -53,7 +55,7 @@ def tracked_search(words: Sequence[str], config_dir: PathLike | None = None) -> 
 
 
 def tracked_search_of(config: Mapping[str, Any]) -> tuple[SearchSpec, TrackingOptions]:
-    """Build both from a configuration composed from ``conf/search.yaml``, such as a recorded one; see `search_spec`."""
+    """Build both from a configuration composed from ``conf/search.yaml``; see `search_spec`."""
     parts = together(
         evaluation=lambda: _evaluation_spec(config, {"searcher", "screening", "tracking", "remove", "protect"}),
         screening=lambda: construct(Screening, "screening", _section(config, "screening")),
@@ -66,6 +68,21 @@ def tracked_search_of(config: Mapping[str, Any]) -> tuple[SearchSpec, TrackingOp
     if screening.stages:
         parts["evaluation"] = dataclasses.replace(parts["evaluation"], screening=screening)
     return SearchSpec(searcher_name=name, seed=config["seed"], config=redacted(config), **parts), tracking
+
+
+def recorded_search(config: Mapping[str, Any]) -> tuple[SearchSpec, TrackingOptions]:
+    """Build both from the configuration of a search on record.
+
+    Raises:
+        UserError: As `search_spec`, or another version of raysearch has recorded the search.
+    """
+    lacking = sorted(_SEARCH_SECTIONS - config.keys())
+    if lacking:
+        raise UserError(
+            f"the search is on record without {' and '.join(lacking)}, as another version of raysearch wrote it; type "
+            "the whole search command again, which goes on from its evaluations"
+        )
+    return tracked_search_of(config)
 
 
 def score_spec(words: Sequence[str], config_dir: PathLike | None = None) -> ScoreSpec:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from raysearch.config import build
+from raysearch.config.compose import compose
 from raysearch.errors import Mistakes, UserError
 
 #: Words of a command with several mistakes, and how each sentence begins.
@@ -85,3 +86,11 @@ def test_a_single_mistake_is_one_sentence_and_raised_as_it_is() -> None:
 def test_other_errors_are_not_taken_for_mistakes() -> None:
     with pytest.raises(KeyError), Mistakes():
         raise KeyError("x")
+
+
+def test_a_search_that_another_version_recorded_is_refused_in_a_sentence() -> None:
+    config = compose("search", [])
+    build.recorded_search(config)
+    del config["screening"]
+    with pytest.raises(UserError, match="on record without screening, .*; type the whole search command again"):
+        build.recorded_search(config)
