@@ -1,0 +1,168 @@
+"""Does screening end with the unscreened mask, and what does it save?
+
+    python experiments/screening/evidence.py --store /tmp/screening --threads 1       hours on two cores
+    python experiments/screening/evidence.py --store /tmp/screening --data path/to/folder-of-jsonl
+
+Each search runs unscreened, which fills the ledger, and then screened: once in its own order of shards, and in random
+orders, since luck with one order is no evidence. Stopped, the same command goes on. It writes searches.csv beside this
+file: a row for each search and order.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+from raysearch.config.build import search_spec
+from raysearch.core.mask import Mask
+from raysearch.evaluation import screening
+from raysearch.evaluation.evaluator import Evaluator
+from raysearch.evaluation.progress import Meter
+from raysearch.evaluation.screening import Screening
+from raysearch.evaluation.session import EvaluationSession, open_session
+from raysearch.models.loading import describe
+from raysearch.search.driver import Oracle, run_searcher
+from raysearch.search.spec import SearchSpec
+from raysearch.searchers.base import Round, Scores
+
+HERE = Path(__file__).parent
+COMMON = ["model.dtype=bfloat16", "tracking=none", "protect=[0,-1]", "data.samples=64"]
+SHORT = ["data.seq_len=32", "data.shard_samples=4"]
+
+#: Texts and objectives; those with a file need --data.
+CALIBRATIONS = {
+    "perplexity, State of the Union, 64 x 128": ["data=sotu", "data.seq_len=128", "data.shard_samples=8"],
+    "perplexity, C4": [
+        *("data=file", "data.path={data}/c4/calibration.jsonl", "data.seq_len=32", "data.shard_samples=8"),
+    ],
+    "perplexity, State of the Union": ["data=sotu", *SHORT],
+    "KL, State of the Union": ["data=sotu", "objective=kl", "seed=1", *SHORT],
+    "perplexity, GSM8K": ["data=file", "data.path={data}/gsm8k/train.jsonl", "data.field=answer", *SHORT],
+    "margin, State of the Union": ["data=sotu_continuation", "objective=task_margin", "data.shard_samples=4"],
+    "perplexity, C4, another draw": ["data=file", "data.path={data}/c4/calibration.jsonl", "seed=1", *SHORT],
+}
+#: The last ones find most of their masks in the ledger.
+SEARCHES = {
+    "greedy": ["searcher=greedy"],
+    "beam 2": ["searcher=beam", "searcher.width=2"],
+    "beam 3": ["searcher=beam", "searcher.width=3"],
+    "one-shot": ["searcher=one_shot"],
+}
+SIZES = {"greedy": (2, 3), "beam 2": (2, 3), "beam 3": (2, 3), "one-shot": (2, 3, 5, 7)}
+LONG_SIZES = {"greedy": (3, 5, 7), "one-shot": (3, 5, 7)}
+
+
+class Judge(Oracle):
+    """Answers a searcher by an evaluator, and keeps what each round has cost."""
+
+    def __init__(self, evaluator: Evaluator) -> None:
+        self.evaluator = evaluator
+        self.losses: dict[Mask, float] = {}
+        self.n_masks = self.n_screened = 0
+
+    def evaluate(self, proposed: Round) -> Scores:
+        first = [] if self.losses else [Mask()]
+        found = self.evaluator.evaluate(
+            dict.fromkeys([*first, *proposed.masks]), proposed.keep, proposed.beat, proposed.of
+        )
+        own = {mask: found[mask] for mask in proposed.masks}
+        losses = {mask: one.loss for mask, one in own.items() if one.loss is not None}
+        screened = {mask: one.screened.loss for mask, one in own.items() if one.screened is not None}
+        self.losses |= losses
+        self.n_masks += len(own)
+        self.n_screened += len(screened)
+        return Scores(losses, {}, screened, proposed.keep)
+
+    def measure(self, statistic: Any) -> Any:
+        raise NotImplementedError("no search here takes statistics")
+
+    def note(self, remark: Any) -> None:
+        """Do nothing."""
+
+
+def compare(spec: SearchSpec, session: EvaluationSession, orders: int) -> Iterator[dict[str, Any]]:
+    """Run a search unscreened, and screened in its own order and in random ones."""
+
+    def run(options: Screening | None) -> tuple[Mask, Judge]:
+        evaluator = dataclasses.replace(session.evaluator, screening=options, meter=Meter(), owns_pool=False)
+        evaluator.make_pool = lambda: session.evaluator.pool
+        judge = Judge(evaluator)
+        try:
+            return run_searcher(spec.sized_searcher, spec.problem(session.info), spec.seed, judge), judge
+        finally:
+            evaluator.close()
+
+    exact, full = run(None)
+    costs = full.evaluator.meter
+    (calibration,) = session.calibrations
+    for order in range(orders):
+        drawn = screening.shard_order(calibration)
+        if order:
+            drawn = tuple(np.random.default_rng(order).permutation(calibration.n_shards).tolist())
+        with mock.patch.object(screening, "shard_order", lambda _, drawn=drawn: drawn):
+            found, judge = run(Screening())
+        meter = judge.evaluator.meter
+        yield {
+            "order": order,
+            "unscreened": exact,
+            "screened": found,
+            "same": int(found == exact),
+            "excess_loss": judge.losses[found] - full.losses[exact],
+            "layer_forwards": meter.layer_forwards_alone / costs.layer_forwards_alone,
+            "head_forwards": meter.head_forwards_alone / costs.head_forwards_alone,
+            "masks": judge.n_masks,
+            "masks_screened": judge.n_screened,
+        }
+
+
+def rows(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Yield a row for each calibration, search and order."""
+    for calibration, words in CALIBRATIONS.items():
+        if any("{data}" in word for word in words) and arguments.data is None:
+            continue
+        words = [word.format(data=arguments.data) for word in words]
+        place = [f"store={arguments.store}", "cluster=local", f"cluster.cpus_per_replica={arguments.threads}"]
+        session: EvaluationSession | None = None
+        sizes = LONG_SIZES if calibration.endswith("64 x 128") else SIZES
+        try:
+            for searcher, own in SEARCHES.items():
+                for remove in sizes.get(searcher, ()):
+                    spec = search_spec([*COMMON, *words, *place, *own, f"remove={remove}"])
+                    if session is None:
+                        info = describe(spec.evaluation.model)
+                        session = open_session(spec.evaluation, info, lambda progress: None)
+                    for row in compare(spec, session, arguments.orders):
+                        yield {"calibration": calibration, "searcher": searcher, "remove": remove, **row}
+        finally:
+            if session is not None:
+                session.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--store", type=Path, required=True, help="the folder of the ledger")
+    parser.add_argument("--data", type=Path, help="a folder with c4/calibration.jsonl and gsm8k/train.jsonl")
+    parser.add_argument("--threads", type=int, default=1, help="CPU threads of a replica")
+    parser.add_argument("--orders", type=int, default=20, help="orders of the shards, the calibration's own the first")
+    arguments = parser.parse_args()
+    with (HERE / "searches.csv").open("w", newline="") as file:
+        writer: csv.DictWriter[str] | None = None
+        for row in rows(arguments):
+            if writer is None:
+                writer = csv.DictWriter(file, [*row], lineterminator="\n")
+                writer.writeheader()
+            writer.writerow(row)
+            file.flush()
+            if not row["order"]:
+                print(*row.values(), flush=True)
+
+
+if __name__ == "__main__":
+    main()
