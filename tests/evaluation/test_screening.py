@@ -2,6 +2,7 @@
 
 import dataclasses
 from itertools import combinations
+from typing import cast
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from raysearch.core.mask import Mask
 from raysearch.core.problem import Problem
 from raysearch.evaluation.evaluator import Evaluator
 from raysearch.evaluation.inline_pool import InlinePool
+from raysearch.evaluation.replica import Replica
 from raysearch.evaluation.screening import Difference, Screener, Screening, Spread, shard_order
 from raysearch.evaluation.unit import UnitResult
 from raysearch.ledger.ledger import Ledger
@@ -86,7 +88,7 @@ class Bench:
             self.calibrations,
             N_LAYERS,
             self.ledger,
-            lambda: InlinePool(lambda: self.replica),
+            lambda: InlinePool(lambda: cast(Replica, self.replica)),
             weighting=weighting,
             screening=screening,
         )
@@ -208,6 +210,7 @@ def race(table, screening):
     calibration = calibration_of()
     screener, left, seen = Screener(screening, [calibration]), {*SINGLES}, 0
     contest = screener.contest(SINGLES, 1, None, 1)
+    assert contest is not None
     before = 0
     for number, stage in enumerate(screener.stages):
         shards = stage[calibration.fingerprint]
