@@ -10,7 +10,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Any
 
 import ray
@@ -57,17 +57,38 @@ def join_ray(address: str | None, cpus: float) -> Callable[[], None]:
 def joining_ray(address: str | None, cpus: float) -> Iterator[Callable[[], Callable[[], None]]]:
     """Join a cluster as `join_ray` does, in a thread beside the context. Left by an error, the context leaves it again.
 
+    Linux kills the processes of a Ray started here once the thread that started them ends, so it stays until then.
+
     Yields:
-        A function that waits until it is joined, and returns what `join_ray` returns, or raises what that raises.
+        A function that waits until it is joined, and returns what leaves it, or raises what `join_ray` raises.
     """
-    with ThreadPoolExecutor(1, "ray") as thread:
-        joining = thread.submit(join_ray, address, cpus)
+    joining: Future[Callable[[], None]] = Future()
+    is_left = threading.Event()
+
+    def join() -> None:
         try:
-            yield joining.result
-        except BaseException:
-            with contextlib.suppress(UserError):  # if that is what failed, it is raised already
-                joining.result()()
-            raise
+            joining.set_result(join_ray(address, cpus))
+        except BaseException as error:
+            joining.set_exception(error)
+        else:
+            is_left.wait()
+
+    def joined() -> Callable[[], None]:
+        leave_ray = joining.result()
+
+        def leave() -> None:
+            leave_ray()
+            is_left.set()
+
+        return leave
+
+    threading.Thread(target=join, name="ray", daemon=True).start()
+    try:
+        yield joined
+    except BaseException:
+        with contextlib.suppress(UserError):  # if that is what failed, it is raised already
+            joined()()
+        raise
 
 
 def room() -> Mapping[str, float]:

@@ -81,6 +81,7 @@ def test_a_server_for_clients_is_asked_again_before_it_is_given_up(monkeypatch: 
 
 def test_ray_starts_while_other_work_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
     working, starting = threading.Event(), threading.Event()
+    stayed: list[bool] = []
 
     def starts(**_: object) -> None:
         starting.set()
@@ -88,10 +89,13 @@ def test_ray_starts_while_other_work_is_done(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(ray, "init", starts)
+    monkeypatch.setattr(ray, "shutdown", lambda: stayed.append("ray" in {each.name for each in threading.enumerate()}))
     with session.joining_ray(None, 1) as joined:
         assert starting.wait(10)
         working.set()
-        assert joined() is ray.shutdown
+        leave = joined()
+    leave()
+    assert stayed == [True], "Linux would have killed Ray's processes with their thread"
 
 
 @pytest.mark.parametrize("error", [UserError("the weights are damaged"), KeyboardInterrupt()])
