@@ -24,7 +24,7 @@ class TestOptimizers(SearcherSuite):
         self.optimizer = request.param
 
     def make_searcher(self):
-        return NevergradSearcher(self.optimizer, trials=16, batch=4)
+        return NevergradSearcher(self.optimizer, trials=40, batch=4)
 
 
 @pytest.mark.parametrize("batch", [1, 8])
