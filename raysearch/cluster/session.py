@@ -57,7 +57,7 @@ def join_ray(address: str | None, cpus: float) -> Callable[[], None]:
 def joining_ray(address: str | None, cpus: float) -> Iterator[Callable[[], Callable[[], None]]]:
     """Join a cluster as `join_ray` does, in a thread beside the context. Left by an error, the context leaves it again.
 
-    Linux kills the processes of a Ray started here once the thread that started them ends, so it stays until then.
+    Linux kills Ray's processes once the thread that started them ends, so that thread stays until Ray is left.
 
     Yields:
         A function that waits until it is joined, and returns what leaves it, or raises what `join_ray` raises.
