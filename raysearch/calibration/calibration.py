@@ -20,7 +20,8 @@ from raysearch.calibration.objectives.base import Objective
 from raysearch.core.measure import Measure
 
 _SHARD_TOKENS = 8192  # the most tokens of a shard where the user sets no size: fills a GPU, and still fits
-_SHARDS = 8  # the fewest shards then, if there are enough samples: work for eight replicas
+_SHARDS = 8  # the fewest shards then, if there are enough tokens: work for eight replicas
+_FEWEST_TOKENS = 512  # of a shard, if there are as many: with fewer, a CPU spends a tenth more on each token
 _SHARDS_OF_PROMPTS = 2  # the same where answers are generated: a step takes as long for one prompt as for several
 
 
@@ -56,8 +57,8 @@ class Calibration:
         Args:
             objective: What is computed.
             samples: All samples.
-            shard_samples: Samples per shard; the last may hold fewer. None for at most 8192 tokens a shard and at least
-                8 shards, 2 of prompts, if possible.
+            shard_samples: Samples per shard; the last may hold fewer. None for 512 to 8192 tokens a shard and at least
+                8 shards, 2 of prompts, if possible; where answers are generated, shards may be smaller.
             identity: Everything else that a loss depends on, JSON values: the model, the tokenizer, the objective, the
                 numerics.
             description: The source and the choice of samples, for the records.
@@ -109,6 +110,8 @@ def _cuts(samples: Batch, shard_samples: int | None) -> list[int]:
     rows = np.bincount(samples.sample_of_row)
     fewest = _SHARDS if samples.answers is None else _SHARDS_OF_PROMPTS
     budget = min(_SHARD_TOKENS, int((longest * rows).sum()) // fewest)
+    if samples.answers is None:
+        budget = max(budget, _FEWEST_TOKENS)
     cuts, n_rows, width = [0], 0, 0
     for sample, (length, more) in enumerate(zip(longest.tolist(), rows.tolist(), strict=True)):
         n_rows, width = n_rows + more, max(width, length)

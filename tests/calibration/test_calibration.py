@@ -69,13 +69,20 @@ def test_shards_are_chosen_for_eight_workers_and_one_gpu() -> None:
     for samples, seq_len in product([1, 7, 8, 9, 15, 16, 20, 128, 1000], [2, 256, 2048, 8192, 10_000]):
         shards = build(samples, seq_len, None).shards
         assert all(shard.n_samples == 1 or shard.input_ids.size <= 8192 for shard in shards), (samples, seq_len)
-        assert len(shards) >= min(samples, 8)
+        assert len(shards) >= min(samples, 8, samples * seq_len // 512)  # small ones slow a CPU down
         assert len({shard.n_samples for shard in shards[:-1]}) <= 1
         assert math.ceil(samples / shards[0].n_samples) == len(shards)
 
 
 def test_shard_size_by_hand() -> None:
-    for (samples, seq_len), size in {(16, 256): 2, (128, 256): 16, (128, 2048): 4, (4, 256): 1}.items():
+    for (samples, seq_len), size in {
+        (16, 256): 2,
+        (128, 256): 16,
+        (128, 2048): 4,
+        (4, 256): 2,
+        (4, 128): 4,
+        (2, 1024): 1,
+    }.items():
         assert build(samples, seq_len, None).shards[0].n_samples == size
 
 
