@@ -20,7 +20,7 @@ from raysearch.calibration.objectives.base import Objective
 from raysearch.core.measure import Measure
 
 _SHARD_TOKENS = 8192  # the most tokens of a shard where the user sets no size: fills a GPU, and still fits
-_SHARDS = 8  # the fewest shards then, if there are enough tokens: work for eight replicas
+_SHARDS = 16  # the fewest shards then, if there are enough tokens: work for many replicas, and early screening
 _FEWEST_TOKENS = 512  # of a shard, if there are as many: with fewer, a CPU spends a tenth more on each token
 _SHARDS_OF_PROMPTS = 2  # the same where answers are generated: a step takes as long for one prompt as for several
 
@@ -58,7 +58,7 @@ class Calibration:
             objective: What is computed.
             samples: All samples.
             shard_samples: Samples per shard; the last may hold fewer. None for 512 to 8192 tokens a shard and at least
-                8 shards, 2 of prompts, if possible; where answers are generated, shards may be smaller.
+                16 shards, 2 of prompts, if possible; where answers are generated, shards may be smaller.
             identity: Everything else that a loss depends on, JSON values: the model, the tokenizer, the objective, the
                 numerics.
             description: The source and the choice of samples, for the records.

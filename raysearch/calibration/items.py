@@ -31,7 +31,7 @@ class ItemOptions:
         balance: Items of sub-tasks in ``equal`` numbers, or ``proportional`` to their numbers in the data.
         score: For objectives on text: the tokens of the ``answer``, or ``all``.
         seed: Seeds the random draw.
-        shard_samples: Items of a shard; None for 512 to 8192 tokens a shard and at least 8 shards, if possible.
+        shard_samples: Items of a shard; None for 512 to 8192 tokens a shard and at least 16 shards, if possible.
 
     Raises:
         UserError: An option is out of range.

@@ -35,7 +35,7 @@ class WindowOptions:
         sampling: ``random`` windows of the text; its first ones (``sequential``); the beginnings of random
             ``documents`` that are long enough; or the first documents, each ``whole`` up to `seq_len` tokens.
         seed: Seeds the random draw.
-        shard_samples: Samples of a shard; None for 512 to 8192 tokens a shard and at least 8 shards, if possible.
+        shard_samples: Samples of a shard; None for 512 to 8192 tokens a shard and at least 16 shards, if possible.
         at_most: The most samples where `samples` is ``all``; None for no limit.
 
     Raises:
