@@ -97,7 +97,7 @@ def test_programs_get_one_json_object_with_ray_and_mlflow_on(recorded: tuple[Pat
     }
     assert result["n_layers"] == N_LAYERS and len(result["removed"]) == 2
     assert result["removed"] == sorted(result["removed"]) == sorted(result["removal_order"])
-    assert result["evaluations"] == {"requested": GREEDY, "computed": GREEDY, "cached": 0}
+    assert result["evaluations"] == {"requested": GREEDY, "computed": GREEDY, "cached": 0, "screened": 0}
     assert result["layer_forwards"] == {"computed": 24.0, "alone": 24.0, "naive": 32}
     assert result["search_id"].startswith("greedy-m2-")
     assert 0 < result["delta_error"] < abs(result["loss"])
@@ -142,7 +142,7 @@ def test_two_replicas_of_ray_find_the_same_bits_as_one_inline(
 def test_the_second_time_nothing_is_run(run: Run, world: World) -> None:
     first = found(run("search", *world.search(), "--json"))
     again = found(run("search", *world.search(), "--json"))
-    assert again["evaluations"] == {"requested": GREEDY, "computed": 0, "cached": GREEDY}
+    assert again["evaluations"] == {"requested": GREEDY, "computed": 0, "cached": GREEDY, "screened": 0}
     assert again["layer_forwards"]["computed"] == 0
     assert numbers(again) == numbers(first)
 
