@@ -185,9 +185,9 @@ class Screener:
         for mask in masks:
             if self._stage.get(mask, -1) < stage:
                 self._stage[mask] = stage
+                names = [one.fingerprint for one in self._calibrations]
                 self._seen[mask] = tuple(
-                    np.concatenate([known[name][mask][shard] for shard in shards])
-                    for name, shards in self.stages[stage].items()
+                    np.concatenate([known[name][mask][shard] for shard in self.stages[stage][name]]) for name in names
                 )
                 if not all(np.isfinite(part).all() for part in self._seen[mask]):
                     self._failed.add(mask)
