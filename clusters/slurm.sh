@@ -24,7 +24,7 @@ source "${VENV:-$SLURM_SUBMIT_DIR/.venv}/bin/activate"
 RAY_AUTH_TOKEN=$(python -c 'import secrets; print(secrets.token_hex(32))')
 export RAY_AUTH_MODE=token RAY_AUTH_TOKEN RAY_USAGE_STATS_ENABLED=0
 
-head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head --lines=1)
+head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed --quiet 1p) # which reads all: scontrol must not meet a closed pipe
 address=$(hostname --ip-address | cut --delimiter=' ' --fields=1):$((20000 + SLURM_JOB_ID % 10000)) # nodes may be shared
 gpus=${SLURM_GPUS_ON_NODE:-0}
 node=(--num-cpus="$SLURM_CPUS_PER_TASK" --num-gpus="$gpus")

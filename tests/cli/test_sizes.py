@@ -80,7 +80,7 @@ def test_a_found_mask_is_ranked_once_all_are_known(run: Run, world: World) -> No
     refused = run("show", "latest", "--gap")
     assert (refused.code, refused.out) == (2, "")
     assert "2 of the 6 masks of 2 layers are known" in refused.err
-    assert "raysearch search searcher=exhaustive remove=2 and the same model" in refused.err
+    assert "raysearch search searcher=exhaustive remove=2 screening=off and the same model" in refused.err
     best = found(run("search", *world.search(protect="[0]", searcher="exhaustive"), "--json"))
     losses = [t["loss"] for t in found(run("show", "latest", "--json"))["result"]["trials"] if len(t["mask"]) == 2]
     (gap,) = found(run("show", result["search_id"], "--gap", "--json"))["gap"]
@@ -96,7 +96,7 @@ def test_a_range_is_ranked_as_far_as_all_masks_are_known(run: Run, world: World)
     shown = run("show", "latest", "--gap")
     ranks = [row[:4] for row in cells(shown.out) if row[2:3] == ["1"] or (row[2:3] and row[2].endswith("known"))]
     assert [[row[0], *row[2:]] for row in ranks] == [["1", "1", "5"], ["2", "4 known", "10"], ["3", "3 known", "10"]]
-    assert "To rank more: raysearch search searcher=exhaustive remove=2 and the same model" in shown.out
+    assert "To rank more: raysearch search searcher=exhaustive remove=2 screening=off and the same model" in shown.out
 
 
 def test_what_a_searcher_remarks_is_kept_and_shown(run: Run, world: World) -> None:

@@ -46,7 +46,7 @@ def recorder():
         time.sleep(ANSWERING_S)
         return np.zeros((1, 4))
 
-    def evaluate(masks):
+    def evaluate(masks, *_):
         time.sleep(ANSWERING_S)
         return {mask: Evaluation(abs(3 - sum(mask)) + 0.5, None, False, ()) for mask in masks}
 
@@ -56,7 +56,6 @@ def recorder():
         meter=Meter(),
         pool_stats=PoolStats(),
         references=(),
-        layer_forwards=lambda subjects: len(subjects),
     )
     return SearchRecorder(Problem(4, 1), evaluator, Observer(), time.perf_counter())
 
@@ -84,7 +83,7 @@ def test_trials_hold_the_loss_of_each_part_where_there_are_several(recorder):
         Mask.of(0): Evaluation(4.0, None, False, (1.5, 2.5)),
         Mask.of(1): Evaluation(None, "the loss is nan", False, (None, 3.5)),
     }
-    recorder.evaluator.evaluate = lambda masks: {mask: evaluations[mask] for mask in masks}
+    recorder.evaluator.evaluate = lambda masks, *_: {mask: evaluations[mask] for mask in masks}
     several = replace(recorder, part_names=["kl on c4", "perplexity on sotu"], rounds=[], trials=[], losses={})
     several.evaluate(Round([Mask.of(0), Mask.of(1)]))
     assert [trial.parts for trial in several.trials] == [
