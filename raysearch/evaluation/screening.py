@@ -41,9 +41,9 @@ Array = npt.NDArray[np.float64]
 #: The samples of a mask on the shards that it has seen, in screening order: an array for each calibration.
 Samples = tuple[Array, ...]
 
-_FEWEST = 4  # samples of a difference whose spread is believed
+_FEWEST = 8  # samples of a difference whose spread is believed
 _FEWEST_VARIANCES = 5  # from which a common spread is estimated
-_MOST_WORTH = 20.0  # degrees of freedom of a common spread; the differences are not independent
+_MOST_WORTH = 20.0  # degrees of freedom of a common spread
 _RIVALS = 3  # beside those that are kept: the leaders that a mask is compared with
 
 
@@ -98,8 +98,10 @@ class Difference:
             return self.exact
         if self.degrees < _FEWEST - 1 or not self.error > 0:
             return 1.0
-        error = math.sqrt(max(self.error**2, spread.moderated(self)))
-        return float(stdtr(self.degrees + spread.degrees, -self.mean / error))
+        worth = min(spread.degrees, self.degrees)  # not more than its own: the differences are of the same samples
+        moderated = (worth * spread.variance + self.degrees * self.error**2) / (worth + self.degrees)
+        error = math.sqrt(max(self.error**2, moderated))
+        return float(stdtr(self.degrees + worth, -self.mean / error))
 
 
 @dataclass(frozen=True)
@@ -125,11 +127,6 @@ class Spread:
         excess = float(logs.var(ddof=1) - polygamma(1, degrees / 2).mean())
         worth = min(_MOST_WORTH, 2 * _inverse_trigamma(excess)) if excess > 0 else _MOST_WORTH
         return cls(math.exp(logs.mean() + digamma(worth / 2) - math.log(worth / 2)), worth)
-
-    def moderated(self, difference: Difference) -> float:
-        """Return the variance of a difference, drawn towards what it has in common with others."""
-        own = difference.degrees
-        return (self.degrees * self.variance + own * difference.error**2) / (self.degrees + own)
 
 
 def shard_order(calibration: Calibration) -> tuple[int, ...]:
