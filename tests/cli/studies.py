@@ -17,5 +17,5 @@ def small_study(world: World, *grid: str, **changes: Any) -> list[str]:
 
 def study_words(world: World, **changes: Any) -> list[str]:
     """The words of a study whose searches run at the same time; it takes seconds, but for the start of Ray."""
-    at_once = {"cluster.replicas": 2, "study.concurrency": 2, "data.shard_samples": 1}
+    at_once = {"cluster.replicas": 2, "study.concurrency": 2}
     return small_study(world, f"searcher=[{','.join(SEARCHERS)}]", "remove=[1,2]", **{**at_once, **changes})

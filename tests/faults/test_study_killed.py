@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.faults]
 
 
 def test_a_study_killed_twice_ends_the_same_and_runs_nothing_twice(world: World, here: Path) -> None:
-    words = ["study", *study_words(world), "--json"]
+    words = ["study", *study_words(world, **{"data.shard_samples": 1}), "--json"]
     value = found(do(*words, "store=undisturbed"))
     mark = uuid.uuid4().hex
     known: dict[tuple[str, str, int], bytes] = {}
