@@ -121,9 +121,13 @@ class Ledger:
                 raise sqlite3.DatabaseError("file is not a database")
             self.connection = sqlite3.connect(self._file, timeout=_LOCKED_S, isolation_level=None)
             self.connection.text_factory = _as_text
-            with FileLock(path.with_name(f"{path.name}.lock")):  # SQLite does not wait for a change of journal mode
-                self._prepare()
-            self._identity = self._file.stat()
+            try:
+                with FileLock(path.with_name(f"{path.name}.lock")):  # SQLite does not wait for a change of journal mode
+                    self._prepare()
+                self._identity = self._file.stat()
+            except BaseException:
+                self.connection.close()  # one left open would keep the next from folding its log into the file
+                raise
 
     def _prepare(self) -> None:
         """Makes the tables of a new file, or checks that an old one is of this format."""
