@@ -1,0 +1,1 @@
+"""Text that a model generates: how it is written, scored, and described where it degenerates."""

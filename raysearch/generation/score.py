@@ -1,0 +1,21 @@
+"""The score of a generated answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Score:
+    """What an answer is worth.
+
+    Args:
+        value: 1 where it is right, 0 where it is wrong, or between: an F1.
+        failure: Why it is wrong, as a class (``parenthesis``, ``undefined name`` …); None if it is right, or where a
+            kind of check has no classes.
+        base: For code with two sets of tests, whether it passes the first alone; None elsewhere.
+    """
+
+    value: float
+    failure: str | None = None
+    base: bool | None = None
