@@ -115,21 +115,28 @@ def by_chunk(head: Head, compute: Callable[..., Tensor], *parts: Tensor) -> Tens
 def token_log_probs(states: Tensor, batch: Batch, head: Head) -> Tensor:
     """Return log p(token | tokens before it) of each scored token, in nats: float64, [n], on the states' device.
 
-    It is the token's logit minus the logarithm of the summed exponentials, in float32. PyTorch's cross entropy takes
-    the largest logit from all of them first, and lies some 1e-6 nats off.
+    It is the token's logit minus the logarithm of the summed exponentials, in float32: its mean lies within 1e-7 of a
+    float64 log-softmax. PyTorch's cross entropy takes the largest logit from all of them first, and lies 8e-6 nats off
+    to one side.
     """
     rows = max(1, _FLOATS_AT_ONCE.get(states.device.type, 2**19) // head.vocab_size)
 
-    def log_probs(slice_: Tensor, wanted: Tensor) -> Tensor:
+    def of_tokens(slice_: Tensor, wanted: Tensor) -> Tensor:
         pairs = zip(head.logits(slice_).split(rows), wanted[:, None].split(rows), strict=True)
         return torch.cat([_log_prob(logits.float(), tokens) for logits, tokens in pairs])
 
-    return by_chunk(head, log_probs, states, to_device(batch.targets, states.device))
+    return by_chunk(head, of_tokens, states, to_device(batch.targets, states.device))
 
 
 def _log_prob(logits: Tensor, tokens: Tensor) -> Tensor:
     """Return the log-probability of a token a row: float32 logits [n, vocab] and tokens [n, 1] to [n]."""
     return logits.gather(1, tokens)[:, 0] - logits.logsumexp(-1)
+
+
+def log_probs(logits: Tensor) -> Tensor:
+    """Return the log-probabilities of all tokens, float32, [n, vocab], as `token_log_probs` has them for some."""
+    logits = logits.float()
+    return logits - logits.logsumexp(-1, keepdim=True)
 
 
 def to_device(values: npt.NDArray[Any], device: torch.device) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from raysearch.calibration.batch import Batch, Form
-from raysearch.calibration.objectives.base import Head, StateObjective, by_chunk, sum_by_sample
+from raysearch.calibration.objectives.base import Head, StateObjective, by_chunk, log_probs, sum_by_sample
 from raysearch.core.measure import Measure
 
 
@@ -40,7 +40,7 @@ class KLObjective(StateObjective):
         assert dense is not None, "the objective compares"
 
         def divergence(pruned_states: Tensor, dense_states: Tensor) -> Tensor:
-            pruned, reference = (head.logits(part).float().log_softmax(-1) for part in (pruned_states, dense_states))
+            pruned, reference = (log_probs(head.logits(part)) for part in (pruned_states, dense_states))
             if self.direction == "forward":
                 return _kl(reference, pruned)
             if self.direction == "reverse":
