@@ -13,7 +13,19 @@ FILES = sorted((ROOT / "raysearch").rglob("*.py"))
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("experiments/**/*.md")])
 #: The rooms, from the ground up: a room imports from those before it.
 ROOMS = (
-    *("errors", "core", "searchers", "generation", "calibration", "models", "ledger", "evaluation", "cluster", "search", "bridges"),
+    *(
+        "errors",
+        "core",
+        "searchers",
+        "generation",
+        "calibration",
+        "models",
+        "ledger",
+        "evaluation",
+        "cluster",
+        "search",
+        "bridges",
+    ),
     *("assessment", "study", "reporting", "tracking", "config", "api", "cli", "testing"),
 )
 

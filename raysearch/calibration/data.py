@@ -117,7 +117,7 @@ class Data:
 
     def _windows(self, tokenizer: Tokenizer, options: WindowOptions) -> Batch:
         """Return windows or documents of text, with every token but the first scored."""
-        if options.sampling == "whole":
+        if options.sampling in ("truncated", "whole"):
             rows = draw_documents(self._documents(), tokenizer, options)
             return Batch.of(rows, [[False, *[True] * (len(ids) - 1)] for ids in rows])
         ids = draw_windows(self._documents(), tokenizer, options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -15,7 +16,7 @@ from raysearch.errors import UserError, did_you_mean
 
 _MOST_ROWS = 2**18  # the most rows to draw from: more than the 170,420 of Commonsense170k
 
-Balance = Literal["equal", "proportional"]
+Balance = Literal["equal", "proportional", "none"]
 Score = Literal["all", "answer"]
 ItemSampling = Literal["random", "sequential"]
 
@@ -28,7 +29,8 @@ class ItemOptions:
         samples: How many items, at least 1.
         seq_len: The most tokens of a row, at least 2; longer ones are cut.
         sampling: ``random`` items, or the first ones (``sequential``).
-        balance: Items of sub-tasks in ``equal`` numbers, or ``proportional`` to their numbers in the data.
+        balance: Items of sub-tasks in ``equal`` numbers, or ``proportional`` to their numbers in the data; or ``none``:
+            of all items alike.
         score: For objectives on text: the tokens of the ``answer``, or ``all``.
         seed: Seeds the random draw.
         shard_samples: Items of a shard; None for 512 to 8192 tokens a shard and at least 16 shards, if possible.
@@ -69,7 +71,7 @@ class DrawnItems:
         rows_read: Rows read, duplicates and skipped ones included.
         duplicates: Rows equal to an earlier one.
         skipped: Rows that were too short to make a sample.
-        groups: Samples drawn of each sub-task; empty where there is only one.
+        groups: Samples drawn of each sub-task of the data; empty where there is only one.
     """
 
     samples: tuple[Located, ...]
@@ -99,12 +101,13 @@ def draw_items(samples: Iterable[Located | None], options: ItemOptions) -> Drawn
             skipped += 1
         else:
             known.setdefault(located.sample, located)
-    groups: dict[str, list[Located]] = {}
-    for located in known.values():
-        groups.setdefault(located.sample.group if isinstance(located.sample, Item) else "", []).append(located)
-    groups = dict(sorted(groups.items()))
     duplicates = rows_read - skipped - len(known)
     _check_enough(options.samples, len(known), duplicates, skipped)
+
+    groups: dict[str, list[Located]] = {}
+    for located in known.values():
+        groups.setdefault("" if options.balance == "none" else _group(located), []).append(located)
+    groups = dict(sorted(groups.items()))
 
     rng = np.random.default_rng(options.seed)
     sizes = {name: len(members) for name, members in groups.items()}
@@ -119,7 +122,15 @@ def draw_items(samples: Iterable[Located | None], options: ItemOptions) -> Drawn
             drawn += [members[place] for place in chosen]
         else:
             drawn += members[: shares[name]]
-    return DrawnItems(tuple(drawn), rows_read, duplicates, skipped, shares if len(shares) > 1 else {})
+    names = sorted({_group(located) for located in known.values()})
+    taken = Counter(map(_group, drawn))
+    counts = {name: taken[name] for name in names} if len(names) > 1 else {}
+    return DrawnItems(tuple(drawn), rows_read, duplicates, skipped, counts)
+
+
+def _group(located: Located) -> str:
+    """Return the sub-task of a sample; empty where there is only one."""
+    return located.sample.group if isinstance(located.sample, Item) else ""
 
 
 def _check_enough(samples: int, found: int, duplicates: int, skipped: int) -> None:

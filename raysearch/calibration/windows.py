@@ -13,15 +13,17 @@ import numpy.typing as npt
 
 from raysearch.errors import UserError, did_you_mean
 
-Sampling = Literal["random", "sequential", "documents", "whole"]
+Sampling = Literal["random", "sequential", "documents", "truncated", "whole"]
 Tokenizer = Callable[..., Any]  #: as in transformers: called with a text, it returns ``{"input_ids": [...], ...}``
 
 _SEPARATOR = "\n\n"  # between documents, as in the usual perplexity of WikiText-2
 _CHARS_PER_TOKEN = 6  # a little more than English needs, so that the first guess is mostly enough
 _END_TOKENS = 1024  # near its end, a cut text may be tokenised differently from the whole
-_POOL = 16  # random: draw from so many times the needed tokens …
+_POOL = 16  # random, truncated: draw from so many times the needed tokens or documents …
 _POOL_TOKENS = 2**20  # … but from at most so many more, to keep large requests cheap
-_BUFFER_CHARS = 2**24  # random: the text that is shuffled; only the beginning of a larger corpus is used
+_BUFFER_CHARS = (
+    2**24
+)  # random, documents, truncated: the text that is shuffled; only the beginning of a larger corpus is used
 _MOST_DOCUMENTS = 2**17  # documents: the most that are tried, since a stream may have no long ones
 
 
@@ -33,7 +35,8 @@ class WindowOptions:
         samples: How many windows or documents, at least 1; or ``all``, where they are taken in order.
         seq_len: Tokens of a window, at least 2: the first is context only.
         sampling: ``random`` windows of the text; its first ones (``sequential``); the beginnings of random
-            ``documents`` that are long enough; or the first documents, each ``whole`` up to `seq_len` tokens.
+            ``documents`` that are long enough; random documents of any length, ``truncated`` to `seq_len` tokens; or
+            the first documents, each ``whole`` up to `seq_len` tokens.
         seed: Seeds the random draw.
         shard_samples: Samples of a shard; None for 512 to 8192 tokens a shard and at least 16 shards, if possible.
         at_most: The most samples where `samples` is ``all``; None for no limit.
@@ -123,7 +126,7 @@ def draw_windows(documents: Iterator[str], tokenizer: Tokenizer, options: Window
 
 
 def draw_documents(documents: Iterator[str], tokenizer: Tokenizer, options: WindowOptions) -> list[list[int]]:
-    """Take the first documents, each as a row of its own, cut where it is too long.
+    """Take documents, each as a row of its own, cut where it is too long: random ones (``truncated``) or the first.
 
     A document of fewer than two tokens predicts nothing and is skipped.
 
@@ -138,6 +141,10 @@ def draw_documents(documents: Iterator[str], tokenizer: Tokenizer, options: Wind
     Raises:
         UserError: There are too few documents.
     """
+    if options.sampling == "truncated":
+        rng = np.random.default_rng(options.seed)
+        samples = int(options.most)
+        documents = _shuffled(documents, rng, samples * options.seq_len, at_least=_POOL * samples)
     tokenised = (tokenizer(document, verbose=False)["input_ids"][: options.seq_len] for document in documents)
     usable = (list(ids) for ids in tokenised if len(ids) > 1)
     rows = list(usable if options.most == math.inf else islice(usable, int(options.most)))
@@ -151,14 +158,14 @@ def draw_documents(documents: Iterator[str], tokenizer: Tokenizer, options: Wind
     return sorted(rows, key=lambda ids: (len(ids), ids))
 
 
-def _shuffled(documents: Iterator[str], rng: np.random.Generator, tokens: int) -> Iterator[str]:
-    """Return the documents in a random order: all of them, or as many as the buffer holds."""
+def _shuffled(documents: Iterator[str], rng: np.random.Generator, tokens: int, at_least: int = 0) -> Iterator[str]:
+    """Return the documents in a random order: all of them, or as many as the buffer holds, and `at_least` so many."""
     room = max(_BUFFER_CHARS, 2 * tokens * _CHARS_PER_TOKEN)
     buffer: list[str] = []
     for document in documents:
         buffer.append(document)
         room -= len(document)
-        if room <= 0:
+        if room <= 0 and len(buffer) >= at_least:
             break
     return (buffer[index] for index in rng.permutation(len(buffer)))
 

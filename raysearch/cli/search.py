@@ -23,7 +23,7 @@ raysearch search                                       greedy, 5 layers of SmolL
 raysearch search searcher=beam searcher.width=3 remove=7 protect=[0,-1]
 raysearch search remove=1..9                           the best mask for each number of layers, in one search
 raysearch search model=Qwen/Qwen3-0.6B model.dtype=bfloat16 data=file data.path=my.txt
-raysearch search calibration=paper_perplexity          perplexity on C4, as in the paper
+raysearch search calibration=paper_perplexity          perplexity on C4, after the paper
 raysearch search objective=task_margin data=multiple_choice data.path=my-questions.jsonl
 raysearch search cluster.replicas=2 tracking.uri=http://127.0.0.1:5000
 

@@ -107,6 +107,18 @@ class TestBalance:
             drawn = draw(items(a=17, b=11, c=2), n, balance="proportional")
             assert sum(drawn.groups.values()) == len(drawn.samples) == n
 
+    def test_none(self) -> None:
+        drawn = [draw(items(a=70, b=20, c=10), 20, balance="none", seed=seed) for seed in range(200)]
+        assert all(self.counts(one) == {name: n for name, n in one.groups.items() if n} for one in drawn)
+        shares = {name: sum(one.groups[name] for one in drawn) / 4000 for name in "abc"}
+        assert shares == pytest.approx({"a": 0.7, "b": 0.2, "c": 0.1}, abs=0.02)
+        assert len({one.groups["c"] for one in drawn}) > 3, "as chance has it"
+
+    def test_none_takes_the_first_of_all(self) -> None:
+        drawn = draw(items(a=3, b=9), 5, balance="none", sampling="sequential")
+        assert drawn.groups == {"a": 3, "b": 2}
+        assert draw(items(a=9, b=3), 5, balance="none", sampling="sequential").groups == {"a": 5, "b": 0}
+
     def test_names_a_group_that_is_too_small(self) -> None:
         with pytest.raises(UserError) as caught:
             draw(items(a=100, b=5), 20)

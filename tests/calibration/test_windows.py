@@ -113,7 +113,7 @@ class TestAll:
         with pytest.raises(UserError, match="the text holds 0"):
             draw_windows(iter(["1 2"]), tokenizer, WindowOptions("all", 4, "sequential"))
 
-    @pytest.mark.parametrize("sampling", ["random", "documents"])
+    @pytest.mark.parametrize("sampling", ["random", "documents", "truncated"])
     def test_is_for_texts_that_are_taken_in_order(self, sampling: Any) -> None:
         with pytest.raises(UserError, match="data.samples=all takes a text in order, not by data.sampling="):
             WindowOptions("all", 4, sampling)
@@ -138,6 +138,36 @@ class TestWhole:
             draw_documents(iter(["0 1", "2 3", "4"]), tokenizer, whole(5, 8))
         with pytest.raises(UserError, match="no document has two tokens"):
             draw_documents(iter(["1", ""]), tokenizer, whole("all", 8))
+
+
+class TestTruncated:
+    def test_takes_random_documents_of_any_length(self, tokenizer: NumberTokenizer) -> None:
+        lengths = [2 + at % 9 for at in range(200)]
+        starts = [sum(lengths[:at]) for at in range(200)]
+        documents = [numbers(start, start + length) for start, length in zip(starts, lengths, strict=True)]
+        drawn = {seed: truncated(documents, tokenizer, 100, 5, seed) for seed in range(2)}
+        for rows in drawn.values():
+            places = [starts.index(row[0]) for row in rows]
+            assert len(set(places)) == 100, "no document is taken twice"
+            assert all(len(row) == min(5, lengths[at]) for row, at in zip(rows, places, strict=True))
+            assert any(len(row) < 5 for row in rows) and sum(place >= 100 for place in places) > 30
+        assert drawn[0] != drawn[1] and drawn[0] == truncated(documents, tokenizer, 100, 5, 0)
+
+    def test_skips_what_predicts_nothing(self, tokenizer: NumberTokenizer) -> None:
+        assert truncated(["1", "", "2 3", "4 5 6"], tokenizer, 2, 2, 0) == [[2, 3], [4, 5]]
+        with pytest.raises(UserError, match="data.samples=3 documents were asked, but there are 2"):
+            truncated(["1", "", "2 3", "4 5 6"], tokenizer, 3, 2, 0)
+
+    def test_draws_from_more_documents_than_it_takes_though_they_are_long(self, tokenizer: NumberTokenizer) -> None:
+        book = "7 " * 2**21
+        rows = truncated(
+            (f"{at} {book}" for at in range(40)), lambda text, verbose: tokenizer(text[:20], verbose=verbose), 2, 3, 1
+        )
+        assert max(row[0] for row in rows) >= 4, "four books fill the buffer"
+
+
+def truncated(documents: Any, tokenizer: Any, samples: int, seq_len: int, seed: int) -> list[list[int]]:
+    return draw_documents(iter(documents), tokenizer, WindowOptions(samples, seq_len, "truncated", seed))
 
 
 def whole(samples: Any, seq_len: int) -> WindowOptions:

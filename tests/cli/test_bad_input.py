@@ -76,7 +76,7 @@ SEARCHES: list[tuple[str, list[str]]] = [
     ("data.samples=1e3", ["data.samples=1000.0 should be a valid integer"]),
     ("data.seq_len=65", ["data.seq_len=65 is longer than the 64 positions", "use 64 or less"]),
     ("data.samples=9999", ["data.samples=9999 windows of data.seq_len=16", "data.samples="]),
-    ("data.sampling=foo", ["data.sampling=foo", "'sequential', 'documents' or 'whole'"]),
+    ("data.sampling=foo", ["data.sampling=foo", "'documents', 'truncated' or 'whole'"]),
     ("tracking.experiment=2024", ["tracking.experiment=2024 should be a valid string", "\"'2024'\""]),
     # data
     ("data=file", ["data.path has no value", "give data.path="]),
