@@ -6,7 +6,8 @@ Masks are compared on the same samples alone, by the mean difference of their lo
 for a finite population: the question is the ranking on this calibration, not on the text that it was drawn from.
 
 The probability of dropping one of the best is bounded over the whole search: the error budget, 1 - confidence, is
-shared by rounds, stages, the masks that are kept, and their rivals (Bonferroni).
+shared by rounds, stages, the masks that are kept, and their rivals (Bonferroni). Early stages get more of it, since a
+mask that is dropped early saves more.
 
 What a layer costs hardly depends on the others that are gone. So the difference of two masks is predicted by that of
 two related masks which were evaluated further in an earlier round, and only the error of the prediction is estimated
@@ -44,7 +45,7 @@ Samples = tuple[Array, ...]
 _FEWEST = 8  # samples of a difference whose spread is believed
 _FEWEST_VARIANCES = 5  # from which a common spread is estimated
 _MOST_WORTH = 20.0  # degrees of freedom of a common spread
-_RIVALS = 3  # beside those that are kept: the leaders that a mask is compared with
+_RIVALS = 8  # beside those that are kept: the leaders that a mask is compared with
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class Screening:
     """
 
     confidence: float = 0.99
-    stages: Sequence[float] = (0.0625, 0.125, 0.1875, 0.25, 0.375, 0.5, 0.75)
+    stages: Sequence[float] = (0.125, 0.1875, 0.25, 0.3125, 0.375, 0.4375, 0.5, 0.625, 0.75, 0.875)
 
     def __post_init__(self) -> None:
         if not 0 < self.confidence < 1:
@@ -150,7 +151,8 @@ class Screener:
         calibrations: What masks are evaluated on.
 
     Attributes:
-        stages: The shards after which masks may be dropped, by calibration; the last are all of them.
+        stages: The shards after which masks may be dropped, by calibration; the last are all of them. Stages with too
+            few samples to drop any mask are left out.
     """
 
     def __init__(self, screening: Screening, calibrations: Sequence[Calibration]) -> None:
@@ -159,18 +161,22 @@ class Screener:
         orders = [shard_order(one) for one in calibrations]
         cuts = [[math.ceil(share * len(order)) for order in orders] for share in (*screening.stages, 1.0)]
         distinct = [cut for cut, after in zip(cuts, [*cuts[1:], None], strict=True) if cut != after]
-        self.stages: Sequence[Mapping[str, tuple[int, ...]]] = [
+        stages: list[Mapping[str, tuple[int, ...]]] = [
             {one.fingerprint: order[:stop] for one, order, stop in zip(calibrations, orders, cut, strict=True)}
             for cut in distinct
         ]
+        sizes = [
+            [sum(one.shards[shard].n_samples for shard in shards[one.fingerprint]) for one in calibrations]
+            for shards in stages
+        ]
+        tell = [number for number, of in enumerate(sizes) if min(of) >= _FEWEST or number == len(sizes) - 1]
+        self.stages: Sequence[Mapping[str, tuple[int, ...]]] = [stages[number] for number in tell]
+        self._sizes = [sizes[number] for number in tell]
         self._weights = [
             np.concatenate([_weights(one, shard) for shard in order])
             for one, order in zip(calibrations, orders, strict=True)
         ]
-        self._sizes = [
-            [sum(one.shards[shard].n_samples for shard in shards[one.fingerprint]) for one in calibrations]
-            for shards in self.stages
-        ]
+        self._scales = [weights.sum() / one.divisor for one, weights in zip(calibrations, self._weights, strict=True)]
         self._seen: dict[Mask, Samples] = {}
         self._stage: dict[Mask, int] = {}
         self._failed: set[Mask] = set()
@@ -205,8 +211,7 @@ class Screener:
         self._budget_spent += 1 / of
         if self._budget_spent > 1 + 1e-9:
             return None
-        budget = (1 - self.screening.confidence) / of / (len(self.stages) - 1)
-        return Contest(self, contestants, keep, beat, budget)
+        return Contest(self, contestants, keep, beat, (1 - self.screening.confidence) / of)
 
     def reach(self, mask: Mask) -> int:
         """Return the number of stages that a mask has seen."""
@@ -218,8 +223,8 @@ class Screener:
 
     def level(self, mask: Mask, stage: int) -> float:
         """Return a mask's loss on the shards up to a stage."""
-        losses = [part[:size] for part, size in zip(self._seen[mask], self._sizes[stage], strict=True)]
-        return self._estimate(losses, None).mean
+        losses = [part[None, :size] for part, size in zip(self._seen[mask], self._sizes[stage], strict=True)]
+        return float(self._estimate(losses)[0][0])
 
     def failed(self, mask: Mask) -> bool:
         """Return whether a mask's loss is not finite on what it has seen."""
@@ -236,61 +241,90 @@ class Screener:
 
     def difference(self, one: Mask, other: Mask) -> Difference:
         """Compare two masks by the samples that both have seen, and by what is known of their relatives."""
-        stage = min(self._stage[one], self._stage[other])
-        sizes = self._sizes[stage]
-        losses = [self._seen[one][part][:size] - self._seen[other][part][:size] for part, size in enumerate(sizes)]
-        if len(losses) == 1 and np.isin(losses[0], (-1.0, 0.0, 1.0)).all():
-            return self._count(losses[0])
-        predictions = [None, *self._relatives(one, other, stage)]
-        return min((self._estimate(losses, prediction) for prediction in predictions), key=lambda found: found.error)
+        return self.differences([one], other)[one]
 
-    def _count(self, losses: Array) -> Difference:
-        """Compare right and wrong answers by an exact test of those that differ (McNemar)."""
-        estimate = self._estimate([losses], None)
-        lost, differ = int((losses > 0).sum()), int(np.count_nonzero(losses))
-        worse = float(bdtrc(lost - 1, differ, 0.5)) if lost else 1.0
-        return Difference(estimate.mean, estimate.error, estimate.degrees, worse)
+    def differences(self, masks: Iterable[Mask], other: Mask) -> dict[Mask, Difference]:
+        """Compare masks with another one."""
+        by_stage: dict[int, list[Mask]] = {}
+        for mask in masks:
+            by_stage.setdefault(min(self._stage[mask], self._stage[other]), []).append(mask)
+        return {
+            mask: found
+            for stage, group in by_stage.items()
+            for mask, found in zip(group, self._compare(group, other, stage), strict=True)
+        }
 
-    def _estimate(self, losses: Sequence[Array], prediction: Sequence[Array] | None) -> Difference:
-        """Estimate a difference over the whole calibration.
+    def _compare(self, masks: Sequence[Mask], other: Mask, stage: int) -> Iterator[Difference]:
+        """Yield the differences of masks from another one, by the samples up to a stage."""
+        losses = [
+            np.stack([self._seen[mask][part][:size] for mask in masks]) - self._seen[other][part][:size]
+            for part, size in enumerate(self._sizes[stage])
+        ]
+        mean, error = self._estimate(losses)
+        counted = [len(losses) == 1 and bool(np.isin(row, (-1.0, 0.0, 1.0)).all()) for row in losses[0]]
+        by_reach: dict[int, list[tuple[int, Samples]]] = {}
+        for row, mask in enumerate(masks):
+            for reach, prediction in () if counted[row] else self._relatives(mask, other, stage):
+                by_reach.setdefault(reach, []).append((row, prediction))
+        for predictions in by_reach.values():
+            rows = [row for row, _ in predictions]
+            predicted = [np.stack(parts) for parts in zip(*(parts for _, parts in predictions), strict=True)]
+            means, errors = self._estimate([part[rows] for part in losses], predicted)
+            for row, *found in zip(rows, means, errors, strict=True):
+                mean[row], error[row] = min((mean[row], error[row]), found, key=lambda pair: pair[1])
+        degrees = max(1, min(self._sizes[stage]) - 1)
+        for row in range(len(masks)):
+            exact = _mcnemar(losses[0][row]) if counted[row] else None
+            yield Difference(float(mean[row]), float(error[row]), degrees, exact)
+
+    def _estimate(
+        self, losses: Sequence[Array], predictions: Sequence[Array | None] | None = None
+    ) -> tuple[Array, Array]:
+        """Estimate differences over the whole calibration.
 
         Args:
-            losses: By calibration, the difference of each sample seen, [n].
-            prediction: The same of two related masks, on as many samples or more, [m]; None for none.
+            losses: By calibration, the difference of each sample seen, [k, n].
+            predictions: The same of two related masks, on as many samples or more, [k, m]; None for none.
+
+        Returns:
+            The k differences, and their standard errors.
         """
-        mean = error = 0.0
-        for number, (factor, weights) in enumerate(zip(self.factors, self._weights, strict=True)):
-            seen = losses[number]
-            predicted = np.zeros(len(seen)) if prediction is None else prediction[number]
-            n, m, total = len(seen), len(predicted), len(weights)
-            errors = seen - predicted[:n]
-            scale = factor * weights.sum() / self._calibrations[number].divisor
-            mean += scale * (_ratio(errors, weights[:n]) + _ratio(predicted, weights[:m]))
+        mean, error = np.zeros((2, len(losses[0])))
+        for factor, scale, weights, seen, predicted in zip(
+            *(self.factors, self._scales, self._weights, losses, predictions or [None] * len(losses)), strict=True
+        ):
+            predicted = np.zeros_like(seen) if predicted is None else predicted
+            n, m, total = seen.shape[1], predicted.shape[1], len(weights)
+            errors = seen - predicted[:, :n]
+            mean += factor * scale * (_ratio(errors, weights[:n]) + _ratio(predicted, weights[:m]))
             spread = _variance(errors, weights[:n]) * (1 / n - 1 / m) + _variance(seen, weights[:n]) * (
                 1 / m - 1 / total
             )
             # Parts may be on the same texts, so their errors add up as if they were wholly correlated.
-            error += scale / weights[:n].mean() * math.sqrt(spread)
-        return Difference(mean, error, max(1, min(map(len, losses)) - 1))
+            error += factor * scale / weights[:n].mean() * np.sqrt(spread)
+        return mean, error
 
-    def _relatives(self, one: Mask, other: Mask, stage: int) -> Iterator[Sequence[Array]]:
-        """Yield the differences of related masks that have seen more than these two.
+    def _relatives(self, one: Mask, other: Mask, stage: int) -> Iterator[tuple[int, Samples]]:
+        """Yield the differences of related masks that have seen more than these two, and the stage that they reach.
 
         The masks with one shared layer less, and the sums of what single layers cost alone.
         """
         pairs = [(one - [layer], other - [layer]) for layer in one & other]
         reach, pair = max(((self._common(pair), pair) for pair in pairs), default=(-1, None))
         if pair is not None and reach > stage:
-            ours, theirs = (self._seen[mask] for mask in pair)
-            yield [ours[part][:size] - theirs[part][:size] for part, size in enumerate(self._sizes[reach])]
+            yield reach, self._losses([pair[0]], [pair[1]], reach)
         singles, others = ([Mask.of(layer) for layer in mask] for mask in (one - other, other - one))
         reach = self._common((*singles, *others)) if len(singles) == len(others) else -1
         if reach > stage:
-            yield [
-                np.sum([self._seen[mask][part][:size] for mask in singles], axis=0)
-                - np.sum([self._seen[mask][part][:size] for mask in others], axis=0)
-                for part, size in enumerate(self._sizes[reach])
-            ]
+            yield reach, self._losses(singles, others, reach)
+
+    def _losses(self, masks: Sequence[Mask], others: Sequence[Mask], stage: int) -> Samples:
+        """Return what some masks lose together, less what as many others lose, by the samples up to a stage."""
+        pairs = [(self._seen[mask], self._seen[other]) for mask, other in zip(masks, others, strict=True)]
+        return tuple(
+            np.sum([ours[part][:size] - theirs[part][:size] for ours, theirs in pairs], axis=0)
+            for part, size in enumerate(self._sizes[stage])
+        )
 
     def _common(self, masks: Iterable[Mask]) -> int:
         """Return the last stage that all of some masks have seen; -1 if there is none."""
@@ -305,7 +339,7 @@ class Contest:
         masks: The masks of the round, without the dense model.
         keep: How many of the best must be known exactly; None for all that are better than `beat`.
         beat: A mask that was evaluated in full; None for none.
-        budget: The error budget of each stage.
+        budget: The error budget of the round.
 
     Attributes:
         dropped: The masks that go no further.
@@ -319,14 +353,12 @@ class Contest:
         self.winners: set[Mask] = set()
         self.beat = beat
         self._screener, self._masks, self._keep = screener, masks, keep
-        favourites = [] if keep is None else self._favourites(keep)
-        # Any mask that must be kept could lose by mistake to `beat`, to a favourite, or to another one.
-        ways = [beat is not None, keep is not None, bool(favourites)]
-        budget /= (keep or len(masks)) * sum(ways)
-        self._limit_to_beat = budget
-        self._limits = dict.fromkeys(masks, budget / len(masks)) | dict.fromkeys(
-            favourites, budget / max(1, len(favourites))
-        )
+        self._favourites = [] if keep is None else self._find_favourites(keep)
+        # Any mask that must be kept could lose by mistake to `beat`, to all favourites, or to any one of the others.
+        ways = [beat is not None, keep is not None, bool(self._favourites)]
+        self._limit = budget / ((keep or len(masks)) * sum(ways))
+        shares = np.arange(1, len(screener.stages)) ** -0.5
+        self._shares = shares / shares.sum()
 
     def drop(self) -> None:
         """Drop the masks that are beyond doubt not among the best, by the shards that all of them have seen."""
@@ -336,25 +368,31 @@ class Contest:
         if not in_question:
             return
         stage, keep = min(map(screener.reach, in_question)) - 1, self._keep or 0
+        limit = self._shares[stage] * self._limit
         left.sort(key=lambda mask: (screener.level(mask, stage), mask))
-        won_by: dict[Mask, set[Mask]] = {mask: set() for mask in left[keep:] if mask in in_question}
+        below = {mask for mask in left[keep:] if mask in in_question} if keep else set()
+        won_by: dict[Mask, set[Mask]] = {mask: set() for mask in below}
         for rival in left[: keep + _RIVALS] if keep else []:
-            for mask in self._worse(left, rival, self._limits[rival]) & won_by.keys():
+            for mask in self._worse(left, rival, limit / len(self._masks)) & below:
                 won_by[mask].add(rival)
-        beaten = {mask for mask, winners in won_by.items() if keep and len(winners) >= keep}
+        beaten = {mask for mask, winners in won_by.items() if len(winners) >= keep}
         self.winners |= set().union(*(won_by[mask] for mask in beaten))
-        if self.beat is not None and (losers := self._worse(left, self.beat, self._limit_to_beat) & in_question):
+        if self._favourites and self.dropped.isdisjoint(self._favourites):
+            to_all = below.intersection(*(self._worse(left, rival, limit) for rival in self._favourites))
+            self.winners |= {*self._favourites} if to_all else set()
+            beaten |= to_all
+        if self.beat is not None and (losers := self._worse(left, self.beat, limit) & in_question):
             beaten |= losers
             self.winners.add(self.beat)
         self.dropped |= beaten
 
     def _worse(self, masks: Sequence[Mask], rival: Mask, limit: float) -> set[Mask]:
         """Return the masks, given best first, that are beyond doubt worse than a rival."""
-        differences = {mask: self._screener.difference(mask, rival) for mask in masks if mask != rival}
+        differences = self._screener.differences([mask for mask in masks if mask != rival], rival)
         spread = Spread.of([*differences.values()][: len(masks) // 2])
         return {mask for mask, one in differences.items() if one.mean > 0 and one.probability(spread) < limit}
 
-    def _favourites(self, count: int) -> list[Mask]:
+    def _find_favourites(self, count: int) -> list[Mask]:
         """Return the masks that earlier rounds promise most, best first; none if those do not tell.
 
         A mask is worth what it was without a layer that all masks of the round share, or else the sum of its layers.
@@ -390,11 +428,18 @@ def _weights(calibration: Calibration, shard: int) -> Array:
     return np.ones(batch.n_samples)
 
 
-def _ratio(values: Array, weights: Array) -> float:
-    return float(values.sum() / weights.sum())
+def _ratio(values: Array, weights: Array) -> Array:
+    """Return the mean of values [k, n] by weight [n], for each of k."""
+    return np.asarray(values.sum(axis=1) / weights.sum())
 
 
-def _variance(values: Array, weights: Array) -> float:
-    """Return the variance of the residuals of a ratio; 0 for a single sample."""
-    residuals = values - _ratio(values, weights) * weights
-    return float(residuals.var(ddof=1)) if len(values) > 1 else 0.0
+def _variance(values: Array, weights: Array) -> Array:
+    """Return the variance of the residuals of a ratio, for each of k; 0 for a single sample."""
+    residuals = values - _ratio(values, weights)[:, None] * weights
+    return np.asarray(residuals.var(axis=1, ddof=1)) if values.shape[1] > 1 else np.zeros(len(values))
+
+
+def _mcnemar(losses: Array) -> float:
+    """Return the probability of such right and wrong answers by an exact test of those that differ."""
+    lost, differ = int((losses > 0).sum()), int(np.count_nonzero(losses))
+    return float(bdtrc(lost - 1, differ, 0.5)) if lost else 1.0
