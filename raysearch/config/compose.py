@@ -6,11 +6,13 @@ user wrote, and turns every mistake into one sentence.
 
 from __future__ import annotations
 
+import copy
+import functools
 import json
 import os
 import reprlib
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +133,7 @@ def compose_what_fits(
     return resolved, [word for key, word in given.items() if key in {**choices, **values, **axes}]
 
 
+@functools.cache
 def _groups_of_job(job: str) -> set[str]:
     """Return the groups that a job's file, or one that it builds on, takes a choice of."""
     defaults = yaml.safe_load((conf_dir() / f"{job}.yaml").read_text(encoding="utf-8"))["defaults"]
@@ -140,13 +143,24 @@ def _groups_of_job(job: str) -> set[str]:
 
 def _compose_files(job: str, choices: Mapping[str, str], folder: Path | None) -> tuple[DictConfig, Mapping[str, Any]]:
     """Merge the chosen files; return the configuration, and the choice of every group."""
-    if folder is not None:
-        _check_files(folder, choices)
-    search_path = [] if folder is None else [f"hydra.searchpath=[{quoted(f'file://{folder.resolve()}')}]"]
+    if folder is None:
+        return copy.deepcopy(_compose_ours(job, tuple(choices.items())))
+    _check_files(folder, choices)
+    return _merge(job, [f"hydra.searchpath=[{quoted(f'file://{folder.resolve()}')}]"], choices.items())
+
+
+@functools.cache  # the searches of a study choose the same files again and again, and Hydra needs 0.1 s for each
+def _compose_ours(job: str, choices: tuple[tuple[str, str], ...]) -> tuple[DictConfig, Mapping[str, Any]]:
+    return _merge(job, [], choices)
+
+
+def _merge(
+    job: str, search_path: list[str], choices: Iterable[tuple[str, str]]
+) -> tuple[DictConfig, Mapping[str, Any]]:
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        chosen = [f"{group}={name}" for group, name in choices.items()]
+        chosen = [f"{group}={name}" for group, name in choices]
         config = hydra_compose(job, [*search_path, *chosen], return_hydra_config=True)
-    all_choices = config.hydra.runtime.choices
+    all_choices = dict(config.hydra.runtime.choices)
     with open_dict(config):
         del config["hydra"]
     return config, all_choices
