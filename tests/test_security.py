@@ -32,6 +32,8 @@ FORBIDDEN = {
 }  # fmt: skip
 #: What unpickles, and why it may.
 ALLOWED = {"models/shared_weights.py": "only what the driver itself packed, which Ray brought to its replicas"}
+#: What runs generated code, in a process that it has shut off before (tests/generation/test_sandbox.py).
+SANDBOX = "generation/sandbox_child.py"
 
 
 def test_nothing_foreign_is_run() -> None:
@@ -39,7 +41,7 @@ def test_nothing_foreign_is_run() -> None:
     for file in FILES:
         place = file.relative_to(ROOT / "raysearch").as_posix()
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call):
+            if isinstance(node, ast.Call) and place != SANDBOX:
                 wrong += [f"{place}:{node.lineno} {risk}" for risk in risks(node)]
             elif isinstance(node, ast.Import | ast.ImportFrom):
                 names = [name.name for name in node.names] + [getattr(node, "module", None) or ""]

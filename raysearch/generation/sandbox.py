@@ -1,0 +1,164 @@
+"""Runs programs that a model wrote, which are hostile until shown otherwise, and says whether they pass their tests."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from raysearch.errors import UserError
+
+_CHILD = Path(__file__).with_name("sandbox_child.py")
+_MOST_BYTES = 8192  # of what a program's process reports
+
+
+@dataclass(frozen=True)
+class Program:
+    """Code, and the tests that run after it in the same namespace.
+
+    Args:
+        code: What the model wrote.
+        tests: Python source that raises where the code is wrong.
+    """
+
+    code: str
+    tests: str
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one program may use.
+
+    Args:
+        timeout_s: Seconds of processor time; thrice that, and 5 s to start, by the clock.
+        memory_mib: Of address space.
+        scratch_mib: Of files in its own folder.
+    """
+
+    timeout_s: float = 30.0
+    memory_mib: int = 1024
+    scratch_mib: int = 16
+
+    def __post_init__(self) -> None:
+        if not 0 < self.timeout_s < math.inf:
+            raise UserError(f"timeout_s={self.timeout_s} lets no program end; use a positive number of seconds")
+        for name, least in (("memory_mib", 128), ("scratch_mib", 1)):
+            if getattr(self, name) < least:
+                raise UserError(f"{name}={getattr(self, name)} is too little to start Python; use {least} or more")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a program ended.
+
+    Args:
+        passed: Whether it ran to the end of its tests.
+        parses: Whether its code is Python.
+        error: Name of the exception that ended it, None if it passed.
+        message: Of the exception.
+    """
+
+    passed: bool
+    parses: bool = True
+    error: str | None = None
+    message: str = ""
+
+
+def run_programs(programs: Iterable[Program], limits: Limits, workers: int | None = None) -> Iterator[Outcome]:
+    """Run programs, some at once, and give their outcomes in order.
+
+    Each has a process of its own without network, without other processes, with limits of time, memory and files, and
+    can write nowhere but in a scratch folder, which goes when it ends.
+
+    A program passes only if its tests end. It shares the interpreter with them, as in all harnesses of these
+    benchmarks: one that defines an object that equals everything passes a test of equality.
+
+    Args:
+        programs: What to run.
+        limits: Of each.
+        workers: How many at once; None for as many as this process has processors.
+
+    Raises:
+        UserError: This machine has no way to shut a program off.
+    """
+    if sys.platform != "linux":
+        raise UserError(f"run_code=true needs Linux to shut generated code off, and this is {sys.platform}")
+    workers = workers or len(os.sched_getaffinity(0))
+    with ThreadPoolExecutor(workers, thread_name_prefix="sandbox") as pool:
+        futures = [pool.submit(run_program, program, limits) for program in programs]
+        try:
+            for future in futures:
+                yield future.result()
+        finally:
+            for future in futures:
+                future.cancel()
+
+
+def run_program(program: Program, limits: Limits) -> Outcome:
+    """Run one program; see `run_programs`."""
+    token = secrets.token_hex(16).encode()
+    code, tests = (text.encode(errors="replace") for text in (program.code, program.tests))
+    paths = sysconfig.get_paths()
+    with contextlib.ExitStack() as stack:
+        scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="raysearch-code-", ignore_cleanup_errors=True))
+        reading, writing = os.pipe()
+        stack.callback(os.close, reading)
+        numbers = (writing, len(code), len(tests), math.ceil(limits.timeout_s))
+        sizes = (limits.memory_mib << 20, limits.scratch_mib << 20, os.getpid())
+        try:
+            process = subprocess.Popen(
+                [
+                    *(sys.executable, "-I", "-S", "-B", str(_CHILD), *map(str, numbers + sizes)),
+                    *dict.fromkeys((paths["purelib"], paths["platlib"])),
+                ],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=(writing,),
+                cwd=scratch,
+                env={"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "HOME": scratch, "TMPDIR": scratch},
+                start_new_session=True,
+            )
+        finally:
+            os.close(writing)
+        started = time.monotonic()
+        try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.communicate(code + tests + token, timeout=3 * limits.timeout_s + 5)
+        finally:
+            with contextlib.suppress(ProcessLookupError):  # nobody but itself can be in its group
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        os.set_blocking(reading, False)
+        try:
+            report = os.read(reading, _MOST_BYTES)
+        except BlockingIOError:
+            report = b""
+    return _outcome(report, token, process.returncode, time.monotonic() - started >= limits.timeout_s)
+
+
+def _outcome(report: bytes, token: bytes, returned: int, late: bool) -> Outcome:
+    """Judge by what the process reported, which only the token makes a pass, and by how it ended."""
+    if report == token:
+        return Outcome(passed=True)
+    if returned == -signal.SIGXCPU or (returned == -signal.SIGKILL and late):
+        return Outcome(False, True, "TimeoutError", "timed out")
+    stage, *words = report.decode(errors="replace").split("\0", 2)
+    if stage == "sandbox":
+        raise UserError(f"run_code=true needs a kernel that can shut generated code off, and {words[0]}")
+    if stage in ("run", "parse") and len(words) == 2:
+        return Outcome(False, stage == "run", *words)
+    if returned < 0:
+        return Outcome(False, True, "Killed", f"killed by {signal.Signals(-returned).name}")
+    return Outcome(False, True, "SystemExit", "it ended before its tests did")

@@ -1,0 +1,146 @@
+"""Programs that try to pass a test that they fail, or to leave something behind; ``assert False`` follows each."""
+
+#: Ends well, or claims to.
+CHEATS = {
+    "leave at once": "import os; os._exit(0)",
+    "leave politely": "import sys; sys.exit(0)",
+    "raise what is no Exception": "raise KeyboardInterrupt",
+    "print the marker": "print('passed'); print('PASS', flush=True)",
+    "report by any file": """
+import os
+for file in range(3, 64):
+    try: os.write(file, b"0" * 32)
+    except OSError: pass
+os._exit(0)""",
+    "close every file": "import os; os.closerange(0, 64)",
+    "report for good, then close": """
+import os
+for f in range(3, 64):
+    try: os.write(f, b'x' * 9000); os.close(f)
+    except OSError: pass""",
+    "announce the end": "import sys; sys.audit('raysearch.end')",
+    "announce it from a caller's frame": """
+import sys
+def end(*rest): sys.audit('raysearch.end')
+frame = sys._getframe()
+while frame:
+    frame.f_globals['str'] = frame.f_globals['type'] = end
+    frame = frame.f_back
+raise ValueError""",
+    "run the runner again": "import sys; sys.modules['__main__'].main()",
+    "replace what the runner calls": """
+import builtins, os, sys
+os.write = lambda *rest: 0
+builtins.compile = builtins.exec = lambda *rest: None
+sys.audit = lambda *rest: None""",
+    "find the token among the frames": """
+import os, sys
+frame = sys._getframe()
+while frame:
+    for value in list(frame.f_locals.values()):
+        if isinstance(value, bytes):
+            for file in range(3, 64):
+                try: os.write(file, value)
+                except OSError: pass
+    frame = frame.f_back
+os._exit(0)""",
+    "find it among all objects": """
+import gc, os
+for one in gc.get_objects():
+    if callable(one) and getattr(one, '__name__', '') == 'guard':
+        for cell in one.__closure__:
+            if isinstance(cell.cell_contents, bytes):
+                for file in range(3, 64):
+                    try: os.write(file, cell.cell_contents)
+                    except OSError: pass
+os._exit(0)""",
+    "find it by who refers to a frame": "import gc, sys; gc.get_referrers(sys._getframe().f_back)",
+    "trace the runner": "import sys; sys.settrace(lambda *rest: None)",
+    "read memory": "import ctypes; ctypes.string_at(id(1), 8)",
+    "write memory": "import ctypes; ctypes.memmove(id(1), id(2), 28)",
+    "import its reach anew": "import sys; sys.modules.pop('ctypes', 0); import _ctypes; _ctypes.dlopen(None, 0)",
+    "read memory as a file": "open('/proc/self/mem', 'rb').read(1)",
+    "unpickle an exit": """
+import os, pickle
+class Exit:
+    def __reduce__(self): return os._exit, (0,)
+pickle.loads(pickle.dumps(Exit()))""",
+    "leave when the interpreter ends": "import atexit, os; atexit.register(os._exit, 0)",
+    "leave by a signal": """
+import os, signal; signal.signal(14, lambda *rest: os._exit(0)); signal.setitimer(0, 0.001)
+while True: pass""",
+    "leave by an alarm": "import signal; signal.setitimer(signal.ITIMER_REAL, 0.001)\nwhile True: pass",
+    "crash": "import faulthandler; faulthandler._sigsegv()",
+    "recurse": "def f(): f()\nf()",
+    "recurse without a limit": """
+import sys; sys.setrecursionlimit(10**9)
+def f(x): return [f](*[x])[0] if 0 else f(x + 1)
+f(0)""",
+    "quit in str": "class E(Exception):\n    def __str__(self): import os; os._exit(0)\nraise E",
+    "close the tests' brackets": '"""',
+}
+
+#: Reaches beyond its process.
+ESCAPES = {
+    "fork": "import os; os.fork()",
+    "fork bomb": "import os\nwhile True:\n    try: os.fork()\n    except OSError as error: raise SystemExit from error",
+    "forkpty": "import os; os.forkpty()",
+    "a daemon": "import os; os.setsid()",
+    "a group of its own": "import os; os.setpgid(0, 0)",
+    "subprocess": "import subprocess; subprocess.run(['true'])",
+    "posix_spawn": "import os; os.posix_spawn('/bin/true', ['true'], {})",
+    "system": "import os; assert os.system('true') == 0, 'refused'; open('SENTINEL', 'w')",
+    "exec": "import os; os.execv('/bin/true', ['true'])",
+    "multiprocessing": "import multiprocessing as m; m.get_context('fork').Process(target=print).start()",
+    "thread": "import threading; threading.Thread(target=print).start()",
+    "kill the starter": "import os; os.kill(os.getppid(), 9)",
+    "kill everybody": "import os; os.kill(-1, 9)",
+    "kill the group": "import os; os.killpg(0, 15)",
+    "kill by a file": "import os, signal; signal.pidfd_send_signal(os.pidfd_open(os.getppid()), 9)",
+    "slow the starter down": "import os; os.setpriority(os.PRIO_PROCESS, os.getppid(), 19)",
+    "move the starter": "import os; os.sched_setaffinity(os.getppid(), {0})",
+    "limit the starter": "import os, resource; resource.prlimit(os.getppid(), resource.RLIMIT_NOFILE, (3, 3))",
+    "raise its limits": "import resource; resource.setrlimit(resource.RLIMIT_AS, (-1, -1))",
+    "socket": "import socket; socket.socket()",
+    "local socket": "import socket; socket.socket(socket.AF_UNIX)",
+    "connect": "import socket; socket.create_connection(('127.0.0.1', 22))",
+    "web": "import urllib.request; urllib.request.urlopen('http://127.0.0.1')",
+    "write a file": "open('SENTINEL', 'w').write('gone')",
+    "append to a file": "open('SENTINEL', 'a').write('more')",
+    "remove a file": "import os; os.remove('SENTINEL')",
+    "rename a file": "import os; os.rename('SENTINEL', 'SENTINEL.old')",
+    "change its mode": "import os; os.chmod('SENTINEL', 0o777)",
+    "change its times": "import os; os.utime('SENTINEL', (0, 0))",
+    "shorten it": "import os; os.truncate('SENTINEL', 0)",
+    "write by a link": "import os; os.symlink('SENTINEL', 'link'); open('link', 'w').write('gone')",
+    "write beside it": "open('SENTINEL.new', 'w')",
+    "make a folder": "import os; os.mkdir('SENTINEL.folder')",
+    "write to a device": "open('/dev/shm/raysearch-attack', 'w')",
+    "remove all": "import shutil; shutil.rmtree('FOLDER')",
+    "mount": "import ctypes; ctypes.CDLL(None).umount2(b'/', 2)",
+    "read the starter": "import os; open(f'/proc/{os.getppid()}/mem', 'r+b')",
+    "memory": "x = bytearray(4 << 30)",
+    "memory, bit by bit": "x = []\nwhile True: x.append(bytearray(1 << 20))",
+    "memory as files": "import os\nfor i in range(60): os.write(os.memfd_create('x'), bytes(1 << 20))",
+    "a long file": "f = open('x', 'wb')\nfor i in range(1000): f.write(bytes(1 << 20))",
+    "many files": "for i in range(100000): open(str(i), 'w').close()",
+    "many long files": "for i in range(1000): open(str(i), 'wb').write(bytes(1 << 20))",
+}  # fmt: skip
+
+#: Runs until it is stopped.
+ENDLESS = {
+    "a loop": "while True: pass",
+    "sleep": "import time; time.sleep(1000)",
+    "a loop that ignores signals": """
+import signal
+for n in range(1, 65):
+    try: signal.signal(n, signal.SIG_IGN)
+    except (OSError, ValueError): pass
+while True: pass""",
+    "a long power": "9 ** 9 ** 9",
+    "output": "while True: print('x' * 10000)",
+    "errors": "import sys\nwhile True: sys.stderr.write('x' * 10000)",
+    "a regular expression": "import re; re.match('(a*)*b', 'a' * 100)",
+    "an endless str": "class E(Exception):\n    def __str__(self):\n        while True: pass\nraise E",
+    "waiting for input": "import os, signal; signal.pause()",
+}

@@ -1,0 +1,90 @@
+"""Generated programs: what passes, what does not, and that nothing reaches the machine."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from raysearch.errors import UserError
+from raysearch.generation.sandbox import Limits, Outcome, Program, run_program, run_programs
+from tests.generation.attacks import CHEATS, ESCAPES
+
+LIMITS = Limits(timeout_s=3)
+
+
+def outcome(code: str, tests: str = "") -> Outcome:
+    return run_program(Program(code, tests), LIMITS)
+
+
+def test_what_passes() -> None:
+    good = {
+        "a value": ("x = 1", "assert x == 1"),
+        "no tests": ("x = 1", ""),
+        "numpy": ("import numpy as np", "assert np.allclose([1.0], [1.0])"),
+        "a class": ("from dataclasses import dataclass\n@dataclass\nclass A:\n    x: int", "assert A(1) == A(1)"),
+        "named tuples": ("from collections import namedtuple as n\nA = n('A', 'x')", "assert A(1).x == 1"),
+        "asyncio": ("import asyncio\nasync def f(): return 1", "assert asyncio.run(f()) == 1"),
+        "an exception": ("def f(): raise ValueError", "try: f()\nexcept ValueError: pass"),
+        "output": ("print('x' * 1000000)", ""),
+        "beyond ASCII": ("x = 'ü𝄞'", "assert len(x) == 2"),
+        "input's end": ("try: input()\nexcept EOFError: x = 1", "assert x == 1"),
+        "a guard": ("if __name__ == '__main__': raise ValueError", ""),
+    }
+    programs = [Program(*one) for one in good.values()]
+    failed = [
+        f"{name}: {one}" for name, one in zip(good, run_programs(programs, LIMITS), strict=True) if not one.passed
+    ]
+    assert not failed, "\n".join(failed)
+
+
+def test_failures_say_why() -> None:
+    assert outcome("x = 1", "assert x == 2") == Outcome(False, True, "AssertionError", "")
+    assert outcome("x = y") == Outcome(False, True, "NameError", "name 'y' is not defined")
+    assert outcome("def f(x:\n  pass").parses is False
+    assert "was never closed" in outcome("x = (1").message
+    assert outcome("import os; os._exit(0)") == Outcome(False, True, "SystemExit", "it ended before its tests did")
+    assert outcome("raise ValueError('x' * 10**6)").message == "x" * 1000
+    assert outcome("raise ValueError('\\ud800')").message == "?"
+    assert outcome("x = 1\0").parses is False
+
+
+def test_nothing_passes_that_should_not_and_nothing_is_left(tmp_path: Path) -> None:
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (sentinel := folder / "file").write_text("mine")
+    before, processes = sentinel.stat(), os.listdir("/proc")
+    attacks = {
+        name: code.replace("SENTINEL", str(sentinel)).replace("FOLDER", str(folder))
+        for name, code in {**CHEATS, **ESCAPES}.items()
+    }
+    programs = [Program(code, "assert False") for code in attacks.values()]
+    outcomes = dict(zip(attacks, run_programs(programs, LIMITS), strict=True))
+    assert not [name for name, one in outcomes.items() if one.passed]
+    reached = [f"{name}: {outcomes[name]}" for name in ESCAPES if outcomes[name].error == "AssertionError"]
+    allowed = {"system"}  # whose refusal is its exit status
+    assert not [line for line in reached if line.partition(":")[0] not in allowed], "\n".join(reached)
+    after = sentinel.stat()
+    assert (before.st_mtime_ns, before.st_mode, before.st_size) == (after.st_mtime_ns, after.st_mode, after.st_size)
+    assert [file.name for file in folder.iterdir()] == ["file"]
+    assert not Path("/dev/shm/raysearch-attack").exists()
+    started = [Path(f"/proc/{one}/cmdline") for one in set(os.listdir("/proc")) - set(processes) if one.isdigit()]
+    assert not [file for file in started if file.exists() and b"sandbox_child" in file.read_bytes()]
+
+
+def test_a_scratch_folder_of_its_own() -> None:
+    write = Program("open('x', 'w').write('1')", "assert open('x').read() == '1'")
+    look = Program("import os", "assert os.listdir() == []")
+    assert [one.passed for one in run_programs([write, look, write], LIMITS, workers=1)] == [True, True, True]
+
+
+def test_limits_that_nothing_can_run_in() -> None:
+    for wrong, what in (
+        ({"timeout_s": 0}, "timeout_s=0"),
+        ({"timeout_s": float("nan")}, "timeout_s=nan"),
+        ({"memory_mib": 1}, "memory_mib=1 is too little"),
+        ({"scratch_mib": 0}, "scratch_mib=0"),
+    ):
+        with pytest.raises(UserError, match=what):
+            Limits(**wrong)
