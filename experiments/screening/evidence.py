@@ -56,7 +56,7 @@ SEARCHES = {
     "one-shot": ["searcher=one_shot"],
 }
 SIZES = {"greedy": (2, 3), "beam 2": (2, 3), "beam 3": (2, 3), "one-shot": (2, 3, 5, 7)}
-LONG_SIZES = {"greedy": (3, 5, 7), "one-shot": (3, 5, 7)}
+LONG_SIZES = {"greedy": (2, 3, 4, 5, 6, 7), "one-shot": (2, 3, 5, 7)}
 
 
 class Judge(Oracle):
