@@ -35,6 +35,10 @@ from raysearch.searchers.base import Round, Scores
 HERE = Path(__file__).parent
 COMMON = ["model.dtype=bfloat16", "tracking=none", "protect=[0,-1]", "data.samples=64"]
 SHORT = ["data.seq_len=32", "data.shard_samples=4"]
+OPENBOOKQA = [
+    *("data=multiple_choice", "data.path={data}/openbookqa/test.jsonl", "data.question=query"),
+    *("data.choices=choices", "data.answer=gold", "data.prompt={{question}}", "data.shard_samples=4"),
+]
 
 #: Texts and objectives; those with a file need --data.
 CALIBRATIONS = {
@@ -45,7 +49,8 @@ CALIBRATIONS = {
     "perplexity, State of the Union": ["data=sotu", *SHORT],
     "KL, State of the Union": ["data=sotu", "objective=kl", "seed=1", *SHORT],
     "perplexity, GSM8K": ["data=file", "data.path={data}/gsm8k/train.jsonl", "data.field=answer", *SHORT],
-    "margin, State of the Union": ["data=sotu_continuation", "objective=task_margin", "data.shard_samples=4"],
+    "margin, OpenBookQA": [*OPENBOOKQA, "objective=task_margin"],
+    "accuracy, OpenBookQA": [*OPENBOOKQA, "objective=task_accuracy"],
     "perplexity, C4, another draw": ["data=file", "data.path={data}/c4/calibration.jsonl", "seed=1", *SHORT],
 }
 #: The last ones find most of their masks in the ledger.
@@ -148,7 +153,9 @@ def rows(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--store", type=Path, required=True, help="the folder of the ledger")
-    parser.add_argument("--data", type=Path, help="a folder with c4/calibration.jsonl and gsm8k/train.jsonl")
+    parser.add_argument(
+        "--data", type=Path, help="a folder with c4/calibration.jsonl, gsm8k/train.jsonl and openbookqa/test.jsonl"
+    )
     parser.add_argument("--threads", type=int, default=1, help="CPU threads of a replica")
     parser.add_argument("--orders", type=int, default=20, help="orders of the shards, the calibration's own the first")
     arguments = parser.parse_args()
