@@ -1,0 +1,297 @@
+"""Writes answers with any decoder of transformers: many prompts at once, each with the text it would get alone.
+
+Rows are padded on the left, and go through the model's own `generate` with its KV cache. When half of them have ended,
+the others are taken up again beside new prompts, so that no step is spent on rows that are done.
+
+Sums in floating point depend on what is computed beside them, and a choice between two almost equal tokens may turn
+on the last bit. In float32, where that error is known to be small, a choice that it could change is made by the logits
+of this row alone, without padding and cache. So a text depends on its prompt and its seed, whatever the batch. In other
+dtypes it depends on the batch, which follows from the list of prompts alone.
+
+(transformers' continuous batching, `generate_batch`, puts its own attention in place of the model's, and makes its
+batches as requests come and go, so it can offer neither the bypassed layers nor the same texts.)
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
+from typing_extensions import override
+
+from raysearch.errors import UserError
+
+#: Rows at once: a step on a CPU takes little longer for so many than for one; a GPU takes more.
+_ROWS = {"cpu": 32, "cuda": 128}
+#: How far two computations of a float32 logit may be apart, relative to the row's largest; `models.stack.tolerance`.
+_ERROR = 1e-5
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """How tokens are chosen.
+
+    Args:
+        temperature: 0 for the likeliest token; else logits are divided by it, and the token is drawn.
+        top_k: The number of likeliest tokens to draw from; 0 for all.
+        top_p: The probability of the likeliest tokens to draw from, after `top_k`; 1 for all.
+        seed: Of the draws. Each prompt has random numbers of its own, by its tokens.
+
+    Raises:
+        UserError: A value is out of range.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, fits, range_ in (
+            ("temperature", self.temperature >= 0, "0 (no draw) or more"),
+            ("top_k", self.top_k >= 0, "0 (all tokens) or more"),
+            ("top_p", 0 < self.top_p <= 1, "more than 0, and 1 (all tokens) at most"),
+            ("seed", self.seed >= 0, "0 or more"),
+        ):
+            if not fits:
+                raise UserError(f"objective.decoding.{name}={getattr(self, name)} is out of range; use {range_}")
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A text to continue.
+
+    Args:
+        ids: Its tokens.
+        max_new_tokens: When to stop, if the model does not by itself.
+        stop: Texts at which an answer ends.
+    """
+
+    ids: tuple[int, ...]
+    max_new_tokens: int
+    stop: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Written:
+    """The continuation of a prompt.
+
+    Args:
+        text: Up to the end of the text, or to a text at which it stops.
+        n_tokens: Tokens that were generated, an end token included.
+        cut_off: Whether it ends because of the limit of tokens.
+    """
+
+    text: str
+    n_tokens: int
+    cut_off: bool
+
+
+def generate(
+    model: Any, tokenizer: Any, prompts: Sequence[Prompt], decoding: Decoding = Decoding(), rows: int | None = None
+) -> tuple[list[Written], int]:
+    """Continue prompts.
+
+    Args:
+        model: A causal decoder of transformers, in eval mode.
+        tokenizer: Its tokenizer.
+        prompts: The prompts; those of like length beside each other waste the least.
+        decoding: How tokens are chosen.
+        rows: How many are continued at once; None for what fits the device.
+
+    Returns:
+        What was written after each; and the number of tokens that the model was run on, padding included.
+
+    Raises:
+        UserError: A text is longer than the model's table of positions.
+    """
+    at_once = rows or _ROWS.get(model.device.type, _ROWS["cpu"])
+    ends = _end_tokens(model, tokenizer)
+    texts = [_Text(prompt, tokenizer, ends, _random(prompt, decoding)) for prompt in prompts]
+    left, n_run = texts, 0
+    with torch.no_grad():
+        while left:
+            n_run += _continue(model, left[:at_once], decoding)
+            left = [text for text in left if not text.done]
+    return [text.written() for text in texts], n_run
+
+
+@dataclass
+class _Text:
+    """A prompt and what has been written after it so far."""
+
+    prompt: Prompt
+    tokenizer: Any
+    ends: frozenset[int]
+    random: np.random.Generator | None
+    new: list[int] = field(default_factory=list)
+    done: bool = False
+
+    @property
+    def ids(self) -> list[int]:
+        """All tokens so far."""
+        return [*self.prompt.ids, *self.new]
+
+    @property
+    def ended(self) -> bool:
+        """Whether the last token is one that ends a text."""
+        return bool(self.new) and self.new[-1] in self.ends
+
+    def add(self, token: int) -> None:
+        """Add a token, and see whether it is the last."""
+        self.new.append(token)
+        self.done = self.ended or len(self.new) >= self.prompt.max_new_tokens or self._stops()
+
+    def written(self) -> Written:
+        """Return the text without what ends it."""
+        text = self._decoded(self.new[:-1] if self.ended else self.new)
+        cut = min((place for stop in self.prompt.stop if (place := text.find(stop)) >= 0), default=None)
+        return Written(text[:cut], len(self.new), cut is None and not self.ended)
+
+    def _stops(self) -> bool:
+        """Whether the text has come to a stop; it was not there a token ago, so the last tokens tell."""
+        if not self.prompt.stop:
+            return False
+        longest = max(len(stop.encode()) for stop in self.prompt.stop)
+        tail = self._decoded(self.new[-longest - 4 :])  # a token is a byte or more; others may complete a character
+        return any(stop in tail for stop in self.prompt.stop)
+
+    def _decoded(self, ids: Sequence[int]) -> str:
+        return str(self.tokenizer.decode(ids, skip_special_tokens=True))
+
+
+def _continue(model: Any, texts: Sequence[_Text], decoding: Decoding) -> int:
+    """Generate until half of the texts are done, and return the number of tokens that the model was run on."""
+    width = max(len(text.ids) for text in texts)
+    ids = torch.zeros(len(texts), width, dtype=torch.int64)
+    real = torch.zeros_like(ids)
+    for row, text in enumerate(texts):
+        ids[row, width - len(text.ids) :], real[row, width - len(text.ids) :] = torch.tensor(text.ids), 1
+    most = max(text.prompt.max_new_tokens - len(text.new) for text in texts)
+    config = GenerationConfig(
+        do_sample=False,
+        max_new_tokens=most,
+        repetition_penalty=1.0,  # the model's own settings would take the place of what is not said here
+        no_repeat_ngram_size=0,
+        eos_token_id=None,
+        pad_token_id=0,
+    )
+    try:
+        found = model.generate(
+            ids.to(model.device),
+            attention_mask=real.to(model.device),
+            generation_config=config,
+            logits_processor=LogitsProcessorList([_Chooser(model, texts, decoding)]),
+            stopping_criteria=StoppingCriteriaList([_HalfDone(texts)]),
+        )
+    except IndexError as error:  # the model has a table of positions
+        raise UserError(
+            f"max_new_tokens={max(text.prompt.max_new_tokens for text in texts)} after a prompt of "
+            f"{max(len(text.prompt.ids) for text in texts)} tokens leads beyond the positions of the model; use fewer"
+        ) from error
+    return int(found.numel()) - len(texts)  # the model does not read the last token
+
+
+@dataclass
+class _Chooser(LogitsProcessor):
+    """Chooses the next token of each row, and tells `generate` by leaving nothing else to choose."""
+
+    model: Any
+    texts: Sequence[_Text]
+    decoding: Decoding
+
+    @override
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        logits = scores.float()
+        tokens = torch.zeros(len(self.texts), dtype=torch.int64)
+        margins = (2 * _ERROR * logits.abs().amax(-1)).tolist() if self._is_exact else [0.0] * len(self.texts)
+        greedy = not self.decoding.temperature
+        best = logits.topk(2).values.cpu() if greedy else None
+        likeliest = logits.argmax(-1).tolist()
+        for row, text in enumerate(self.texts):
+            if text.done:
+                continue  # nobody reads what comes after
+            draw = 0.0 if text.random is None else float(text.random.random())
+            if best is not None:
+                token, sure = likeliest[row], float(best[row, 0] - best[row, 1]) > margins[row]
+            else:
+                token, sure = _draw(logits[row], draw, self.decoding, margins[row])
+            if not sure and self._is_exact:
+                token, _ = _chosen(self._alone(text), draw, self.decoding)
+            text.add(token)
+            tokens[row] = token
+        only = torch.full_like(scores, -torch.inf)
+        return only.scatter_(1, tokens[:, None].to(scores.device), 0.0)
+
+    @property
+    def _is_exact(self) -> bool:
+        return bool(self.model.dtype == torch.float32)
+
+    def _alone(self, text: _Text) -> Tensor:
+        """Return the logits after a text, computed from it alone."""
+        ids = torch.tensor([text.ids], device=self.model.device)
+        logits: Tensor = self.model(input_ids=ids, use_cache=False).logits
+        return logits[0, -1].float()
+
+
+@dataclass
+class _HalfDone(StoppingCriteria):
+    """Ends `generate` when half of the rows are done, so that others can take their place."""
+
+    texts: Sequence[_Text]
+
+    @override
+    def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Any:
+        enough = 2 * sum(text.done for text in self.texts) >= len(self.texts)
+        return torch.full((len(self.texts),), enough, dtype=torch.bool, device=input_ids.device)
+
+
+def _chosen(logits: Tensor, draw: float, decoding: Decoding, margin: float = 0.0) -> tuple[int, bool]:
+    """Return the token that one row's logits and a random number give, and whether an error could change it."""
+    if decoding.temperature:
+        return _draw(logits, draw, decoding, margin)
+    best = logits.topk(2).values
+    return int(logits.argmax()), float(best[0] - best[1]) > margin
+
+
+def _draw(logits: Tensor, draw: float, decoding: Decoding, margin: float) -> tuple[int, bool]:
+    """Return the first token, by number, up to which the probabilities add up to more than `draw`, 0 … 1."""
+    logits, margin = logits.double().cpu() / decoding.temperature, margin / decoding.temperature
+    likeliest, order = logits.sort(descending=True, stable=True)
+    kept = len(order)
+    sure = True
+    if 0 < decoding.top_k < kept:
+        kept = decoding.top_k
+        sure = float(likeliest[kept - 1] - likeliest[kept]) > margin
+    if decoding.top_p < 1:
+        below = likeliest[:kept].softmax(-1).cumsum(-1)
+        sure = sure and float((below - decoding.top_p).abs().min()) > 2 * margin
+        cut = min(kept, int((below < decoding.top_p).sum()) + 1)
+        sure = sure and (cut == kept or float(likeliest[cut - 1] - likeliest[cut]) > margin)
+        kept = cut
+    by_number = order[:kept].sort().values
+    up_to = logits[by_number].softmax(-1).cumsum(-1)
+    place = min(int((up_to <= draw).sum()), kept - 1)
+    sure = sure and (kept == 1 or float((up_to[:-1] - draw).abs().min()) > 2 * margin)
+    return int(by_number[place]), sure
+
+
+def _random(prompt: Prompt, decoding: Decoding) -> np.random.Generator | None:
+    """Return the random numbers of a prompt; None where the likeliest token is taken."""
+    if not decoding.temperature:
+        return None
+    digest = hashlib.sha256(np.array([decoding.seed, *prompt.ids], dtype="<i8").tobytes()).digest()
+    return np.random.default_rng(int.from_bytes(digest[:16], "little"))
+
+
+def _end_tokens(model: Any, tokenizer: Any) -> frozenset[int]:
+    """Return the tokens that end a text: the model's, or else the tokenizer's."""
+    ends = model.generation_config.eos_token_id
+    ends = tokenizer.eos_token_id if ends is None else ends
+    return frozenset([] if ends is None else ends if isinstance(ends, list) else [ends])
