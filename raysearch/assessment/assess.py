@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from raysearch.assessment.generation import assess_generation, read_generation
 from raysearch.assessment.harness import TaskJob, task_result
 from raysearch.assessment.perplexity import measure_perplexities, read_texts
 from raysearch.assessment.recorded import record_assessments
@@ -43,6 +44,7 @@ class Assessable:
         info: The model's shape.
         sources: The tasks.
         texts: The texts, and what has been read of the model's files.
+        generation: The tasks to generate answers to.
     """
 
     spec: AssessSpec
@@ -51,6 +53,7 @@ class Assessable:
     info: ModelInfo
     sources: Sequence[TaskSource]
     texts: PreparedData
+    generation: PreparedData
 
     def named(self, identity: Mapping[str, Any]) -> str:
         """Return the ledger's name of a number of this model; `identity` is all that it depends on besides."""
@@ -93,7 +96,9 @@ def read_assessable(
     _check_speed(spec, model, info)
     cluster.check_model(info.model)
     sources = find_tasks(spec, ledger.parent)
-    return Assessable(spec, model, cluster, info, sources, read_texts(spec, model, cluster, ledger, info, known))
+    texts = read_texts(spec, model, cluster, ledger, info, known)
+    generation = read_generation(spec, model, cluster, ledger, info, texts)
+    return Assessable(spec, model, cluster, info, sources, texts, generation)
 
 
 def check_tasks(what: Assessable, ledger: Ledger | None) -> None:
@@ -113,7 +118,7 @@ def assess_masks(
     make_pool: Callable[[], Pool] | None = None,
     on_progress: Callable[[str], None] = lambda line: None,
 ) -> Assessments:
-    """Assess masks beside the dense model: perplexities first, then lm-eval's tasks, then speed on an idle pool.
+    """Assess masks beside the dense model: perplexities, answers, lm-eval's tasks, then speed on an idle pool.
 
     Everything is in the ledger as soon as it is known, so the same call goes on where it was stopped, and loads no
     model if the ledger knows all of it. Perplexities go through an `Evaluator` (masks share prefixes, texts are cut
@@ -137,20 +142,25 @@ def assess_masks(
     """
     masks = list(dict.fromkeys([Mask(), *masks]))
     _check_masks(masks, what)
-    texts, jobs = what.texts.calibrations, _missing_jobs(what, ledger, masks)
-    n_units = len(jobs) + sum(text.n_shards for text in texts)
+    texts, tasks, jobs = what.texts.calibrations, what.generation.calibrations, _missing_jobs(what, ledger, masks)
+    n_units = len(jobs) + sum(one.n_shards for one in (*texts, *tasks))
     with _pool(make_pool, what.cluster, what.info.model, n_units) as replicas:
         perplexities, n_perplexities = measure_perplexities(
             list(what.spec.texts), texts, masks, what.info.n_layers, ledger, replicas, on_progress
         )
+        answers, n_answers = assess_generation(
+            list(what.spec.generation), tasks, masks, what.info.n_layers, ledger, replicas, on_progress
+        )
         _run_tasks(what, ledger, jobs, replicas, on_progress)
         speeds, n_speeds = _measure_speeds(what, ledger, masks, replicas, on_progress)
-    by_mask = {mask: {**perplexities[mask]} for mask in masks}
+    by_mask = {mask: {**perplexities[mask], **answers[mask]} for mask in masks}
     for source in what.sources:
         known = what.known(ledger, source, masks)
         for mask in masks:
             by_mask[mask][source.name] = task_result(source.name, known[mask], known[Mask()])
-    return Assessments({mask: by_mask[mask] | speeds[mask] for mask in masks}, n_perplexities + len(jobs) + n_speeds)
+    return Assessments(
+        {mask: by_mask[mask] | speeds[mask] for mask in masks}, n_perplexities + n_answers + len(jobs) + n_speeds
+    )
 
 
 def assess_search(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,13 +13,14 @@ from raysearch.assessment.spec import AssessSpec
 from raysearch.calibration.calibration import Calibration
 from raysearch.calibration.data import Data
 from raysearch.calibration.objectives.perplexity import PerplexityObjective
+from raysearch.calibration.rows import Rows
 from raysearch.calibration.windows import WindowOptions
 from raysearch.core.estimate import Estimate, Metric
-from raysearch.core.formatting import count
+from raysearch.core.formatting import count, duration
 from raysearch.core.mask import Mask
 from raysearch.core.measure import PERPLEXITY
 from raysearch.errors import EvaluationError, UserError
-from raysearch.evaluation.evaluator import Evaluator
+from raysearch.evaluation.evaluator import Evaluation, Evaluator
 from raysearch.evaluation.pool import Pool, PoolFactory
 from raysearch.evaluation.progress import Progress
 from raysearch.evaluation.session import PreparedData, prepare_data
@@ -90,23 +92,7 @@ def measure_perplexities(
     if not texts:
         return {mask: {} for mask in masks}, 0
 
-    def progress(now: Progress) -> None:
-        if now.masks_elsewhere:
-            return on_progress(f"perplexity: waiting for {count(now.masks_elsewhere, 'mask')} of another process")
-        share = now.layer_forwards / max(now.layer_forwards_planned, 1e-9)
-        on_progress(
-            f"perplexity: {share:.0%} of {count(now.masks_planned, 'mask')}, {count(now.n_replicas, 'replica')}"
-        )
-
-    known = [ledger.known(text.fingerprint, masks) for text in texts]
-    computed = sum(
-        len(of_text.get(mask, ())) < text.n_shards for text, of_text in zip(texts, known, strict=True) for mask in masks
-    )
-    evaluator = Evaluator(texts, n_layers, ledger, make_pool, on_progress=progress, owns_pool=False)
-    try:
-        evaluations = evaluator.evaluate(masks)
-    finally:
-        evaluator.close()
+    evaluations, computed = evaluate_on(texts, masks, n_layers, ledger, make_pool, "perplexity", on_progress)
     results: dict[Mask, dict[str, Result]] = {mask: {} for mask in masks}
     for place, (name, text) in enumerate(zip(names, texts, strict=True)):
         losses = {mask: evaluations[mask].parts[place] for mask in masks}
@@ -118,6 +104,62 @@ def measure_perplexities(
         for mask, error in errors:
             results[mask][name] = _result(name, text, losses[mask], error, dense, over_dense[mask])
     return results, computed
+
+
+def evaluate_on(
+    calibrations: Sequence[Calibration],
+    masks: Sequence[Mask],
+    n_layers: int,
+    ledger: Ledger,
+    make_pool: Callable[[], Pool],
+    title: str,
+    on_progress: Callable[[str], None],
+) -> tuple[dict[Mask, Evaluation], int]:
+    """Evaluate masks on calibrations; the arguments are those of `measure_perplexities`.
+
+    Returns:
+        An evaluation of each mask; and how many numbers, of a mask on a calibration, had to be computed.
+    """
+    started = time.monotonic()
+
+    def progress(now: Progress) -> None:
+        if now.masks_elsewhere:
+            return on_progress(f"{title}: waiting for {count(now.masks_elsewhere, 'mask')} of another process")
+        share = now.layer_forwards / max(now.layer_forwards_planned, 1e-9)
+        passed = time.monotonic() - started
+        left = f", {duration(passed / share - passed)} left" if 0 < share < 1 and title != "perplexity" else ""
+        on_progress(
+            f"{title}: {share:.0%} of {count(now.masks_planned, 'mask')}, {count(now.n_replicas, 'replica')}{left}"
+        )
+
+    known = [ledger.known(one.fingerprint, masks) for one in calibrations]
+    computed = sum(
+        len(of.get(mask, ())) < one.n_shards for one, of in zip(calibrations, known, strict=True) for mask in masks
+    )
+    evaluator = Evaluator(calibrations, n_layers, ledger, make_pool, on_progress=progress, owns_pool=False)
+    try:
+        return evaluator.evaluate(masks), computed
+    finally:
+        evaluator.close()
+
+
+def local_rows(key: str, name: str, rows: Rows, data_dir: Path | None) -> Rows:
+    """Return the rows of a text or task from the data folder, if there is one and they are not local already.
+
+    Raises:
+        UserError: The folder has no file for them.
+    """
+    if data_dir is None or rows.is_local:
+        return rows
+    folder = data_dir / name
+    file = next((folder / f"{stem}.jsonl" for stem in _FILES if (folder / f"{stem}.jsonl").is_file()), None)
+    if file is None:
+        what = key.removesuffix("s") if key == "texts" else "task"
+        raise UserError(
+            f"assess.data_dir={data_dir} holds no {name}/{_FILES[0]}.jsonl for assess.{key}.{name}; put it there, name "
+            f"the file with data.path=… in assess.{key}.{name}, or leave the {what} out with assess.{key}.{name}=null"
+        )
+    return replace(rows, path=str(file), allow_evaluation_split=True)
 
 
 def _result(
@@ -161,15 +203,4 @@ def _as_assessed(name: str, data: Data, spec: AssessSpec) -> Data:
     limits = [draw.at_most if draw.samples == "all" else draw.samples, spec.limit]
     at_most = min((limit for limit in limits if limit is not None), default=None)
     draw = replace(draw, samples="all", at_most=at_most, seq_len=spec.seq_len)
-    rows = data.rows
-    if spec.data_dir is not None and not rows.is_local:
-        folder = spec.data_dir / name
-        file = next((folder / f"{stem}.jsonl" for stem in _FILES if (folder / f"{stem}.jsonl").is_file()), None)
-        if file is None:
-            raise UserError(
-                f"assess.data_dir={spec.data_dir} holds no {name}/{_FILES[0]}.jsonl for assess.texts.{name}; put it "
-                f"there, name the file with data.path=… in assess.texts.{name}, or leave the text out with "
-                f"assess.texts.{name}=null"
-            )
-        rows = replace(rows, path=str(file), allow_evaluation_split=True)
-    return replace(data, rows=rows, draw=draw)
+    return replace(data, rows=local_rows("texts", name, data.rows, spec.data_dir), draw=draw)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from raysearch.calibration.data import Data
+from raysearch.calibration.objectives.generation_accuracy import GenerationAccuracyObjective
 from raysearch.core.paths import as_name
 from raysearch.errors import UserError
 
@@ -34,11 +35,37 @@ class SpeedOptions:
 
 
 @dataclass(frozen=True)
+class AnswerOptions:
+    """How answers are generated; the arguments are those of `GenerationAccuracyObjective`."""
+
+    max_new_tokens: int | None = None
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int = 0
+    batch_size: int | None = None
+    run_code: bool = False
+
+    def __post_init__(self) -> None:
+        try:
+            self.objective  # noqa: B018 (refuses values out of range)
+        except UserError as error:
+            raise UserError(str(error).replace("objective.", "assess.answers.")) from error
+
+    @property
+    def objective(self) -> GenerationAccuracyObjective:
+        """What answers are generated and scored by."""
+        return GenerationAccuracyObjective(**vars(self))
+
+
+@dataclass(frozen=True)
 class AssessSpec:
     """The texts, tasks and speed measurements of an assessment.
 
     Args:
         texts: Texts for perplexity, by name; a number of samples is the most that are taken.
+        generation: Tasks that are answered by a text, by name.
+        answers: How those texts are generated.
         tasks: Names of lm-eval tasks.
         data_dir: A folder with the files of texts and tasks, ``hellaswag/validation.jsonl`` …; None for the hub.
         task_dir: A folder of the user's own lm-eval task files.
@@ -50,6 +77,8 @@ class AssessSpec:
     """
 
     texts: Mapping[str, Data] = field(default_factory=dict)
+    generation: Mapping[str, Data] = field(default_factory=dict)
+    answers: AnswerOptions = AnswerOptions()
     tasks: Sequence[str] = ()
     data_dir: Path | None = None
     task_dir: Path | None = None
@@ -66,9 +95,13 @@ class AssessSpec:
                 raise UserError(f"assess.{name}={value} is too small; use {least} or more")
         if len(set(self.tasks)) < len(self.tasks):
             raise UserError(f"assess.tasks=[{','.join(self.tasks)}] names a task twice; name each once")
-        for name in self.texts:
-            as_name("assess.texts", name)
-        for name in {*self.texts} & {*self.tasks}:
-            raise UserError(f"assess.texts and assess.tasks both have {name}; call the text something else")
-        if not self.texts and not self.tasks and not self.speed.enabled:
+        for key in ("texts", "generation"):
+            for name in getattr(self, key):
+                as_name(f"assess.{key}", name)
+        for name in {*self.texts} & {*self.tasks, *self.generation}:
+            other = "tasks" if name in self.tasks else "generation"
+            raise UserError(f"assess.texts and assess.{other} both have {name}; call the text something else")
+        for name in {*self.generation} & {*self.tasks}:
+            raise UserError(f"assess.generation and assess.tasks both have {name}; call the first something else")
+        if not (self.texts or self.generation or self.tasks or self.speed.enabled):
             raise UserError("assess asks for nothing; name texts or tasks, or set assess.speed.enabled=true")

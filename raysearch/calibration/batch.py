@@ -14,6 +14,8 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
+from raysearch.generation.answer import Answer
+
 
 class Form(Enum):
     """The form of a sample: an objective needs one, and data offers some."""
@@ -41,19 +43,6 @@ class Choices:
     item: npt.NDArray[np.int64]
     gold: npt.NDArray[np.bool_]
     characters: npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class Answer:
-    """The expected answer of a prompt.
-
-    Args:
-        text: The right answer.
-        choices: All answers among which it is the right one, in order; empty where the question is open.
-    """
-
-    text: str
-    choices: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from raysearch.calibration.formats.base import Dialogue
+from raysearch.calibration.formats.base import Dialogue, Task
 from raysearch.errors import UserError
 
 _MARK = re.compile("\ue000(\\d+)\ue001")  # private characters that stand for a turn's text
@@ -57,6 +57,30 @@ def render_prompt(dialogue: Dialogue, tokenizer: Any, where: str) -> tuple[str, 
     if not last:
         raise UserError(f"{where} begins with the assistant, so there is nothing to go on from; leave it out")
     return _apply(dialogue.messages[:last], tokenizer, where, ask=True), dialogue.messages[last][1].strip()
+
+
+def render_task(task: Task, tokenizer: Any, where: str) -> tuple[str, bool]:
+    """Return a task as a prompt that ends in the answer's opening, and whether it is in the model's chat template.
+
+    A template that knows no system prompt gets it at the beginning of the question; so does a model without a template.
+
+    Raises:
+        UserError: It is to be asked in a template, and the model has none; or the template does not take it.
+    """
+    whole = f"{task.system}\n\n{task.user}" if task.system else task.user
+    has_template = bool(getattr(tokenizer, "chat_template", None))
+    if task.chat and not has_template:
+        raise UserError("data.chat=true needs a model with a chat template, which this one has not; use data.chat=null")
+    if task.chat is False or not has_template:
+        return f"{whole}\n\n{task.answer.opening}", False
+    user = [("user", task.user)]
+    try:
+        text = _apply([("system", task.system), *user] if task.system else user, tokenizer, where, ask=True)
+    except UserError:
+        if not task.system:
+            raise
+        text = _apply([("user", whole)], tokenizer, where, ask=True)
+    return text + task.answer.opening, True
 
 
 def _apply(messages: Sequence[tuple[str, str]], tokenizer: Any, where: str, ask: bool = False) -> str:

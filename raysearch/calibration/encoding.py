@@ -8,11 +8,12 @@ from typing import Any, assert_never
 
 import numpy as np
 
-from raysearch.calibration.batch import Answer, Batch, Choices, Form
-from raysearch.calibration.dialogues import Span, render, render_prompt
-from raysearch.calibration.formats.base import Dialogue, Item, Sample, Text
+from raysearch.calibration.batch import Batch, Choices, Form
+from raysearch.calibration.dialogues import Span, render, render_prompt, render_task
+from raysearch.calibration.formats.base import Dialogue, Item, Sample, Task, Text
 from raysearch.calibration.items import ItemOptions, Located
 from raysearch.errors import UserError
+from raysearch.generation.answer import Answer
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class _Encoded:
     def order(self) -> tuple[Any, ...]:
         """The sort key: length, then content, so that the order in the file does not matter."""
         content = [(row.ids, row.scored) for row in self.rows]
-        expected = () if self.answer is None else (self.answer.text, self.answer.choices)
+        expected = () if self.answer is None else (self.answer.text, self.answer.choices, repr(self.answer.tests))
         return max(len(row.ids) for row in self.rows), content, self.gold, expected
 
 
@@ -110,6 +111,10 @@ def _wording(sample: Sample, tokenizer: Any, where: str) -> _Wording:
             return _worded(sample, sample.gold)
         case Dialogue():
             return _Wording(*render(sample, tokenizer, where), special=False)
+        case Task():
+            prompt, in_template = render_task(sample, tokenizer, where)
+            text = prompt + sample.answer.text
+            return _Wording(text, ((len(prompt), len(text)),), special=not in_template)
 
 
 def _worded(item: Item, place: int) -> _Wording:
@@ -125,6 +130,9 @@ def _question(sample: Sample, tokenizer: Any, where: str) -> tuple[_Wording, Ans
         case Dialogue():
             prompt, answer = render_prompt(sample, tokenizer, where)
             return _Wording(prompt, (), special=False), Answer(answer)
+        case Task():
+            prompt, in_template = render_task(sample, tokenizer, where)
+            return _Wording(prompt, (), special=not in_template), sample.answer
         case Item() if sample.prompt.strip() and not sample.openings:
             choices = tuple(choice.strip() for choice in sample.choices)
             answer = choices[sample.gold] if sample.answer is None else sample.answer

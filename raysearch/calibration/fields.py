@@ -55,13 +55,14 @@ def kind_of(value: Any) -> str:
     return kinds.get(type(value), f"a {type(value).__name__}")
 
 
-def fill(template: str, row: Mapping[str, Any], where: str, **keys: str) -> str:
-    """Fill in the ``{fields}`` of ``data.prompt``; other braces stay as they are.
+def fill(template: str, row: Mapping[str, Any], where: str, into: str = "prompt", /, **keys: str) -> str:
+    """Fill in the ``{fields}`` of a template; other braces stay as they are.
 
     Args:
         template: Text with ``{field}``, ``{field|capitalize}`` or ``{field|strip}``.
         row: The row's fields.
         where: Names the row in messages.
+        into: The key of the configuration that holds the template.
         keys: Placeholders that are keys of the configuration, each with the name of its field.
 
     Raises:
@@ -72,14 +73,14 @@ def fill(template: str, row: Mapping[str, Any], where: str, **keys: str) -> str:
         name, filter_ = match[1], (match[2] or "|")[1:]
         found = (take(row, name, keys[name], where),) if name in keys else _find(row, name)
         if found is None:
-            raise UserError(f"{where} has no {name}, which data.prompt takes in; {did_you_mean(name, map(str, row))}")
+            raise UserError(f"{where} has no {name}, which data.{into} takes in; {did_you_mean(name, map(str, row))}")
         text = as_text(found[0])
         if text is None:
             raise UserError(
-                f"{where} holds {kind_of(found[0])} in {name}, which data.prompt takes in; take in a field of text"
+                f"{where} holds {kind_of(found[0])} in {name}, which data.{into} takes in; take in a field of text"
             )
         if filter_ and filter_ not in _FILTERS:
-            raise UserError(f"data.prompt has the unknown filter {match[0]}; {did_you_mean(filter_, _FILTERS)}")
+            raise UserError(f"data.{into} has the unknown filter {match[0]}; {did_you_mean(filter_, _FILTERS)}")
         return _FILTERS[filter_](text) if filter_ else text
 
     return _PLACEHOLDER.sub(value, template)

@@ -10,7 +10,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from raysearch.calibration.formats.base import Item, Sample
+from raysearch.calibration.formats.base import Item, Sample, Task
 from raysearch.calibration.windows import check_draw
 from raysearch.errors import UserError, did_you_mean
 
@@ -26,7 +26,7 @@ class ItemOptions:
     """How items are drawn, and which tokens are scored.
 
     Args:
-        samples: How many items, at least 1.
+        samples: How many items, at least 1; or ``all``.
         seq_len: The most tokens of a row, at least 2; longer ones are cut.
         sampling: ``random`` items, or the first ones (``sequential``).
         balance: Items of sub-tasks in ``equal`` numbers, or ``proportional`` to their numbers in the data; or ``none``:
@@ -34,21 +34,23 @@ class ItemOptions:
         score: For objectives on text: the tokens of the ``answer``, or ``all``.
         seed: Seeds the random draw.
         shard_samples: Items of a shard; None for 512 to 8192 tokens a shard and at least 16 shards, if possible.
+        at_most: The most items where `samples` is ``all``; None for no limit.
 
     Raises:
         UserError: An option is out of range.
     """
 
-    samples: int = 64
+    samples: int | Literal["all"] = 64
     seq_len: int = 2048
     sampling: ItemSampling = "random"
     balance: Balance = "equal"
     score: Score = "answer"
     seed: int = 0
     shard_samples: int | None = None
+    at_most: int | None = None
 
     def __post_init__(self) -> None:
-        check_draw(self.samples, self.seq_len, self.seed, self.shard_samples)
+        check_draw(1 if self.samples == "all" else self.samples, self.seq_len, self.seed, self.shard_samples)
         for key, known in (("sampling", ItemSampling), ("balance", Balance), ("score", Score)):
             if (value := getattr(self, key)) not in get_args(known):
                 raise UserError(f"data.{key}={value} is unknown; {did_you_mean(value, get_args(known))}")
@@ -102,7 +104,10 @@ def draw_items(samples: Iterable[Located | None], options: ItemOptions) -> Drawn
         else:
             known.setdefault(located.sample, located)
     duplicates = rows_read - skipped - len(known)
-    _check_enough(options.samples, len(known), duplicates, skipped)
+    wanted = options.samples
+    if wanted == "all":
+        wanted = max(1, min(len(known), options.at_most or len(known)))
+    _check_enough(wanted, len(known), duplicates, skipped)
 
     groups: dict[str, list[Located]] = {}
     for located in known.values():
@@ -111,9 +116,9 @@ def draw_items(samples: Iterable[Located | None], options: ItemOptions) -> Drawn
 
     rng = np.random.default_rng(options.seed)
     sizes = {name: len(members) for name, members in groups.items()}
-    shares = _proportional(sizes, options.samples)
+    shares = _proportional(sizes, wanted)
     if options.balance == "equal":
-        shares = _equal(sizes, options.samples, rng)
+        shares = _equal(sizes, wanted, rng)
     drawn: list[Located] = []
     for name, members in groups.items():
         if options.sampling == "random":
@@ -130,7 +135,7 @@ def draw_items(samples: Iterable[Located | None], options: ItemOptions) -> Drawn
 
 def _group(located: Located) -> str:
     """Return the sub-task of a sample; empty where there is only one."""
-    return located.sample.group if isinstance(located.sample, Item) else ""
+    return located.sample.group if isinstance(located.sample, Item | Task) else ""
 
 
 def _check_enough(samples: int, found: int, duplicates: int, skipped: int) -> None:

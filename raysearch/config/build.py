@@ -132,13 +132,19 @@ def tracked_study(words: Sequence[str], config_dir: PathLike | None = None) -> t
 def assess_spec(config: Mapping[str, Any]) -> AssessSpec:
     """Build what to assess masks by from the section ``assess`` of a configuration; see `search_spec`."""
     section = dict(_section(config, "assess"))
-    given = {name: {**data, "allow_evaluation_split": True} for name, data in section.pop("texts", {}).items()}
+    given = {
+        key: {name: {**data, "allow_evaluation_split": True} for name, data in section.pop(key, {}).items()}
+        for key in ("texts", "generation")
+    }
     parts = together(
         partial(_check_seed, config),
-        texts=lambda: together(**{name: partial(build_data, data) for name, data in given.items()}),
-        rest=lambda: construct(AssessSpec, "assess", section, texts=given),
+        rest=lambda: construct(AssessSpec, "assess", section, **given),
+        **{
+            key: partial(together, **{name: partial(build_data, data) for name, data in of.items()})
+            for key, of in given.items()
+        },
     )
-    return dataclasses.replace(parts["rest"], texts=parts["texts"])
+    return dataclasses.replace(parts.pop("rest"), **parts)
 
 
 def evaluation_spec(words: Sequence[str], also: Sequence[str], config_dir: PathLike | None = None) -> EvaluationSpec:

@@ -29,8 +29,8 @@ from raysearch.config.parts import conf_dir, unknown_key
 from raysearch.core.paths import PathLike, as_path
 from raysearch.errors import HIDDEN, Mistakes, UserError, did_you_mean, first_line
 
-#: Mappings whose keys are the user's own: the axes of a study, and texts.
-AXES, FREE = "study.grid.", "assess.texts."
+#: Mappings whose keys are the user's own: the axes of a study, and the texts and tasks of an assessment.
+AXES, FREE = "study.grid.", ("assess.texts.", "assess.generation.")
 #: The sections of which a calibration beside others may say something.
 _CALIBRATION = ("calibration", "objective", "data", "seed")
 #: What Hydra, OmegaConf and PyYAML raise at a file or a value that they do not understand.
@@ -96,7 +96,7 @@ def compose_what_fits(
         config, chosen = _compose_files(job, choices, folder)
         known = {*(key for key, _ in _nodes(config)), *taken}
         for key, value in list(values.items()):
-            free = key.startswith(FREE) and FREE.rstrip(".") in known
+            free = any(key.startswith(one) and one.rstrip(".") in known for one in FREE)
             with mistakes:
                 if not free and key not in known:
                     del values[key]
@@ -256,18 +256,23 @@ def _resolve_parts(resolved: dict[str, Any], words: Sequence[str], config_dir: P
 
 
 def _resolve_texts(resolved: dict[str, Any], config_dir: PathLike | None) -> None:
-    """Put in place of each text's words the data that they name; a text without words is left out."""
-    given, found, mistakes = resolved["assess"].get("texts"), {}, Mistakes()
-    if not isinstance(given, dict) or not all(isinstance(words, str | None) for words in given.values()):
-        raise UserError(
-            "assess.texts names each text by its words, as in assess.texts.mine='data=file data.path=my.txt …'"
-        )
-    for name, words in given.items():
+    """Put in place of the words of each text and task the data that they name; one without words is left out."""
+    mistakes = Mistakes()
+    for key, what in (("texts", "text"), ("generation", "task")):
         with mistakes:
-            if words:
-                found[name] = compose_calibration(words, (), config_dir)["data"]
+            given = resolved["assess"].get(key, {})
+            if not isinstance(given, dict) or not all(isinstance(words, str | None) for words in given.values()):
+                raise UserError(
+                    f"assess.{key} names each {what} by its words, as in "
+                    f"assess.{key}.mine='data=file data.path=my.txt …'"
+                )
+            found = {}
+            for name, words in given.items():
+                with mistakes:
+                    if words:
+                        found[name] = compose_calibration(words, (), config_dir)["data"]
+            resolved["assess"][key] = found
     mistakes.tell()
-    resolved["assess"]["texts"] = found
 
 
 def compose_calibration(words: str, others: Sequence[str], config_dir: PathLike | None = None) -> dict[str, Any]:

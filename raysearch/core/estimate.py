@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Group = Literal["perplexity", "accuracy", "speed"]
+Group = Literal["perplexity", "accuracy", "generation", "speed"]
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Metric:
     Args:
         name: Its key: ``hellaswag``.
         title: For people: ``HellaSwag``.
-        group: Its group; perplexities and accuracies are averaged by group.
+        group: Its group; all but speeds are averaged by group.
         unit: ``perplexity``, ``%``, ``tokens/s``, ``bytes``, ``× dense`` …
         higher_is_better: Whether more is better.
     """

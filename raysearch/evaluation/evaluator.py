@@ -269,7 +269,7 @@ class Evaluator:
         for answer in pool.run(units, self._by_fingerprint, self._cut):
             if answer is not None:
                 unit, result = answer
-                self.ledger.record(unit.calibration, unit.shard, result.values)
+                self.ledger.record(unit.calibration, unit.shard, result.values, result.texts)
                 tokens = sum(batch.n_tokens for batch in unit.batches(self._by_fingerprint[unit.calibration]))
                 done.append((tokens * result.layer_forwards, tokens * result.head_forwards))
                 units_left.subtract(unit.subjects)

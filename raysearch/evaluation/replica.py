@@ -10,7 +10,7 @@ import functools
 import gc
 import sys
 import time
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from raysearch.calibration.batch import Batch, Inputs
 from raysearch.calibration.calibration import Calibration
-from raysearch.calibration.objectives.base import ModelObjective, StateObjective
+from raysearch.calibration.objectives.base import ModelLosses, ModelObjective, StateObjective
 from raysearch.calibration.packing import pack
 from raysearch.core.mask import Mask
 from raysearch.core.statistic import Subject
@@ -29,6 +29,7 @@ from raysearch.errors import UserError
 from raysearch.evaluation.costs import passes, plan_of
 from raysearch.evaluation.prefix import Op, PrefixPlan
 from raysearch.evaluation.unit import MaskUnit, StatisticUnit, Unit, UnitResult
+from raysearch.generation.score import ScoredText
 from raysearch.models.loading import load_model, load_tokenizer, spread
 from raysearch.models.packed_weights import pack_weights
 from raysearch.models.shared_weights import Packed, unpack
@@ -108,7 +109,7 @@ class Replica:
         at_once = self._at_once.get(calibration.fingerprint)
         batches = [part for batch in unit.batches(calibration) for part in batch.at_most(at_once)]
         objective = calibration.objective
-        packed = None
+        packed, texts = None, dict[Subject, Sequence[ScoredText]]()
         if isinstance(unit, StatisticUnit):
             values: Values = {unit.statistic: measure(unit.statistic, self.stack, batches, objective)}
             layers, heads = unit.statistic.passes * self.stack.n_layers, int(unit.statistic.needs_gradients)
@@ -124,10 +125,12 @@ class Replica:
         else:
             assert isinstance(objective, ModelObjective), "an objective is of states, or of the model"
             runs = [self._run(unit, batch, objective) for batch in batches]
-            values = {mask: np.concatenate([part[mask] for part, _ in runs]) for mask in unit.masks}
-            tokens = sum(run for _, run in runs)
+            values = {mask: np.concatenate([run[mask].losses.numpy() for run in runs]) for mask in unit.masks}
+            texts = {mask: [text for run in runs for text in run[mask].texts] for mask in unit.masks}
+            texts = {mask: of_mask for mask, of_mask in texts.items() if of_mask}
+            tokens = sum(of.n_tokens * (self.stack.n_layers - len(mask)) for run in runs for mask, of in run.items())
             layers, heads = passes(objective, unit.masks, self.stack.n_layers)
-        return UnitResult(values, layers, heads, tokens, packed, time.perf_counter() - started, at_once)
+        return UnitResult(values, layers, heads, tokens, packed, time.perf_counter() - started, at_once, texts)
 
     def _halve(self, unit: Unit, calibration: Calibration) -> None:
         """Remember that half as many samples of a calibration may fit."""
@@ -189,16 +192,12 @@ class Replica:
         return dict(zip(losses, torch.stack([*losses.values()]).cpu().numpy(), strict=True))
 
     @torch.no_grad()
-    def _run(self, unit: MaskUnit, batch: Batch, objective: ModelObjective) -> tuple[Values, int]:
-        """Return the losses, and the number of tokens that went through layers."""
-        values: Values = {}
-        layer_tokens = 0
+    def _run(self, unit: MaskUnit, batch: Batch, objective: ModelObjective) -> dict[Mask, ModelLosses]:
+        found = {}
         for mask in unit.masks:
             with self.stack.bypassed(mask) as model:
-                losses, tokens = objective.model_losses(model, self.tokenizer, batch)
-            values[mask] = losses.numpy()
-            layer_tokens += tokens * (self.stack.n_layers - len(mask))
-        return values, layer_tokens
+                found[mask] = objective.model_losses(model, self.tokenizer, batch)
+        return found
 
     def _packs(self, calibration: Calibration) -> bool:
         """Whether choices may share their prompt: tried on the items with the longest row, and the longest packed."""

@@ -167,6 +167,7 @@ def _read(spec: CalibrationSpec, tokenizer: Any, identity: dict[str, Any], info:
             f"the tokenizer of model={info.model.name} gives token {highest}, but the model has {info.vocab_size} in "
             "its vocabulary; use the tokenizer that the model was made with"
         )
+    spec.objective.check_samples(drawn.batch)
     whole = {**identity, "objective": identity_of(spec.objective)}
     return Calibration.create(spec.objective, drawn.batch, spec.data.draw.shard_samples, whole, drawn.description)
 

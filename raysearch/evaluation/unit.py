@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from raysearch.core.mask import Mask
 from raysearch.core.statistic import Statistic, Subject
+from raysearch.generation.score import ScoredText
 
 if TYPE_CHECKING:  # light, since a replica's process reads it first
     from raysearch.calibration.batch import Batch
@@ -116,6 +117,7 @@ class UnitResult:
         packed: Whether choices shared their prompt; None if there are no choices.
         seconds: Time spent computing.
         samples_at_once: How many samples went through the model together, if memory did not hold the shard; else None.
+        texts: What was generated for each sample, by mask; empty if nothing was.
     """
 
     values: Mapping[Subject, npt.NDArray[np.float64]]
@@ -125,6 +127,7 @@ class UnitResult:
     packed: bool | None
     seconds: float
     samples_at_once: int | None = None
+    texts: Mapping[Subject, Sequence[ScoredText]] = field(default_factory=dict)
 
 
 class UnitRunner(Protocol):

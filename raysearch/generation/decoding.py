@@ -60,7 +60,7 @@ class Decoding:
             ("seed", self.seed >= 0, "0 or more"),
         ):
             if not fits:
-                raise UserError(f"objective.decoding.{name}={getattr(self, name)} is out of range; use {range_}")
+                raise UserError(f"objective.{name}={getattr(self, name)} is out of range; use {range_}")
 
 
 @dataclass(frozen=True)

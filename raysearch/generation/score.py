@@ -19,3 +19,20 @@ class Score:
     value: float
     failure: str | None = None
     base: bool | None = None
+
+
+@dataclass(frozen=True)
+class ScoredText:
+    """A generated answer and what it is worth.
+
+    Args:
+        text: The answer, without its opening and without what ends it.
+        n_tokens: Tokens that were generated.
+        cut_off: Whether it ends because of the limit of tokens.
+        score: What it is worth.
+    """
+
+    text: str
+    n_tokens: int
+    cut_off: bool
+    score: Score

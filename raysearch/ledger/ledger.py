@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from itertools import groupby
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -26,12 +27,15 @@ from filelock import FileLock
 from raysearch.core.mask import Mask
 from raysearch.core.statistic import Subject
 from raysearch.errors import UserError, what_failed
+from raysearch.generation.score import ScoredText
+from raysearch.ledger.texts import pack_texts, unpack_texts
 
 SubjectT = TypeVar("SubjectT", bound=Subject)
+NO_TEXTS: Mapping[Subject, Sequence[ScoredText]] = MappingProxyType({})
 
 SCHEMA_VERSION = 7
 _LOCKED_S = 60.0  # how long another program may keep the file locked
-_TABLES = {"evaluations", "claims", "searches", "studies", "assessments"}
+_TABLES = {"evaluations", "claims", "searches", "studies", "assessments", "texts"}
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS evaluations (
     calibration TEXT NOT NULL,     -- fingerprint
@@ -76,6 +80,14 @@ CREATE TABLE IF NOT EXISTS assessments (
     result     TEXT NOT NULL,      -- JSON
     checksum   INTEGER NOT NULL,
     PRIMARY KEY (model, mask, assessment)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS texts (
+    calibration TEXT NOT NULL,     -- fingerprint
+    mask        TEXT NOT NULL,     -- {21,22,25}
+    shard       INTEGER NOT NULL,  -- 0-based
+    texts       BLOB NOT NULL,     -- zlib of JSON: what was generated for each sample, see texts.py
+    checksum    INTEGER NOT NULL,
+    PRIMARY KEY (calibration, mask, shard)
 ) WITHOUT ROWID;
 """
 
@@ -185,14 +197,41 @@ class Ledger:
                 {shard: self._samples(samples, kept, calibration, text, shard) for _, shard, samples, kept in group},
             )
 
-    def record(self, calibration: str, shard: int, values: Mapping[Subject, npt.NDArray[np.float64]]) -> None:
-        """Makes a unit's values durable, all or none. What another process wrote first stays."""
+    def record(
+        self,
+        calibration: str,
+        shard: int,
+        values: Mapping[Subject, npt.NDArray[np.float64]],
+        texts: Mapping[Subject, Sequence[ScoredText]] = NO_TEXTS,
+    ) -> None:
+        """Makes a unit's values durable, with what was generated for them, all or none.
+
+        What another process wrote first stays.
+        """
         rows = {(calibration, str(subject), shard): of.astype("<f8").tobytes() for subject, of in values.items()}
         with self.transaction() as connection:
             connection.executemany(
                 "INSERT OR IGNORE INTO evaluations VALUES (?, ?, ?, ?, ?)",
                 [(*key, content, checksum(*key, content)) for key, content in rows.items()],
             )
+            packed = {(calibration, str(mask), shard): pack_texts(of_mask) for mask, of_mask in texts.items()}
+            connection.executemany(
+                "INSERT OR IGNORE INTO texts VALUES (?, ?, ?, ?, ?)",
+                [(*key, content, checksum(*key, content)) for key, content in packed.items()],
+            )
+
+    def texts(self, calibration: str, mask: Mask) -> list[ScoredText]:
+        """Return what a mask generated for each sample of a calibration, shard by shard; empty if nothing is known."""
+        rows = self.read(
+            "SELECT shard, texts, checksum FROM texts WHERE calibration = ? AND mask = ? ORDER BY shard",
+            (calibration, str(mask)),
+        )
+        found: list[ScoredText] = []
+        for shard, content, kept in rows:
+            with self.explaining():
+                check(kept, calibration, str(mask), shard, content)
+            found += unpack_texts(content)
+        return found
 
     def read(self, query: str, values: Sequence[Any] = ()) -> Iterator[Any]:
         """The rows that a query gives, read as they are iterated over.

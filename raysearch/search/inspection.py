@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from raysearch.calibration.batch import Answer
 from raysearch.calibration.calibration import Calibration
 from raysearch.core.mask import Mask
 from raysearch.core.measure import Measure
 from raysearch.evaluation.session import open_session, prepare_data
 from raysearch.evaluation.spec import EvaluationSpec
 from raysearch.evaluation.totals import standard_errors
+from raysearch.generation.answer import Answer
 from raysearch.models.loading import describe
 from raysearch.search.observer import Observer
 

@@ -16,10 +16,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from raysearch.calibration.batch import Answer, Batch, Choices, Form
+from raysearch.calibration.batch import Batch, Choices, Form
 from raysearch.calibration.objectives.base import ModelObjective, Objective, StateObjective
 from raysearch.calibration.packing import pack
 from raysearch.core.mask import Mask
+from raysearch.generation.answer import Answer
 from raysearch.models.stack import LayerStack, predicting
 from raysearch.testing.pool_suite import VOCABULARY, tiny_model
 
@@ -31,9 +32,9 @@ class _Words:
 
     eos_token_id = 0
 
-    def batch_decode(self, rows: list[list[int]], skip_special_tokens: bool) -> list[str]:
-        """Return the tokens of each row as words."""
-        return [" ".join(map(str, row)) for row in rows]
+    def decode(self, ids: list[int], skip_special_tokens: bool) -> str:
+        """Return the tokens as words."""
+        return " ".join(map(str, ids))
 
 
 class ObjectiveSuite:
@@ -73,7 +74,7 @@ class ObjectiveSuite:
         objective = self.make_objective()
         if isinstance(objective, ModelObjective):
             with self.stack.bypassed(mask) as model:
-                return objective.model_losses(model, _Words(), batch)[0].numpy()
+                return objective.model_losses(model, _Words(), batch).losses.numpy()
         assert isinstance(objective, StateObjective)
         states, dense = self._states(batch, mask, packed), self._states(batch, Mask(), packed)
         return objective.losses(states, batch, self.stack, dense if objective.compares else None).cpu().numpy()

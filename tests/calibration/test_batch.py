@@ -1,6 +1,7 @@
 import numpy as np
 
-from raysearch.calibration.batch import Answer, Batch, Choices
+from raysearch.calibration.batch import Batch, Choices
+from raysearch.generation.answer import Answer
 
 ROWS = [[1, 2, 3], [4, 5], [6, 7, 8, 9]]
 SCORED = [[False, True, True], [False, True], [False, False, True, True]]

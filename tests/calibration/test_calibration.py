@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from raysearch.calibration.batch import Answer, Batch, Choices
+from raysearch.calibration.batch import Batch, Choices
 from raysearch.calibration.calibration import Calibration
 from raysearch.calibration.objectives.perplexity import PerplexityObjective
 from raysearch.calibration.objectives.task_margin import TaskMarginObjective
+from raysearch.generation.answer import Answer
 
 IDENTITY = {"model": "m1", "tokenizer": "t1", "objective": {"name": "perplexity"}, "numerics": {"dtype": "float32"}}
 

@@ -75,7 +75,10 @@ class TestConf:
 class TestBuild:
     def test_names_the_key_and_the_way_out(self) -> None:
         cases: list[tuple[Any, str]] = [
-            ({}, "data.type has no value; choose one of: chat, commonsense170k, continuation, multiple_choice, "),
+            (
+                {},
+                "data.type has no value; choose one of: chat, commonsense170k, continuation, generation, ",
+            ),
             ({"type": "texts"}, "data.type=texts is unknown; did you mean 'text'?"),
             ({"type": "text", "pth": "a"}, "data.pth is no key of this configuration; did you mean 'path'?"),
             ({"type": "text", "sample": 3}, "data.sample is no key of this configuration; did you mean 'samples'?"),

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from raysearch.calibration.batch import Answer, Batch, Form
+from raysearch.calibration.batch import Batch, Form
 from raysearch.calibration.encoding import encode_items
 from raysearch.calibration.formats.base import Dialogue, Item, Sample, Text
 from raysearch.calibration.items import ItemOptions, Located
+from raysearch.generation.answer import Answer
 from tests.calibration.tokenizers import BOS, EOS, PLAIN, SlowCharacters, characters, words
 from tests.cases import assert_refused
 

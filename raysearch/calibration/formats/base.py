@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from raysearch.calibration.batch import Form
+from raysearch.generation.answer import Answer
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,26 @@ class Dialogue:
     messages: tuple[tuple[str, str], ...]
 
 
-Sample = Text | Item | Dialogue
+@dataclass(frozen=True)
+class Task:
+    """Something to write, and how that is checked.
+
+    Args:
+        user: What is asked.
+        answer: What is expected; its opening stands at the end of the prompt.
+        system: The system prompt; empty for none.
+        chat: Whether it is asked in the model's chat template; None where the model has one.
+        group: The sub-task it belongs to; empty where there is only one.
+    """
+
+    user: str
+    answer: Answer
+    system: str = ""
+    chat: bool | None = None
+    group: str = ""
+
+
+Sample = Text | Item | Dialogue | Task
 
 
 class Format(ABC):

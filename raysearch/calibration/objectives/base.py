@@ -9,7 +9,8 @@ summed again in shard order. Most are computed from the hidden states that predi
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -19,6 +20,7 @@ from torch import Tensor
 
 from raysearch.calibration.batch import Batch, Form
 from raysearch.core.measure import Measure
+from raysearch.generation.score import ScoredText
 
 #: Logits in memory at once, in the model's dtype: many enough for large matrix products.
 _LOGITS_AT_ONCE = {"cpu": 2**24, "cuda": 2**27}
@@ -57,6 +59,13 @@ class Objective(ABC):
     def measure(self) -> Measure:
         """The unit of its loss; a class attribute will do."""
 
+    def check_samples(self, batch: Batch) -> None:  # noqa: B027
+        """Refuse samples of its form that it cannot work on.
+
+        Raises:
+            UserError: One of them is such.
+        """
+
 
 class StateObjective(Objective):
     """An objective of the hidden states that predict the scored tokens.
@@ -91,17 +100,29 @@ class ModelObjective(Objective):
     """An objective that runs the masked model itself."""
 
     @abstractmethod
-    def model_losses(self, model: Any, tokenizer: Any, batch: Batch) -> tuple[Tensor, int]:
+    def model_losses(self, model: Any, tokenizer: Any, batch: Batch) -> ModelLosses:
         """Return the loss of each sample of a shard.
 
         Args:
             model: The transformers model, which behaves as if the mask's layers were deleted.
             tokenizer: Its tokenizer.
             batch: The shard's samples.
-
-        Returns:
-            The losses, float64, [B], on the CPU; and the tokens that the model was run on, padding included.
         """
+
+
+@dataclass(frozen=True)
+class ModelLosses:
+    """What a `ModelObjective` found.
+
+    Args:
+        losses: Of each sample, float64, [B], on the CPU.
+        n_tokens: Tokens that the model was run on, padding included.
+        texts: What was generated for each sample; empty if nothing was.
+    """
+
+    losses: Tensor
+    n_tokens: int
+    texts: Sequence[ScoredText] = ()
 
 
 def by_chunk(head: Head, compute: Callable[..., Tensor], *parts: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from raysearch.core.estimate import Estimate, Group, Metric
 from raysearch.core.mask import Mask
 from raysearch.study.result import CellResult, StudyResult
 
-_AVERAGED: tuple[Group, ...] = ("perplexity", "accuracy")
+_AVERAGED: tuple[Group, ...] = ("perplexity", "accuracy", "generation")
 
 
 _LABELS = ("model", "calibration", "searcher", "remove", "seed", "state", "failure", "search_id", "link")

@@ -5,9 +5,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from raysearch.calibration.batch import Answer, Batch
-from raysearch.calibration.objectives.generation_accuracy import GenerationAccuracyObjective, Match, is_right
+from raysearch.calibration.batch import Batch
+from raysearch.calibration.objectives.generation_accuracy import GenerationAccuracyObjective
 from raysearch.errors import UserError
+from raysearch.generation.answer import Answer
+from raysearch.generation.checks import Match, score_answer
+from raysearch.generation.decoding import Written
 from tests.models.families import tiny
 
 LABELS = ("answer1", "answer2", "answer3")
@@ -37,16 +40,19 @@ CASES: list[tuple[str, Answer, Match, bool]] = [
 
 
 def test_right_answers():
-    assert [case for case in CASES if is_right(case[0], case[1], case[2]) is not case[3]] == []
+    assert [case for case in CASES if score_answer(case[0], case[1], case[2]).value != case[3]] == []
 
 
 def test_an_answer_beyond_a_table_of_positions_is_refused():
     model = tiny(
         "gpt2", vocab_size=8, n_embd=8, n_layer=1, n_head=1, n_positions=6, bos_token_id=None, eos_token_id=None
     )
-    batch = Batch(np.full((1, 4), 3), np.zeros((1, 4), bool))
-    tokenizer = SimpleNamespace(eos_token_id=None, batch_decode=lambda rows, **_: ["" for _ in rows])
-    assert GenerationAccuracyObjective(max_new_tokens=3).write(model, tokenizer, batch) == ([""], 6)
-    said = "objective.max_new_tokens=4 after a prompt of 4 tokens leads beyond the positions of the model"
+    batch = Batch(np.full((1, 4), 3), np.zeros((1, 4), bool), answers=(Answer("1"),))
+    tokenizer = SimpleNamespace(eos_token_id=None, decode=lambda ids, **_: "")
+    assert GenerationAccuracyObjective(max_new_tokens=3).write(model, tokenizer, batch) == (
+        [Written("", 3, cut_off=True)],
+        6,
+    )
+    said = "max_new_tokens=4 after a prompt of 4 tokens leads beyond the positions of the model"
     with pytest.raises(UserError, match=said):
         GenerationAccuracyObjective(max_new_tokens=4).write(model, tokenizer, batch)

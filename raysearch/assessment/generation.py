@@ -1,0 +1,166 @@
+"""Answers that masks generate: evaluations like any other, with the texts in the ledger, and what they show."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from raysearch.assessment.perplexity import evaluate_on, local_rows
+from raysearch.assessment.results import Result
+from raysearch.assessment.spec import AssessSpec
+from raysearch.calibration.calibration import Calibration
+from raysearch.calibration.data import Data
+from raysearch.calibration.items import ItemOptions
+from raysearch.core.estimate import Estimate, Metric
+from raysearch.core.formatting import count
+from raysearch.core.mask import Mask
+from raysearch.errors import UserError
+from raysearch.evaluation.pool import Pool, PoolFactory
+from raysearch.evaluation.session import PreparedData, prepare_data
+from raysearch.evaluation.spec import CalibrationSpec, EvaluationSpec
+from raysearch.generation.checks import check_of
+from raysearch.generation.score import ScoredText
+from raysearch.ledger.ledger import Ledger
+from raysearch.models.spec import ModelInfo, ModelSpec
+
+_TITLES = {
+    "gsm8k": "GSM8K",
+    "humaneval": "HumanEval",
+    "humaneval_plus": "HumanEval+",
+    "mbpp": "MBPP",
+    "mbpp_plus": "MBPP+",
+    "xsum": "XSUM",
+}
+#: What a score is, by how it is checked, where it is no share of right answers.
+_UNITS = {"rouge": "ROUGE-L"}
+
+
+def read_generation(
+    spec: AssessSpec, model: ModelSpec, cluster: PoolFactory, ledger: Path, info: ModelInfo, known: PreparedData | None
+) -> PreparedData:
+    """Draw and tokenise the prompts of each task.
+
+    Raises:
+        UserError: Data are missing, or offer no such tasks, or would have to run code without permission.
+    """
+    try:
+        chosen = [
+            CalibrationSpec(f"answers to {name}", spec.answers.objective, _as_assessed(name, data, spec))
+            for name, data in spec.generation.items()
+        ]
+        return prepare_data(EvaluationSpec(model, chosen, cluster, ledger), info, known)
+    except UserError as error:
+        if not str(error).startswith(("data.", "objective.")):
+            raise
+        said = str(error).replace("objective.", "assess.answers.")
+        raise UserError(f"assess.generation: {said}; or a folder of local files with assess.data_dir=…") from error
+
+
+def assess_generation(
+    names: Sequence[str],
+    tasks: Sequence[Calibration],
+    masks: Sequence[Mask],
+    n_layers: int,
+    ledger: Ledger,
+    make_pool: Callable[[], Pool],
+    on_progress: Callable[[str], None],
+) -> tuple[dict[Mask, dict[str, Result]], int]:
+    """Return the score of every mask on every task, with what its texts show.
+
+    Args:
+        names: What the tasks are called.
+        tasks: The tasks, as `read_generation` gave them.
+        masks: Distinct masks, the dense one among them.
+        n_layers: N.
+        ledger: What is known.
+        make_pool: Gives the pool when it is first needed; it is not closed.
+        on_progress: Told in a line how far it is.
+
+    Returns:
+        By mask, by task; and how many of the numbers had to be computed.
+
+    Raises:
+        EvaluationError: A unit failed for good.
+    """
+    if not tasks:
+        return {mask: {} for mask in masks}, 0
+    _, computed = evaluate_on(tasks, masks, n_layers, ledger, make_pool, "answers", on_progress)
+    results: dict[Mask, dict[str, Result]] = {mask: {} for mask in masks}
+    for name, task in zip(names, tasks, strict=True):
+        dense = ledger.texts(task.fingerprint, Mask())
+        for mask in masks:
+            results[mask][name] = _result(name, task, ledger.texts(task.fingerprint, mask), dense)
+    return results, computed
+
+
+def _result(name: str, task: Calibration, texts: Sequence[ScoredText], dense: Sequence[ScoredText]) -> Result:
+    """Return the mean score in percent, with its standard error, and that of what is left of the dense model's."""
+    scores, reference = ([100 * one.score.value for one in of] for of in (texts, dense))
+    mean, of_dense = _mean(scores), _mean(reference)
+    retention = None
+    if of_dense:
+        ratio = mean / of_dense
+        # By the delta method, with the items paired: (x - ratio y) / mean of y.
+        residuals = [x - ratio * y for x, y in zip(scores, reference, strict=True)]
+        error = _standard_error(residuals)
+        retention = Estimate(ratio, None if error is None else error / of_dense)
+    (kind, *others) = {check_of(answer) for shard in task.shards for answer in shard.answers or ()}
+    unit = _UNITS.get(kind, "accuracy") if not others else "score"
+    metric = Metric(name, _TITLES.get(name, name), "generation", "%", higher_is_better=True)
+    detail = {
+        "check": kind,
+        **describe_texts(texts),
+        "data": {key: value for key, value in task.description.items() if key not in ("shards", "n_tokens")},
+        "fingerprint": task.fingerprint,
+    }
+    return Result(
+        metric, Estimate(mean, _standard_error(scores)), retention, f"{count(len(texts), 'item')}, {unit}", detail
+    )
+
+
+def describe_texts(texts: Sequence[ScoredText]) -> Mapping[str, Any]:
+    """Return what generated texts show besides their scores, plain values.
+
+    Returns:
+        ``cut_off``: the share that ends at the limit of tokens; ``tokens``: the mean length; ``failures``: how many
+        fail in each way; ``base``: for code with two sets of tests, the share that passes the first; and diagnostics
+        of degeneration.
+    """
+    n = max(1, len(texts))
+    based = [one.score.base for one in texts if one.score.base is not None]
+    failures = Counter(one.score.failure for one in texts if one.score.failure is not None)
+    return {
+        "n_items": len(texts),
+        "cut_off": sum(one.cut_off for one in texts) / n,
+        "tokens": sum(one.n_tokens for one in texts) / n,
+        **({"failures": dict(failures.most_common())} if failures else {}),
+        **({"base": sum(based) / len(based)} if based else {}),
+    }
+
+
+def _as_assessed(name: str, data: Data, spec: AssessSpec) -> Data:
+    """Return a task as it is assessed: up to the limit of items, from the data folder if there is one."""
+    draw = data.draw
+    if not isinstance(draw, ItemOptions):
+        raise UserError(f"assess.generation.{name} has no questions; use data=generation, data=gsm8k_cot …")
+    if spec.limit is not None and draw.samples != "all":
+        draw = replace(draw, samples=min(draw.samples, spec.limit))
+    elif spec.limit is not None:
+        draw = replace(draw, at_most=min(spec.limit, draw.at_most or spec.limit))
+    return replace(data, rows=local_rows("generation", name, data.rows, spec.data_dir), draw=draw)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)
+
+
+def _standard_error(values: Sequence[float]) -> float | None:
+    """Return the standard error of the mean; None of a single value."""
+    if len(values) < 2:
+        return None
+    mean = _mean(values)
+    return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1) / len(values))

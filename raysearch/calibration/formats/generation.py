@@ -1,0 +1,135 @@
+"""Tasks to write an answer to, in any shape: mathematics, code, summaries, with a check that the data declares."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, get_args
+
+from typing_extensions import override
+
+from raysearch.calibration.batch import Form
+from raysearch.calibration.fields import as_text, check_prompt, fill, kind_of, take, take_text
+from raysearch.calibration.formats.base import Format, Task
+from raysearch.calibration.items import ItemOptions
+from raysearch.errors import UserError, did_you_mean
+from raysearch.generation.answer import Answer, Check, CodeTests
+
+
+@dataclass(frozen=True)
+class GenerationFormat(Format):
+    """Tasks that are answered by a text.
+
+    A template is a text with fields of the row in braces; a list of texts is a line
+    each, and ``{field.0}`` is its first.
+
+    Args:
+        prompt: The template of what is asked.
+        check: How an answer is checked; see `raysearch.generation.answer.Check`.
+        answer: The field of the right answer, a text or a number; None where tests alone decide.
+        system: The system prompt.
+        opening: The template of the answer's beginning, which is put into the model's mouth.
+        chat: Whether it is asked in the model's chat template; None where the model has one.
+        pattern: Of a check by ``regex``: what is found last counts, or its first group.
+        tests: The template of the tests of a check of ``code``.
+        tests_plus: The template of more tests, told apart; None for none.
+        setup: The template of what is run before the code.
+        timeout_s: Seconds of each set of tests.
+        max_new_tokens: The most tokens of an answer.
+        stop: Texts at which an answer ends.
+        group: The field of the sub-task, to draw from each; None where there is only one.
+
+    Raises:
+        UserError: A check lacks what it needs, or a value is out of range.
+    """
+
+    prompt: str
+    check: Check
+    answer: str | None = None
+    system: str = ""
+    opening: str = ""
+    chat: bool | None = None
+    pattern: str | None = None
+    tests: str | None = None
+    tests_plus: str | None = None
+    setup: str = ""
+    timeout_s: float = 30.0
+    max_new_tokens: int = 512
+    stop: Sequence[str] = ()
+    group: str | None = None
+
+    offers = frozenset({Form.TEXT, Form.PROMPT})
+    draws = ItemOptions
+
+    def __post_init__(self) -> None:
+        check_prompt(self.prompt)
+        if self.check not in get_args(Check):
+            raise UserError(f"data.check={self.check} is unknown; {did_you_mean(self.check, get_args(Check))}")
+        needs = {"code": "tests", "regex": "pattern"}.get(self.check, "answer")
+        if getattr(self, needs) is None:
+            raise UserError(f"data.check={self.check} needs data.{needs}=…")
+        if self.check == "regex" and self.answer is None:
+            raise UserError("data.check=regex needs data.answer=…, which what is found is compared with")
+        if self.check == "choice":
+            raise UserError("data.check=choice needs choices; use data=multiple_choice")
+        if self.pattern is not None:
+            try:
+                re.compile(self.pattern)
+            except re.error as error:
+                raise UserError(f"data.pattern={self.pattern} is no regular expression ({error}); mend it") from error
+        if self.max_new_tokens < 1:
+            raise UserError(f"data.max_new_tokens={self.max_new_tokens} writes nothing; use 1 or more")
+        if self.timeout_s <= 0:
+            raise UserError(f"data.timeout_s={self.timeout_s} leaves no time to run; use a second or more")
+        if not all(self.stop):
+            raise UserError("data.stop has an empty text; leave it out")
+
+    @override
+    def read(self, row: Mapping[str, Any], where: str) -> Task:
+        row = _fields(row)
+        expected = ""
+        if self.answer is not None:
+            value = take(row, "answer", self.answer, where)
+            text = as_text(value)
+            if text is None:
+                raise UserError(f"{where} holds {kind_of(value)} in data.answer={self.answer}; name a field of text")
+            if not text.strip():
+                raise UserError(f"{where} has an empty data.answer={self.answer}; fill it in, or leave the row out")
+            expected = text
+        tests = None
+        if self.check == "code":
+            assert self.tests is not None, "checked"
+            plus = None if self.tests_plus is None else fill(self.tests_plus, row, where, "tests_plus")
+            tests = CodeTests(
+                base=fill(self.tests, row, where, "tests"),
+                plus=plus,
+                before=fill(self.setup, row, where, "setup"),
+                timeout_s=self.timeout_s,
+            )
+        return Task(
+            user=fill(self.prompt, row, where),
+            system=self.system,
+            chat=self.chat,
+            group="" if self.group is None else take_text(row, "group", self.group, where),
+            answer=Answer(
+                text=expected,
+                check=self.check,
+                pattern=self.pattern,
+                tests=tests,
+                opening=fill(self.opening, row, where, "opening"),
+                max_new_tokens=self.max_new_tokens,
+                stop=tuple(self.stop),
+            ),
+        )
+
+
+def _fields(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a row: a list of texts as lines, and its parts as ``field.0`` and so on."""
+    lists = {
+        key: value
+        for key, value in row.items()
+        if isinstance(value, list) and all(isinstance(one, str) for one in value)
+    }
+    parts = {f"{key}.{place}": one for key, value in lists.items() for place, one in enumerate(value)}
+    return {**row, **parts, **{key: "\n".join(value) for key, value in lists.items()}}

@@ -1,0 +1,82 @@
+"""Checks a generated text against the expected answer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Literal
+
+from raysearch.generation.answer import Answer, Check
+from raysearch.generation.score import Score
+
+#: As `Check`; ``auto``: as the data says, else ``choice`` where there are choices, ``number`` where the right answer
+#: has ``####``, and ``exact`` where not.
+Match = Check | Literal["auto"]
+
+_NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
+
+
+def check_of(answer: Answer, match: Match = "auto") -> Check:
+    """Return how an answer is checked."""
+    if match != "auto":
+        return match
+    return answer.check or ("choice" if answer.choices else "number" if "####" in answer.text else "exact")
+
+
+def score_answer(text: str, answer: Answer, match: Match = "auto") -> Score:
+    """Score a text. Checks of code run it: the caller has the user's permission.
+
+    Args:
+        text: The generated text.
+        answer: The expected answer.
+        match: How it is checked.
+    """
+    check = check_of(answer, match)
+    if check in _OWN:
+        return Score(float(_OWN[check](text, answer)))
+    from raysearch.generation import scoring
+
+    if check == "math":
+        return scoring.score_math(text, answer.text)
+    if check == "rouge":
+        return scoring.score_rouge(text, answer.text)
+    if check == "regex":
+        assert answer.pattern is not None, "the data has given it"
+        return scoring.score_regex(text, answer.pattern, answer.text)
+    assert answer.tests is not None, "the data has given them"
+    return scoring.score_code(answer.opening + text, answer.tests)
+
+
+def _has_number(text: str, answer: Answer) -> bool:
+    expected = _number(answer.text)
+    return expected is not None and _number(text) == expected
+
+
+def _begins_with(text: str, answer: Answer) -> bool:
+    return _words(text)[: len(_words(answer.text))] == _words(answer.text)
+
+
+def _chooses(text: str, answer: Answer) -> bool:
+    return _first_named(_words(text), answer.choices) == _words(answer.text)
+
+
+def _number(text: str) -> float | None:
+    """Return the first number after ``####``, or else the last one; None if there is none."""
+    _, marked, after = text.partition("####")
+    numbers = _NUMBER.findall(after if marked else text)
+    return float(numbers[0 if marked else -1].replace(",", "")) if numbers else None
+
+
+def _words(text: str) -> list[str]:
+    """Return the words and numbers, without case and punctuation."""
+    return re.findall(r"-?\d[\d.,]*\d|-?\d|[^\W\d_]+", text.casefold())
+
+
+def _first_named(words: list[str], choices: tuple[str, ...]) -> list[str] | None:
+    """Return the choice that is named first; of several at the same place the longest."""
+    named = sorted((_words(choice) for choice in choices), key=len, reverse=True)
+    starts = range(len(words))
+    return next((choice for start in starts for choice in named if words[start : start + len(choice)] == choice), None)
+
+
+_OWN: Mapping[str, Callable[[str, Answer], bool]] = {"number": _has_number, "exact": _begins_with, "choice": _chooses}

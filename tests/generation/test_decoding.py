@@ -1,0 +1,111 @@
+"""Many prompts at once get the texts that each would get alone."""
+
+import itertools
+import random
+
+import numpy as np
+import pytest
+import torch
+
+from raysearch.core.mask import Mask
+from raysearch.errors import UserError
+from raysearch.generation import decoding
+from raysearch.generation.decoding import Decoding, Prompt, Written, generate
+from raysearch.models.stack import LayerStack
+from raysearch.testing.pool_suite import VOCABULARY, tiny_model
+
+
+class Numbers:
+    """A tokenizer that writes tokens as numbers."""
+
+    eos_token_id = 0
+
+    def decode(self, ids: list[int], skip_special_tokens: bool) -> str:
+        return "".join(f" {token}" for token in ids)
+
+
+def prompts(n: int = 9, most: int = 12, stop: tuple[str, ...] = (" 7",)) -> list[Prompt]:
+    draw = random.Random(0)
+    return [Prompt(tuple(draw.randrange(1, VOCABULARY) for _ in range(3 + i)), most + i % 3, stop) for i in range(n)]
+
+
+WAYS = {
+    "greedy": Decoding(),
+    "drawn": Decoding(1.0),
+    "top k": Decoding(1.5, top_k=5),
+    "nucleus": Decoding(2.0, top_k=9, top_p=0.9, seed=1),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_same_texts_for_any_batch(way):
+    stack = LayerStack(tiny_model(n_layers=2))
+    with stack.bypassed(Mask.of(1)) as model:
+        alone = [generate(model, Numbers(), [prompt], WAYS[way])[0][0] for prompt in prompts()]
+        for rows in (2, 3, 16):
+            assert generate(model, Numbers(), prompts(), WAYS[way], rows)[0] == alone
+        assert generate(model, Numbers(), prompts()[::-1], WAYS[way], 4)[0][::-1] == alone
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_choices_that_an_error_could_change_are_made_alone(way, monkeypatch):
+    """With an error as large as any logit every choice is made by the row alone: so are the texts."""
+    model = tiny_model(n_layers=2)
+    found = generate(model, Numbers(), prompts(), WAYS[way], 4)[0]
+    monkeypatch.setattr(decoding, "_ERROR", 1e9)
+    assert generate(model, Numbers(), prompts(), WAYS[way], 4)[0] == found
+
+
+def test_greedy_texts_are_those_of_transformers():
+    model = tiny_model(n_layers=2)
+    end = model.generation_config.eos_token_id
+    for prompt in prompts(stop=()):
+        whole = model.generate(
+            torch.tensor([prompt.ids]), do_sample=False, max_new_tokens=prompt.max_new_tokens, pad_token_id=0
+        )
+        new = whole[0, len(prompt.ids) :].tolist()
+        (written,), _ = generate(model, Numbers(), [prompt])
+        assert written.text == Numbers().decode(new[:-1] if new[-1] == end else new, True)
+        assert (written.n_tokens, written.cut_off) == (len(new), end not in new)
+
+
+def test_an_answer_ends_at_a_stop():
+    model = tiny_model(n_layers=2)
+    (whole,), _ = generate(model, Numbers(), [Prompt((3, 4, 5), 20)])
+    fourth = whole.text.split()[3]
+    (cut,), _ = generate(model, Numbers(), [Prompt((3, 4, 5), 20, (f" {fourth}",))])
+    assert whole.text.startswith(cut.text) and f" {fourth}" not in cut.text
+    assert not cut.cut_off and cut.n_tokens <= 4
+    assert cut.n_tokens == len(cut.text.split()) + 1
+
+
+def test_drawn_tokens_follow_the_probabilities():
+    logits = torch.tensor([1.0, 3.0, 2.0, -1.0, 2.5])
+    options = Decoding(0.7, top_k=3, top_p=0.95)
+    draws = np.linspace(0, 1, 20001, endpoint=False)
+    drawn = [decoding._draw(logits, float(draw), options, 0.0)[0] for draw in draws]
+    kept = torch.tensor([1, 4, 2])
+    expected = (logits[kept].double() / 0.7).softmax(-1)
+    for token, share in zip(kept.tolist(), expected.tolist(), strict=True):
+        assert abs(drawn.count(token) / len(drawn) - share) < 1e-3
+
+
+@pytest.mark.parametrize(
+    "options", [{"temperature": -1.0}, {"top_k": -1}, {"top_p": 0.0}, {"top_p": 1.1}, {"seed": -1}]
+)
+def test_numbers_out_of_range_are_refused(options):
+    (name,) = options
+    with pytest.raises(UserError, match=f"objective.{name}=.* is out of range; use "):
+        Decoding(**options)
+
+
+def test_no_prompts_no_texts():
+    assert generate(tiny_model(), Numbers(), []) == ([], 0)
+
+
+def test_batches_of_half_precision_follow_from_the_prompts():
+    """Texts depend on the batch there, so the same list gives the same texts."""
+    model = tiny_model(n_layers=2).bfloat16()
+    once, again = (generate(model, Numbers(), prompts(), rows=4)[0] for _ in range(2))
+    assert once == again
+    assert all(isinstance(one, Written) for one in itertools.chain(once, again))
