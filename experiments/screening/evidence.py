@@ -38,6 +38,7 @@ SHORT = ["data.seq_len=32", "data.shard_samples=4"]
 OPENBOOKQA = [
     *("data=multiple_choice", "data.path={data}/openbookqa/test.jsonl", "data.question=query"),
     *("data.choices=choices", "data.answer=gold", "data.prompt={{question}}", "data.shard_samples=4"),
+    "data.allow_evaluation_split=true",  # no model is judged by these searches
 ]
 
 #: Texts and objectives; those with a file need --data.
