@@ -73,7 +73,7 @@ class Assessable:
     def name_of(self, source: TaskSource) -> str:
         """Return the ledger's name of a task's results."""
         spec = self.spec
-        options = {"limit": spec.limit, "shots": spec.shots, "batch_size": spec.batch_size}
+        options = {"limit": spec.task_limit, "shots": spec.shots, "batch_size": spec.batch_size}
         return self.named({**source.identity, **options})
 
 
@@ -201,7 +201,9 @@ def _missing_jobs(what: Assessable, ledger: Ledger, masks: Sequence[Mask]) -> li
     for source in what.sources:
         known, folder = what.known(ledger, source, masks), None if source.folder is None else str(source.folder)
         jobs += [
-            TaskJob(mask, source.name, folder, spec.limit, spec.shots, spec.batch_size)
+            TaskJob(
+                mask, source.name, folder, spec.task_limit, spec.shots, spec.batch_size, spec.answers.run_code
+            )
             for mask in masks
             if mask not in known
         ]

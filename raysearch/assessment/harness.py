@@ -25,7 +25,7 @@ from raysearch.evaluation.replica import Replica
 from raysearch.models.loading import quiet
 
 #: A task's headline is the first of these that lm-eval gives; the papers and leaderboards of these tasks do the same.
-_HEADLINES = ("acc_norm", "acc", "exact_match", "pass@1", "f1")
+_HEADLINES = ("acc_norm", "acc", "exact_match", "pass@1", "pass_at_1", "f1")
 _BOOTSTRAPS = 1000  # of metrics whose standard error has no formula; an accuracy's has one
 _TITLES = {
     "hellaswag": "HellaSwag",
@@ -47,17 +47,19 @@ class TaskJob(Job):
         mask: The layers that are bypassed.
         task: Its name.
         folder: Its task files; None for lm-eval's own.
-        limit: The most items; None for all.
+        limit: The most items, or below 1 a share of them; None for all.
         shots: Examples in a prompt; None for what the task defines.
         batch_size: Rows at once.
+        run_code: Whether a task may run the code that the model writes, as lm-eval does: without a sandbox.
     """
 
     mask: Mask
     task: str
     folder: str | None
-    limit: int | None
+    limit: float | None
     shots: int | None
     batch_size: int
+    run_code: bool = False
 
     @property
     @override
@@ -81,14 +83,20 @@ class TaskJob(Job):
 
             manager = _task_manager(self.folder)
             try:
-                manager.load([self.task])  # and again below: `simple_evaluate` is the stable interface
+                loaded = manager.load([self.task])  # and again below: `simple_evaluate` is the stable interface
             except Exception as error:  # whatever a hub, a network, a data set or a task file raises
                 cause = " ".join(str(error).split())[:300]
                 raise UserError(
                     f"assess.tasks: {self.task} cannot be loaded ({type(error).__name__}: {cause}); check the network "
                     "and the task's files, or give local data with assess.data_dir=…"
                 ) from error
-            with replica.stack.bypassed(self.mask) as model, torch.random.fork_rng():
+            if not self.run_code and _runs_code(loaded):
+                raise UserError(
+                    f"assess.answers.run_code=false, but {self.task} of assess.tasks runs the code that the model "
+                    "writes, without a sandbox; allow it with assess.answers.run_code=true, or use a task of "
+                    "assess.generation"
+                )
+            with replica.stack.bypassed(self.mask) as model, torch.random.fork_rng(), _code_allowed(self.run_code):
                 # lm-eval gives a tokenizer a padding token, so it gets one of its own.
                 lm = HFLM(pretrained=model, tokenizer=copy.deepcopy(replica.tokenizer), batch_size=self.batch_size)
                 found = simple_evaluate(
@@ -99,6 +107,7 @@ class TaskJob(Job):
                     task_manager=manager,
                     bootstrap_iters=_BOOTSTRAPS,
                     log_samples=False,
+                    confirm_run_unsafe_code=self.run_code,
                 )
         return _plain(found, self.task)
 
@@ -159,6 +168,29 @@ def _plain(found: Mapping[str, Any], task: str) -> dict[str, Any]:
         "shots": found["n-shot"].get(task),
         "version": found["versions"].get(task),
     }
+
+
+def _runs_code(loaded: Any) -> bool:
+    """Return whether one of the tasks, perhaps in groups, runs code."""
+    if isinstance(loaded, Mapping):
+        return any(map(_runs_code, loaded.values()))
+    return bool(getattr(loaded, "UNSAFE_CODE", False))
+
+
+@contextlib.contextmanager
+def _code_allowed(allowed: bool) -> Iterator[None]:
+    """Within the context the metrics of Hugging Face's `evaluate` run code, if that is allowed."""
+    key = "HF_ALLOW_CODE_EVAL"
+    before = os.environ.get(key)
+    if allowed:
+        os.environ[key] = "1"
+    try:
+        yield
+    finally:
+        if allowed and before is None:
+            del os.environ[key]
+        elif before is not None:
+            os.environ[key] = before
 
 
 @contextlib.contextmanager

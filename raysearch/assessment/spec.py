@@ -71,6 +71,7 @@ class AssessSpec:
         task_dir: A folder of the user's own lm-eval task files.
         seq_len: Tokens of a window of text, and the most of a document.
         limit: The most items of each task, and windows or documents of each text; None for all.
+        share: The share of the items of each lm-eval task, in place of `limit`.
         shots: Worked examples in a prompt; None for what each task defines, mostly none.
         batch_size: Rows that a task runs at once.
         speed: How speed is measured.
@@ -84,6 +85,7 @@ class AssessSpec:
     task_dir: Path | None = None
     seq_len: int = 2048
     limit: int | None = None
+    share: float | None = None
     shots: int | None = None
     batch_size: int = 8
     speed: SpeedOptions = SpeedOptions()
@@ -93,6 +95,8 @@ class AssessSpec:
             value = getattr(self, name)
             if value is not None and value < least:
                 raise UserError(f"assess.{name}={value} is too small; use {least} or more")
+        if self.share is not None and not 0 < self.share < 1:
+            raise UserError(f"assess.share={self.share} is no share of the items; use more than 0 and less than 1")
         if len(set(self.tasks)) < len(self.tasks):
             raise UserError(f"assess.tasks=[{','.join(self.tasks)}] names a task twice; name each once")
         for key in ("texts", "generation"):
@@ -105,3 +109,8 @@ class AssessSpec:
             raise UserError(f"assess.generation and assess.tasks both have {name}; call the first something else")
         if not (self.texts or self.generation or self.tasks or self.speed.enabled):
             raise UserError("assess asks for nothing; name texts or tasks, or set assess.speed.enabled=true")
+
+    @property
+    def task_limit(self) -> float | None:
+        """The most items of each lm-eval task, or below 1 a share of them."""
+        return self.limit if self.share is None else self.share

@@ -14,6 +14,7 @@ import torch
 from raysearch.assessment.task_files import ready_tasks, write_task_files
 from raysearch.cluster.options import ClusterOptions
 from raysearch.core.mask import Mask
+from raysearch.errors import UserError
 from raysearch.evaluation.pool import Pool
 from raysearch.models.source import locate
 from raysearch.models.spec import ModelSpec
@@ -195,3 +196,34 @@ def test_ready_files_are_written_once(items: Path, tmp_path: Path) -> None:
     before = {file: file.stat().st_mtime_ns for file in folder.iterdir() if file.suffix == ".yaml"}
     assert write_task_files(items, tmp_path) == folder
     assert before == {file: file.stat().st_mtime_ns for file in before}
+
+
+CODE = """
+task: sums
+dataset_path: json
+dataset_kwargs: {{data_files: {{test: {rows}}}}}
+test_split: test
+output_type: generate_until
+unsafe_code: true
+doc_to_text: "{{{{q}}}}"
+doc_to_target: "{{{{a}}}}"
+generation_kwargs: {{until: ["\n"], max_gen_toks: 2, do_sample: false}}
+metric_list: [{{metric: !function passing.pass_at_1, aggregation: mean, higher_is_better: true}}]
+"""
+
+
+def test_a_task_that_runs_code_needs_permission(assess: Assess, tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "rows.jsonl").write_text("".join(json.dumps({"q": q, "a": "x"}) + "\n" for q in ("the army", "the navy")))
+    (own / "passing.py").write_text(
+        "import os\n\n\ndef pass_at_1(references, predictions):\n    return float(os.environ['HF_ALLOW_CODE_EVAL'])\n"
+    )
+    (own / "sums.yaml").write_text(CODE.format(rows=own / "rows.jsonl"))
+    words = ["assess.tasks=[sums]", f"assess.task_dir={own}"]
+    with pytest.raises(UserError, match="run_code=false, but sums of assess.tasks runs the code that the model writes"):
+        assess([], *words)
+    result = assess([], *words, "assess.answers.run_code=true").by_mask[Mask()]["sums"]
+    assert (result.estimate.value, result.metric.unit) == (100, "%"), "a share, in percent"
+    half = assess([], *words, "assess.answers.run_code=true", "assess.share=0.5").by_mask[Mask()]["sums"]
+    assert half.extent.startswith("1 item")
