@@ -37,6 +37,9 @@ EDGES = {
     "omegaconf": ("config/compose.py",),
     "typer": ("cli/",),
     "nevergrad": ("bridges/nevergrad.py",),
+    "math_verify": ("generation/scoring.py",),
+    "rouge_score": ("generation/scoring.py",),
+    "nltk": ("generation/diagnostics.py",),
     "lm_eval": ("assessment/harness.py", "assessment/task_files.py"),
 }
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
+from raysearch.generation import scoring
 from raysearch.generation.answer import Answer, Check
 from raysearch.generation.score import Score
 
@@ -23,19 +24,29 @@ def check_of(answer: Answer, match: Match = "auto") -> Check:
     return answer.check or ("choice" if answer.choices else "number" if "####" in answer.text else "exact")
 
 
-def score_answer(text: str, answer: Answer, match: Match = "auto") -> Score:
-    """Score a text. Checks of code run it: the caller has the user's permission.
+def score_answers(
+    texts: Sequence[str], answers: Sequence[Answer], match: Match = "auto", workers: int | None = None
+) -> list[Score]:
+    """Score texts. Checks of code run it: the caller has the user's permission.
 
     Args:
-        text: The generated text.
-        answer: The expected answer.
-        match: How it is checked.
+        texts: The generated texts.
+        answers: The expected answer of each.
+        match: How they are checked.
+        workers: How many pieces of code run at once; None for as many as there are processors.
     """
-    check = check_of(answer, match)
-    if check in _OWN:
-        return Score(float(_OWN[check](text, answer)))
-    from raysearch.generation import scoring
+    checks = [check_of(answer, match) for answer in answers]
+    rows = list(zip(texts, answers, checks, strict=True))
+    codes = [at for at, check in enumerate(checks) if check == "code"]
+    scores = {at: _score(*row) for at, row in enumerate(rows) if at not in codes}
+    if codes:
+        sources = [scoring.extract_code(texts[at], answers[at].opening) for at in codes]
+        tests = [tests for at in codes if (tests := answers[at].tests) is not None]
+        scores |= zip(codes, scoring.score_codes(sources, tests, workers), strict=True)
+    return [scores[at] for at in range(len(rows))]
 
+
+def _score(text: str, answer: Answer, check: Check) -> Score:
     if check == "math":
         return scoring.score_math(text, answer.text)
     if check == "rouge":
@@ -43,8 +54,7 @@ def score_answer(text: str, answer: Answer, match: Match = "auto") -> Score:
     if check == "regex":
         assert answer.pattern is not None, "the data has given it"
         return scoring.score_regex(text, answer.pattern, answer.text)
-    assert answer.tests is not None, "the data has given them"
-    return scoring.score_code(answer.opening + text, answer.tests)
+    return Score(float(_OWN[check](text, answer)))
 
 
 def _has_number(text: str, answer: Answer) -> bool:

@@ -24,19 +24,6 @@ _MOST_BYTES = 8192  # of what a program's process reports
 
 
 @dataclass(frozen=True)
-class Program:
-    """Code, and the tests that run after it in the same namespace.
-
-    Args:
-        code: What the model wrote.
-        tests: Python source that raises where the code is wrong.
-    """
-
-    code: str
-    tests: str
-
-
-@dataclass(frozen=True)
 class Limits:
     """What one program may use.
 
@@ -59,6 +46,21 @@ class Limits:
 
 
 @dataclass(frozen=True)
+class Program:
+    """Code, and the tests that run after it in the same namespace.
+
+    Args:
+        code: What the model wrote.
+        tests: Python source that raises where the code is wrong.
+        limits: What it may use.
+    """
+
+    code: str
+    tests: str
+    limits: Limits = Limits()
+
+
+@dataclass(frozen=True)
 class Outcome:
     """How a program ended.
 
@@ -75,7 +77,7 @@ class Outcome:
     message: str = ""
 
 
-def run_programs(programs: Iterable[Program], limits: Limits, workers: int | None = None) -> Iterator[Outcome]:
+def run_programs(programs: Iterable[Program], workers: int | None = None) -> Iterator[Outcome]:
     """Run programs, some at once, and give their outcomes in order.
 
     Each has a process of its own without network, without other processes, with limits of time, memory and files, and
@@ -86,7 +88,6 @@ def run_programs(programs: Iterable[Program], limits: Limits, workers: int | Non
 
     Args:
         programs: What to run.
-        limits: Of each.
         workers: How many at once; None for as many as this process has processors.
 
     Raises:
@@ -96,7 +97,7 @@ def run_programs(programs: Iterable[Program], limits: Limits, workers: int | Non
         raise UserError(f"run_code=true needs Linux to shut generated code off, and this is {sys.platform}")
     workers = workers or len(os.sched_getaffinity(0))
     with ThreadPoolExecutor(workers, thread_name_prefix="sandbox") as pool:
-        futures = [pool.submit(run_program, program, limits) for program in programs]
+        futures = [pool.submit(run_program, program) for program in programs]
         try:
             for future in futures:
                 yield future.result()
@@ -105,9 +106,9 @@ def run_programs(programs: Iterable[Program], limits: Limits, workers: int | Non
                 future.cancel()
 
 
-def run_program(program: Program, limits: Limits) -> Outcome:
+def run_program(program: Program) -> Outcome:
     """Run one program; see `run_programs`."""
-    token = secrets.token_hex(16).encode()
+    token, limits = secrets.token_hex(16).encode(), program.limits
     code, tests = (text.encode(errors="replace") for text in (program.code, program.tests))
     paths = sysconfig.get_paths()
     with contextlib.ExitStack() as stack:

@@ -71,11 +71,11 @@ def main() -> tuple[BaseException | None, bool]:
     code, tests = _enter(sys._getframe())
     audit, run = sys.audit, exec
     try:
-        compile(code, "<code>", "exec")
+        compile(code, "<code>", "exec", dont_inherit=True)
     except BaseException as error:
         return error, False
     try:
-        run(compile(f"{code}\n{tests}\n", "<code>", "exec"), {})
+        run(compile(f"{code}\n{tests}\n", "<code>", "exec", dont_inherit=True), {})
     except BaseException as error:
         return error, True
     audit(_END)  # only from this frame does it count, which the program cannot leave but by its end or an exception

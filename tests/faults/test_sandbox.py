@@ -34,8 +34,8 @@ def running() -> set[str]:
 
 def test_what_never_ends_is_ended() -> None:
     before = running()
-    programs = [Program(code, "assert False") for code in ENDLESS.values()]
-    outcomes = dict(zip(ENDLESS, run_programs(programs, Limits(timeout_s=1)), strict=True))
+    programs = [Program(code, "assert False", Limits(timeout_s=1)) for code in ENDLESS.values()]
+    outcomes = dict(zip(ENDLESS, run_programs(programs), strict=True))
     assert not [f"{name}: {one}" for name, one in outcomes.items() if one.error != "TimeoutError"]
     assert not running() - before
 
@@ -50,8 +50,8 @@ from raysearch.generation.sandbox import Limits, Program, run_programs
 from tests.generation.attacks import CHEATS, ESCAPES
 attacks = [code.replace("SENTINEL", {str(sentinel)!r}) for code in (CHEATS | ESCAPES).values()]
 programs = [Program("x = 1", "assert x == 1"), Program("open('x', 'w')", "")]
-programs += [Program(code, "assert False") for code in attacks]
-print(json.dumps([one.passed for one in run_programs(programs, Limits(timeout_s=1))]))
+programs += [Program(code, "assert False", Limits(timeout_s=1)) for code in attacks]
+print(json.dumps([one.passed for one in run_programs(programs)]))
 """
     forbid = 'echo 0 > /proc/sys/user/max_user_namespaces; exec "$0" -c "$1"'
     done = subprocess.run(
@@ -67,7 +67,7 @@ print(json.dumps([one.passed for one in run_programs(programs, Limits(timeout_s=
 
 def test_a_killed_driver_leaves_no_program() -> None:
     before = running()
-    code = "from raysearch.generation.sandbox import *; run_program(Program('while True: pass', ''), Limits())"
+    code = "from raysearch.generation.sandbox import *; run_program(Program('while True: pass', ''))"
     driver = subprocess.Popen([sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": str(ROOT)})
     deadline = time.monotonic() + 20
     while not (started := running() - before) and time.monotonic() < deadline:

@@ -15,7 +15,7 @@ LIMITS = Limits(timeout_s=3)
 
 
 def outcome(code: str, tests: str = "") -> Outcome:
-    return run_program(Program(code, tests), LIMITS)
+    return run_program(Program(code, tests, LIMITS))
 
 
 def test_what_passes() -> None:
@@ -32,10 +32,8 @@ def test_what_passes() -> None:
         "input's end": ("try: input()\nexcept EOFError: x = 1", "assert x == 1"),
         "a guard": ("if __name__ == '__main__': raise ValueError", ""),
     }
-    programs = [Program(*one) for one in good.values()]
-    failed = [
-        f"{name}: {one}" for name, one in zip(good, run_programs(programs, LIMITS), strict=True) if not one.passed
-    ]
+    programs = [Program(*one, LIMITS) for one in good.values()]
+    failed = [f"{name}: {one}" for name, one in zip(good, run_programs(programs), strict=True) if not one.passed]
     assert not failed, "\n".join(failed)
 
 
@@ -59,8 +57,8 @@ def test_nothing_passes_that_should_not_and_nothing_is_left(tmp_path: Path) -> N
         name: code.replace("SENTINEL", str(sentinel)).replace("FOLDER", str(folder))
         for name, code in {**CHEATS, **ESCAPES}.items()
     }
-    programs = [Program(code, "assert False") for code in attacks.values()]
-    outcomes = dict(zip(attacks, run_programs(programs, LIMITS), strict=True))
+    programs = [Program(code, "assert False", LIMITS) for code in attacks.values()]
+    outcomes = dict(zip(attacks, run_programs(programs), strict=True))
     assert not [name for name, one in outcomes.items() if one.passed]
     reached = [f"{name}: {outcomes[name]}" for name in ESCAPES if outcomes[name].error == "AssertionError"]
     allowed = {"system"}  # whose refusal is its exit status
@@ -74,9 +72,9 @@ def test_nothing_passes_that_should_not_and_nothing_is_left(tmp_path: Path) -> N
 
 
 def test_a_scratch_folder_of_its_own() -> None:
-    write = Program("open('x', 'w').write('1')", "assert open('x').read() == '1'")
-    look = Program("import os", "assert os.listdir() == []")
-    assert [one.passed for one in run_programs([write, look, write], LIMITS, workers=1)] == [True, True, True]
+    write = Program("open('x', 'w').write('1')", "assert open('x').read() == '1'", LIMITS)
+    look = Program("import os", "assert os.listdir() == []", LIMITS)
+    assert [one.passed for one in run_programs([write, look, write], workers=1)] == [True, True, True]
 
 
 def test_limits_that_nothing_can_run_in() -> None:

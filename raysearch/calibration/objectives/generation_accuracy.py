@@ -21,7 +21,7 @@ from raysearch.core.formatting import as_typed
 from raysearch.core.measure import Measure
 from raysearch.errors import UserError
 from raysearch.generation.answer import Answer
-from raysearch.generation.checks import Match, check_of, score_answer
+from raysearch.generation.checks import Match, check_of, score_answers
 from raysearch.generation.decoding import Decoding, Prompt, Written, generate
 from raysearch.generation.score import ScoredText
 
@@ -116,9 +116,9 @@ class GenerationAccuracyObjective(ModelObjective):
             answers: What is expected of each.
             n_tokens: Tokens that the model was run on.
         """
+        scores = score_answers([one.text for one in written], answers, self.match, torch.get_num_threads())
         texts = [
-            ScoredText(one.text, one.n_tokens, one.cut_off, score_answer(one.text, answer, self.match))
-            for one, answer in zip(written, answers, strict=True)
+            ScoredText(one.text, one.n_tokens, one.cut_off, score) for one, score in zip(written, scores, strict=True)
         ]
         losses = torch.tensor([1.0 - text.score.value for text in texts], dtype=torch.float64)
         return ModelLosses(losses, n_tokens, texts)

@@ -9,7 +9,7 @@ from raysearch.calibration.batch import Batch
 from raysearch.calibration.objectives.generation_accuracy import GenerationAccuracyObjective
 from raysearch.errors import UserError
 from raysearch.generation.answer import Answer
-from raysearch.generation.checks import Match, score_answer
+from raysearch.generation.checks import Match, score_answers
 from raysearch.generation.decoding import Written
 from tests.models.families import tiny
 
@@ -40,7 +40,7 @@ CASES: list[tuple[str, Answer, Match, bool]] = [
 
 
 def test_right_answers():
-    assert [case for case in CASES if score_answer(case[0], case[1], case[2]).value != case[3]] == []
+    assert [case for case in CASES if score_answers([case[0]], [case[1]], case[2])[0].value != case[3]] == []
 
 
 def test_an_answer_beyond_a_table_of_positions_is_refused():

@@ -1,0 +1,142 @@
+"""Scores answers: mathematics by math-verify, summaries by ROUGE-L, code by its tests, others by text or pattern.
+
+The only place of math_verify and rouge_score, which load when they are first needed.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from raysearch.generation.answer import CodeTests
+from raysearch.generation.sandbox import Limits, Outcome, Program, run_programs
+from raysearch.generation.score import Score
+
+#: Why code fails, in the order in which it is asked; see `failure_class`.
+FailureClass = Literal["assertion", "parenthesis", "other syntax", "undefined name", "time or depth", "other"]
+
+_FENCE = re.compile(r"```[^\n`]*\n")
+_PARENTHESIS = re.compile(r"was never closed|opening parenthesis|unmatched '[)}\]]'")
+
+
+def score_math(text: str, gold: str) -> Score:
+    """Score by math-verify whether the last or boxed expression of an answer equals the right one.
+
+    Call it from the main thread, where math-verify can stop what takes longer than 5 s.
+
+    Args:
+        text: The answer.
+        gold: The right one; what comes before ``####`` in it is left out, as in GSM8K.
+    """
+    import math_verify
+
+    expected = math_verify.parse(gold.rpartition("####")[2])
+    return Score(float(math_verify.verify(math_verify.parse(text), expected)))
+
+
+def score_rouge(text: str, gold: str) -> Score:
+    """Score a summary by the F1 of ROUGE-L with Porter's stemmer, 0 … 1."""
+    return Score(float(_rouge().score(gold, text)["rougeL"].fmeasure))
+
+
+@functools.cache
+def _rouge() -> Any:
+    from rouge_score.rouge_scorer import RougeScorer
+
+    return RougeScorer(["rougeL"], use_stemmer=True)
+
+
+def score_exact(text: str, gold: str) -> Score:
+    """Score 1 for the right text, but for space around it."""
+    return Score(float(text.strip() == gold.strip()))
+
+
+def score_regex(text: str, pattern: str, gold: str) -> Score:
+    """Score 1 if what a pattern finds last is the right text: its first group, or all of it if it has none."""
+    found = list(re.finditer(pattern, text))
+    if not found:
+        return Score(0.0)
+    return score_exact(found[-1][1] or "" if found[-1].re.groups else found[-1][0], gold)
+
+
+def extract_code(text: str, opening: str = "") -> str:
+    """Return the code of an answer.
+
+    Where the opening leaves a fence open (```` ```python````), that is all that follows it up to the closing fence;
+    other openings are code, which the answer goes on. Without an opening it is the first fenced block, or else all.
+
+    Args:
+        text: What the model wrote.
+        opening: The beginning of its answer, which was given.
+    """
+    opened = list(_FENCE.finditer(opening))
+    if opening.count("```") % 2 and opened:
+        return opening[opened[-1].end() :] + text.partition("```")[0]
+    fenced = _FENCE.search(text)
+    if fenced and (not opening or not text[: fenced.start()].strip()):
+        return "\n".join(filter(None, (opening, text[fenced.end() :].partition("```")[0])))
+    return opening + text.partition("```")[0]
+
+
+def score_codes(codes: Sequence[str], tests: Sequence[CodeTests], workers: int | None = None) -> list[Score]:
+    """Score pieces of code by their tests, in the sandbox.
+
+    Args:
+        codes: The code; see `extract_code`.
+        tests: Of each.
+        workers: How many run at once; None for as many as there are processors.
+
+    Returns:
+        For each 1 if it passes all tests, with the class of its failure where it does not; `Score.base` where there
+        are two sets. The second set is run only where the first passes.
+
+    Raises:
+        UserError: This machine has no way to shut code off.
+    """
+    pairs = list(zip(codes, tests, strict=True))
+    base = list(run_programs([_program(code, one, one.base) for code, one in pairs], workers))
+    harder = {at: one.plus for at, one in enumerate(tests) if one.plus is not None and base[at].passed}
+    ran = run_programs([_program(*pairs[at], plus) for at, plus in harder.items()], workers)
+    plus = dict(zip(harder, ran, strict=True))
+    return [
+        _code_score(plus.get(at, first), None if one.plus is None else first.passed)
+        for at, (first, one) in enumerate(zip(base, tests, strict=True))
+    ]
+
+
+def _program(code: str, tests: CodeTests, source: str) -> Program:
+    return Program("\n".join(filter(None, (tests.before, code))), source, Limits(tests.timeout_s))
+
+
+def _code_score(outcome: Outcome, base: bool | None) -> Score:
+    if outcome.passed:
+        return Score(1.0, None, base)
+    return Score(0.0, failure_class(outcome.error or "", outcome.message), base)
+
+
+def failure_class(error: str, message: str, rule: Literal["exception", "message"] = "exception") -> FailureClass:
+    """Return why code failed, by the exception that ended it.
+
+    Args:
+        error: The exception's name: ``NameError``.
+        message: Its message.
+        rule: ``message`` is the paper's own rule: a failed assertion is an empty message, so that assertions with a
+            message are ``other`` and an empty MemoryError is not, and syntax is what says "invalid syntax", so that
+            indentation and open quotes are ``other``. ``exception`` judges these by the exception's name.
+
+    Source: figures 4b and 5b of `On the Limits of Layer Pruning for Generative Reasoning`.
+    """
+    by_name = rule == "exception"
+    if error == "AssertionError" if by_name else not message:
+        return "assertion"
+    if _PARENTHESIS.search(message):
+        return "parenthesis"
+    if error in ("SyntaxError", "IndentationError", "TabError") if by_name else "invalid syntax" in message:
+        return "other syntax"
+    if "is not defined" in message:
+        return "undefined name"
+    if "timed out" in message or "maximum recursion depth" in message:
+        return "time or depth"
+    return "other"
