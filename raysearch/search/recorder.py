@@ -126,6 +126,7 @@ class SearchRecorder(Oracle):
             {mask: evaluation.failure for mask, evaluation in asked.items() if evaluation.failure is not None},
             {mask: evaluation.screened.loss for mask, evaluation in asked.items() if evaluation.screened is not None},
             proposed.keep,
+            proposed.ties,
         )
         self.rounds.append((proposed, scores))
         asked.pop(self.problem.dense, None)

@@ -6,7 +6,7 @@ Losses are in the unit of the header's measure, seconds are wall-clock, layers a
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -240,7 +240,9 @@ class SearchResult(SearchHeader):
     @property
     def path(self) -> tuple[Trial, ...]:
         """The best trial of each number of layers that the search scored, from 1 up to M."""
-        return best_by_size(self.trials, len(self.removed))
+        order = self.removal_order or ()
+        passed = {Mask.of(*order[: place + 1]) for place in range(len(order))}
+        return best_by_size(self.trials, len(self.removed), passed)
 
     @property
     def began(self) -> float:
@@ -299,9 +301,17 @@ def ranked(trials: Iterable[Trial]) -> list[Trial]:
     return [trial for *_, trial in sorted(scored, key=lambda item: item[:3])]
 
 
-def best_by_size(trials: Iterable[Trial], at_most: int) -> tuple[Trial, ...]:
-    """Return the best trial of each number of layers from 1 to `at_most`, ascending."""
+def best_by_size(trials: Iterable[Trial], at_most: int, passed: Collection[Mask] = ()) -> tuple[Trial, ...]:
+    """Return the best trial of each number of layers from 1 to `at_most`, ascending; of ties, one that is in `passed`.
+
+    Args:
+        trials: The trials of a search.
+        at_most: The largest number of layers.
+        passed: The masks that a greedy search passed through.
+    """
     best: dict[int, Trial] = {}
     for trial in ranked(trials):
-        best.setdefault(len(trial.mask), trial)
+        first = best.setdefault(len(trial.mask), trial)
+        if trial.loss == first.loss and trial.mask in passed:
+            best[len(trial.mask)] = trial
     return tuple(best[size] for size in sorted(best) if 1 <= size <= at_most)

@@ -20,8 +20,8 @@ The rules, each a test in `raysearch.testing.searcher_suite`:
 - **Deterministic.** Rounds depend on the problem, the answers and `rng` alone. This makes resume a replay: the ledger
   answers what is known, and the searcher repeats its steps up to the point where it stopped.
 - **Independent.** A searcher knows masks and random numbers, nothing of models, Ray, disks or trackers.
-- **Lower is better.** Scores are losses in the objective's unit. Ties are broken by mask order, so no result depends on
-  a hash.
+- **Lower is better.** Scores are losses in the objective's unit. Ties are broken by mask order, or by its reverse, so
+  no result depends on a hash.
 - **Failure is data.** A mask whose evaluation failed is in ``scores.failed`` with its cause and has no loss. A loss is
   always finite.
 
@@ -41,7 +41,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -49,6 +49,8 @@ from raysearch.core.mask import Mask
 from raysearch.core.problem import Problem
 from raysearch.core.statistic import Statistic
 from raysearch.errors import EvaluationError, UserError
+
+Ties = Literal["earlier", "later"]  #: of masks of equal loss, whether the one of earlier or of later layers is better
 
 
 @dataclass(frozen=True)
@@ -61,18 +63,28 @@ class Round:
             `beat`. Screening may stop the evaluation of the others early; they are then in ``scores.screened``.
         beat: A mask that was scored before: only those that are better need be known exactly. None for no such mask.
         of: The most rounds with `keep` or `beat` that the search has; they share the error budget of screening evenly.
+        ties: Which of masks of equal loss is better.
     """
 
     masks: tuple[Mask, ...]
     keep: int | None = None
     beat: Mask | None = None
     of: int = 1
+    ties: Ties = "earlier"
 
-    def __init__(self, masks: Iterable[Mask], keep: int | None = None, beat: Mask | None = None, of: int = 1) -> None:
+    def __init__(
+        self,
+        masks: Iterable[Mask],
+        keep: int | None = None,
+        beat: Mask | None = None,
+        of: int = 1,
+        ties: Ties = "earlier",
+    ) -> None:
         object.__setattr__(self, "masks", tuple(dict.fromkeys(masks)))
         object.__setattr__(self, "keep", keep)
         object.__setattr__(self, "beat", beat)
         object.__setattr__(self, "of", of)
+        object.__setattr__(self, "ties", ties)
 
 
 @dataclass(frozen=True)
@@ -84,6 +96,7 @@ class Scores:
         failed: The cause for each mask whose evaluation failed.
         screened: An estimate for each mask that is beyond doubt not among the best; never to be compared with losses.
         keep: How many of the best are known for sure; None for all that are not screened.
+        ties: Which of masks of equal loss is better.
 
     Raises:
         ValueError: A loss is not finite: such an evaluation has failed.
@@ -93,6 +106,7 @@ class Scores:
     failed: Mapping[Mask, str] = field(default_factory=dict)
     screened: Mapping[Mask, float] = field(default_factory=dict)
     keep: int | None = None
+    ties: Ties = "earlier"
 
     def __post_init__(self) -> None:
         for mask, loss in self.losses.items():
@@ -104,7 +118,7 @@ class Scores:
         return self.losses[mask]
 
     def best(self, count: int) -> list[Mask]:
-        """Return the `count` masks of lowest loss, best first; ties in mask order.
+        """Return the `count` masks of lowest loss, best first; ties in mask order, or the other way round.
 
         Raises:
             EvaluationError: No mask of the round could be evaluated.
@@ -115,7 +129,8 @@ class Scores:
         if not self.losses:
             cause = next(iter(self.failed.values()), "the round was empty")
             raise EvaluationError(f"no mask of the round could be evaluated: {cause}")
-        return sorted(self.losses, key=lambda mask: (self.losses[mask], mask))[:count]
+        in_order = sorted(self.losses, reverse=self.ties == "later")
+        return sorted(in_order, key=self.losses.__getitem__)[:count]
 
 
 @dataclass(frozen=True)

@@ -41,18 +41,20 @@ class BayesianSearcher(Searcher):
 
     Args:
         trials: Masks of M layers to score, the initial ones among them, at least 1.
-        initial: How many of them are drawn at random before the surrogate is used, at least 1. With a prior the first
-            of them is the mask of the M layers that cost least.
+        initial: How many of them are drawn at random before the surrogate is used, at least 1.
         batch: Masks per round, at least 1. Within a round each is chosen as if those before it had the loss that the
             surrogate predicts (the "kriging believer", Ginsbourger et al. 2010).
         prior: The mean of the surrogate: it follows the sum of the layers' own costs, by "ablation" (single-layer
             losses) or "influence" (Block Influence, from one dense pass), or is constant ("none").
+        cheapest: Whether the mask of the M cheapest layers is one more of the first masks, unless there is no prior.
+            With the ablation prior it is the one-shot mask, so that the search never ends with a worse one.
     """
 
     trials: int = 200
     initial: int = 10
     batch: int = 1
     prior: Prior = "ablation"
+    cheapest: bool = True
 
     def __post_init__(self) -> None:
         if self.trials < 1:
@@ -68,8 +70,8 @@ class BayesianSearcher(Searcher):
     @override
     def search(self, problem: Problem, rng: np.random.Generator) -> SearchGenerator:
         costs = yield from layer_costs(problem, self.prior)
-        initial = [] if self.prior == "none" else [cheapest_mask(problem, costs)]
-        initial += draw_masks(problem, rng, self.initial - len(initial), initial)
+        initial = [cheapest_mask(problem, costs)] if self.cheapest and self.prior != "none" else []
+        initial += draw_masks(problem, rng, min(self.initial, self.trials - len(initial)), initial)
 
         losses: dict[Mask, float] = {}  # NaN where the evaluation failed
         surrogate = Surrogate(problem, compress(costs), scan=problem.n_solutions <= max(_SMALL, 2 * self.trials))

@@ -7,13 +7,14 @@ Source: greedy, Song et al. 2024 (SLEB, arXiv 2402.09025), algorithm 1; beam of 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import get_args
 
 import numpy as np
 from typing_extensions import override
 
 from raysearch.core.problem import Problem
 from raysearch.errors import UserError
-from raysearch.searchers.base import Round, Searcher, SearchGenerator
+from raysearch.searchers.base import Round, Searcher, SearchGenerator, Ties, check_choice
 
 
 @dataclass(frozen=True)
@@ -27,20 +28,24 @@ class BeamSearcher(Searcher):
 
     Args:
         width: How many masks of each size survive, at least 1.
+        ties: Of masks of equal loss, whether the one of "earlier" layers is better or the one of "later" layers.
+            Accuracies on few items tie often.
     """
 
     nested = True
 
     width: int = 5
+    ties: Ties = "earlier"
 
     def __post_init__(self) -> None:
         if self.width < 1:
             raise UserError(f"searcher.width={self.width} keeps no mask; use 1 (greedy) or more")
+        check_choice("ties", self.ties, get_args(Ties))
 
     @override
     def search(self, problem: Problem, rng: np.random.Generator) -> SearchGenerator:
         beams = [problem.dense]
         for _ in range(problem.n_remove):
-            scores = yield Round(problem.children(beams), keep=self.width, of=problem.n_remove)
+            scores = yield Round(problem.children(beams), keep=self.width, of=problem.n_remove, ties=self.ties)
             beams = scores.best(self.width)
         return beams[0]

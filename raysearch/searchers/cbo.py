@@ -5,11 +5,13 @@
 Source: Jansen et al. 2026 (arXiv 2602.00161): block removal as an Ising problem with sum_i x_i = M, whose low-lying
 states are evaluated, since the lowest is often not the best. The model E of D(S) = L(S) - L(dense) comes from
 
-- ablation, as in Kim et al. 2026 (arXiv 2604.24938), section 4.2: d_i = D({i}) and Q_ij = D({i,j}) - d_i - d_j are
-  measured by removing single layers and pairs. For M <= 2 the model is exact.
+- ablation: d_i = D({i}) and Q_ij = D({i,j}) - d_i - d_j are measured by removing single layers and pairs. For M <= 2
+  the model is exact. This is ours: Kim et al. 2026 (arXiv 2604.24938), section 4.2, score CBO by "our unified
+  calibration metric" and do not say where its couplings come from.
 - gradients, as in Jansen et al.: with a gate a_i on each layer and A_si = d loss_s / d a_i at the dense model, the
   expansion of D to second order, H = A^T A / S (the empirical Fisher matrix) standing in for the Hessian, is
-  d_i = H_ii / 2 - mean_s A_si and Q_ij = H_ij. The paper drops the first order, mean_s A_si.
+  d_i = H_ii / 2 - mean_s A_si and Q_ij = H_ij. The paper drops the first order, mean_s A_si. Its gates are on the
+  outputs of attention and MLP; one on the whole layer is ours, and so is the rule by which the first order is kept.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import stdtrit
 from typing_extensions import override
 
 from raysearch.core.mask import Mask
@@ -31,6 +34,7 @@ from raysearch.searchers.base import Remark, Round, Scores, Searcher, SearchGene
 from raysearch.searchers.toolbox.ising import Ising, LowestStates, enumerate_lowest, prove_lowest, swap_lowest
 
 _ENUMERABLE = 300_000_000  # states: some seconds on one thread
+_LEVEL = 0.01  # of the test whether gradients vanish
 
 
 @dataclass(frozen=True)
@@ -42,14 +46,15 @@ class CboSearcher(Searcher):
     both layers of a pair that failed. The record gets the number of proven states and the solver's gap; by gradients,
     also their mean (gate_gradient) and mean square (gate_fisher) for each layer.
 
-        CboSearcher(k=20, couplings="gradient", first_order=False)
+        CboSearcher(k=20, couplings="gradient")
 
     Args:
         k: How many of the lowest states are scored, at least 1.
         couplings: The source of the model: "ablation" (the losses of singles and pairs) or "gradient".
         first_order: Whether the first order is kept beside the second. Ablation measures both, so it must be kept. The
-            gradients' is about 0 where the model was trained on this loss, and the paper drops it; keep it for other
-            objectives, such as margins.
+            paper drops that of gradients, which is 0 where the model was trained to the end on this loss. None keeps it
+            unless the mean gradients of all layers are within the noise of the samples (Student's t at 1 %, shared
+            over the layers); the record says whether it did.
         time_limit_s: The time limit of the solver where it proves its states (more than 3e8 masks; fewer are
             enumerated), above 0. At the limit the states of a local search stand, so a repeated search proposes the
             same masks unless the solver did better in one of the two.
@@ -57,14 +62,14 @@ class CboSearcher(Searcher):
 
     k: int = 20
     couplings: Literal["ablation", "gradient"] = "ablation"
-    first_order: bool = True
+    first_order: bool | None = None
     time_limit_s: float = 60.0
 
     def __post_init__(self) -> None:
         if self.k < 1:
             raise UserError(f"searcher.k={self.k} scores no mask; use 1 or more")
         check_choice("couplings", self.couplings, ("ablation", "gradient"))
-        if self.couplings == "ablation" and not self.first_order:
+        if self.couplings == "ablation" and self.first_order is False:
             raise UserError(
                 "searcher.first_order=false drops what searcher.couplings=ablation measures; use first_order=true, or "
                 "couplings=gradient"
@@ -79,7 +84,11 @@ class CboSearcher(Searcher):
             gradients = yield Statistic.GATE_GRADIENTS
             yield Remark("gate_gradient", gradients.mean(axis=0).tolist())
             yield Remark("gate_fisher", (gradients**2).mean(axis=0).tolist())
-            layers, model = gradient_model(problem, gradients, self.first_order)
+            keep = self.first_order
+            if keep is None:
+                keep = stands_out(gradients[:, problem.free])
+                yield Remark("first_order", "kept" if keep else "dropped")
+            layers, model = gradient_model(problem, gradients, keep)
         else:
             pairs = [Mask(pair) for pair in combinations(problem.free, 2)] if problem.n_remove > 1 else []
             scores = yield Round([problem.dense, *problem.singles, *pairs])
@@ -125,6 +134,19 @@ def pair_model(problem: Problem, scores: Scores) -> tuple[list[int], Ising]:
         elif problem.n_remove > 1:
             forbidden[i, j] = forbidden[j, i] = True
     return layers, Ising(linear, couplings, forbidden)
+
+
+def stands_out(rows: NDArray[np.float64]) -> bool:
+    """Return whether the mean of any column differs from 0 by more than the noise of its rows [S, F].
+
+    One row says nothing of its noise, so it stands out.
+    """
+    n_rows, n_columns = rows.shape
+    if n_rows < 2:
+        return True
+    errors = rows.std(axis=0, ddof=1) / math.sqrt(n_rows)
+    beyond = -float(stdtrit(n_rows - 1, _LEVEL / (2 * n_columns)))  # in standard errors
+    return bool((np.abs(rows.mean(axis=0)) > beyond * errors).any())
 
 
 def gradient_model(problem: Problem, gradients: NDArray[np.float64], first_order: bool) -> tuple[list[int], Ising]:

@@ -2,8 +2,9 @@
 
 Source: a reconstruction of Zhang et al. 2026 (MI-PRUN, arXiv 2601.07212), section 3 and algorithm 1, from a reading
 note alone. The start, the exchange of runs ranked by the sum of single-layer scores, and ConflictFreeSelect are theirs.
-The calibration loss in place of mutual information, the order in which conflicts are resolved (the better exchange
-first), and the history from which the best mask is taken are ours.
+The calibration loss in place of mutual information and the history from which the best mask is taken are those of Kim
+et al. 2026 (arXiv 2604.24938), section 4.2. Block Influence in place of the start's mutual information, and the order
+in which conflicts are resolved (the better exchange first), are ours.
 """
 
 from __future__ import annotations

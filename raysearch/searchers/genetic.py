@@ -2,7 +2,8 @@
 
 Source: the prior-guided GA of Kim et al. 2026 (arXiv 2604.24938), section 4.2: population 16, elitism 0.2, mutation
 0.15, 10 generations, the ablation losses s_i biasing the initial population. The paper gives no operators; those here
-are the usual ones for subsets of fixed size: parents by tournament, what they share is inherited, a swap mutates.
+are the usual ones for subsets of fixed size: parents by tournament, what they share is inherited, a swap mutates. Nor
+does it say that the one-shot mask is in the first population.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing_extensions import override
 from raysearch.core.mask import Mask
 from raysearch.core.problem import Problem
 from raysearch.errors import UserError
-from raysearch.searchers.base import Round, Searcher, SearchGenerator, check_choice
+from raysearch.searchers.base import Remark, Round, Searcher, SearchGenerator, check_choice
 from raysearch.searchers.toolbox.priors import Prior, layer_costs
 from raysearch.searchers.toolbox.subsets import cheapest_mask, draw_masks, logits_of
 
@@ -30,7 +31,8 @@ class GeneticSearcher(Searcher):
     """Breeds masks of M layers, never the same one twice.
 
     With E = round(elitism x population) it costs population + generations x (population - E) evaluations, fewer where
-    masks run out, and with the ablation prior F more for F removable layers.
+    masks run out, and with the ablation prior F more for F removable layers. The record gets the share of children
+    that were mutated: `mutation` of them, and each that would have repeated a mask.
 
         GeneticSearcher(population=16, generations=10)
 
@@ -38,10 +40,13 @@ class GeneticSearcher(Searcher):
         population: Masks in a generation, at least 2.
         generations: How often the population is renewed, at least 1.
         elitism: The share of the population that survives into the next, 0 … 1 (1 excluded).
-        mutation: The probability that a child has one removed layer exchanged for a kept one, 0 … 1.
+        mutation: The probability that a child has one removed layer exchanged for a kept one, 0 … 1. A child that
+            repeats a mask is bred again and always mutated.
         prior: The costs s_i of layers, by which the first population is drawn with probabilities
             softmax(-s_i / temperature): "ablation" (single-layer losses), "influence" (Block Influence, from one dense
-            pass) or "none" (uniformly). The M cheapest layers are one of its masks.
+            pass) or "none" (uniformly).
+        cheapest: Whether the mask of the M cheapest layers is one of the first population, unless there is no prior.
+            With the ablation prior it is the one-shot mask, so that the search never ends with a worse one.
         temperature: Of that softmax, above 0, in robust standard deviations of s_i. At 1, a layer that is cheaper by
             one of them is e times likelier to be drawn.
     """
@@ -52,6 +57,7 @@ class GeneticSearcher(Searcher):
     mutation: float = 0.15
     prior: Prior = "ablation"
     temperature: float = 1.0
+    cheapest: bool = True
 
     def __post_init__(self) -> None:
         if self.population < 2:
@@ -77,23 +83,27 @@ class GeneticSearcher(Searcher):
     @override
     def search(self, problem: Problem, rng: np.random.Generator) -> SearchGenerator:
         costs = yield from layer_costs(problem, self.prior)
-        founders = [] if self.prior == "none" else [cheapest_mask(problem, costs)]
+        founders = [cheapest_mask(problem, costs)] if self.cheapest and self.prior != "none" else []
         logits = logits_of(costs, self.temperature)
         founders += draw_masks(problem, rng, self.population - len(founders), founders, logits)
 
         scores = yield Round(founders)
         population = scores.best(self.population)
         losses, asked = dict(scores.losses), set(founders)
+        n_bred = n_mutated = 0
         for left in reversed(range(self.generations)):
             children = self._breed(problem, rng, population, asked)
             if not children:
                 break  # every mask within reach has been scored
+            n_bred, n_mutated = n_bred + len(children), n_mutated + sum(children.values())
             # Parents are drawn by rank, so that every child must be known; but the last ones have no children.
             scores = yield Round(children) if left else Round(children, keep=1, beat=population[0])
             losses.update(scores.losses)
             asked.update(children)
             population = population[: self.n_elite] + list(scores.losses) or population
             population.sort(key=lambda mask: (losses[mask], mask))
+        if n_bred:
+            yield Remark("mutated_share", n_mutated / n_bred)
         return min(losses, key=lambda mask: (losses[mask], mask))
 
     def _breed(
@@ -102,19 +112,20 @@ class GeneticSearcher(Searcher):
         rng: np.random.Generator,
         population: Sequence[Mask],
         asked: Collection[Mask],
-    ) -> list[Mask]:
-        """Return new masks: as many as are needed beside the elite, or as can be found."""
-        children: dict[Mask, None] = {}
+    ) -> dict[Mask, bool]:
+        """Return new masks, and of each whether it is a mutant: as many as the elite leaves room for, or as exist."""
+        children: dict[Mask, bool] = {}
         for _ in range(self.population - self.n_elite):
             for attempt in range(_TRIES):
                 child = cross(problem, rng, select(population, rng), select(population, rng))
                 # A repeat teaches nothing, so from the second attempt on the child is always mutated.
-                if attempt or rng.random() < self.mutation:
+                mutant = attempt > 0 or rng.random() < self.mutation
+                if mutant:
                     child = mutate(problem, rng, child)
                 if child not in asked and child not in children:
-                    children[child] = None
+                    children[child] = mutant
                     break
-        return list(children)
+        return children
 
 
 def select(population: Sequence[Mask], rng: np.random.Generator) -> Mask:

@@ -6,22 +6,32 @@ Source: Kim et al. 2026 (arXiv 2604.24938), section 4.2; the score is the single
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import get_args
 
 import numpy as np
 from typing_extensions import override
 
 from raysearch.core.problem import Problem
-from raysearch.searchers.base import Round, Searcher, SearchGenerator
+from raysearch.searchers.base import Round, Searcher, SearchGenerator, Ties, check_choice
 from raysearch.searchers.toolbox.priors import layer_costs
 from raysearch.searchers.toolbox.subsets import cheapest_mask
 
 
 @dataclass(frozen=True)
 class OneShotSearcher(Searcher):
-    """Ablates every removable layer alone and removes the M best: F + 1 evaluations for F removable layers."""
+    """Ablates every removable layer alone and removes the M best: F + 1 evaluations for F removable layers.
+
+    Args:
+        ties: Of layers of equal loss, whether the "earlier" one is removed or the "later" one.
+    """
+
+    ties: Ties = "earlier"
+
+    def __post_init__(self) -> None:
+        check_choice("ties", self.ties, get_args(Ties))
 
     @override
     def search(self, problem: Problem, rng: np.random.Generator) -> SearchGenerator:
         costs = yield from layer_costs(problem, "ablation", keep=problem.n_remove)
-        scores = yield Round([cheapest_mask(problem, costs)])
+        scores = yield Round([cheapest_mask(problem, costs, self.ties)])
         return scores.best(1)[0]

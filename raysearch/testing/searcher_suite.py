@@ -146,6 +146,7 @@ def toy_scores(proposed: Round, loss: Loss) -> Scores:
     return Scores(
         {mask: value for mask, value in losses.items() if not np.isnan(value)},
         {mask: "the loss is nan" for mask, value in losses.items() if np.isnan(value)},
+        ties=proposed.ties,
     )
 
 
@@ -153,12 +154,12 @@ def screened_scores(proposed: Round, scores: Scores, loss: Loss) -> Scores:
     """Screen all masks that a round does not need exactly."""
     if proposed.keep is None and proposed.beat is None:
         return scores
-    needed = {*sorted(scores.losses, key=lambda mask: (scores[mask], mask))[: proposed.keep], Mask()}
+    needed = {*scores.best(proposed.keep or len(scores.losses)), Mask()} if scores.losses else set()
     if proposed.beat is not None:
         needed = {mask for mask in needed if loss(mask) < loss(proposed.beat)}
     known = {mask: value for mask, value in scores.losses.items() if mask in needed}
     others = {mask: value for mask, value in scores.losses.items() if mask not in needed}
-    return Scores(known, scores.failed, others, proposed.keep)
+    return Scores(known, scores.failed, others, proposed.keep, proposed.ties)
 
 
 def killed_after(evaluations: int, loss: Loss) -> Loss:

@@ -14,7 +14,7 @@ PROBLEM = Problem.create(32, 7)
 
 def test_evaluations_at_32_layers_remove_7():
     _, rounds = rounds_of(BayesianSearcher(trials=80), PROBLEM, rugged_loss(PROBLEM, 0))
-    assert [len(masks) for masks in rounds] == [32, 10, *[1] * 70]  # 32 ablations and 80 trials, 10 of them random
+    assert [len(masks) for masks in rounds] == [32, 11, *[1] * 69]  # 80 trials: one-shot, 10 random ones and 69
     solutions = [mask for masks in rounds[1:] for mask in masks]
     assert len(set(solutions)) == 80
     assert all(PROBLEM.is_solution(mask) for mask in solutions)
@@ -28,7 +28,15 @@ def test_batches_share_the_trials():
 
 def test_block_influence_saves_the_ablations():
     _, rounds = rounds_of(BayesianSearcher(trials=30, prior="influence"), PROBLEM, rugged_loss(PROBLEM, 0))
-    assert [len(masks) for masks in rounds] == [10, *[1] * 20]
+    assert [len(masks) for masks in rounds] == [11, *[1] * 19]
+
+
+@pytest.mark.parametrize("prior", ["ablation", "influence"])
+def test_the_cheapest_layers_can_be_left_out_of_the_start(prior):
+    loss = additive_loss(PROBLEM, 1)
+    optimum = Mask.of(*sorted(range(32), key=lambda layer: loss(Mask.of(layer)))[:7])
+    _, rounds = rounds_of(BayesianSearcher(trials=12, prior=prior, cheapest=False), PROBLEM, loss)
+    assert [len(masks) for masks in rounds[-3:]] == [10, 1, 1] and optimum not in rounds[-3]
 
 
 @pytest.mark.parametrize("prior", ["ablation", "influence"])

@@ -47,3 +47,13 @@ def test_greedy_is_the_plain_loop():
 def test_ties_are_broken_by_mask_order():
     found, _ = drive(BeamSearcher(width=2), Problem.create(6, 2), lambda mask: 1.0)
     assert found == Mask.of(0, 1)
+
+
+@pytest.mark.parametrize("width", [1, 2])
+def test_ties_can_go_to_the_later_layer(width):
+    """As in algorithm 1 of "On the Limits of Layer Pruning": here only layers 1, 3 and 4 cost little."""
+    problem = Problem.create(6, 2, protect=[0])
+    found, _ = drive(
+        BeamSearcher(width, ties="later"), problem, lambda mask: float(len(mask) - len(mask & Mask.of(1, 3, 4)))
+    )
+    assert found == Mask.of(3, 4)

@@ -12,8 +12,8 @@ from raysearch.core.statistic import Statistic
 from raysearch.errors import EvaluationError
 from raysearch.search.driver import run_searcher
 from raysearch.searchers import cbo
-from raysearch.searchers.base import Remark
-from raysearch.searchers.cbo import CboSearcher, gradient_model, pair_model
+from raysearch.searchers.base import Remark, Round
+from raysearch.searchers.cbo import CboSearcher, gradient_model, pair_model, stands_out
 from raysearch.testing.searcher_suite import ToyOracle, rugged_loss, toy_scores
 from tests.searchers.toys import rounds_of, run_on
 
@@ -67,7 +67,7 @@ def test_the_model_is_the_loss_of_singles_and_pairs():
     loss = rugged_loss(problem, 2)
     singles_and_pairs = [problem.dense, *problem.singles, *map(Mask, combinations(problem.free, 2))]
     losses = {mask: 1.0 + loss(mask) for mask in singles_and_pairs}
-    layers, model = pair_model(problem, toy_scores(type("R", (), {"masks": losses})(), losses.__getitem__))
+    layers, model = pair_model(problem, toy_scores(Round(losses), losses.__getitem__))
     assert layers == [0, 1, 3, 4, 5]
     for i, j in combinations(range(5), 2):
         energy = model.linear[i] + model.linear[j] + model.pairs[i, j]
@@ -114,6 +114,27 @@ def test_two_layers_by_hand(first_order, layer):
         Remark("proven_states", 1),
         Remark("solver_gap", 0),
     ]
+
+
+@pytest.mark.parametrize(
+    ("shift", "n_samples", "kept"),
+    [(0.0, 64, False), (0.5, 64, True), (0.5, 4, False), (0.0, 1, True)],
+    ids=["vanish", "stand out", "are lost in noise", "one sample"],
+)
+def test_the_first_order_is_kept_where_gradients_do_not_vanish(shift, n_samples, kept):
+    rows = np.random.default_rng(1).normal(size=(n_samples, 8)) + shift
+    rows[:, 2] += 50.0  # protected, so it does not count
+    problem = Problem.create(8, 3, protect=[2])
+    found, oracle = run_on(CboSearcher(k=1, couplings="gradient"), problem, rows)
+    told, _ = run_on(CboSearcher(k=1, couplings="gradient", first_order=kept), problem, rows)
+    assert Remark("first_order", "kept" if kept else "dropped") in oracle.remarks
+    assert found == told
+
+
+def test_gradients_that_vanish_are_seldom_taken_for_others():
+    rng = np.random.default_rng(0)
+    alarms = [stands_out(rng.standard_t(5, size=(32, 30))) for _ in range(2000)]
+    assert np.mean(alarms) < 0.015
 
 
 def test_the_solvers_verdict_goes_on_the_record():

@@ -5,8 +5,10 @@ import pytest
 
 from raysearch.core.mask import Mask
 from raysearch.core.problem import Problem
+from raysearch.search.driver import run_searcher
 from raysearch.searchers.genetic import GeneticSearcher, cross, mutate, select
-from raysearch.testing.searcher_suite import additive_loss, rugged_loss
+from raysearch.searchers.one_shot import OneShotSearcher
+from raysearch.testing.searcher_suite import ToyOracle, additive_loss, rugged_loss
 from tests.searchers.toys import rounds_of
 
 PROBLEM = Problem.create(32, 7)
@@ -30,6 +32,45 @@ def test_the_cheapest_layers_are_a_founder(prior):
     loss = additive_loss(PROBLEM, 3)
     _, rounds = rounds_of(GeneticSearcher(prior=prior), PROBLEM, loss)
     assert rounds[-11][0] == Mask.of(*sorted(range(32), key=lambda layer: loss(Mask.of(layer)))[:7])
+
+
+@pytest.mark.parametrize("prior", ["ablation", "influence"])
+def test_the_cheapest_layers_can_be_left_out_of_the_start(prior):
+    loss = additive_loss(PROBLEM, 3)
+    optimum = Mask.of(*sorted(range(32), key=lambda layer: loss(Mask.of(layer)))[:7])
+    _, rounds = rounds_of(GeneticSearcher(prior=prior, cheapest=False), PROBLEM, loss)
+    founders = rounds[-11]
+    assert len(set(founders)) == 16 and optimum not in founders
+    cheap = np.mean([len(mask & optimum) for mask in founders])
+    assert cheap > 7 * 7 / 32 + 1, "the prior still draws cheap layers"
+
+
+def test_without_the_one_shot_mask_the_search_can_end_worse_than_one_shot():
+    """As the paper's own does (its table 1, Qwen3 8B); with it, never."""
+    worse = []
+    for seed in range(10):
+        loss = additive_loss(PROBLEM, seed)
+        _, one_shot = rounds_of(OneShotSearcher(), PROBLEM, loss)
+        for cheapest in (True, False):
+            found, _ = rounds_of(GeneticSearcher(generations=1, cheapest=cheapest), PROBLEM, loss, 100 + seed)
+            worse.append((loss(found) > loss(one_shot[-1][0]), cheapest))
+    assert (True, True) not in worse and (True, False) in worse
+
+
+def test_the_share_of_mutated_children_is_on_the_record():
+    """More than `mutation` of them, since those that repeat a mask are mutated."""
+    shares = {}
+    for n_layers in (32, 10):
+        problem = Problem.create(n_layers, 3)
+        oracle = ToyOracle(problem, rugged_loss(problem, 0))
+        run_searcher(GeneticSearcher(generations=5), problem, 0, oracle)
+        (remark,) = oracle.remarks
+        assert remark.name == "mutated_share"
+        shares[n_layers] = remark.value
+    assert 0.15 < shares[32] < shares[10] <= 1
+    oracle = ToyOracle(PROBLEM, rugged_loss(PROBLEM, 0))
+    run_searcher(GeneticSearcher(mutation=1.0, generations=1), PROBLEM, 0, oracle)
+    assert oracle.remarks[0].value == 1
 
 
 def test_the_best_mask_ever_scored_is_returned():

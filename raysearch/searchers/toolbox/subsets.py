@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from raysearch.core.mask import Mask
 from raysearch.core.problem import Problem
+from raysearch.searchers.base import Ties
 
 #: A layer of unknown cost is drawn only when nothing else is left to draw.
 _LAST_RESORT = -1e9
@@ -74,14 +75,16 @@ def runs(layers: Iterable[int], length: int) -> list[Mask]:
     return [Mask(tuple(window)) for window in windows if among.issuperset(window)]
 
 
-def cheapest_mask(problem: Problem, costs: NDArray[np.float64]) -> Mask:
+def cheapest_mask(problem: Problem, costs: NDArray[np.float64], ties: Ties = "earlier") -> Mask:
     """Return the mask of the M cheapest layers; layers of unknown cost come last.
 
     Args:
         problem: The space of legal masks.
         costs: One for each layer of ``problem.free``, NaN where it is unknown.
+        ties: Which of layers of equal cost are removed.
     """
-    order = np.argsort(costs, kind="stable")  # NaN is last
+    places = np.arange(len(costs))
+    order = np.lexsort((places if ties == "earlier" else -places, costs))  # NaN is last
     return Mask.of(*np.array(problem.free)[order[: problem.n_remove]].tolist())
 
 
