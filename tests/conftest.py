@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import tempfile
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,19 @@ def one_ray() -> Iterator[None]:
     ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     yield
     ray.shutdown()
+
+
+@pytest.fixture(scope="session")
+def store_with_tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The database of an embedded MLflow in which nothing is recorded yet: making its tables takes seconds."""
+    from mlflow import MlflowClient
+
+    from raysearch.tracking.store import Store
+
+    folder = tmp_path_factory.mktemp("store")
+    with warnings.catch_warnings(action="ignore"):  # MLflow's own calls of SQLAlchemy
+        MlflowClient(Store.locate(None, folder).uri).search_experiments()
+    return folder / "mlflow.db"
 
 
 @pytest.fixture(scope="session")

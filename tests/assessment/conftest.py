@@ -19,9 +19,9 @@ from raysearch.config.compose import compose
 from raysearch.core.mask import Mask
 from raysearch.ledger.ledger import Ledger
 from raysearch.models.spec import ModelSpec
-from tests.cli.conftest import World, here, prose, run, world
+from tests.cli.conftest import World, here, prose, run, tables, world
 
-__all__ = ["here", "run", "world"]  # fixtures
+__all__ = ["here", "run", "tables", "world"]  # fixtures
 
 #: A row of each ready task's data, in the layout of the data folder, out of words that the tiny tokenizer knows.
 ROWS: dict[str, list[dict[str, Any]]] = {

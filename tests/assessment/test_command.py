@@ -87,6 +87,7 @@ def test_python(run: Run, searched: str, world: World, here: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")  # MLflow's own calls
+@pytest.mark.usefixtures("tables")
 def test_mlflow_shows_it(run: Run, world: World, words: list[str], here: Path) -> None:
     from mlflow import MlflowClient
 

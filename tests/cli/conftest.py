@@ -151,6 +151,13 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
+def tables(here: Path, store_with_tables: Path) -> None:
+    """MLflow's tables where commands look for them."""
+    (here / "mlruns").mkdir()
+    shutil.copy(store_with_tables, here / "mlruns")
+
+
+@pytest.fixture
 def run(here: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Iterator[Run]:
     """Types a command in this process: quick, since torch is imported once."""
     from raysearch.cli import main

@@ -53,6 +53,7 @@ def test_two_replicas_screen_the_same_masks_as_one(run: Run, here: Path, world: 
 
 
 @pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")  # MLflow's own calls
+@pytest.mark.usefixtures("tables")
 def test_mlflow_and_reports_know_screened_masks(run: Run, here: Path, world: World) -> None:
     words = world.words(searcher="greedy", remove=2, **SCREENED)
     result = found(run("search", *words, "--json"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -18,8 +17,12 @@ import torch
 import yaml
 from safetensors.torch import load_file, save_file
 
-from tests.cli.conftest import N_LAYERS, Outcome, Run, World, alone
+import raysearch
+from raysearch.search.result import in_brief
+from tests.cli.conftest import N_LAYERS, Outcome, Run, World
 from tests.tracking.recorded import Recorded
+
+pytestmark = pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")  # MLflow's own calls
 
 #: What may differ between two runs of the same search.
 TIMES = {"seconds", "searcher_seconds", "busy_share", "pool", "mlflow_run_id", "ended"}
@@ -41,18 +44,17 @@ def numbers(result: dict[str, Any], without: set[str] = TIMES | EFFORT) -> dict[
 
 
 @pytest.fixture(scope="module")
-def recorded(world: World, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
-    """A folder with a search by two Ray replicas that MLflow recorded, and what it printed."""
+def recorded(
+    world: World, tmp_path_factory: pytest.TempPathFactory, one_ray: None, store_with_tables: Path
+) -> tuple[Path, dict[str, Any]]:
+    """A folder with a search by two Ray replicas that MLflow recorded, and what it found."""
     folder = tmp_path_factory.mktemp("recorded")
-    before = Path.cwd()
-    os.chdir(folder)
-    try:
-        result = found(
-            alone("search", *world.words(**SHARDS, remove=2, cluster="local", cluster__replicas=2), "--json")
-        )
-    finally:
-        os.chdir(before)
-    return folder, result
+    (folder / "mlruns").mkdir()
+    shutil.copy(store_with_tables, folder / "mlruns")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        result = raysearch.search(*world.words(**SHARDS, remove=2, cluster="local", cluster__replicas=2))
+    return folder, in_brief(result)
 
 
 def test_people_get_a_table_and_what_to_type_next(run: Run, here: Path, world: World) -> None:
@@ -85,7 +87,7 @@ def table(text: str) -> list[list[str]]:
 
 
 @pytest.mark.slow
-def test_programs_get_one_json_object_with_ray_and_mlflow_on(recorded: tuple[Path, dict[str, Any]]) -> None:
+def test_a_result_says_all_with_ray_and_mlflow_on(recorded: tuple[Path, dict[str, Any]]) -> None:
     _, result = recorded
     assert set(result) >= {
         "model",
@@ -111,7 +113,6 @@ def test_programs_get_one_json_object_with_ray_and_mlflow_on(recorded: tuple[Pat
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")  # MLflow's own calls
 def test_mlflow_holds_all_of_it(recorded: tuple[Path, dict[str, Any]], world: World) -> None:
     folder, result = recorded
     recorded_there = Recorded(folder / "mlruns")

@@ -18,7 +18,10 @@ from tests.cli.found import found
 from tests.cli.studies import small_study
 from tests.tracking.conftest import closed_port
 
-pytestmark = pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")  # MLflow's own calls
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning"),  # MLflow's own calls
+    pytest.mark.usefixtures("tables"),
+]
 
 
 def recorded(uri: str, experiment: str = "raysearch") -> list[MlflowRun]:

@@ -19,9 +19,9 @@ import pytest
 
 from tests.cli.conftest import here, run, world
 from tests.evaluation.conftest import calibration, make_replica, model
-from tests.tracking.conftest import closed_port, get, store_with_tables
+from tests.tracking.conftest import closed_port, get
 
-__all__ = ["calibration", "here", "make_replica", "model", "run", "store_with_tables", "world"]  # of other folders
+__all__ = ["calibration", "here", "make_replica", "model", "run", "world"]  # of other folders
 
 
 @dataclass

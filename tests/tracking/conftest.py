@@ -16,7 +16,6 @@ import pytest
 from raysearch.search.observer import repeat
 from raysearch.testing.tracker_suite import greedy_search
 from raysearch.tracking.mlflow.tracker import MlflowTracker
-from raysearch.tracking.store import Store
 
 ROOT = Path(__file__).parents[2]
 
@@ -32,16 +31,6 @@ class Served:
 
     url: str
     run_id: str
-
-
-@pytest.fixture(scope="session")
-def store_with_tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The database of an embedded store in which nothing is recorded yet."""
-    from mlflow import MlflowClient
-
-    folder = tmp_path_factory.mktemp("store")
-    MlflowClient(Store.locate(None, folder).uri).search_experiments()
-    return folder / "mlflow.db"
 
 
 @pytest.fixture(scope="session")
