@@ -149,7 +149,9 @@ def assess_masks(
             list(what.spec.texts), texts, masks, what.info.n_layers, ledger, replicas, on_progress
         )
         answers, n_answers = assess_generation(
-            list(what.spec.generation), tasks, masks, what.info.n_layers, ledger, replicas, on_progress
+            *(list(what.spec.generation), tasks, masks, what.info.n_layers, ledger, replicas, on_progress),
+            server=what.spec.server,
+            tokenizer=what.texts.tokenizer,
         )
         _run_tasks(what, ledger, jobs, replicas, on_progress)
         speeds, n_speeds = _measure_speeds(what, ledger, masks, replicas, on_progress)
@@ -201,9 +203,7 @@ def _missing_jobs(what: Assessable, ledger: Ledger, masks: Sequence[Mask]) -> li
     for source in what.sources:
         known, folder = what.known(ledger, source, masks), None if source.folder is None else str(source.folder)
         jobs += [
-            TaskJob(
-                mask, source.name, folder, spec.task_limit, spec.shots, spec.batch_size, spec.answers.run_code
-            )
+            TaskJob(mask, source.name, folder, spec.task_limit, spec.shots, spec.batch_size, spec.answers.run_code)
             for mask in masks
             if mask not in known
         ]

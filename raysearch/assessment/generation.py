@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from raysearch.assessment.spec import AssessSpec
 from raysearch.calibration.calibration import Calibration
 from raysearch.calibration.data import Data
 from raysearch.calibration.items import ItemOptions
+from raysearch.calibration.objectives.generation_accuracy import GenerationAccuracyObjective
 from raysearch.core.estimate import Estimate, Metric
 from raysearch.core.formatting import count
 from raysearch.core.mask import Mask
@@ -24,6 +25,8 @@ from raysearch.evaluation.session import PreparedData, prepare_data
 from raysearch.evaluation.spec import CalibrationSpec, EvaluationSpec
 from raysearch.generation.checks import check_of
 from raysearch.generation.score import ScoredText
+from raysearch.generation.server import Server
+from raysearch.ledger.assessments import assessment_fingerprint
 from raysearch.ledger.ledger import Ledger
 from raysearch.models.spec import ModelInfo, ModelSpec
 
@@ -68,6 +71,8 @@ def assess_generation(
     ledger: Ledger,
     make_pool: Callable[[], Pool],
     on_progress: Callable[[str], None],
+    server: str | None = None,
+    tokenizer: Any = None,
 ) -> tuple[dict[Mask, dict[str, Result]], int]:
     """Return the score of every mask on every task, with what its texts show.
 
@@ -79,22 +84,61 @@ def assess_generation(
         ledger: What is known.
         make_pool: Gives the pool when it is first needed; it is not closed.
         on_progress: Told in a line how far it is.
+        server: The address of a server of one mask's checkpoint, which answers for it.
+        tokenizer: The model's, to write prompts for the server.
 
     Returns:
         By mask, by task; and how many of the numbers had to be computed.
 
     Raises:
+        UserError: The server does not answer, or there are several masks that it might serve.
         EvaluationError: A unit failed for good.
     """
     if not tasks:
         return {mask: {} for mask in masks}, 0
-    _, computed = evaluate_on(tasks, masks, n_layers, ledger, make_pool, "answers", on_progress)
+    served = None if server is None else _served(server, masks)
+    resident = [mask for mask in masks if served is None or mask == Mask()]
+    _, computed = evaluate_on(tasks, resident, n_layers, ledger, make_pool, "answers", on_progress)
     results: dict[Mask, dict[str, Result]] = {mask: {} for mask in masks}
     for name, task in zip(names, tasks, strict=True):
         dense = ledger.texts(task.fingerprint, Mask())
         for mask in masks:
-            results[mask][name] = _result(name, task, ledger.texts(task.fingerprint, mask), dense)
+            own = task
+            if served is not None and mask not in resident:
+                own, answered = _answered(served, task, mask, ledger, tokenizer, on_progress)
+                computed += answered
+            results[mask][name] = _result(name, own, ledger.texts(own.fingerprint, mask), dense)
     return results, computed
+
+
+def _served(url: str, masks: Sequence[Mask]) -> Server:
+    """Return the server, which has the checkpoint of one mask."""
+    if len([mask for mask in masks if mask]) != 1:
+        raise UserError(f"assess.server={url} serves one checkpoint, so it is for one search; name that")
+    return Server.at(url)
+
+
+def _answered(
+    server: Server,
+    task: Calibration,
+    mask: Mask,
+    ledger: Ledger,
+    tokenizer: Any,
+    on_progress: Callable[[str], None],
+) -> tuple[Calibration, bool]:
+    """Return the task as it is kept of a server, once the ledger has all answers; and whether any had been missing."""
+    objective = task.objective
+    assert isinstance(objective, GenerationAccuracyObjective)
+    own = replace(task, fingerprint=assessment_fingerprint({"task": task.fingerprint, "server": asdict(server)}))
+    known = ledger.known(own.fingerprint, [mask]).get(mask, {})
+    missing = [number for number in range(task.n_shards) if number not in known]
+    for done, number in enumerate(missing):
+        on_progress(f"answers of {server.model}: {done} of {count(len(missing), 'shard')}")
+        shard = task.shards[number]
+        written = server.generate(objective.prompts(shard), tokenizer, objective.decoding)
+        found = objective.scored(written, shard.answers or ())
+        ledger.record(own.fingerprint, number, {mask: found.losses.numpy()}, {mask: found.texts})
+    return own, bool(missing)
 
 
 def _result(name: str, task: Calibration, texts: Sequence[ScoredText], dense: Sequence[ScoredText]) -> Result:

@@ -66,6 +66,7 @@ class AssessSpec:
         texts: Texts for perplexity, by name; a number of samples is the most that are taken.
         generation: Tasks that are answered by a text, by name.
         answers: How those texts are generated.
+        server: The address of a server of the exported checkpoint, which answers in place of the bypassed model.
         tasks: Names of lm-eval tasks.
         data_dir: A folder with the files of texts and tasks, ``hellaswag/validation.jsonl`` …; None for the hub.
         task_dir: A folder of the user's own lm-eval task files.
@@ -80,6 +81,7 @@ class AssessSpec:
     texts: Mapping[str, Data] = field(default_factory=dict)
     generation: Mapping[str, Data] = field(default_factory=dict)
     answers: AnswerOptions = AnswerOptions()
+    server: str | None = None
     tasks: Sequence[str] = ()
     data_dir: Path | None = None
     task_dir: Path | None = None

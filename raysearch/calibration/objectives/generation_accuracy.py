@@ -66,7 +66,7 @@ class GenerationAccuracyObjective(ModelObjective):
                 raise UserError(f"objective.{name}={value} writes nothing; use 1 or more")
         if self.stop is not None and not all(self.stop):
             raise UserError(f"objective.stop={as_typed(self.stop)} has an empty text; leave it out")
-        self._decoding  # noqa: B018 (refuses numbers out of range)
+        self.decoding  # noqa: B018 (refuses numbers out of range)
 
     @override
     def check_samples(self, batch: Batch) -> None:
@@ -93,7 +93,7 @@ class GenerationAccuracyObjective(ModelObjective):
         Returns:
             What was written; and the number of tokens that the model was run on.
         """
-        return generate(model, tokenizer, self.prompts(batch), self._decoding, self.batch_size)
+        return generate(model, tokenizer, self.prompts(batch), self.decoding, self.batch_size)
 
     def prompts(self, batch: Batch) -> list[Prompt]:
         """Return the prompts of a batch, with the limits of their answers."""
@@ -124,5 +124,6 @@ class GenerationAccuracyObjective(ModelObjective):
         return ModelLosses(losses, n_tokens, texts)
 
     @property
-    def _decoding(self) -> Decoding:
+    def decoding(self) -> Decoding:
+        """How tokens are chosen."""
         return Decoding(self.temperature, self.top_k, self.top_p, self.seed)

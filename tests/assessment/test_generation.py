@@ -1,0 +1,217 @@
+"""Answers of a tiny model: the same from any pool, kept, never generated twice, and from a server too."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from raysearch.assessment.assess import read_assessable
+from raysearch.cluster.options import ClusterOptions
+from raysearch.config.build import assess_spec
+from raysearch.config.compose import compose
+from raysearch.core.mask import Mask
+from raysearch.errors import UserError
+from raysearch.evaluation.pool import Pool
+from raysearch.generation.decoding import Prompt, generate
+from raysearch.generation.score import ScoredText
+from raysearch.ledger.ledger import Ledger
+from raysearch.models.spec import ModelSpec
+from tests.assessment.conftest import Assess
+from tests.cli.conftest import World
+
+MASK = Mask.of(1, 3)
+ASKED = ["the people of the", "the army and the", "what is", "peace", "every citizen shall pay the", "war"]
+
+
+@pytest.fixture(scope="module")
+def questions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("data") / "questions.jsonl"
+    rows = [{"question": asked, "answer": "the"} for asked in ASKED]
+    file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return file
+
+
+@pytest.fixture
+def words(questions: Path) -> list[str]:
+    data = f"data=generation data.path={questions} data.samples=all data.seq_len=32 data.shard_samples=2 data.max_new_tokens=6"
+    return [f"assess.generation.mine={data}"]
+
+
+def texts(ledger: Ledger, words: list[str], world: World, mask: Mask) -> list[ScoredText]:
+    spec = assess_spec(compose("assess", ["assess=none", *words]))
+    model = ModelSpec("tiny", str(world.model))
+    what = read_assessable(spec, model, ClusterOptions("inline"), ledger.path)
+    return ledger.texts(what.generation.calibrations[0].fingerprint, mask)
+
+
+def test_texts_are_kept_and_those_of_the_model_without_the_layers(
+    assess: Assess, world: World, ledger: Ledger, words: list[str]
+) -> None:
+    result = assess([MASK], *words).by_mask[MASK]["mine"]
+    model = AutoModelForCausalLM.from_pretrained(world.model).float().eval()
+    kept = [layer for number, layer in enumerate(model.model.layers) if number not in MASK]
+    model.model.layers = type(model.model.layers)(kept)
+    for number, layer in enumerate(kept):
+        layer.self_attn.layer_idx = number
+    model.config.num_hidden_layers = len(kept)
+    tokenizer = AutoTokenizer.from_pretrained(world.model)
+    found = texts(ledger, words, world, MASK)
+    assert len(found) == len(ASKED)
+    alone = {
+        generate(model, tokenizer, [Prompt(tuple(tokenizer(f"{asked}\n\n")["input_ids"]), 6)])[0][0].text
+        for asked in ASKED
+    }
+    assert {one.text for one in found} == alone
+    assert result.estimate.value == pytest.approx(100 * sum(one.score.value for one in found) / len(found))
+    assert result.detail["tokens"] == sum(one.n_tokens for one in found) / len(found)
+    assert result.metric.group == "generation" and result.extent.startswith("6 items")
+
+
+def test_nothing_is_generated_twice(assess: Assess, words: list[str]) -> None:
+    first = assess([MASK], *words)
+    assert first.computed == 2
+
+    def no_pool() -> Pool:
+        raise AssertionError("everything is known")
+
+    again = assess([MASK], *words, make_pool=no_pool)
+    assert again.values == first.values and again.computed == 0
+    assert assess([MASK], *words, "assess.answers.temperature=0.8").computed == 2, "other texts"
+
+
+def test_a_stop_loses_only_what_was_in_flight(
+    assess: Assess, world: World, ledger: Ledger, words: list[str], tmp_path: Path
+) -> None:
+    performed: list[Any] = []
+    inside = ClusterOptions("inline").open(read_model(world, ledger, words), 1)
+
+    class Stopping:
+        n_replicas = 1
+        stats = inside.stats
+
+        def __init__(self, after: int) -> None:
+            self.after = after
+
+        def run(self, jobs: Any, *others: Any) -> Any:
+            for number, job in enumerate(jobs):
+                if number == self.after:
+                    raise KeyboardInterrupt
+                performed.append(job)
+                yield from inside.run([job], *others)
+
+        def close(self) -> None:
+            """Nothing to free."""
+
+    with pytest.raises(KeyboardInterrupt):
+        assess([MASK], *words, make_pool=lambda: Stopping(2))
+    assess([MASK], *words, make_pool=lambda: Stopping(99))
+    assert len(performed) == len(set(performed)) == 6, "three shards of two masks"
+    stopped = texts(ledger, words, world, MASK)
+    other = Ledger(tmp_path / "other.db")
+    spec = assess_spec(compose("assess", ["assess=none", *words]))
+    what = read_assessable(spec, ModelSpec("tiny", str(world.model)), ClusterOptions("inline"), other.path)
+    from raysearch.assessment.assess import assess_masks
+
+    assess_masks(what, other, [MASK])
+    assert other.texts(what.generation.calibrations[0].fingerprint, MASK) == stopped
+    other.close()
+
+
+def read_model(world: World, ledger: Ledger, words: list[str]) -> Any:
+    spec = assess_spec(compose("assess", ["assess=none", *words]))
+    return read_assessable(spec, ModelSpec("tiny", str(world.model)), ClusterOptions("inline"), ledger.path).info.model
+
+
+@pytest.fixture
+def server(world: World) -> Iterator[str]:
+    """A server of the tiny model that speaks OpenAI's protocol, by this project's own generator."""
+    model = AutoModelForCausalLM.from_pretrained(world.model).float().eval()
+    tokenizer = AutoTokenizer.from_pretrained(world.model)
+    lock = threading.Lock()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.answer({"data": [{"id": "tiny"}]})
+
+        def do_POST(self) -> None:
+            asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            prompt = Prompt(tuple(tokenizer(asked["prompt"])["input_ids"]), asked["max_tokens"])
+            with lock:
+                (written,), _ = generate(model, tokenizer, [prompt])
+            choice = {"text": written.text, "finish_reason": "length" if written.cut_off else "stop"}
+            self.answer({"choices": [choice], "usage": {"completion_tokens": written.n_tokens}})
+
+        def answer(self, body: Any) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(json.dumps(body).encode())
+
+        def log_message(self, *args: Any) -> None:
+            """Nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as served:
+        threading.Thread(target=served.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{served.server_port}/v1"
+        served.shutdown()
+
+
+def test_a_server_answers_for_the_mask(assess: Assess, words: list[str], server: str) -> None:
+    """It serves the dense model here, so its answers are the dense model's."""
+    found = assess([MASK], *words, f"assess.server={server}")
+    dense, served = (found.by_mask[mask]["mine"] for mask in (Mask(), MASK))
+    assert served.estimate == dense.estimate
+    assert served.detail["tokens"] == dense.detail["tokens"]
+    assert served.detail["fingerprint"] != dense.detail["fingerprint"]
+    assert assess([MASK], *words, f"assess.server={server}").computed == 0
+    with pytest.raises(UserError, match="serves one checkpoint, so it is for one search"):
+        assess([MASK, Mask.of(2)], *words, f"assess.server={server}")
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("assess.server=127.0.0.1", "assess.server=127.0.0.1 is no address; give one such as"),
+        ("assess.server=http://127.0.0.1:9/v1", "assess.server does not answer at http://127.0.0.1:9/v1/models"),
+        ("assess.answers.temperature=-1", "assess.answers.temperature=-1.0 is out of range"),
+        ("assess.answers.top_p=0", "assess.answers.top_p=0.0 is out of range"),
+        ("assess.answers.max_new_tokens=0", "assess.answers.max_new_tokens=0 writes nothing"),
+        ("assess.share=1.5", "assess.share=1.5 is no share of the items"),
+        ("assess.generation.mine=data=sotu", "assess.generation.mine has no questions"),
+        ("assess.generation.other=data=generation data.path=nowhere.jsonl", "nowhere.jsonl does not exist"),
+        ("assess.tasks=[mine]", "assess.generation and assess.tasks both have mine"),
+        ("assess.texts.mine=data=sotu", "assess.texts and assess.generation both have mine"),
+    ],
+)
+def test_refusals(assess: Assess, words: list[str], more: str, said: str) -> None:
+    with pytest.raises(UserError) as refused:
+        assess([MASK], *words, more)
+    assert said in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ("data.check=words", "data.check"),
+        ("data.check=code", "data.check=code needs data.tests=…"),
+        ("data.check=regex", "data.check=regex needs data.pattern=…"),
+        ("data.check=regex data.pattern=(", "data.pattern=( is no regular expression"),
+        ("data.answer=null", "data.check=exact needs data.answer=…"),
+        ("data.answer=reply", "has no data.answer=reply; choose one of: answer, question"),
+        ("data.max_new_tokens=0", "data.max_new_tokens=0 writes nothing"),
+        ("data.timeout_s=0.0 data.check=code data.tests=x", "data.timeout_s=0.0 leaves no time"),
+        ("data.chat=true", "data.chat=true needs a model with a chat template"),
+        ("data.opening={word}", "has no word, which data.opening takes in"),
+        ("data.check=code data.tests={answer}", "assess.answers.run_code=false, but these data are checked by running"),
+    ],
+)
+def test_bad_tasks_are_refused(assess: Assess, questions: Path, keys: str, said: str) -> None:
+    with pytest.raises(UserError) as refused:
+        assess([], f"assess.generation.mine=data=generation data.path={questions} data.samples=all data.seq_len=32 {keys}")
+    assert said in str(refused.value)
