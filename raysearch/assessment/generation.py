@@ -24,7 +24,9 @@ from raysearch.evaluation.pool import Pool, PoolFactory
 from raysearch.evaluation.session import PreparedData, prepare_data
 from raysearch.evaluation.spec import CalibrationSpec, EvaluationSpec
 from raysearch.generation.checks import check_of
+from raysearch.generation.diagnostics import degeneration
 from raysearch.generation.score import ScoredText
+from raysearch.generation.scoring import SYNTAX
 from raysearch.generation.server import Server
 from raysearch.ledger.assessments import assessment_fingerprint
 from raysearch.ledger.ledger import Ledger
@@ -157,7 +159,7 @@ def _result(name: str, task: Calibration, texts: Sequence[ScoredText], dense: Se
     metric = Metric(name, _TITLES.get(name, name), "generation", "%", higher_is_better=True)
     detail = {
         "check": kind,
-        **describe_texts(texts),
+        **describe_texts(texts, code=kind == "code"),
         "data": {key: value for key, value in task.description.items() if key not in ("shards", "n_tokens")},
         "fingerprint": task.fingerprint,
     }
@@ -166,13 +168,17 @@ def _result(name: str, task: Calibration, texts: Sequence[ScoredText], dense: Se
     )
 
 
-def describe_texts(texts: Sequence[ScoredText]) -> Mapping[str, Any]:
+def describe_texts(texts: Sequence[ScoredText], code: bool) -> Mapping[str, Any]:
     """Return what generated texts show besides their scores, plain values.
+
+    Args:
+        texts: The answers of a task.
+        code: Whether they are code.
 
     Returns:
         ``cut_off``: the share that ends at the limit of tokens; ``tokens``: the mean length; ``failures``: how many
-        fail in each way; ``base``: for code with two sets of tests, the share that passes the first; and diagnostics
-        of degeneration.
+        fail in each way; ``parses``: for code, the share that is Python; ``base``: for code with two sets of tests, the
+        share that passes the first; and the numbers of `Degeneration`.
     """
     n = max(1, len(texts))
     based = [one.score.base for one in texts if one.score.base is not None]
@@ -181,7 +187,9 @@ def describe_texts(texts: Sequence[ScoredText]) -> Mapping[str, Any]:
         "n_items": len(texts),
         "cut_off": sum(one.cut_off for one in texts) / n,
         "tokens": sum(one.n_tokens for one in texts) / n,
+        **vars(degeneration([one.text for one in texts])),
         **({"failures": dict(failures.most_common())} if failures else {}),
+        **({"parses": 1 - sum(failures[one] for one in SYNTAX) / n} if code else {}),
         **({"base": sum(based) / len(based)} if based else {}),
     }
 

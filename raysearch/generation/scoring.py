@@ -17,6 +17,9 @@ from raysearch.generation.score import Score
 #: Why code fails, in the order in which it is asked; see `failure_class`.
 FailureClass = Literal["assertion", "parenthesis", "other syntax", "undefined name", "time or depth", "other"]
 
+#: The classes of what is not Python.
+SYNTAX: tuple[FailureClass, ...] = ("parenthesis", "other syntax")
+
 _FENCE = re.compile(r"```[^\n`]*\n")
 _PARENTHESIS = re.compile(r"was never closed|opening parenthesis|unmatched '[)}\]]'")
 
