@@ -213,5 +213,7 @@ def test_refusals(assess: Assess, words: list[str], more: str, said: str) -> Non
 )
 def test_bad_tasks_are_refused(assess: Assess, questions: Path, keys: str, said: str) -> None:
     with pytest.raises(UserError) as refused:
-        assess([], f"assess.generation.mine=data=generation data.path={questions} data.samples=all data.seq_len=32 {keys}")
+        assess(
+            [], f"assess.generation.mine=data=generation data.path={questions} data.samples=all data.seq_len=32 {keys}"
+        )
     assert said in str(refused.value)

@@ -48,10 +48,14 @@ class Table:
         self.level = 40 + 5 * rng.standard_normal(n_samples)
         self.layers = rng.exponential(1.0, (n_layers, 1)) + noise * draw((n_layers, n_samples))
         self.seed, self.noise = seed, noise
+        self.known = {}  # to draw an interaction takes longer than to screen a mask
 
     def __call__(self, mask):
-        own = np.random.default_rng([self.seed, *mask.layers]).standard_normal(len(self.level))
-        return self.level + self.layers[[*mask]].sum(axis=0) + 0.2 * self.noise * own * (len(mask) > 1)
+        if mask not in self.known:
+            own = np.random.default_rng([self.seed, *mask.layers]).standard_normal(len(self.level))
+            own *= 0.2 * self.noise * (len(mask) > 1)
+            self.known[mask] = self.level + self.layers[[*mask]].sum(axis=0) + own
+        return self.known[mask]
 
 
 class TableReplica:

@@ -96,7 +96,9 @@ def test_what_a_killed_process_left_is_not_used(gguf: Path, tmp_path: Path) -> N
 
 
 def test_two_processes_at_once_read_the_same(gguf: Path, tmp_path: Path) -> None:
-    with ProcessPoolExecutor(2, get_context("spawn")) as processes:
+    context = get_context("forkserver")  # two that have both to import torch and transformers take twice as long
+    context.set_forkserver_preload([__name__])
+    with ProcessPoolExecutor(2, context) as processes:
         sums = list(processes.map(read_by_another, [gguf] * 2, [tmp_path] * 2))
     assert sums[0] == sums[1]
     assert model_of(gguf, tmp_path).gguf is None, "it is kept"

@@ -94,6 +94,7 @@ def svg(figure: Figure, name: str) -> str:
     """
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+    figure.set_layout_engine(None)  # all is in its place: to find it again takes as long as to draw it
     text = re.sub(r"\s*<metadata>.*?</metadata>", "", buffer.getvalue(), flags=re.DOTALL)
     names = dict.fromkeys(re.findall(r'\bid="([^"]+)"', text))
     new = {old: f"{name}-{number}" for number, old in enumerate(names)}

@@ -49,9 +49,9 @@ def assert_exact(dense, pruned, tokens):
 @pytest.mark.parametrize(("scale", "shift"), [(3, 0), (3, 20), (3, -20), (6, 0)])
 def test_on_random_logits(scale, shift):
     generator = torch.Generator().manual_seed(0)
-    dense = torch.randn(512, 49152, generator=generator) * scale + shift
+    dense = torch.randn(128, 49152, generator=generator) * scale + shift
     pruned = dense + torch.randn(dense.shape, generator=generator)
-    assert_exact(dense, pruned, torch.randint(49152, (512,), generator=generator).tolist())
+    assert_exact(dense, pruned, torch.randint(49152, (128,), generator=generator).tolist())
 
 
 @pytest.mark.real
