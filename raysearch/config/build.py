@@ -265,11 +265,14 @@ def _data_name(choice: str, data: Mapping[str, Any]) -> str:
 
 
 def _weighting(values: Mapping[str, Any]) -> WeightedObjective | None:
-    """Return a weighted objective, whose parts are calibrations of their own; None for any other."""
+    """Return a weighted objective, whose parts are calibrations of their own; None for any other.
+
+    What stands under `shared` has been taken in by the words of the parts.
+    """
     if values.get("parts") is None:
         return None
     weights = tuple(checked(float, "objective.parts: weight", part["weight"]) for part in values["parts"])
-    own = {key: value for key, value in values.items() if key not in ("type", "parts")}
+    own = {key: value for key, value in values.items() if key not in ("type", "parts", "shared")}
     weighting: WeightedObjective = construct(WeightedObjective, "objective", own, weights=weights)
     return weighting
 

@@ -40,8 +40,8 @@ def questions(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def words(questions: Path) -> list[str]:
-    data = f"data=generation data.path={questions} data.samples=all data.seq_len=32 data.shard_samples=2 data.max_new_tokens=6"
-    return [f"assess.generation.mine={data}"]
+    draw = "data.samples=all data.seq_len=32 data.shard_samples=2 data.max_new_tokens=6"
+    return [f"assess.generation.mine=data=generation data.path={questions} {draw}"]
 
 
 def texts(ledger: Ledger, words: list[str], world: World, mask: Mask) -> list[ScoredText]:
@@ -213,7 +213,6 @@ def test_refusals(assess: Assess, words: list[str], more: str, said: str) -> Non
 )
 def test_bad_tasks_are_refused(assess: Assess, questions: Path, keys: str, said: str) -> None:
     with pytest.raises(UserError) as refused:
-        assess(
-            [], f"assess.generation.mine=data=generation data.path={questions} data.samples=all data.seq_len=32 {keys}"
-        )
+        data = f"data=generation data.path={questions} data.samples=all data.seq_len=32 {keys}"
+        assess([], f"assess.generation.mine={data}")
     assert said in str(refused.value)

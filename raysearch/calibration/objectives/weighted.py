@@ -24,12 +24,13 @@ class WeightedObjective:
     Args:
         weights: w_p, positive, 1e-9 … 1e9.
         normalise: What s_p is. ``dense``: |L_p| of the dense model. ``spread``: the standard deviation of L_p over the
-            N masks that remove a single layer, so that all parts separate layers alike.
+            N masks that remove a single layer, so that all parts separate layers alike. ``accuracy``: 1 - L_p of the
+            dense model, its accuracy, so that with equal weights the mean of pruned / dense accuracy is maximised.
             ``none``: 1.
     """
 
     weights: tuple[float, ...]
-    normalise: Literal["dense", "spread", "none"] = "spread"
+    normalise: Literal["dense", "spread", "accuracy", "none"] = "spread"
 
     measure: ClassVar[Measure] = Measure("weighted sum", "set")
 
@@ -47,7 +48,7 @@ class WeightedObjective:
         """Return the masks whose losses the scales are computed from."""
         if self.normalise == "spread":
             return [Mask.of(layer) for layer in range(n_layers)]
-        return [Mask()] if self.normalise == "dense" else []
+        return [Mask()] if self.normalise in ("dense", "accuracy") else []
 
     def combine(self, losses: Sequence[float], references: Mapping[Mask, Sequence[float]]) -> float:
         """Return the weighted sum.
@@ -70,13 +71,15 @@ class WeightedObjective:
         """Return s_p of each part."""
         if self.normalise == "none":
             return [1.0] * len(self.weights)
-        scales = [
-            _spread(part) if self.normalise == "spread" else abs(part[0])
-            for part in zip(*references.values(), strict=True)
-        ]
+        of_part = {"spread": _spread, "dense": lambda part: abs(part[0]), "accuracy": lambda part: 1 - part[0]}
+        scales = [of_part[self.normalise](part) for part in zip(*references.values(), strict=True)]
         for number, scale in enumerate(scales, start=1):
             if not scale:
-                what = "does not tell single layers apart" if self.normalise == "spread" else "is 0 for the dense model"
+                what = {
+                    "spread": "does not tell single layers apart",
+                    "dense": "is 0 for the dense model",
+                    "accuracy": "has no right answer of the dense model",
+                }[self.normalise]
                 raise EvaluationError(
                     f"part {number} of objective=weighted {what}, so it cannot be scaled by that; use another "
                     "objective.normalise"
