@@ -14,6 +14,7 @@ import torch
 from raysearch.assessment.generation import assess_generation, read_generation
 from raysearch.assessment.harness import TaskJob, task_result
 from raysearch.assessment.perplexity import measure_perplexities, read_texts
+from raysearch.assessment.probe import ProbeJob, probe_problems, probe_results
 from raysearch.assessment.recorded import record_assessments
 from raysearch.assessment.results import Assessments, Result, SearchAssessment
 from raysearch.assessment.spec import AssessSpec
@@ -24,6 +25,7 @@ from raysearch.core.mask import Mask
 from raysearch.errors import UserError
 from raysearch.evaluation.pool import Pool, PoolFactory
 from raysearch.evaluation.session import PreparedData
+from raysearch.generation.arithmetic import Problem
 from raysearch.ledger.assessments import assessment_fingerprint, read_assessments, write_assessment
 from raysearch.ledger.ledger import Ledger
 from raysearch.models.loading import describe, tokenizer_fingerprint
@@ -45,6 +47,7 @@ class Assessable:
         sources: The tasks.
         texts: The texts, and what has been read of the model's files.
         generation: The tasks to generate answers to.
+        problems: Of the arithmetic probe; none if it is not asked.
     """
 
     spec: AssessSpec
@@ -54,6 +57,7 @@ class Assessable:
     sources: Sequence[TaskSource]
     texts: PreparedData
     generation: PreparedData
+    problems: tuple[Problem, ...] = ()
 
     def named(self, identity: Mapping[str, Any]) -> str:
         """Return the ledger's name of a number of this model; `identity` is all that it depends on besides."""
@@ -98,7 +102,8 @@ def read_assessable(
     sources = find_tasks(spec, ledger.parent)
     texts = read_texts(spec, model, cluster, ledger, info, known)
     generation = read_generation(spec, model, cluster, ledger, info, texts)
-    return Assessable(spec, model, cluster, info, sources, texts, generation)
+    problems = probe_problems(spec.probe, texts.tokenizer) if spec.probe.enabled else ()
+    return Assessable(spec, model, cluster, info, sources, texts, generation, problems)
 
 
 def check_tasks(what: Assessable, ledger: Ledger | None) -> None:
@@ -143,7 +148,7 @@ def assess_masks(
     masks = list(dict.fromkeys([Mask(), *masks]))
     _check_masks(masks, what)
     texts, tasks, jobs = what.texts.calibrations, what.generation.calibrations, _missing_jobs(what, ledger, masks)
-    n_units = len(jobs) + sum(one.n_shards for one in (*texts, *tasks))
+    n_units = len(jobs) + sum(one.n_shards for one in (*texts, *tasks)) + (len(masks) if what.problems else 0)
     with _pool(make_pool, what.cluster, what.info.model, n_units) as replicas:
         perplexities, n_perplexities = measure_perplexities(
             list(what.spec.texts), texts, masks, what.info.n_layers, ledger, replicas, on_progress
@@ -153,16 +158,16 @@ def assess_masks(
             server=what.spec.server,
             tokenizer=what.texts.tokenizer,
         )
+        probes, n_probes = _probe(what, ledger, masks, replicas, on_progress)
         _run_tasks(what, ledger, jobs, replicas, on_progress)
         speeds, n_speeds = _measure_speeds(what, ledger, masks, replicas, on_progress)
-    by_mask = {mask: {**perplexities[mask], **answers[mask]} for mask in masks}
+    by_mask = {mask: {**perplexities[mask], **answers[mask], **probes[mask]} for mask in masks}
     for source in what.sources:
         known = what.known(ledger, source, masks)
         for mask in masks:
             by_mask[mask][source.name] = task_result(source.name, known[mask], known[Mask()])
-    return Assessments(
-        {mask: by_mask[mask] | speeds[mask] for mask in masks}, n_perplexities + n_answers + len(jobs) + n_speeds
-    )
+    computed = n_perplexities + n_answers + n_probes + len(jobs) + n_speeds
+    return Assessments({mask: by_mask[mask] | speeds[mask] for mask in masks}, computed)
 
 
 def assess_search(
@@ -225,6 +230,27 @@ def _run_tasks(
     for done, (job, found) in enumerate(filter(None, replicas().run(jobs)), start=1):
         write_assessment(ledger, what.texts.model_fingerprint, names[job.task], {job.mask: found})
         on_progress(f"lm-eval: {done} of {count(len(jobs), 'job')}, the last {job}")
+
+
+def _probe(
+    what: Assessable,
+    ledger: Ledger,
+    masks: Sequence[Mask],
+    replicas: Callable[[], Pool],
+    on_progress: Callable[[str], None],
+) -> tuple[dict[Mask, dict[str, Result]], int]:
+    """Return what the masks know of arithmetic; and how many of them were asked now."""
+    problems, model = what.problems, what.texts.model_fingerprint
+    if not problems:
+        return {mask: {} for mask in masks}, 0
+    name = what.named({"probe": [problem.prompt for problem in problems], "batch_size": what.spec.batch_size})
+    known = read_assessments(ledger, model, name, masks)
+    jobs = [ProbeJob(mask, problems, what.spec.batch_size) for mask in masks if mask not in known]
+    for done, (job, found) in enumerate(filter(None, replicas().run(jobs) if jobs else ()), start=1):
+        write_assessment(ledger, model, name, {job.mask: found})
+        known[job.mask] = found
+        on_progress(f"arithmetic probe: {done} of {count(len(jobs), 'mask')}")
+    return {mask: probe_results(known[mask], known[Mask()]) for mask in masks}, len(jobs)
 
 
 def _measure_speeds(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from raysearch.assessment.paired import mean, retention
 from raysearch.assessment.perplexity import evaluate_on, local_rows
 from raysearch.assessment.results import Result
 from raysearch.assessment.spec import AssessSpec
@@ -16,7 +16,7 @@ from raysearch.calibration.calibration import Calibration
 from raysearch.calibration.data import Data
 from raysearch.calibration.items import ItemOptions
 from raysearch.calibration.objectives.generation_accuracy import GenerationAccuracyObjective
-from raysearch.core.estimate import Estimate, Metric
+from raysearch.core.estimate import Metric
 from raysearch.core.formatting import count
 from raysearch.core.mask import Mask
 from raysearch.errors import UserError
@@ -146,14 +146,6 @@ def _answered(
 def _result(name: str, task: Calibration, texts: Sequence[ScoredText], dense: Sequence[ScoredText]) -> Result:
     """Return the mean score in percent, with its standard error, and that of what is left of the dense model's."""
     scores, reference = ([100 * one.score.value for one in of] for of in (texts, dense))
-    mean, of_dense = _mean(scores), _mean(reference)
-    retention = None
-    if of_dense:
-        ratio = mean / of_dense
-        # By the delta method, with the items paired: (x - ratio y) / mean of y.
-        residuals = [x - ratio * y for x, y in zip(scores, reference, strict=True)]
-        error = _standard_error(residuals)
-        retention = Estimate(ratio, None if error is None else error / of_dense)
     (kind, *others) = {check_of(answer) for shard in task.shards for answer in shard.answers or ()}
     unit = _UNITS.get(kind, "accuracy") if not others else "score"
     metric = Metric(name, _TITLES.get(name, name), "generation", "%", higher_is_better=True)
@@ -163,9 +155,7 @@ def _result(name: str, task: Calibration, texts: Sequence[ScoredText], dense: Se
         "data": {key: value for key, value in task.description.items() if key not in ("shards", "n_tokens")},
         "fingerprint": task.fingerprint,
     }
-    return Result(
-        metric, Estimate(mean, _standard_error(scores)), retention, f"{count(len(texts), 'item')}, {unit}", detail
-    )
+    return Result(metric, mean(scores), retention(scores, reference), f"{count(len(texts), 'item')}, {unit}", detail)
 
 
 def describe_texts(texts: Sequence[ScoredText], code: bool) -> Mapping[str, Any]:
@@ -204,15 +194,3 @@ def _as_assessed(name: str, data: Data, spec: AssessSpec) -> Data:
     elif spec.limit is not None:
         draw = replace(draw, at_most=min(spec.limit, draw.at_most or spec.limit))
     return replace(data, rows=local_rows("generation", name, data.rows, spec.data_dir), draw=draw)
-
-
-def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values)
-
-
-def _standard_error(values: Sequence[float]) -> float | None:
-    """Return the standard error of the mean; None of a single value."""
-    if len(values) < 2:
-        return None
-    mean = _mean(values)
-    return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1) / len(values))

@@ -59,6 +59,29 @@ class AnswerOptions:
 
 
 @dataclass(frozen=True)
+class ProbeOptions:
+    """The arithmetic probe: whether the next digit of a small problem is known.
+
+    Args:
+        enabled: Whether it is asked at all.
+        items: How many problems.
+        file: JSON lines with the problems to draw from, EleutherAI's ``arithmetic_1dc``; None for all of that form.
+        seed: Of the draw.
+    """
+
+    enabled: bool = False
+    items: int = 200
+    file: Path | None = None
+    seed: int = 42
+
+    def __post_init__(self) -> None:
+        if self.items < 2:
+            raise UserError(f"assess.probe.items={self.items} is too few; use 2 or more")
+        if not 0 <= self.seed < 2**32:
+            raise UserError(f"assess.probe.seed={self.seed} is out of range; use 0 … 4294967295")
+
+
+@dataclass(frozen=True)
 class AssessSpec:
     """The texts, tasks and speed measurements of an assessment.
 
@@ -75,6 +98,7 @@ class AssessSpec:
         share: The share of the items of each lm-eval task, in place of `limit`.
         shots: Worked examples in a prompt; None for what each task defines, mostly none.
         batch_size: Rows that a task runs at once.
+        probe: The arithmetic probe.
         speed: How speed is measured.
     """
 
@@ -90,6 +114,7 @@ class AssessSpec:
     share: float | None = None
     shots: int | None = None
     batch_size: int = 8
+    probe: ProbeOptions = ProbeOptions()
     speed: SpeedOptions = SpeedOptions()
 
     def __post_init__(self) -> None:
@@ -109,7 +134,7 @@ class AssessSpec:
             raise UserError(f"assess.texts and assess.{other} both have {name}; call the text something else")
         for name in {*self.generation} & {*self.tasks}:
             raise UserError(f"assess.generation and assess.tasks both have {name}; call the first something else")
-        if not (self.texts or self.generation or self.tasks or self.speed.enabled):
+        if not (self.texts or self.generation or self.tasks or self.probe.enabled or self.speed.enabled):
             raise UserError("assess asks for nothing; name texts or tasks, or set assess.speed.enabled=true")
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Group = Literal["perplexity", "accuracy", "generation", "speed"]
+Group = Literal["perplexity", "accuracy", "generation", "probe", "speed"]
 
 
 @dataclass(frozen=True)
@@ -23,8 +23,8 @@ class Metric:
     Args:
         name: Its key: ``hellaswag``.
         title: For people: ``HellaSwag``.
-        group: Its group; all but speeds are averaged by group.
-        unit: ``perplexity``, ``%``, ``tokens/s``, ``bytes``, ``× dense`` …
+        group: Its group; all but probes and speeds are averaged by group.
+        unit: ``perplexity``, ``%``, ``nats``, ``tokens/s``, ``bytes``, ``× dense`` …
         higher_is_better: Whether more is better.
     """
 

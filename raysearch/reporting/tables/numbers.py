@@ -39,7 +39,7 @@ def change(value: float) -> str:
 @_if_known
 def value(number: float, quantity: Quantity) -> str:
     """An assessed number, as papers print it."""
-    if quantity.group in ("accuracy", "generation") or (quantity.group == "perplexity" and abs(number) < 1000):
+    if quantity.group in ("accuracy", "generation", "probe") or (quantity.group == "perplexity" and abs(number) < 1000):
         return f"{number:.2f}"
     if quantity.unit == "bytes":
         return f"{number / 1e6:,.1f}"

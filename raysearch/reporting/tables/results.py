@@ -221,7 +221,7 @@ def _kept(mean: float, quantity: Quantity, dense: Estimate | None) -> str:
     """The share of the dense model's accuracy that is kept, or the ratio to its speed or perplexity."""
     if dense is None or dense.value <= 0:
         return ""
-    if quantity.group in ("accuracy", "generation"):
+    if quantity.group in ("accuracy", "generation", "probe"):
         return numbers.percent(mean / dense.value)
     alone = quantity.averaged == 1 and "average" not in quantity.key
     return "" if quantity.group == "perplexity" and alone else f"× {numbers.ratio_text(mean / dense.value)}"

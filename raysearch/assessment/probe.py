@@ -1,0 +1,123 @@
+"""The arithmetic probe: whether a mask still knows the next digit, where nothing has to be generated.
+
+Source: figures 4a and 5a of `On the Limits of Layer Pruning for Generative Reasoning`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from typing_extensions import override
+
+from raysearch.assessment.paired import mean, retention
+from raysearch.assessment.results import Result
+from raysearch.assessment.spec import ProbeOptions
+from raysearch.core.estimate import Metric
+from raysearch.core.formatting import count
+from raysearch.core.mask import Mask
+from raysearch.errors import UserError
+from raysearch.evaluation.pool import Job
+from raysearch.evaluation.replica import Replica
+from raysearch.generation.arithmetic import Probe, Problem, draw_problems, encode_probe, read_problems
+from raysearch.models.layers import plain_logits
+from raysearch.models.loading import quiet
+
+TOP_1 = Metric("arithmetic_top1", "arithmetic probe", "probe", "%", higher_is_better=True)
+LOG_P = Metric("arithmetic_log_p", "arithmetic log p", "probe", "nats", higher_is_better=True)
+
+
+@dataclass(frozen=True)
+class ProbeJob(Job):
+    """A job that asks one mask for the next digit of some problems.
+
+    Args:
+        mask: The layers that are bypassed.
+        problems: What is asked.
+        batch_size: Prompts at once.
+    """
+
+    mask: Mask
+    problems: tuple[Problem, ...]
+    batch_size: int
+
+    @override
+    def run(self, replica: Replica) -> dict[str, list[float]]:
+        """Ask.
+
+        Returns:
+            ``log_p`` of each problem's digit in nats, over the whole vocabulary; ``right``: 1 where it is the likeliest
+            of the ten, else 0.
+        """
+        probes = [encode_probe(problem, replica.tokenizer) for problem in self.problems]
+        of_length: dict[int, list[int]] = defaultdict(list)
+        for at, probe in enumerate(probes):
+            of_length[len(probe.ids)].append(at)
+        found: dict[int, tuple[float, float]] = {}
+        with replica.stack.bypassed(self.mask) as model, torch.inference_mode(), quiet():
+            for places in of_length.values():  # of one length, so that no prompt is padded
+                for start in range(0, len(places), self.batch_size):
+                    batch = places[start : start + self.batch_size]
+                    logits = plain_logits(model, torch.tensor([probes[at].ids for at in batch]))[:, -1]
+                    found |= zip(batch, map(_judge, logits, [probes[at] for at in batch]), strict=True)
+        return {
+            "log_p": [found[at][0] for at in range(len(probes))],
+            "right": [found[at][1] for at in range(len(probes))],
+        }
+
+    def __str__(self) -> str:
+        return f"the arithmetic probe of {self.mask}"
+
+
+def _judge(logits: torch.Tensor, probe: Probe) -> tuple[float, float]:
+    log_p = torch.log_softmax(logits.double(), dim=-1)[list(probe.digits)].tolist()
+    return log_p[probe.digit], float(max(range(10), key=log_p.__getitem__) == probe.digit)
+
+
+def probe_problems(options: ProbeOptions, tokenizer: Any) -> tuple[Problem, ...]:
+    """Return the problems of a probe: of a file, or drawn from all.
+
+    Raises:
+        UserError: The file cannot be read, or has too few, or the tokenizer has no tokens of single digits.
+    """
+    if options.file is None:
+        problems = draw_problems(options.items, options.seed)
+    else:
+        problems = read_problems(_rows(options.file), options.items, options.seed)
+    for problem in problems:
+        encode_probe(problem, tokenizer)
+    return tuple(problems)
+
+
+def _rows(file: Path) -> list[Mapping[str, Any]]:
+    try:
+        rows = [json.loads(line) for line in file.read_text("utf-8").splitlines() if line.strip()]
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"assess.probe.file={file} cannot be read ({error}); name a file of JSON lines, or leave it out"
+        ) from error
+    if not all(isinstance(row, dict) for row in rows):
+        raise UserError(f"assess.probe.file={file} has lines that are no objects; use rows of arithmetic_1dc")
+    return rows
+
+
+def probe_results(found: Mapping[str, Sequence[float]], dense: Mapping[str, Sequence[float]]) -> dict[str, Result]:
+    """Return a mask's accuracy and log-probability beside the dense model's, with errors over the paired items.
+
+    Args:
+        found: What the mask's `ProbeJob` gave.
+        dense: And the dense model's.
+    """
+    extent = f"{count(len(found['right']), 'problem')}, first digit"
+    right, of_dense = ([100 * one for one in of["right"]] for of in (found, dense))
+    change = mean([one - other for one, other in zip(found["log_p"], dense["log_p"], strict=True)])
+    detail = {"change": change.value, "change_error": change.error}
+    return {
+        TOP_1.name: Result(TOP_1, mean(right), retention(right, of_dense), extent, {}),
+        LOG_P.name: Result(LOG_P, mean(found["log_p"]), None, extent, detail),
+    }

@@ -1,0 +1,104 @@
+"""The arithmetic probe on the real model: as the model without the layers says it, kept, and never asked twice."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import torch
+
+from raysearch.assessment.assess import assess_masks, read_assessable
+from raysearch.assessment.probe import ProbeJob, probe_results
+from raysearch.assessment.spec import AssessSpec, ProbeOptions, SpeedOptions
+from raysearch.cluster.options import ClusterOptions
+from raysearch.core.mask import Mask
+from raysearch.errors import UserError
+from raysearch.generation.arithmetic import draw_problems, encode_probe
+from raysearch.ledger.ledger import Ledger
+from raysearch.models.spec import ModelSpec
+from tests.assessment.conftest import Assess
+
+MASK = Mask.of(9, 20)
+
+
+@pytest.mark.real
+def test_the_probe_is_what_the_model_without_the_layers_says(smollm2_folder: Path, tmp_path: Path) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    spec = AssessSpec(probe=ProbeOptions(True, items=12), speed=SpeedOptions(enabled=False), batch_size=5)
+    model = ModelSpec("smollm2", str(smollm2_folder))
+    what = read_assessable(spec, model, ClusterOptions("inline"), tmp_path / "ledger.sqlite")
+    with closing(Ledger(tmp_path / "ledger.sqlite")) as ledger:
+        found = assess_masks(what, ledger, [MASK])
+        again = assess_masks(what, ledger, [MASK])
+    assert (found.computed, again.computed) == (2, 0)
+    assert found.values == again.values
+
+    plain = AutoModelForCausalLM.from_pretrained(smollm2_folder, dtype=torch.float32).eval()
+    tokenizer = AutoTokenizer.from_pretrained(smollm2_folder)
+    layers = list(plain.model.layers)
+    expected = {}
+    for mask in (Mask(), MASK):
+        plain.model.layers = torch.nn.ModuleList(layer for at, layer in enumerate(layers) if at not in mask)
+        log_p, right = [], []
+        for problem in draw_problems(12, seed=42):
+            ids = tokenizer(problem.prompt)["input_ids"]
+            tokens = [tokenizer(f"{problem.prompt}{digit}")["input_ids"][-1] for digit in range(10)]
+            with torch.no_grad():
+                all_log_p = plain(torch.tensor([ids]), use_cache=False).logits[0, -1].log_softmax(-1)
+            log_p.append(float(all_log_p[tokens[problem.digit]]))
+            right.append(float(all_log_p[tokens].argmax() == problem.digit))
+        expected[mask] = {"log_p": log_p, "right": right}
+    for mask in (Mask(), MASK):
+        results = found.by_mask[mask]
+        assert results["arithmetic_log_p"].estimate.value == pytest.approx(sum(expected[mask]["log_p"]) / 12, rel=1e-4)
+        assert results["arithmetic_top1"].estimate.value == pytest.approx(100 * sum(expected[mask]["right"]) / 12)
+    change = found.by_mask[MASK]["arithmetic_log_p"].detail["change"]
+    differences = torch.tensor(expected[MASK]["log_p"]) - torch.tensor(expected[Mask()]["log_p"])
+    assert change == pytest.approx(float(differences.mean()), rel=1e-3)
+
+
+@pytest.mark.real
+def test_smollm2s_digits_are_tokens_of_their_own(smollm2_tokenizer) -> None:
+    for problem in draw_problems(20, seed=0):
+        probe = encode_probe(problem, smollm2_tokenizer)
+        assert smollm2_tokenizer.decode(probe.ids) == problem.prompt
+        assert [smollm2_tokenizer.decode([token]) for token in probe.digits] == list("0123456789")
+
+
+def test_retention_and_change_count_the_items_as_pairs() -> None:
+    dense = {"log_p": [-1.0, -2.0, -3.0], "right": [1.0, 1.0, 0.0]}
+    pruned = {"log_p": [-2.0, -3.0, -4.0], "right": [1.0, 0.0, 0.0]}
+    top_1, log_p = probe_results(pruned, dense).values()
+    assert top_1.estimate.value == pytest.approx(100 / 3)
+    assert top_1.retention is not None
+    assert top_1.retention.value == pytest.approx(0.5)
+    assert top_1.retention.error == pytest.approx(50 / 3**0.5 / (200 / 3))
+    assert (log_p.estimate.value, log_p.detail) == (-3.0, {"change": -1.0, "change_error": 0.0})
+    assert probe_results(dense, {**dense, "right": [0.0] * 3})["arithmetic_top1"].retention is None
+
+
+def test_a_job_can_be_told_apart() -> None:
+    problems = tuple(draw_problems(2, seed=0))
+    assert ProbeJob(MASK, problems, 8) == ProbeJob(MASK, problems, 8)
+    assert str(ProbeJob(MASK, problems, 8)) == "the arithmetic probe of {9,20}"
+
+
+def test_what_is_refused(assess: Assess, tmp_path: Path) -> None:
+    (tmp_path / "text.jsonl").write_text("no json\n")
+    (tmp_path / "list.jsonl").write_text("[1]\n")
+    (tmp_path / "other.jsonl").write_text('{"question": "1 + 1"}\n')
+    for words, message in (
+        ([], "assess.probe.enabled=true needs a tokenizer with a token for each digit"),
+        (["assess.probe.items=1"], "assess.probe.items=1 is too few; use 2 or more"),
+        (["assess.probe.items=7000"], "assess.probe.items=7000 is more than the 6558 problems"),
+        (["assess.probe.seed=-1"], "assess.probe.seed=-1 is out of range"),
+        ([f"assess.probe.file={tmp_path}/none.jsonl"], "none.jsonl cannot be read"),
+        ([f"assess.probe.file={tmp_path}/text.jsonl"], "text.jsonl cannot be read"),
+        ([f"assess.probe.file={tmp_path}/list.jsonl"], "has lines that are no objects"),
+        ([f"assess.probe.file={tmp_path}/other.jsonl"], "has 'None' as context of row 1; use rows of arithmetic_1dc"),
+    ):
+        with pytest.raises(UserError) as refusal:
+            assess([MASK], "assess.probe.enabled=true", *words)
+        assert message in str(refusal.value)
