@@ -329,6 +329,21 @@ def show(
         return [record], gaps_of(record, found)
 
 
+def assessed(search: str = "latest", *, store: PathLike = "mlruns", ledger: PathLike | None = None) -> dict[str, float]:
+    """Return all numbers that a search's mask was assessed at, by the names that MLflow shows; empty if it was not.
+
+    Args:
+        search: A search id, the start of one, an MLflow run id, or ``latest``.
+    """
+    from raysearch.assessment.recorded import recorded_assessments
+    from raysearch.ledger.ledger import opened
+    from raysearch.search.record import SEARCHES
+
+    with opened(ledger_path(store, ledger)) as found:
+        record = SEARCHES.find(found, search)
+        return {} if record.result is None else recorded_assessments(found, record)
+
+
 def export(
     search: str = "latest",
     *,

@@ -40,6 +40,17 @@ _TITLES = {
     "mbpp_plus": "MBPP+",
     "xsum": "XSUM",
 }
+#: The numbers of `describe_texts` that tables show: title, unit, factor, and whether more is better.
+_DESCRIBED = (
+    ("rep_4", "rep-4", "%", 1, False),
+    ("self_bleu_within", "Self-BLEU within", "%", 100, False),
+    ("self_bleu_across", "Self-BLEU", "%", 100, False),
+    ("cut_off", "cut off", "%", 100, False),
+    ("tokens", "length", "tokens", 1, False),
+    ("parses", "is Python", "%", 100, True),
+    ("base", "base tests", "%", 100, True),
+)
+_EXAMPLES = 3  # of each kind
 #: What a score is, by how it is checked, where it is no share of right answers.
 _UNITS = {"rouge": "ROUGE-L"}
 
@@ -109,8 +120,10 @@ def assess_generation(
             if served is not None and mask not in resident:
                 own, answered = _answered(served, task, mask, ledger, tokenizer, on_progress)
                 computed += answered
-            results[mask][name] = _result(name, own, ledger.texts(own.fingerprint, mask), dense)
-    return results, computed
+            texts = ledger.texts(own.fingerprint, mask)
+            results[mask][name] = _result(name, own, texts, dense)
+            results[mask] |= _degeneration(name, results[mask][name])
+    return {mask: _in_groups(of_mask) for mask, of_mask in results.items()}, computed
 
 
 def _served(url: str, masks: Sequence[Mask]) -> Server:
@@ -154,8 +167,46 @@ def _result(name: str, task: Calibration, texts: Sequence[ScoredText], dense: Se
         **describe_texts(texts, code=kind == "code"),
         "data": {key: value for key, value in task.description.items() if key not in ("shards", "n_tokens")},
         "fingerprint": task.fingerprint,
+        "examples": _examples(task, texts, dense),
     }
     return Result(metric, mean(scores), retention(scores, reference), f"{count(len(texts), 'item')}, {unit}", detail)
+
+
+def _examples(task: Calibration, texts: Sequence[ScoredText], dense: Sequence[ScoredText]) -> list[dict[str, Any]]:
+    """Return some answers beside the dense model's: the first, then those that have lost most, the worst last."""
+    answers = [answer for shard in task.shards for answer in shard.answers or ()]
+    lost = [before.score.value - after.score.value for before, after in zip(dense, texts, strict=True)]
+    worst = sorted((place for place in range(len(texts)) if lost[place] > 0), key=lambda place: (lost[place], -place))
+    chosen = dict.fromkeys([*range(min(_EXAMPLES, len(texts))), *worst[-_EXAMPLES:]])
+    return [
+        {
+            "item": place,
+            "expected": answers[place].text,
+            "dense": dense[place].text,
+            "text": texts[place].text,
+            "dense_score": dense[place].score.value,
+            "score": texts[place].score.value,
+            "failure": texts[place].score.failure,
+        }
+        for place in chosen
+    ]
+
+
+def _degeneration(name: str, result: Result) -> dict[str, Result]:
+    """Return the numbers of a task that describe its texts, each as a result of its own."""
+    found = {}
+    for key, title, unit, scale, higher_is_better in _DESCRIBED:
+        if key in result.detail:
+            value = result.detail[key]
+            metric = Metric(f"{name}.{key}", f"{result.metric.title}, {title}", "degeneration", unit, higher_is_better)
+            estimate = Estimate(math.nan if value is None else scale * value)
+            found[metric.name] = Result(metric, estimate, None, f"{count(result.detail['n_items'], 'item')}", {})
+    return found
+
+
+def _in_groups(results: Mapping[str, Result]) -> dict[str, Result]:
+    """Return the scores of all tasks first, and then what describes the texts."""
+    return dict(sorted(results.items(), key=lambda pair: pair[1].metric.group == "degeneration"))
 
 
 def describe_texts(texts: Sequence[ScoredText], code: bool) -> Mapping[str, Any]:

@@ -9,7 +9,7 @@ import typer
 
 from raysearch.cli.app import Json, LedgerFile, Remove, Search, SearchOrStudy, Store, Tracking, app
 from raysearch.cli.output import output
-from raysearch.core.json import plain
+from raysearch.core.json import finite, plain
 from raysearch.search.result import in_brief
 
 
@@ -45,7 +45,10 @@ def show(
         else:
             (record,) = records
             ranks = {"gap": [plain(one) for one in gaps]} if gap else {}
-            out.answer({**plain(record), **ranks}, *tables.run_tables(record, most, gaps))
+            numbers = api.assessed(record.search_id, store=store, ledger=ledger)
+            assessed = {"assessed": finite(numbers)} if numbers else {}
+            shown = [tables.assessed_numbers(numbers)] if numbers else []
+            out.answer({**plain(record), **ranks, **assessed}, *tables.run_tables(record, most, gaps), *shown)
 
 
 @app.command()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rich.table import Table
@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from raysearch.study.plan import StudyPlan
     from raysearch.study.result import StudyResult
 
-_DECIMALS = {"perplexity": 2, "accuracy": 2, "generation": 2, "probe": 2, "speed": 1}
+_DECIMALS = {"perplexity": 2, "accuracy": 2, "generation": 2, "degeneration": 2, "probe": 2, "speed": 1}
 _MEBIBYTE = 2**20
+_SHOWN = 200  # characters of an example
 
 
 def plan_table(plan: StudyPlan) -> Table:
@@ -132,6 +133,7 @@ def _notes(done: SearchAssessment) -> list[str]:
     for folder in sorted(set(done.task_files.values())):
         tasks = ",".join(name for name, of in done.task_files.items() if of == folder)
         notes.append(f"To check with lm-eval's own command: lm_eval --include_path {folder} --tasks {tasks} …")
+    notes += _examples(done)
     from raysearch.assessment.speed import DECODE
 
     if DECODE.name in done.pruned:
@@ -144,6 +146,19 @@ def _notes(done: SearchAssessment) -> list[str]:
         *notes,
         *(f"Warning: the search calibrated on samples of the same text: {name}" for name in done.overlaps),
     ]
+
+
+def _examples(done: SearchAssessment) -> Iterator[str]:
+    """Yield an example of each task that is answered by a text: where most was lost, in the words of both models."""
+    for name, result in done.pruned.items():
+        for one in result.detail.get("examples", ())[-1:]:
+            yield f"An answer to {name}, dense ({one['dense_score']:g}): {_short(one['dense'])}"
+            yield f"An answer to {name}, without {done.mask} ({one['score']:g}): {_short(one['text'])}"
+
+
+def _short(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _SHOWN else f"{line[: _SHOWN - 2]} …"
 
 
 def _head(metric: Metric) -> str:

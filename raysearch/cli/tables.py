@@ -337,3 +337,17 @@ def _split_notes(data: Sequence[Mapping[str, Any]]) -> list[str]:
     return [
         "Warning: these samples are of an evaluation split (data.allow_evaluation_split=true): report no results on it"
     ]
+
+
+def assessed_numbers(numbers: Mapping[str, float]) -> Table:
+    """Return the table of what a search's mask was assessed at, beside the dense model."""
+    table = Table(title="Assessed")
+    for column in ("", "dense", "pruned", "retention"):
+        table.add_column(column, justify="left" if not column else "right")
+    prefix, dense, retention = "assess.", "assess.dense.", "assess.retention."
+    for key, value in numbers.items():
+        if not key.startswith((dense, retention)):
+            name = key.removeprefix(prefix)
+            others = (numbers.get(f"{dense}{name}"), value, numbers.get(f"{retention}{name}"))
+            table.add_row(name, *("" if one is None else f"{one:,.4g}" for one in others))
+    return table

@@ -5,14 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Group = Literal["perplexity", "accuracy", "generation", "probe", "speed"]
+from raysearch.core.json import Number
+
+Group = Literal["perplexity", "accuracy", "generation", "degeneration", "probe", "speed"]
 
 
 @dataclass(frozen=True)
 class Estimate:
     """A number and its standard error, if known, in the same unit."""
 
-    value: float
+    value: Number
     error: float | None = None
 
 
@@ -23,7 +25,7 @@ class Metric:
     Args:
         name: Its key: ``hellaswag``.
         title: For people: ``HellaSwag``.
-        group: Its group; all but probes and speeds are averaged by group.
+        group: Its group; perplexities, accuracies and generation are averaged by group.
         unit: ``perplexity``, ``%``, ``nats``, ``tokens/s``, ``bytes``, ``× dense`` …
         higher_is_better: Whether more is better.
     """

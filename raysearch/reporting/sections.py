@@ -20,7 +20,7 @@ from raysearch.reporting.figures.style import palette_of
 from raysearch.reporting.stats.analysis import Analysis
 from raysearch.reporting.tables.agreement import agreement_table, correlation_table, cross_table
 from raysearch.reporting.tables.cost import cost_table, searches_table, totals_table, unfinished_table
-from raysearch.reporting.tables.results import result_tables
+from raysearch.reporting.tables.results import degeneration_tables, result_tables
 from raysearch.reporting.tables.table import Table
 from raysearch.reporting.tables.verdict import effect_table, variance_table, verdict_tables
 
@@ -71,6 +71,12 @@ def sections(analysis: Analysis) -> list[Section]:
             intro="What was lost on the calibration, and how the checkpoints do on what they were assessed by.",
             needs="No search has found a mask.",
             tables=result_tables(results, frame),
+        ),
+        Section(
+            "generation", "Texts", "What the generated texts show",
+            intro="Repetition, likeness and length of the answers, and how much of the code is Python: a text may lose "
+            "its structure before its scores tell.",
+            tables=degeneration_tables(results, frame),
         ),
         Section(
             "masks", "Layers", "Layers removed",

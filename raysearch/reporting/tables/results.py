@@ -76,9 +76,21 @@ class _Found:
         return self.cells["link"].iloc[0] if len(self.cells) == 1 else None
 
 
+def degeneration_tables(results: StudyResult, frame: pd.DataFrame) -> list[Table]:
+    """For each model and calibration what the generated texts show besides their scores; M below M."""
+    quantities = [one for one in _quantities(results, frame) if one.group == "degeneration"]
+    by_calibration = itertools.groupby(settings(frame), key=lambda pair: pair[0][:2])
+    found = []
+    for place, ((model, calibration), parts) in enumerate(by_calibration, 1):
+        dense = {column_of(name): one for name, one in results.dense.get(model, {}).items()}
+        title = f"{model}, calibrated by {calibration}"
+        found.append(_assessed_table(f"texts_{place}", title, list(parts), quantities, dense))
+    return [table for table in found if table is not None]
+
+
 def result_tables(results: StudyResult, frame: pd.DataFrame) -> list[Table]:
     """For each model and calibration the losses on it, then what the checkpoints were assessed by; M below M."""
-    quantities = _quantities(results, frame)
+    quantities = [one for one in _quantities(results, frame) if one.group != "degeneration"]
     by_calibration = itertools.groupby(settings(frame), key=lambda pair: pair[0][:2])
     found = []
     for place, ((model, calibration), parts) in enumerate(by_calibration, 1):
