@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -16,7 +17,7 @@ from raysearch.calibration.calibration import Calibration
 from raysearch.calibration.data import Data
 from raysearch.calibration.items import ItemOptions
 from raysearch.calibration.objectives.generation_accuracy import GenerationAccuracyObjective
-from raysearch.core.estimate import Metric
+from raysearch.core.estimate import Estimate, Metric
 from raysearch.core.formatting import count
 from raysearch.core.mask import Mask
 from raysearch.errors import UserError
