@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from typing_extensions import override
 
 from raysearch.assessment.paired import mean, retention
 from raysearch.assessment.results import Result
 from raysearch.assessment.spec import ProbeOptions
+from raysearch.calibration.batch import Inputs
 from raysearch.core.estimate import Metric
 from raysearch.core.formatting import count
 from raysearch.core.mask import Mask
@@ -25,7 +27,6 @@ from raysearch.errors import UserError
 from raysearch.evaluation.pool import Job
 from raysearch.evaluation.replica import Replica
 from raysearch.generation.arithmetic import Probe, Problem, draw_problems, encode_probe, read_problems
-from raysearch.models.layers import plain_logits
 from raysearch.models.loading import quiet
 
 TOP_1 = Metric("arithmetic_top1", "arithmetic probe", "probe", "%", higher_is_better=True)
@@ -59,11 +60,14 @@ class ProbeJob(Job):
         for at, probe in enumerate(probes):
             of_length[len(probe.ids)].append(at)
         found: dict[int, tuple[float, float]] = {}
-        with replica.stack.bypassed(self.mask) as model, torch.inference_mode(), quiet():
+        stack, none = replica.stack, np.array([], dtype=np.int64)
+        with torch.no_grad(), quiet():
             for places in of_length.values():  # of one length, so that no prompt is padded
                 for start in range(0, len(places), self.batch_size):
                     batch = places[start : start + self.batch_size]
-                    logits = plain_logits(model, torch.tensor([probes[at].ids for at in batch]))[:, -1]
+                    ids = np.array([probes[at].ids for at in batch])
+                    hidden = stack.walk(stack.capture(Inputs(ids, None, None, none)), self.mask)
+                    logits = stack.logits(hidden[:, -1])
                     found |= zip(batch, map(_judge, logits, [probes[at] for at in batch]), strict=True)
         return {
             "log_p": [found[at][0] for at in range(len(probes))],

@@ -46,7 +46,8 @@ def test_numbers_that_are_known() -> None:
     assert self_bleu([]) == self_bleu([["a"]]) == []
     assert self_bleu([list("abcde")] * 3) == [1.0] * 3
     same = degeneration(["We find that it is four. We find that it is four."] * 2)
-    assert (same.rep_4, same.self_bleu_within, same.self_bleu_across) == (pytest.approx(100 * 4 / 11), 1.0, 1.0)
+    assert same.rep_4 == pytest.approx(100 * 4 / 11)
+    assert (same.self_bleu_within, same.self_bleu_across) == (1.0, 1.0)
     assert same.words == 14
     nothing = degeneration(["", "No."])
     assert (nothing.rep_4, nothing.self_bleu_within, nothing.self_bleu_across, nothing.words) == (None, None, None, 1.0)
