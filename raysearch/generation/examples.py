@@ -1,0 +1,90 @@
+"""Answers of several models to the same items, side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from raysearch.generation.score import ScoredText
+
+
+@dataclass(frozen=True)
+class Example:
+    """An item and what models answer.
+
+    Args:
+        item: Its place in the task, from 0.
+        prompt: What was asked.
+        expected: The right answer.
+        answers: By model: ``dense``, ``pruned``, ``recovered``.
+    """
+
+    item: int
+    prompt: str
+    expected: str
+    answers: Mapping[str, ScoredText]
+
+
+def examples(
+    prompts: Sequence[str], expected: Sequence[str], answers: Mapping[str, Sequence[ScoredText]]
+) -> list[Example]:
+    """Return an example for each item, in order.
+
+    Args:
+        prompts: What was asked.
+        expected: The right answers.
+        answers: By model, of every item.
+
+    Raises:
+        ValueError: There are not as many of each.
+    """
+    by_item = zip(*answers.values(), strict=True) if answers else [()] * len(prompts)
+    return [
+        Example(item, prompt, right, dict(zip(answers, texts, strict=True)))
+        for item, (prompt, right, texts) in enumerate(zip(prompts, expected, by_item, strict=True))
+    ]
+
+
+def worst(of: Sequence[Example], n: int, model: str = "pruned", than: str = "dense") -> list[Example]:
+    """Return the examples on which a model's score falls most below another's, the largest fall first.
+
+    Args:
+        of: The examples; those without a fall are left out, and equal falls stay in their order.
+        n: How many at most.
+        model: The model whose falls are meant.
+        than: The model that it falls below.
+    """
+
+    def fall(example: Example) -> float:
+        return example.answers[than].score.value - example.answers[model].score.value
+
+    return [example for example in sorted(of, key=fall, reverse=True) if fall(example) > 0][:n]
+
+
+def side_by_side(of: Sequence[Example], most_characters: int = 300) -> list[tuple[str, ...]]:
+    """Return a table: a heading, and a row for each example with its item, prompt, right answer and every answer.
+
+    An answer is followed by its score and why it fails, such as ``[0: parenthesis, cut off]``. Long texts keep their
+    beginning and end, with ``…`` between them; a prompt's and an answer's end say the most.
+
+    Args:
+        of: The examples, of the same models.
+        most_characters: Of a text.
+    """
+    models = list(of[0].answers) if of else []
+    rows = [("item", "prompt", "right answer", *models)]
+    for example in of:
+        texts = [example.prompt, example.expected]
+        shown = [_shortened(text, most_characters) for text in texts]
+        for one in example.answers.values():
+            why = ", ".join(filter(None, (one.score.failure, "cut off" if one.cut_off else "")))
+            mark = f"[{one.score.value:.3g}{f': {why}' if why else ''}]"
+            shown.append(" ".join(filter(None, (_shortened(one.text, most_characters), mark))))
+        rows.append((str(example.item), *shown))
+    return rows
+
+
+def _shortened(text: str, most: int) -> str:
+    text = text.strip()
+    half = (most - 3) // 2
+    return text if len(text) <= most else f"{text[:half].rstrip()} … {text[-half:].lstrip()}"
