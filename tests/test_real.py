@@ -8,7 +8,7 @@ import torch
 import raysearch
 from raysearch.calibration.rows import Rows
 
-SAMPLES, SEQ_LEN, REMOVE = 2, 32, 2
+SAMPLES, SEQ_LEN, REMOVE = 2, 16, 2
 
 
 @pytest.fixture(scope="module")

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from torch.utils import collect_env
 
 from raysearch.assessment.assess import assess_masks, read_assessable
 from raysearch.assessment.results import Assessments
@@ -85,12 +83,9 @@ ROWS: dict[str, list[dict[str, Any]]] = {
 Assess = Callable[..., Assessments]
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _environment_described_once() -> Iterator[None]:
-    """lm-eval lists all packages and devices of the machine at each task: processes that take a second and more."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(collect_env, "get_pretty_env_info", functools.cache(collect_env.get_pretty_env_info))
-        yield
+@pytest.fixture(autouse=True)
+def _environment_described_once(environment_described_once: None) -> None:
+    """Many of these tests run lm-eval."""
 
 
 @pytest.fixture(scope="session")
