@@ -26,6 +26,7 @@ from raysearch.evaluation.session import PreparedData, prepare_data
 from raysearch.evaluation.spec import CalibrationSpec, EvaluationSpec
 from raysearch.generation.checks import check_of
 from raysearch.generation.diagnostics import degeneration
+from raysearch.generation.examples import examples, worst
 from raysearch.generation.score import ScoredText
 from raysearch.generation.scoring import SYNTAX
 from raysearch.generation.server import Server
@@ -175,21 +176,21 @@ def _result(name: str, task: Calibration, texts: Sequence[ScoredText], dense: Se
 
 def _examples(task: Calibration, texts: Sequence[ScoredText], dense: Sequence[ScoredText]) -> list[dict[str, Any]]:
     """Return some answers beside the dense model's: the first, then those that have lost most, the worst last."""
-    answers = [answer for shard in task.shards for answer in shard.answers or ()]
-    lost = [before.score.value - after.score.value for before, after in zip(dense, texts, strict=True)]
-    worst = sorted((place for place in range(len(texts)) if lost[place] > 0), key=lambda place: (lost[place], -place))
-    chosen = dict.fromkeys([*range(min(_EXAMPLES, len(texts))), *worst[-_EXAMPLES:]])
+    expected = [answer.text for shard in task.shards for answer in shard.answers or ()]
+    every = examples(expected, {"dense": dense, "pruned": texts})
+    fallen = worst(every, _EXAMPLES)
+    chosen = [one for one in every[:_EXAMPLES] if one not in fallen] + fallen[::-1]
     return [
         {
-            "item": place,
-            "expected": answers[place].text,
-            "dense": dense[place].text,
-            "text": texts[place].text,
-            "dense_score": dense[place].score.value,
-            "score": texts[place].score.value,
-            "failure": texts[place].score.failure,
+            "item": one.item,
+            "expected": one.expected,
+            "dense": one.answers["dense"].text,
+            "text": one.answers["pruned"].text,
+            "dense_score": one.answers["dense"].score.value,
+            "score": one.answers["pruned"].score.value,
+            "failure": one.answers["pruned"].score.failure,
         }
-        for place in chosen
+        for one in chosen
     ]
 
 

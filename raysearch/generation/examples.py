@@ -14,34 +14,36 @@ class Example:
 
     Args:
         item: Its place in the task, from 0.
-        prompt: What was asked.
         expected: The right answer.
         answers: By model: ``dense``, ``pruned``, ``recovered``.
+        prompt: What was asked, if that is at hand.
     """
 
     item: int
-    prompt: str
     expected: str
     answers: Mapping[str, ScoredText]
+    prompt: str = ""
 
 
 def examples(
-    prompts: Sequence[str], expected: Sequence[str], answers: Mapping[str, Sequence[ScoredText]]
+    expected: Sequence[str], answers: Mapping[str, Sequence[ScoredText]], prompts: Sequence[str] = ()
 ) -> list[Example]:
     """Return an example for each item, in order.
 
     Args:
-        prompts: What was asked.
         expected: The right answers.
         answers: By model, of every item.
+        prompts: What was asked; none where that is not at hand.
 
     Raises:
         ValueError: There are not as many of each.
     """
-    by_item = zip(*answers.values(), strict=True) if answers else [()] * len(prompts)
+    by_item = zip(*answers.values(), strict=True)
     return [
-        Example(item, prompt, right, dict(zip(answers, texts, strict=True)))
-        for item, (prompt, right, texts) in enumerate(zip(prompts, expected, by_item, strict=True))
+        Example(item, right, dict(zip(answers, texts, strict=True)), prompt)
+        for item, (prompt, right, texts) in enumerate(
+            zip(prompts or [""] * len(expected), expected, by_item, strict=True)
+        )
     ]
 
 

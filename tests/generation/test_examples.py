@@ -13,12 +13,12 @@ def text(words: str, value: float, failure: str | None = None, cut_off: bool = F
 
 
 ITEMS = examples(
-    ["one?", "two?", "three?", "four?"],
     ["1", "2", "3", "4"],
     {
         "dense": [text("1", 1), text("2", 1), text("so 3", 0.5), text("no", 0)],
         "pruned": [text("1", 1), text("(2", 0, "parenthesis"), text("3 3 3", 0.25, None, True), text("4", 1)],
     },
+    ["one?", "two?", "three?", "four?"],
 )
 
 
@@ -39,10 +39,10 @@ def test_a_table_has_every_model_beside_the_right_answer() -> None:
 
 
 def test_long_texts_keep_beginning_and_end() -> None:
-    (long,) = examples(["a" * 100 + "b" * 100], ["c"], {"dense": [text("", 0)]})
+    (long,) = examples(["c"], {"dense": [text("", 0)]}, ["a" * 100 + "b" * 100])
     assert side_by_side([long], 23)[1] == ("0", f"{'a' * 10} … {'b' * 10}", "c", "[0]")
 
 
 def test_answers_of_other_numbers_are_refused() -> None:
     with pytest.raises(ValueError, match=r"zip\(\)"):
-        examples(["one?"], ["1"], {"dense": [], "pruned": []})
+        examples(["1"], {"dense": [], "pruned": []})
