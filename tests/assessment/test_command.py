@@ -142,6 +142,7 @@ def test_mistakes_are_told_in_a_sentence(run: Run, searched: str, words: list[st
             assert message in outcome.err and outcome.err.startswith("error: ") and outcome.err.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_a_task_that_lm_eval_does_not_know(run: Run, searched: str, words: list[str]) -> None:
     outcome = run("assess", "latest", *words, "assess.data_dir=null", "assess.tasks=[hellaswagg]")
     assert outcome.code == 2 and "which lm-eval does not know; did you mean 'hellaswag'?" in outcome.err

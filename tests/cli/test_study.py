@@ -27,6 +27,7 @@ def done(world: World, tmp_path_factory: pytest.TempPathFactory, one_ray: None) 
     return {**plain(result), "report": str(page)}, folder
 
 
+@pytest.mark.slow
 def test_all_searches_are_done_and_counted(done: tuple[dict[str, Any], Path]) -> None:
     value, folder = done
     assert len(value["cells"]) == 8

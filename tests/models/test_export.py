@@ -34,6 +34,7 @@ def exported(spec: ModelSpec, mask: Mask, out: Path, *, overwrite: bool = False)
     return export_checkpoint(spec, mask, out, overwrite=overwrite, evidence=EVIDENCE)
 
 
+@pytest.mark.slow
 def test_every_family_is_exported_and_verified(tmp_path: Path) -> None:
     def check(family: str) -> None:
         out = tmp_path / family / "pruned"

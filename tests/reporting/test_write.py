@@ -193,6 +193,7 @@ def test_best_is_bold_and_dense_stands_on_top() -> None:
     assert losses.rows[1][3].best
 
 
+@pytest.mark.slow
 def test_same_results_give_the_same_bytes(tmp_path: Path) -> None:
     results = synthetic_study(searchers=("one_shot", "greedy"), sizes=(5,))
     for name in ("one", "two"):

@@ -17,7 +17,7 @@ from tests.cli.conftest import Run, World
 from tests.cli.found import found
 from tests.cli.studies import small_study
 
-pytestmark = pytest.mark.usefixtures("one_ray")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_ray")]
 
 
 def test_a_search_that_fails_stops_no_other_and_is_tried_again_alone(world: World, run: Run, here: Path) -> None:

@@ -18,7 +18,7 @@ from tests.cli.conftest import Run, World
 from tests.cli.found import found
 from tests.cli.studies import small_study, study_words
 
-pytestmark = pytest.mark.usefixtures("one_ray")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_ray")]
 
 
 def test_a_search_that_cannot_even_be_put_on_record_has_failed(world: World, here: Path) -> None:

@@ -233,6 +233,7 @@ tracker.close()
     check_complete(tmp_path)
 
 
+@pytest.mark.slow
 def test_searches_of_a_study_start_together_on_an_empty_folder_in_silence(tmp_path):
     script = """
 import sys
