@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import re
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +37,7 @@ def html_page(
     """
     from markupsafe import Markup
 
+    script = f"\n{_text('page.js')}"
     return _rendered(
         "page.html.j2",
         analysis,
@@ -43,6 +46,8 @@ def html_page(
         present={section.name for section in sections if not section.empty},
         method=[line for line in _text("method.txt").splitlines() if line],
         style=Markup(_text("page.css")),
+        script=Markup(script),
+        script_hash=f"sha256-{b64encode(sha256(script.encode()).digest()).decode()}",
         drawn=drawn,
         inline=_inline,
         swatches=palette_of(analysis.results).colours,

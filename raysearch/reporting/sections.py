@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from raysearch.reporting.figures.headline import headline_pictures
 from raysearch.reporting.figures.masks import mask_pictures, similarity_pictures
 from raysearch.reporting.figures.picture import Picture
 from raysearch.reporting.figures.quality import (
@@ -20,6 +21,7 @@ from raysearch.reporting.figures.style import palette_of
 from raysearch.reporting.stats.analysis import Analysis
 from raysearch.reporting.tables.agreement import agreement_table, correlation_table, cross_table
 from raysearch.reporting.tables.cost import cost_table, searches_table, totals_table, unfinished_table
+from raysearch.reporting.tables.leaderboard import leaderboard_tables
 from raysearch.reporting.tables.results import degeneration_tables, result_tables
 from raysearch.reporting.tables.table import Table
 from raysearch.reporting.tables.verdict import effect_table, variance_table, verdict_tables
@@ -60,6 +62,12 @@ def sections(analysis: Analysis) -> list[Section]:
     results, frame, palette = analysis.results, analysis.frame, palette_of(analysis.results)
     quality = analysis.averages[-1] if analysis.averages else None
     every = [
+        Section(
+            "leaderboard", "Leaderboard", "At a glance",
+            needs="No search has found a mask.",
+            pictures=headline_pictures(analysis, palette),
+            tables=leaderboard_tables(frame, results.searchers),
+        ),
         Section(
             "verdicts", "Verdicts", "Which searcher, which calibration",
             intro="Setting by setting: the best, what ties with it, and what that costs.",

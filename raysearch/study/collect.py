@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from raysearch.core.mask import Mask
 from raysearch.ledger.ledger import Ledger
@@ -37,7 +38,19 @@ def collect(study: StudyRecord, ledger: Ledger, link: Callable[[str | None], str
         dense={model: assessed.of(Mask()) for model, assessed in study.assessed.items()},
         facts={**study.facts, "record": f"{study.study_id}, last changed {study.updated.partition('.')[0]} UTC"},
         link=link(study.mlflow_run_id),
+        searchers=_searchers(study.cells, searches),
     )
+
+
+def _searchers(cells: Sequence[CellRecord], searches: Mapping[str, SearchRecord]) -> dict[str, dict[str, Any]]:
+    """Return each searcher's options as far as all of its searches share them."""
+    found: dict[str, dict[str, Any]] = {}
+    for cell in cells:
+        if search := searches.get(cell.search_id):
+            options = search.config["searcher"]
+            known = found.setdefault(cell.searcher, dict(options))
+            found[cell.searcher] = {name: known[name] for name in known if options.get(name) == known[name]}
+    return found
 
 
 def totals_of(results: StudyResult) -> dict[str, float]:

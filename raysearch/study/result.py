@@ -91,6 +91,7 @@ class StudyResult:
         dense: By model, what the dense model was assessed at, by the name of a metric.
         facts: What a reader must know to trust it, by subject: command, data, versions, machine, date.
         link: Where the study's MLflow run is to be seen; None if it was not recorded.
+        searchers: The options of each searcher, by its label; those that differ between its searches are left out.
     """
 
     study_id: str
@@ -101,6 +102,7 @@ class StudyResult:
     dense: Mapping[str, Mapping[str, Estimate]]
     facts: Annotated[Mapping[str, str], _NOT_WRITTEN]
     link: Annotated[str | None, _NOT_WRITTEN] = None
+    searchers: Annotated[Mapping[str, Mapping[str, Any]], _NOT_WRITTEN] = field(default_factory=dict)
 
     @computed_field  # type: ignore[prop-decorator]
     @property

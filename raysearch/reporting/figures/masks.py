@@ -91,6 +91,7 @@ def _draw_masks(axes: Axes, shares: Mapping[str, npt.NDArray[np.float64] | None]
         else:
             _draw_row(axes, row, of, palette.colours[name], floor=0.35)
     _draw_row(axes, foot, np.mean(known, axis=0), style.GREY, floor=0.12)
+    axes.vlines(np.arange(n_layers - 1) + 0.5, -0.5, foot + 0.5, color=style.WHITE, lw=1.4)
     axes.set_yticks([*range(len(shares)), foot], [*(style.short(name, 32) for name in shares), "all together"])
     axes.set_xticks(range(0, n_layers, 1 if n_layers <= 16 else 2 if n_layers <= 24 else 4))
     axes.set_xlim(-0.5, n_layers - 0.5)
@@ -100,12 +101,9 @@ def _draw_masks(axes: Axes, shares: Mapping[str, npt.NDArray[np.float64] | None]
 
 def _draw_row(axes: Axes, row: float, shares: npt.NDArray[np.float64], colour: str, floor: float) -> None:
     """A row of blocks; a layer that only some of the masks remove is paler, but no paler than `floor`."""
-    from matplotlib.collections import PatchCollection
-    from matplotlib.patches import Rectangle
-
-    blocks = [Rectangle((layer - 0.45, row - 0.4), 0.9, 0.8) for layer in range(len(shares))]
     colours = [style.blend(colour, floor + (1 - floor) * share if share else 0) for share in shares]
-    axes.add_collection(PatchCollection(blocks, facecolors=colours, linewidths=0))
+    extent = (-0.5, len(shares) - 0.5, row + 0.4, row - 0.4)
+    axes.imshow([colours], extent=extent, aspect="auto", interpolation="none")  # as an image, which is small
 
 
 def _similarity_picture(name: str, model: str, matrices: list[_Matrix]) -> Picture:
@@ -136,7 +134,10 @@ def _draw_similarity(axes: Axes, masks: pd.Series) -> Any:
     """Draw the matrix of the masks' similarities, and return it for the colour bar."""
     size = len(masks)
     table = np.array([[similarity(a, b) for b in masks] for a in masks])
-    mesh = axes.pcolormesh(table, cmap=style.SIMILARITIES, vmin=0, vmax=1, edgecolors=style.WHITE, linewidth=0.6)
+    # As an image, which is small where there are thousands of squares.
+    mesh = axes.imshow(table, cmap=style.SIMILARITIES, vmin=0, vmax=1, extent=(0, size, size, 0), interpolation="none")
+    axes.hlines(range(1, size), 0, size, color=style.WHITE, lw=0.6)
+    axes.vlines(range(1, size), 0, size, color=style.WHITE, lw=0.6)
     if size <= _MOST_NUMBERED:
         for (row, column), value in np.ndenumerate(table):
             text = "1" if value > 0.995 else f"{value:.2f}".removeprefix("0")

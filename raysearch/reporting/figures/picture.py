@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _Panel = TypeVar("_Panel")
+_UNTOLD = ("Date", "Creator", "Format", "Type")  # of a figure's metadata
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ def png(figure: Figure) -> bytes:
 
 
 def svg(figure: Figure, name: str) -> str:
-    """A figure as SVG; the same figure gives the same text.
+    """A figure as SVG, its words as text; the same figure gives the same SVG.
 
     Matplotlib names the parts of an SVG at random unless a global setting is changed, so they are named anew: by the
     figure, that several may stand on one page, and by their order.
@@ -92,10 +93,19 @@ def svg(figure: Figure, name: str) -> str:
         figure: The figure.
         name: What its parts' names begin with.
     """
+    from matplotlib import rc_context
+
     buffer = io.StringIO()
-    figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+    with rc_context({"svg.fonttype": "none"}):
+        figure.savefig(buffer, format="svg", metadata=dict.fromkeys(_UNTOLD))
     figure.set_layout_engine(None)  # all is in its place: to find it again takes as long as to draw it
     text = re.sub(r"\s*<metadata>.*?</metadata>", "", buffer.getvalue(), flags=re.DOTALL)
+    text = re.sub(r'(?<= d=")[^"]+', lambda found: " ".join(found[0].split()), text)
+    text = re.sub(r"-?\d+\.\d{3,}(?=[^<>]*>)", lambda found: f"{float(found[0]):.2f}", text)  # 1/100 of a point
+    text = re.sub(r">\s*\n\s*<", ">\n<", text)
+    used = set(re.findall(r'href="#([^"]+)"|url\(#([^)]+)\)', text))
+    used = {name for pair in used for name in pair if name}
+    text = re.sub(r' id="([^"]+)"', lambda found: found[0] if found[1] in used else "", text)
     names = dict.fromkeys(re.findall(r'\bid="([^"]+)"', text))
     new = {old: f"{name}-{number}" for number, old in enumerate(names)}
     text = re.sub(r'\bid="([^"]+)"', lambda found: f'id="{new[found[1]]}"', text)

@@ -17,6 +17,7 @@ from raysearch.reporting.stats.comparison import Comparison
 from raysearch.reporting.stats.correlation import Correlation
 from raysearch.reporting.stats.frame import Quantity, averages, averages_of, has, panels
 from raysearch.reporting.stats.variance import Split
+from raysearch.reporting.tables import numbers
 from raysearch.study.result import StudyResult
 
 if TYPE_CHECKING:
@@ -57,10 +58,10 @@ def _tradeoff(
                 one.accuracy,
                 yerr=one.error if one.error >= 0 else None,
                 color=palette.colours[one.searcher],
-                marker=palette.markers[one.calibration],
+                marker=palette.shapes[one.searcher],
+                fillstyle=palette.fillings[one.calibration],
                 ms=size,
-                mec=style.WHITE,
-                mew=0.7,
+                mew=1.2,
                 elinewidth=0.9,
                 ls="",
             )
@@ -68,14 +69,15 @@ def _tradeoff(
             axes.plot(dense["perplexity_average"].value, dense["accuracy_average"].value, "*", color=style.INK, ms=13)
         perplexity, accuracy = both
         style.name_axes(axes, f"M = {remove}", f"{perplexity.title} (log scale)", f"{accuracy.title} ({accuracy.unit})")
-        _log_scale(axes)
+        log_scale(axes)
         style.finish(axes)
     every = pd.concat([points for _, points in found])
     style.legend(
-        figure, _keys(every["calibration"].unique(), every["searcher"].unique(), palette, dense=len(dense) == 2)
+        figure, searcher_keys(every["searcher"].unique(), palette, every["calibration"].unique(), dense=len(dense) == 2)
     )
     caption = (
-        "Up and to the left is better. Colour: searcher; shape: calibration; bars: one standard error of accuracy."
+        "Up and to the left is better. Colour and shape: searcher; filling: calibration; bars: one standard error of "
+        "accuracy."
     )
     alt = "Scatter: " + "; ".join(
         f"M = {remove}, {one.calibration}, {one.searcher}: perplexity {one.perplexity:.2f}, accuracy {one.accuracy:.2f}"
@@ -85,29 +87,32 @@ def _tradeoff(
     return Picture(name, f"{model}: perplexity against accuracy", caption, alt, figure)
 
 
-def _log_scale(axes: Axes) -> None:
+def log_scale(axes: Axes) -> None:
     """Ticks as people write them, 1, 2 and 5 of each power of ten, unless they would be too many."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     axes.set_xscale("log")
     low, high = axes.get_xlim()
     narrow = high / low < 200
-    axes.xaxis.set_major_locator(LogLocator(10, subs=(1.0, 2.0, 5.0) if narrow else (1.0,)))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda number, _: f"{number:,.10g}"))
+    axes.xaxis.set_major_locator(LogLocator(10, subs=(1.0, 2.0, 5.0) if narrow else (1.0,), numticks=7))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda number, _: numbers.amount(number)))
     axes.xaxis.set_minor_formatter(NullFormatter())
 
 
-def _keys(
-    calibrations: Sequence[str], searchers: Iterable[str], palette: style.Palette, dense: bool = False
+def searcher_keys(
+    searchers: Iterable[str], palette: style.Palette, calibrations: Sequence[str] = (), dense: bool = False
 ) -> list[Any]:
-    """The entries of a legend: colours of searchers, shapes of calibrations if there are several, the dense model."""
+    """The entries of a legend: searchers, fillings of calibrations if there are several, the dense model."""
     from matplotlib.lines import Line2D
 
     point = partial(Line2D, [], [], ls="", ms=7)
-    keys = [point(marker="o", color=palette.colours[name], label=style.short(name, 40)) for name in searchers]
+    keys = [
+        point(marker=palette.shapes[name], color=palette.colours[name], label=style.short(name, 40))
+        for name in searchers
+    ]
     if len(calibrations) > 1:
         keys += [
-            point(marker=palette.markers[name], color="none", mec=style.INK, label=style.short(name, 40))
+            point(marker="o", color=style.INK, fillstyle=palette.fillings[name], label=style.short(name, 40))
             for name in calibrations
         ]
     return [*keys, point(marker="*", color=style.INK, label="dense", ms=11)] if dense else keys
@@ -126,28 +131,31 @@ def _cost(palette: style.Palette, name: str, model: str, comparisons: list[Compa
     ordered = sorted(comparisons, key=lambda one: one.setting.remove)
     for axes, comparison in zip(places, ordered, strict=True):
         sizes = style.ringed([(rival.cost, rival.mean) for rival in comparison.rivals])
+        bottom, top = style.within(rival.mean for rival in comparison.rivals)
         for size, rival in zip(sizes, comparison.rivals, strict=True):
             colour = palette.colours[rival.searcher]
             filled = colour if rival.tied else style.WHITE
-            axes.plot(rival.cost, rival.mean, "o", color=colour, mfc=filled, mec=colour, mew=1.6, ms=size)
+            if rival.mean > top:
+                style.mark_beyond(axes, rival.cost, colour)
+                continue
+            shape = palette.shapes[rival.searcher]
+            axes.plot(rival.cost, rival.mean, shape, color=colour, mfc=filled, mec=colour, mew=1.6, ms=size)
             if rival.noise:
                 axes.plot([rival.cost] * 2, [rival.mean - rival.noise, rival.mean], color=colour, lw=1.0, alpha=0.7)
         axes.axhline(comparison.best.mean, color=style.GREY, lw=0.9, ls="--")
-        losses = [rival.mean for rival in comparison.rivals]
-        reach = max(losses) - min(losses) or 0.02 * abs(losses[0])
-        axes.set_ylim(min(losses) - 0.4 * reach, max(losses) + 0.12 * reach)
-        _log_scale(axes)
+        axes.set_ylim(bottom - 0.25 * (top - bottom), top)
+        log_scale(axes)
         title = f"{style.short(comparison.setting.calibration, 34)}, M = {comparison.setting.remove}"
         style.name_axes(axes, title, "layer-forwards of the search alone (log scale)", "calibration loss")
         style.finish(axes)
-    keys = _keys((), dict.fromkeys(rival.searcher for one in comparisons for rival in one.rivals), palette)
+    keys = searcher_keys(dict.fromkeys(rival.searcher for one in comparisons for rival in one.rivals), palette)
     keys.append(
         Line2D([], [], ls="", marker="o", mfc=style.WHITE, mec=style.INK, label="hollow: not within noise of the best")
     )
     style.legend(figure, keys)
     caption = (
         "Down and to the left is better. A line hangs from each searcher as far as noise reaches: where it touches the "
-        "dashed line, the best, the two tie."
+        "dashed line, the best, the two tie. An arrow: the loss lies far above the others, off the scale."
     )
     alt = "Scatter: " + "; ".join(
         f"{one.setting.calibration}, M = {one.setting.remove}, {rival.searcher}: loss "

@@ -64,17 +64,23 @@ def _paths(cells: pd.DataFrame) -> dict[str, dict[int, float]]:
 def _path_picture(palette: style.Palette, name: str, model: str, panels: list[_Paths]) -> Picture:
     figure, places = grid(len(panels), 3.3)
     for axes, (calibration, outcome, paths) in zip(places, panels, strict=True):
+        ends = [path[max(path)] for path in paths.values() if path]
+        bottom, top = style.within([outcome.dense_loss, *ends])
         for searcher, path in paths.items():
             points = {0: outcome.dense_loss, **path}
             look = {"color": palette.colours[searcher], "ls": palette.lines[searcher]}
-            axes.plot(list(points), list(points.values()), marker="o", ms=3.5, lw=1.6, **look)
+            axes.plot(list(points), list(points.values()), marker=palette.shapes[searcher], ms=4, lw=1.6, **look)
+            for size, loss in points.items():
+                if loss > top:
+                    style.mark_beyond(axes, size, palette.colours[searcher])
         axes.axhline(outcome.dense_loss, color=style.GREY, lw=0.9, ls="--")
+        axes.set_ylim(bottom, top)
         axes.set_xticks(range(max(max(path, default=0) for path in paths.values()) + 1))
         _finish(axes, calibration, "layers removed (0: dense)", outcome)
     style.legend(figure, _lines(dict.fromkeys(searcher for *_, paths in panels for searcher in paths), palette))
     caption = (
         "The lowest loss that a search met at each number of layers removed, on its way to the largest M; the mean "
-        "over seeds. Dashed: the dense model."
+        "over seeds. Dashed: the dense model. An arrow: the loss lies off the scale, which is chosen for the others."
     )
     alt = "Lines: " + "; ".join(
         f"{calibration}, {searcher}: " + ", ".join(f"{size}: {loss:.3f}" for size, loss in path.items())
@@ -97,7 +103,7 @@ def _progress_picture(palette: style.Palette, name: str, model: str, panels: lis
             colour, last = palette.colours[cell.searcher], max(cell.outcome.evaluations, counts[-1])
             course = [*counts, last], [*losses, losses[-1]]
             axes.step(*course, where="post", lw=1.4, color=colour, ls=palette.lines[cell.searcher])
-            axes.plot(counts[-1], losses[-1], "o", color=colour, ms=4)
+            axes.plot(counts[-1], losses[-1], palette.shapes[cell.searcher], color=colour, ms=5)
             ends.append((losses[0], losses[-1]))
         axes.set_xscale("log")
         if ends:
@@ -129,7 +135,16 @@ def _lines(searchers: Iterable[str], palette: style.Palette) -> list[Any]:
     from matplotlib.lines import Line2D
 
     return [
-        Line2D([], [], color=palette.colours[name], ls=palette.lines[name], lw=1.8, label=style.short(name, 40))
+        Line2D(
+            [],
+            [],
+            color=palette.colours[name],
+            ls=palette.lines[name],
+            marker=palette.shapes[name],
+            ms=5,
+            lw=1.8,
+            label=style.short(name, 40),
+        )
         for name in searchers
     ]
 
@@ -137,7 +152,7 @@ def _lines(searchers: Iterable[str], palette: style.Palette) -> list[Any]:
 def _window(ends: Sequence[tuple[float, float]]) -> tuple[float, float]:
     """The losses to show: where searches end, and as much of where they began as does not flatten that."""
     first, last = max(start for start, _ in ends), [end for _, end in ends]
-    low, high = min(last), max(last)
+    low, high = min(last), min(max(last), style.within(last)[1])
     reach = max(high - low, 0.02 * abs(low), 1e-9)
     top = min(first, high + 2.5 * reach)
     pad = 0.05 * max(top - low, reach)

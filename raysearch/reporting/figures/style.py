@@ -1,9 +1,9 @@
-"""The look of all figures: inks, a colour for each searcher, a marker for each calibration."""
+"""The look of all figures: inks, a colour and a shape for each searcher, a filling for each calibration."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,9 +21,11 @@ SMALL, TEXT, TITLE = 8, 9, 10  # points, so that figures can be read when a narr
 #: Distinct for people who see colours differently: Okabe and Ito's without its yellow, then Tol's muted ones.
 COLOURS = (
     BLUE, ORANGE, GREEN, PINK, AMBER, "#56B4E9", "#4b4b4b", "#882255", "#999933", "#332288", "#44AA99", "#DDCC77",
-    "#AA4499", "#117733",
+    "#AA4499", "#117733", "#661100", "#6699CC",
 )  # fmt: skip
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+SHAPES = ("o", "s", "^", "D", "v", "P", "X", "<", "p", ">", "h", "d", "8", "H", "*")
+FILLINGS = ("full", "none", "left", "bottom", "right", "top")
 LINES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (5, 1.5, 1, 1.5)))
 SIMILARITIES, SIZES = "Blues", "viridis_r"  # colour maps: from none to all alike; from few to many layers
 _PER_INCH = 12.5  # characters of a legend, at its size
@@ -31,17 +33,19 @@ _PER_INCH = 12.5  # characters of a legend, at its size
 
 @dataclass(frozen=True)
 class Palette:
-    """The colour and line of each searcher and the marker of each calibration, in every figure.
+    """The colour, shape and line of each searcher and the filling of each calibration, in every figure.
 
     Args:
         colours: By searcher.
-        lines: By searcher, so that lines differ without their colours too.
-        markers: By calibration.
+        shapes: By searcher, so that points differ without their colours too; no two of 240 have both in common.
+        lines: By searcher, the same for lines.
+        fillings: By calibration.
     """
 
     colours: Mapping[str, str]
+    shapes: Mapping[str, str]
     lines: Mapping[str, Any]
-    markers: Mapping[str, str]
+    fillings: Mapping[str, Any]
 
 
 def palette_of(results: StudyResult) -> Palette:
@@ -50,9 +54,30 @@ def palette_of(results: StudyResult) -> Palette:
     calibrations = dict.fromkeys(cell.calibration for cell in results.cells)
     return Palette(
         colours=dict(zip(searchers, itertools.cycle(COLOURS), strict=False)),
+        shapes=dict(zip(searchers, itertools.cycle(SHAPES), strict=False)),
         lines=dict(zip(searchers, itertools.cycle(LINES), strict=False)),
-        markers=dict(zip(calibrations, itertools.cycle(MARKERS), strict=False)),
+        fillings=dict(zip(calibrations, itertools.cycle(FILLINGS), strict=False)),
     )
+
+
+def within(values: Iterable[float], reach: float = 4.0) -> tuple[float, float]:
+    """Return the ends of an axis that shows most values well, and leaves out those that would flatten the others.
+
+    Args:
+        values: Finite numbers, at least one.
+        reach: What is left out: more than so many times the range of the lower three quarters above it.
+    """
+    ordered = sorted(values)
+    low, upper = ordered[0], ordered[(3 * (len(ordered) - 1)) // 4]
+    room = (upper - low) or 0.02 * abs(low) or 1.0
+    high = max(value for value in ordered if value <= upper + reach * room)
+    pad = 0.08 * ((high - low) or room)
+    return low - pad, high + pad
+
+
+def mark_beyond(axes: Axes, x: float, colour: str) -> None:
+    """Mark at the upper edge that a point lies above what the axis shows."""
+    axes.text(x, 1.0, "↑", color=colour, fontsize=TITLE, ha="center", transform=axes.get_xaxis_transform())
 
 
 def ringed(points: Sequence[tuple[float, float]], size: float = 7.0) -> list[float]:

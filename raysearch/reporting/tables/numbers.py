@@ -81,6 +81,18 @@ def rho(number: float) -> str:
 
 
 @_if_known
+def rank(number: float) -> str:
+    """A rank, or a mean of ranks: ``1``, ``2.5``."""
+    return f"{number:.3g}"
+
+
+@_if_known
+def three(number: float) -> str:
+    """A number in three digits, for words about a figure."""
+    return f"{number:.3g}"
+
+
+@_if_known
 def similarity(number: float) -> str:
     """A Jaccard similarity: ``0.636``."""
     return f"{number:.3f}"

@@ -1,0 +1,84 @@
+"""The leaderboard: every searcher in every setting, with its options and its mean rank."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from raysearch.core.formatting import as_typed
+from raysearch.core.json import finite
+from raysearch.reporting.stats.frame import Setting, searcher_means
+from raysearch.reporting.tables import numbers
+from raysearch.reporting.tables.table import Cell, Column, Table, number, tabulate
+
+_NOTE = (
+    "The loss over the dense model's on the calibration, in its unit, the mean over seeds; bold: the lowest. "
+    "Ranks are told from 1, the lowest loss, and equal losses share theirs; the mean is over the settings in which the "
+    "searcher has a mask. It is a description: which differences are beyond noise is told under Verdicts."
+)
+
+
+@dataclass(frozen=True)
+class _Line:
+    """A searcher's line: its options, its mean rank, and its mean loss over dense by setting."""
+
+    searcher: str
+    options: str
+    rank: float
+    evaluations: float
+    deltas: Mapping[Setting, float]
+
+
+def leaderboard_tables(frame: pd.DataFrame, options: Mapping[str, Mapping[str, Any]]) -> list[Table]:
+    """Return for each model a table of searchers by settings, the best mean rank first.
+
+    Args:
+        frame: The searches, see `cells_frame`.
+        options: The options of each searcher, by its label.
+    """
+    means = searcher_means(frame)
+    models = list(dict.fromkeys(means.index.get_level_values("model")))
+    tables = [_leaderboard(number, model, means.xs(model), options) for number, model in enumerate(models, 1)]
+    return [table for table in tables if table is not None]
+
+
+def _leaderboard(place: int, model: str, means: pd.DataFrame, options: Mapping[str, Mapping[str, Any]]) -> Table | None:
+    deltas = means["delta"].dropna().unstack("searcher")  # a row a setting
+    if deltas.empty:
+        return None
+    ranks = deltas.rank(axis="columns")
+    settings = [Setting(model, calibration, int(remove)) for calibration, remove in deltas.index]
+    lines = [
+        _Line(
+            searcher,
+            _in_words(options.get(searcher, {})),
+            float(ranks[searcher].mean()),
+            float(means["evaluations"].xs(searcher, level="searcher").mean()),
+            dict(zip(settings, deltas[searcher], strict=True)),
+        )
+        for searcher in deltas.columns
+    ]
+    columns = [
+        Column("Searcher", lambda line: Cell(line.searcher, small=line.options), kind="who"),
+        number("Mean rank", "rank", numbers.rank),
+        *(_setting(setting, best) for setting, best in zip(settings, deltas.min(axis="columns"), strict=True)),
+        number("Evaluations", "evaluations", numbers.amount),
+    ]
+    ordered = sorted(lines, key=lambda line: (line.rank, line.searcher))
+    return tabulate(f"leaderboard_{place}", f"{model}: searchers by mean rank", columns, ordered, _NOTE)
+
+
+def _setting(setting: Setting, best: float) -> Column:
+    def show(line: _Line) -> Cell:
+        delta = line.deltas[setting]
+        return Cell(numbers.change(delta), finite(delta), best=delta == best)
+
+    return Column(f"{setting.calibration}, M = {setting.remove}", show)
+
+
+def _in_words(options: Mapping[str, Any]) -> str:
+    """Return a searcher's options as they are typed; its type is in its label."""
+    return ", ".join(f"{name}={as_typed(value)}" for name, value in options.items() if name != "type")
