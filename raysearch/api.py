@@ -225,6 +225,7 @@ def report(
     store: PathLike = "mlruns",
     ledger: PathLike | None = None,
     out: PathLike | None = None,
+    mlflow_url: str | None = None,
     observer: Observer | None = None,
 ) -> tuple[StudyResult, list[Path]]:
     """Write the report of a study as far as it is done: a page, Markdown, tables and figures; nothing is computed.
@@ -232,6 +233,8 @@ def report(
     Args:
         study: A study's id, the start of one, its MLflow run id, or ``latest``.
         out: The folder to write; None for ``reports/<study>`` in the store.
+        mlflow_url: Where the report's readers find MLflow: ``http://host:5000``. None for where the study wrote to, or
+            where ``raysearch ui`` serves its store.
 
     Returns:
         What the study found, and the files, the page first.
@@ -241,7 +244,7 @@ def report(
 
     watching, store, study = _observer(observer), as_path("--store", store), checked(str, "study", study)
     with opened(ledger_path(store, ledger)) as found:
-        return _report(STUDIES.find(found, study), found, store, out, watching)
+        return _report(STUDIES.find(found, study), found, store, out, watching, mlflow_url)
 
 
 def assess(
@@ -453,7 +456,12 @@ def _tracking(record: SearchRecord | StudyRecord, store: Path, ledger: Ledger) -
 
 
 def _report(
-    record: StudyRecord, ledger: Ledger, store: Path, out: PathLike | None, observer: Observer
+    record: StudyRecord,
+    ledger: Ledger,
+    store: Path,
+    out: PathLike | None,
+    observer: Observer,
+    mlflow_url: str | None = None,
 ) -> tuple[StudyResult, list[Path]]:
     """Write a study's report, and record it."""
     from raysearch.reporting.write import write_report
@@ -461,7 +469,7 @@ def _report(
 
     folder = store / "reports" / as_name("STUDY", record.study_id) if out is None else as_folder("--out", out)
     tracking = _tracking(record, store, ledger)
-    results = collect(record, ledger, tracking.link)
+    results = collect(record, ledger, lambda run_id: tracking.link(run_id, mlflow_url))
     files = write_report(results, folder)
     tops = sorted({folder / file.relative_to(folder).parts[0] for file in files})
     for one in (tracking.open(observer.warn), observer):

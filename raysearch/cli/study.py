@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 Study = Annotated[str, typer.Argument(metavar="STUDY", help="A study's id, the start of one, or latest.")]
 Out = Annotated[Path | None, typer.Option(help="The folder of the report; default: reports/<study> in the store.")]
 
+MlflowUrl = Annotated[
+    str | None, typer.Option(help="Where readers of the report find MLflow, such as http://host:5000.")
+]
+
 
 @app.command()
 def study(
@@ -55,6 +59,7 @@ def study(
 def report(
     study: Study = "latest",
     out: Out = None,
+    mlflow_url: MlflowUrl = None,
     store: Store = Path("mlruns"),
     ledger: LedgerFile = None,
     as_json: Json = False,
@@ -64,13 +69,14 @@ def report(
     \b
     raysearch report
     raysearch report two-calibrations-1eb52836 --out report
+    raysearch report --mlflow-url http://team-host:5000    links for readers on other machines
     """
     with output(as_json) as answers:
         from raysearch import api
         from raysearch.cli.displays import Display
 
         with Display(answers.err) as live:
-            done = api.report(study, store=store, ledger=ledger, out=out, observer=live)
+            done = api.report(study, store=store, ledger=ledger, out=out, mlflow_url=mlflow_url, observer=live)
         _answer(answers, *done)
 
 

@@ -126,7 +126,8 @@ def tracked_study(words: Sequence[str], config_dir: PathLike | None = None) -> t
             cells.append(_cell(choice, understood, config["seed"], tracking, config_dir))
     mistakes.tell()
     assert tracking is not None, "else it would be among the mistakes"
-    return StudySpec(options, cells, assess, _store(config), redacted(config), [*map(redact, words)]), tracking
+    typed = [*([] if config_dir is None else ["--config-dir", str(config_dir)]), *words]
+    return StudySpec(options, cells, assess, _store(config), redacted(config), [*map(redact, typed)]), tracking
 
 
 def assess_spec(config: Mapping[str, Any]) -> AssessSpec:

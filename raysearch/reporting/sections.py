@@ -19,6 +19,7 @@ from raysearch.reporting.figures.quality import (
 from raysearch.reporting.figures.search import path_pictures, progress_pictures
 from raysearch.reporting.figures.style import palette_of
 from raysearch.reporting.stats.analysis import Analysis
+from raysearch.reporting.tables.additivity import additivity_table
 from raysearch.reporting.tables.agreement import agreement_table, correlation_table, cross_table
 from raysearch.reporting.tables.cost import cost_table, searches_table, totals_table, unfinished_table
 from raysearch.reporting.tables.leaderboard import leaderboard_tables
@@ -115,6 +116,11 @@ def sections(analysis: Analysis) -> list[Section]:
             needs="Needs assessed checkpoints of at least two calibrations and two searchers.",
             pictures=variance_pictures(analysis.splits),
             tables=_there(variance_table(analysis.splits)),
+        ),
+        Section(
+            "additivity", "Additivity", "Do layers cost together what they cost apart?",
+            needs="Needs a search that scores layers alone and together, such as CBO.",
+            tables=_there(additivity_table(results)),
         ),
         Section(
             "costs", "Cost", "What it cost",

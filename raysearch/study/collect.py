@@ -7,6 +7,7 @@ from typing import Any
 
 from raysearch.core.mask import Mask
 from raysearch.ledger.ledger import Ledger
+from raysearch.search.additivity import unions
 from raysearch.search.record import SEARCHES, SearchRecord
 from raysearch.search.result import SearchResult, Trial
 from raysearch.study.record import AssessedMasks, CellRecord, StudyRecord
@@ -92,6 +93,7 @@ def _outcome(result: SearchResult, assessed: AssessedMasks) -> Outcome:
         path={len(trial.mask): trial.loss for trial in result.path if trial.loss is not None},
         best_so_far=_best_so_far(result.trials, len(result.removed)),
         assessed=assessed.of(result.mask),
+        unions=unions(result.trials),
     )
 
 

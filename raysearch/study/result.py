@@ -10,6 +10,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, computed_field, model
 
 from raysearch.core.estimate import Estimate, Metric
 from raysearch.core.measure import Measure
+from raysearch.search.additivity import Union
 from raysearch.study.record import CellRecord
 
 State = Literal["finished", "stopped", "failed", "waiting"]
@@ -33,6 +34,7 @@ class Outcome:
         path: The lowest loss by number of layers removed, from 1 up.
         best_so_far: The lowest loss of a mask with M layers after so many evaluations: ``(evaluations, loss)``.
         assessed: By the name of a metric.
+        unions: The masks of several layers of which it scored each alone too, with what they cost together and apart.
     """
 
     removed: tuple[int, ...]
@@ -47,6 +49,7 @@ class Outcome:
     path: Annotated[Mapping[int, float], _NOT_WRITTEN]
     best_so_far: Annotated[Sequence[tuple[int, float]], _NOT_WRITTEN]
     assessed: Mapping[str, Estimate] = field(default_factory=dict)
+    unions: Annotated[Sequence[Union], _NOT_WRITTEN] = ()
 
 
 @dataclass(frozen=True)

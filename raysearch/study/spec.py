@@ -111,7 +111,7 @@ class StudySpec:
         assess: What the masks are assessed by that the searches find; None for nothing.
         store: The folder it writes to; its ledger is there or elsewhere.
         config: The resolved configuration, plain values without secrets, for the record.
-        words: What the user typed, without secrets.
+        words: What the user typed after ``raysearch study``, without secrets.
     """
 
     options: StudyOptions

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from raysearch.errors import UserError
+from raysearch.errors import UserError, redact
 from raysearch.search.observer import Tracker
 from raysearch.tracking.store import Store
 
@@ -43,11 +44,21 @@ class TrackingOptions:
         """Whether ``raysearch ui`` on the store's folder shows the search."""
         return self.type == "mlflow" and self.uri is None
 
-    def link(self, run_id: str | None) -> str | None:
-        """Return the address of a run's page, on its server or that of ``raysearch ui``; None without a run."""
+    def link(self, run_id: str | None, url: str | None = None) -> str | None:
+        """Return the address of a run's page, on its server or that of ``raysearch ui``; None without a run.
+
+        Args:
+            run_id: The run.
+            url: Where people find MLflow, if it is elsewhere for them: ``http://host:5000``.
+
+        Raises:
+            UserError: The URL is no address of the web.
+        """
+        if url is not None and not re.match(r"https?://[^/\s]", url):
+            raise UserError(f"--mlflow-url={redact(url)} is no address; give one such as http://host:5000")
         if run_id is None or self.type == "none":
             return None
-        return f"{self.store.page}/#/runs/{run_id}"
+        return f"{(url or self.store.page).rstrip('/')}/#/runs/{run_id}"
 
     @property
     def store(self) -> Store:

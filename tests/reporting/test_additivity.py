@@ -1,0 +1,51 @@
+"""Whether layers cost together what they cost apart."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from raysearch.core.mask import Mask
+from raysearch.reporting.tables.additivity import additivity_table
+from raysearch.search.additivity import Union, unions
+from raysearch.search.result import Trial
+from tests.reporting.cells import cell, outcome, study
+
+
+def trials(costs: dict[int, float], extra: float) -> list[Trial]:
+    """Every layer alone and every pair, which costs `extra` beyond the sum, and a mask with an unknown layer."""
+    deltas = {Mask.of(layer): cost for layer, cost in costs.items()}
+    deltas |= {Mask.of(*pair): sum(costs[layer] for layer in pair) + extra for pair in itertools.combinations(costs, 2)}
+    deltas[Mask.of(0, 9)] = 5.0
+    made = [
+        Trial(index, 1, mask, 2.0 + delta, delta, None, False) for index, (mask, delta) in enumerate(deltas.items())
+    ]
+    return [
+        Trial(99, 0, Mask(), 2.0, 0.0, None, False),
+        *made,
+        Trial(100, 1, Mask.of(1, 2, 3), None, None, "broke", False),
+    ]
+
+
+COSTS = {0: 0.1, 1: 0.2, 2: 0.4, 3: 0.8}
+
+
+def test_unions_are_masks_of_layers_that_were_removed_alone() -> None:
+    found = unions(trials(COSTS, 0.25))
+    assert [one.size for one in found] == [2] * 6
+    assert {round(one.summed, 9) for one in found} == {0.3, 0.5, 0.9, 0.6, 1.0, 1.2}
+    assert all(one.delta - one.summed == pytest.approx(0.25) for one in found)
+
+
+@pytest.mark.parametrize(("extra", "share"), [(0.25, "100 %"), (-0.25, "0 %")])
+def test_the_table_sets_them_beside_each_other(extra: float, share: str) -> None:
+    found = unions(trials(COSTS, extra))
+    table = additivity_table(study(cell("CBO", outcome(unions=found)), cell("greedy", outcome(unions=found[:2]))))
+    assert table is not None
+    (row,) = table.rows
+    assert [one.text for one in row[2:]] == ["2", "6", f"{0.75 + extra:+.4f}", "+0.7500", share, "+1.00"]
+
+
+def test_a_few_masks_say_nothing() -> None:
+    assert additivity_table(study(cell("CBO", outcome(unions=[Union(2, 1.0, 0.5)] * 9)))) is None
