@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from raysearch.assessment.paired import mean, retention
 from raysearch.assessment.perplexity import evaluate_on, local_rows
@@ -28,7 +28,7 @@ from raysearch.generation.checks import check_of
 from raysearch.generation.diagnostics import degeneration
 from raysearch.generation.examples import examples, worst
 from raysearch.generation.score import ScoredText
-from raysearch.generation.scoring import SYNTAX
+from raysearch.generation.scoring import SYNTAX, FailureClass
 from raysearch.generation.server import Server
 from raysearch.ledger.assessments import assessment_fingerprint
 from raysearch.ledger.ledger import Ledger
@@ -52,6 +52,7 @@ _DESCRIBED = (
     ("parses", "is Python", "%", 100, True),
     ("base", "base tests", "%", 100, True),
 )
+_GROUPS = ("generation", "degeneration", "failures")  # in the order of tables
 _EXAMPLES = 3  # of each kind
 #: What a score is, by how it is checked, where it is no share of right answers.
 _UNITS = {"rouge": "ROUGE-L"}
@@ -203,12 +204,24 @@ def _degeneration(name: str, result: Result) -> dict[str, Result]:
             metric = Metric(f"{name}.{key}", f"{result.metric.title}, {title}", "degeneration", unit, higher_is_better)
             estimate = Estimate(math.nan if value is None else scale * value)
             found[metric.name] = Result(metric, estimate, None, f"{count(result.detail['n_items'], 'item')}", {})
+    return found | (_failures(name, result) if "parses" in result.detail else {})
+
+
+def _failures(name: str, result: Result) -> dict[str, Result]:
+    """Return the share of a task's answers that fail for each reason, each as a result of its own."""
+    n_items, failures = result.detail["n_items"], result.detail.get("failures", {})
+    found = {}
+    for reason in get_args(FailureClass):
+        title = f"{result.metric.title}, {reason}"
+        metric = Metric(f"{name}.failed.{reason.replace(' ', '_')}", title, "failures", "%", higher_is_better=False)
+        share = Estimate(100 * failures.get(reason, 0) / n_items)
+        found[metric.name] = Result(metric, share, None, count(n_items, "item"), {})
     return found
 
 
 def _in_groups(results: Mapping[str, Result]) -> dict[str, Result]:
     """Return the scores of all tasks first, and then what describes the texts."""
-    return dict(sorted(results.items(), key=lambda pair: pair[1].metric.group == "degeneration"))
+    return dict(sorted(results.items(), key=lambda pair: _GROUPS.index(pair[1].metric.group)))
 
 
 def describe_texts(texts: Sequence[ScoredText], code: bool) -> Mapping[str, Any]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from raysearch.study.plan import StudyPlan
     from raysearch.study.result import StudyResult
 
-_DECIMALS = {"perplexity": 2, "accuracy": 2, "generation": 2, "degeneration": 2, "probe": 2, "speed": 1}
+_DECIMALS = {"perplexity": 2, "accuracy": 2, "generation": 2, "degeneration": 2, "failures": 2, "probe": 2, "speed": 1}
 _MEBIBYTE = 2**20
 _SHOWN = 200  # characters of an example
 

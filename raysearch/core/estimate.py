@@ -7,7 +7,7 @@ from typing import Literal
 
 from raysearch.core.json import Number
 
-Group = Literal["perplexity", "accuracy", "generation", "degeneration", "probe", "speed"]
+Group = Literal["perplexity", "accuracy", "generation", "degeneration", "failures", "probe", "speed"]
 
 
 @dataclass(frozen=True)

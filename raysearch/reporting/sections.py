@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from raysearch.reporting.figures.failures import failure_pictures
 from raysearch.reporting.figures.headline import headline_pictures
 from raysearch.reporting.figures.masks import mask_pictures, similarity_pictures
 from raysearch.reporting.figures.picture import Picture
@@ -85,6 +86,7 @@ def sections(analysis: Analysis) -> list[Section]:
             "generation", "Texts", "What the generated texts show",
             intro="Repetition, likeness and length of the answers, and how much of the code is Python: a text may lose "
             "its structure before its scores tell.",
+            pictures=failure_pictures(results, frame),
             tables=degeneration_tables(results, frame),
         ),
         Section(

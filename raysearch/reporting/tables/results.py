@@ -90,7 +90,7 @@ def degeneration_tables(results: StudyResult, frame: pd.DataFrame) -> list[Table
 
 def result_tables(results: StudyResult, frame: pd.DataFrame) -> list[Table]:
     """For each model and calibration the losses on it, then what the checkpoints were assessed by; M below M."""
-    quantities = [one for one in _quantities(results, frame) if one.group != "degeneration"]
+    quantities = [one for one in _quantities(results, frame) if one.group not in ("degeneration", "failures")]
     by_calibration = itertools.groupby(settings(frame), key=lambda pair: pair[0][:2])
     found = []
     for place, ((model, calibration), parts) in enumerate(by_calibration, 1):
