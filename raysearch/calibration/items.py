@@ -105,7 +105,7 @@ def draw_items(samples: Iterable[Located | None], options: ItemOptions) -> Drawn
             known.setdefault(located.sample, located)
     duplicates = rows_read - skipped - len(known)
     wanted = options.samples
-    if wanted == "all":
+    if not isinstance(wanted, int):
         wanted = max(1, min(len(known), options.at_most or len(known)))
     _check_enough(wanted, len(known), duplicates, skipped)
 

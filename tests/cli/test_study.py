@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -74,15 +73,9 @@ def test_report_writes_anew_from_the_ledger_alone(done: tuple[dict[str, Any], Pa
         assert STUDIES.find(ledger, value["study_id"][:-3]).study_id == value["study_id"]
 
 
-def test_links_of_a_report_lead_where_its_readers_find_mlflow(
-    done: tuple[dict[str, Any], Path], run: Run, here: Path
-) -> None:
+def test_an_address_of_mlflow_is_one_of_the_web(done: tuple[dict[str, Any], Path], run: Run, here: Path) -> None:
     _, folder = done
-    words = ["report", "latest", "--store", folder / "mlruns", "--out", "linked", "--mlflow-url"]
-    assert run(*words, "http://team-host:5000/").code == 0
-    links = re.findall(r'href="([^"#]+)#/runs/', (here / "linked/report.html").read_text(encoding="utf-8"))
-    assert links and set(links) == {"http://team-host:5000/"}
-    refused = run(*words, "javascript:alert(1)")
+    refused = run("report", "latest", "--store", folder / "mlruns", "--mlflow-url", "javascript:alert(1)")
     assert refused.code == 2 and "--mlflow-url=javascript:alert(1) is no address" in refused.err
 
 

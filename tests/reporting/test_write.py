@@ -151,7 +151,7 @@ def test_the_leaderboard_has_every_searcher_in_every_setting(folder: Path) -> No
     (greedy,) = (row for row in table.rows if row[0].text == "greedy")
     assert greedy[0].small == "width=1"
     for place in range(2, 6):
-        deltas = {row[place].value: row[place].best for row in table.rows}
+        deltas = {float(row[place].value or 0): row[place].best for row in table.rows}
         assert [value for value, best in deltas.items() if best] == [min(deltas)]
 
 

@@ -66,6 +66,7 @@ def test_the_share_of_mutated_children_is_on_the_record():
         run_searcher(GeneticSearcher(generations=5), problem, 0, oracle)
         (remark,) = oracle.remarks
         assert remark.name == "mutated_share"
+        assert isinstance(remark.value, float)
         shares[n_layers] = remark.value
     assert 0.15 < shares[32] < shares[10] <= 1
     oracle = ToyOracle(PROBLEM, rugged_loss(PROBLEM, 0))

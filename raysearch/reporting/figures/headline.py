@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import pandas as pd
 
@@ -50,9 +51,14 @@ def _headline(quantity: Quantity, palette: style.Palette, name: str, model: str,
         for one in means.itertuples():
             step = searchers.index(one.searcher) / max(1, len(searchers) - 1) - 0.5
             row = calibrations.index(one.calibration) + _SPREAD * step
-            look = {"marker": palette.shapes[one.searcher], "color": palette.colours[one.searcher], "ms": 6, "mew": 1.2}
+            look: dict[str, Any] = {
+                "marker": palette.shapes[one.searcher],
+                "color": palette.colours[one.searcher],
+                "ms": 6,
+                "mew": 1.2,
+            }
             if one.value > high:
-                edge = {"transform": axes.get_yaxis_transform(), "clip_on": False, "fillstyle": "none"}
+                edge: dict[str, Any] = {"transform": axes.get_yaxis_transform(), "clip_on": False, "fillstyle": "none"}
                 axes.plot(1.0, row, **look, **edge)
             else:
                 axes.plot(one.value, row, **look)

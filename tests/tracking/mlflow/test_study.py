@@ -72,6 +72,7 @@ def test_the_report_and_numbers_end_up_on_its_run(options: TrackingOptions, tmp_
     assert {file.path for file in client.list_artifacts(parent)} == {"report.html", "figures"}
     link = options.link(parent)
     assert link is not None and link.endswith(str(parent))
+    assert options.link(parent, "http://team-host:5000/") == f"http://team-host:5000/#/runs/{parent}"
 
 
 def test_a_store_that_cannot_be_written_warns_once_and_stops_nothing(tmp_path: Path) -> None:
