@@ -47,9 +47,10 @@ def main(n_prompts: int = 24, n_tokens: int = 48, threads: int = 2) -> None:
             texts[at_once], _ = generate(model, replica.tokenizer, prompts, rows=at_once)
             wall, processor = (after - start for after, start in zip(seconds(), before, strict=True))
         new = sum(one.n_tokens for one in texts[at_once])
-        speeds[at_once] = new / wall
+        speeds[at_once] = new / processor
         print(f"| {at_once} | {new} | {wall:.1f} | {new / wall:.1f} | {processor:.1f} | {new / processor:.1f} |")
-    print(f"\n{speeds[32] / speeds[1]:.1f} times the tokens a second; the same texts: {texts[1] == texts[32]}")
+    ratio = speeds[32] / speeds[1]
+    print(f"\n{ratio:.1f} times the tokens a processor second; the same texts: {texts[1] == texts[32]}")
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ from raysearch.errors import UserError
 from raysearch.evaluation.pool import Pool, PoolFactory
 from raysearch.evaluation.session import PreparedData
 from raysearch.generation.arithmetic import Problem
+from raysearch.generation.server import Server
 from raysearch.ledger.assessments import assessment_fingerprint, read_assessments, write_assessment
 from raysearch.ledger.ledger import Ledger
 from raysearch.models.loading import describe, tokenizer_fingerprint
@@ -155,7 +156,7 @@ def assess_masks(
         )
         answers, n_answers = assess_generation(
             *(list(what.spec.generation), tasks, masks, what.info.n_layers, ledger, replicas, on_progress),
-            server=what.spec.server,
+            server=None if what.spec.server is None else Server.at(what.spec.server, what.spec.server_model),
             tokenizer=what.texts.tokenizer,
         )
         probes, n_probes = _probe(what, ledger, masks, replicas, on_progress)

@@ -87,7 +87,7 @@ def assess_generation(
     ledger: Ledger,
     make_pool: Callable[[], Pool],
     on_progress: Callable[[str], None],
-    server: str | None = None,
+    server: Server | None = None,
     tokenizer: Any = None,
 ) -> tuple[dict[Mask, dict[str, Result]], int]:
     """Return the score of every mask on every task, with what its texts show.
@@ -100,7 +100,7 @@ def assess_generation(
         ledger: What is known.
         make_pool: Gives the pool when it is first needed; it is not closed.
         on_progress: Told in a line how far it is.
-        server: The address of a server of one mask's checkpoint, which answers for it.
+        server: A server of one mask's checkpoint, which answers for it.
         tokenizer: The model's, to write prompts for the server.
 
     Returns:
@@ -112,28 +112,22 @@ def assess_generation(
     """
     if not tasks:
         return {mask: {} for mask in masks}, 0
-    served = None if server is None else _served(server, masks)
-    resident = [mask for mask in masks if served is None or mask == Mask()]
+    if server is not None and len([mask for mask in masks if mask]) != 1:
+        raise UserError(f"assess.server={server.url} serves one checkpoint, so it is for one search; name that")
+    resident = [mask for mask in masks if server is None or mask == Mask()]
     _, computed = evaluate_on(tasks, resident, n_layers, ledger, make_pool, "answers", on_progress)
     results: dict[Mask, dict[str, Result]] = {mask: {} for mask in masks}
     for name, task in zip(names, tasks, strict=True):
         dense = ledger.texts(task.fingerprint, Mask())
         for mask in masks:
             own = task
-            if served is not None and mask not in resident:
-                own, answered = _answered(served, task, mask, ledger, tokenizer, on_progress)
+            if server is not None and mask not in resident:
+                own, answered = _answered(server, task, mask, ledger, tokenizer, on_progress)
                 computed += answered
             texts = ledger.texts(own.fingerprint, mask)
             results[mask][name] = _result(name, own, texts, dense)
             results[mask] |= _degeneration(name, results[mask][name])
     return {mask: _in_groups(of_mask) for mask, of_mask in results.items()}, computed
-
-
-def _served(url: str, masks: Sequence[Mask]) -> Server:
-    """Return the server, which has the checkpoint of one mask."""
-    if len([mask for mask in masks if mask]) != 1:
-        raise UserError(f"assess.server={url} serves one checkpoint, so it is for one search; name that")
-    return Server.at(url)
 
 
 def _answered(

@@ -90,6 +90,7 @@ class AssessSpec:
         generation: Tasks that are answered by a text, by name.
         answers: How those texts are generated.
         server: The address of a server of the exported checkpoint, which answers in place of the bypassed model.
+        server_model: The checkpoint's name there; None for the one model that it lists.
         tasks: Names of lm-eval tasks.
         data_dir: A folder with the files of texts and tasks, ``hellaswag/validation.jsonl`` …; None for the hub.
         task_dir: A folder of the user's own lm-eval task files.
@@ -106,6 +107,7 @@ class AssessSpec:
     generation: Mapping[str, Data] = field(default_factory=dict)
     answers: AnswerOptions = AnswerOptions()
     server: str | None = None
+    server_model: str | None = None
     tasks: Sequence[str] = ()
     data_dir: Path | None = None
     task_dir: Path | None = None

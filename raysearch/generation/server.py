@@ -30,22 +30,25 @@ class Server:
     model: str
 
     @classmethod
-    def at(cls, url: str) -> Server:
-        """Find the one model that a server has.
+    def at(cls, url: str, model: str | None = None) -> Server:
+        """Find a server.
 
         Args:
             url: Its address, up to ``/v1``.
+            model: The model's name there; None for the one that it lists.
 
         Raises:
-            UserError: It cannot be reached, or serves no model or several.
+            UserError: It cannot be reached, or lists no model or several.
         """
         if not url.startswith(("http://", "https://")):
             raise UserError(f"assess.server={url} is no address; give one such as http://127.0.0.1:8000/v1")
         url = url.rstrip("/")
+        if model is not None:
+            return cls(url, model)
         found = [one["id"] for one in _ask(f"{url}/models").get("data", [])]
         if len(found) != 1:
-            said = f"serves {', '.join(found)}" if found else "serves no model"
-            raise UserError(f"assess.server={url} {said}; start it with the one exported checkpoint")
+            said = f"lists {', '.join(found)}" if found else "lists no model"
+            raise UserError(f"assess.server={url} {said}; name the exported checkpoint with assess.server_model=…")
         return cls(url, found[0])
 
     def generate(self, prompts: Sequence[Prompt], tokenizer: Any, decoding: Decoding) -> list[Written]:
@@ -93,9 +96,8 @@ def _ask(url: str, body: Any = None) -> Any:
             return json.load(answer)
     except urllib.error.HTTPError as error:
         said = " ".join(error.read().decode(errors="replace").split())[:300]
-        raise UserError(
-            f"assess.server refuses {url} ({error.code}: {said}); use one that offers /completions"
-        ) from error
+        remedy = "name the model with assess.server_model=…" if body is None else "use one that offers /completions"
+        raise UserError(f"assess.server refuses {url} ({error.code}: {said}); {remedy}") from error
     except (OSError, ValueError) as error:
         raise UserError(
             f"assess.server does not answer at {url} ({error}); check the address and the server"

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from raysearch.assessment.assess import read_assessable
+from raysearch.assessment.assess import assess_masks, read_assessable
 from raysearch.cluster.options import ClusterOptions
 from raysearch.config.build import assess_spec
 from raysearch.config.compose import compose
@@ -117,8 +117,6 @@ def test_a_stop_loses_only_what_was_in_flight(
     other = Ledger(tmp_path / "other.db")
     spec = assess_spec(compose("assess", ["assess=none", *words]))
     what = read_assessable(spec, ModelSpec("tiny", str(world.model)), ClusterOptions("inline"), other.path)
-    from raysearch.assessment.assess import assess_masks
-
     assess_masks(what, other, [MASK])
     assert other.texts(what.generation.calibrations[0].fingerprint, MASK) == stopped
     other.close()
@@ -216,3 +214,15 @@ def test_bad_tasks_are_refused(assess: Assess, questions: Path, keys: str, said:
         data = f"data=generation data.path={questions} data.samples=all data.seq_len=32 {keys}"
         assess([], f"assess.generation.mine={data}")
     assert said in str(refused.value)
+
+
+def test_two_replicas_of_ray_write_the_same(assess: Assess, world: World, words: list[str], tmp_path: Path) -> None:
+    here = assess([MASK], *words, "assess.answers.temperature=0.9")
+    spec = assess_spec(compose("assess", ["assess=none", *words, "assess.answers.temperature=0.9"]))
+    ledger = Ledger(tmp_path / "ray" / "ledger.db")
+    what = read_assessable(spec, ModelSpec("tiny", str(world.model)), ClusterOptions("ray", replicas=2), ledger.path)
+    there = assess_masks(what, ledger, [MASK])
+    ledger.close()
+    details = [{name: one.detail for name, one in found.by_mask[MASK].items()} for found in (here, there)]
+    assert details[0] == details[1]
+    assert here.values == there.values

@@ -103,6 +103,20 @@ def test_weights_that_weigh_nothing(weights):
         WeightedObjective(weights)
 
 
+def test_by_accuracy_the_mean_of_what_is_retained_ranks():
+    """The mask of the lowest weighted loss is that of the highest mean of pruned / dense accuracy."""
+    objective = WeightedObjective((1.0, 1.0, 1.0), "accuracy")
+    (dense,) = objective.references(4)
+    assert dense == Mask()
+    errors = np.random.default_rng(0).uniform(size=(20, 3))
+    references = {dense: [0.2, 0.9, 0.5]}
+    losses = [objective.combine(row.tolist(), references) for row in errors]
+    retained = ((1 - errors) / (1 - np.array(references[dense]))).mean(axis=1)
+    assert np.argsort(losses).tolist() == np.argsort(-retained).tolist()
+    with pytest.raises(EvaluationError, match="part 2 of objective=weighted has no right answer of the dense model"):
+        objective.combine([0.5, 1.0, 0.5], {dense: [0.2, 1.0, 0.5]})
+
+
 def test_statistics_are_of_all_samples(open_evaluator, calibration, items):
     both = open_evaluator(calibration, items).measure(Statistic.BLOCK_INFLUENCE)
     parts = [open_evaluator(one).measure(Statistic.BLOCK_INFLUENCE) for one in (calibration, items)]
