@@ -78,7 +78,7 @@ def test_people_get_a_table_and_what_to_type_next(run: Run, here: Path, world: W
     ):
         assert line in outcome.out
     assert "raysearch ui" not in outcome.out, "nothing was recorded that it would show"
-    assert "9 masks in 2 rounds: 23 layer-forwards" in outcome.err and "round 2 done" in outcome.err
+    assert "9 masks in 2 rounds: at most 23 layer-forwards" in outcome.err and "round 2 done" in outcome.err
 
 
 def table(text: str) -> list[list[str]]:
