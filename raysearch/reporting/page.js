@@ -21,9 +21,9 @@ for (const table of document.querySelectorAll("table.sortable")) {
     const cell = row.cells[column];
     return cell.dataset.v === undefined ? cell.innerText.trim() : Number(cell.dataset.v);
   };
-  const compare = (a, b) => {
-    if (typeof a === typeof b) return typeof a === "number" ? a - b : a.localeCompare(b, undefined, { numeric: true });
-    return typeof a === "number" ? -1 : 1; // what has no number comes last
+  const compare = (a, b, way) => {
+    if (typeof a !== typeof b) return typeof a === "number" ? -1 : 1; // what has no number comes last, either way
+    return way * (typeof a === "number" ? a - b : a.localeCompare(b, undefined, { numeric: true }));
   };
   [...table.tHead.rows[0].cells].forEach((head, column) => {
     const sort = () => {
@@ -32,7 +32,7 @@ for (const table of document.querySelectorAll("table.sortable")) {
       for (const other of head.parentNode.cells) other.removeAttribute("aria-sort");
       head.setAttribute("aria-sort", down ? "descending" : "ascending");
       const rows = [...body.rows].filter((row) => !row.classList.contains("dense"));
-      rows.sort((one, other) => (down ? -1 : 1) * compare(key(one, column), key(other, column)));
+      rows.sort((one, other) => compare(key(one, column), key(other, column), down ? -1 : 1));
       body.append(...rows);
     };
     head.tabIndex = 0;
