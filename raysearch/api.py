@@ -402,7 +402,7 @@ def sync(
 
 
 def ui(store: PathLike = "mlruns", uri: str | None = None, host: str = "127.0.0.1", port: int = 5000) -> NoReturn:
-    """Become MLflow's server on the recorded searches, until Ctrl-C; this process does nothing else from then on.
+    """Run MLflow's server on the recorded searches until Ctrl-C, and end this process with it.
 
     Args:
         uri: A tracking URI other than the store's own.

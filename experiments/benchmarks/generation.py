@@ -17,7 +17,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from raysearch.core.mask import Mask
 from raysearch.evaluation.replica import make_replica
-from raysearch.generation.decoding import Prompt, generate
+from raysearch.generation.decoding import generate
+from raysearch.generation.prompt import Prompt
 from raysearch.models.loading import describe
 from raysearch.models.spec import ModelSpec
 

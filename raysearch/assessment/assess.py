@@ -29,7 +29,7 @@ from raysearch.generation.arithmetic import Problem
 from raysearch.generation.server import Server
 from raysearch.ledger.assessments import assessment_fingerprint, read_assessments, write_assessment
 from raysearch.ledger.ledger import Ledger
-from raysearch.models.loading import describe, tokenizer_fingerprint
+from raysearch.models.loading import describe
 from raysearch.models.spec import LocatedModel, ModelInfo, ModelSpec
 from raysearch.search.observer import Observer
 from raysearch.search.record import SearchRecord
@@ -63,7 +63,7 @@ class Assessable:
     def named(self, identity: Mapping[str, Any]) -> str:
         """Return the ledger's name of a number of this model; `identity` is all that it depends on besides."""
         own = {
-            "tokenizer": tokenizer_fingerprint(self.texts.tokenizer),
+            "tokenizer": self.texts.files.tokenizer_fingerprint,
             "dtype": self.info.dtype,
             "attention": self.info.model.attention,
             "device": self.info.model.device.partition(":")[0],
@@ -73,7 +73,7 @@ class Assessable:
 
     def known(self, ledger: Ledger, source: TaskSource, masks: Sequence[Mask]) -> dict[Mask, dict[str, Any]]:
         """Return a task's results on those of the masks that the ledger has it of."""
-        return read_assessments(ledger, self.texts.model_fingerprint, self.name_of(source), masks)
+        return read_assessments(ledger, self.texts.files.fingerprint, self.name_of(source), masks)
 
     def name_of(self, source: TaskSource) -> str:
         """Return the ledger's name of a task's results."""
@@ -103,7 +103,7 @@ def read_assessable(
     sources = find_tasks(spec, ledger.parent)
     texts = read_texts(spec, model, cluster, ledger, info, known)
     generation = read_generation(spec, model, cluster, ledger, info, texts)
-    problems = probe_problems(spec.probe, texts.tokenizer) if spec.probe.enabled else ()
+    problems = probe_problems(spec.probe, texts.files.tokenizer) if spec.probe.enabled else ()
     return Assessable(spec, model, cluster, info, sources, texts, generation, problems)
 
 
@@ -157,7 +157,7 @@ def assess_masks(
         answers, n_answers = assess_generation(
             *(list(what.spec.generation), tasks, masks, what.info.n_layers, ledger, replicas, on_progress),
             server=None if what.spec.server is None else Server.at(what.spec.server, what.spec.server_model),
-            tokenizer=what.texts.tokenizer,
+            tokenizer=what.texts.files.tokenizer,
         )
         probes, n_probes = _probe(what, ledger, masks, replicas, on_progress)
         _run_tasks(what, ledger, jobs, replicas, on_progress)
@@ -192,7 +192,7 @@ def assess_search(
     mask = run.best_of_size(remove).mask
     evaluation = search.evaluation
     what = read_assessable(spec, evaluation.model, evaluation.cluster, evaluation.ledger)
-    run.check_weights(what.texts.model_fingerprint)
+    run.check_weights(what.texts.files.fingerprint)
     check_tasks(what, ledger)
     assessments = assess_masks(what, ledger, [mask], on_progress=observer.assessing)
     if mask == run.found.mask:
@@ -229,7 +229,7 @@ def _run_tasks(
     names = {source.name: what.name_of(source) for source in what.sources}
     on_progress(f"lm-eval: 0 of {count(len(jobs), 'job')}")
     for done, (job, found) in enumerate(filter(None, replicas().run(jobs)), start=1):
-        write_assessment(ledger, what.texts.model_fingerprint, names[job.task], {job.mask: found})
+        write_assessment(ledger, what.texts.files.fingerprint, names[job.task], {job.mask: found})
         on_progress(f"lm-eval: {done} of {count(len(jobs), 'job')}, the last {job}")
 
 
@@ -241,7 +241,7 @@ def _probe(
     on_progress: Callable[[str], None],
 ) -> tuple[dict[Mask, dict[str, Result]], int]:
     """Return what the masks know of arithmetic; and how many of them were asked now."""
-    problems, model = what.problems, what.texts.model_fingerprint
+    problems, model = what.problems, what.texts.files.fingerprint
     if not problems:
         return {mask: {} for mask in masks}, 0
     name = what.named({"probe": [problem.prompt for problem in problems], "batch_size": what.spec.batch_size})
@@ -262,7 +262,7 @@ def _measure_speeds(
     on_progress: Callable[[str], None],
 ) -> tuple[dict[Mask, dict[str, Result]], int]:
     """Return the speed and memory of the masks that stand for these; and how many of those were measured now."""
-    options, model = what.spec.speed, what.texts.model_fingerprint
+    options, model = what.spec.speed, what.texts.files.fingerprint
     if not options.enabled:
         return {mask: {} for mask in masks}, 0
     where = machine(torch.device(what.info.model.device))

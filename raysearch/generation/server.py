@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from raysearch.errors import UserError
-from raysearch.generation.decoding import Decoding, Prompt, Written
+from raysearch.generation.prompt import Decoding, Prompt, Written
 
 _TIMEOUT_S = 600.0  # of one answer
 _PARALLEL = 8  # requests at once; servers of this kind batch them

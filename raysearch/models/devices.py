@@ -1,8 +1,10 @@
-"""The device of a model."""
+"""The device of a model. torch is imported only where there may be a GPU."""
 
 from __future__ import annotations
 
+import importlib.util
 import platform
+import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,9 +22,16 @@ def resolve_device(device: str) -> str:
         raise UserError(f"model.device={device} is unknown; {did_you_mean(device, ['auto', 'cpu', 'cuda', 'cuda:0'])}")
     if kind != "auto":
         return device
+    return "cuda" if n_gpus() else "cpu"
+
+
+def n_gpus() -> int:
+    """Return how many GPUs torch sees here."""
+    if "torch" not in sys.modules and not _may_have_gpus():
+        return 0
     import torch
 
-    return "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 
 def check_device(device: str) -> None:
@@ -34,15 +43,25 @@ def check_device(device: str) -> None:
     kind, _, index = device.partition(":")
     if kind == "cpu":
         return
-    import torch
-
-    if not torch.cuda.is_available():
+    count = n_gpus()
+    if not count:
         raise UserError(
             f"model.device={device} asks for a GPU, but torch sees none; use model.device=cpu or model.device=auto"
         )
-    count = torch.cuda.device_count()
     if index and int(index) >= count:
         raise UserError(f"model.device={device} is not there; torch sees {count}: use cuda:0 … cuda:{count - 1}")
+
+
+def _may_have_gpus() -> bool:
+    """Return whether torch may see a GPU, without importing it: not where it is built for CPUs alone."""
+    package = importlib.util.find_spec("torch")
+    assert package is not None and package.submodule_search_locations, "raysearch requires torch"
+    place = Path(package.submodule_search_locations[0]) / "version.py"
+    found = importlib.util.spec_from_file_location("torch_version", place)
+    assert found is not None and found.loader is not None, "it is a file of Python"
+    version = importlib.util.module_from_spec(found)
+    found.loader.exec_module(version)
+    return getattr(version, "cuda", None) is not None or getattr(version, "hip", None) is not None
 
 
 def processor() -> str:

@@ -9,7 +9,6 @@ time.
 from __future__ import annotations
 
 import functools
-import hashlib
 import json
 import os
 import shutil
@@ -23,6 +22,7 @@ import numpy as np
 from filelock import FileLock
 
 from raysearch.errors import what_failed
+from raysearch.models.kept import Kept, sha256
 
 #: How many kept files there may be in a folder.
 MOST = 4
@@ -30,11 +30,16 @@ _CHECKSUMS = "checksums.json"
 _UNFINISHED = ".unfinished"
 
 
-def is_whole(folder: Path) -> bool:
-    """Return whether a folder holds a GGUF file as safetensors, and all of it is as it was written."""
+def is_whole(folder: Path, kept: Kept) -> bool:
+    """Return whether a folder holds a GGUF file as safetensors, and all of it is as it was written.
+
+    Args:
+        folder: The folder.
+        kept: Knows the digests of large files that have not changed.
+    """
     try:
         checksums = json.loads((folder / _CHECKSUMS).read_text(encoding="utf-8"))
-        whole = all(sha256(folder / name) == checksum for name, checksum in checksums.items())
+        whole = all(kept.sha256(folder / name) == checksum for name, checksum in checksums.items())
         if whole:
             os.utime(folder)  # used last
     except (OSError, ValueError, AttributeError):
@@ -67,7 +72,7 @@ def keeping(place: Path) -> Iterator[Path | None]:
             warn(place, error)
             yield None
             return
-        if is_whole(place):
+        if is_whole(place, Kept(None)):
             yield None
             return
         yield unfinished
@@ -105,12 +110,6 @@ def read_fast() -> Iterator[None]:
         yield
     finally:
         vars(gguf).update(own)
-
-
-def sha256(file: Path) -> str:
-    """Return the SHA-256 of a file's content."""
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _remove_oldest(cache: Path) -> None:

@@ -12,11 +12,14 @@ import io
 import json
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from raysearch.core.json import from_json, to_json
 from raysearch.errors import UnsupportedModelError, UserError, first_line
 from raysearch.models import gguf
+from raysearch.models.kept import Kept, identity_of_files
 from raysearch.models.source import check_dtype, locate
 from raysearch.models.spec import LocatedModel, ModelInfo, ModelSpec
 
@@ -203,12 +206,26 @@ def describe(spec: ModelSpec) -> ModelInfo:
         UserError: As `locate` and `load_config`.
         UnsupportedModelError: As `load_config`, or the model has no stack of layers.
     """
+    model = locate(spec)
+    identity = None if model.attention == "flash_attention_2" else identity_of_files(model)  # may not be installed
+    if identity is None:
+        return _describe(model)
+    kept, key = Kept(model.cache), {"sizes": identity, "dtype": model.dtype, "attention": model.attention}
+    if (known := kept.get(key)) is not None:
+        return replace(from_json(ModelInfo, known.decode()), model=model)
+    info = _describe(model)
+    if identity_of_files(model) == identity:  # else a file was changed while it was read
+        kept.put(key, to_json(info).encode())
+    return info
+
+
+def _describe(model: LocatedModel) -> ModelInfo:
+    """Return a model's sizes, by building it without weights."""
     import torch
     from transformers import AutoModelForCausalLM
 
     from raysearch.models.layers import layer_lists
 
-    model = locate(spec)
     config = load_config(model)
     with _reading(model), torch.device("meta"):
         skeleton = AutoModelForCausalLM.from_config(
@@ -233,7 +250,7 @@ def describe(spec: ModelSpec) -> ModelInfo:
 def fingerprint(model: LocatedModel) -> str:
     """Return what identifies the weights: the commit of a hub id, else the SHA-256 over config and weight files.
 
-    Hashing reads every byte: under a second for a small model, minutes for hundreds of gigabytes.
+    Hashing reads every byte, once: under a second for a small model, minutes for hundreds of gigabytes.
 
     Raises:
         UserError: As `load_config`.
@@ -250,7 +267,8 @@ def fingerprint(model: LocatedModel) -> str:
         with _reading(model):
             folder = Path(snapshot_download(model.location, revision=model.revision, local_files_only=True))
     names = sorted(file.name for pattern in ("config.json", "*.safetensors") for file in folder.glob(pattern))
-    listing = "".join(f"{name} {gguf.sha256(folder / name)}\n" for name in names)
+    kept = Kept(model.cache)
+    listing = "".join(f"{name} {kept.sha256(folder / name)}\n" for name in names)
     return hashlib.sha256(listing.encode()).hexdigest()
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from raysearch.errors import UserError, did_you_mean, first_line
 from raysearch.models import gguf
 from raysearch.models.devices import resolve_device
+from raysearch.models.kept import Kept
 from raysearch.models.spec import LocatedModel, ModelSpec
 
 _INSTALLED = "installed:"
@@ -32,7 +33,8 @@ def locate(spec: ModelSpec) -> LocatedModel:
     _check_name("model.attention", spec.attention, _ATTENTIONS)
     device, name, path = resolve_device(spec.device), spec.name, spec.path
     settings = {
-        key: getattr(spec, key) for key in ("name", "path", "dtype", "attention", "revision", "trust_remote_code")
+        key: getattr(spec, key)
+        for key in ("name", "path", "dtype", "attention", "revision", "trust_remote_code", "cache")
     }
     local = Path(os.path.expanduser(path))
     file = local if path.lower().endswith(".gguf") else None
@@ -43,9 +45,9 @@ def locate(spec: ModelSpec) -> LocatedModel:
             raise UserError(f"model={name}: there is no GGUF file {path}; check the path")
         if spec.dtype == "auto":  # its weights are dequantised
             settings["dtype"] = "float32" if device == "cpu" else "bfloat16"
-        digest = _digest(name, path, file)
+        digest = _digest(name, path, file, Kept(spec.cache))
         place = None if spec.cache is None else spec.cache / f"{digest[:32]}-{settings['dtype']}"
-        if place is not None and gguf.is_whole(place):
+        if place is not None and gguf.is_whole(place, Kept(spec.cache)):
             return LocatedModel(**settings, location=str(place), device=device, digest=digest)
         folder = str(file.parent)
         return LocatedModel(**settings, location=folder, device=device, digest=digest, gguf=file.name, keep_in=place)
@@ -64,9 +66,9 @@ def check_dtype(dtype: str) -> None:
     _check_name("model.dtype", dtype, _DTYPES)
 
 
-def _digest(name: str, path: str, file: Path) -> str:
+def _digest(name: str, path: str, file: Path, kept: Kept) -> str:
     try:
-        return gguf.sha256(file)
+        return kept.sha256(file)
     except OSError as error:
         raise UserError(
             f"model={name} ({path}) cannot be loaded: {first_line(error)}; check that its files are complete and of "

@@ -19,7 +19,8 @@ class ModelSpec:
         attention: auto, sdpa, eager or flash_attention_2; auto is sdpa where the architecture has it, else eager.
         revision: A branch, tag or commit of a hub id; None for its main branch.
         trust_remote_code: Whether code that comes with the checkpoint may run.
-        cache: The folder where a GGUF file is kept as safetensors; None to dequantise it each time.
+        cache: The folder where a GGUF file is kept as safetensors, and what is known of files; None to read them
+            each time.
     """
 
     name: str
@@ -49,6 +50,7 @@ class LocatedModel:
         digest: The SHA-256 of the GGUF file that it is; None for others.
         gguf: The name of that file inside the folder; None if the folder holds it as safetensors.
         keep_in: The folder to keep it in as safetensors; None for nowhere.
+        cache: As in `ModelSpec`.
     """
 
     name: str
@@ -63,6 +65,7 @@ class LocatedModel:
     digest: str | None = None
     gguf: str | None = None
     keep_in: Path | None = None
+    cache: Path | None = None
 
     @property
     def folder(self) -> Path:

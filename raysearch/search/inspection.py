@@ -123,7 +123,7 @@ def inspect_data(spec: EvaluationSpec, n_shown: int, with_loss: bool, observer: 
             n_tokens=calibration.n_tokens,
             longest=max(int(shard.lengths.max()) for shard in calibration.shards),
             n_shards=calibration.n_shards,
-            shown=tuple(itertools.islice(_samples(calibration, prepared.tokenizer), n_shown)),
+            shown=tuple(itertools.islice(_samples(calibration, prepared.files.tokenizer), n_shown)),
             dense_loss=loss,
             standard_error=error,
         )

@@ -116,6 +116,7 @@ def search_rounds(
                 search.fail(error)
                 raise
             else:
+                session.keep()
                 return search.finish("finished", search.result(found))
             finally:
                 tracker.close()

@@ -89,7 +89,7 @@ def assess_study(
     }
     for model, what in read.items():
         for run in by_model[model]:
-            run.check_weights(what.texts.model_fingerprint)
+            run.check_weights(what.texts.files.fingerprint)
         check_tasks(what, ledger)
     for model, what in read.items():
         new = assess_found(what, ledger, by_model[model], observer)

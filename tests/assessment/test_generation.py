@@ -19,7 +19,8 @@ from raysearch.config.compose import compose
 from raysearch.core.mask import Mask
 from raysearch.errors import UserError
 from raysearch.evaluation.pool import Pool
-from raysearch.generation.decoding import Prompt, generate
+from raysearch.generation.decoding import generate
+from raysearch.generation.prompt import Prompt
 from raysearch.generation.score import ScoredText
 from raysearch.ledger.ledger import Ledger
 from raysearch.models.spec import ModelSpec

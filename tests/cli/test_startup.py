@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import ray
 
-from raysearch.cluster import options
+from raysearch.evaluation import replica
+from raysearch.models import loading
 from tests.cli.conftest import Run, World
 from tests.cli.test_search import found
 
@@ -39,8 +40,20 @@ def test_a_search_that_the_ledger_answers_starts_no_ray_and_reads_no_weights(
 ) -> None:
     before = found(run("search", *world.search(), "--json"))
     monkeypatch.setattr(ray, "init", lambda **_: pytest.fail("Ray starts"))
-    monkeypatch.setattr(options, "load_model", lambda *_, **__: pytest.fail("the weights are read"))
-    monkeypatch.setattr(options, "make_replica", lambda *_, **__: pytest.fail("a replica is made"))
+    monkeypatch.setattr(loading, "load_model", lambda *_, **__: pytest.fail("the weights are read"))
+    monkeypatch.setattr(replica, "make_replica", lambda *_, **__: pytest.fail("a replica is made"))
     again = found(run("search", *world.search(cluster="local"), "--json"))
     assert again["evaluations"]["computed"] == 0
     assert again["removed"] == before["removed"] and again["loss"] == before["loss"]
+
+
+def test_a_search_that_the_ledger_answers_needs_neither_torch_nor_transformers(
+    run: Run, here: Path, world: World
+) -> None:
+    before = found(run("search", *world.search(), "--json"))
+    again = [*world.search(cluster="local"), "--json"]
+    for words in (["search", *again], ["search", *again, "searcher=one_shot"], ["resume", before["search_id"]]):
+        command = [sys.executable, "-c", IMPORTED, *words]
+        said = subprocess.run(command, capture_output=True, text=True, cwd=here, check=True).stderr.splitlines()[-1]
+        code, *modules = said.split()
+        assert code == "0" and not {"torch", "transformers", "ray"} & set(modules), words

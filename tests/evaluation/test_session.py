@@ -75,8 +75,8 @@ def test_what_is_prepared_is_not_read_again(world: World, info: ModelInfo, monke
     def read(*_: object) -> None:
         raise AssertionError("it is read again")
 
-    monkeypatch.setattr("raysearch.evaluation.session.fingerprint", read)
-    monkeypatch.setattr("raysearch.evaluation.session.load_tokenizer", read)
+    monkeypatch.setattr("raysearch.evaluation.drawing.fingerprint", read)
+    monkeypatch.setattr("raysearch.evaluation.drawing.load_tokenizer", read)
     again = prepare_data(spec, info, prepared)
     assert [one.fingerprint for one in again.calibrations] == [one.fingerprint for one in prepared.calibrations]
     with closing(open_session(spec, info, lambda _: None, prepared)) as session:

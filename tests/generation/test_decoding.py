@@ -10,7 +10,8 @@ import torch
 from raysearch.core.mask import Mask
 from raysearch.errors import UserError
 from raysearch.generation import decoding
-from raysearch.generation.decoding import Decoding, Prompt, Written, generate
+from raysearch.generation.decoding import generate
+from raysearch.generation.prompt import Decoding, Prompt, Written
 from raysearch.models.stack import LayerStack
 from raysearch.testing.pool_suite import VOCABULARY, tiny_model
 

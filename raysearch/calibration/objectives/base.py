@@ -3,7 +3,7 @@
 An objective is a loss per sample that adds up over samples, lower is better, so that it can be split over shards and
 summed again in shard order. Most are computed from the hidden states that predict the scored tokens
 (`StateObjective`), and get logits from the model's own tail, in chunks. One that runs the masked model itself is a
-`ModelObjective`.
+`ModelObjective`. Objectives import torch when they compute, so that a search that the ledger answers needs none.
 """
 
 from __future__ import annotations
@@ -11,16 +11,18 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
 from raysearch.calibration.batch import Batch, Form
 from raysearch.core.measure import Measure
 from raysearch.generation.score import ScoredText
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 #: Logits in memory at once, in the model's dtype: many enough for large matrix products.
 _LOGITS_AT_ONCE = {"cpu": 2**24, "cuda": 2**27}
@@ -127,6 +129,8 @@ class ModelLosses:
 
 def by_chunk(head: Head, compute: Callable[..., Tensor], *parts: Tensor) -> Tensor:
     """Compute one number per position, [n], in slices whose logits fit into memory: float64, on the parts' device."""
+    import torch
+
     rows = max(1, _LOGITS_AT_ONCE.get(parts[0].device.type, 2**24) // head.vocab_size)
     slices = zip(*(part.split(rows) for part in parts), strict=True)
     found = [compute(*slice_) for slice_ in slices] if len(parts[0]) else []
@@ -140,6 +144,8 @@ def token_log_probs(states: Tensor, batch: Batch, head: Head) -> Tensor:
     float64 log-softmax. PyTorch's cross entropy takes the largest logit from all of them first, and lies 8e-6 nats off
     to one side.
     """
+    import torch
+
     rows = max(1, _FLOATS_AT_ONCE.get(states.device.type, 2**19) // head.vocab_size)
 
     def of_tokens(slice_: Tensor, wanted: Tensor) -> Tensor:
@@ -162,6 +168,8 @@ def log_probs(logits: Tensor) -> Tensor:
 
 def to_device(values: npt.NDArray[Any], device: torch.device) -> Tensor:
     """Return an array as a tensor on a device, without waiting for a GPU."""
+    import torch
+
     tensor = torch.from_numpy(values)
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
@@ -176,5 +184,7 @@ def sum_by(group: npt.NDArray[np.int64], values: Tensor, n_groups: int) -> Tenso
 
     Each group is added in its own order, so the sum depends on neither the other groups nor the chunks.
     """
+    import torch
+
     lengths = to_device(np.bincount(group, minlength=n_groups), values.device)
     return torch.segment_reduce(values.double(), "sum", lengths=lengths, initial=0.0, unsafe=True)

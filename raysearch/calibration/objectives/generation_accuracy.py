@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from typing_extensions import override
 
 from raysearch.calibration.batch import Batch, Form
@@ -22,7 +21,7 @@ from raysearch.core.measure import Measure
 from raysearch.errors import UserError
 from raysearch.generation.answer import Answer
 from raysearch.generation.checks import Match, check_of, score_answers
-from raysearch.generation.decoding import Decoding, Prompt, Written, generate
+from raysearch.generation.prompt import Decoding, Prompt, Written
 from raysearch.generation.score import ScoredText
 
 _MAX_NEW_TOKENS = 128
@@ -93,6 +92,8 @@ class GenerationAccuracyObjective(ModelObjective):
         Returns:
             What was written; and the number of tokens that the model was run on.
         """
+        from raysearch.generation.decoding import generate
+
         return generate(model, tokenizer, self.prompts(batch), self.decoding, self.batch_size)
 
     def prompts(self, batch: Batch) -> list[Prompt]:
@@ -116,6 +117,8 @@ class GenerationAccuracyObjective(ModelObjective):
             answers: What is expected of each.
             n_tokens: Tokens that the model was run on.
         """
+        import torch
+
         scores = score_answers([one.text for one in written], answers, self.match, torch.get_num_threads())
         texts = [
             ScoredText(one.text, one.n_tokens, one.cut_off, score) for one, score in zip(written, scores, strict=True)

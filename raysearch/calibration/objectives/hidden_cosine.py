@@ -6,14 +6,16 @@ Source: the cosine criteria of Men et al. 2024 (ShortGPT, arXiv 2403.03853), fro
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from torch import Tensor
-from torch.nn import functional
 from typing_extensions import override
 
 from raysearch.calibration.batch import Batch, Form
 from raysearch.calibration.objectives.base import Head, StateObjective, sum_by_sample
 from raysearch.core.measure import Measure
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,8 @@ class HiddenCosineObjective(StateObjective):
 
     @override
     def losses(self, states: Tensor, batch: Batch, head: Head, dense: Tensor | None) -> Tensor:
+        from torch.nn import functional
+
         assert dense is not None, "the objective compares"
         pruned, reference = (head.last_hidden(part).double() for part in (states, dense))  # 1 - cos cancels digits
         turned = (1 - functional.cosine_similarity(pruned, reference, dim=-1)).clamp_min(0)

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-import torch
-from torch import Tensor
 from typing_extensions import override
 
 from raysearch.calibration.batch import Batch, Form
 from raysearch.calibration.objectives.base import Head, StateObjective, by_chunk, log_probs, sum_by_sample
 from raysearch.core.measure import Measure
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,8 @@ class KLObjective(StateObjective):
 
     @override
     def losses(self, states: Tensor, batch: Batch, head: Head, dense: Tensor | None) -> Tensor:
+        import torch
+
         assert dense is not None, "the objective compares"
 
         def divergence(pruned_states: Tensor, dense_states: Tensor) -> Tensor:
@@ -53,4 +56,6 @@ class KLObjective(StateObjective):
 
 def _kl(one: Tensor, other: Tensor) -> Tensor:
     """Return KL(one || other) of log-probabilities, [n, vocab] to [n]; what `one` rules out adds nothing."""
+    import torch
+
     return torch.where(one.isneginf(), 0.0, one.exp() * (one - other)).sum(-1)

@@ -6,13 +6,16 @@ Source: equation 1 of Kim et al. 2026 (arXiv 2604.24938) with L the token-mean N
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from torch import Tensor
 from typing_extensions import override
 
 from raysearch.calibration.batch import Batch, Form
 from raysearch.calibration.objectives.base import Head, StateObjective, sum_by_sample, token_log_probs
 from raysearch.core.measure import PERPLEXITY
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)

@@ -6,16 +6,17 @@ Source: the metrics ``acc`` and ``acc_norm`` of Gao et al., Language Model Evalu
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-import torch
-from torch import Tensor
 from typing_extensions import override
 
 from raysearch.calibration.batch import Batch, Form
 from raysearch.calibration.objectives.base import Head, StateObjective
 from raysearch.calibration.objectives.task_margin import choice_log_probs
 from raysearch.core.measure import Measure
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,8 @@ class TaskAccuracyObjective(StateObjective):
 
     @override
     def losses(self, states: Tensor, batch: Batch, head: Head, dense: Tensor | None) -> Tensor:
+        import torch
+
         assert batch.choices is not None, "the data offers choices"
         scores = choice_log_probs(states, batch, head).cpu().numpy()
         if self.normalise == "characters":

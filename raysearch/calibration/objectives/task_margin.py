@@ -6,16 +6,17 @@ Source: the task likelihood difference of Wee et al. 2025 (PuDDing, arXiv 2502.0
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-import torch
-from torch import Tensor
 from typing_extensions import override
 
 from raysearch.calibration.batch import Batch, Form
 from raysearch.calibration.objectives.base import Head, StateObjective, sum_by, to_device, token_log_probs
 from raysearch.core.measure import Measure
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,8 @@ class TaskMarginObjective(StateObjective):
 
     @override
     def losses(self, states: Tensor, batch: Batch, head: Head, dense: Tensor | None) -> Tensor:
+        import torch
+
         assert batch.choices is not None, "the data offers choices"
         scores = choice_log_probs(states, batch, head)
         if self.tokens == "mean":

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
+import subprocess
 import sys
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -16,7 +21,7 @@ _ENVIRONMENT = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_T
 
 
 def serve_ui(folder: Path, uri: str | None, host: str = "127.0.0.1", port: int = 5000) -> NoReturn:
-    """Become MLflow's server on the store: this process runs it from then on, until Ctrl-C or SIGTERM.
+    """Run MLflow's server on the store, and end with it: when it fails, or after Ctrl-C or SIGTERM.
 
     The server has no passwords: a host other than this machine's own opens the store to everyone who reaches it.
     Browsers that name the host by anything but ``localhost`` or a private address need it in
@@ -42,7 +47,31 @@ def serve_ui(folder: Path, uri: str | None, host: str = "127.0.0.1", port: int =
     environment = os.environ | _ENVIRONMENT | {"MLFLOW_BACKEND_STORE_URI": store.uri}
     sys.stdout.flush()
     sys.stderr.flush()
-    os.execvpe(command[0], command, environment)
+    sys.exit(_run(command, environment))
+
+
+def _run(command: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Run a command until it ends by itself, and return its exit code, or until this process is told to end.
+
+    Ctrl-C on a terminal reaches all processes of a group, and those that are still importing would each print a
+    traceback. So the command has a group of its own, which is ended by SIGTERM.
+    """
+    servers, is_told = list[subprocess.Popen[bytes]](), threading.Event()
+
+    def end(*_: object) -> None:
+        is_told.set()
+        for server in servers:
+            with suppress(ProcessLookupError):
+                os.killpg(server.pid, signal.SIGTERM)
+
+    for kind in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(kind) != signal.SIG_IGN:  # as under nohup
+            signal.signal(kind, end)
+    servers.append(subprocess.Popen(command, env=environment, process_group=0))
+    if is_told.is_set():
+        end()
+    code = servers[0].wait()
+    return 0 if is_told.is_set() else code
 
 
 def _command(store: Store, host: str, port: int) -> list[str]:

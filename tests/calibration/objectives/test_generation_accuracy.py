@@ -10,7 +10,7 @@ from raysearch.calibration.objectives.generation_accuracy import GenerationAccur
 from raysearch.errors import UserError
 from raysearch.generation.answer import Answer
 from raysearch.generation.checks import Match, score_answers
-from raysearch.generation.decoding import Written
+from raysearch.generation.prompt import Written
 from tests.models.families import tiny
 
 LABELS = ("answer1", "answer2", "answer3")

@@ -1,13 +1,16 @@
+import os
 import signal
 import socket
 import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from raysearch.errors import UserError
 from raysearch.tracking.mlflow.ui import serve_ui
-from tests.tracking.conftest import Served, closed_port, get, start_python
+from tests.tracking.conftest import ROOT, Served, closed_port, get, start_python
 
 # MLflow's own calls of SQLAlchemy.
 pytestmark = pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")
@@ -53,6 +56,25 @@ ui.serve_ui(Path("."), None, port={closed_port()})
 """
     with start_python(script, tmp_path, subprocess.DEVNULL) as process:
         assert process.wait(60) == 3
+
+
+def test_ctrl_c_while_the_server_is_being_imported_ends_quietly(store_with_tables: Path) -> None:
+    script = f"from raysearch.tracking.mlflow.ui import serve_ui; serve_ui(Path('.'), None, port={closed_port()})"
+    for wait_s in (0.5, 2.5):
+        with subprocess.Popen(
+            [sys.executable, "-c", f"from pathlib import Path; print('begins', flush=True); {script}"],
+            cwd=store_with_tables.parent,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        ) as process:
+            assert process.stdout is not None and process.stdout.readline() == "begins\n"
+            time.sleep(1 + wait_s)
+            os.killpg(process.pid, signal.SIGINT)  # as a terminal does, to all that are in the foreground
+            said = process.stdout.read()
+            assert "Traceback" not in said and "Error" not in said and process.wait(60) == 0, said
 
 
 def test_it_serves_runs_and_their_artifacts(served: Served):

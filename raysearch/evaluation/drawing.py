@@ -1,0 +1,133 @@
+"""Draws the samples of a calibration, or takes those that were drawn before from the same files in the same way."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import date
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from raysearch.calibration.batch import Batch, Choices, Form
+from raysearch.calibration.data import Data, Drawn
+from raysearch.calibration.windows import WindowOptions
+from raysearch.core.json import from_json, to_json
+from raysearch.evaluation.spec import identity_of
+from raysearch.generation.answer import Answer
+from raysearch.models.kept import Kept, identity_of_files
+from raysearch.models.loading import fingerprint, load_tokenizer, tokenizer_fingerprint
+from raysearch.models.spec import LocatedModel
+
+_ARRAYS = ("input_ids", "scored", "attention_mask")
+_CHOICES = ("item", "gold", "characters")
+_ANSWERS: Any = tuple[Answer, ...] | None
+
+
+@dataclass(frozen=True)
+class ModelFiles:
+    """The facts of a model's files, each worked out when it is first asked for, or kept from before.
+
+    Args:
+        model: The model.
+    """
+
+    model: LocatedModel
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """The name of the weights, made by reading them all."""
+        return fingerprint(self.model)
+
+    @cached_property
+    def tokenizer(self) -> Any:
+        """The tokenizer, loaded on first use."""
+        return load_tokenizer(self.model)
+
+    @cached_property
+    def tokenizer_fingerprint(self) -> str:
+        """The name of everything that turns text into token ids."""
+        if self.identity is None:
+            return tokenizer_fingerprint(self.tokenizer)
+        kept, key = Kept(self.model.cache), {"tokenizer": self.identity}
+        if (known := kept.get(key)) is not None:
+            return known.decode()
+        found = tokenizer_fingerprint(self.tokenizer)
+        if identity_of_files(self.model) == self.identity:  # else a file was changed while it was read
+            kept.put(key, found.encode())
+        return found
+
+    @cached_property
+    def identity(self) -> Mapping[str, Any] | None:
+        """All that the tokenizer follows from; None where that is not known."""
+        return identity_of_files(self.model)
+
+
+def draw(data: Data, form: Form, files: ModelFiles, max_positions: int | None) -> Drawn:
+    """Draw samples as `Data.samples` does; those that were drawn before are taken from beside the ledger.
+
+    Args:
+        data: The data.
+        form: What the objective needs of a sample.
+        files: The model's.
+        max_positions: The longest sequence the model takes, in tokens; None if it sets no limit.
+
+    Raises:
+        UserError: As `Data.samples`.
+    """
+    kept = Kept(files.model.cache)
+    identity = _identity(data, form, files, max_positions, kept)
+    if identity is None:
+        return data.samples(files.tokenizer, form, max_positions)
+    if (known := kept.get(identity)) is not None:
+        return _from_bytes(known)
+    drawn = data.samples(files.tokenizer, form, max_positions)
+    same = _identity(data, form, ModelFiles(files.model), max_positions, kept) == identity  # nothing changed meanwhile
+    if same and json.loads(json.dumps(drawn.description)) == drawn.description:
+        kept.put(identity, _to_bytes(drawn))
+    return drawn
+
+
+def _identity(
+    data: Data, form: Form, files: ModelFiles, max_positions: int | None, kept: Kept
+) -> Mapping[str, Any] | None:
+    """Return all that the samples follow from; None where that is not in local files alone."""
+    rows = data.rows.files()
+    if files.identity is None or rows is None:
+        return None
+    return {
+        "samples": [identity_of(data.rows), identity_of(data.format), identity_of(data.draw), form.value],
+        "described": data.rows.describe(),
+        "tokenizer": files.identity,
+        "max_positions": max_positions,
+        "rows": {str(file): kept.sha256(file) for file in rows},
+        # A chat template may write the date.
+        "date": None if isinstance(data.draw, WindowOptions) else date.today().isoformat(),
+    }
+
+
+def _to_bytes(drawn: Drawn) -> bytes:
+    batch = drawn.batch
+    arrays = {name: getattr(batch, name) for name in _ARRAYS if getattr(batch, name) is not None}
+    if batch.choices is not None:
+        arrays |= {name: getattr(batch.choices, name) for name in _CHOICES}
+    text = json.dumps([drawn.description, to_json(batch.answers, _ANSWERS)])
+    file = io.BytesIO()
+    np.savez_compressed(file, text=np.array(text), **arrays)
+    return file.getvalue()
+
+
+def _from_bytes(content: bytes) -> Drawn:
+    with np.load(io.BytesIO(content)) as file:
+        arrays = {name: file[name] for name in file.files}
+    description, answers = json.loads(str(arrays.pop("text")))
+    choices = {name: arrays.pop(name) for name in _CHOICES if name in arrays}
+    batch = Batch(
+        **arrays,
+        choices=Choices(**choices) if choices else None,
+        answers=from_json(_ANSWERS, answers),
+    )
+    return Drawn(batch, description)

@@ -1,0 +1,83 @@
+"""What follows from files is kept, and never outlives a change of them."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from raysearch.models import kept as module
+from raysearch.models.kept import Kept, sha256
+
+LARGE = 2**22
+
+
+def opened(folder: Path) -> Kept:
+    """Something that keeps."""
+    kept = Kept(folder)
+    kept.open()
+    return kept
+
+
+def count_reads(monkeypatch: pytest.MonkeyPatch, reads: list[Path]) -> None:
+    """Note each file whose content is read."""
+
+    def read(file: Path) -> str:
+        reads.append(file)
+        return sha256(file)
+
+    monkeypatch.setattr(module, "sha256", read)
+
+
+def test_values_are_kept_by_all_that_they_follow_from(tmp_path: Path) -> None:
+    kept = Kept(tmp_path / "cache")
+    kept.put({"a": 1, "b": [2]}, b"value")
+    assert kept.get({"a": 1, "b": [2]}) is None and not (tmp_path / "cache").exists(), "nothing is kept yet"
+    kept.open()
+    kept.put({"a": 1, "b": [2]}, b"value")
+    assert Kept(tmp_path / "cache").get({"b": [2], "a": 1}) == b"value"
+    assert kept.get({"a": 1, "b": [3]}) is None
+    nowhere = Kept(None)
+    nowhere.put({"a": 1}, b"value")
+    assert nowhere.get({"a": 1}) is None
+
+
+def test_a_damaged_value_is_none(tmp_path: Path) -> None:
+    kept = opened(tmp_path)
+    kept.put({"a": 1}, b"some value")
+    (file,) = (tmp_path / "known").iterdir()
+    content = file.read_bytes()
+    for damaged in (b"", content[:-1], content[:-1] + b"x", b"\xff" + content[1:]):
+        file.write_bytes(damaged)
+        assert kept.get({"a": 1}) is None, damaged
+
+
+def test_a_large_file_is_read_again_only_if_it_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, kept, reads = tmp_path / "file", opened(tmp_path / "cache"), list[Path]()
+    file.write_bytes(b"a" * LARGE)
+    long_ago = time.time_ns() - 10**10
+    count_reads(monkeypatch, reads)
+    monkeypatch.setattr(module, "_SETTLED_NS", 0)
+    os.utime(file, ns=(long_ago, long_ago))
+    first = kept.sha256(file)
+    assert kept.sha256(file) == first == sha256(file) and len(reads) == 1
+    file.write_bytes(b"b" * LARGE)  # of the same size …
+    os.utime(file, ns=(long_ago, long_ago))  # … and time
+    assert kept.sha256(file) == sha256(file) != first
+    other = tmp_path / "other"
+    other.write_bytes(b"c" * LARGE)
+    os.utime(other, ns=(long_ago, long_ago))
+    other.replace(file)
+    assert kept.sha256(file) == sha256(file)
+
+
+def test_a_file_that_was_changed_just_now_is_read_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, kept, reads = tmp_path / "file", opened(tmp_path / "cache"), list[Path]()
+    file.write_bytes(b"a" * LARGE)
+    count_reads(monkeypatch, reads)
+    monkeypatch.setattr(module, "_SETTLED_NS", 10**15)
+    for _ in range(2):
+        kept.sha256(file)
+    assert len(reads) == 2
