@@ -1,8 +1,9 @@
-"""What the study's report does not say by itself: the shape of masks, the prior's share, objective and data apart.
+"""The claims of the README from the study's ``cells.csv``, each with its effect, interval and verdict.
 
-Reads the ``cells.csv`` of a report and prints Markdown tables.
+The tests are the report's own (`raysearch.reporting.stats`); the shape of masks, the share of the prior, and objective
+and data apart are computed here. Prints Markdown; ``results/claims.md`` is what it prints of ``results/cells.csv``.
 
-    python experiments/rethinking_layer_redundancy/claims.py results/cells.csv
+    python experiments/rethinking_layer_redundancy/claims.py experiments/rethinking_layer_redundancy/results/cells.csv
 """
 
 from __future__ import annotations
@@ -10,25 +11,167 @@ from __future__ import annotations
 import argparse
 import json
 import math
+from collections.abc import Collection, Iterator, Mapping
 from itertools import product
 from pathlib import Path
+from statistics import fmean
+from typing import Any
 
 import pandas as pd
 
+from raysearch.core.estimate import Estimate, Group, Metric
+from raysearch.core.measure import Measure
+from raysearch.reporting.stats.analysis import Analysis, analyse
+from raysearch.reporting.stats.ranking import Pair
+from raysearch.study.result import CellResult, Outcome, StudyResult
+
 #: The paper's seven searchers.
 SEVEN = ("one-shot", "greedy", "beam", "GA", "BO", "CBO", "fast-block-select")
+#: Searchers that do not use the objective, and those that draw random numbers: older files do not say.
+BASELINES = ("reverse order", "magnitude", "block influence", "angular distance")
+STOCHASTIC = ("GA", "GA without prior", "BO", "BO without prior", "random")
+GROUPS: Mapping[str, Group] = {
+    "wikitext2": "perplexity",
+    "c4": "perplexity",
+    "lambada": "perplexity",
+    "arc_easy": "accuracy",
+    "piqa": "accuracy",
+    "winogrande": "accuracy",
+}
+N_LAYERS = 30
 
 
 def main() -> None:
     """Prints the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("cells", type=Path)
-    cells = pd.read_csv(parser.parse_args().cells)
+    path = parser.parse_args().cells
+    cells = pd.read_csv(path)
     cells = cells[cells["loss"].notna()]
     cells["layers"] = cells["removed"].map(json.loads)
+    print(f"## The claims\n\n{claims(analyse(study(path)), analyse(study(path, SEVEN)))}\n")
     print(f"## Shape of the masks (the paper's seven searchers)\n\n{shapes(cells)}\n")
     print(f"## The prior of single layers\n\n{priors(cells)}\n")
     print(f"## Objective and data apart\n\n{crossed(cells)}")
+
+
+def study(path: Path, searchers: Collection[str] | None = None) -> StudyResult:
+    """Return the study of a report's ``cells.csv``, or of some of its searchers, as the report's statistics take it."""
+    metrics = [Metric(name, name, of, "%" if of == "accuracy" else of, of == "accuracy") for name, of in GROUPS.items()]
+    table = pd.read_csv(path).astype(object)
+    table = table.where(table.notna(), None)
+    chosen = table if searchers is None else table[table["searcher"].isin(searchers)]
+    cells = [cell(row) for row in chosen.to_dict("records")]
+    return StudyResult("rethinking", "rethinking", cells, {"SmolLM2-135M": N_LAYERS}, metrics, {}, {})
+
+
+def cell(row: Mapping[Any, Any]) -> CellResult:
+    """Return a search of a line of the file."""
+    outcome = Outcome(
+        removed=tuple(json.loads(row["removed"])),
+        measure=Measure(row["unit"], "token" if "token" in row["unit"] else "sample"),
+        dense_loss=row["dense_loss"],
+        loss=row["loss"],
+        delta_error=row["loss_error"],
+        evaluations=int(row["evaluations"]),
+        layer_forwards_alone=row["layer_forwards_alone"],
+        layer_forwards_naive=row["layer_forwards_naive"],
+        seconds=row["seconds"],
+        path={},
+        best_so_far=(),
+        assessed={name: Estimate(row[f"assessed.{name}"], row[f"assessed.{name}_error"]) for name in GROUPS},
+    )
+    return CellResult(
+        model=row["model"],
+        calibration=row["calibration"],
+        searcher=row["searcher"],
+        remove=row["remove"],
+        seed=row["seed"],
+        search_id=row.get("search_id") or row["run_id"],
+        layer_forwards_shared=row["layer_forwards_shared"],
+        error_to_best=row["error_to_best"],
+        draw=str(row.get("draw") or ""),
+        uses_objective=row.get("uses_objective", row["searcher"] not in BASELINES),
+        stochastic=row.get("stochastic", row["searcher"] in STOCHASTIC),
+        held_out=row.get("held_out"),
+        n_free=N_LAYERS,
+        state=row["state"],
+        outcome=outcome,
+    )
+
+
+def claims(whole: Analysis, seven: Analysis) -> str:
+    """Each claim with its effect, interval and verdict: by all searchers that use the objective, or by the seven."""
+    rows = [*calibration_claims(whole), *variance_claims(seven), *agreement_claims(seven)]
+    rows += [*searcher_claims(whole), *prediction_claims(whole)]
+    return table(["claim", "effect", "95 % interval", "verdict"], rows)
+
+
+def calibration_claims(whole: Analysis) -> Iterator[list[object]]:
+    """Which calibration gives better checkpoints, over the searchers that use the objective."""
+    for one in whole.effects:
+        unit = "times" if one.quantity.ratio else "points"
+        ends = "" if one.low is None or one.high is None else f"{number(one.low)} to {number(one.high)}"
+        what = f"{one.quantity.group}: {one.best} better than {one.second}, M={one.panel.remove}"
+        effect = f"{number(one.gain)} {unit} ({one.n_better} of {one.n_searchers} searchers)"
+        yield [what, effect, ends, verdict(one.p)]
+
+
+def variance_claims(seven: Analysis) -> Iterator[list[object]]:
+    """Shares of variance, noise taken off."""
+    for one in seven.splits:
+        for part, p in (("calibration", one.p_calibration), ("searcher", one.p_searcher)):
+            low, high = one.intervals[part]
+            shares = f"ω² {getattr(one.shares, part):.2f} (η² {getattr(one.raw, part):.2f})"
+            what = f"{one.quantity.group} varies with the {part}, M={one.panel.remove}"
+            yield [what, shares, f"{low:.2f} to {high:.2f}", verdict(p)]
+
+
+def agreement_claims(seven: Analysis) -> Iterator[list[object]]:
+    """How alike masks are."""
+    within, across = fmean(one.mean for one in seven.agreements), fmean(one.mean for one in seven.cross)
+    chance = fmean(one.chance for one in seven.agreements)
+    what = "searchers agree more under one calibration than a searcher under two"
+    yield [what, f"Jaccard {within:.2f} against {across:.2f}; chance {chance:.2f}", "", "a description"]
+
+
+def searcher_claims(whole: Analysis) -> Iterator[list[object]]:
+    """Searchers over the eight settings, by calibration loss."""
+    (found,) = (one for one in whole.rankings if one.quantity.key == "loss")
+    yield [
+        f"searchers differ in calibration loss ({len(found.ranks)} over {found.n_settings} settings)",
+        "mean ranks: " + ", ".join(f"{name} {rank:.1f}" for name, rank in found.ranks.items()),
+        f"critical difference {found.critical:.1f}",
+        verdict(found.p, "Friedman"),
+    ]
+    pairs: dict[tuple[str, str], Pair] = {(one.better, one.worse): one for one in found.pairs}
+    for better, worse in (("beam", "GA"), ("greedy", "GA"), ("greedy", "one-shot"), ("beam", "greedy")):
+        one = pairs[better, worse]
+        effect = f"better in {one.wins}, worse in {one.losses} of {found.n_settings} settings"
+        yield [f"{better} better than {worse}", effect, "", verdict(one.sign_p, "sign test, this pair alone")]
+
+
+def prediction_claims(whole: Analysis) -> Iterator[list[object]]:
+    """Whether a better loss means a better checkpoint."""
+    for one in whole.correlations:
+        if one.first.key != "loss" or one.rho is None:
+            continue
+        ends = "" if one.low is None or one.high is None else f"{one.low:+.2f} to {one.high:+.2f}"
+        what = f"{one.setting.calibration}: its loss predicts {one.second.group}, M={one.setting.remove}"
+        yield [what, f"ρ {one.rho:+.2f} ({one.n} searchers with other masks)", ends, verdict(one.p, "permutations")]
+
+
+def verdict(p: float | None, test: str = "") -> str:
+    """Return the verdict of a test, with its p."""
+    if p is None or math.isnan(p):
+        return "cannot be told"
+    by = f"{test}, " if test else ""
+    return f"{'**clear**' if p <= 0.05 else 'not told apart'} ({by}{'p < 0.001' if p < 0.001 else f'p = {p:.3f}'})"
+
+
+def number(value: float) -> str:
+    """Return a number in three digits."""
+    return f"{float(f'{value:.3g}'):,.10g}"
 
 
 def shapes(cells: pd.DataFrame) -> str:

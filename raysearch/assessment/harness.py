@@ -7,11 +7,15 @@ import copy
 import functools
 import io
 import logging
+import math
 import os
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from typing_extensions import override
 
@@ -72,7 +76,7 @@ class TaskJob(Job):
 
         Returns:
             ``metrics``: what lm-eval gives, ``acc``, ``acc_stderr`` …; ``higher_is_better`` by metric; ``n_items``;
-            ``shots``; ``version`` of the task.
+            ``shots``; ``version`` of the task; ``items``: by metric, the number of each item, in the task's order.
 
         Raises:
             UserError: The task or its data cannot be loaded.
@@ -106,7 +110,7 @@ class TaskJob(Job):
                     limit=self.limit,
                     task_manager=manager,
                     bootstrap_iters=_BOOTSTRAPS,
-                    log_samples=False,
+                    log_samples=True,
                     confirm_run_unsafe_code=self.run_code,
                 )
         return _plain(found, self.task)
@@ -130,6 +134,8 @@ def task_result(name: str, found: Mapping[str, Any], dense: Mapping[str, Any]) -
     error = metrics.get(f"{headline}_stderr")
     estimate = Estimate(scale * metrics[headline], None if error is None else scale * error)
     reference = scale * dense["metrics"][headline]
+    items, of_dense = (np.asarray(one.get("items", {}).get(headline, ()), float) for one in (found, dense))
+    retention = Estimate(estimate.value / reference, _error_of_ratio(items, of_dense)) if reference else None
     return Result(
         Metric(
             name,
@@ -139,10 +145,22 @@ def task_result(name: str, found: Mapping[str, Any], dense: Mapping[str, Any]) -
             bool(found["higher_is_better"].get(headline, True)),
         ),
         estimate,
-        Estimate(estimate.value / reference) if reference else None,
+        retention,
         f"{count(found['n_items'], 'item')}, {headline}",
-        {**found, "headline": headline},
+        {**{key: value for key, value in found.items() if key != "items"}, "headline": headline},
+        tuple((scale * items / max(1, len(items))).tolist()),
     )
+
+
+def _error_of_ratio(items: npt.NDArray[np.float64], of_dense: npt.NDArray[np.float64]) -> float | None:
+    """Return the standard error of the ratio of two means over the same items; None if they are not known.
+
+    Source: Cochran, Sampling Techniques, 1977, equation 6.13, as for losses in `raysearch.evaluation.totals`.
+    """
+    if len(items) < 2 or len(items) != len(of_dense):
+        return None
+    residuals = items - of_dense * (items.sum() / of_dense.sum())
+    return float(np.sqrt(len(items) * residuals.var(ddof=1)) / of_dense.sum())
 
 
 @functools.cache  # listing lm-eval's own tasks takes seconds
@@ -167,7 +185,20 @@ def _plain(found: Mapping[str, Any], task: str) -> dict[str, Any]:
         "n_items": sum(of["effective"] for of in ([sizes[task]] if task in sizes else sizes.values())),
         "shots": found["n-shot"].get(task),
         "version": found["versions"].get(task),
+        "items": _items(found["samples"].get(task, []), metrics),
     }
+
+
+def _items(samples: Sequence[Mapping[str, Any]], metrics: Mapping[str, float]) -> dict[str, list[float]]:
+    """Return the numbers of each item by metric, where the metric is their mean; by the first filter, as above."""
+    first = [one for one in samples if one["filter"] == samples[0]["filter"]]
+    items = {}
+    for metric, mean in metrics.items():
+        values = [one.get(metric) for one in sorted(first, key=lambda one: one["doc_id"])]
+        numbers = [float(value) for value in values if isinstance(value, int | float)]
+        if numbers and len(numbers) == len(values) and math.isclose(fmean(numbers), mean, abs_tol=1e-9):
+            items[metric] = numbers
+    return items
 
 
 def _runs_code(loaded: Any) -> bool:

@@ -25,7 +25,7 @@ from raysearch.evaluation.pool import Pool, PoolFactory
 from raysearch.evaluation.progress import Progress
 from raysearch.evaluation.session import PreparedData, prepare_data
 from raysearch.evaluation.spec import CalibrationSpec, EvaluationSpec
-from raysearch.evaluation.totals import standard_errors
+from raysearch.evaluation.totals import contributions, sample_losses, standard_errors
 from raysearch.ledger.ledger import Ledger
 from raysearch.models.spec import ModelInfo, ModelSpec
 
@@ -101,8 +101,12 @@ def measure_perplexities(
             raise EvaluationError(f"the dense model's loss on assess.texts.{name} is not finite; use another text")
         errors = zip(masks, standard_errors(text, ledger, masks), strict=True)
         over_dense = dict(zip(masks, standard_errors(text, ledger, masks, Mask()), strict=True))
+        samples, weights = sample_losses(text, ledger, masks)
         for mask, error in errors:
-            results[mask][name] = _result(name, text, losses[mask], error, dense, over_dense[mask])
+            found = _result(name, text, losses[mask], error, dense, over_dense[mask])
+            is_known = losses[mask] is not None and text.n_samples > 1
+            items = tuple(contributions(samples[mask], weights).tolist()) if is_known else ()
+            results[mask][name] = replace(found, items=items)
     return results, computed
 
 

@@ -24,6 +24,8 @@ class Result:
         retention: It divided by the dense model's, where that is finite and not 0.
         extent: What it was taken over, for people: ``600 items``.
         detail: All else, plain values: every metric of lm-eval, the loss in nats, each repeat …
+        items: What each window, document or item adds to the number, or to the logarithm of a perplexity; empty where
+            that is not known. The differences of two masks' items have the error of the difference of their numbers.
     """
 
     metric: Metric
@@ -31,6 +33,7 @@ class Result:
     retention: Estimate | None
     extent: str
     detail: Mapping[str, Any]
+    items: tuple[float, ...] = ()
 
     @model_serializer
     def _write(self) -> dict[str, Any]:

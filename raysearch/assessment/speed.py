@@ -1,5 +1,8 @@
 """Speed and memory of masks beside the dense model, by one replica in one run, taken in turn.
 
+The dense model is timed before each mask, every time, so that what slows a machine down slows both: a speed is compared
+with that of its own neighbours. Errors are those of a median over the repeats.
+
 One sequence is generated from a prompt of fixed length, as in "On the Limits of Layer Pruning", A.9 (context 512,
 batch 1). The time to the first new token is the prefill's; that between the first and the last is decoding. The
 tokens do not change the time, so they are drawn at random, and the model may not end early.
@@ -9,6 +12,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import math
 import platform
 import resource
 import time
@@ -16,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
+from statistics import median, stdev
 from typing import Any
 
 import torch
@@ -47,7 +51,7 @@ class SpeedJob(Job):
     """A job that times the dense model and some masks in turn.
 
     Args:
-        masks: The masks; the dense model goes first in every turn.
+        masks: The masks; the dense model goes before each of them.
         options: What to generate, and how often.
     """
 
@@ -59,17 +63,18 @@ class SpeedJob(Job):
         """Time the masks.
 
         Returns:
-            By mask, the dense one too: the medians, in tokens/s and bytes, each repeat, the same of the dense model as
-            ``dense``, and what they were measured on.
+            By mask, the dense one too: the medians, in tokens/s and bytes, each repeat, the same of the dense model
+            beside it as ``dense``, and what they were measured on.
         """
         stack = replica.stack
-        all_masks = dict.fromkeys([Mask(), *self.masks])
-        timings: dict[Mask, list[_Timing]] = {mask: [] for mask in all_masks}
-        weights = {mask: _weights_bytes(stack.model, [stack.layers[layer] for layer in mask]) for mask in all_masks}
+        others = [mask for mask in dict.fromkeys(self.masks) if mask]
+        order = [one for mask in others for one in (Mask(), mask)] or [Mask()]
+        timings: dict[Mask, list[_Timing]] = {mask: [] for mask in (Mask(), *others)}
+        weights = {mask: _weights_bytes(stack.model, [stack.layers[layer] for layer in mask]) for mask in timings}
         working: dict[Mask, tuple[int, str]] = {}
         with torch.no_grad(), quiet():  # not inference mode: what a model caches must serve a gradient too
             for turn in range(-2, self.options.repeats):
-                for mask in all_masks:
+                for mask in order:
                     with stack.bypassed(mask) as model:
                         memory = _Memory.of(model.device) if turn == -1 else None  # once all is warm, and not timed
                         timing = _time(model, stack.vocab_size, self.options)
@@ -78,8 +83,11 @@ class SpeedJob(Job):
                     if turn >= 0:
                         timings[mask].append(timing)
         about = {"machine": machine(stack.model.device), "threads": torch.get_num_threads()}
-        found = {mask: _summary(timings[mask], weights[mask], *working[mask], self.options) for mask in all_masks}
-        return {mask: {**one, "dense": found[Mask()], "measured_on": str(mask), **about} for mask, one in found.items()}
+        found = {mask: _summary(timings[mask], weights[mask], *working[mask], self.options) for mask in timings}
+        whole = timings[Mask()]
+        beside = {mask: whole[place :: len(others)] for place, mask in enumerate(others)} | {Mask(): whole}
+        dense = {mask: _summary(mine, weights[Mask()], *working[Mask()], self.options) for mask, mine in beside.items()}
+        return {mask: {**one, "dense": dense[mask], "measured_on": str(mask), **about} for mask, one in found.items()}
 
     def __str__(self) -> str:
         return f"the speed of {len(self.masks)} mask(s)"
@@ -98,13 +106,34 @@ def speed_results(found: Mapping[str, Any]) -> dict[str, Result]:
     return {
         metric.name: Result(
             metric,
-            Estimate(found[metric.name]),
-            Estimate(found[metric.name] / dense[metric.name]),
+            Estimate(found[metric.name], _error(_repeats(metric, found))),
+            Estimate(found[metric.name] / dense[metric.name], _error(_ratios(metric, found))),
             extent,
             {**found, "dense": dense[metric.name], "measured_on": on},
         )
         for metric in (DECODE, PREFILL, MEMORY)
     }
+
+
+def _repeats(metric: Metric, found: Mapping[str, Any]) -> list[float]:
+    """Return a speed by repeat, in tokens/s; nothing for the memory, which is measured once."""
+    tokens, seconds = {
+        DECODE: (found["new_tokens"] - 1, found["decode_s"]),
+        PREFILL: (found["context_tokens"], found["prefill_s"]),
+        MEMORY: (0, ()),
+    }[metric]
+    return [tokens / time_s for time_s in seconds]
+
+
+def _ratios(metric: Metric, found: Mapping[str, Any]) -> list[float]:
+    """Return a speed beside that of the dense model just before it, by repeat."""
+    pairs = zip(_repeats(metric, found), _repeats(metric, found["dense"]), strict=True)
+    return [mine / dense for mine, dense in pairs]
+
+
+def _error(repeats: Sequence[float]) -> float | None:
+    """Return the standard error of the median of repeats, as if they were normal; None with one."""
+    return math.sqrt(math.pi / 2) * stdev(repeats) / math.sqrt(len(repeats)) if len(repeats) > 1 else None
 
 
 def machine(device: torch.device) -> str:

@@ -51,6 +51,8 @@ class NevergradSearcher(Searcher):
             Influence, from one dense pass) or "none" (all alike).
     """
 
+    stochastic = True
+
     optimizer: str = "DiscreteOnePlusOne"
     trials: int = 200
     batch: int = 8

@@ -55,6 +55,8 @@ class TuneAlgorithmSearcher(Searcher):
 
     solves_additive = False
 
+    stochastic = True
+
     algorithm: str = "variant_generator"
     trials: int = 100
     batch: int = 1

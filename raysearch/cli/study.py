@@ -47,7 +47,7 @@ def study(
 
         if dry_run:
             plan = api.plan(*overrides or [], config_dir=config_dir)
-            answers.answer(plain(plan), plan_table(plan), plan_line(plan))
+            answers.answer(plain(plan), plan_table(plan), plan_line(plan), *plan.notes)
             return
         answers.when_stopped = GOES_ON
         with StudyDisplay(answers.err) as live:

@@ -27,8 +27,10 @@ _SHOWN = 200  # characters of an example
 def plan_table(plan: StudyPlan) -> Table:
     """Return the table of the expected cost of each search of a study."""
     table = Table(title="Expected cost, in layer-forwards over the calibration", title_justify="left")
-    for name in ("model", "calibration", "searcher", "M", "seed"):
-        table.add_column(name, justify="right" if name in ("M", "seed") else "left")
+    every = [*(one.cell for one in plan.cells), *plan.unpredictable]
+    drawn = any(cell.draw for cell in every)
+    for name in ("model", "calibration", "searcher", "M", "seed", *(["draw"] if drawn else [])):
+        table.add_column(name, justify="right" if name in ("M", "seed", "draw") else "left")
     for name in ("masks", "in this study", "by itself", "a forward a mask"):
         table.add_column(name, justify="right")
     for one in plan.cells:
@@ -40,7 +42,7 @@ def plan_table(plan: StudyPlan) -> Table:
     masks = sum(one.evaluations for one in plan.cells)
     table.add_section()
     sums = (masks, totals["shared"], totals["separate"], totals["naive"])
-    table.add_row("all", "", "", "", "", *(f"{number:,}" for number in sums))
+    table.add_row("all", *[""] * (4 + drawn), *(f"{number:,}" for number in sums))
     return table
 
 
@@ -63,6 +65,7 @@ def study_table(results: StudyResult) -> Table:
         table.add_column(name, justify="right" if name in ("M", "loss over dense", "masks") else "left")
     several_models = len({cell.model for cell in results.cells}) > 1
     several_seeds = len({cell.seed for cell in results.cells}) > 1
+    several_draws = len({cell.draw for cell in results.cells}) > 1
     before = None
     for cell in sorted(results.cells, key=lambda cell: (cell.model, cell.calibration, cell.remove)):
         if before not in (None, (cell.model, cell.calibration, cell.remove)):
@@ -70,6 +73,7 @@ def study_table(results: StudyResult) -> Table:
         before = cell.model, cell.calibration, cell.remove
         calibration = f"{cell.calibration}, {cell.model}" if several_models else cell.calibration
         searcher = f"{cell.searcher}, seed {cell.seed}" if several_seeds else cell.searcher
+        searcher += f", draw {cell.draw}" if several_draws else ""
         if cell.outcome is None:
             found = cell.state if cell.failure is None else f"{cell.state}: {cell.failure}"
             table.add_row(calibration, str(cell.remove), searcher, "", found, "")
@@ -84,7 +88,7 @@ def study_table(results: StudyResult) -> Table:
 
 
 def study_lines(results: StudyResult, files: Sequence[Path]) -> list[str]:
-    """Return the lines under the table of a study: the cost, and the place of the report."""
+    """Return the lines under the table of a study: answers to contrasts, the cost, and the place of the report."""
     totals = results.layer_forwards
     lines = []
     if totals["separate"]:
@@ -92,7 +96,10 @@ def study_lines(results: StudyResult, files: Sequence[Path]) -> list[str]:
             f"Layer-forwards: {totals['shared']:,.0f} together, {totals['separate']:,.0f} one by one "
             f"({totals['shared'] / totals['separate']:.0%}), {totals['naive']:,.0f} by a full forward per mask"
         )
-    return [*lines, f"Report: {files[0]}"]
+    from raysearch.reporting.findings import contrast_findings
+
+    answers = [f"{one.verdict} [{one.sure}]" for one in contrast_findings(results)]
+    return [*answers, *lines, f"Report: {files[0]}"]
 
 
 def assessment_table(title: str, mask: Mask, dense: Mapping[str, Result], pruned: Mapping[str, Result]) -> Table:

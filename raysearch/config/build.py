@@ -27,7 +27,7 @@ from raysearch.evaluation.spec import CalibrationSpec, EvaluationSpec
 from raysearch.models.spec import ModelSpec
 from raysearch.search.spec import ScoreSpec, SearchSpec
 from raysearch.study.grid import Choice, choices_of
-from raysearch.study.spec import Cell, StudyOptions, StudySpec
+from raysearch.study.spec import Cell, StudyOptions, StudySpec, one_seed_each
 from raysearch.tracking.options import TrackingOptions
 
 _T = TypeVar("_T")
@@ -124,10 +124,15 @@ def tracked_study(words: Sequence[str], config_dir: PathLike | None = None) -> t
     for choice in choices:
         with mistakes:
             cells.append(_cell(choice, understood, config["seed"], tracking, config_dir))
+    with mistakes:
+        if len(cells) == len(choices) > 0:
+            options.check_contrasts(cell.searcher for cell in cells)
     mistakes.tell()
     assert tracking is not None, "else it would be among the mistakes"
     typed = [*([] if config_dir is None else ["--config-dir", str(config_dir)]), *words]
-    return StudySpec(options, cells, assess, _store(config), redacted(config), [*map(redact, typed)]), tracking
+    kept, notes = one_seed_each(cells)
+    spec = StudySpec(options, kept, assess, _store(config), redacted(config), [*map(redact, typed)], notes)
+    return spec, tracking
 
 
 def assess_spec(config: Mapping[str, Any]) -> AssessSpec:
@@ -219,6 +224,7 @@ def _cell(
         calibration=choice.label("calibration") or calibrations,
         searcher=choice.label("searcher") or search.searcher_name,
         search=search,
+        draw=choice.label("draw") or "",
     )
 
 

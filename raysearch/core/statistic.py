@@ -58,6 +58,11 @@ class Statistic(Enum):
         return self in (Statistic.GATE_GRADIENTS, Statistic.TAYLOR)
 
     @property
+    def uses_objective(self) -> bool:
+        """Whether it depends on the objective, and not on the model and the texts alone."""
+        return self.needs_gradients
+
+    @property
     def passes(self) -> int:
         """Forward passes of all layers over the calibration; a backward pass runs each layer a second time."""
         if self in (Statistic.MAGNITUDE_L1, Statistic.MAGNITUDE_L2):

@@ -36,6 +36,28 @@ def standard_error(samples: npt.NDArray[np.float64], weights: npt.NDArray[np.int
     return float(np.sqrt(len(samples) * residuals.var(ddof=1)) / weights.sum())
 
 
+def contributions(samples: npt.NDArray[np.float64], weights: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    """Return what each sample adds to a loss, the sum over samples divided by the sum of their weights.
+
+    They add up to the loss, and S times their variance is its squared standard error, as `standard_error`; the same
+    holds of the differences of two masks' contributions, since the loss of the ratio estimator is linear in samples.
+    """
+    loss = samples.sum() / weights.sum()
+    return np.asarray((samples - weights * loss) / weights.sum() + loss / len(samples))
+
+
+def sample_losses(
+    calibration: Calibration, ledger: Ledger, masks: Sequence[Mask]
+) -> tuple[dict[Mask, npt.NDArray[np.float64]], npt.NDArray[np.int64]]:
+    """Return the losses of each mask's samples, and the samples' weights: scored tokens, or 1."""
+    known = ledger.known(calibration.fingerprint, list(masks))
+    losses = {mask: np.concatenate([of[shard] for shard in range(calibration.n_shards)]) for mask, of in known.items()}
+    weights = np.ones(calibration.n_samples, np.int64)
+    if calibration.measure.per == "token":
+        weights = np.concatenate([shard.scored_per_sample for shard in calibration.shards])
+    return losses, weights
+
+
 def standard_errors(
     calibration: Calibration, ledger: Ledger, masks: Sequence[Mask], against: Mask | None = None
 ) -> list[float | None]:
@@ -50,11 +72,7 @@ def standard_errors(
     Returns:
         For each mask as `standard_error`; None if the loss is a sum, or of one sample, or not finite.
     """
-    known = ledger.known(calibration.fingerprint, [*masks, *([] if against is None else [against])])
-    losses = {mask: np.concatenate([of[shard] for shard in range(calibration.n_shards)]) for mask, of in known.items()}
-    weights = np.ones(calibration.n_samples, np.int64)
-    if calibration.measure.per == "token":
-        weights = np.concatenate([shard.scored_per_sample for shard in calibration.shards])
+    losses, weights = sample_losses(calibration, ledger, [*masks, *([] if against is None else [against])])
 
     def error(mask: Mask) -> float | None:
         samples = losses[mask] if against is None else losses[mask] - losses[against]

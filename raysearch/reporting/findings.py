@@ -5,22 +5,28 @@ The evidence stands in the tables and figures of the section that a finding name
 
 from __future__ import annotations
 
-import math
+import itertools
 import statistics
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from raysearch.reporting.stats.analysis import Analysis
+from raysearch.reporting.stats.analysis import Analysis, study_contrasts
 from raysearch.reporting.stats.comparison import Comparison
-from raysearch.reporting.stats.correlation import FEWEST_FOR_INTERVAL, Correlation
-from raysearch.reporting.stats.frame import Quantity
-from raysearch.reporting.stats.variance import Spread
+from raysearch.reporting.stats.contrast import Contrast
+from raysearch.reporting.stats.correlation import Correlation
+from raysearch.reporting.stats.difference import LEVEL, holm
+from raysearch.reporting.stats.effect import CalibrationEffect
+from raysearch.reporting.stats.frame import Quantity, cells_frame
+from raysearch.reporting.stats.ranking import Ranking
+from raysearch.reporting.stats.variance import Split, Spread
 from raysearch.reporting.tables import numbers
+from raysearch.study.result import StudyResult
 
-#: How sure a finding is; ``measured`` is a count or a description without noise.
-Sure = Literal["clear", "within noise", "cannot tell", "measured"]
+#: How sure a finding is: ``clear`` if a test rejects that noise explains it, ``not told apart`` if none does;
+#: ``measured`` is a count or a description without noise.
+Sure = Literal["clear", "not told apart", "cannot tell", "measured"]
 
 
 @dataclass(frozen=True)
@@ -45,8 +51,10 @@ def findings(analysis: Analysis) -> list[Finding]:
     if not analysis.by_loss and not analysis.by_average:
         return [Finding("Searcher", "No search has found a mask yet.", "cannot tell", "searches")]
     return [
+        *map(contrast_finding, analysis.contrasts),
         *_searchers(analysis),
-        *_best_calibrations(analysis),
+        *_draws(analysis),
+        *_calibrations(analysis),
         *_variance(analysis),
         *_agreement(analysis),
         *_predictions(analysis),
@@ -56,65 +64,130 @@ def findings(analysis: Analysis) -> list[Finding]:
     ]
 
 
+def contrast_findings(results: StudyResult) -> list[Finding]:
+    """Return the answers to the named contrasts of a study alone."""
+    return (
+        [contrast_finding(one) for one in study_contrasts(results, cells_frame(results))] if results.contrasts else []
+    )
+
+
+def contrast_finding(one: Contrast) -> Finding:
+    """Return the answer to a named contrast in a setting, and how fine a difference could have been seen."""
+    unit = " nats" if one.quantity.ratio else " points" if one.quantity.unit == "%" else ""
+    where = f"by {one.quantity.title} ({one.setting.calibration}, {one.setting.model}, M = {one.setting.remove})"
+    samples = "one draw" if one.n_draws < 2 else f"{one.n_draws} draws"
+    over = f"{samples}, {'one seed' if one.n_seeds == 1 else f'{one.n_seeds} seeds'}"
+    question = f"{one.first} - {one.second}"
+    if one.half_width is None:
+        verdict = f"Whether {one.first} is better than {one.second} {where} cannot be told: no noise is known ({over})."
+        return Finding(question, verdict, "cannot tell", "verdicts")
+    size = f"{abs(one.gain):.3g} ± {one.half_width:.2g}{unit}"
+    test = f"{over}, {numbers.probability(one.p)}"
+    if one.told:
+        better = "better" if one.gain > 0 else "worse"
+        verdict = f"{one.first} is {better} than {one.second} {where}: by {size} ({test})."
+    elif one.equivalent:
+        verdict = f"{one.first} is as good as {one.second} within the margin {where}: {one.gain:+.3g}{unit} ({test})."
+        return Finding(question, _with_draws(verdict, one), "clear", "verdicts")
+    else:
+        verdict = (
+            f"{one.first} and {one.second} are not told apart {where}: {one.gain:+.3g} ± {one.half_width:.2g}{unit} "
+            f"({test}). A difference below {one.detectable:.2g}{unit} would mostly be missed with these samples"
+        )
+        verdict += f"; to see one of this size takes about {one.draws_needed} draws." if one.draws_needed else "."
+    return Finding(question, _with_draws(verdict, one), "clear" if one.told else "not told apart", "verdicts")
+
+
+def _with_draws(verdict: str, one: Contrast) -> str:
+    """Add to a verdict of one draw that it holds for the masks of these samples."""
+    return verdict if one.n_draws > 1 else f"{verdict} With one draw this is of these masks, not of other samples."
+
+
 def _searchers(analysis: Analysis) -> Iterator[Finding]:
-    """The searcher to use, and whether searchers differ at all, by calibration loss if that is known."""
-    basis = list(analysis.by_loss) or [one for one in analysis.by_average if one.quantity == analysis.averages[-1]]
+    """Which searchers are told apart: over all settings, and setting by setting."""
+    basis = list(analysis.by_fresh_loss) or [
+        one for one in analysis.by_average if one.quantity == analysis.averages[-1]
+    ]
     several = [one for one in basis if len(one.rivals) > 1]
     if not several:
         only = numbers.listed(list(dict.fromkeys(one.best.searcher for one in basis)))
         verdict = f"Only one searcher was tried in each setting ({only}): there is nothing to compare it with."
         yield Finding("Searcher", verdict, "cannot tell", "results")
         return
-    what, n = several[0].quantity.title, len(several)
+    quantity, n = several[0].quantity, len(several)
+    over_all = next((one for one in analysis.rankings if one.quantity == quantity), None)
+    if over_all is not None:
+        yield _over_settings(over_all)
     verdicts = Counter(one.verdict for one in several)
-    yield _leader(several, what) if 2 * verdicts["cannot tell"] > n else _recommendation(several, what)
+    told = Counter(
+        rival.searcher for one in several for rival in one.rivals if rival.p is not None and n * rival.p <= LEVEL
+    )
     if verdicts["cannot tell"]:
         where = of_all(verdicts["cannot tell"], n, "setting")
-        why = "no standard error is known and there is one seed"
-        yield Finding(
-            "Ties", f"Whether searchers differ by {what} cannot be told {where}: {why}.", "cannot tell", "verdicts"
-        )
-    elif verdicts["all tie"] == n:
-        yield Finding("Ties", f"The searchers tie within noise {of_all(n, n, 'setting')}.", "within noise", "verdicts")
-    else:
-        behind = Counter(rival.searcher for one in several for rival in one.rivals if rival.tied is False)
-        names = numbers.listed([f"{name} ({times} of {n})" for name, times in behind.most_common()])
-        yield Finding("Ties", f"Behind the best beyond noise, in so many settings: {names}.", "clear", "verdicts")
+        why = "no error is known, or a searcher that draws random numbers has one seed"
+        verdict = f"Whether searchers differ by {quantity.title} within a setting cannot be told {where}: {why}."
+        yield Finding("Searchers in a setting", verdict, "cannot tell", "verdicts")
+    if told:
+        names = numbers.listed([f"{name} ({times} of {n})" for name, times in told.most_common()], most=12)
+        corrected = "" if n == 1 else f" (corrected for {n} settings)"
+        verdict = f"Told to be worse than the best by {quantity.title}, in so many settings: {names}{corrected}."
+        yield Finding("Searchers in a setting", verdict, "clear", "verdicts")
+    elif verdicts["cannot tell"] < n:
+        verdict = f"By {quantity.title} no searcher is told from the best {of_all(n, n, 'setting')}{_finest(several)}."
+        yield Finding("Searchers in a setting", verdict, "not told apart", "verdicts")
 
 
-def _recommendation(several: Sequence[Comparison], what: str) -> Finding:
-    """The searcher within noise of the best in the most settings; the cheapest of those."""
-    times = Counter(rival.searcher for one in several for rival in one.tied)
-    most = max(times.values())
-    candidates = [name for name, number in times.items() if number == most]
-    costs = {name: _mean_cost(several, name) for name in candidates}
-    name = min(candidates, key=lambda candidate: costs[candidate])
-    cheapest = ", and the cheapest of those that are" if len(candidates) > 1 and math.isfinite(costs[name]) else ""
-    within = of_all(most, len(several), "setting")
-    verdict = f"Searcher to use: {name}. It is within noise of the best {what} {within}{cheapest}."
-    return Finding("Searcher", verdict, "clear" if most == len(several) else "within noise", "verdicts")
+def _finest(several: Sequence[Comparison]) -> str:
+    """How large a difference would have been seen."""
+    seen = [one.detectable for one in several if one.detectable]
+    return f"; a difference below {min(seen):.2g} would mostly be missed with these samples" if seen else ""
 
 
-def _leader(several: Sequence[Comparison], what: str) -> Finding:
-    """The searcher that is best most often, where noise is not known."""
-    wins = Counter(rival.searcher for one in several for rival in one.rivals if rival.behind == 0)
-    most = max(wins.values())
-    leaders = [name for name, number in wins.items() if number == most]
-    verdict = (
-        f"No searcher can be recommended: {numbers.listed(leaders)} {'has' if len(leaders) == 1 else 'each have'} the "
-        f"best {what} {of_all(most, len(several), 'setting')}, and how much of that is chance is not known."
+def _over_settings(ranking: Ranking) -> Finding:
+    """The searcher of the best mean rank, and what is told from it."""
+    best, others = ranking.best, [name for name in ranking.ranks if name != ranking.best]
+    told = ranking.behind(best)
+    lead = (
+        f"{numbers.capital(best)} has the best mean rank by {ranking.quantity.title}, {ranking.ranks[best]:.1f} of "
+        f"{len(ranking.ranks)} over {ranking.n_settings} settings"
     )
-    return Finding("Searcher", verdict, "cannot tell", "verdicts")
+    worse = [
+        f"{pair.worse} ({numbers.probability(pair.sign_p)})"
+        for pair in ranking.pairs
+        if pair.better == best and pair.wins == ranking.n_settings and pair.sign_p <= LEVEL
+    ]
+    always = f" Worse in every setting, by the sign test of the pair alone: {numbers.listed(worse)}." if worse else ""
+    if not told:
+        verdict = f"{lead}, but no searcher is told from it (Friedman {numbers.probability(ranking.p)}).{always}"
+        return Finding("Searcher", verdict, "not told apart", "verdicts")
+    rest = [name for name in others if name not in told]
+    apart = f" Not told from it: {numbers.listed(rest, most=12)}." if rest else ""
+    verdict = f"{lead}. Told to be worse (Nemenyi's test, p ≤ {LEVEL}): {numbers.listed(told, most=12)}.{apart}{always}"
+    return Finding("Searcher", verdict, "clear", "verdicts")
 
 
-def _mean_cost(several: Sequence[Comparison], searcher: str) -> float:
-    """Mean layer-forwards of a searcher; infinite where they are not known."""
-    costs = [rival.cost for one in several for rival in one.rivals if rival.searcher == searcher]
-    return statistics.fmean(known) if (known := [cost for cost in costs if math.isfinite(cost)]) else math.inf
+def _draws(analysis: Analysis) -> Iterator[Finding]:
+    """Whether results hold for other samples of the same calibrations."""
+    frame = analysis.frame[analysis.frame["comparable"]]
+    draws = frame.groupby(["model", "calibration"], observed=True)["draw"].nunique()
+    redrawn = [one for one in analysis.agreements if one.between_draws is not None]
+    if (draws < 2).any():
+        verdict = (
+            f"{'Every' if (draws < 2).all() else 'Some'} calibration was drawn once: what other samples of the same "
+            "kind would give is not measured. study.grid.draw=[0,1,2] draws more."
+        )
+        yield Finding("Draws", verdict, "cannot tell", "verdicts")
+    if redrawn:
+        same, chance = (statistics.fmean(getattr(one, key) for one in redrawn) for key in ("between_draws", "chance"))
+        verdict = (
+            "The same searcher on other samples of the same calibration finds masks of a mean Jaccard similarity of "
+            f"{same:.2f} (1: the same layers, 0: none); random masks would have {chance:.2f}."
+        )
+        yield Finding("Draws", verdict, "measured", "agreement")
 
 
-def _best_calibrations(analysis: Analysis) -> Iterator[Finding]:
-    """The calibration with the better checkpoints, by each average."""
+def _calibrations(analysis: Analysis) -> Iterator[Finding]:
+    """Which calibrations give better checkpoints than which, by each average."""
     if analysis.frame["calibration"].nunique() < 2:
         verdict = "One calibration was tried: how much it matters is not measured."
         yield Finding("Calibration", verdict, "cannot tell")
@@ -125,20 +198,45 @@ def _best_calibrations(analysis: Analysis) -> Iterator[Finding]:
         )
         yield Finding("Calibration", verdict, "cannot tell")
     for quantity in analysis.averages:
-        effects = [one for one in analysis.effects if one.quantity == quantity]
-        if not effects:
+        pairs: dict[frozenset[str], list[CalibrationEffect]] = {}
+        for one in analysis.effects:
+            if one.quantity == quantity:
+                pairs.setdefault(frozenset((one.best, one.second)), []).append(one)
+        if not pairs:
             continue
-        name, wins = Counter(one.best for one in effects).most_common(1)[0]
-        clear = sum(bool(one.clear) for one in effects if one.best == name)
-        verdict = f"By {quantity.title} the best calibration is {name}, {of_all(wins, len(effects), 'case')}"
-        sure: Sure = "clear" if clear == len(effects) else "within noise"
-        if all(one.clear is None for one in effects):
-            verdict, sure = f"{verdict}; one searcher is too little to say how sure that is.", "cannot tell"
-        elif clear:
-            verdict += f", clearly {of_all(clear, len(effects), 'case')}."
-        else:
-            verdict += ", but never beyond the scatter of searchers."
-        yield Finding("Calibration", verdict, sure, "verdicts")
+        told = [of for of in pairs.values() if all(one.clear and one.best == of[0].best for one in of)]
+        told.sort(key=lambda of: of[0].best)
+        for best, members in itertools.groupby(told, key=lambda of: of[0].best):
+            yield _better_calibration(quantity, best, list(members))
+        if all(one.p is None for of in pairs.values() for one in of):
+            verdict = (
+                f"By {quantity.title} calibrations cannot be told apart: one searcher is too little to say how sure."
+            )
+            yield Finding("Calibration", verdict, "cannot tell", "verdicts")
+        elif len(told) < len(pairs):
+            rest = [" and ".join(sorted(pair)) for pair, of in pairs.items() if of not in told]
+            verdict = f"By {quantity.title} not told apart in every case: {numbers.listed(rest)}."
+            yield Finding("Calibration", verdict, "not told apart", "verdicts")
+
+
+def _better_calibration(quantity: Quantity, best: str, members: Sequence[Sequence[CalibrationEffect]]) -> Finding:
+    """The calibrations that one is told to be better than, and by how much."""
+    parts = []
+    for of in members:
+        least, most = (numbers.difference(end(one.gain for one in of), quantity) for end in (min, max))
+        size = least if least == most else f"{least.removesuffix(' times').removesuffix(' points')} to {most}"
+        parts.append(f"{of[0].second} ({size})")
+    cases = [one for of in members for one in of]
+    n_cases = len(members[0])
+    samples = (
+        "one draw of each" if max(one.n_draws for one in cases) < 2 else f"{min(one.n_draws for one in cases)} draws"
+    )
+    least_sure = numbers.probability(max(one.p for one in cases if one.p is not None))
+    verdict = (
+        f"By {quantity.title}, {best} gives better checkpoints than {numbers.listed(parts)}, "
+        f"{of_all(n_cases, n_cases, 'case')} ({least_sure} or less, {samples})."
+    )
+    return Finding("Calibration", verdict, "clear", "verdicts")
 
 
 def _variance(analysis: Analysis) -> Iterator[Finding]:
@@ -148,24 +246,34 @@ def _variance(analysis: Analysis) -> Iterator[Finding]:
         if not parts:
             continue
         calibration, searcher = (
-            statistics.median(getattr(one, name) for one in parts) for name in ("calibration", "searcher")
+            statistics.median(getattr(one.shares, name) for one in parts) for name in ("calibration", "searcher")
         )
-        more = sum(one.calibration > one.searcher for one in parts)
+        more = sum(one.shares.calibration > one.shares.searcher for one in parts)
         medians = (
             f" (medians; the calibration's is larger {of_all(more, len(parts), 'case')})" if len(parts) > 1 else ""
         )
         what = numbers.capital(parts[0].title)
+        drawn = "" if all(one.drawn for one in parts) else ", a calibration being one draw of its samples"
         verdict = (
             f"{what} varies {'more' if calibration > searcher else 'less'} with the calibration "
             f"than with the searcher: {numbers.percent(calibration)} against {numbers.percent(searcher)} of the "
-            f"variance{medians}."
+            f"variance, noise taken off{medians}{drawn}."
         )
-        stable = [one.stable for one in parts]  # whether it holds if any one searcher is left out
-        decided = more in (0, len(parts)) and all(stable)
-        sure: Sure = "cannot tell" if None in stable else "clear" if decided else "within noise"
+        apart = {_larger_share(one) for one in parts}
+        sure: Sure = "clear" if len(apart) == 1 and None not in apart else "not told apart"
+        if any(one.stable is None for one in parts):
+            sure = "cannot tell"
         yield Finding("Calibration or searcher", verdict, sure, "variance")
         moves = [spread_sentence(analysis.spreads, quantity, by) for by in ("calibration", "searcher")]
         yield from (Finding("Size of the effect", move, "measured", "variance") for move in moves if move)
+
+
+def _larger_share(split: Split) -> str | None:
+    """Which share is the larger one beyond both intervals, whichever searcher is left out; None if neither is."""
+    ends = split.intervals.get("calibration"), split.intervals.get("searcher")
+    if ends[0] is None or ends[1] is None or not split.stable:
+        return None
+    return "calibration" if ends[0][0] > ends[1][1] else "searcher" if ends[1][0] > ends[0][1] else None
 
 
 def spread_sentence(spreads: Sequence[Spread], quantity: Quantity, by: str) -> str:
@@ -209,19 +317,21 @@ def _predictions(analysis: Analysis) -> Iterator[Finding]:
     for subject in dict.fromkeys(subjects):
         first, second, calibration = subject
         members = [one for one, its in zip(known, subjects, strict=True) if its == subject]
-        above = sum(one.low is not None and one.low > 0 for one in members)
-        below = sum(one.high is not None and one.high < 0 for one in members)
-        decided = len(members) in (above, below) or (above and below)
-        few = min(one.n for one in members) < FEWEST_FOR_INTERVAL
-        sure: Sure = "cannot tell" if few else "clear" if decided else "within noise"
+        told = [p is not None and p <= LEVEL for p in holm([one.p for one in members])]
+        above, below = (
+            sum(one.rho is not None and sign * one.rho > 0 for one, clear in zip(members, told, strict=True) if clear)
+            for sign in (1, -1)
+        )
+        decided = above + below > 0
+        sure: Sure = "clear" if decided else "not told apart"
         if not above and not below:
-            means = f"Among searchers, {first} does not tell {second}"
+            means = f"Among searchers, {first} is not seen to tell {second}"
         elif above and below:
             means = f"Whether {first} predicts {second} depends on the setting"
         else:
             means = f"The better by {first}, the {'better' if above else 'worse'} by {second}"
-            if not decided:
-                means += f" {of_all(above or below, len(members), 'setting')}, else within noise"
+            if above + below < len(members):
+                means += f" {of_all(above or below, len(members), 'setting')}, else not told from chance"
         verdict = f"{means} (under {calibration}): {correlation_sentence(members)}"
         yield Finding("Does a better loss help", verdict, sure, "correlations")
 
@@ -239,12 +349,16 @@ def correlation_sentence(members: Sequence[Correlation]) -> str:
 
 def _seeds(analysis: Analysis) -> Finding:
     """How far a searcher's random numbers move its loss."""
+    frame = analysis.frame[analysis.frame["comparable"]]
     ratios, seeded = [], False
     for one in analysis.by_loss:
         spreads = [rival.spread for rival in one.rivals if rival.spread is not None]
         seeded |= bool(spreads)
         if spreads and one.rivals[-1].behind > 0:
             ratios.append(max(spreads) / one.rivals[-1].behind)
+    if not seeded and not frame["stochastic"].any():
+        verdict = "No searcher draws random numbers: every seed finds the same mask."
+        return Finding("Seeds", verdict, "measured", "results")
     if not seeded:
         verdict = "Every search ran with one seed: how much a searcher's random numbers matter is not measured."
         return Finding("Seeds", verdict, "cannot tell", "results")

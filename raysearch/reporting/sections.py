@@ -26,7 +26,13 @@ from raysearch.reporting.tables.cost import cost_table, searches_table, totals_t
 from raysearch.reporting.tables.leaderboard import leaderboard_tables
 from raysearch.reporting.tables.results import degeneration_tables, result_tables
 from raysearch.reporting.tables.table import Table
-from raysearch.reporting.tables.verdict import effect_table, variance_table, verdict_tables
+from raysearch.reporting.tables.verdict import (
+    contrast_table,
+    effect_table,
+    ranking_table,
+    variance_table,
+    verdict_tables,
+)
 
 
 @dataclass(frozen=True)
@@ -72,9 +78,14 @@ def sections(analysis: Analysis) -> list[Section]:
         ),
         Section(
             "verdicts", "Verdicts", "Which searcher, which calibration",
-            intro="Setting by setting: the best, what ties with it, and what that costs.",
+            intro="Named contrasts; searchers over all settings; setting by setting, what is told from the best.",
             needs="No search has finished.",
-            tables=_there(*verdict_tables([*analysis.by_loss, *analysis.by_average]), effect_table(analysis.effects)),
+            tables=_there(
+                contrast_table(analysis.contrasts),
+                ranking_table(analysis.rankings),
+                *verdict_tables([*analysis.by_loss, *analysis.by_held_out, *analysis.by_average]),
+                effect_table(analysis.effects),
+            ),
         ),
         Section(
             "results", "Results", "Results",

@@ -36,9 +36,9 @@ def write_report(results: StudyResult, out: Path) -> list[Path]:
     texts = {
         "report.html": html_page(analysis, found, parts, drawn),
         "report.md": markdown_page(analysis, found, parts),
-        "cells.csv": analysis.frame.assign(removed=analysis.frame["removed"].map(list)).to_csv(
-            index=False, lineterminator="\n"
-        ),
+        "cells.csv": analysis.frame.drop(columns="items")
+        .assign(removed=analysis.frame["removed"].map(list))
+        .to_csv(index=False, lineterminator="\n"),
         **{f"tables/{table.name}.csv": as_csv(table) for part in parts for table in part.tables},
         **{f"figures/{name}.svg": text for name, text in drawn.items()},
     }

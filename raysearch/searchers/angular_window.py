@@ -33,6 +33,7 @@ class AngularWindowSearcher(Searcher):
     """
 
     solves_additive = False
+    uses_objective = False
 
     tokens: Literal["last", "all"] = "last"
 

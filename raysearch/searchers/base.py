@@ -163,6 +163,20 @@ class Searcher(ABC):
     nested: ClassVar[bool] = False
     solves_additive: ClassVar[bool] = True
 
+    @property
+    def uses_objective(self) -> bool:
+        """Whether the losses, or a statistic made of them, decide which mask is found.
+
+        Where they do not, it is a baseline: it finds the same mask by every objective, so it stays out of what a report
+        says of calibrations.
+        """
+        return True
+
+    @property
+    def stochastic(self) -> bool:
+        """Whether another seed may find another mask."""
+        return False
+
     @abstractmethod
     def search(self, problem: Problem, rng: np.random.Generator) -> SearchGenerator:
         """Start the search.

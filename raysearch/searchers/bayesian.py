@@ -50,6 +50,8 @@ class BayesianSearcher(Searcher):
             With the ablation prior it is the one-shot mask, so that the search never ends with a worse one.
     """
 
+    stochastic = True
+
     trials: int = 200
     initial: int = 10
     batch: int = 1

@@ -51,6 +51,8 @@ class GeneticSearcher(Searcher):
             one of them is e times likelier to be drawn.
     """
 
+    stochastic = True
+
     population: int = 16
     generations: int = 10
     elitism: float = 0.2

@@ -40,6 +40,11 @@ class ImportanceSearcher(Searcher):
     def __post_init__(self) -> None:
         check_choice("criterion", self.criterion, get_args(Criterion))
 
+    @property
+    @override
+    def uses_objective(self) -> bool:
+        return Statistic(self.criterion).uses_objective
+
     @override
     def search(self, problem: Problem, rng: np.random.Generator) -> SearchGenerator:
         importance = yield from layer_scores(Statistic(self.criterion))

@@ -27,12 +27,18 @@ class RandomSubsetSearcher(Searcher):
     """
 
     solves_additive = False
+    stochastic = True
 
     k: int = 20
 
     def __post_init__(self) -> None:
         if self.k < 1:
             raise UserError(f"searcher.k={self.k} draws no mask; use 1 or more")
+
+    @property
+    @override
+    def uses_objective(self) -> bool:
+        return self.k > 1  # of one mask, the best is that one
 
     @override
     def search(self, problem: Problem, rng: np.random.Generator) -> SearchGenerator:

@@ -21,6 +21,7 @@ class ReverseOrderSearcher(Searcher):
     """Removes the last M removable layers: one evaluation."""
 
     solves_additive = False
+    uses_objective = False
 
     @override
     def search(self, problem: Problem, rng: np.random.Generator) -> SearchGenerator:

@@ -44,7 +44,11 @@ def assess_found(
     found = assess_masks(what, ledger, chosen, make_pool=make_pool, on_progress=observer.assessing)
     record_assessments(ledger, [run for run in runs if run.result is not None], found.named, observer)
     by_mask = {str(mask): numbers for mask, numbers in found.values.items()}
-    return AssessedMasks(tuple(found.metrics), by_mask)
+    items = {
+        str(mask): {name: result.items for name, result in results.items() if result.items}
+        for mask, results in found.by_mask.items()
+    }
+    return AssessedMasks(tuple(found.metrics), by_mask, items)
 
 
 def assess_study(

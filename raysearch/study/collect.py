@@ -12,6 +12,7 @@ from raysearch.search.record import SEARCHES, SearchRecord
 from raysearch.search.result import SearchResult, Trial
 from raysearch.study.record import AssessedMasks, CellRecord, StudyRecord
 from raysearch.study.result import CellResult, Outcome, State, StudyResult
+from raysearch.study.spec import Margin
 
 _STATES: Mapping[str, State] = {"finished": "finished", "stopped": "stopped", "failed": "failed"}
 
@@ -40,6 +41,8 @@ def collect(study: StudyRecord, ledger: Ledger, link: Callable[[str | None], str
         facts={**study.facts, "record": f"{study.study_id}, last changed {study.updated.partition('.')[0]} UTC"},
         link=link(study.mlflow_run_id),
         searchers=_searchers(study.cells, searches),
+        margin=Margin(**(study.config["study"].get("margin") or {})),
+        contrasts=study.config["study"].get("contrasts") or (),
     )
 
 
@@ -94,6 +97,7 @@ def _outcome(result: SearchResult, assessed: AssessedMasks) -> Outcome:
         best_so_far=_best_so_far(result.trials, len(result.removed)),
         assessed=assessed.of(result.mask),
         unions=unions(result.trials),
+        items=assessed.items.get(str(result.mask), {}),
     )
 
 

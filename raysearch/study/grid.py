@@ -5,6 +5,7 @@ An axis is a list of values, or a mapping from a label to the words that it stan
     searcher: [one_shot, greedy]                                the words searcher=one_shot, searcher=greedy
     searcher: {beam 3: searcher=beam searcher.width=3}          the words as they stand
     remove: [5, 7]
+    draw: [0, 1, 2]                                             the words data.seed=0, data.seed=1, data.seed=2
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from typing import Any
 from raysearch.errors import UserError, did_you_mean
 
 #: What a search has one of, and a table one column; any other axis says more of the calibration.
-_DIMENSIONS = ("model", "calibration", "searcher", "remove", "seed")
+_DIMENSIONS = ("model", "calibration", "searcher", "remove", "seed", "draw")
+#: Other samples of the same calibration are another draw of it, not another calibration.
+_DRAW, _DRAW_KEY = "draw", "data.seed"
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,7 @@ class Choice:
     words: tuple[str, ...]
 
     def label(self, dimension: str) -> str | None:
-        """Return the search's label in one of the five dimensions of a report; None if the grid gives none."""
+        """Return the search's label in one of the dimensions of a report; None if the grid gives none."""
         parts = [label for axis, label in self.labels.items() if _dimension(axis) == dimension]
         return ", ".join(parts) or None
 
@@ -81,7 +84,8 @@ def _values(axis: str, values: Any) -> dict[str, str]:
                 )
         found = {str(label): words for label, words in values.items()}
     elif isinstance(values, list):
-        found = {_text(value): f"{axis}={shlex.quote(_text(value))}" for value in values}
+        key = _DRAW_KEY if axis == _DRAW else axis
+        found = {_text(value): f"{key}={shlex.quote(_text(value))}" for value in values}
     else:
         raise UserError(f"study.grid.{axis}={_text(values)} is no list; write study.grid.{axis}=[{_text(values)}]")
     if not found:
@@ -111,7 +115,7 @@ def _added(extra: Any, axes: dict[str, dict[str, str]]) -> list[dict[str, str]]:
         if axis not in rule:
             raise UserError(f"study.include has {json.dumps(dict(extra))} without {axis}; name a label of every axis")
         for label in rule[axis]:
-            axes[axis].setdefault(label, f"{axis}={shlex.quote(label)}")
+            axes[axis].setdefault(label, _values(axis, [label])[label])
     return [dict(zip(axes, labels, strict=True)) for labels in itertools.product(*(rule[axis] for axis in axes))]
 
 
@@ -128,7 +132,7 @@ def _closes(words: str) -> bool:
 
 
 def _dimension(axis: str) -> str:
-    group = axis.partition(".")[0]
+    group = _DRAW if axis == _DRAW_KEY else axis.partition(".")[0]
     return group if group in _DIMENSIONS else "calibration"
 
 

@@ -70,11 +70,13 @@ class StudyPlan:
         cells: Of each search; those with an unpredictable cost are left out.
         unpredictable: The searches left out.
         eta_seconds: How long it takes, by a trial run of the dense model; None if none was made.
+        notes: What to tell the user about the searches.
     """
 
     cells: Sequence[CellPlan]
     unpredictable: Sequence[_Labelled]
     eta_seconds: float | None = None
+    notes: Sequence[str] = ()
 
     @computed_field  # type: ignore[prop-decorator]
     @property
@@ -114,7 +116,7 @@ def plan_study(spec: StudySpec, timeout_s: float = 5.0, with_time: bool = False)
                 naive=sum(cost.naive_layer_forwards for cost in alone),
             )
         )
-    plan = StudyPlan(plans, unpredictable)
+    plan = StudyPlan(plans, unpredictable, notes=spec.notes)
     return replace(plan, eta_seconds=time_study(spec, plan)) if with_time else plan
 
 

@@ -28,6 +28,11 @@ class CellRecord:
         error_to_best: Standard error of the difference to the lowest loss that any search found for the same model,
             calibration and M, on the same samples; 0 for that search itself, None where there is none. It tells ties
             far more sharply than the error of the loss over the dense model's.
+        draw: Which draw of the calibration's samples; empty where the study has one.
+        uses_objective: Whether its searcher does; one that does not is a baseline.
+        stochastic: Whether another seed may give its searcher another mask.
+        held_out: The loss of its mask on the samples of the other draws, their mean; None where there are none.
+        n_free: How many layers may be removed, that is, are not protected; None where it is not known.
     """
 
     model: str
@@ -38,6 +43,11 @@ class CellRecord:
     search_id: str
     layer_forwards_shared: float = 0.0
     error_to_best: float | None = None
+    draw: str = ""
+    uses_objective: bool = True
+    stochastic: bool = False
+    held_out: float | None = None
+    n_free: int | None = None
 
 
 @dataclass(frozen=True)
@@ -47,10 +57,12 @@ class AssessedMasks:
     Args:
         metrics: By what.
         by_mask: The numbers by the text of a mask, by the name of a metric.
+        items: What each window, document or item adds to them, in the same way, where that is known.
     """
 
     metrics: tuple[Metric, ...] = ()
     by_mask: Mapping[str, Mapping[str, Estimate]] = field(default_factory=dict)
+    items: Mapping[str, Mapping[str, tuple[float, ...]]] = field(default_factory=dict)
 
     def of(self, mask: Mask) -> Mapping[str, Estimate]:
         """Return a mask's numbers by the name of a metric."""
@@ -62,7 +74,9 @@ class AssessedMasks:
         metrics = (*(one for one in self.metrics if one.name not in names), *new.metrics)
         masks = {**self.by_mask, **new.by_mask}
         return AssessedMasks(
-            metrics, {mask: {**self.by_mask.get(mask, {}), **new.by_mask.get(mask, {})} for mask in masks}
+            metrics,
+            {mask: {**self.by_mask.get(mask, {}), **new.by_mask.get(mask, {})} for mask in masks},
+            {mask: {**self.items.get(mask, {}), **new.items.get(mask, {})} for mask in {**self.items, **new.items}},
         )
 
 

@@ -14,6 +14,7 @@ from raysearch.ledger.ledger import Ledger
 from raysearch.ledger.table import now
 from raysearch.search.record import SEARCHES
 from raysearch.search.result import SearchResult
+from raysearch.study.draws import draws_of, held_out_losses
 from raysearch.study.facts import facts_of
 from raysearch.study.model_group import ModelGroup
 from raysearch.study.record import STUDIES, AssessedMasks, CellRecord, StudyRecord
@@ -42,6 +43,8 @@ def record_study(
     results = {search_id: record.result for search_id, record in records.items() if record.result is not None}
     shared: dict[str, float] = {}
     errors: dict[str, float | None] = {}
+    held_out: dict[int, float] = {}
+    free: dict[int, int] = {}
     for model_group in model_groups:
         for numbers in model_group.groups(study):
             found = {
@@ -54,6 +57,11 @@ def record_study(
             shared.update(zip(found, costs, strict=True))
             if len(calibrations) == 1:
                 errors |= _errors_to_best(found, calibrations[0], ledger)
+        for number in model_group.numbers:
+            free[number] = len(study.cells[number].search.problem(model_group.info).free)
+        masks = found_masks(model_group, search_ids, results)
+        for draws in draws_of(study, model_group):
+            held_out |= held_out_losses(draws, masks, ledger)
     cells = tuple(
         CellRecord(
             model=cell.model,
@@ -64,8 +72,13 @@ def record_study(
             search_id=search_id,
             layer_forwards_shared=shared.get(search_id, 0.0),
             error_to_best=errors.get(search_id),
+            draw=cell.draw,
+            uses_objective=cell.search.searcher.uses_objective,
+            stochastic=cell.search.searcher.stochastic,
+            held_out=held_out.get(number),
+            n_free=free.get(number),
         )
-        for cell, search_id in zip(study.cells, search_ids, strict=True)
+        for number, (cell, search_id) in enumerate(zip(study.cells, search_ids, strict=True))
     )
     facts = facts_of(study, model_groups)
 
@@ -78,6 +91,14 @@ def record_study(
         )
 
     STUDIES.change(ledger, study.study_id, changed)
+
+
+def found_masks(
+    model_group: ModelGroup, search_ids: Sequence[str], results: Mapping[str, SearchResult]
+) -> dict[int, Mask]:
+    """Return the mask that each search of a model found, by its place in the study; those without are left out."""
+    found = {number: results.get(search_ids[number]) for number in model_group.numbers}
+    return {number: result.mask for number, result in found.items() if result is not None}
 
 
 def shared_layer_forwards(

@@ -12,6 +12,7 @@ from raysearch.core.estimate import Estimate, Metric
 from raysearch.core.measure import Measure
 from raysearch.search.additivity import Union
 from raysearch.study.record import CellRecord
+from raysearch.study.spec import Margin
 
 State = Literal["finished", "stopped", "failed", "waiting"]
 _NOT_WRITTEN = Field(exclude=True)  # for reports alone
@@ -35,6 +36,7 @@ class Outcome:
         best_so_far: The lowest loss of a mask with M layers after so many evaluations: ``(evaluations, loss)``.
         assessed: By the name of a metric.
         unions: The masks of several layers of which it scored each alone too, with what they cost together and apart.
+        items: What each window, document or item adds to a number of `assessed`, or to the logarithm of a perplexity.
     """
 
     removed: tuple[int, ...]
@@ -50,6 +52,7 @@ class Outcome:
     best_so_far: Annotated[Sequence[tuple[int, float]], _NOT_WRITTEN]
     assessed: Mapping[str, Estimate] = field(default_factory=dict)
     unions: Annotated[Sequence[Union], _NOT_WRITTEN] = ()
+    items: Annotated[Mapping[str, Sequence[float]], _NOT_WRITTEN] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -95,6 +98,8 @@ class StudyResult:
         facts: What a reader must know to trust it, by subject: command, data, versions, machine, date.
         link: Where the study's MLflow run is to be seen; None if it was not recorded.
         searchers: The options of each searcher, by its label; those that differ between its searches are left out.
+        margin: The differences below which masks are as good as each other.
+        contrasts: Pairs of searchers that the study is to tell apart.
     """
 
     study_id: str
@@ -106,6 +111,8 @@ class StudyResult:
     facts: Annotated[Mapping[str, str], _NOT_WRITTEN]
     link: Annotated[str | None, _NOT_WRITTEN] = None
     searchers: Annotated[Mapping[str, Mapping[str, Any]], _NOT_WRITTEN] = field(default_factory=dict)
+    margin: Margin = field(default_factory=Margin)
+    contrasts: Sequence[str] = ()
 
     @computed_field  # type: ignore[prop-decorator]
     @property

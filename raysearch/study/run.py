@@ -20,9 +20,10 @@ from raysearch.search.observer import Observer, Observers, StudyHeader, Tracker
 from raysearch.search.record import SEARCHES, SearchRecord, write_search
 from raysearch.search.run import StudyContext
 from raysearch.study.assess import assess_found
+from raysearch.study.draws import draws_of, evaluate_held_out
 from raysearch.study.model_group import ModelGroup, name_searches, prepare
 from raysearch.study.record import STUDIES, AssessedMasks, StudyRecord
-from raysearch.study.recorder import record_study
+from raysearch.study.recorder import found_masks, record_study
 from raysearch.study.spec import Budget, StudySpec
 from raysearch.study.trials import OpenTracker, TrialTask, run_trials, tune_environment
 
@@ -54,6 +55,8 @@ def run_study(spec: StudySpec, observer: Observer, tracker: Tracker, open_tracke
     with closing(ledger), held(ledger, spec.study_id, "STUDY"), tune_environment():
         observer = Observers(tracker, observer)
         observer.study_started(_header(spec, search_ids, ledger))
+        for note in spec.notes:
+            observer.warn(note)
         run = _StudyRun(spec, model_groups, search_ids, assessables, tracker.run_id, ledger, observer, open_tracker)
         run.record({})
         with run.interruptible():
@@ -140,6 +143,7 @@ class _StudyRun:
         for model_group, what in zip_longest(self.model_groups, self.assessables):
             with _replicas(model_group) as replicas:
                 self._search_what_is_left(model_group, replicas)
+                self._hold_out(model_group, replicas)
                 try:
                     self._assess(model_group, what, replicas)
                 except (EvaluationError, UserError) as error:
@@ -153,6 +157,17 @@ class _StudyRun:
         left = [number for number in model_group.numbers if not is_done(runs.get(self.search_ids[number]), stop)]
         if left:
             self._search(model_group, left, replicas())
+            self.record({})
+
+    def _hold_out(self, model_group: ModelGroup, replicas: Callable[[], Replicas]) -> None:
+        """Evaluates what was found by one draw of a calibration on the samples of its other draws."""
+        every = draws_of(self.spec, model_group)
+        if every:
+            runs = SEARCHES.some(self.ledger, self.search_ids)
+            results = {search_id: run.result for search_id, run in runs.items() if run.result is not None}
+            masks = found_masks(model_group, self.search_ids, results)
+            for draws in every:
+                evaluate_held_out(draws, masks, model_group.info.n_layers, self.ledger, lambda: RayPool(replicas()))
             self.record({})
 
     def _assess(self, model_group: ModelGroup, what: Assessable | None, replicas: Callable[[], Replicas]) -> None:

@@ -6,13 +6,13 @@ import dataclasses
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from raysearch.assessment.spec import AssessSpec
-from raysearch.errors import UserError
+from raysearch.errors import UserError, did_you_mean
 from raysearch.search.spec import SearchSpec
 
 
@@ -25,12 +25,14 @@ class Cell:
         calibration: That of its objective and data.
         searcher: That of its searcher and options.
         search: The search.
+        draw: That of the draw of its samples; empty where the study has one.
     """
 
     model: str
     calibration: str
     searcher: str
     search: SearchSpec
+    draw: str = ""
 
     @property
     def labels(self) -> dict[str, str]:
@@ -41,10 +43,13 @@ class Cell:
             "searcher": self.searcher,
             "remove": str(self.search.remove),
             "seed": str(self.search.seed),
+            **({"draw": self.draw} if self.draw else {}),
         }
 
     def __str__(self) -> str:
-        return f"{self.searcher}, M={self.search.remove}, seed {self.search.seed}, {self.calibration}, {self.model}"
+        draw = f", draw {self.draw}" if self.draw else ""
+        searcher = f"{self.searcher}, M={self.search.remove}, seed {self.search.seed}{draw}"
+        return f"{searcher}, {self.calibration}, {self.model}"
 
 
 @dataclass(frozen=True)
@@ -74,6 +79,27 @@ class Budget:
 
 
 @dataclass(frozen=True)
+class Margin:
+    """The differences below which two masks are as good as each other; None for none that anybody has said.
+
+    Args:
+        loss: Of losses, in the unit of the calibration, and of logarithms of perplexities, in nats per token.
+        points: Of accuracies, in percentage points.
+
+    Raises:
+        UserError: A number is not positive.
+    """
+
+    loss: float | None = None
+    points: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in dataclasses.asdict(self).items():
+            if value is not None and value <= 0:
+                raise UserError(f"study.margin.{name}={value} lets nothing be as good; use more than 0, or null")
+
+
+@dataclass(frozen=True)
 class StudyOptions:
     """How a study goes about its searches; none of this changes what a search finds, but `stop`.
 
@@ -82,15 +108,19 @@ class StudyOptions:
         concurrency: Searches at the same time, or ``auto``: as many as there are replicas, at most 4.
         retries: How often a search that failed is tried again.
         stop: The budget of each search.
+        margin: What the report takes for as good.
+        contrasts: Pairs of searchers that the study is to tell apart, by their labels: ``greedy - one_shot``.
 
     Raises:
-        UserError: A number is out of range, or the name cannot name a folder.
+        UserError: A number is out of range, a contrast is misread, or the name cannot name a folder.
     """
 
     name: str
     concurrency: int | Literal["auto"] = "auto"
     retries: int = 1
     stop: Budget = field(default_factory=Budget)
+    margin: Margin = field(default_factory=Margin)
+    contrasts: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[\w.-]{1,100}", self.name) or self.name.startswith("."):
@@ -99,6 +129,23 @@ class StudyOptions:
             raise UserError(f"study.concurrency={self.concurrency} runs nothing; use 1 or more, or auto")
         if self.retries < 0:
             raise UserError(f"study.retries={self.retries} is negative; use 0 or more")
+        for contrast in self.contrasts:
+            sides_of(contrast)
+
+    def check_contrasts(self, searchers: Iterable[str]) -> None:
+        """Refuse a contrast of searchers that the study does not have.
+
+        Raises:
+            UserError: It has one.
+        """
+        known = list(dict.fromkeys(searchers))
+        for contrast in self.contrasts:
+            for searcher in sides_of(contrast):
+                if searcher not in known:
+                    raise UserError(
+                        f"study.contrasts has {contrast}, and no searcher is called {searcher}; "
+                        f"{did_you_mean(searcher, known)}"
+                    )
 
 
 @dataclass(frozen=True)
@@ -112,6 +159,7 @@ class StudySpec:
         store: The folder it writes to; its ledger is there or elsewhere.
         config: The resolved configuration, plain values without secrets, for the record.
         words: What the user typed after ``raysearch study``, without secrets.
+        notes: What to tell the user about the searches.
     """
 
     options: StudyOptions
@@ -120,6 +168,7 @@ class StudySpec:
     store: Path
     config: Mapping[str, Any]
     words: Sequence[str]
+    notes: Sequence[str] = ()
 
     @property
     def study_id(self) -> str:
@@ -136,3 +185,47 @@ class StudySpec:
     def ledger(self) -> Path:
         """Where it is remembered."""
         return self.cells[0].search.evaluation.ledger
+
+
+def sides_of(contrast: str) -> tuple[str, str]:
+    """Return the labels of the two searchers of a contrast.
+
+    Raises:
+        UserError: There are not two.
+    """
+    sides = [side.strip() for side in contrast.split(" - ")]
+    if len(sides) != 2 or not all(sides) or sides[0] == sides[1]:
+        raise UserError(
+            f"study.contrasts has {contrast}, which is not two searchers; write it as in 'greedy - one_shot'"
+        )
+    return sides[0], sides[1]
+
+
+def one_seed_each(cells: Sequence[Cell]) -> tuple[list[Cell], list[str]]:
+    """Drop the searches that repeat another one, since their searcher draws no random numbers.
+
+    Returns:
+        The others, and a note of what was dropped, if anything.
+    """
+    kept: list[Cell] = []
+    idle: dict[str, None] = {}
+    for cell in cells:
+        if not cell.search.searcher.stochastic and any(_same_but_seed(cell, other) for other in kept):
+            idle[cell.searcher] = None
+        else:
+            kept.append(cell)
+    if not idle:
+        return kept, []
+    n_dropped = len(cells) - len(kept)
+    left_out = "1 search is left out" if n_dropped == 1 else f"{n_dropped} searches are left out"
+    return kept, [f"no random numbers decide what {', '.join(idle)} finds, so one seed is run and {left_out}"]
+
+
+def _same_but_seed(one: Cell, other: Cell) -> bool:
+    """Return whether two searches have other seeds, and all else in common."""
+
+    def rest(cell: Cell) -> tuple[Any, ...]:
+        labels = [label for axis, label in cell.labels.items() if axis != "seed"]
+        return labels, cell.search.searcher, cell.search.protect, cell.search.evaluation
+
+    return one.search.seed != other.search.seed and rest(one) == rest(other)

@@ -78,6 +78,22 @@ class SearcherSuite:
         self.drive(rugged_loss(self.problem, seed=3))
         assert before == (random.getstate(), np.random.get_state()[1].tolist())  # type: ignore[index]  # noqa: NPY002
 
+    def test_uses_what_it_says(self) -> None:
+        """Without `uses_objective` every loss gives one mask, without `stochastic` every seed does."""
+        searcher = self.make_searcher()
+        if not searcher.uses_objective:
+            found = {self._by_the_same_statistics(additive_loss(self.problem, seed)) for seed in (12, 13)}
+            assert len(found) == 1, "uses_objective is False, but two losses give two masks"
+        if not searcher.stochastic:
+            found = {self.drive(rugged_loss(self.problem, seed=14), seed)[0] for seed in range(4)}
+            assert len(found) == 1, "stochastic is False, but seeds give other masks"
+
+    def _by_the_same_statistics(self, loss: Loss) -> Mask:
+        """Return what is found where losses are other ones, and statistics are the same."""
+        oracle = ToyOracle(self.problem, loss)
+        oracle.measure = ToyOracle(self.problem, additive_loss(self.problem, seed=15)).measure  # type: ignore[method-assign]
+        return run_searcher(self.make_searcher(), self.problem, 0, oracle)
+
     def test_lower_is_better(self) -> None:
         """On an additive loss the optimum, the M cheapest layers, is found, if the searcher `solves_additive`."""
         loss = additive_loss(self.problem, seed=4)

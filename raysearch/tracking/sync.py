@@ -163,6 +163,7 @@ def _labels(cell: CellRecord, run: SearchRecord) -> dict[str, str]:
         "searcher": cell.searcher,
         "remove": str(run.config["remove"]),
         "seed": str(cell.seed),
+        **({"draw": cell.draw} if cell.draw else {}),
     }
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -51,6 +53,22 @@ def test_dense_and_masks_are_timed_in_turn(replica: Replica, monkeypatch: pytest
     results = speed.speed_results(found[fewer])
     retention = results["decode_tokens_per_s"].retention
     assert retention and retention.value == pytest.approx(7 / 8)
+    ratios = [5 / 6, 7 / 8, 9 / 10]
+    assert retention.error == pytest.approx(math.sqrt(math.pi / 2) * np.std(ratios, ddof=1) / math.sqrt(3))
+    speeds = results["decode_tokens_per_s"].estimate
+    assert speeds.error == pytest.approx(math.sqrt(math.pi / 2) * np.std([5 / 6, 5 / 8, 5 / 10], ddof=1) / math.sqrt(3))
+    assert results["peak_memory_bytes"].estimate.error is None
+
+
+def test_each_mask_is_compared_with_the_dense_model_just_before_it(
+    replica: Replica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = iter([1.0] * 8 + [2.0, 4.0, 10.0, 5.0] * 2)  # dense, a mask, dense on a slower machine, another mask
+    monkeypatch.setattr(speed, "_time", lambda *rest: speed._Timing(prefill_s=0.5, decode_s=next(times)))
+    one, other = Mask.of(1), Mask.of(1, 2)
+    found = speed.SpeedJob((one, other), OPTIONS).run(replica)
+    retentions = {mask: speed.speed_results(found[mask])["decode_tokens_per_s"].retention for mask in (one, other)}
+    assert [found.value for found in retentions.values() if found] == pytest.approx([0.5, 2.0])
 
 
 def test_weights_of_removed_layers_do_not_count(replica: Replica) -> None:
@@ -95,10 +113,9 @@ def test_speeds_that_stand_side_by_side_are_of_one_run(assess: Assess) -> None:
     first = assess([Mask.of(4)], *WORDS)
     more = assess([Mask.of(4), Mask.of(3, 4)], *WORDS)
     assert more.computed == 3 and more.values[Mask.of(4)] != first.values[Mask.of(4)]
-    dense = more.values[Mask()]["decode_tokens_per_s"].value
     for results in more.by_mask.values():
         one = results["decode_tokens_per_s"]
-        assert one.retention and one.retention.value == pytest.approx(one.estimate.value / dense)
+        assert one.retention and one.retention.value == pytest.approx(one.estimate.value / one.detail["dense"])
 
 
 class TestCuda:

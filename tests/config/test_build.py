@@ -94,3 +94,15 @@ def test_a_search_that_another_version_recorded_is_refused_in_a_sentence() -> No
     del config["screening"]
     with pytest.raises(UserError, match="on record without screening, .*; type the whole search command again"):
         build.recorded_search(config)
+
+
+def test_seeds_of_a_searcher_without_random_numbers_are_one_search():
+    words = ["study.grid.searcher=[greedy,random]", "study.grid.seed=[0,1,2]", "study.grid.draw=[0,1]", "remove=2"]
+    spec = build.study_spec(words)
+    named = [(cell.searcher, cell.search.seed, cell.draw) for cell in spec.cells]
+    assert sorted(named) == sorted(
+        [("greedy", 0, draw) for draw in "01"] + [("random", seed, draw) for seed in (0, 1, 2) for draw in "01"]
+    )
+    (note,) = spec.notes
+    assert note == "no random numbers decide what greedy finds, so one seed is run and 4 searches are left out"
+    assert build.study_spec(words[:1]).notes == []

@@ -34,18 +34,25 @@ def study(*cells: CellResult, metrics: tuple[Metric, ...] = ()) -> StudyResult:
     return StudyResult("s", "s", cells, {"m": 12}, metrics, {}, {})
 
 
-def compared(*cells: CellResult):
+def compared(*cells: CellResult, margin: float | None = None):
     frame = cells_frame(study(*cells))
     ((setting, found),) = settings(frame)
-    comparison = compare(setting, found, CALIBRATION_LOSS)
+    comparison = compare(setting, found, CALIBRATION_LOSS, margin)
     assert comparison is not None
     return comparison
 
 
-def grid(values: dict[tuple[str, str], list[float]], metric: Metric = ACCURACY) -> StudyResult:
+def grid(values: dict[tuple[str, str], list[float]], metric: Metric = ACCURACY, axis: str = "seed") -> StudyResult:
+    place: type = {"seed": int, "draw": str}[axis]
+    searchers = list(dict.fromkeys(searcher for _, searcher in values))
     made = [
-        cell(searcher, outcome(assessed={metric.name: Estimate(value)}), calibration, seed=seed)
-        for (calibration, searcher), seeds in values.items()
-        for seed, value in enumerate(seeds)
+        cell(
+            searcher,
+            outcome(removed=(0, 1 + searchers.index(searcher)), assessed={metric.name: Estimate(value)}),
+            calibration,
+            **{axis: place(number)},
+        )
+        for (calibration, searcher), several in values.items()
+        for number, value in enumerate(several)
     ]
     return study(*made, metrics=(metric,))

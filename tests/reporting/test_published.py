@@ -100,6 +100,7 @@ def test_no_single_correlation_is_clear_of_zero_as_section_5_3_warns(published: 
     assert all(
         one.low is not None and one.high is not None and one.low <= 0 <= one.high for one in published.correlations
     )
+    assert min(one.p for one in published.correlations if one.p is not None) > 0.03
 
 
 def test_spreads_of_section_5_2(published: Analysis) -> None:
@@ -121,7 +122,7 @@ def test_calibration_shifts_perplexity_by_up_to_three_orders_of_magnitude(publis
 
 def test_calibration_dominates_perplexity_but_not_accuracy(published: Analysis) -> None:
     shares = {
-        group: [(one.calibration, one.searcher) for one in published.splits if one.quantity.group == group]
+        group: [(one.raw.calibration, one.raw.searcher) for one in published.splits if one.quantity.group == group]
         for group in ("perplexity", "accuracy")
     }
     assert all(calibration > searcher for calibration, searcher in shares["perplexity"])
@@ -129,9 +130,11 @@ def test_calibration_dominates_perplexity_but_not_accuracy(published: Analysis) 
 
 
 def test_findings_do_not_recommend_without_knowing_the_noise(published: Analysis) -> None:
-    first = findings(published)[0]
-    assert first.sure == "cannot tell"
-    assert "No searcher can be recommended" in first.verdict
+    first, within, *_ = findings(published)
+    assert first.sure == "not told apart"
+    assert "but no searcher is told from it" in first.verdict
+    assert within.sure == "cannot tell"
+    assert "within a setting cannot be told" in within.verdict
 
 
 def test_agreement_table_is_consistent() -> None:

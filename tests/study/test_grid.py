@@ -28,6 +28,14 @@ def test_labels_by_dimension():
     assert choice.label("model") is None
 
 
+@pytest.mark.parametrize("axis", ["draw", "data.seed"])
+def test_other_samples_are_another_draw_of_the_same_calibration(axis):
+    first, second = choices_of({"objective": ["kl"], axis: [0, 1]})
+    assert (first.words, second.words) == (("objective=kl", "data.seed=0"), ("objective=kl", "data.seed=1"))
+    assert [first.label("calibration"), second.label("calibration")] == ["kl", "kl"]
+    assert [first.label("draw"), second.label("draw")] == ["0", "1"]
+
+
 def test_rules_leave_out_and_add():
     assert len(words(GRID, exclude=[{"searcher": "one", "remove": [7]}])) == 3
     assert words(

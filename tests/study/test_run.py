@@ -61,3 +61,24 @@ def test_one_after_another_searches_run_just_what_is_called_shared(world: World,
         runs = SEARCHES.some(ledger, [cell["search_id"] for cell in value["cells"]])
     for cell in value["cells"]:
         assert runs[cell["search_id"]].found.layer_forwards.computed == cell["layer_forwards"]["shared"]
+
+
+def test_masks_of_one_draw_are_evaluated_on_the_others_and_contrasts_are_answered(world: World, run: Run) -> None:
+    words = small_study(world, "searcher=[one_shot,greedy]", "remove=[2]", "draw=[0,1]")
+    outcome = run("study", *words, "study.contrasts=[greedy - one_shot]")
+    assert outcome.code == 0, outcome.err
+    assert "greedy - one_shot" not in outcome.err
+    assert "by held-out calibration loss" in " ".join(outcome.out.split())
+    cells = json.loads(run("report", "latest", "--json").out)["cells"]
+    assert [(cell["searcher"], cell["draw"]) for cell in cells] == [
+        (name, draw) for name in ("one_shot", "greedy") for draw in "01"
+    ]
+    masks = {(cell["searcher"], cell["draw"]): cell["removed"] for cell in cells}
+    for cell in cells:
+        other = "1" if cell["draw"] == "0" else "0"
+        same = [
+            one for one in cells if one["draw"] == other and one["removed"] == masks[cell["searcher"], cell["draw"]]
+        ]
+        assert cell["held_out"] is not None
+        assert all(cell["held_out"] == pytest.approx(one["loss"]) for one in same)
+    assert {cell["calibration"] for cell in cells} == {cells[0]["calibration"]}, "another draw is no other calibration"

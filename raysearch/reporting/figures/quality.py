@@ -23,8 +23,18 @@ from raysearch.study.result import StudyResult
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_PARTS = {"calibration": style.BLUE, "searcher": style.AMBER, "interaction": style.PINK, "residual": style.LIGHT_GREY}
-_PART_NAMES = {"interaction": "both together (interaction)", "residual": "the rest: seeds or noise"}
+_PARTS = {
+    "calibration": style.BLUE,
+    "draw": style.STEEL,
+    "searcher": style.AMBER,
+    "interaction": style.PINK,
+    "residual": style.LIGHT_GREY,
+}
+_PART_NAMES = {
+    "draw": "draw of the calibration",
+    "interaction": "both together (interaction)",
+    "residual": "the rest: seeds or noise",
+}
 _Points = tuple[int, pd.DataFrame]  # M, and a row a searcher of a calibration
 
 
@@ -149,9 +159,7 @@ def _cost(palette: style.Palette, name: str, model: str, comparisons: list[Compa
         style.name_axes(axes, title, "layer-forwards of the search alone (log scale)", "calibration loss")
         style.finish(axes)
     keys = searcher_keys(dict.fromkeys(rival.searcher for one in comparisons for rival in one.rivals), palette)
-    keys.append(
-        Line2D([], [], ls="", marker="o", mfc=style.WHITE, mec=style.INK, label="hollow: not within noise of the best")
-    )
+    keys.append(Line2D([], [], ls="", marker="o", mfc=style.WHITE, mec=style.INK, label="hollow: told from the best"))
     style.legend(figure, keys)
     caption = (
         "Down and to the left is better. A line hangs from each searcher as far as noise reaches: where it touches the "
@@ -218,7 +226,7 @@ def variance_pictures(splits: Sequence[Split]) -> list[Picture]:
     for row, one in enumerate(splits):
         left = 0.0
         for part, colour in _PARTS.items():
-            share = getattr(one, part) or 0.0
+            share = getattr(one.shares, part) or 0.0
             axes.barh(row, share, left=left, color=colour, height=0.7)
             if share > 0.06:
                 on = style.WHITE if part == "calibration" else style.INK
@@ -239,16 +247,16 @@ def variance_pictures(splits: Sequence[Split]) -> list[Picture]:
     _name_rows(axes, labels)
     axes.set_xlim(0, 1)
     axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "25 %", "50 %", "75 %", "100 %"])
-    style.name_axes(axes, "", "share of the variance (η²)")
+    style.name_axes(axes, "", "share of the variance (ω²)")
     style.finish(axes, "x")
-    used = [part for part in _PARTS if any(getattr(one, part) is not None for one in splits)]
+    used = [part for part in _PARTS if any(getattr(one.shares, part) is not None for one in splits)]
     style.legend(figure, [Patch(color=_PARTS[part], label=_PART_NAMES.get(part, part)) for part in used])
     caption = (
         "What the differences between checkpoints of one model and M go back to. With one seed the interaction cannot "
         "be told from noise and is in the rest."
     )
     alt = "Shares of variance: " + "; ".join(
-        f"{label}: calibration {one.calibration:.0%}, searcher {one.searcher:.0%}"
+        f"{label}: calibration {one.shares.calibration:.0%}, searcher {one.shares.searcher:.0%}"
         for label, one in zip(labels, splits, strict=True)
     )
     return [Picture("variance", "What results vary with", caption, alt, figure)]

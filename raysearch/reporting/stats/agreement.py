@@ -1,5 +1,9 @@
 """How far searchers agree on which layers go: Jaccard similarities of their masks.
 
+Only searchers that use the objective count: a baseline finds the same mask by every objective. Masks of one draw of a
+calibration's samples are compared with each other; the masks that one searcher finds by two draws say how much of a
+disagreement is the samples' doing.
+
 Source: Kim et al. 2026 (arXiv 2604.24938), Table 5 and Appendix A.2.
 """
 
@@ -29,8 +33,10 @@ class Agreement:
         highest: Of the most similar pair.
         removed_by_all: Layers that every mask removes.
         removed_by_any: Layers that some mask removes.
-        chance: What two masks drawn at random would have on average.
-        between_seeds: Mean over pairs of seeds of the same searcher; None where no searcher has two.
+        chance: What two masks drawn at random from those allowed would have on average.
+        between_seeds: Mean over pairs of seeds of the same searcher and draw; None where no searcher has two.
+        between_draws: Mean over pairs of draws of the same searcher: how alike masks are that only samples tell apart;
+            None where there is one draw.
     """
 
     setting: Setting
@@ -42,6 +48,7 @@ class Agreement:
     removed_by_any: int
     chance: float
     between_seeds: float | None
+    between_draws: float | None
 
     @property
     def full_overlap(self) -> float:
@@ -75,17 +82,18 @@ class CrossAgreement:
 def agreements(frame: pd.DataFrame, n_layers: Mapping[str, int]) -> list[Agreement]:
     """The agreement of each setting in which two searchers have a mask."""
     found = []
-    for setting, cells in settings(frame):
-        masks = list(masks_of(cells))
-        if len(masks) > 1:
-            found.append(_agreement(setting, masks, n_layers[setting.model]))
+    for setting, cells in settings(frame[frame["uses_objective"]]):
+        known = cells[cells["removed"].map(bool)]
+        if known["searcher"].nunique() > 1:
+            free = known["n_free"].iloc[0]
+            found.append(_agreement(setting, known, n_layers[setting.model] if math.isnan(free) else int(free)))
     return found
 
 
 def cross_agreements(frame: pd.DataFrame) -> list[CrossAgreement]:
     """The agreement of each two calibrations, by model and M."""
     found = []
-    for panel, cells in panels(frame):
+    for panel, cells in panels(frame[frame["uses_objective"]]):
         by_calibration = masks_of(cells).unstack("calibration")
         for first, second in itertools.combinations(by_calibration, 2):
             both = by_calibration[[first, second]].dropna()
@@ -107,7 +115,7 @@ def similarity(some: Sequence[Mask], others: Sequence[Mask]) -> float:
 
 
 def expected_jaccard(n_layers: int, n_remove: int) -> float:
-    """The mean Jaccard similarity of two masks that remove M of N layers at random.
+    """The mean Jaccard similarity of two masks that remove M of N removable layers at random.
 
     The size k of their intersection is hypergeometric; each k weighs k / (2 M - k).
     """
@@ -118,19 +126,30 @@ def expected_jaccard(n_layers: int, n_remove: int) -> float:
     )
 
 
-def _agreement(setting: Setting, masks: Sequence[Sequence[Mask]], n_layers: int) -> Agreement:
-    """How far searchers agree, by the masks of each."""
-    pairs = [similarity(some, others) for some, others in itertools.combinations(masks, 2)]
-    every = [set(mask) for mask in itertools.chain(*masks)]
-    seeded = [[a.jaccard(b) for a, b in itertools.combinations(seeds, 2)] for seeds in masks if len(seeds) > 1]
+def _agreement(setting: Setting, cells: pd.DataFrame, n_free: int) -> Agreement:
+    """How far searchers agree, by the masks of each, one a draw and seed."""
+    by_draw = [list(masks_of(drawn)) for _, drawn in cells.groupby("draw")]
+    pairs = [similarity(some, others) for masks in by_draw for some, others in itertools.combinations(masks, 2)]
+    seeded = [_within(masks) for drawn in by_draw for masks in drawn if len(masks) > 1]
+    redrawn = [
+        similarity(some, others)
+        for _, mine in cells.groupby("searcher", observed=True)
+        for some, others in itertools.combinations([masks_of(drawn).iloc[0] for _, drawn in mine.groupby("draw")], 2)
+    ]
+    every = [set(layers) for layers in cells["removed"]]
     return Agreement(
         setting=setting,
-        n_searchers=len(masks),
+        n_searchers=cells["searcher"].nunique(),
         mean=fmean(pairs),
         lowest=min(pairs),
         highest=max(pairs),
         removed_by_all=len(set.intersection(*every)),
         removed_by_any=len(set.union(*every)),
-        chance=expected_jaccard(n_layers, setting.remove),
-        between_seeds=fmean(map(fmean, seeded)) if seeded else None,
+        chance=expected_jaccard(n_free, setting.remove),
+        between_seeds=fmean(seeded) if seeded else None,
+        between_draws=fmean(redrawn) if redrawn else None,
     )
+
+
+def _within(masks: Sequence[Mask]) -> float:
+    return fmean(a.jaccard(b) for a, b in itertools.combinations(masks, 2))

@@ -9,11 +9,14 @@ import pandas as pd
 
 from raysearch.reporting.stats.agreement import Agreement, CrossAgreement, agreements, cross_agreements
 from raysearch.reporting.stats.comparison import Comparison, comparisons
+from raysearch.reporting.stats.contrast import Contrast, contrasts
 from raysearch.reporting.stats.correlation import Correlation, correlations
 from raysearch.reporting.stats.effect import CalibrationEffect, calibration_effects
-from raysearch.reporting.stats.frame import CALIBRATION_LOSS, Quantity, averages, cells_frame, has
+from raysearch.reporting.stats.frame import CALIBRATION_LOSS, HELD_OUT_LOSS, Quantity, averages, cells_frame, has
+from raysearch.reporting.stats.ranking import Ranking, ranking
 from raysearch.reporting.stats.variance import Split, Spread, splits, spreads
 from raysearch.study.result import StudyResult
+from raysearch.study.spec import Margin
 
 
 @dataclass(frozen=True)
@@ -25,8 +28,11 @@ class Analysis:
         frame: Its searches, see `cells_frame`.
         averages: The averages that some search was assessed by.
         by_loss: The searchers of each setting compared by their loss on the calibration.
+        by_held_out: The same by their loss on the samples of other draws; empty where there are none.
         by_average: The same by each average.
-        effects: The calibrations compared, by each average.
+        rankings: The searchers over all settings, by each of these quantities.
+        contrasts: The pairs of searchers that the study is to tell apart.
+        effects: Every two calibrations, by each average.
         agreements: How similar masks are within a setting.
         cross: The same between calibrations.
         correlations: How rankings by loss and averages go together.
@@ -38,7 +44,10 @@ class Analysis:
     frame: pd.DataFrame
     averages: Sequence[Quantity]
     by_loss: Sequence[Comparison]
+    by_held_out: Sequence[Comparison]
     by_average: Sequence[Comparison]
+    rankings: Sequence[Ranking]
+    contrasts: Sequence[Contrast]
     effects: Sequence[CalibrationEffect]
     agreements: Sequence[Agreement]
     cross: Sequence[CrossAgreement]
@@ -46,21 +55,47 @@ class Analysis:
     splits: Sequence[Split]
     spreads: Sequence[Spread]
 
+    @property
+    def by_fresh_loss(self) -> Sequence[Comparison]:
+        """By held-out loss where it is known, which flatters nobody; else by the loss on the calibration."""
+        return self.by_held_out or self.by_loss
+
 
 def analyse(results: StudyResult) -> Analysis:
     """Computes everything; what a study is too small for comes out empty."""
     frame = cells_frame(results)
     assessed = [one for one in averages(results) if has(frame, one)]
+    losses = [one for one in (CALIBRATION_LOSS, HELD_OUT_LOSS) if has(frame, one)]
+    compared = {
+        one: comparisons(frame, one, margin_of(one, results.margin)) for one in [CALIBRATION_LOSS, *losses, *assessed]
+    }
     return Analysis(
         results=results,
         frame=frame,
         averages=assessed,
-        by_loss=comparisons(frame, CALIBRATION_LOSS),
-        by_average=[found for one in assessed for found in comparisons(frame, one)],
+        by_loss=compared[CALIBRATION_LOSS],
+        by_held_out=compared.get(HELD_OUT_LOSS, []),
+        by_average=[found for one in assessed for found in compared[one]],
+        rankings=[found for members in compared.values() if (found := ranking(members))],
+        contrasts=study_contrasts(results, frame),
         effects=[found for one in assessed for found in calibration_effects(frame, one)],
         agreements=agreements(frame, results.n_layers),
         cross=cross_agreements(frame),
         correlations=correlations(frame, [CALIBRATION_LOSS, *assessed]),
         splits=splits(frame, assessed),
-        spreads=[found for one in assessed for found in spreads(frame, one)],
+        spreads=[found for one in assessed for found in spreads(frame[frame["uses_objective"]], one)],
     )
+
+
+def study_contrasts(results: StudyResult, frame: pd.DataFrame) -> list[Contrast]:
+    """Answer the contrasts of a study: by held-out loss, else by that on the calibration, and each average."""
+    losses = [one for one in (HELD_OUT_LOSS, CALIBRATION_LOSS) if has(frame, one)][:1]
+    asked = [*losses, *(one for one in averages(results) if has(frame, one))]
+    return contrasts(frame, results.contrasts, [(one, margin_of(one, results.margin)) for one in asked])
+
+
+def margin_of(quantity: Quantity, margin: Margin) -> float | None:
+    """Return the difference below which searches are as good as each other by a quantity; None if nobody has said."""
+    if quantity in (CALIBRATION_LOSS, HELD_OUT_LOSS) or quantity.group == "perplexity":
+        return margin.loss
+    return margin.points if quantity.group == "accuracy" else None

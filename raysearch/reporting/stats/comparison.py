@@ -1,16 +1,14 @@
-"""Which searcher is best in a setting, which others tie with it within noise, and which of those is cheapest.
+"""Which searcher is best in a setting, and which others are told from it beyond noise.
 
-Two kinds of noise stand between two searchers: by the choice of samples (standard errors), and by the searcher's own
-random numbers (the spread over seeds). Two searchers tie if their means differ by no more than
-
-    sqrt((2 · sample error)² + (t · seed error)²)
-
-where t is Student's 97.5 % quantile, its degrees of freedom by Welch and Satterthwaite. No correction is made for the
-number of searchers, so among many, one or another may stand apart by chance.
+The best is chosen among all, so each pair of searchers is tested (see `difference`), and the p values are corrected for
+the number of pairs by Holm's method: where searchers are alike, some other is told from the best in one of twenty
+settings at most. That a searcher is not told from the best does not show that it is as good. Only a margin, below which
+a difference does not matter, lets two searchers tie: by two one-sided tests.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections.abc import Sequence
@@ -20,30 +18,31 @@ from typing import Literal
 import pandas as pd
 
 from raysearch.core.json import finite
-from raysearch.reporting.stats.frame import CALIBRATION_LOSS, Quantity, Setting, settings
+from raysearch.reporting.stats.difference import LEVEL, Difference, Side, difference, holm
+from raysearch.reporting.stats.frame import Quantity, Setting, settings
 
-STANDARD_ERRORS = 2.0
-_DUST = 1e-12  # relative; differences below it come from the order of additions
-
-Verdict = Literal["all tie", "some tie", "one is best", "cannot tell", "one searcher"]
+Verdict = Literal["none told apart", "some told apart", "one is best", "cannot tell", "one searcher"]
 
 
 @dataclass(frozen=True)
 class Rival:
-    """A searcher's numbers in a setting, over its seeds, and how it stands beside the best one.
+    """A searcher's numbers in a setting, over its draws and seeds, and how it stands beside the best one.
 
     Args:
         searcher: Its label.
-        n: Seeds that have the number.
-        mean: Over seeds.
-        spread: Standard deviation over seeds; None with one seed.
-        error: Standard error by the choice of samples, the mean over seeds, since seeds share the samples.
-        error_to_best: The same of the difference to the setting's lowest loss; None for other quantities than the loss.
-        cost: Layer-forwards that it takes alone, the mean over seeds.
+        n: Searches that have the number.
+        mean: Over draws and seeds.
+        spread: Standard deviation over seeds of a draw, the first with several; None with one seed.
+        error: Standard error by the choice of samples, the mean over searches, since they share the samples.
+        cost: Layer-forwards that it takes alone, the mean over searches.
         masks: The distinct masks that it found.
-        behind: By how much it is worse than the best, in the quantity's unit; 0 for the best itself.
-        noise: How large a difference noise alone explains; None if it is not known.
-        tied: Whether it is within noise of the best; None if that is not known.
+        uses_objective: Whether it does; one that does not is a baseline.
+        behind: By how much it is worse than the best: a difference, or one of logarithms for quantities that are
+            compared by ratios; 0 for the best itself.
+        noise: How large a difference noise alone explains in 19 of 20 cases; None if it is not known.
+        p: That noise alone explains the difference, corrected for the number of pairs; None if it is not known.
+        detectable: A difference that would be told from none four times in five, before correction; None if not known.
+        equivalent: Whether it is shown to be no more than the margin away; None without a margin.
     """
 
     searcher: str
@@ -51,12 +50,19 @@ class Rival:
     mean: float
     spread: float | None
     error: float | None
-    error_to_best: float | None
     cost: float
     masks: frozenset[tuple[int, ...]]
+    uses_objective: bool = True
     behind: float = 0.0
     noise: float | None = 0.0
-    tied: bool | None = True
+    p: float | None = 1.0
+    detectable: float | None = None
+    equivalent: bool | None = None
+
+    @property
+    def tied(self) -> bool | None:
+        """Whether it is not told from the best; None if that is not known."""
+        return None if self.p is None else self.p > LEVEL
 
 
 @dataclass(frozen=True)
@@ -84,14 +90,21 @@ class Comparison:
 
     @property
     def tied(self) -> list[Rival]:
-        """The best and whatever is within noise of it."""
+        """The best and whatever is not told from it."""
         return [rival for rival in self.rivals if rival.tied]
 
     @property
     def cheapest(self) -> Rival | None:
-        """Of those within noise of the best the one with the fewest layer-forwards; None if costs are not known."""
-        priced = [one for one in self.tied if math.isfinite(one.cost)]
-        return min(priced, key=lambda one: one.cost, default=None)
+        """Of the best and those shown to be as good the one with the fewest layer-forwards; None without a margin."""
+        equal = [one for one in self.rivals[1:] if one.equivalent]
+        priced = [one for one in [self.best, *equal] if math.isfinite(one.cost)]
+        margin = any(one.equivalent is not None for one in self.rivals)
+        return min(priced, key=lambda one: one.cost, default=None) if margin else None
+
+    @property
+    def detectable(self) -> float | None:
+        """The least difference from the best that would be told of any rival four times in five, before correction."""
+        return max((one.detectable for one in self.rivals[1:] if one.detectable is not None), default=None)
 
     @property
     def verdict(self) -> Verdict:
@@ -100,83 +113,77 @@ class Comparison:
             return "one searcher"
         others = self.rivals[1:]
         if all(rival.tied for rival in others):
-            return "all tie"
+            return "none told apart"
         if all(rival.behind == 0 for rival in others if rival.tied is not None):
-            return "cannot tell"  # equal numbers are a tie without knowing the noise, and tell nothing of the others
-        return "some tie" if any(rival.tied for rival in others) else "one is best"
+            return "cannot tell"  # equal numbers tell nothing of the others
+        return "some told apart" if any(rival.tied is not False for rival in others) else "one is best"
 
 
-def compare(setting: Setting, cells: pd.DataFrame, quantity: Quantity) -> Comparison | None:
+def compare(
+    setting: Setting, cells: pd.DataFrame, quantity: Quantity, margin: float | None = None
+) -> Comparison | None:
     """Compares a setting's searchers.
 
     Args:
         setting: Where.
         cells: Its comparable searches.
         quantity: By what.
+        margin: The difference below which searchers are as good as each other; None if nobody has said.
 
     Returns:
         The comparison; None if no search has the quantity. A tie of means goes to the cheaper, then to the first.
     """
     measured = cells[cells[quantity.key].notna()]
-    rivals = [_rival(name, mine, quantity) for name, mine in measured.groupby("searcher", observed=True)]
-    if not rivals:
+    found = [
+        (_rival(name, mine, quantity), Side(mine, quantity))
+        for name, mine in measured.groupby("searcher", observed=True)
+    ]
+    if not found:
         return None
-    order = sorted(rivals, key=lambda one: (-quantity.sign * one.mean, math.isnan(one.cost), one.cost))
-    return Comparison(setting, quantity, [order[0], *(_beside(one, order[0], quantity) for one in order[1:])])
+    sides = {rival.searcher: side for rival, side in found}
+    order = sorted(
+        (rival for rival, _ in found),
+        key=lambda one: (-quantity.sign * sides[one.searcher].score, math.isnan(one.cost), one.cost),
+    )
+    pairs = {
+        (one, other): difference(sides[one], sides[other], quantity)
+        for one, other in itertools.combinations([rival.searcher for rival in order], 2)
+    }
+    corrected = dict(zip(pairs, holm([pair.p for pair in pairs.values()]), strict=True))
+    best = order[0]
+    others = [
+        _beside(one, pairs[best.searcher, one.searcher], corrected[best.searcher, one.searcher], quantity, margin)
+        for one in order[1:]
+    ]
+    return Comparison(setting, quantity, [best, *others])
 
 
-def comparisons(frame: pd.DataFrame, quantity: Quantity) -> list[Comparison]:
+def comparisons(frame: pd.DataFrame, quantity: Quantity, margin: float | None = None) -> list[Comparison]:
     """Every setting's comparison by a quantity, where there is one."""
-    return [one for setting, cells in settings(frame) if (one := compare(setting, cells, quantity))]
+    return [one for setting, cells in settings(frame) if (one := compare(setting, cells, quantity, margin))]
 
 
 def _rival(searcher: str, cells: pd.DataFrame, quantity: Quantity) -> Rival:
     values = cells[quantity.key]
+    spreads = values.groupby(cells["draw"]).std().dropna()
     return Rival(
         searcher=searcher,
         n=len(values),
         mean=statistics.fmean(values),
-        spread=finite(values.std()),
+        spread=finite(spreads.iloc[0]) if len(spreads) else None,
         error=finite(cells[quantity.error].mean(skipna=False)),
-        error_to_best=finite(cells["error_to_best"].mean(skipna=False)) if quantity == CALIBRATION_LOSS else None,
         cost=float(cells["layer_forwards_alone"].mean()),
         masks=frozenset(mask for mask in cells["removed"] if mask),
+        uses_objective=bool(cells["uses_objective"].all()),
     )
 
 
-def _beside(one: Rival, best: Rival, quantity: Quantity) -> Rival:
-    behind = quantity.sign * (best.mean - one.mean)
-    if abs(behind) <= _DUST * max(abs(best.mean), 1e-300):
-        return one
-    noise = _noise(one, best)
-    return replace(one, behind=behind, noise=noise, tied=None if noise is None else behind <= noise)
-
-
-def _noise(one: Rival, best: Rival) -> float | None:
-    """How large a difference noise alone explains; None if neither samples nor seeds tell."""
-    sample, (seed, quantile) = _sample_error(one, best), _seed_error(one, best)
-    if sample is None and seed is None:
-        return None
-    return math.hypot(STANDARD_ERRORS * (sample or 0.0), quantile * (seed or 0.0))
-
-
-def _sample_error(one: Rival, best: Rival) -> float | None:
-    if one.error_to_best is not None and best.error_to_best is not None:
-        return one.error_to_best + best.error_to_best  # the triangle inequality; the second is 0 for a single seed
-    if one.error is None or best.error is None:
-        return None
-    return math.hypot(one.error, best.error)  # as if of different samples: too wide rather than too narrow
-
-
-def _seed_error(one: Rival, best: Rival) -> tuple[float | None, float]:
-    """The standard error of the difference of means by seeds, and Student's quantile that goes with it."""
-    from scipy.stats import t
-
-    parts = [(side.spread**2 / side.n, side.n - 1) for side in (one, best) if side.spread is not None]
-    variance = sum(part for part, _ in parts)
-    if not parts:
-        return None, 0.0
-    if variance == 0:
-        return 0.0, 0.0
-    freedom = variance**2 / sum(part**2 / degrees for part, degrees in parts)
-    return math.sqrt(variance), float(t.ppf(0.975, freedom))
+def _beside(one: Rival, gap: Difference, p: float | None, quantity: Quantity, margin: float | None) -> Rival:
+    return replace(
+        one,
+        behind=max(0.0, quantity.sign * gap.value) if gap.value else 0.0,
+        noise=gap.half_width(),
+        p=p,
+        detectable=gap.detectable,
+        equivalent=None if margin is None else gap.equivalent(margin),
+    )

@@ -1,7 +1,9 @@
-"""Rank correlations of losses and assessments over searchers, with bootstrap intervals.
+"""Rank correlations of losses and assessments over searchers, with permutation tests and bootstrap intervals.
 
 Every quantity is turned so that more is better before it is ranked: rho = +1 if the searcher that is better by the one
-is better by the other too, -1 if it is worse. Ties share the mean of their ranks.
+is better by the other too, -1 if it is worse. Ties share the mean of their ranks. Searchers that found the same masks
+are one point, not several, and those that do not use the objective are none. The test is that of all permutations,
+exact for up to `MOST_EXACT` points; intervals only describe, for those of so few points leave out zero too often.
 
 Source: Kim et al. 2026 (arXiv 2604.24938), Figure 3 and section 5.3. Its printed medians and ranges come out of its
 printed averages by this sign and these ties (tests/reporting/test_published.py).
@@ -21,7 +23,8 @@ from raysearch.reporting.stats.frame import Quantity, Setting, settings
 
 RESAMPLES = 9999
 FEWEST = 4
-FEWEST_FOR_INTERVAL = 5
+FEWEST_FOR_INTERVAL = 6
+MOST_EXACT = 10
 _MOST_UNDEFINED = 0.5
 _DIGITS = 12  # significant digits that two numbers must differ in, or they are tied
 
@@ -34,8 +37,9 @@ class Correlation:
         setting: Where.
         first: A quantity.
         second: Another.
-        n: Searchers that have both; each counts once, by the mean over its seeds.
+        n: Searchers that have both and found other masks; each counts once, by the mean over its seeds and draws.
         rho: Spearman's; None if a quantity is the same for all.
+        p: Two-sided, of the permutation test that the two rankings have nothing to do with each other.
         low: Lower end of the 95 % interval; None with fewer than `FEWEST_FOR_INTERVAL` searchers, or where most
             resamples have no correlation.
         high: Its upper end.
@@ -47,6 +51,7 @@ class Correlation:
     second: Quantity
     n: int
     rho: float | None
+    p: float | None
     low: float | None
     high: float | None
     undefined: float
@@ -55,14 +60,70 @@ class Correlation:
 def correlations(frame: pd.DataFrame, quantities: Sequence[Quantity]) -> list[Correlation]:
     """Every setting's rank correlation of each two quantities, where at least `FEWEST` searchers have both."""
     found = []
-    for setting, cells in settings(frame):
+    for setting, cells in settings(frame[frame["uses_objective"]]):
         means = cells.groupby("searcher", observed=True)[[one.key for one in quantities]].mean()
         for first, second in itertools.combinations(quantities, 2):
-            both = means[[first.key, second.key]].dropna()
+            both = means.loc[_distinct(cells)][[first.key, second.key]].dropna()
             if len(both) >= FEWEST:
                 x, y = (one.sign * both[one.key].to_numpy() for one in (first, second))
                 found.append(_correlate(setting, first, second, x, y))
     return found
+
+
+def _distinct(cells: pd.DataFrame) -> list[str]:
+    """The searchers of a setting, without those that found the same masks as one before; unknown masks are distinct."""
+    seen: dict[tuple[object, ...], str] = {}
+    for searcher, mine in cells.groupby("searcher", observed=True):
+        masks = tuple(sorted(set(zip(mine["draw"], mine["removed"], strict=True))))
+        known = all(mask for _, mask in masks)
+        seen.setdefault(masks if known else (searcher,), searcher)
+    return list(seen.values())
+
+
+def permutation_p(x: npt.NDArray[np.float64], y: npt.NDArray[np.float64], seed: int = 0) -> float:
+    """Return the two-sided p of Spearman's rho over all pairings, or over `RESAMPLES` of them where there are too many.
+
+    Args:
+        x: Numbers, [n].
+        y: As many, [n].
+        seed: Of the resamples.
+    """
+    from scipy.stats import permutation_test, rankdata
+
+    ranks_x, ranks_y = rankdata(_without_dust(x)), rankdata(_without_dust(y))
+    if len(x) <= MOST_EXACT:
+        return _exact_p(ranks_x, ranks_y)
+
+    def statistic(some: npt.NDArray[np.float64], axis: int) -> npt.NDArray[np.float64]:
+        return np.asarray(((some - some.mean(axis=axis, keepdims=True)) * ranks_y).sum(axis=axis))
+
+    rng = np.random.default_rng(seed)
+    test = permutation_test((ranks_x,), statistic, permutation_type="pairings", n_resamples=RESAMPLES, rng=rng)
+    return float(test.pvalue)
+
+
+def _exact_p(x: npt.NDArray[np.float64], y: npt.NDArray[np.float64]) -> float:
+    """The share of all n! pairings of ranks with a sum of products at least as far from its mean.
+
+    Doubled ranks are whole numbers, so few sums are possible; they are counted over the subsets of `y` that the first
+    elements of `x` may be paired with, which takes n 2^n steps in place of n!.
+    """
+    twice_x, twice_y = np.rint(2 * x).astype(int), np.rint(2 * y).astype(int)
+    largest = int(np.sort(twice_x) @ np.sort(twice_y))
+    counts = {0: np.eye(1, largest + 1, dtype=np.int64)[0]}
+    for element in twice_x:
+        paired: dict[int, npt.NDArray[np.int64]] = {}
+        for subset, ways in counts.items():
+            for place, other in enumerate(twice_y):
+                if not subset >> place & 1:
+                    product = int(element * other)
+                    sums = paired.setdefault(subset | 1 << place, np.zeros(largest + 1, np.int64))
+                    sums[product:] += ways[: largest + 1 - product]
+        counts = paired
+    (ways,) = counts.values()
+    middle = twice_x.sum() * twice_y.sum() / len(x)
+    far = np.abs(np.arange(largest + 1) - middle) >= abs(int(twice_x @ twice_y) - middle) - 1e-9
+    return float(ways[far].sum() / ways.sum())
 
 
 def spearman(x: npt.NDArray[np.float64], y: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
@@ -109,9 +170,9 @@ def _correlate(
 ) -> Correlation:
     rho = float(spearman(x, y))
     if not np.isfinite(rho):
-        return Correlation(setting, first, second, len(x), None, None, None, 1.0)
+        return Correlation(setting, first, second, len(x), None, None, None, None, 1.0)
     low, high, undefined = (None, None, 0.0) if len(x) < FEWEST_FOR_INTERVAL else bootstrap_interval(x, y)
-    return Correlation(setting, first, second, len(x), rho, low, high, undefined)
+    return Correlation(setting, first, second, len(x), rho, permutation_p(x, y), low, high, undefined)
 
 
 def _without_dust(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

@@ -8,19 +8,23 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from raysearch.core.estimate import Estimate, Group, Metric
 from raysearch.core.mask import Mask
-from raysearch.study.result import CellResult, StudyResult
+from raysearch.study.result import CellResult, Outcome, StudyResult
 
 _AVERAGED: tuple[Group, ...] = ("perplexity", "accuracy", "generation")
 
 
-_LABELS = ("model", "calibration", "searcher", "remove", "seed", "state", "failure", "search_id", "link")
-_FOUND = ("comparable", "removed", "unit")
+_LABELS = ("model", "calibration", "searcher", "remove", "seed", "draw", "state", "failure", "search_id", "link")
+_DECLARED = ("uses_objective", "stochastic")
+_FOUND = ("comparable", "removed", "unit", "items")
 _NUMBERS = (
-    *("dense_loss", "loss", "loss_error", "delta", "error_to_best", "evaluations"),
+    *("dense_loss", "loss", "loss_error", "delta", "error_to_best", "held_out", "held_out_error", "evaluations"),
+    "n_free",
     *("layer_forwards_alone", "layer_forwards_naive", "layer_forwards_shared", "seconds"),
 )
 
@@ -73,6 +77,9 @@ class Quantity:
         return 1 if self.higher_is_better else -1
 
 
+#: The loss on the samples of the other draws of the calibration, which the search has not seen.
+HELD_OUT_LOSS = Quantity("held_out", "held-out calibration loss", "", higher_is_better=False)
+
 #: The loss on the calibration itself; its unit is the calibration's, so it is compared within a setting alone.
 CALIBRATION_LOSS = Quantity("loss", "calibration loss", "", higher_is_better=False)
 
@@ -119,10 +126,15 @@ def cells_frame(results: StudyResult) -> pd.DataFrame:
     quantities = [*map(quantity_of, results.metrics), *averages(results)]
     numbers = [*_NUMBERS, *(name for one in quantities for name in (one.key, one.error))]
     rows = [_row(cell, results) for cell in results.cells]
-    frame = pd.DataFrame(rows, columns=[*_LABELS, *_FOUND, *numbers], dtype=object)
+    frame = pd.DataFrame(rows, columns=[*_LABELS, *_DECLARED, *_FOUND, *numbers], dtype=object)
     categories = {name: pd.CategoricalDtype(frame[name].unique()) for name in ("model", "calibration", "searcher")}
-    integers = dict.fromkeys(("remove", "seed"), int)
-    return frame.astype({**categories, **integers, "comparable": bool, **dict.fromkeys(numbers, float)})
+    types = {
+        **categories,
+        **dict.fromkeys(("remove", "seed"), int),
+        **dict.fromkeys(("comparable", *_DECLARED), bool),
+        **dict.fromkeys(numbers, float),
+    }
+    return frame.astype(types)
 
 
 def settings(frame: pd.DataFrame) -> Iterator[tuple[Setting, pd.DataFrame]]:
@@ -181,12 +193,18 @@ def _row(cell: CellResult, results: StudyResult) -> dict[str, Any]:
     """A search's values by column, and others."""
     found = cell.outcome
     if found is None:
-        return {**{name: vars(cell)[name] for name in _LABELS}, "comparable": False, "removed": ()}
+        return {
+            **{name: vars(cell)[name] for name in (*_LABELS, *_DECLARED)},
+            "comparable": False,
+            "removed": (),
+            "items": {},
+        }
     of_size = len(found.removed) in (0, cell.remove)  # nothing removed: the mask is not known, its numbers are
     derived = {
         "comparable": cell.state in ("finished", "stopped") and of_size,
         "removed": Mask.of(*found.removed).layers,
         "unit": found.measure.unit,
+        "items": _items(found, results),
         "loss_error": found.delta_error,
         "delta": found.loss - found.dense_loss,
     }
@@ -194,3 +212,21 @@ def _row(cell: CellResult, results: StudyResult) -> dict[str, Any]:
     values = {key: one.value for key, one in estimates.items()}
     errors = {f"{key}_error": one.error for key, one in estimates.items()}
     return vars(cell) | vars(found) | derived | values | errors
+
+
+def _items(found: Outcome, results: StudyResult) -> dict[str, tuple[npt.NDArray[np.float64], ...]]:
+    """The contributions of items to each number of a search, by its column; those of an average, task by task.
+
+    They add up to the number, or to its logarithm where it is compared by ratios, so the differences of two searches'
+    contributions have the error of the difference of their numbers.
+    """
+    own = {name: np.asarray(parts) for name, parts in found.items.items() if len(parts)}
+    items: dict[str, tuple[npt.NDArray[np.float64], ...]] = {column_of(name): (parts,) for name, parts in own.items()}
+    for quantity in averages(results):
+        names = [metric.name for metric in results.metrics if metric.group == quantity.group]
+        values = [found.assessed[name].value for name in names if name in found.assessed]
+        if all(name in own for name in names) and len(values) == len(names):
+            # the logarithm of a mean of perplexities moves with each as its share of their sum
+            weights = [value / sum(values) if quantity.ratio else 1 / len(names) for value in values]
+            items[quantity.key] = tuple(weight * own[name] for weight, name in zip(weights, names, strict=True))
+    return items

@@ -1,12 +1,16 @@
 """How much of a result is the calibration's doing, how much the searcher's: analysis of variance, and plain spreads.
 
 Only what all calibrations share is split: averages of assessed metrics. A calibration's own loss has its own unit, so
-losses of two calibrations are never put on one scale.
+losses of two calibrations are never put on one scale. Searchers that do not use the objective find the same mask by
+every objective, which would dilute the calibration's share; they are left out.
+
+Several draws of a calibration are a random factor nested in it: a calibration is compared with another by how far its
+own draws differ, a searcher by how far searchers change places from draw to draw.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +21,27 @@ from raysearch.reporting.stats.frame import Panel, Quantity, crossed, panels
 
 _CALIBRATION, _SEARCHER = "C(calibration)", "C(searcher)"
 _INTERACTION = f"{_CALIBRATION}:{_SEARCHER}"
+#: The name of each row of a table of the analysis.
+_PARTS = {_CALIBRATION: "calibration", _SEARCHER: "searcher", _INTERACTION: "interaction", "Residual": "residual"}
+
+
+@dataclass(frozen=True)
+class Shares:
+    """Shares of a variance; together 1.
+
+    Args:
+        calibration: Of the calibration.
+        searcher: Of the searcher.
+        residual: The rest.
+        interaction: Of what one calibration does to one searcher alone; None where it is part of the rest.
+        draw: Of the draw of the calibration's samples; None where each has one.
+    """
+
+    calibration: float
+    searcher: float
+    residual: float
+    interaction: float | None = None
+    draw: float | None = None
 
 
 @dataclass(frozen=True)
@@ -26,37 +51,42 @@ class Split:
     Args:
         panel: Of which model and M.
         quantity: Of what; perplexities enter by their logarithm.
-        calibration: Share of the calibration, eta squared.
-        searcher: Share of the searcher.
-        interaction: Share of what one calibration does to one searcher alone; None without a second seed, when it
-            cannot be told from noise and both are the residual.
-        residual: The rest: the seeds', or without them the interaction's and the noise's.
+        shares: Omega squared: what is left of sums of squares after noise. Source: Hays, Statistics, 1963.
+        raw: Eta squared: sums of squares over their sum. They favour the factor with more levels.
+        intervals: The 95 % interval of each share in `shares` that is tested, by its name. From the noncentral F
+            distribution, the other components held.
         p_calibration: Of the F test that calibrations do not differ; None without a residual to test against.
         p_searcher: The same of searchers.
         stable: Whether the larger of the two shares stays the larger whichever searcher is left out; None with fewer
             than three.
         n_searches: How many went in.
-        n_searchers: How many searchers have a result by every calibration; others are left out.
+        n_searchers: How many searchers have a result by every calibration and draw; others are left out.
         n_calibrations: How many.
+        n_draws: Of all calibrations together.
     """
 
     panel: Panel
     quantity: Quantity
-    calibration: float
-    searcher: float
-    interaction: float | None
-    residual: float
+    shares: Shares
+    raw: Shares
+    intervals: Mapping[str, tuple[float, float]]
     p_calibration: float | None
     p_searcher: float | None
     stable: bool | None
     n_searches: int
     n_searchers: int
     n_calibrations: int
+    n_draws: int
 
     @property
     def title(self) -> str:
         """The name of the quantity that was split: ``log average perplexity``."""
         return f"{'log ' if self.quantity.ratio else ''}{self.quantity.title}"
+
+    @property
+    def drawn(self) -> bool:
+        """Whether some calibration has several draws, so that a calibration is told from its samples."""
+        return self.n_draws > self.n_calibrations
 
 
 @dataclass(frozen=True)
@@ -82,12 +112,13 @@ class Spread:
 def splits(frame: pd.DataFrame, quantities: Sequence[Quantity]) -> list[Split]:
     """Splits each quantity's variance for each model and M with at least two calibrations and two searchers.
 
-    By ordinary least squares with treatment contrasts and type II sums of squares: ``value ~ calibration * searcher``
-    where some searcher has several seeds by every calibration, else ``value ~ calibration + searcher``. Shares are
-    sums of squares over the sum of all of them.
+    Where calibrations have several draws, a searcher counts by its mean over seeds, and the draws are nested: the F
+    test of the calibration is against the draws, the others against searchers times draws. With one draw, by ordinary
+    least squares with treatment contrasts and type II sums of squares: ``value ~ calibration * searcher`` where some
+    searcher has several seeds by every calibration, else ``value ~ calibration + searcher``.
     """
     found = []
-    for panel, cells in panels(frame):
+    for panel, cells in panels(frame[frame["uses_objective"]]):
         splits_ = (_split(panel, cells, quantity) for quantity in quantities)
         found += [split for split in splits_ if split is not None]
     return found
@@ -116,49 +147,131 @@ def _split(panel: Panel, cells: pd.DataFrame, quantity: Quantity) -> Split | Non
     if n_calibrations < 2 or n_searchers < 2 or np.ptp(values) <= 1e-12 * np.abs(values).max():
         return None
     table = _analysis_of_variance(data)
-    squares, tests = table["share"], table["PR(>F)"]
-    seeded = _INTERACTION in squares
+    shares = _omega(table, len(data))
     return Split(
         panel=panel,
         quantity=quantity,
-        calibration=float(squares[_CALIBRATION]),
-        searcher=float(squares[_SEARCHER]),
-        interaction=float(squares[_INTERACTION]) if seeded else None,
-        residual=float(squares["Residual"]),
-        p_calibration=finite(tests[_CALIBRATION]),
-        p_searcher=finite(tests[_SEARCHER]),
-        stable=_is_stable(data, squares),
+        shares=shares,
+        raw=_shares(table["sum_sq"] / table["sum_sq"].sum()),
+        intervals=_intervals(table, shares, len(data)),
+        p_calibration=finite(table["p"][_CALIBRATION]),
+        p_searcher=finite(table["p"][_SEARCHER]),
+        stable=_is_stable(data, shares),
         n_searches=len(data),
         n_searchers=n_searchers,
         n_calibrations=n_calibrations,
+        n_draws=len(data[["calibration", "draw"]].drop_duplicates()),
     )
 
 
 def _analysis_of_variance(data: pd.DataFrame) -> pd.DataFrame:
-    """The table of an analysis of variance, type II, with each sum of squares as a share of them all."""
+    """The sums of squares, degrees of freedom, F, p, and the mean square that each effect is tested against."""
+    drawn = len(data[["calibration", "draw"]].drop_duplicates()) > data["calibration"].nunique()
+    table = nested_sums(data) if drawn else _crossed_sums(data)
+    mean_squares = table["sum_sq"] / table["df"].where(table["df"] > 0)
+    against = pd.Series("Residual", table.index)
+    if drawn:
+        against[_CALIBRATION] = "draw"
+    table["error"], table["error_df"] = mean_squares[against].to_numpy(), table["df"][against].to_numpy()
+    with np.errstate(divide="ignore", invalid="ignore"):  # where nothing is left to test against
+        table["F"] = mean_squares / table["error"]
+    from scipy.stats import f
+
+    table["p"] = f.sf(table["F"], table["df"], table["error_df"])
+    return table
+
+
+def nested_sums(data: pd.DataFrame) -> pd.DataFrame:
+    """The sums of squares of calibrations, their draws, searchers and both, where each searcher has one value a draw.
+
+    Searchers are complete in every draw, so the parts are orthogonal, however many draws a calibration has.
+    """
+
+    def explained(*by: str) -> float:
+        means = data.groupby(list(by))["value"].transform("mean")
+        return float(((means - data["value"].mean()) ** 2).sum())
+
+    n_calibrations, n_searchers = data["calibration"].nunique(), data["searcher"].nunique()
+    calibration, searcher, draws = explained("calibration"), explained("searcher"), explained("calibration", "draw")
+    both = explained("calibration", "searcher")
+    n_draws = len(data) // n_searchers
+    sums = {
+        _CALIBRATION: (calibration, n_calibrations - 1),
+        "draw": (draws - calibration, n_draws - n_calibrations),
+        _SEARCHER: (searcher, n_searchers - 1),
+        _INTERACTION: (both - calibration - searcher, (n_calibrations - 1) * (n_searchers - 1)),
+        "Residual": (
+            explained("calibration", "draw", "searcher") - draws - both + calibration,
+            (n_draws - n_calibrations) * (n_searchers - 1),
+        ),
+    }
+    return pd.DataFrame.from_dict(sums, orient="index", columns=["sum_sq", "df"]).clip(lower=0.0)
+
+
+def _crossed_sums(data: pd.DataFrame) -> pd.DataFrame:
+    """The sums of squares, type II, of calibrations and searchers, and of both where there are several seeds."""
     from statsmodels.formula.api import ols
     from statsmodels.stats.anova import anova_lm
 
     seeded = len(data) > len(data[["calibration", "searcher"]].drop_duplicates())
     formula = f"value ~ {_CALIBRATION} {'*' if seeded else '+'} {_SEARCHER}"
-    with np.errstate(divide="ignore", invalid="ignore"):  # where nothing is left to test against
-        table = anova_lm(ols(formula, data=data).fit(), typ=2)
-    table["share"] = table["sum_sq"] / table["sum_sq"].sum()
-    return table
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return pd.DataFrame(anova_lm(ols(formula, data=data).fit(), typ=2)[["sum_sq", "df"]])
 
 
-def _is_stable(data: pd.DataFrame, shares: pd.Series) -> bool | None:
+def _shares(values: pd.Series) -> Shares:
+    return Shares(**{_PARTS.get(name, name): float(value) for name, value in values.items()})
+
+
+def _components(table: pd.DataFrame, n: int) -> pd.Series:
+    """What each part adds to the variance of one value beyond noise, at least 0."""
+    noise = table["error"].fillna(0.0) * table["df"]
+    parts = ((table["sum_sq"] - noise) / n).clip(lower=0.0)
+    residual = table["error"]["Residual"]
+    parts["Residual"] = 0.0 if np.isnan(residual) else residual
+    if "draw" in parts:  # a random factor: its variance, not that of the draws at hand
+        parts["draw"] *= n / (table["df"]["draw"] * (table["df"][_SEARCHER] + 1))
+    return parts
+
+
+def _omega(table: pd.DataFrame, n: int) -> Shares:
+    parts = _components(table, n)
+    return _shares(parts / parts.sum() if parts.sum() else table["sum_sq"] / table["sum_sq"].sum())
+
+
+def _intervals(table: pd.DataFrame, shares: Shares, n: int) -> dict[str, tuple[float, float]]:
+    """Intervals of the shares that are tested, by the noncentrality of their F."""
+    from statsmodels.stats.oneway import confint_noncentrality
+
+    parts = _components(table, n)
+    found = {}
+    for name in (_CALIBRATION, _SEARCHER, _INTERACTION):
+        if name in table.index and np.isfinite(table["F"][name]) and table["error"][name] > 0:
+            freedom = table["df"][name], table["error_df"][name]
+            ends = confint_noncentrality(table["F"][name], freedom, alpha=0.05)
+            own = np.nan_to_num(np.asarray(ends)) * table["error"][name] / n
+            low, high = own / (parts.sum() - parts[name] + own)
+            share = getattr(shares, _PARTS[name])
+            found[_PARTS[name]] = float(min(low, share)), float(max(high, share))
+    return found
+
+
+def _is_stable(data: pd.DataFrame, shares: Shares) -> bool | None:
     searchers = data["searcher"].unique()
     if len(searchers) < 3:
         return None
-    without = [_analysis_of_variance(data[data["searcher"] != name])["share"] for name in searchers]
-    return len({bool(of[_CALIBRATION] > of[_SEARCHER]) for of in (shares, *without)}) == 1
+    rest = (data[data["searcher"] != name] for name in searchers)
+    without = [_omega(_analysis_of_variance(some), len(some)) for some in rest]
+    return len({one.calibration > one.searcher for one in (shares, *without)}) == 1
 
 
 def _complete(cells: pd.DataFrame, quantity: Quantity) -> pd.DataFrame:
-    """The searches of the searchers that have a result by every calibration, so that no combination is empty."""
+    """The searches of the searchers that have a result by every calibration and draw, so that nothing is empty."""
     known = cells[cells[quantity.key].notna()]
-    data = known[["calibration", "searcher"]].astype(str)
+    data = known[["calibration", "draw", "searcher"]].astype(str)
     data["value"] = np.log(known[quantity.key]) if quantity.ratio else known[quantity.key]
-    seen = data.groupby("searcher")["calibration"].transform("nunique")
-    return data[seen == data["calibration"].nunique()]
+    places = data["calibration"] + "\0" + data["draw"]
+    complete = data[places.groupby(data["searcher"]).transform("nunique") == places.nunique()]
+    if places.nunique() == data["calibration"].nunique():
+        return complete
+    return complete.groupby(["calibration", "draw", "searcher"], as_index=False)["value"].mean()

@@ -27,10 +27,13 @@ def agreement_table(agreements: Sequence[Agreement]) -> Table | None:
         ),
         number("By chance", "chance", numbers.similarity),
         number("Between seeds", "between_seeds", numbers.similarity),
+        number("Between draws", "between_draws", numbers.similarity),
     ]
     note = (
         "Jaccard similarity |A ∩ B| / |A ∪ B| of two masks, over pairs of searchers. Full overlap: layers that every "
-        "mask removes, of those that any removes. By chance: what two random masks of this size share on average."
+        "mask removes, of those that any removes. By chance: what two random masks of this size, without protected "
+        "layers, share on average. Between draws: what one searcher finds by other samples of the same calibration. "
+        "Searchers that do not use the objective are left out."
     )
     return tabulate("agreement", "Agreement of searchers, by calibration", columns, agreements, note)
 
@@ -51,13 +54,15 @@ def correlation_table(correlations: Sequence[Correlation]) -> Table | None:
         words("Another", "second.title"),
         number("Searchers", "n"),
         number("ρ", "rho", numbers.rho),
+        Column("p", lambda one: Cell(numbers.probability(one.p), one.p)),
         Column("95 % interval", _interval),
     ]
     note = (
-        "Spearman's ρ over searchers, each by its mean over seeds; ties share ranks. +1: the better by the one, the "
-        "better by the other. Intervals: percentiles of 9,999 resamples of the searchers with replacement (seeded); "
-        "resamples in which one side is constant have no ρ and are left out, their share is in small print. With so "
-        "few searchers read them as rough."
+        "Spearman's ρ over searchers that use the objective, each by its mean over seeds, those with the same masks "
+        "once; ties share ranks. +1: the better by the one, the better by the other. p: of all pairings, exact for up "
+        "to 10 searchers. Intervals, from 6 searchers on: percentiles of 9,999 resamples of the searchers with "
+        "replacement (seeded); resamples in which one side is constant have no ρ and are left out, their share is in "
+        "small print. With so few searchers read them as rough."
     )
     return tabulate("correlations", "Rank correlations over searchers", columns, correlations, note)
 

@@ -58,6 +58,7 @@ def _searches(name: str, title: str, frame: pd.DataFrame) -> Table | None:
         *labels(),
         words("Searcher", "searcher", kind="who"),
         number("Seed", "seed"),
+        words("Draw", "draw", may_hide=True),
         Column("State", lambda one: Cell(one.state, small=one.failure or ""), kind="w"),
         Column("Loss", lambda one: Cell(numbers.loss(one.loss), finite(one.loss), link=one.link)),
         Column("Over dense", _over_dense),

@@ -33,11 +33,11 @@ from raysearch.reporting.tables.table import Cell, Column, Table, layers, number
 from raysearch.study.result import StudyResult
 
 LOSS_NOTE = (
-    "Bold: the lowest loss of its M. Shaded: within noise of it. ± is one standard error by the choice of samples; sd "
+    "Bold: the lowest loss of its M. Shaded: not told from it. ± is one standard error by the choice of samples; sd "
     "is the standard deviation over seeds. Layers are counted from 0; of several seeds the best one's are shown."
 )
 RESULT_NOTE = (
-    "Bold: the best of its M. Shaded: within noise of it. Small print: ± one standard error; sd, the standard "
+    "Bold: the best of its M. Shaded: not told from it. Small print: ± one standard error; sd, the standard "
     "deviation over seeds; the percentage of the dense model's accuracy that is kept; × the dense model's."
 )
 _Panels = Sequence[tuple[Setting, pd.DataFrame]]
@@ -245,9 +245,13 @@ def _searcher(one: _Found) -> Cell:
 
 
 def _seeds(one: _Found) -> Cell:
-    """The number of seeds, each of several linked to its run."""
-    links = [(str(seed), link) for seed, link in zip(one.cells["seed"], one.cells["link"], strict=True) if link]
-    return Cell(str(len(one.cells)), len(one.cells), links=links if len(one.cells) > 1 else ())
+    """The number of seeds, each of several searches linked to its run."""
+    n_draws, n_seeds = one.cells["draw"].nunique(), one.cells["seed"].nunique()
+    places = zip(one.cells["draw"], one.cells["seed"], strict=True)
+    names = [f"{draw}/{seed}" if n_draws > 1 else str(seed) for draw, seed in places]
+    links = [(name, link) for name, link in zip(names, one.cells["link"], strict=True) if link]
+    small = f"in {n_draws} draws" if n_draws > 1 else ""
+    return Cell(str(n_seeds), n_seeds, small=small, links=links if len(one.cells) > 1 else ())
 
 
 #: What both tables begin with.

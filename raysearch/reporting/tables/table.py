@@ -24,7 +24,7 @@ class Cell:
         error: Its standard error, a column of its own in the CSV file.
         small: Smaller lines under the text: the error, what is kept of the dense model.
         best: Whether it is the best of its group.
-        tied: Whether it is within noise of the best.
+        tied: Whether it is not told from the best.
         link: Where it leads.
         links: Further links, as ``(text, link)``, on a line of their own: one a seed.
     """

@@ -5,29 +5,34 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from functools import partial
 
 from raysearch.reporting.stats.comparison import Comparison
+from raysearch.reporting.stats.contrast import Contrast
 from raysearch.reporting.stats.effect import CalibrationEffect
-from raysearch.reporting.stats.frame import CALIBRATION_LOSS
+from raysearch.reporting.stats.frame import CALIBRATION_LOSS, Quantity
+from raysearch.reporting.stats.ranking import Ranking
 from raysearch.reporting.stats.variance import Split
 from raysearch.reporting.tables import numbers
 from raysearch.reporting.tables.table import Cell, Column, Table, labels, number, tabulate, words
 
 NOTE = (
-    "Within noise: the difference from the best is at most two standard errors by samples, joined with Student's "
-    "97.5 % quantile times the standard error by seeds where there are several. Layer-forwards: of one search by "
-    "itself, not sharing a ledger."
+    "Not told from it: p > 0.05, corrected by Holm's method for all pairs of searchers of the setting. That does not "
+    "make them as good: a difference below that of the last column would be missed more often than one time in five, "
+    "even if it were the only one tested. As good, and the cheapest of those: only with study.margin, by two one-sided "
+    "tests. The best of several is chosen by the same numbers that are shown, so it is flattered."
 )
 
 
 def verdict_tables(comparisons: Sequence[Comparison]) -> list[Table | None]:
-    """For each quantity: in each setting the best searcher, which others tie with it, and the cheapest of these."""
+    """For each quantity: in each setting the best searcher, which others are not told from it, and how fine that is."""
     columns = [
         *labels("setting."),
         Column("Best", lambda one: Cell(one.best.searcher, small=_level(one), best=True), kind="name"),
-        Column("Within noise of it", _others, kind="w"),
-        Column("Cheapest of these", _cheapest, kind="name"),
+        Column("Not told from it", _others, kind="w"),
+        Column("Cheapest as good", _cheapest, kind="name", may_hide=True),
         Column("How sure", lambda one: Cell(one.verdict, small=_unpredictable(one)), kind="w"),
+        Column("Would be seen", lambda one: Cell(_size(one.detectable, one.quantity), one.detectable)),
     ]
     return [
         tabulate(
@@ -39,6 +44,62 @@ def verdict_tables(comparisons: Sequence[Comparison]) -> list[Table | None]:
         )
         for quantity, members in itertools.groupby(comparisons, key=lambda one: one.quantity)
     ]
+
+
+def ranking_table(rankings: Sequence[Ranking]) -> Table | None:
+    """The searchers over all settings."""
+    columns = [
+        Column("By", lambda row: Cell(row[0].quantity.title), kind="w", groups=True),
+        Column("Searcher", lambda row: Cell(row[1]), kind="who"),
+        Column("Mean rank", lambda row: Cell(f"{row[0].ranks[row[1]]:.2f}", row[0].ranks[row[1]])),
+        Column("Beside the best", _beside_the_best),
+        Column("Told to be better than", lambda row: Cell(", ".join(row[0].behind(row[1])) or "none"), kind="w"),
+    ]
+    note = (
+        "Ranks within each setting, 1 the best, over the searchers that use the objective and have a number in every "
+        "setting. Told apart: Friedman's test rejects that none differs (p <= 0.05), and the mean ranks are further "
+        "apart than Nemenyi's critical difference. Small print: the exact sign test of this pair alone, not corrected."
+    )
+    records = [(one, name) for one in rankings for name in one.ranks]
+    return tabulate("ranking", "Searchers over all settings", columns, records, note)
+
+
+def _beside_the_best(row: tuple[Ranking, str]) -> Cell:
+    found, name = row
+    pair = next((one for one in found.pairs if one.better == found.best and one.worse == name), None)
+    if pair is None:
+        return Cell("best", best=True)
+    return Cell(f"worse in {pair.wins} of {found.n_settings}", pair.wins, small=numbers.probability(pair.sign_p))
+
+
+def contrast_table(contrasts: Sequence[Contrast]) -> Table | None:
+    """The pairs of searchers that the study is to tell apart."""
+    columns = [
+        Column("Contrast", lambda one: Cell(f"{one.first} - {one.second}"), kind="w", groups=True),
+        words("By", "quantity.title", groups=True),
+        *labels("setting."),
+        Column("First is better by", lambda one: Cell(_size(one.gain, one.quantity, signed=True), one.gain)),
+        Column("± 95 %", lambda one: Cell(_size(one.half_width, one.quantity), one.half_width)),
+        Column("p", lambda one: Cell(numbers.probability(one.p), one.p, best=one.told)),
+        number("Draws", "n_draws"),
+        number("Seeds", "n_seeds"),
+        Column("Would be seen", lambda one: Cell(_size(one.detectable, one.quantity), one.detectable)),
+        number("Draws needed", "draws_needed"),
+    ]
+    note = (
+        "Paired by draw. Perplexities by their logarithms. p: corrected by Holm's method for all answers of a "
+        "contrast. Would be seen: the difference that is told from none four times in five with these samples. Draws "
+        "needed: to see one of the size found."
+    )
+    return tabulate("contrasts", "Named contrasts", columns, contrasts, note)
+
+
+def _size(value: float | None, quantity: Quantity, signed: bool = False) -> str:
+    """A difference in the unit of a quantity; of logarithms of perplexities in nats."""
+    if value is None:
+        return numbers.UNKNOWN
+    unit = " nats" if quantity.ratio else " points" if quantity.unit == "%" else ""
+    return f"{value:{'+' if signed else ''}.3g}{unit}"
 
 
 def _level(one: Comparison) -> str:
@@ -55,7 +116,7 @@ def _cheapest(one: Comparison) -> Cell:
     """The cheapest searcher, its cost, and how much less that is than the cost of the best."""
     cheapest = one.cheapest
     if cheapest is None:
-        return Cell("not known")
+        return Cell(numbers.UNKNOWN)
     cost = f"{numbers.amount(cheapest.cost)} layer-forwards"
     if cheapest is not one.best and cheapest.cost and math.isfinite(one.best.cost):
         cost += f"\n{numbers.ratio_text(one.best.cost / cheapest.cost)} × less than the best"
@@ -68,21 +129,24 @@ def _unpredictable(one: Comparison) -> str:
 
 
 def effect_table(effects: Sequence[CalibrationEffect]) -> Table | None:
-    """The best calibration by each average."""
+    """Every two calibrations by each average."""
     models = list(dict.fromkeys(one.panel.model for one in effects))
     columns = [
         *labels("panel.", calibration=False),
         words("By", "quantity.title"),
-        Column("Best calibration", lambda one: Cell(one.best, best=bool(one.clear)), kind="w"),
-        words("Next", "second"),
+        Column("Better calibration", lambda one: Cell(one.best, best=bool(one.clear)), kind="w"),
+        words("Than", "second"),
         Column("Better by", lambda one: Cell(numbers.difference(one.gain, one.quantity), one.gain)),
         Column("95 % interval", _interval),
-        number("Searchers", "n_searchers"),
+        Column("p", lambda one: Cell(numbers.probability(one.p), one.p)),
+        Column("Searchers", lambda one: Cell(f"{one.n_better} of {one.n_searchers}", one.n_searchers)),
+        number("Draws", "n_draws", may_hide=True),
     ]
     note = (
-        "Mean over the searchers that have a result by every calibration, paired by searcher; Student's interval takes "
-        "the searchers for a sample. Perplexities are compared by their geometric mean ratio. Bold: the interval "
-        "leaves out that there is no difference."
+        "Means over the searchers that use the objective and have a result by both; perplexities by their geometric "
+        "mean ratio. With several draws of each calibration: Welch's test and interval over draws. With one draw: "
+        "Wilcoxon's signed ranks and Student's interval over searchers, which hold for these samples alone. p: "
+        "corrected by Holm's method for the pairs of a panel. Bold: p <= 0.05."
     )
     ordered = sorted(effects, key=lambda one: (models.index(one.panel.model), one.panel.remove))
     return tabulate("calibrations", "Which calibration gives the better checkpoints", columns, ordered, note)
@@ -100,24 +164,43 @@ def variance_table(splits: Sequence[Split]) -> Table | None:
     columns = [
         *labels("panel.", calibration=False),
         words("Of", "title"),
-        Column("Calibration's share", lambda one: _share(one.calibration, one.p_calibration)),
-        Column("Searcher's share", lambda one: _share(one.searcher, one.p_searcher)),
-        Column("Interaction", lambda one: Cell("in the rest") if one.interaction is None else _share(one.interaction)),
-        Column("Rest", lambda one: _share(one.residual)),
+        Column("Calibration's share", partial(_share, "calibration")),
+        Column("Searcher's share", partial(_share, "searcher")),
+        Column("Interaction", partial(_share, "interaction")),
+        Column("Draw", partial(_share, "draw"), may_hide=True),
+        Column("Rest", partial(_share, "residual")),
+        Column(
+            "Raw η²", lambda one: Cell(f"{numbers.percent(one.raw.calibration)} / {numbers.percent(one.raw.searcher)}")
+        ),
         Column("Searches", _extent),
     ]
     note = (
-        "Analysis of variance by ordinary least squares, type II sums of squares; a share (η²) is a sum of squares "
-        "over the sum of all. With several seeds the model is value ~ calibration × searcher and the rest is the "
-        "seeds'; with one it is value ~ calibration + searcher and the rest holds interaction and noise together. "
-        "p: of the F test against the rest. Only searchers with a result by every calibration enter. Calibration "
-        "losses are not split: their units differ."
+        "Analysis of variance over the searchers that use the objective and have a result by every calibration and "
+        "draw. Shares are ω²: what is left of sums of squares after noise; η², of sums of squares as they are, favours "
+        "the factor with more levels (here calibration / searcher). Small print: 95 % intervals by the noncentral F, "
+        "and p of the F test. With several draws of a calibration these are nested in it, and the calibration is "
+        "tested against them; with one, a calibration cannot be told from its samples, and the test holds for these "
+        "alone. With one draw and several seeds the rest is the seeds'; with one seed it holds interaction and noise "
+        "together. Calibration losses are not split: their units differ."
     )
     return tabulate("variance", "What results vary with", columns, splits, note)
 
 
-def _share(share: float, p: float | None = None) -> Cell:
-    return Cell(numbers.percent(share), share, small="" if p is None else numbers.probability(p))
+def _raw(one: Split) -> Cell:
+    return Cell(f"{numbers.percent(one.raw.calibration)} / {numbers.percent(one.raw.searcher)}")
+
+
+def _share(part: str, one: Split) -> Cell:
+    share = getattr(one.shares, part)
+    if share is None:
+        return Cell("in the rest" if part == "interaction" else numbers.UNKNOWN)
+    interval = one.intervals.get(part)
+    p = {"calibration": one.p_calibration, "searcher": one.p_searcher}.get(part)
+    lines = [
+        "" if interval is None else f"{100 * interval[0]:.0f} to {numbers.percent(interval[1])}",
+        "" if p is None else numbers.probability(p),
+    ]
+    return Cell(numbers.percent(share), share, small="\n".join(filter(None, lines)))
 
 
 def _extent(one: Split) -> Cell:

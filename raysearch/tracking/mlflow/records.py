@@ -98,13 +98,13 @@ def search_name(search_id: str, labels: Mapping[str, str]) -> str:
     """Return the name of a search's run: its labels in a study if it has some, as legends of charts show them."""
     if not labels:
         return search_id
-    before = {"remove": "M=", "seed": "seed "}
+    before = {"remove": "M=", "seed": "seed ", "draw": "draw "}
     return clip(", ".join(f"{before.get(axis, '')}{label}" for axis, label in _by_use(labels)), MAX_KEY)
 
 
 def _by_use(labels: Mapping[str, str]) -> list[tuple[str, str]]:
     """Return labels by axis; those that tell searches apart most come first."""
-    order = ("searcher", "remove", "seed", "calibration", "model")
+    order = ("searcher", "remove", "seed", "draw", "calibration", "model")
     return sorted(labels.items(), key=lambda item: order.index(item[0]) if item[0] in order else len(order))
 
 

@@ -39,3 +39,21 @@ def test_seeds_of_one_searcher_are_told_from_searchers():
 def test_chance_agreement_is_the_mean_over_all_pairs(n_layers: int, n_remove: int):
     masks = [Mask(layers) for layers in itertools.combinations(range(n_layers), n_remove)]
     assert expected_jaccard(n_layers, n_remove) == pytest.approx(similarity(masks, masks))
+
+
+def test_chance_is_over_the_layers_that_may_go():
+    made = [cell(name, outcome(removed=(3, 4)), n_free=6) for name in "ab"]
+    (found,) = agreements(cells_frame(study(*made)), {"m": 12})
+    assert found.chance == expected_jaccard(6, 2)
+
+
+def test_draws_of_one_searcher_are_the_baseline_and_baselines_are_left_out():
+    masks = {("a", "0"): (0, 1), ("a", "1"): (0, 2), ("b", "0"): (0, 1), ("b", "1"): (0, 2), ("reverse", "0"): (8, 9)}
+    made = [
+        cell(name, outcome(removed=mask), draw=draw, uses_objective=name != "reverse")
+        for (name, draw), mask in masks.items()
+    ]
+    (found,) = agreements(cells_frame(study(*made)), {"m": 12})
+    assert (found.n_searchers, found.mean) == (2, 1.0)
+    assert found.between_draws == pytest.approx(1 / 3)
+    assert found.between_seeds is None

@@ -5,17 +5,22 @@ import math
 import numpy as np
 import pytest
 from scipy import stats
+from statsmodels.stats.multitest import multipletests
 
-from tests.reporting.cells import cell, compared, outcome
+from raysearch.core.estimate import Estimate, Metric
+from raysearch.reporting.stats.comparison import compare
+from raysearch.reporting.stats.difference import holm
+from raysearch.reporting.stats.frame import averages, cells_frame, settings
+from tests.reporting.cells import ACCURACY, cell, compared, outcome, study
 
 
-def test_searchers_tie_within_two_standard_errors_and_not_beyond():
-    noise = 2 * math.hypot(0.03, 0.04)
+def test_two_searchers_are_told_apart_beyond_the_normal_quantile_of_their_errors():
+    noise = stats.norm.ppf(0.975) * math.hypot(0.03, 0.04)
     for gap, tied in ((noise - 1e-6, True), (noise + 1e-6, False)):
         found = compared(cell("a", outcome(1.0, delta_error=0.03)), cell("b", outcome(1.0 + gap, delta_error=0.04)))
         assert [rival.tied for rival in found.rivals] == [True, tied]
         assert found.rivals[1].noise == pytest.approx(noise)
-        assert found.verdict == ("all tie" if tied else "one is best")
+        assert found.verdict == ("none told apart" if tied else "one is best")
 
 
 def test_error_of_the_difference_on_the_same_samples_comes_first():
@@ -23,7 +28,7 @@ def test_error_of_the_difference_on_the_same_samples_comes_first():
         cell("a", outcome(1.0, delta_error=0.5), error_to_best=0.0),
         cell("b", outcome(1.1, delta_error=0.5), error_to_best=0.04),
     )
-    assert found.rivals[1].noise == pytest.approx(0.08)
+    assert found.rivals[1].noise == pytest.approx(stats.norm.ppf(0.975) * 0.04)
     assert found.verdict == "one is best"
 
 
@@ -46,16 +51,84 @@ def test_without_errors_or_seeds_only_equal_losses_tie():
     assert found.verdict == "cannot tell"
 
 
-def test_cheapest_of_those_that_tie():
-    found = compared(
-        cell("dear", outcome(1.0, delta_error=0.1, layer_forwards_alone=900.0)),
-        cell("cheap", outcome(1.1, delta_error=0.1, layer_forwards_alone=100.0)),
-        cell("free, far off", outcome(9.0, delta_error=0.1, layer_forwards_alone=1.0)),
+def priced():
+    return (
+        cell("dear", outcome(1.0, delta_error=0.01, layer_forwards_alone=900.0)),
+        cell("cheap", outcome(1.01, delta_error=0.01, layer_forwards_alone=100.0)),
+        cell("free, not known well", outcome(1.1, delta_error=1.0, layer_forwards_alone=1.0)),
     )
+
+
+def test_without_a_margin_nothing_is_as_good_and_cheaper():
+    found = compared(*priced())
+    assert found.verdict == "none told apart"
+    assert found.cheapest is None
+
+
+def test_cheapest_of_those_shown_to_be_within_the_margin():
+    found = compared(*priced(), margin=0.1)
     assert found.best.searcher == "dear"
     assert found.cheapest is not None
     assert found.cheapest.searcher == "cheap"
-    assert found.verdict == "some tie"
+    gap, error = 0.01, math.hypot(0.01, 0.01)
+    for margin, equal in ((gap + 1.646 * error, True), (gap + 1.643 * error, False)):
+        assert compared(*priced(), margin=margin).rivals[1].equivalent is equal
+
+
+def test_p_values_are_corrected_for_all_pairs():
+    found = compared(
+        *(cell(name, outcome(loss, delta_error=0.1)) for name, loss in {"a": 1.0, "b": 1.1, "c": 1.4}.items())
+    )
+    raw = [2 * stats.norm.sf(gap / math.hypot(0.1, 0.1)) for gap in (0.4, 0.3, 0.1)]
+    assert [rival.p for rival in found.rivals] == pytest.approx([1.0, max(3 * raw[0], 2 * raw[1], raw[2]), 3 * raw[0]])
+
+
+def test_one_seed_of_a_searcher_that_draws_random_numbers_tells_nothing():
+    fixed = cell("a", outcome(1.0, delta_error=0.01))
+    assert compared(fixed, cell("b", outcome(2.0, delta_error=0.01))).rivals[1].tied is False
+    assert compared(fixed, cell("b", outcome(2.0, delta_error=0.01), stochastic=True)).verdict == "cannot tell"
+
+
+def test_draws_are_paired():
+    a, b = [1.0, 2.0, 3.0, 4.0], [1.1, 2.3, 3.1, 4.2]
+    cells = [cell(name, outcome(x), draw=str(i)) for name, xs in (("a", a), ("b", b)) for i, x in enumerate(xs)]
+    found = compared(*cells)
+    test = stats.ttest_rel(b, a)
+    assert found.rivals[1].behind == pytest.approx(0.175)
+    assert found.rivals[1].p == pytest.approx(test.pvalue)
+    interval = test.confidence_interval(0.95)
+    assert found.rivals[1].noise == pytest.approx((interval.high - interval.low) / 2)
+
+
+def test_items_are_paired():
+    rng = np.random.default_rng(1)
+    hard = rng.normal(size=200)  # what items have in common is most of their spread
+    a, b = hard + 0.1 * rng.normal(size=200), hard + 0.03 + 0.1 * rng.normal(size=200)
+    metric = Metric("acc", "A", "accuracy", "%", True)
+    made = [
+        cell(name, outcome(assessed={"acc": Estimate(x.mean(), x.std() / 14)}, items={"acc": tuple(x / 200)}))
+        for name, x in (("a", a), ("b", b))
+    ]
+    results = study(*made, metrics=(metric,))
+    (quantity,) = averages(results)
+    ((setting, cells),) = settings(cells_frame(results))
+    found = compare(setting, cells, quantity)
+    assert found is not None
+    assert found.rivals[1].p == pytest.approx(stats.ttest_rel(a, b).pvalue)
+
+
+def test_right_and_wrong_answers_are_compared_by_mcnemars_exact_test():
+    right = np.zeros((2, 50))
+    right[0, :9], right[1, 8:10] = 1, 1
+    made = [
+        cell(name, outcome(assessed={"acc": Estimate(2 * x.sum())}, items={"acc": tuple(2 * x)}))
+        for name, x in zip("ab", right, strict=True)
+    ]
+    results = study(*made, metrics=(ACCURACY,))
+    ((setting, cells),) = settings(cells_frame(results))
+    found = compare(setting, cells, averages(results)[0])
+    assert found is not None
+    assert found.rivals[1].p == pytest.approx(stats.binomtest(1, 9).pvalue)
 
 
 def test_negative_and_zero_losses_compare_as_any():
@@ -67,3 +140,12 @@ def test_negative_and_zero_losses_compare_as_any():
 def test_masks_of_the_wrong_size_are_not_compared():
     found = compared(cell("a", outcome(1.0)), cell("b", outcome(0.1, removed=(3,))))
     assert [rival.searcher for rival in found.rivals] == ["a"]
+
+
+def test_holms_correction_is_that_of_statsmodels():
+    rng = np.random.default_rng(0)
+    for n in (1, 2, 7, 40):
+        p = rng.random(n) ** 3
+        assert holm(p.tolist()) == pytest.approx(multipletests(p, method="holm")[1].tolist())
+    assert holm([None, 0.02, None]) == [None, 0.02, None]
+    assert holm([]) == []

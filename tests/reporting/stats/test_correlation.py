@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from raysearch.core.estimate import Estimate
-from raysearch.reporting.stats.correlation import bootstrap_interval, correlations, spearman
+from raysearch.reporting.stats.correlation import bootstrap_interval, correlations, permutation_p, spearman
 from raysearch.reporting.stats.frame import CALIBRATION_LOSS, averages, cells_frame
 from tests.reporting.cells import ACCURACY, PERPLEXITY_METRIC, cell, outcome, study
 
@@ -49,7 +49,8 @@ def test_bootstrap_leaves_out_resamples_without_a_correlation():
 def test_correlation_is_of_what_is_better():
     """Lower losses with higher accuracies: +1. A constant side has no correlation, and says so."""
     made = [
-        cell(f"s{i}", outcome(1.0 + i, assessed={"acc": Estimate(90.0 - i), "ppl": Estimate(7.0)})) for i in range(5)
+        cell(f"s{i}", outcome(1.0 + i, removed=(i, 9), assessed={"acc": Estimate(90.0 - i), "ppl": Estimate(7.0)}))
+        for i in range(5)
     ]
     results = study(*made, metrics=(ACCURACY, PERPLEXITY_METRIC))
     frame = cells_frame(results)
@@ -57,3 +58,32 @@ def test_correlation_is_of_what_is_better():
     rhos = {(one.first.key, one.second.key): one.rho for one in found}
     assert rhos["loss", "accuracy_average"] == pytest.approx(1.0)
     assert rhos["loss", "perplexity_average"] is None
+
+
+@pytest.mark.parametrize("n", [4, 6, 7])
+def test_permutation_p_is_that_of_all_pairings(n):
+    rng = np.random.default_rng(n)
+    x, y = rng.integers(0, 4, size=n).astype(float), rng.normal(size=n)
+    theirs = stats.permutation_test(
+        (x,), lambda some: stats.spearmanr(some, y).statistic, permutation_type="pairings", n_resamples=np.inf
+    )  # fmt: skip
+    assert permutation_p(x, y) == pytest.approx(theirs.pvalue)
+
+
+def test_many_points_are_resampled():
+    x = np.arange(12.0)
+    assert permutation_p(x, x) == pytest.approx(1e-4, rel=1.1)
+    assert permutation_p(x, np.random.default_rng(0).normal(size=12)) > 0.05
+
+
+def test_identical_masks_are_one_point_and_baselines_none():
+    names = {"a": (1, 2), "b": (1, 2), "c": (1, 3), "d": (1, 4), "e": (1, 5), "f": (1, 6), "baseline": (1, 7)}
+    made = [
+        cell(name, outcome(1.0 + i, removed=mask, assessed={"acc": Estimate(90.0 - i)}), uses_objective=len(name) == 1)
+        for i, (name, mask) in enumerate(names.items())
+    ]
+    results = study(*made, metrics=(ACCURACY,))
+    (found,) = correlations(cells_frame(results), [CALIBRATION_LOSS, *averages(results)])
+    assert found.n == 5
+    assert found.low is None, "five points have no interval"
+    assert found.p == pytest.approx(2 / 120)

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from scipy import stats
 
+from raysearch.core.estimate import Estimate
 from raysearch.reporting.stats.agreement import cross_agreements
 from raysearch.reporting.stats.effect import calibration_effects
 from raysearch.reporting.stats.frame import averages, cells_frame
-from tests.reporting.cells import PERPLEXITY_METRIC, cell, grid, outcome, study
+from tests.reporting.cells import ACCURACY, PERPLEXITY_METRIC, cell, grid, outcome, study
 
 
 def test_calibrations_are_compared_searcher_by_searcher():
@@ -24,7 +26,7 @@ def test_calibrations_are_compared_searcher_by_searcher():
 
 
 def test_calibration_effect_is_a_paired_interval():
-    x, y = [60.0, 61.0, 64.0, 59.0], [57.0, 60.0, 61.0, 58.5]
+    x, y = [60.0, 61.0, 64.5, 59.0], [57.0, 60.0, 61.0, 58.5]
     values = {("x", name): [value] for name, value in zip("abcd", x, strict=True)}
     values |= {("y", name): [value] for name, value in zip("abcd", y, strict=True)}
     results = grid(values)
@@ -33,7 +35,8 @@ def test_calibration_effect_is_a_paired_interval():
     assert (found.best, found.second, found.n_searchers) == ("x", "y", 4)
     assert found.low == pytest.approx(interval.low)
     assert found.high == pytest.approx(interval.high)
-    assert found.clear == (interval.low > 0)
+    assert found.p == pytest.approx(stats.wilcoxon(np.subtract(x, y)).pvalue)
+    assert found.clear is False, "four searchers are too few for a rank test to reject"
 
 
 def test_calibration_effect_on_perplexity_is_a_ratio_and_lower_wins():
@@ -42,3 +45,42 @@ def test_calibration_effect_on_perplexity_is_a_ratio_and_lower_wins():
     (found,) = calibration_effects(cells_frame(results), *averages(results))
     assert found.best == "y"
     assert found.gain == pytest.approx(6.0)
+
+
+def test_every_two_calibrations_are_compared_and_corrected_for():
+    rng = np.random.default_rng(2)
+    means = {"x": 60.0, "y": 50.0, "z": 50.0}
+    values = {(c, s): [mean + rng.normal()] for c, mean in means.items() for s in "abcdefgh"}
+    results = grid(values)
+    found = {(one.best, one.second): one for one in calibration_effects(cells_frame(results), *averages(results))}
+    told = {pair for pair, one in found.items() if one.clear}
+    assert len(found) == 3
+    assert told == {("x", "y"), ("x", "z")}
+    assert found["x", "y"].p == pytest.approx(3 * 2 / 2**8), "the least that signed ranks of 8 give, times 3"
+
+
+def test_with_several_draws_calibrations_are_told_apart_by_these():
+    rng = np.random.default_rng(2)
+    values = {}
+    for calibration, mean in (("x", 0.0), ("y", 0.0)):
+        draws = mean + rng.normal(size=3)
+        for searcher in "abcdefgh":
+            values[calibration, searcher] = list(draws + 0.01 * rng.normal(size=3))
+    results = grid(values, axis="draw")
+    (found,) = calibration_effects(cells_frame(results), *averages(results))
+    sides = [np.mean([values[c, s] for s in "abcdefgh"], axis=0) for c in (found.best, found.second)]
+    assert found.p == pytest.approx(stats.ttest_ind(*sides, equal_var=False).pvalue)
+    assert found.n_draws == 3
+
+
+def test_searchers_with_the_same_masks_are_one_in_the_rank_test():
+    made = []
+    for i, searcher in enumerate("abcdef"):
+        removed = (0, min(i, 3) + 1)  # d, e and f found the same
+        for calibration, value in (("x", 60.0 + min(i, 3)), ("y", 50.0)):
+            result = outcome(removed=removed, assessed={"acc": Estimate(value)})
+            made.append(cell(searcher, result, calibration))
+    results = study(*made, metrics=(ACCURACY,))
+    (found,) = calibration_effects(cells_frame(results), *averages(results))
+    assert found.n_searchers == 6
+    assert found.p == pytest.approx(2 / 2**4)

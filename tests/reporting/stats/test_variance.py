@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import stats
 
@@ -16,8 +18,8 @@ def test_split_without_seeds_by_hand():
     results = grid(values)
     (found,) = splits(cells_frame(results), averages(results))
     # mean 4.5; calibrations 2 and 7: 4 · 2.5² = 25; searchers 3 and 6: 4 · 1.5² = 9; the rest of 35 is 1
-    assert (found.calibration, found.searcher, found.residual) == pytest.approx((25 / 35, 9 / 35, 1 / 35))
-    assert found.interaction is None
+    assert (found.raw.calibration, found.raw.searcher, found.raw.residual) == pytest.approx((25 / 35, 9 / 35, 1 / 35))
+    assert found.raw.interaction is None
     assert found.p_calibration == pytest.approx(float(stats.f.sf(25 / 1, 1, 1)))
 
 
@@ -32,10 +34,10 @@ def test_split_with_seeds_by_hand():
     ss_searcher = 6 * ((table.mean(axis=(0, 2)) - mean) ** 2).sum()
     ss_within = ((table - table.mean(axis=2, keepdims=True)) ** 2).sum()
     total = ((table - mean) ** 2).sum()
-    assert found.calibration == pytest.approx(ss_calibration / total)
-    assert found.searcher == pytest.approx(ss_searcher / total)
-    assert found.residual == pytest.approx(ss_within / total)
-    assert found.interaction == pytest.approx((total - ss_calibration - ss_searcher - ss_within) / total)
+    assert found.raw.calibration == pytest.approx(ss_calibration / total)
+    assert found.raw.searcher == pytest.approx(ss_searcher / total)
+    assert found.raw.residual == pytest.approx(ss_within / total)
+    assert found.raw.interaction == pytest.approx((total - ss_calibration - ss_searcher - ss_within) / total)
     assert found.n_searches == 24
 
 
@@ -43,7 +45,7 @@ def test_perplexities_are_split_by_their_logarithms():
     values = {("x", "a"): [1.0], ("x", "b"): [10.0], ("y", "a"): [100.0], ("y", "b"): [1000.0]}
     results = grid(values, PERPLEXITY_METRIC)
     (found,) = splits(cells_frame(results), averages(results))
-    assert (found.calibration, found.searcher) == pytest.approx((0.8, 0.2))
+    assert (found.raw.calibration, found.raw.searcher) == pytest.approx((0.8, 0.2))
 
 
 def test_only_searchers_of_every_calibration_are_split():
@@ -73,3 +75,47 @@ def test_spreads_hold_the_other_choice_fixed():
     results = grid(values)
     found = {one.by: (one.fixed, one.size) for one in spreads(cells_frame(results), averages(results)[0])}
     assert found == {"calibration": ("a", 4.0), "searcher": ("x", 2.0)}
+
+
+def test_omega_squared_of_noise_is_about_nothing_whatever_the_number_of_levels():
+    rng = np.random.default_rng(3)
+    omega, eta = [], []
+    for _ in range(60):
+        values = {(c, s): [float(rng.normal())] for c in "wxyz" for s in "abcdefghijklmnop"}
+        (found,) = splits(cells_frame(grid(values)), averages(grid(values)))
+        omega.append((found.shares.calibration, found.shares.searcher))
+        eta.append((found.raw.calibration, found.raw.searcher))
+    assert np.mean(eta, axis=0) == pytest.approx([3 / 63, 15 / 63], abs=0.03)
+    assert (np.mean(omega, axis=0) < 0.06).all()
+
+
+def test_draws_are_nested_in_their_calibration():
+    rng = np.random.default_rng(4)
+    values = {}
+    for calibration in "xyz":
+        draws = rng.normal(size=4)
+        for searcher in "abcde":
+            values[calibration, searcher] = list(draws + rng.normal(size=4))
+    results = grid(values, axis="draw")
+    (found,) = splits(cells_frame(results), averages(results))
+    data = pd.DataFrame(
+        [(c, f"{c}{d}", s, v) for (c, s), of in values.items() for d, v in enumerate(of)],
+        columns=["calibration", "draw", "searcher", "value"],
+    )
+    means = data.groupby(["calibration", "draw"])["value"].mean()
+    one_way = stats.f_oneway(*(means[one] for one in "xyz"))  # of the draws' means: the calibration against its draws
+    assert found.p_calibration == pytest.approx(one_way.pvalue)
+    assert found.drawn and found.n_draws == 12
+    places = data.pivot(index=["calibration", "draw"], columns="searcher", values="value")
+    within = places.sub(places.mean(axis=1), axis=0)
+    residual = ((within - within.groupby("calibration").transform("mean")) ** 2).to_numpy().sum() / ((12 - 3) * 4)
+    searcher = 12 * (within.mean() ** 2).sum() / 4
+    assert found.p_searcher == pytest.approx(float(stats.f.sf(searcher / residual, 4, 36)))
+
+
+def test_searchers_that_do_not_use_the_objective_are_left_out():
+    values = {(c, s): [10.0 * (c == "y") + i] for c in "xy" for i, s in enumerate("abc")}
+    results = grid(values)
+    made = [replace(one, uses_objective=one.searcher != "c") for one in results.cells]
+    (found,) = splits(cells_frame(replace(results, cells=made)), averages(results))
+    assert found.n_searchers == 2

@@ -1,0 +1,106 @@
+"""How often a report says "clear" of nothing: studies of random numbers, with searchers and calibrations alike.
+
+Each study has 2 calibrations x 2 M x 5 searchers x 3 draws. A mask has a quality of its own, that of the draw of its
+samples, and noise wherever it is measured; nothing depends on searcher or calibration. With ``--effect`` the first
+searcher is better in every number by so many standard errors of the named contrast, which is then to be found.
+
+    python experiments/simulated_studies/run.py --studies 400
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+
+import numpy as np
+
+from raysearch.core.estimate import Estimate, Metric
+from raysearch.core.measure import PERPLEXITY
+from raysearch.reporting.findings import findings
+from raysearch.reporting.stats.analysis import analyse
+from raysearch.study.result import CellResult, Outcome, StudyResult
+
+CALIBRATIONS, SIZES, SEARCHERS, DRAWS = ("x", "y"), (5, 7), "abcde", "012"
+METRICS = (
+    Metric("ppl", "Perplexity", "perplexity", "perplexity", False),
+    Metric("acc", "Accuracy", "accuracy", "%", True),
+)
+N_ITEMS, SPREAD, NOISE = 100, 0.1, 0.1
+#: The standard error of a contrast over three draws by held-out loss: two masks, each on the two other draws.
+ERROR = float(np.sqrt(2 * (SPREAD**2 + NOISE**2 / 2) / len(DRAWS)))
+
+
+def main() -> None:
+    """Print how often each question was answered with each certainty."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--studies", type=int, default=400)
+    parser.add_argument("--effect", type=float, default=0.0, help="of the first searcher, in standard errors")
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    told: Counter[str] = Counter()
+    for seed in range(options.studies):
+        found = findings(analyse(simulated_study(np.random.default_rng(seed), options.effect * ERROR)))
+        told.update({subject(one.question, one.verdict) for one in found if one.sure == "clear"})
+        if (seed + 1) % 50 == 0:
+            print(f"{seed + 1} studies", dict(told), flush=True)
+    print("\n| verdict | clear, share of studies |\n| --- | --- |")
+    for name, number in sorted(told.items()):
+        print(f"| {name} | {number / options.studies:.3f} |")
+
+
+def subject(question: str, verdict: str) -> str:
+    """Return a question with the number it is about, so that each verdict is counted by itself."""
+    about = [name for name in ("held-out", "calibration loss", "perplexity", "accuracy") if name in verdict]
+    return f"{question}: {', '.join(about)}" if question in ("Calibration", "Does a better loss help") else question
+
+
+def simulated_study(rng: np.random.Generator, effect: float = 0.0) -> StudyResult:
+    """Return a study in which the first searcher's masks are better by `effect`, and all else is chance."""
+    of_draw = {key: SPREAD * rng.normal() for key in itertools.product(CALIBRATIONS, DRAWS)}
+    cells = list(_cells(rng, of_draw, effect))
+    return StudyResult("s", "s", cells, {"m": 30}, METRICS, {}, {}, contrasts=["a - b"])
+
+
+def _cells(rng: np.random.Generator, of_draw: dict[tuple[str, str], float], effect: float) -> Iterator[CellResult]:
+    for calibration, remove, searcher, draw in itertools.product(CALIBRATIONS, SIZES, SEARCHERS, DRAWS):
+        better = effect if searcher == "a" else 0.0
+        quality = 1.0 + SPREAD * rng.normal() - better
+        items = rng.random(N_ITEMS) < 0.5 + 0.05 * rng.normal() + better
+        perplexity = float(np.exp(2.0 + of_draw[calibration, draw] + SPREAD * rng.normal() - better))
+        accuracy = 100 * items.mean()
+        outcome = Outcome(
+            removed=tuple(sorted(rng.choice(30, remove, replace=False).tolist())),
+            measure=PERPLEXITY,
+            dense_loss=0.0,
+            loss=quality + NOISE * rng.normal(),
+            delta_error=NOISE,
+            evaluations=1,
+            layer_forwards_alone=1.0,
+            layer_forwards_naive=1.0,
+            seconds=1.0,
+            path={},
+            best_so_far=(),
+            assessed={"ppl": Estimate(perplexity, 0.01 * perplexity), "acc": Estimate(accuracy, 5.0)},
+            items={"acc": tuple((100 * items / N_ITEMS).tolist())},
+        )
+        yield CellResult(
+            "m",
+            calibration,
+            searcher,
+            remove,
+            0,
+            "",
+            draw=draw,
+            stochastic=True,
+            held_out=quality + float(np.mean(NOISE * rng.normal(size=len(DRAWS) - 1))),
+            n_free=30,
+            state="finished",
+            outcome=outcome,
+        )
+
+
+if __name__ == "__main__":
+    main()

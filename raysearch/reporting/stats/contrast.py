@@ -1,0 +1,113 @@
+"""The named contrasts of a study: is one searcher better than another, over draws and seeds?"""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import pandas as pd
+
+from raysearch.reporting.stats.difference import LEVEL, POWER, Side, difference, holm
+from raysearch.reporting.stats.frame import Quantity, Setting, settings
+from raysearch.study.spec import sides_of
+
+_MOST_DRAWS = 1000
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """Two searchers beside each other in a setting.
+
+    Args:
+        setting: Where.
+        quantity: By what.
+        first: A searcher.
+        second: Another.
+        gain: By how much the first is better; of logarithms where the quantity is compared by ratios.
+        half_width: Half of the 95 % interval of that; None if noise is not known.
+        p: That noise alone explains it, corrected for all answers of this contrast; None if noise is not known.
+        detectable: The difference that would be told from none four times in five; None if noise is not known.
+        equivalent: Whether it is shown to be within the margin; None without a margin.
+        n_draws: How many draws it is paired by.
+        n_seeds: The most seeds that a draw has.
+        draws_needed: The draws by which a difference of this size would be seen four times in five; None if there is
+            one draw, or no number up to 1,000 would do.
+    """
+
+    setting: Setting
+    quantity: Quantity
+    first: str
+    second: str
+    gain: float
+    half_width: float | None
+    p: float | None
+    detectable: float | None
+    equivalent: bool | None
+    n_draws: int
+    n_seeds: int
+    draws_needed: int | None
+
+    @property
+    def told(self) -> bool:
+        """Whether noise is rejected as the cause."""
+        return self.p is not None and self.p <= LEVEL
+
+
+def contrasts(
+    frame: pd.DataFrame, names: Sequence[str], quantities: Sequence[tuple[Quantity, float | None]]
+) -> list[Contrast]:
+    """Answer each contrast in each setting, by each quantity.
+
+    Args:
+        frame: The study's searches.
+        names: The contrasts, as ``greedy - one_shot``.
+        quantities: By what, each with the margin below which a difference does not matter.
+    """
+    found: list[Contrast] = []
+    for name in names:
+        pair = sides_of(name)
+        answers = [
+            _contrast(setting, cells, quantity, margin, *pair)
+            for quantity, margin in quantities
+            for setting, cells in settings(frame[frame[quantity.key].notna()])
+            if {*pair} <= {*cells["searcher"]}
+        ]
+        corrected = holm([one.p for one in answers])
+        found += [replace(one, p=p) for one, p in zip(answers, corrected, strict=True)]
+    return found
+
+
+def _contrast(
+    setting: Setting, cells: pd.DataFrame, quantity: Quantity, margin: float | None, first: str, second: str
+) -> Contrast:
+    mine, theirs = (cells[cells["searcher"] == name] for name in (first, second))
+    gap = difference(Side(mine, quantity), Side(theirs, quantity), quantity)
+    return Contrast(
+        setting=setting,
+        quantity=quantity,
+        first=first,
+        second=second,
+        gain=quantity.sign * gap.value + 0.0,
+        half_width=gap.half_width(),
+        p=gap.p,
+        detectable=gap.detectable,
+        equivalent=None if margin is None else gap.equivalent(margin),
+        n_draws=gap.n_draws,
+        n_seeds=int(max(one.groupby("draw")["seed"].nunique().max() for one in (mine, theirs))),
+        draws_needed=_draws_needed(gap.value, gap.error, gap.n_draws),
+    )
+
+
+def _draws_needed(value: float, error: float | None, n_draws: int) -> int | None:
+    """How many draws would show a difference of this size, if it were the true one."""
+    if n_draws < 2 or not error or not value:
+        return None
+    from statsmodels.stats.power import TTestPower
+
+    effect = abs(value) / (error * math.sqrt(n_draws))
+    power = TTestPower()
+    numbers = range(2, _MOST_DRAWS + 1)
+    place = bisect.bisect_left(numbers, POWER, key=lambda n: power.power(effect, n, LEVEL))
+    return numbers[place] if place < len(numbers) else None

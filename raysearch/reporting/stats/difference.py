@@ -1,0 +1,200 @@
+"""The difference between two searchers in a setting, and how much of it noise explains.
+
+Three kinds of noise stand between two searchers, and each is a part of the error of their difference:
+
+- **by draw**: with several draws of the calibration's samples, the differences within each draw are a sample, and their
+  mean is tested by Student's paired t. This holds for other draws, and has the noise of the seeds in it.
+- **by seed**: with one draw, the spread over seeds on either side, as in Welch's test.
+- **by item**: the choice of the samples, windows or items that a number was measured on. The same ones for both, so
+  their differences count where they are kept; else the two errors are joined as if of different items, which is too
+  wide rather than too narrow. With one draw of a calibration this holds for these masks, not for other samples.
+
+Quantities that are compared by ratios enter by their logarithms. Degrees of freedom are by Welch and Satterthwaite.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from raysearch.core.json import finite
+from raysearch.reporting.stats.frame import CALIBRATION_LOSS, HELD_OUT_LOSS, Quantity
+
+LEVEL = 0.05
+POWER = 0.8
+_DUST = 1e-12  # relative; differences below it come from the order of additions
+_NORMAL = 1e9  # degrees of freedom with which Student's t is the normal distribution
+
+#: Contributions of items to a number, whose sum it is, by text or task.
+Items = Sequence[npt.NDArray[np.float64]]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The difference of two means.
+
+    Args:
+        value: The mean difference; of logarithms where the quantity is compared by ratios.
+        error: Its standard error; None if it is not known.
+        freedom: Degrees of freedom of that.
+        n_draws: How many draws it is paired by.
+        exact_p: The p of the exact McNemar test, where two masks answered the same items right or wrong; else None.
+    """
+
+    value: float
+    error: float | None
+    freedom: float
+    n_draws: int
+    exact_p: float | None = None
+
+    @property
+    def p(self) -> float | None:
+        """Two-sided, that there is no difference; None if the error is not known."""
+        if self.value == 0:
+            return 1.0
+        if self.error is None or self.exact_p is not None:
+            return self.exact_p
+        if self.error == 0:
+            return 0.0
+        from scipy.stats import t
+
+        return float(2 * t.sf(abs(self.value) / self.error, self.freedom))
+
+    def half_width(self, level: float = LEVEL) -> float | None:
+        """Half of the interval of confidence 1 - `level`; None if the error is not known."""
+        from scipy.stats import t
+
+        return None if self.error is None else float(t.ppf(1 - level / 2, self.freedom) * self.error)
+
+    @property
+    def detectable(self) -> float | None:
+        """The difference that would be told from none four times in five; None if the error is not known."""
+        from scipy.stats import t
+
+        return None if self.error is None else float(t.ppf([1 - LEVEL / 2, POWER], self.freedom).sum() * self.error)
+
+    def equivalent(self, margin: float) -> bool | None:
+        """Return whether two one-sided tests show that it is within the margin; None if the error is not known."""
+        half = self.half_width(2 * LEVEL)
+        return None if half is None else abs(self.value) + half < margin
+
+
+class Side:
+    """The searches of one searcher in a setting, as they enter a difference by one quantity."""
+
+    def __init__(self, cells: pd.DataFrame, quantity: Quantity) -> None:
+        self._cells, self._quantity = cells, quantity
+        self.stochastic = bool(cells["stochastic"].any())
+        self.n = len(cells)
+
+    @cached_property
+    def by_draw(self) -> Mapping[str, npt.NDArray[np.float64]]:
+        """The values of each draw, one a seed; logarithms where the quantity is compared by ratios."""
+        values = self._cells[self._quantity.key].to_numpy()
+        values = np.log(values) if self._quantity.ratio else values
+        draws = self._cells["draw"].to_numpy()
+        return {draw: values[draws == draw] for draw in dict.fromkeys(draws)}
+
+    @cached_property
+    def score(self) -> float:
+        """The mean over draws of the means over seeds."""
+        return statistics.fmean(float(values.mean()) for values in self.by_draw.values())
+
+    @cached_property
+    def error(self) -> float | None:
+        """The standard error by item, the mean over searches, which share the items."""
+        errors = self._cells[self._quantity.error]
+        if self._quantity.ratio:
+            errors = errors / self._cells[self._quantity.key]
+        return finite(errors.mean(skipna=False))
+
+    @cached_property
+    def error_to_best(self) -> float | None:
+        """The standard error of the difference to the lowest loss of the setting, on the same samples."""
+        is_loss = self._quantity == CALIBRATION_LOSS
+        return finite(self._cells["error_to_best"].mean(skipna=False)) if is_loss else None
+
+    @cached_property
+    def items(self) -> Items | None:
+        """The contributions of items, the mean over searches; None if they were not kept of all."""
+        known = [items.get(self._quantity.key) for items in self._cells["items"]]
+        if not known or any(one is None for one in known):
+            return None
+        return [np.mean(parts, axis=0) for parts in zip(*known, strict=True)]
+
+
+def difference(one: Side, other: Side, quantity: Quantity) -> Difference:
+    """Return by how much one side is above the other."""
+    draws = [draw for draw in one.by_draw if draw in other.by_draw]
+    if len(draws) > 1:
+        gaps = np.array([one.by_draw[draw].mean() - other.by_draw[draw].mean() for draw in draws])
+        value, parts = float(gaps.mean()), [(float(gaps.var(ddof=1)) / len(gaps), len(gaps) - 1.0)]
+        parts += [] if quantity in (CALIBRATION_LOSS, HELD_OUT_LOSS) else _by_item(one, other)
+    else:
+        value, parts = one.score - other.score, _by_item(one, other)
+        seeds = [_by_seed(side) for side in (one, other)]
+        if any(part is None and side.stochastic for part, side in zip(seeds, (one, other), strict=True)):
+            parts = []  # with one seed, nobody knows what another would have found
+        else:
+            parts += [part for part in seeds if part is not None]
+    if abs(value) <= _DUST * max(abs(one.score), abs(other.score), 1e-300):
+        value = 0.0
+    variance = sum(part for part, _ in parts)
+    spread = sum(part**2 / freedom for part, freedom in parts)
+    freedom = variance**2 / spread if spread > 0 else _NORMAL
+    exact_p = _mcnemar(one, other) if quantity.group == "accuracy" and len(draws) == 1 and parts else None
+    return Difference(value, math.sqrt(variance) if parts else None, freedom, len(draws), exact_p)
+
+
+def holm(p: Sequence[float | None]) -> list[float | None]:
+    """Return p values corrected for their number by Holm's method; those that are not known stay so.
+
+    As ``statsmodels.stats.multitest.multipletests``, which collects garbage each time: a third of a second.
+    """
+    known = np.array([one for one in p if one is not None])
+    order = np.argsort(known, kind="stable")
+    corrected = np.empty(len(known))
+    steps = known[order] * np.arange(len(known), 0, -1)
+    corrected[order] = np.minimum(np.maximum.accumulate(steps), 1.0) if len(known) else steps
+    left = iter(corrected.tolist())
+    return [None if one is None else next(left) for one in p]
+
+
+def _by_item(one: Side, other: Side) -> list[tuple[float, float]]:
+    """The variance of the difference by the choice of items, with its degrees of freedom; nothing if not known."""
+    if one.items is not None and other.items is not None:
+        gaps = [a - b for a, b in zip(one.items, other.items, strict=True)]
+        several = [gap for gap in gaps if len(gap) > 1]
+        return [(len(gap) * float(gap.var(ddof=1)), len(gap) - 1.0) for gap in several]
+    if one.error_to_best is not None and other.error_to_best is not None:
+        # the triangle inequality; the best one's own is 0 for a single seed
+        return [((one.error_to_best + other.error_to_best) ** 2, _NORMAL)]
+    if one.error is None or other.error is None:
+        return []
+    return [(one.error**2 + other.error**2, _NORMAL)]
+
+
+def _mcnemar(one: Side, other: Side) -> float | None:
+    """The exact McNemar test of two masks on the items of one task; None if there are more, or items are not 0 or 1."""
+    if one.items is None or other.items is None or len(one.items) != 1 or one.n != 1 or other.n != 1:
+        return None
+    mine, theirs = one.items[0], other.items[0]
+    if any(len(np.unique(np.abs(side[side != 0]).round(9))) > 1 for side in (mine, theirs)):
+        return None
+    from statsmodels.stats.contingency_tables import mcnemar
+
+    table = [[0, int((mine > theirs).sum())], [int((mine < theirs).sum()), 0]]
+    return float(mcnemar(table, exact=True).pvalue)
+
+
+def _by_seed(side: Side) -> tuple[float, float] | None:
+    """The variance of a mean over seeds, with its degrees of freedom; None with one seed."""
+    values = next(iter(side.by_draw.values()))
+    return (float(values.var(ddof=1)) / len(values), len(values) - 1.0) if len(values) > 1 else None

@@ -1,0 +1,90 @@
+"""The draws of a calibration, and what the masks found by one lose on the samples of the others.
+
+A search chooses its mask by its own samples, so the loss on these flatters it. The other draws of the same calibration
+are fresh samples of the same kind.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from statistics import fmean
+
+from raysearch.calibration.calibration import Calibration
+from raysearch.core.mask import Mask
+from raysearch.evaluation.evaluator import Evaluator
+from raysearch.evaluation.pool import Pool
+from raysearch.evaluation.totals import total
+from raysearch.ledger.ledger import Ledger
+from raysearch.study.model_group import ModelGroup
+from raysearch.study.spec import StudySpec
+
+
+@dataclass(frozen=True)
+class Draws:
+    """The draws of one calibration of one model.
+
+    Args:
+        samples: The samples of each draw, by its label.
+        places: The draw of each search, by the search's place in the study.
+    """
+
+    samples: Mapping[str, Calibration]
+    places: Mapping[int, str]
+
+
+def draws_of(study: StudySpec, group: ModelGroup) -> list[Draws]:
+    """Return the calibrations of a model that have several draws; weighted ones are left out."""
+    by_label: dict[str, list[int]] = {}
+    for number in group.numbers:
+        if study.cells[number].search.evaluation.weighting is None:
+            by_label.setdefault(study.cells[number].calibration, []).append(number)
+    found = []
+    for numbers in by_label.values():
+        places = {number: study.cells[number].draw for number in numbers}
+        samples = {
+            draw: group.prepared_for(study.cells[number].search.evaluation).calibrations[0]
+            for number, draw in places.items()
+        }
+        if len(samples) > 1:
+            found.append(Draws(samples, places))
+    return found
+
+
+def evaluate_held_out(
+    draws: Draws, masks: Mapping[int, Mask], n_layers: int, ledger: Ledger, make_pool: Callable[[], Pool]
+) -> None:
+    """Evaluate each mask that was found on the samples of the other draws; the ledger keeps the losses.
+
+    Args:
+        draws: The draws of a calibration.
+        masks: The masks found, by their searches' places in the study.
+        n_layers: N.
+        ledger: What is known.
+        make_pool: Gives the pool when it is first needed; it is not closed.
+    """
+    for draw, calibration in draws.samples.items():
+        others = sorted({masks[number] for number, own in draws.places.items() if own != draw and number in masks})
+        if others:
+            evaluator = Evaluator([calibration], n_layers, ledger, make_pool, owns_pool=False)
+            try:
+                evaluator.evaluate(others)
+            finally:
+                evaluator.close()
+
+
+def held_out_losses(draws: Draws, masks: Mapping[int, Mask], ledger: Ledger) -> dict[int, float]:
+    """Return the mean loss of each mask on the other draws, by its search's place, where the ledger has them all."""
+    losses: dict[tuple[str, Mask], float] = {}
+    for draw, calibration in draws.samples.items():
+        known = ledger.known(calibration.fingerprint, list(dict.fromkeys(masks.values())))
+        for mask, shards in known.items():
+            if len(shards) == calibration.n_shards:
+                losses[draw, mask] = total(shards, calibration.n_shards) / calibration.divisor
+    found = {}
+    for number, own in draws.places.items():
+        elsewhere = [losses.get((draw, masks.get(number, Mask())), math.nan) for draw in draws.samples if draw != own]
+        if number in masks and all(map(math.isfinite, elsewhere)):
+            found[number] = fmean(elsewhere)
+    return found

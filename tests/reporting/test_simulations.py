@@ -1,0 +1,154 @@
+"""The tests behind verdicts, on 400 simulated studies whose truth is known.
+
+Where searchers or calibrations are alike, noise is rejected in one of twenty studies at most, give or take; a
+difference of two standard errors is found as often as it should be. experiments/simulated_studies does this with whole
+reports.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from raysearch.core.estimate import Estimate
+from raysearch.reporting.stats.comparison import Comparison, Rival, compare
+from raysearch.reporting.stats.contrast import contrasts
+from raysearch.reporting.stats.correlation import permutation_p
+from raysearch.reporting.stats.difference import LEVEL, Side, difference
+from raysearch.reporting.stats.effect import calibration_effects
+from raysearch.reporting.stats.frame import CALIBRATION_LOSS, HELD_OUT_LOSS, Setting, averages, cells_frame, settings
+from raysearch.reporting.stats.ranking import ranking
+from raysearch.reporting.stats.variance import splits
+from tests.reporting.cells import ACCURACY, cell, outcome, study
+
+STUDIES = 400
+MOST = 0.06
+
+
+def rate(rejects: Callable[[np.random.Generator], bool]) -> float:
+    return float(np.mean([rejects(np.random.default_rng(seed)) for seed in range(STUDIES)]))
+
+
+def frame_of(calibrations: str, searchers: str, draws: int) -> pd.DataFrame:
+    """A study of that grid, whose numbers are to be filled in."""
+    made = [
+        cell(name, outcome(removed=(0, 1 + i), assessed={"acc": Estimate(1.0)}), calibration, draw=str(draw))
+        for calibration, (i, name), draw in itertools.product(calibrations, enumerate(searchers), range(draws))
+    ]
+    return cells_frame(study(*made, metrics=(ACCURACY,)))
+
+
+(AVERAGE,) = averages(study(metrics=(ACCURACY,)))
+
+
+def held_out(rng: np.random.Generator, draws: int, effect: float = 0.0) -> np.ndarray:
+    """Held-out losses of two searchers, [2, draws]: each draw's masks on the samples of all others."""
+    quality = rng.normal(size=(2, draws)) + np.array([[effect], [0.0]])
+    on_others = quality[:, :, None] + rng.normal(size=(draws,)) + rng.normal(size=(2, draws, draws))
+    others = ~np.eye(draws, dtype=bool)
+    return (on_others * others).sum(axis=2) / (draws - 1)
+
+
+@pytest.mark.parametrize("draws", [3, 6])
+def test_a_contrast_of_searchers_that_are_alike_is_rarely_told(draws: int) -> None:
+    frame = frame_of("c", "ab", draws)
+
+    def rejects(rng: np.random.Generator) -> bool:
+        (one,) = contrasts(frame.assign(held_out=held_out(rng, draws).ravel()), ["a - b"], [(HELD_OUT_LOSS, None)])
+        return one.told
+
+    assert rate(rejects) <= MOST
+
+
+def test_a_difference_of_two_standard_errors_is_found_as_often_as_it_should_be() -> None:
+    draws = 6
+    frame = frame_of("c", "ab", draws)
+    error = np.sqrt(2 * (1 + 1 / (draws - 1)) / draws)
+
+    def rejects(rng: np.random.Generator) -> bool:
+        values = held_out(rng, draws, effect=2 * error).ravel()
+        cells = frame.assign(held_out=values)
+        one, other = (Side(cells[cells["searcher"] == name], HELD_OUT_LOSS) for name in "ab")
+        p = difference(one, other, HELD_OUT_LOSS).p
+        return p is not None and p <= LEVEL
+
+    quantile = stats.t.ppf(1 - LEVEL / 2, draws - 1)
+    power = stats.nct.sf(quantile, draws - 1, 2) + stats.nct.cdf(-quantile, draws - 1, 2)
+    assert rate(rejects) == pytest.approx(power, abs=3 * np.sqrt(power * (1 - power) / STUDIES))
+
+
+def test_a_difference_of_two_errors_by_item_is_found_half_the_time() -> None:
+    frame = frame_of("c", "ab", 1).assign(loss_error=1.0)
+
+    def rejects(rng: np.random.Generator) -> bool:
+        cells = frame.assign(loss=rng.normal(size=2) + np.array([2 * np.sqrt(2), 0.0]))
+        one, other = (Side(cells[cells["searcher"] == name], CALIBRATION_LOSS) for name in "ab")
+        p = difference(one, other, CALIBRATION_LOSS).p
+        return p is not None and p <= LEVEL
+
+    power = stats.norm.sf(stats.norm.ppf(1 - LEVEL / 2) - 2)
+    assert rate(rejects) == pytest.approx(power, abs=3 * np.sqrt(power * (1 - power) / STUDIES))
+
+
+def test_among_searchers_that_are_alike_none_is_told_from_the_best() -> None:
+    frame = frame_of("c", "abcde", 1).assign(loss_error=1.0)
+    ((setting, _),) = settings(frame)
+
+    def rejects(rng: np.random.Generator) -> bool:
+        found = compare(setting, frame.assign(loss=rng.normal(size=5)), CALIBRATION_LOSS)
+        assert found is not None
+        return found.verdict != "none told apart"
+
+    assert rate(rejects) <= MOST
+
+
+def test_over_settings_searchers_that_are_alike_are_not_told_apart() -> None:
+    def rejects(rng: np.random.Generator) -> bool:
+        members = [
+            Comparison(
+                Setting("m", str(i), 2),
+                CALIBRATION_LOSS,
+                [Rival(name, 1, 0.0, None, None, 1.0, frozenset(), behind=float(rng.random())) for name in "abcdef"],
+            )
+            for i in range(8)
+        ]
+        found = ranking(members)
+        assert found is not None
+        return any(pair.told for pair in found.pairs)
+
+    assert rate(rejects) <= MOST
+
+
+@pytest.mark.parametrize("n", [6, 10])
+def test_rankings_that_have_nothing_to_do_with_each_other_are_not_seen_to(n: int) -> None:
+    assert rate(lambda rng: permutation_p(rng.normal(size=n), rng.normal(size=n)) <= LEVEL) <= MOST
+
+
+def test_calibrations_that_are_alike_are_not_told_apart_by_their_draws() -> None:
+    """The draws differ, and all searchers of a draw with them."""
+    frame = frame_of("xyz", "abcd", 3)
+
+    def rejects(rng: np.random.Generator) -> bool:
+        values = rng.normal(size=(3, 1, 3)) + 0.3 * rng.normal(size=(3, 4, 3))
+        found = calibration_effects(frame.assign(**{AVERAGE.key: values.ravel()}), AVERAGE)
+        return any(one.clear for one in found)
+
+    assert rate(rejects) <= MOST
+
+
+def test_shares_of_variance_of_nothing_are_rarely_told_from_none() -> None:
+    frame = frame_of("xyz", "ab", 3)
+    by_calibration, by_searcher = [], []
+    for seed in range(STUDIES):
+        rng = np.random.default_rng(seed)
+        values = rng.normal(size=(3, 1, 3)) + 0.3 * rng.normal(size=(3, 2, 3))
+        (one,) = splits(frame.assign(**{AVERAGE.key: values.ravel()}), [AVERAGE])
+        assert one.p_calibration is not None and one.p_searcher is not None
+        by_calibration.append(one.p_calibration <= LEVEL)
+        by_searcher.append(one.p_searcher <= LEVEL)
+    assert max(np.mean(by_calibration), np.mean(by_searcher)) <= MOST + 0.01  # two rates, each a twentieth
