@@ -61,7 +61,7 @@ def test_greedy_texts_are_those_of_transformers():
     model = tiny_model(n_layers=2)
     end = model.generation_config.eos_token_id
     for prompt in prompts(stop=()):
-        whole = model.generate(
+        whole = model.generate(  # type: ignore[misc]
             torch.tensor([prompt.ids]), do_sample=False, max_new_tokens=prompt.max_new_tokens, pad_token_id=0
         )
         new = whole[0, len(prompt.ids) :].tolist()
