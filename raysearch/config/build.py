@@ -106,7 +106,7 @@ def tracked_study(words: Sequence[str], config_dir: PathLike | None = None) -> t
     """Build a study, and where it is recorded for people to look at; see `search_spec`."""
     mistakes = Mistakes()
     config, understood = compose_what_fits("study", words, config_dir, mistakes)
-    cells, choices, assess, tracking = [], [], None, None
+    cells, choices, options, assess, tracking = [], [], None, None, None
     with mistakes:
         section = dict(_section(config, "study"))
         rules = {
@@ -125,10 +125,10 @@ def tracked_study(words: Sequence[str], config_dir: PathLike | None = None) -> t
         with mistakes:
             cells.append(_cell(choice, understood, config["seed"], tracking, config_dir))
     with mistakes:
-        if len(cells) == len(choices) > 0:
+        if options is not None and len(cells) == len(choices) > 0:
             options.check_contrasts(cell.searcher for cell in cells)
     mistakes.tell()
-    assert tracking is not None, "else it would be among the mistakes"
+    assert options is not None and tracking is not None, "else they would be among the mistakes"
     typed = [*([] if config_dir is None else ["--config-dir", str(config_dir)]), *words]
     kept, notes = one_seed_each(cells)
     spec = StudySpec(options, kept, assess, _store(config), redacted(config), [*map(redact, typed)], notes)

@@ -32,13 +32,14 @@ def choose(preset: str, /, **changes: Any) -> Data:
     return build_data(yaml.safe_load(text.replace("${seed}", "0")) | changes)
 
 
-def missing(preset: str) -> dict[str, str]:
-    """What has to be given beside ``data=preset``: a file, or a set of the hub."""
+def missing(preset: str) -> dict[str, Any]:
+    """What has to be given beside ``data=preset``: a file, a set of the hub, or leave to calibrate on a test split."""
     values = yaml.safe_load((conf_dir() / "data" / f"{preset}.yaml").read_text(encoding="utf-8"))
     wanted = [key for key in ("path", "name") if values.get(key) == "???"]
     if not wanted and not any(values.get(key) for key in ("path", "name", "package")):
         wanted = ["path"]
-    return dict.fromkeys(wanted, "a.jsonl")
+    leave = {} if values.get("split") in (None, "train", "???") else {"allow_evaluation_split": True}
+    return dict.fromkeys(wanted, "a.jsonl") | leave
 
 
 def write(path: Path, rows: list[Any]) -> str:
@@ -66,6 +67,8 @@ class TestConf:
     def test_sets_of_the_hub_are_taken_from_their_training_split(self) -> None:
         hub = [name for name in CHOICES if not missing(name) and choose(name).rows.name]
         assert {"c4", "gsm8k", "piqa"} <= set(hub)
+        only_tests = {name for name in CHOICES if "allow_evaluation_split" in missing(name)}
+        assert only_tests == {"humaneval", "humaneval_plus", "mbpp_plus"}, "sets without a training split"
         for name in hub:
             rows = choose(name).rows
             assert rows.split == "train" and rows.path is None and not rows.allow_evaluation_split, name

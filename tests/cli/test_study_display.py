@@ -83,6 +83,7 @@ def test_the_plan_adds_up(cells: Any) -> None:
         ],
         "unpredictable": [cells[3].labels],
         "eta_seconds": 61,
+        "notes": [],
         "layer_forwards": {"shared": 24, "separate": 60, "naive": 120},
     }
 
