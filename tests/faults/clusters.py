@@ -22,8 +22,7 @@ from typing import Any
 
 import pytest
 
-from raysearch.cluster import options as cluster
-from raysearch.evaluation.replica import make_replica
+from raysearch.evaluation import replica
 from raysearch.evaluation.unit import Unit, UnitResult
 
 #: In the environment of a node, and so of every process that lives on it.
@@ -194,7 +193,7 @@ class DoomedReplica:
         return self.replica.evaluate(unit)
 
 
-_make_replica = make_replica
+_make_replica = replica.make_replica
 
 
 def make_doomed_replica(*words: Any) -> Any:
@@ -204,7 +203,7 @@ def make_doomed_replica(*words: Any) -> Any:
 
 def use_doomed_replicas() -> None:
     """Has this process make such replicas, wherever they live."""
-    vars(cluster)["make_replica"] = make_doomed_replica
+    vars(replica)["make_replica"] = make_doomed_replica
 
 
 def start(*words: object, within: Sequence[str] = ()) -> subprocess.Popen[str]:

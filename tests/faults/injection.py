@@ -29,7 +29,10 @@ from tests.cli.conftest import Outcome
 
 #: A search with many moments to be killed at: every shard of a round is a unit of its own.
 SHARDS = 24
-MANY: dict[str, object] = {"data.samples": SHARDS, "data.seq_len": 48, "data.shard_samples": 1, "remove": 3}
+MANY: dict[str, object] = {
+    **{"data.samples": SHARDS, "data.seq_len": 48, "data.shard_samples": 1, "remove": 3},
+    "screening": "off",  # so that rows can be counted
+}
 #: Rounds of 6, 10 and 10 masks.
 BEAM: dict[str, object] = {**MANY, "searcher": "beam", "searcher.width": 10}
 #: In the environment of a command and of all that it starts.

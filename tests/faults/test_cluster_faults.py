@@ -34,7 +34,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.faults]
 SHARDS = 24
 MASKS = 1 + 5 + 4
 #: Two rounds, of which every shard is a moment for something to happen.
-LONG = {"data.samples": SHARDS, "data.shard_samples": 1, "searcher": "greedy", "remove": 2}
+LONG = {"data.samples": SHARDS, "data.shard_samples": 1, "searcher": "greedy", "remove": 2, "screening": "off"}
 
 
 def on(address: str, **changes: object) -> dict[str, object]:

@@ -71,7 +71,8 @@ def small(run_out: Callable[[], None], samples: int = 99, tokens: int = 99) -> I
 def test_fewer_samples_at_once_have_the_same_losses(
     run: Run, world: World, searcher: str, subtests: pytest.Subtests
 ) -> None:
-    words = ["search", *world.search(searcher=searcher, data__samples=16, data__shard_samples=8, remove=3), "--json"]
+    sizes = {"data.samples": 16, "data.shard_samples": 8, "remove": 3, "screening": "off"}
+    words = ["search", *world.search(searcher=searcher, **sizes), "--json"]
     enough = found(run(*words, "store=enough"))
     for run_out in RUN_OUT:
         with subtests.test(run_out.__name__), small(run_out, samples=3) as memory:
