@@ -109,7 +109,7 @@ class SearchDisplay(Display):
         self._expected, self._head_cost = expected, head_cost
         asked = header.config["remove"]
         self._say(f"[bold]{escape(header.search_id)}[/]: remove {asked} of {header.n_layers} layers (0-based)")
-        self._say(forecast_line(expected, screened=bool(header.config.get("screening", {}).get("stages"))))
+        self._say(forecast_line(expected))
 
     @override
     def progress(self, progress: Progress) -> None:
@@ -249,7 +249,7 @@ class StudyDisplay(Display):
         return Group(f"[bold]{self._tally()}[/]", table, escape(line))
 
 
-def forecast_line(expected: Sequence[RoundCost] | None, screened: bool = False) -> str:
+def forecast_line(expected: Sequence[RoundCost] | None) -> str:
     """Return what a search is expected to cost, in one sentence; screening saves an unknown part of that."""
     if expected is None:
         return "its cost cannot be told beforehand"
@@ -257,7 +257,7 @@ def forecast_line(expected: Sequence[RoundCost] | None, screened: bool = False) 
     layers = sum(cost.layer_forwards for cost in expected)
     heads = sum(cost.head_forwards for cost in expected)
     naive = sum(cost.naive_layer_forwards for cost in expected)
-    about = "about " if any(cost.estimated for cost in expected) else "at most " if screened else ""
+    about = "about " if any(cost.estimated for cost in expected) else "at most " if any(cost.screened for cost in expected) else ""
     return (
         f"{count(masks, 'mask')} in {count(len(expected), 'round')}: {about}{layers:,} layer-forwards over the "
         f"calibration instead of {naive:,}, and {count(heads, 'head-forward')} at most"

@@ -34,6 +34,7 @@ class RoundCost:
         head_forwards: Times the final norm and head run.
         naive_layer_forwards: Layers that one full forward per mask would run.
         estimated: Whether only the number of masks is sure.
+        screened: Whether screening may leave a part of this out.
     """
 
     masks: int
@@ -41,6 +42,7 @@ class RoundCost:
     head_forwards: int
     naive_layer_forwards: int
     estimated: bool = False
+    screened: bool = False
 
 
 def forecast(

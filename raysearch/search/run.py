@@ -203,7 +203,9 @@ class _Search:
 
 
 def _forecast(spec: SearchSpec, info: ModelInfo) -> list[RoundCost] | None:
-    return forecast(spec.sized_searcher, spec.problem(info), spec.seed, spec.evaluation.objectives)
+    costs = forecast(spec.sized_searcher, spec.problem(info), spec.seed, spec.evaluation.objectives)
+    screened = spec.evaluation.screening is not None
+    return None if costs is None else [replace(cost, screened=screened) for cost in costs]
 
 
 def _open(spec: SearchSpec, info: ModelInfo, observer: Observer, context: StudyContext | None) -> EvaluationSession:
