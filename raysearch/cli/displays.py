@@ -257,7 +257,13 @@ def forecast_line(expected: Sequence[RoundCost] | None) -> str:
     layers = sum(cost.layer_forwards for cost in expected)
     heads = sum(cost.head_forwards for cost in expected)
     naive = sum(cost.naive_layer_forwards for cost in expected)
-    about = "about " if any(cost.estimated for cost in expected) else "at most " if any(cost.screened for cost in expected) else ""
+    about = (
+        "about "
+        if any(cost.estimated for cost in expected)
+        else "at most "
+        if any(cost.screened for cost in expected)
+        else ""
+    )
     return (
         f"{count(masks, 'mask')} in {count(len(expected), 'round')}: {about}{layers:,} layer-forwards over the "
         f"calibration instead of {naive:,}, and {count(heads, 'head-forward')} at most"

@@ -65,7 +65,8 @@ class Replica:
     ) -> None:
         torch.set_num_threads(threads)
         _reuse_freed_memory()
-        pack_weights(stack.model)
+        if not stack.compiled:
+            pack_weights(stack.model)
         stack.verify()
         self.stack = stack
         self.calibrations = {calibration.fingerprint: calibration for calibration in calibrations}
@@ -233,7 +234,7 @@ def make_replica(
     try:
         module = load_model(model, device) if packed is None else torch.nn.Module.to(unpack(*packed), device)
         module = spread(module, model.name) if over_gpus else module
-        return Replica(LayerStack(module), (), threads, load)
+        return Replica(LayerStack(module, model.compile), (), threads, load)
     except Exception as error:
         if not _is_out_of_memory(error.__cause__ or error):  # the stack's check may have put it in other words
             raise

@@ -163,6 +163,7 @@ def prepare_data(spec: EvaluationSpec, info: ModelInfo, known: PreparedData | No
         "attention": info.model.attention,
         "device": info.model.device.partition(":")[0],
         "threads": spec.cluster.cpus_per_replica,
+        **({"compile": True} if info.model.compile else {}),
     }
     calibrations = [_read(one, files, identity, info) for one in spec.calibrations]
     return PreparedData(calibrations, files)

@@ -34,7 +34,7 @@ def locate(spec: ModelSpec) -> LocatedModel:
     device, name, path = resolve_device(spec.device), spec.name, spec.path
     settings = {
         key: getattr(spec, key)
-        for key in ("name", "path", "dtype", "attention", "revision", "trust_remote_code", "cache")
+        for key in ("name", "path", "dtype", "attention", "revision", "trust_remote_code", "compile", "cache")
     }
     local = Path(os.path.expanduser(path))
     file = local if path.lower().endswith(".gguf") else None

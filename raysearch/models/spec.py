@@ -19,6 +19,7 @@ class ModelSpec:
         attention: auto, sdpa, eager or flash_attention_2; auto is sdpa where the architecture has it, else eager.
         revision: A branch, tag or commit of a hub id; None for its main branch.
         trust_remote_code: Whether code that comes with the checkpoint may run.
+        compile: Whether layers are compiled by `torch.compile` before they evaluate masks.
         cache: The folder where a GGUF file is kept as safetensors, and what is known of files; None to read them
             each time.
     """
@@ -30,6 +31,7 @@ class ModelSpec:
     attention: str = "auto"
     revision: str | None = None
     trust_remote_code: bool = False
+    compile: bool = False
     cache: Path | None = None
 
 
@@ -46,6 +48,7 @@ class LocatedModel:
         attention: As in `ModelSpec`.
         revision: As in `ModelSpec`.
         trust_remote_code: As in `ModelSpec`.
+        compile: As in `ModelSpec`.
         is_hub: Whether `location` is a hub id.
         digest: The SHA-256 of the GGUF file that it is; None for others.
         gguf: The name of that file inside the folder; None if the folder holds it as safetensors.
@@ -61,6 +64,7 @@ class LocatedModel:
     attention: str = "auto"
     revision: str | None = None
     trust_remote_code: bool = False
+    compile: bool = False
     is_hub: bool = False
     digest: str | None = None
     gguf: str | None = None

@@ -16,6 +16,7 @@ A stand-in is a function put in place of one layer's `forward`, so other attribu
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -55,14 +56,18 @@ class LayerStack:
 
     Args:
         model: A causal decoder in eval mode. It is left exactly as it was after every call.
+        compiled: Whether `run_layer` runs layers compiled by `torch.compile`, where no gradient is needed.
 
     Raises:
         UnsupportedModelError: The model does not run one stack of layers, each once and in order.
     """
 
-    def __init__(self, model: PreTrainedModel) -> None:
-        self.model = model
+    def __init__(self, model: PreTrainedModel, compiled: bool = False) -> None:
+        self.model, self.compiled = model, compiled
         self._layers, self._conventions = find_stack(model)
+        # One graph for all shapes, so that the bits of a loss do not depend on which shape came first.
+        compile_layer = functools.partial(torch.compile, dynamic=True)
+        self._runners = tuple(compile_layer(layer) for layer in self._layers) if compiled else self._layers
 
     @property
     def n_layers(self) -> int:
@@ -121,10 +126,11 @@ class LayerStack:
             The hidden state that leaves it, [B, T, d].
         """
         call, keyword = captured.calls[layer], self._conventions[layer].keyword
+        run = (self._layers if torch.is_grad_enabled() else self._runners)[layer]
         if keyword is None:
-            output = self._layers[layer](hidden, *call.args, **call.kwargs)
+            output = run(hidden, *call.args, **call.kwargs)
         else:
-            output = self._layers[layer](*call.args, **{keyword: hidden}, **call.kwargs)
+            output = run(*call.args, **{keyword: hidden}, **call.kwargs)
         return output[0] if isinstance(output, (tuple, list)) else output
 
     def walk(self, captured: Captured, mask: Mask) -> Tensor:
@@ -230,8 +236,9 @@ class LayerStack:
         except (UserError, torch.OutOfMemoryError):
             raise
         except Exception as error:
+            remedy = "model.compile=false" if self.compiled else "another architecture"
             raise UnsupportedModelError(
-                f"{kind} cannot be run layer by layer ({type(error).__name__}: {error}); use another architecture"
+                f"{kind} cannot be run layer by layer ({type(error).__name__}: {error}); use {remedy}"
             ) from error
 
     def _compare(self, kind: str) -> None:

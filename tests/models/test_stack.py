@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from copy import deepcopy
 from typing import Any
 
@@ -69,6 +70,24 @@ def test_the_walk_equals_the_model_with_the_layers_deleted() -> None:
             assert relative_gap(walked[padding], padded[padding]) <= 1e-6, mask
 
     assert_each([*FAMILIES, *HYBRIDS], check)
+
+
+def test_compiled_layers_walk_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    graphs: list[Any] = []
+
+    def keep(graph: Any, inputs: Any) -> Any:  # in place of the compiler, which takes half a minute
+        graphs.append(graph)
+        return graph.forward
+
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend=keep))
+    model = FAMILIES["llama"]()
+    compiled, plain = LayerStack(model, compiled=True), LayerStack(model)
+    compiled.verify()
+    for mask in MASKS:
+        assert (
+            relative_gap(walk(compiled, mask, Batch(TOKENS, SCORED)), walk(plain, mask, Batch(TOKENS, SCORED))) < 1e-6
+        )
+    assert 0 < len(graphs) < N_LAYERS  # the layers share their code
 
 
 def test_the_walk_equals_the_model_with_the_layers_bypassed() -> None:
