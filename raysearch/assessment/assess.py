@@ -64,9 +64,7 @@ class Assessable:
         """Return the ledger's name of a number of this model; `identity` is all that it depends on besides."""
         own = {
             "tokenizer": self.texts.files.tokenizer_fingerprint,
-            "dtype": self.info.dtype,
-            "attention": self.info.model.attention,
-            "device": self.info.model.device.partition(":")[0],
+            **self.info.numerics,
             "threads": self.cluster.cpus_per_replica,
         }
         return assessment_fingerprint({**own, **identity})

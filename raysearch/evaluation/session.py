@@ -159,11 +159,8 @@ def prepare_data(spec: EvaluationSpec, info: ModelInfo, known: PreparedData | No
     identity = {
         "tokenizer": files.tokenizer_fingerprint,  # first: a tokenizer that is missing is found before weights are read
         "model": files.fingerprint,
-        "dtype": info.dtype,
-        "attention": info.model.attention,
-        "device": info.model.device.partition(":")[0],
+        **info.numerics,
         "threads": spec.cluster.cpus_per_replica,
-        **({"compile": True} if info.model.compile else {}),
     }
     calibrations = [_read(one, files, identity, info) for one in spec.calibrations]
     return PreparedData(calibrations, files)

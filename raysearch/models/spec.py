@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -107,3 +108,9 @@ class ModelInfo:
     hidden_size: int
     max_positions: int | None
     dtype: str
+
+    @property
+    def numerics(self) -> dict[str, Any]:
+        """All but weights, tokens and threads that the last bits of a number depend on."""
+        device, compiled = self.model.device.partition(":")[0], {"compile": True} if self.model.compile else {}
+        return {"dtype": self.dtype, "attention": self.model.attention, "device": device, **compiled}
