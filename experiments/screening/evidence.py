@@ -166,7 +166,7 @@ def main() -> None:
             if writer is None:
                 writer = csv.DictWriter(file, [*row], lineterminator="\n")
                 writer.writeheader()
-            writer.writerow(row)
+            writer.writerow({key: f"{value:.4f}" if isinstance(value, float) else value for key, value in row.items()})
             file.flush()
             if not row["order"]:
                 print(*row.values(), flush=True)
