@@ -73,7 +73,6 @@ def contrast_findings(results: StudyResult) -> list[Finding]:
 
 def contrast_finding(one: Contrast) -> Finding:
     """Return the answer to a named contrast in a setting, and how fine a difference could have been seen."""
-    unit = " nats" if one.quantity.ratio else " points" if one.quantity.unit == "%" else ""
     where = f"by {one.quantity.title} ({one.setting.calibration}, {one.setting.model}, M = {one.setting.remove})"
     samples = "one draw" if one.n_draws < 2 else f"{one.n_draws} draws"
     over = f"{samples}, {'one seed' if one.n_seeds == 1 else f'{one.n_seeds} seeds'}"
@@ -81,18 +80,19 @@ def contrast_finding(one: Contrast) -> Finding:
     if one.half_width is None:
         verdict = f"Whether {one.first} is better than {one.second} {where} cannot be told: no noise is known ({over})."
         return Finding(question, verdict, "cannot tell", "verdicts")
-    size = f"{abs(one.gain):.3g} ± {one.half_width:.2g}{unit}"
-    test = f"{over}, {numbers.probability(one.p)}"
+    better = "better" if one.gain > 0 else "worse"
+    by = f"by {numbers.three(abs(one.gain))} ± {numbers.three(one.half_width)} {one.unit}"
+    test = f"95 %, {over}, {numbers.probability(one.p)}"
     if one.told:
-        better = "better" if one.gain > 0 else "worse"
-        verdict = f"{one.first} is {better} than {one.second} {where}: by {size} ({test})."
+        verdict = f"{one.first} is {better} than {one.second} {where}: {by} ({test})."
     elif one.equivalent:
-        verdict = f"{one.first} is as good as {one.second} within the margin {where}: {one.gain:+.3g}{unit} ({test})."
+        verdict = f"{one.first} is as good as {one.second} within the margin {where}: {better} {by} ({test})."
         return Finding(question, _with_draws(verdict, one), "clear", "verdicts")
     else:
         verdict = (
-            f"{one.first} and {one.second} are not told apart {where}: {one.gain:+.3g} ± {one.half_width:.2g}{unit} "
-            f"({test}). A difference below {one.detectable:.2g}{unit} would mostly be missed with these samples"
+            f"{one.first} and {one.second} are not told apart {where}: {one.first} is {better} {by} "
+            f"({test}). A difference below {numbers.three(one.detectable)} {one.unit} would mostly be missed "
+            "with these samples"
         )
         verdict += f"; to see one of this size takes about {one.draws_needed} draws." if one.draws_needed else "."
     return Finding(question, _with_draws(verdict, one), "clear" if one.told else "not told apart", "verdicts")
@@ -140,7 +140,7 @@ def _searchers(analysis: Analysis) -> Iterator[Finding]:
 def _finest(several: Sequence[Comparison]) -> str:
     """How large a difference would have been seen."""
     seen = [one.detectable for one in several if one.detectable]
-    return f"; a difference below {min(seen):.2g} would mostly be missed with these samples" if seen else ""
+    return f"; a difference below {numbers.three(min(seen))} would mostly be missed with these samples" if seen else ""
 
 
 def _over_settings(ranking: Ranking) -> Finding:

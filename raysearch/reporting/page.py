@@ -97,7 +97,9 @@ def _extent(frame: pd.DataFrame) -> str:
         count(frame["searcher"].nunique(), "searcher"),
     ]
     sizes = ", ".join(map(str, sorted(frame["remove"].unique())))
-    parts += [f"M ∈ {{{sizes}}}" if "," in sizes else f"M = {sizes}", count(frame["seed"].nunique(), "seed")]
+    parts += [f"M ∈ {{{sizes}}}" if "," in sizes else f"M = {sizes}"]
+    parts += [count(frame["draw"].nunique(), "draw")] if frame["draw"].nunique() > 1 else []
+    parts += [count(frame["seed"].nunique(), "seed")]
     finished = int((frame["state"] == "finished").sum())
     return f"{' × '.join(parts)}: {count(len(frame), 'search', 'searches')}, {finished} finished"
 

@@ -27,6 +27,7 @@ from raysearch.reporting.tables.results import result_tables
 from raysearch.reporting.write import write_report
 from raysearch.study.result import StudyResult
 from tests.reporting.cells import cell as make_cell
+from tests.reporting.cells import outcome, study
 from tests.reporting.published import published_study
 from tests.reporting.synthetic import FAILURE, PPL, TASK, synthetic_study, waiting_study
 
@@ -160,6 +161,18 @@ def test_ruined_models_do_not_flatten_the_others() -> None:
     assert low < 3.0 and 3.4 < high < 4
     assert within([1.0, 1.0]) == pytest.approx((0.9984, 1.0016))
     assert within([3.0, 3.1, 3.2, 3.9])[1] > 3.9
+    assert within([0.189, 0.189, 0.213])[1] > 0.213, "12 % worse than two searchers with one mask is not ruined"
+
+
+def test_losses_of_several_draws_stand_beside_the_mean_of_their_dense_losses() -> None:
+    found = [outcome(loss, dense_loss=dense) for loss, dense in ((4.0, 3.8), (3.5, 3.2))]
+    results = study(*(make_cell("greedy", one, draw=str(draw)) for draw, one in enumerate(found)))
+    (losses,) = result_tables(results, analyse(results).frame)
+    dense, greedy = losses.rows
+    shown = {column.title: place for place, column in enumerate(losses.columns)}
+    assert dense[shown["Loss"]].value == pytest.approx(3.5)
+    assert greedy[shown["Loss"]].value == pytest.approx(3.75)
+    assert greedy[shown["Over dense"]].value == pytest.approx(0.25)
 
 
 def test_every_figure_has_words(page: Page) -> None:

@@ -80,9 +80,9 @@ def _headline(quantity: Quantity, palette: style.Palette, name: str, model: str,
         style.finish(axes, "x")
     style.legend(figure, searcher_keys(searchers, palette))
     caption = (
-        "A row a calibration, a point a searcher (the mean over seeds), a bar the median of a row. Rows apart: the "
-        "calibration matters; points of a row apart: the searcher matters. Hollow, at the "
-        "right edge: a ruined model, off the scale."
+        "A row a calibration, a point a searcher (the mean over draws and seeds), a bar the median of a row. Rows "
+        "apart: the calibration matters; points of a row apart: the searcher matters. Hollow, at the right edge: off "
+        "the scale, which is chosen for the others."
     )
     if quantity is CALIBRATION_LOSS:
         caption += " Losses of two calibrations have different units and are compared within a row alone."

@@ -63,7 +63,7 @@ def _mask_picture(
         Patch(color=style.GREY, label="share of the searchers that remove it"),
     ]
     if any(len(of_searcher) > 1 for _, masks in maps for of_searcher in masks.values()):
-        handles.append(Patch(color=style.LIGHT_BLUE, label="paler colour: removed with some seeds only"))
+        handles.append(Patch(color=style.LIGHT_BLUE, label="paler colour: removed in some draws or seeds only"))
     style.legend(figure, handles)
     caption = (
         "A coloured block is a layer that the searcher removes, in the searcher's colour; layer 0 is next to the "

@@ -98,13 +98,13 @@ def _tradeoff(
 
 
 def log_scale(axes: Axes) -> None:
-    """Ticks as people write them, 1, 2 and 5 of each power of ten, unless they would be too many."""
+    """Set a logarithmic scale whose ticks are 1, 2 and 5 of each power of ten, or more where it is short."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     axes.set_xscale("log")
     low, high = axes.get_xlim()
-    narrow = high / low < 200
-    axes.xaxis.set_major_locator(LogLocator(10, subs=(1.0, 2.0, 5.0) if narrow else (1.0,), numticks=7))
+    parts = (1.0, 2.0, 3.0, 5.0, 7.0) if high / low < 8 else (1.0, 2.0, 5.0) if high / low < 200 else (1.0,)
+    axes.xaxis.set_major_locator(LogLocator(10, subs=parts, numticks=7))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda number, _: numbers.amount(number)))
     axes.xaxis.set_minor_formatter(NullFormatter())
 

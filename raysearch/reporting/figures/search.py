@@ -12,25 +12,26 @@ import pandas as pd
 
 from raysearch.reporting.figures import style
 from raysearch.reporting.figures.picture import Picture, grid, pictures
-from raysearch.study.result import Outcome, StudyResult
+from raysearch.reporting.figures.quality import log_scale
+from raysearch.study.result import StudyResult
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_Paths = tuple[str, Outcome, Mapping[str, Mapping[int, float]]]  # calibration, one outcome, by searcher losses by size
+_Paths = tuple[str, str, Mapping[str, Mapping[int, float]]]  # calibration, unit, by searcher losses by size, 0 too
 _Courses = tuple[int, str, pd.DataFrame]  # M, calibration, the searches
 
 
 def path_pictures(results: StudyResult, palette: style.Palette) -> list[Picture]:
     """For each model the lowest loss by number of layers removed, a panel a calibration, a line a searcher.
 
-    Of a searcher's searches the one with the largest M is drawn, its seeds together as their mean.
+    Of a searcher's searches the one with the largest M is drawn, its draws and seeds together as their mean.
     """
     found = (
-        (model, (calibration, cells["outcome"].iloc[0], _paths(cells)))
+        (model, (calibration, cells["outcome"].iloc[0].measure.unit, _paths(cells)))
         for (model, calibration), cells in _recorded(results, "path").groupby(["model", "calibration"], sort=False)
     )
-    shown = (one for one in found if any(len(path) > 1 for path in one[1][2].values()))
+    shown = (one for one in found if any(len(path) > 2 for path in one[1][2].values()))
     return pictures("paths", shown, partial(_path_picture, palette))
 
 
@@ -46,41 +47,42 @@ def progress_pictures(results: StudyResult, palette: style.Palette) -> list[Pict
 
 def _recorded(results: StudyResult, course: str) -> pd.DataFrame:
     """The searches that have recorded a course, a row each."""
-    columns = ["model", "calibration", "searcher", "remove", "seed", "outcome"]
+    columns = ["model", "calibration", "searcher", "remove", "seed", "draw", "outcome"]
     cells = [cell for cell in results.cells if cell.outcome and getattr(cell.outcome, course)]
     return pd.DataFrame([vars(cell) for cell in cells], columns=columns)
 
 
 def _paths(cells: pd.DataFrame) -> dict[str, dict[int, float]]:
-    """By searcher the mean over seeds of the loss at each size that all seeds have."""
+    """By searcher the mean over draws and seeds of the loss at each size that all of them have, 0 too."""
     paths = {}
     for searcher, mine in cells.groupby("searcher", sort=False):
         largest = mine.loc[mine["remove"] == mine["remove"].max(), "outcome"]
-        path = pd.DataFrame([outcome.path for outcome in largest]).dropna(axis="columns").mean().sort_index()
+        every = [{0: outcome.dense_loss, **outcome.path} for outcome in largest]
+        path = pd.DataFrame(every).dropna(axis="columns").mean().sort_index()
         paths[searcher] = path[np.isfinite(path)].to_dict()
     return paths
 
 
 def _path_picture(palette: style.Palette, name: str, model: str, panels: list[_Paths]) -> Picture:
     figure, places = grid(len(panels), 3.3)
-    for axes, (calibration, outcome, paths) in zip(places, panels, strict=True):
-        ends = [path[max(path)] for path in paths.values() if path]
-        bottom, top = style.within([outcome.dense_loss, *ends])
-        for searcher, path in paths.items():
-            points = {0: outcome.dense_loss, **path}
+    for axes, (calibration, unit, paths) in zip(places, panels, strict=True):
+        dense = next(iter(paths.values()))[0]
+        bottom, top = style.within([dense, *(path[max(path)] for path in paths.values())])
+        for searcher, points in paths.items():
             look = {"color": palette.colours[searcher], "ls": palette.lines[searcher]}
             axes.plot(list(points), list(points.values()), marker=palette.shapes[searcher], ms=4, lw=1.6, **look)
             for size, loss in points.items():
                 if loss > top:
                     style.mark_beyond(axes, size, palette.colours[searcher])
-        axes.axhline(outcome.dense_loss, color=style.GREY, lw=0.9, ls="--")
+        axes.axhline(dense, color=style.GREY, lw=0.9, ls="--")
         axes.set_ylim(bottom, top)
-        axes.set_xticks(range(max(max(path, default=0) for path in paths.values()) + 1))
-        _finish(axes, calibration, "layers removed (0: dense)", outcome)
+        axes.set_xticks(range(max(max(path) for path in paths.values()) + 1))
+        _finish(axes, calibration, "layers removed (0: dense)", unit)
     style.legend(figure, _lines(dict.fromkeys(searcher for *_, paths in panels for searcher in paths), palette))
     caption = (
         "The lowest loss that a search met at each number of layers removed, on its way to the largest M; the mean "
-        "over seeds. Dashed: the dense model. An arrow: the loss lies off the scale, which is chosen for the others."
+        "over draws and seeds. Dashed: the dense model. An arrow: the loss lies off the scale, which is chosen for the "
+        "others."
     )
     alt = "Lines: " + "; ".join(
         f"{calibration}, {searcher}: " + ", ".join(f"{size}: {loss:.3f}" for size, loss in path.items())
@@ -105,17 +107,17 @@ def _progress_picture(palette: style.Palette, name: str, model: str, panels: lis
             axes.step(*course, where="post", lw=1.4, color=colour, ls=palette.lines[cell.searcher])
             axes.plot(counts[-1], losses[-1], palette.shapes[cell.searcher], color=colour, ms=5)
             ends.append((losses[0], losses[-1]))
-        axes.set_xscale("log")
+        log_scale(axes)
         if ends:
             axes.set_ylim(*_window(ends))
-        _finish(axes, f"{calibration}, M = {remove}", "evaluations (log scale)", cells["outcome"].iloc[0])
-        axes.xaxis.set_major_formatter(lambda number, _: f"{number:,.10g}")
+        _finish(axes, f"{calibration}, M = {remove}", "evaluations (log scale)", cells["outcome"].iloc[0].measure.unit)
     style.legend(
         figure, _lines(dict.fromkeys(searcher for *_, cells in ordered for searcher in cells["searcher"]), palette)
     )
     caption = (
         "The lowest loss of a mask with M layers after so many evaluations, a line a search, so several for several "
-        "seeds; dots mark the last improvement. The scale is chosen for where searches end; lines may enter from above."
+        "draws or seeds; dots mark the last improvement. The scale is chosen for where searches end; lines may enter "
+        "from above."
     )
     alt = "Lines: " + "; ".join(
         f"{calibration}, M = {remove}, {cell.searcher}, seed {cell.seed}: {cell.outcome.best_so_far[-1][1]:.4f} after "
@@ -126,8 +128,8 @@ def _progress_picture(palette: style.Palette, name: str, model: str, panels: lis
     return Picture(name, f"{model}: best loss so far", caption, alt, figure)
 
 
-def _finish(axes: Axes, title: str, x_label: str, outcome: Outcome) -> None:
-    style.name_axes(axes, style.short(title, 48), x_label, f"loss ({outcome.measure.unit})")
+def _finish(axes: Axes, title: str, x_label: str, unit: str) -> None:
+    style.name_axes(axes, style.short(title, 48), x_label, f"loss ({unit})")
     style.finish(axes)
 
 

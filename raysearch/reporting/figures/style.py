@@ -67,8 +67,8 @@ def within(values: Iterable[float], reach: float = 4.0) -> tuple[float, float]:
         values: Finite numbers, at least one.
         reach: What is left out: more than so many times the range of the lower three quarters above it.
     """
-    ordered = sorted(values)
-    low, upper = ordered[0], ordered[(3 * (len(ordered) - 1)) // 4]
+    ordered = sorted({*values})  # of equal values one: two searchers with one mask make no third an outlier
+    low, upper = ordered[0], ordered[max(min(1, len(ordered) - 1), (3 * (len(ordered) - 1)) // 4)]
     room = (upper - low) or 0.02 * abs(low) or 1.0
     high = max(value for value in ordered if value <= upper + reach * room)
     pad = 0.08 * ((high - low) or room)

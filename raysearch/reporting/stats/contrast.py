@@ -30,6 +30,7 @@ class Contrast:
         p: That noise alone explains it, corrected for all answers of this contrast; None if noise is not known.
         detectable: The difference that would be told from none four times in five; None if noise is not known.
         equivalent: Whether it is shown to be within the margin; None without a margin.
+        unit: Of these differences: ``nats per token``, ``points``; nats of logarithms.
         n_draws: How many draws it is paired by.
         n_seeds: The most seeds that a draw has.
         draws_needed: The draws by which a difference of this size would be seen four times in five; None if there is
@@ -45,6 +46,7 @@ class Contrast:
     p: float | None
     detectable: float | None
     equivalent: bool | None
+    unit: str
     n_draws: int
     n_seeds: int
     draws_needed: int | None
@@ -94,6 +96,7 @@ def _contrast(
         p=gap.p,
         detectable=gap.detectable,
         equivalent=None if margin is None else gap.equivalent(margin),
+        unit=quantity.difference_unit or str(cells["unit"].iloc[0]),
         n_draws=gap.n_draws,
         n_seeds=int(max(one.groupby("draw")["seed"].nunique().max() for one in (mine, theirs))),
         draws_needed=_draws_needed(gap.value, gap.error, gap.n_draws),

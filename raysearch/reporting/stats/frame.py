@@ -76,6 +76,11 @@ class Quantity:
         """Times this, more is better."""
         return 1 if self.higher_is_better else -1
 
+    @property
+    def difference_unit(self) -> str:
+        """The unit of differences, of logarithms where it is compared by ratios; empty where the setting decides."""
+        return "nats" if self.ratio else "points" if self.unit == "%" else self.unit
+
 
 #: The loss on the samples of the other draws of the calibration, which the search has not seen.
 HELD_OUT_LOSS = Quantity("held_out", "held-out calibration loss", "", higher_is_better=False)

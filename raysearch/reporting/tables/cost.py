@@ -14,7 +14,7 @@ from raysearch.reporting.tables.table import Cell, Column, Table, labels, layers
 
 
 def cost_table(frame: pd.DataFrame, quality: Quantity | None) -> Table | None:
-    """The cost and the loss of each searcher, mean over seeds."""
+    """The cost and the loss of each searcher, mean over draws and seeds."""
     columns = [
         *labels(),
         words("Searcher", "searcher", kind="who"),
@@ -28,10 +28,11 @@ def cost_table(frame: pd.DataFrame, quality: Quantity | None) -> Table | None:
     if quality is not None:
         columns.append(number(numbers.capital(quality.title), quality.key, lambda mean: numbers.value(mean, quality)))
     note = (
-        "Means over seeds. Layer-forwards: runs of one layer over the whole calibration that the search needs by "
-        "itself. Full forwards: the same with a full forward per mask, and × how many times as many. Shared: what it "
-        "added to the study, as masks that an earlier search had asked for are not run again. Time: wall-clock of the "
-        "process that finished the search, to which the ledger may have answered; it does not compare searchers."
+        "Means over draws and seeds. Layer-forwards: runs of one layer over the whole calibration that the search "
+        "needs by itself. Full forwards: the same with a full forward per mask, and × how many times as many. Shared: "
+        "what it added to the study, as masks that an earlier search had asked for are not run again. Time: "
+        "wall-clock of the process that finished the search, to which the ledger may have answered; it does not "
+        "compare searchers."
     )
     records = searcher_means(frame).reset_index().itertuples()
     return tabulate("costs", "What searches cost, and what came of it", columns, records, note)

@@ -15,7 +15,7 @@ from raysearch.reporting.tables import numbers
 from raysearch.reporting.tables.table import Cell, Column, Table, number, tabulate
 
 _NOTE = (
-    "The loss over the dense model's on the calibration, in its unit, the mean over seeds; bold: the lowest. "
+    "The loss over the dense model's on the calibration, in its unit, the mean over draws and seeds; bold: the lowest. "
     "Ranks are told from 1, the lowest loss, and equal losses share theirs; the mean is over the settings in which the "
     "searcher has a mask. It is a description: which differences are beyond noise is told under Verdicts."
 )

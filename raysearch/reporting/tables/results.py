@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from statistics import fmean
 
 import pandas as pd
 
@@ -34,7 +35,8 @@ from raysearch.study.result import StudyResult
 
 LOSS_NOTE = (
     "Bold: the lowest loss of its M. Shaded: not told from it. ± is one standard error by the choice of samples; sd "
-    "is the standard deviation over seeds. Layers are counted from 0; of several seeds the best one's are shown."
+    "is the standard deviation over seeds. Layers are counted from 0; of several searches the layers of the lowest "
+    "loss over dense are shown."
 )
 RESULT_NOTE = (
     "Bold: the best of its M. Shaded: not told from it. Small print: ± one standard error; sd, the standard "
@@ -97,11 +99,14 @@ def result_tables(results: StudyResult, frame: pd.DataFrame) -> list[Table]:
         panels, title = list(parts), f"{model}, calibrated by {calibration}"
         dense = {column_of(name): one for name, one in results.dense.get(model, {}).items()}
         dense |= averages_of(results.dense.get(model, {}), results)
-        outcome = next(
-            one.outcome for one in results.cells if (one.model, one.calibration) == (model, calibration) and one.outcome
-        )
+        outcomes = {
+            one.draw: one.outcome
+            for one in results.cells
+            if (one.model, one.calibration) == (model, calibration) and one.outcome
+        }
+        dense_loss = fmean(one.dense_loss for one in outcomes.values())
         found += [
-            _loss_table(f"losses_{place}", title, panels, outcome.measure, outcome.dense_loss),
+            _loss_table(f"losses_{place}", title, panels, next(iter(outcomes.values())).measure, dense_loss),
             _assessed_table(f"results_{place}", title, panels, quantities, dense),
         ]
     return [table for table in found if table is not None]
@@ -165,8 +170,8 @@ def _behind(one: _Found) -> Cell:
 
 
 def _removed(one: _Found) -> Cell:
-    best, n_masks = one.cells.loc[one.cells["loss"].idxmin()], len(one.rival.masks)
-    small = f"seeds found {count(n_masks, 'mask')}" if n_masks > 1 else ""
+    best, n_masks = one.cells.loc[one.cells["delta"].idxmin()], len(one.rival.masks)
+    small = f"{count(len(one.cells), 'search', 'searches')} found {count(n_masks, 'mask')}" if n_masks > 1 else ""
     return layers(best["removed"], small=small, link=best["link"])
 
 
@@ -248,7 +253,8 @@ def _seeds(one: _Found) -> Cell:
     """The number of seeds, each of several searches linked to its run."""
     n_draws, n_seeds = one.cells["draw"].nunique(), one.cells["seed"].nunique()
     places = zip(one.cells["draw"], one.cells["seed"], strict=True)
-    names = [f"{draw}/{seed}" if n_draws > 1 else str(seed) for draw, seed in places]
+    drawn = "draw {}, seed {}" if n_seeds > 1 else "draw {}"
+    names = [drawn.format(draw, seed) if n_draws > 1 else str(seed) for draw, seed in places]
     links = [(name, link) for name, link in zip(names, one.cells["link"], strict=True) if link]
     small = f"in {n_draws} draws" if n_draws > 1 else ""
     return Cell(str(n_seeds), n_seeds, small=small, links=links if len(one.cells) > 1 else ())

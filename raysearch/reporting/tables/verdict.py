@@ -10,7 +10,7 @@ from functools import partial
 from raysearch.reporting.stats.comparison import Comparison
 from raysearch.reporting.stats.contrast import Contrast
 from raysearch.reporting.stats.effect import CalibrationEffect
-from raysearch.reporting.stats.frame import CALIBRATION_LOSS, Quantity
+from raysearch.reporting.stats.frame import CALIBRATION_LOSS
 from raysearch.reporting.stats.ranking import Ranking
 from raysearch.reporting.stats.variance import Split
 from raysearch.reporting.tables import numbers
@@ -32,7 +32,7 @@ def verdict_tables(comparisons: Sequence[Comparison]) -> list[Table | None]:
         Column("Not told from it", _others, kind="w"),
         Column("Cheapest as good", _cheapest, kind="name", may_hide=True),
         Column("How sure", lambda one: Cell(one.verdict, small=_unpredictable(one)), kind="w"),
-        Column("Would be seen", lambda one: Cell(_size(one.detectable, one.quantity), one.detectable)),
+        Column("Would be seen", lambda one: Cell(_size(one.detectable, one.quantity.difference_unit), one.detectable)),
     ]
     return [
         tabulate(
@@ -78,12 +78,12 @@ def contrast_table(contrasts: Sequence[Contrast]) -> Table | None:
         Column("Contrast", lambda one: Cell(f"{one.first} - {one.second}"), kind="w", groups=True),
         words("By", "quantity.title", groups=True),
         *labels("setting."),
-        Column("First is better by", lambda one: Cell(_size(one.gain, one.quantity, signed=True), one.gain)),
-        Column("± 95 %", lambda one: Cell(_size(one.half_width, one.quantity), one.half_width)),
+        Column("First is better by", lambda one: Cell(_size(one.gain, one.unit, "+"), one.gain)),
+        Column("± 95 %", lambda one: Cell(_size(one.half_width, one.unit), one.half_width)),
         Column("p", lambda one: Cell(numbers.probability(one.p), one.p, best=one.told)),
         number("Draws", "n_draws"),
         number("Seeds", "n_seeds"),
-        Column("Would be seen", lambda one: Cell(_size(one.detectable, one.quantity), one.detectable)),
+        Column("Would be seen", lambda one: Cell(_size(one.detectable, one.unit), one.detectable)),
         number("Draws needed", "draws_needed"),
     ]
     note = (
@@ -94,12 +94,9 @@ def contrast_table(contrasts: Sequence[Contrast]) -> Table | None:
     return tabulate("contrasts", "Named contrasts", columns, contrasts, note)
 
 
-def _size(value: float | None, quantity: Quantity, signed: bool = False) -> str:
-    """A difference in the unit of a quantity; of logarithms of perplexities in nats."""
-    if value is None:
-        return numbers.UNKNOWN
-    unit = " nats" if quantity.ratio else " points" if quantity.unit == "%" else ""
-    return f"{value:{'+' if signed else ''}.3g}{unit}"
+def _size(value: float | None, unit: str, sign: str = "") -> str:
+    """A difference in its unit."""
+    return numbers.UNKNOWN if value is None else f"{sign if value > 0 else ''}{numbers.three(value)} {unit}".rstrip()
 
 
 def _level(one: Comparison) -> str:
