@@ -230,14 +230,22 @@ def _read_axis(word: str) -> Any:
 
 
 def _set_axes(resolved: dict[str, Any], axes: Mapping[str, Any]) -> None:
-    """Put axes, whose keys are anybody's, into a study's grid; null takes one away."""
+    """Put axes, whose keys are anybody's, into a study's grid; null takes one away, or one label of a mapping."""
     grid = resolved["study"].get("grid")
     for key, values in axes.items():
         if not isinstance(grid, dict):
             raise UserError(f"study.grid={json.dumps(grid)} is no mapping; give axes such as {key}=[one_shot,greedy]")
-        grid[key.removeprefix(AXES)] = values
-    for key in [key for key, values in axes.items() if values is None]:
-        del grid[key.removeprefix(AXES)]
+        name = key.removeprefix(AXES)
+        axis, _, label = name.partition(".")
+        if values is not None:
+            grid[name] = values
+        elif name in grid:
+            del grid[name]
+        elif isinstance(grid.get(axis), dict) and label in grid[axis]:
+            del grid[axis][label]
+        else:
+            known = grid[axis] if isinstance(grid.get(axis), dict) and label else grid
+            raise UserError(f"{key}=null takes away what is not there; {did_you_mean(label or axis, list(known))}")
 
 
 def _resolve_parts(resolved: dict[str, Any], words: Sequence[str], config_dir: PathLike | None) -> None:

@@ -106,3 +106,12 @@ def test_seeds_of_a_searcher_without_random_numbers_are_one_search():
     (note,) = spec.notes
     assert note == "no random numbers decide what greedy finds, so one seed is run and 4 searches are left out"
     assert build.study_spec(words[:1]).notes == []
+
+
+def test_null_takes_an_axis_or_a_label_of_it_from_a_grid_and_nothing_that_is_not_there():
+    small = ["study=greedy_or_one_shot", "study.contrasts=[]"]
+    spec = build.study_spec([*small, "study.grid.searcher.greedy=null", "study.grid.draw=null"])
+    assert [(cell.searcher, cell.draw) for cell in spec.cells] == [("one_shot", "")]
+    for word, hint in (("searcher.gredy", "did you mean 'greedy'"), ("drw", "did you mean 'draw'")):
+        with pytest.raises(UserError, match=rf"study.grid.{word}=null takes away what is not there; {hint}"):
+            build.study_spec([*small, f"study.grid.{word}=null"])
