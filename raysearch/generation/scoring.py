@@ -5,14 +5,20 @@ The only place of math_verify and rouge_score, which load when they are first ne
 
 from __future__ import annotations
 
+import ctypes
 import functools
+import logging
 import re
-from collections.abc import Sequence
-from typing import Any, Literal
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Literal, TypeVar
 
 from raysearch.generation.answer import CodeTests
 from raysearch.generation.sandbox import Limits, Outcome, Program, run_programs
 from raysearch.generation.score import Score
+
+_T = TypeVar("_T")
 
 #: Why code fails, in the order in which it is asked; see `failure_class`.
 FailureClass = Literal["assertion", "parenthesis", "other syntax", "undefined name", "time or depth", "other"]
@@ -27,16 +33,50 @@ _PARENTHESIS = re.compile(r"was never closed|opening parenthesis|unmatched '[)}\
 def score_math(text: str, gold: str) -> Score:
     """Score by math-verify whether the last or boxed expression of an answer equals the right one.
 
-    Call it from the main thread, where math-verify can stop what takes longer than 5 s.
-
     Args:
         text: The answer.
         gold: The right one; what comes before ``####`` in it is left out, as in GSM8K.
     """
+    # math-verify's own limits of 5 s are signals, which only a main thread can have; a replica of Ray works in another
+    library = _math_verify()
+    expected = _within(5, partial(library.parse, gold.rpartition("####")[2], parsing_timeout=None), [])
+    found = _within(5, partial(library.parse, text, parsing_timeout=None), [])
+    return Score(float(_within(5, partial(library.verify, found, expected, timeout_seconds=None), False)))
+
+
+@functools.cache
+def _math_verify() -> Any:
     import math_verify
 
-    expected = math_verify.parse(gold.rpartition("####")[2])
-    return Score(float(math_verify.verify(math_verify.parse(text), expected)))
+    logging.getLogger("math_verify").setLevel(logging.ERROR)  # else it warns that it has no limit of time
+    return math_verify
+
+
+class _TimeIsUp(BaseException):
+    """Raised in a thread from outside; no `except Exception` on the way may catch it."""
+
+
+def _within(seconds: float, work: Callable[[], _T], otherwise: _T) -> _T:
+    """Return what some Python code returns, or something else if it takes longer; in any thread."""
+    lock, running, thread = threading.Lock(), True, ctypes.c_ulong(threading.get_ident())
+
+    def stop() -> None:
+        with lock:
+            if running:
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, ctypes.py_object(_TimeIsUp))
+
+    timer = threading.Timer(seconds, stop)
+    timer.daemon = True
+    timer.start()
+    try:
+        try:
+            return work()
+        finally:
+            with lock:
+                running = False
+            timer.cancel()
+    except _TimeIsUp:
+        return otherwise
 
 
 def score_rouge(text: str, gold: str) -> Score:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -10,6 +12,7 @@ from raysearch.generation.answer import CodeTests
 from raysearch.generation.sandbox import Limits, Program, run_programs
 from raysearch.generation.score import Score
 from raysearch.generation.scoring import (
+    _within,
     extract_code,
     failure_class,
     score_codes,
@@ -53,6 +56,21 @@ def test_mathematics_is_scored_as_math_verify_does() -> None:
     assert [score_math(text, "16 - 3 + 5 = 18.\n#### 18").value for text in right] == [1.0] * len(right)
     assert [score_math(text, "#### 18").value for text in wrong] == [0.0] * len(wrong)
     assert score_math("it costs $1,000", "#### 1,000") == Score(1.0)
+
+
+def test_mathematics_is_scored_in_any_thread_and_never_for_long() -> None:
+    """A replica of Ray works in a thread that can have no signals, by which math-verify limits its time."""
+
+    def forever() -> str:
+        while True:
+            pass
+
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(score_math, r"\boxed{\frac{36}{2}}", "#### 18").result() == Score(1.0)
+        began = time.monotonic()
+        assert pool.submit(_within, 0.2, forever, "late").result() == "late"
+        assert time.monotonic() - began < 5
+        assert pool.submit(_within, 5, lambda: "in time", "late").result() == "in time"
 
 
 @pytest.mark.data
