@@ -204,6 +204,7 @@ def test_accuracy_is_that_of_lm_eval(data, data_folder, calibrate, stack, smollm
     from lm_eval import simple_evaluate
     from lm_eval.api.task import ConfigurableTask
     from lm_eval.models.huggingface import HFLM
+    from lm_eval.tasks import TaskManager
     from lm_eval.tasks.hellaswag.utils import process_docs
 
     n_items = 2 if data == "hellaswag" else 4  # whose rows are long
@@ -224,6 +225,7 @@ def test_accuracy_is_that_of_lm_eval(data, data_folder, calibrate, stack, smollm
         results = simple_evaluate(
             model=HFLM(pretrained=smollm2, tokenizer=smollm2_tokenizer, batch_size=4, device="cpu"),
             tasks=[ConfigurableTask(config=config)],
+            task_manager=TaskManager(include_defaults=False),  # to list lm-eval's own takes seconds
             bootstrap_iters=0,
         )["results"][f"{data}_rows"]
     for normalise, metric in (("none", "acc"), ("characters", "acc_norm")):

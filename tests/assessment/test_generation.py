@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -217,13 +218,25 @@ def test_bad_tasks_are_refused(assess: Assess, questions: Path, keys: str, said:
     assert said in str(refused.value)
 
 
-def test_two_replicas_of_ray_write_the_same(assess: Assess, world: World, words: list[str], tmp_path: Path) -> None:
-    here = assess([MASK], *words, "assess.answers.temperature=0.9")
-    spec = assess_spec(compose("assess", ["assess=none", *words, "assess.answers.temperature=0.9"]))
-    ledger = Ledger(tmp_path / "ray" / "ledger.db")
-    what = read_assessable(spec, ModelSpec("tiny", str(world.model)), ClusterOptions("ray", replicas=2), ledger.path)
-    there = assess_masks(what, ledger, [MASK])
-    ledger.close()
+@pytest.mark.slow
+def test_two_replicas_of_ray_read_and_write_the_same(
+    assess: Assess, world: World, words: list[str], text: Path, tmp_path: Path, one_ray: None
+) -> None:
+    words = [
+        *words,
+        "assess.answers.temperature=0.9",
+        f"assess.texts.whole=data=file data.path={text} data.samples=all data.sampling=sequential",
+        f"assess.texts.apart=data=file data.path={text} data.samples=all data.sampling=whole",
+        "assess.seq_len=16",
+    ]
+    masks = [Mask.of(1), Mask.of(1, 2), MASK]
+    here = assess(masks, *words)
+    assert [*here.by_mask] == [Mask(), *masks] and here.computed == 3 * 4
+    assert {metric.name for metric in here.metrics} >= {"mine", "whole", "apart"}
+    spec = assess_spec(compose("assess", ["assess=none", *words]))
+    with closing(Ledger(tmp_path / "ray" / "ledger.db")) as ledger:
+        model, cluster = ModelSpec("tiny", str(world.model)), ClusterOptions("ray", replicas=2)
+        there = assess_masks(read_assessable(spec, model, cluster, ledger.path), ledger, masks)
     details = [{name: one.detail for name, one in found.by_mask[MASK].items()} for found in (here, there)]
     assert details[0] == details[1]
-    assert here.values == there.values
+    assert there.values == here.values and there.computed == here.computed

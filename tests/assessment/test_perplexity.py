@@ -12,7 +12,6 @@ import torch
 from torch.nn import functional
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from raysearch.cluster.options import ClusterOptions
 from raysearch.core.estimate import Estimate
 from raysearch.core.json import plain
 from raysearch.core.mask import Mask
@@ -95,23 +94,6 @@ def test_a_number_of_samples_is_the_most_that_are_taken(assess: Assess, text: Pa
     )
     counts = {name: result.detail["n_samples"] for name, result in found.by_mask[Mask()].items()}
     assert counts["few"] == 2 < counts["many"] < 1000
-
-
-def test_many_masks_and_texts_are_the_same_inline_and_through_ray(
-    assess: Assess, ledger, text: Path, one_ray: None
-) -> None:
-    words = [
-        f"assess.texts.mine=data=file data.path={text} data.samples=all data.sampling=sequential",
-        f"assess.texts.apart=data=file data.path={text} data.samples=all data.sampling=whole",
-        f"assess.seq_len={SEQ_LEN}",
-    ]
-    masks = [Mask.of(1), Mask.of(1, 2), Mask.of(4)]
-    inline = assess(masks, *words)
-    assert [*inline.by_mask] == [Mask(), *masks] and inline.computed == 8
-    assert [metric.name for metric in inline.metrics] == ["mine", "apart"]
-    ledger.connection.execute("DELETE FROM evaluations")
-    ray = assess(masks, *words, cluster=ClusterOptions("ray", replicas=2))
-    assert ray.values == inline.values and ray.computed == 8
 
 
 def test_known_perplexities_load_no_model(assess: Assess, text: Path) -> None:

@@ -49,22 +49,16 @@ def tuner(trainable, searcher, folder, *callbacks):
     return tune.Tuner(trainable, tune_config=options, run_config=run)
 
 
-def test_a_tuner_finds_what_a_search_finds(tmp_path):
-    oracle = ToyOracle(PROBLEM, LOSS)
-    searcher = TuneSearcher(GREEDY, PROBLEM)
-    results = tuner(toy, searcher, tmp_path).fit()
-    assert searcher.found == run_searcher(GREEDY, PROBLEM, 0, oracle)
-    assert len(results) == 6 + 5
-    assert {Mask.of(*result.config["removed"]) for result in results} == set(searcher.losses)
-    assert results.get_best_result("loss", "min").metrics["loss"] == LOSS(searcher.found)
-
-
-def test_failed_trials_are_failures(tmp_path):
+def test_a_tuner_finds_what_a_search_finds_and_failed_trials_are_failures(tmp_path):
     searcher = TuneSearcher(GREEDY, PROBLEM)
     results = tuner(frail_toy, searcher, tmp_path).fit()
-    assert results.num_errors == 2  # {0}, and {0} beside the best layer
+    assert len(results) == 6 + 5 and results.num_errors == 2  # {0}, and {0} beside the best layer
     oracle = ToyOracle(PROBLEM, lambda mask: math.nan if {0, 1} & set(mask) else LOSS(mask))
     assert searcher.found == run_searcher(GREEDY, PROBLEM, 0, oracle)
+    succeeded = {Mask.of(*result.config["removed"]) for result in results if not result.error}
+    assert {mask for mask in searcher.losses if not {0, 1} & set(mask)} <= succeeded
+    pairs = [result for result in results if not result.error and len(result.config["removed"]) == 2]
+    assert min(result.metrics["loss"] for result in pairs if result.metrics["loss"] > -math.inf) == LOSS(searcher.found)
 
 
 class Kill(tune.Callback):

@@ -10,7 +10,7 @@ from mlflow import MlflowClient
 from raysearch.ledger.ledger import Ledger
 from raysearch.search.record import SEARCHES
 from tests.cli.conftest import Run, World
-from tests.cli.found import found, same
+from tests.cli.found import found
 
 #: So little confidence that masks of a random model are dropped.
 SCREENED = {"screening": "confident", "screening.confidence": 0.1, "data.samples": 64, "data.shard_samples": 4}
@@ -37,19 +37,6 @@ def test_screened_masks_are_recorded_shown_and_completed(run: Run, here: Path, w
     assert off["search_id"] != first["search_id"], "screening is part of a search's identity"
     assert off["evaluations"]["screened"] == 0
     assert n_screened <= off["evaluations"]["computed"] <= 9, "the rest is completed, and nothing else"
-
-
-def test_two_replicas_screen_the_same_masks_as_one(run: Run, here: Path, world: World) -> None:
-    words = world.search(searcher="beam", **SCREENED)
-    one = found(run("search", *words, "store=one", "--json"))
-    two = found(run("search", *words, "store=two", "cluster=local", "cluster.replicas=2", "--json"))
-    assert same(one, two)
-    trials = []
-    for store in ("one", "two"):
-        with closing(Ledger(here / store / "ledger.db")) as ledger:
-            (record,) = SEARCHES.all(ledger)
-        trials.append([(trial.mask, trial.loss, trial.screened) for trial in record.found.trials])
-    assert trials[0] == trials[1]
 
 
 @pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")  # MLflow's own calls

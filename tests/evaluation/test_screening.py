@@ -75,6 +75,15 @@ class TableReplica:
         return UnitResult({mask: self.table(mask)[rows] for mask in unit.masks}, 1, 1, 1, None, 0.0)
 
 
+class DisorderlyPool(InlinePool):
+    """Does units as three replicas do: cut into parts, in any order."""
+
+    def run(self, jobs, calibrations, cutter):
+        parts = [part for unit in jobs for side in cutter(unit, 3) for part in side]
+        np.random.default_rng(len(parts)).shuffle(parts)
+        return super().run(parts, calibrations)
+
+
 def calibration_of(n_samples=N_SAMPLES, per_shard=4, name=0):
     ids = np.ones((n_samples, 3), np.int64)
     scored = np.broadcast_to([False, True, True], ids.shape).copy()
@@ -84,7 +93,9 @@ def calibration_of(n_samples=N_SAMPLES, per_shard=4, name=0):
 class Bench:
     """An evaluator on a table, with its own ledger or another's."""
 
-    def __init__(self, folder, table, screening=SCREENING, calibrations=None, ledger=None, weighting=None):
+    def __init__(
+        self, folder, table, screening=SCREENING, calibrations=None, ledger=None, weighting=None, pool=InlinePool
+    ):
         self.calibrations = calibrations or [calibration_of(len(table.level))]
         self.replica = TableReplica(table, self.calibrations)
         self.ledger = ledger or Ledger(folder / f"{id(self)}.db")
@@ -92,7 +103,7 @@ class Bench:
             self.calibrations,
             N_LAYERS,
             self.ledger,
-            lambda: InlinePool(lambda: cast(Replica, self.replica)),
+            lambda: pool(lambda: cast(Replica, self.replica)),
             weighting=weighting,
             screening=screening,
         )
@@ -192,18 +203,21 @@ def test_nothing_is_computed_twice_and_switching_off_completes_the_rest(bench):
     assert not any(one.screened for round_ in off.rounds for one in round_.values())
 
 
-def test_decisions_do_not_depend_on_what_the_ledger_knows(bench):
-    """A search that is taken up, or runs after an unscreened one, drops the same masks with the same estimates."""
+def test_decisions_do_not_depend_on_what_the_ledger_knows_and_on_who_answers_first(bench):
+    """A search that is taken up, runs after an unscreened one, or on several replicas, drops the same masks."""
     fresh, full = bench(), bench(screening=None)
     fresh.search(SEARCHERS["beam"]), full.search(SEARCHERS["beam"])
     again, after = bench(ledger=fresh.ledger), bench(ledger=full.ledger)
     again.search(SEARCHERS["beam"]), after.search(SEARCHERS["beam"])
     assert not again.replica.asked and not after.replica.asked
+    among = bench(pool=DisorderlyPool)
+    among.search(SEARCHERS["beam"])
+    assert among.replica.asked != fresh.replica.asked and {*among.replica.asked} == {*fresh.replica.asked}
     seen = [
         [{mask: (one.loss, one.screened) for mask, one in round_.items()} for round_ in one.rounds]
-        for one in (fresh, again, after)
+        for one in (fresh, again, after, among)
     ]
-    assert seen[0] == seen[1] == seen[2]
+    assert seen[0] == seen[1] == seen[2] == seen[3]
     meters = [one.evaluator.meter for one in (fresh, again, after)]
     assert len({(one.layer_forwards_alone, one.head_forwards_alone) for one in meters}) == 1
     assert meters[0].head_forwards_alone < full.evaluator.meter.head_forwards_alone

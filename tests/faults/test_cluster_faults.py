@@ -8,7 +8,6 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -205,29 +204,22 @@ def test_a_cluster_that_serves_nobody_from_outside(world: World, monkeypatch: py
     assert "look into ray_client_server*.err" in outcome.err and "Traceback" not in outcome.err, outcome.err
 
 
-@dataclass(frozen=True)
-class Echo:
-    """Answers without a model; at one shard it gets stuck, unless another has been.
-
-    Args:
-        stuck: A file that says so.
-    """
-
-    stuck: Path
-
-    def evaluate(self, unit: MaskUnit) -> UnitResult:
-        if unit.shard == 5 and not self.stuck.exists():
-            self.stuck.touch()
-            time.sleep(3600)
-        return UnitResult({mask: np.zeros(1) for mask in unit.masks}, 1, 1, 1, None, 0.3)
-
-
 def test_what_looks_after_the_replicas_of_a_study_is_killed(tmp_path: Path) -> None:
+    stuck = tmp_path / "stuck"
+
+    class Echo:
+        """Answers without a model; at one shard it gets stuck, unless another has been."""
+
+        def evaluate(self, unit: MaskUnit) -> UnitResult:
+            if unit.shard == 5 and not stuck.exists():
+                stuck.touch()
+                time.sleep(3600)
+            return UnitResult({mask: np.zeros(1) for mask in unit.masks}, 1, 1, 1, None, 0.3)
+
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
     try:
         fleet = shared_fleet(2, 2, Needs(cpus=1, gpus=0), idle_s=60)
-        stuck = tmp_path / "stuck"
-        recipe = [ray.put(Recipe(lambda _: Echo(stuck), None, own_versions()))]  # type: ignore[arg-type, return-value]
+        recipe = [ray.put(Recipe(lambda _: Echo(), None, own_versions()))]  # type: ignore[arg-type, return-value]
         pool = RayPool(Replicas(fleet, recipe, 2), fleet.close)
         units = [MaskUnit("a calibration", shard, (Mask.of(1),)) for shard in range(16)]
         answers, asked = pool.run(units), list[Any]()

@@ -64,7 +64,7 @@ def undisturbed(run: Run, command: list[str]) -> dict[str, Any]:
     [
         *((searcher, 3, False) for searcher in SEARCHERS),
         ("beam", 2, True),
-        ("screened", 2, True),
+        ("screened", 1, True),
         ("cbo_gradient", 1, True),
     ],
 )

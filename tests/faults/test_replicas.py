@@ -103,12 +103,6 @@ def make(kind: type[Replica], folder: Path, calibration: Any, packed: Any) -> Re
     return replica
 
 
-def die(*_: Any) -> Replica:
-    """Is killed before it has loaded, as by a machine that has no memory left."""
-    os.kill(os.getpid(), signal.SIGKILL)
-    raise AssertionError("it lives")
-
-
 @pytest.fixture(scope="module", autouse=True)
 def _ray() -> Any:
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
@@ -148,20 +142,25 @@ def test_a_replica_that_sleeps_for_ever_is_replaced(recipe: Any, make_replica: A
 def test_a_replica_that_loads_for_ever_is_replaced_and_one_without_a_place_is_not(
     recipe: Any, make_replica: Any, units: list[MaskUnit], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(TimeoutPolicy, "first_s", 25.0)
+    monkeypatch.setattr(TimeoutPolicy, "first_s", 18.0)
     fleet = Fleet(2, 2, Needs(cpus=2, gpus=0), idle_s=60)
     with closing(RayPool(Replicas(fleet, recipe(Replica, make_at_second_try), 1), fleet.close)) as pool:
         before = fleet.sync("test", 2, ())
         assert answers(pool, units) == answers(InlinePool(make_replica), units)
-        assert pool.stats.waiting_seconds > 25.0 and pool.stats.units_redone == 0
+        assert pool.stats.waiting_seconds > 18.0 and pool.stats.units_redone == 0
         assert len(before.keys() & fleet.sync("test", 2, ()).keys()) == 1
 
 
-def test_replicas_that_keep_dying_while_they_load_end_a_search(recipe: Any, units: list[MaskUnit]) -> None:
-    fleet = Fleet(1, 1, Needs(cpus=1, gpus=0), idle_s=60)
+def test_replicas_that_keep_dying_while_they_load_end_a_search(units: list[MaskUnit]) -> None:
+    def die(_: Any) -> Replica:
+        """Is killed, as by a machine that has no memory left."""
+        os.kill(os.getpid(), signal.SIGKILL)
+        raise AssertionError("it lives")
+
+    fleet, recipe = Fleet(1, 1, Needs(cpus=1, gpus=0), idle_s=60), [ray.put(Recipe(die, None, own_versions()))]
     said = "replicas die while they load the model; the last cause: "
     with (
-        closing(RayPool(Replicas(fleet, recipe(Replica, die), 1), fleet.close)) as pool,
+        closing(RayPool(Replicas(fleet, recipe, 1), fleet.close)) as pool,
         pytest.raises(EvaluationError, match=said),
     ):
         answers(pool, units)
