@@ -194,7 +194,7 @@ def assess_search(
     check_tasks(what, ledger)
     assessments = assess_masks(what, ledger, [mask], on_progress=observer.assessing)
     if mask == run.found.mask:
-        record_assessments(ledger, [run], assessments.named, observer)
+        record_assessments(ledger, [run], assessments, observer)
     files = {source.name: source.folder for source in what.sources if source.folder is not None}
     of_texts = {name: one.detail["data"] for name, one in assessments.by_mask[mask].items() if "data" in one.detail}
     overlaps = tuple(name for name, text in of_texts.items() if any(_overlap(text, one) for one in run.found.data))

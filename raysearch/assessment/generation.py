@@ -166,13 +166,17 @@ def _result(name: str, task: Calibration, texts: Sequence[ScoredText], dense: Se
         "fingerprint": task.fingerprint,
         "examples": _examples(task, texts, dense),
     }
-    return Result(metric, mean(scores), retention(scores, reference), f"{count(len(texts), 'item')}, {unit}", detail)
+    extent, expected = f"{count(len(texts), 'item')}, {unit}", tuple(_expected(task))
+    return Result(metric, mean(scores), retention(scores, reference), extent, detail, expected=expected)
+
+
+def _expected(task: Calibration) -> list[str]:
+    return [answer.text for shard in task.shards for answer in shard.answers or ()]
 
 
 def _examples(task: Calibration, texts: Sequence[ScoredText], dense: Sequence[ScoredText]) -> list[dict[str, Any]]:
     """Return some answers beside the dense model's: the first, then those that have lost most, the worst last."""
-    expected = [answer.text for shard in task.shards for answer in shard.answers or ()]
-    every = examples(expected, {"dense": dense, "pruned": texts})
+    every = examples(_expected(task), {"dense": dense, "pruned": texts})
     fallen = worst(every, _EXAMPLES)
     chosen = [one for one in every[:_EXAMPLES] if one not in fallen] + fallen[::-1]
     return [

@@ -16,7 +16,7 @@ from raysearch.calibration.objectives.perplexity import PerplexityObjective
 from raysearch.calibration.rows import Rows
 from raysearch.calibration.windows import WindowOptions
 from raysearch.core.estimate import Estimate, Metric
-from raysearch.core.formatting import count, duration
+from raysearch.core.formatting import count, duration, written
 from raysearch.core.mask import Mask
 from raysearch.core.measure import PERPLEXITY
 from raysearch.errors import EvaluationError, UserError
@@ -133,7 +133,8 @@ def evaluate_on(
         passed = time.monotonic() - started
         left = f", {duration(passed / share - passed)} left" if 0 < share < 1 and title != "perplexity" else ""
         on_progress(
-            f"{title}: {share:.0%} of {count(now.masks_planned, 'mask')}, {count(now.n_replicas, 'replica')}{left}"
+            f"{title}: {share:.0%} of {count(now.masks_planned, 'mask')}, {count(now.n_replicas, 'replica')}"
+            f"{written(now.tokens_per_s)}{left}"
         )
 
     known = [ledger.known(one.fingerprint, masks) for one in calibrations]

@@ -1,9 +1,12 @@
-"""The assessed numbers of searches' masks, kept in the ledger by the names of MLflow's metrics, for a later sync."""
+"""What was assessed of masks, as trackers take it: numbers and answers, kept in the ledger for a later sync."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
 
+from raysearch.assessment.results import Assessments
 from raysearch.core.json import Number
 from raysearch.core.mask import Mask
 from raysearch.ledger.assessments import read_assessments, write_assessment
@@ -11,25 +14,44 @@ from raysearch.ledger.ledger import Ledger
 from raysearch.search.observer import Observer
 from raysearch.search.record import SearchRecord
 
-_ASSESSMENT = "recorded"  # among the ledger's assessments, where others are named by a fingerprint
+_ASSESSMENT, _ANSWERS = "recorded", "recorded answers"  # in the ledger, where others are named by a fingerprint
+
+
+@dataclass(frozen=True)
+class _Answers:
+    """Where the ledger has a mask's answers to a task.
+
+    Args:
+        dense: The fingerprint under which it has the dense model's.
+        pruned: And the mask's.
+        expected: The right answers.
+    """
+
+    dense: str
+    pruned: str
+    expected: tuple[str, ...]
 
 
 def record_assessments(
-    ledger: Ledger, searches: Sequence[SearchRecord], named: Callable[[Mask], Mapping[str, float]], observer: Observer
+    ledger: Ledger, searches: Sequence[SearchRecord], assessments: Assessments, observer: Observer
 ) -> None:
-    """Put the assessed numbers of searches' masks on record, and give them to the observer.
+    """Put the assessed numbers and the answers of searches' masks on record, and give them to the observer.
 
     Args:
         ledger: Where the searches are recorded.
         searches: Searches that have found something.
-        named: Returns a mask's numbers by the names of MLflow's metrics.
-        observer: Gets the numbers; a tracker among them puts them on the searches' MLflow runs.
+        assessments: Of their masks.
+        observer: Gets them; a tracker among them puts them on the searches' MLflow runs.
     """
-    found = {search.search_id: named(search.found.mask) for search in searches}
+    found = {search.search_id: assessments.named(search.found.mask) for search in searches}
     for search in searches:
         whole = {**recorded_assessments(ledger, search), **found[search.search_id]}
         write_assessment(ledger, _model(search), _ASSESSMENT, {search.found.mask: whole}, dict[str, Number])
+        if answers := _answers(assessments, search.found.mask):
+            whole_answers = {**_known_answers(ledger, search), **answers}
+            write_assessment(ledger, _model(search), _ANSWERS, {search.found.mask: whole_answers}, dict[str, _Answers])
     observer.assessed([(search, found[search.search_id]) for search in searches])
+    observer.answered([(search, texts) for search in searches if (texts := recorded_answers(ledger, search))])
 
 
 def recorded_assessments(ledger: Ledger, search: SearchRecord) -> dict[str, float]:
@@ -38,6 +60,47 @@ def recorded_assessments(ledger: Ledger, search: SearchRecord) -> dict[str, floa
     known = read_assessments(ledger, _model(search), _ASSESSMENT, [mask], dict[str, Number])
     numbers: dict[str, float] = known.get(mask, {})
     return numbers
+
+
+def recorded_answers(ledger: Ledger, search: SearchRecord) -> dict[str, str]:
+    """Return all answers of a search's mask so far beside the dense model's: JSON Lines, an item each, by task."""
+    return {
+        name: "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in _rows(ledger, search.found.mask, one))
+        for name, one in _known_answers(ledger, search).items()
+    }
+
+
+def _rows(ledger: Ledger, mask: Mask, of: _Answers) -> list[dict[str, object]]:
+    pairs = zip(of.expected, ledger.texts(of.dense, Mask()), ledger.texts(of.pruned, mask), strict=True)
+    return [
+        {
+            "item": item,
+            "expected": expected,
+            "dense": dense.text,
+            "dense_score": dense.score.value,
+            "text": pruned.text,
+            "score": pruned.score.value,
+            "failure": pruned.score.failure,
+            "cut_off": pruned.cut_off,
+        }
+        for item, (expected, dense, pruned) in enumerate(pairs)
+    ]
+
+
+def _answers(assessments: Assessments, mask: Mask) -> dict[str, _Answers]:
+    dense = assessments.by_mask[Mask()]
+    return {
+        name: _Answers(dense[name].detail["fingerprint"], result.detail["fingerprint"], result.expected)
+        for name, result in assessments.by_mask[mask].items()
+        if result.expected
+    }
+
+
+def _known_answers(ledger: Ledger, search: SearchRecord) -> dict[str, _Answers]:
+    mask = search.found.mask
+    known = read_assessments(ledger, _model(search), _ANSWERS, [mask], dict[str, _Answers])
+    answers: dict[str, _Answers] = known.get(mask, {})
+    return answers
 
 
 def _model(search: SearchRecord) -> str:

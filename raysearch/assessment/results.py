@@ -26,6 +26,7 @@ class Result:
         detail: All else, plain values: every metric of lm-eval, the loss in nats, each repeat …
         items: What each window, document or item adds to the number, or to the logarithm of a perplexity; empty where
             that is not known. The differences of two masks' items have the error of the difference of their numbers.
+        expected: The right answers, where texts were generated.
     """
 
     metric: Metric
@@ -34,6 +35,7 @@ class Result:
     extent: str
     detail: Mapping[str, Any]
     items: tuple[float, ...] = ()
+    expected: tuple[str, ...] = ()
 
     @model_serializer
     def _write(self) -> dict[str, Any]:

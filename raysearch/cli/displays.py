@@ -17,7 +17,7 @@ from rich.table import Table
 from typing_extensions import override
 
 from raysearch.cli.output import say
-from raysearch.core.formatting import count, duration
+from raysearch.core.formatting import count, duration, written
 from raysearch.core.paths import options_for
 from raysearch.search.observer import Observer, StudyHeader
 
@@ -130,7 +130,7 @@ class SearchDisplay(Display):
         self._show(
             f"round {self._round}{rounds}{stage}  {cost / max(1.0, planned):.0%} of "
             f"{count(progress.masks_planned, 'mask')}  {self._best}left {duration(left)}  "
-            f"replicas {progress.n_replicas}"
+            f"replicas {progress.n_replicas}{written(progress.tokens_per_s)}"
         )
 
     @override

@@ -43,6 +43,11 @@ def short_duration(seconds: float) -> str:
     return f"{seconds:.1f} s" if seconds < 10 else duration(seconds)
 
 
+def written(tokens_per_s: float | None) -> str:
+    """Format how fast answers are written, to follow other words; empty where none are."""
+    return "" if tokens_per_s is None else f", {tokens_per_s:,.{0 if tokens_per_s >= 10 else 1}f} tokens/s"
+
+
 def as_typed(value: Any) -> str:
     """Return a value as the user writes it on the command line."""
     if isinstance(value, list | tuple):

@@ -262,6 +262,7 @@ class Evaluator:
                     computing_s=self.meter.computing_s,
                     stage=self._stage,
                     stages=0 if self._screener is None else len(self._screener.stages),
+                    tokens_written=self.meter.tokens_written,
                 )
             )
 
@@ -286,6 +287,7 @@ class Evaluator:
     def _count(self, result: UnitResult, tokens: int) -> None:
         """Add to the meter what plans do not tell."""
         self.meter.computing_s += result.seconds
+        self.meter.tokens_written += sum(one.n_tokens for texts in result.texts.values() for one in texts)
         self.meter.layer_tokens += result.layer_tokens
         self.meter.layer_tokens_by_row += result.layer_forwards * tokens
         self.meter.packed = self.meter.packed if result.packed is None else result.packed

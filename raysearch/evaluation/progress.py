@@ -22,6 +22,7 @@ class Meter:
     packed: bool | None = None  # whether choices shared their prompt
     samples_at_once: int | None = None  # the fewest, where memory did not hold a shard; None where it did
     computing_s: float = 0.0
+    tokens_written: int = 0  # by objectives that generate
 
 
 @dataclass(frozen=True)
@@ -39,3 +40,9 @@ class Progress:
     computing_s: float = 0.0  # of all replicas, since the search began
     stage: int = 0  # of screening, 1-based; 0 where the round is not screened
     stages: int = 0
+    tokens_written: int = 0  # by objectives that generate, since the search began
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """What all replicas together write; None where nothing is generated."""
+        return self.tokens_written / self.computing_s * self.n_replicas if self.tokens_written else None

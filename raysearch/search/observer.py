@@ -88,6 +88,9 @@ class Observer:
     def assessed(self, found: Sequence[tuple[SearchRecord, Mapping[str, float]]]) -> None:
         """The masks of these searches were assessed; the numbers by name, such as ``assess.dense.piqa``."""
 
+    def answered(self, found: Sequence[tuple[SearchRecord, Mapping[str, str]]]) -> None:
+        """The masks of these searches have answered; by task JSON Lines, an item each, beside the dense model's."""
+
     def study_reported(self, run_id: str | None, totals: Mapping[str, float], files: Sequence[Path]) -> None:
         """A study's report was written.
 

@@ -42,7 +42,7 @@ def assess_found(
     """
     chosen = sorted({run.result.mask for run in runs if run.result is not None})
     found = assess_masks(what, ledger, chosen, make_pool=make_pool, on_progress=observer.assessing)
-    record_assessments(ledger, [run for run in runs if run.result is not None], found.named, observer)
+    record_assessments(ledger, [run for run in runs if run.result is not None], found, observer)
     by_mask = {str(mask): numbers for mask, numbers in found.values.items()}
     items = {
         str(mask): {name: result.items for name, result in results.items() if result.items}

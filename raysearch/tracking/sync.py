@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from raysearch.assessment.recorded import recorded_assessments
+from raysearch.assessment.recorded import recorded_answers, recorded_assessments
 from raysearch.core.formatting import count
 from raysearch.errors import UserError, redacted
 from raysearch.ledger.ledger import Ledger
@@ -105,16 +105,18 @@ def _sync_search(
             f"{run.search_id} goes on with it, and records it"
         )
     result = run.result if labels is None else replace(run.result, labels=labels, parent=parent)
-    assessed = recorded_assessments(ledger, run)
+    assessed, answers = recorded_assessments(ledger, run), recorded_answers(ledger, run)
     with _writing(tracking):
-        synced = _write_search(tracking, result, assessed)
+        synced = _write_search(tracking, result, assessed, answers)
     note_mlflow(ledger, run.search_id, synced.mlflow_run_id, _section(run.config, tracking))
     return synced
 
 
-def _write_search(tracking: TrackingOptions, result: SearchResult, assessed: Mapping[str, float]) -> SyncedSearch:
+def _write_search(
+    tracking: TrackingOptions, result: SearchResult, assessed: Mapping[str, float], answers: Mapping[str, str]
+) -> SyncedSearch:
     """Tell a search again as it was, each event at its own time."""
-    from raysearch.tracking.mlflow.study import record_assessments
+    from raysearch.tracking.mlflow.study import record_answers, record_assessments
     from raysearch.tracking.mlflow.writer import MlflowWriter
 
     at = int(1000 * result.began)
@@ -127,6 +129,7 @@ def _write_search(tracking: TrackingOptions, result: SearchResult, assessed: Map
         writer.round_done(summary, at)
     writer.finish(result, None, int(1000 * result.ended))
     record_assessments(tracking.store, {writer.run_id: assessed})
+    record_answers(tracking.store, {writer.run_id: answers})
     return SyncedSearch(result.search_id, writer.run_id, len(result.trials), writer.written)
 
 

@@ -92,8 +92,18 @@ def test_mlflow_shows_it(run: Run, world: World, words: list[str], here: Path) -
     from mlflow import MlflowClient
 
     result = json.loads(run("search", *world.search(tracking="mlflow"), "--json").out)
-    value = json.loads(run("assess", "latest", *words, "--json").out)
-    metrics = MlflowClient(f"sqlite:///{here / 'mlruns' / 'mlflow.db'}").get_run(result["mlflow_run_id"]).data.metrics
+    (here / "asked.jsonl").write_text(
+        '{"question": "what is", "answer": "the"}\n{"question": "peace", "answer": "war"}\n'
+    )
+    asked = "data=generation data.path=asked.jsonl data.samples=all data.max_new_tokens=4 data.seq_len=32"
+    value = json.loads(run("assess", "latest", *words, f"assess.generation.asked={asked}", "--json").out)
+    client = MlflowClient(f"sqlite:///{here / 'mlruns' / 'mlflow.db'}")
+    metrics = client.get_run(result["mlflow_run_id"]).data.metrics
+    file = Path(client.download_artifacts(result["mlflow_run_id"], "answers/asked.jsonl"))
+    answers = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
+    assert {row["expected"] for row in answers} == {"the", "war"}
+    assert all(isinstance(row["dense"], str) and row["score"] in (0, 1) for row in answers)
+    assert [row["text"] for row in answers] == [row["text"] for row in value["pruned"]["asked"]["detail"]["examples"]]
     assert metrics["assess.mine"] == pytest.approx(value["pruned"]["mine"]["value"])
     assert metrics["assess.dense.piqa"] == pytest.approx(value["dense"]["piqa"]["value"])
     assert metrics["assess.retention.mine"] == pytest.approx(value["pruned"]["mine"]["retention"])

@@ -40,6 +40,12 @@ def test_a_finished_round_says_what_is_left_of_the_search(display: SearchDisplay
     assert said.getvalue().endswith("left about 1 min 40 s\n") and said.getvalue().count("\n") == 1
 
 
+def test_how_fast_answers_are_written_is_shown(display: SearchDisplay, said: io.StringIO) -> None:
+    display._last_line -= 60
+    display.progress(Progress(20, 40, 8, 16, 8, 16, n_replicas=2, computing_s=20.0, tokens_written=600))
+    assert said.getvalue().endswith("replicas 2, 60 tokens/s\n")
+
+
 def test_the_last_round_leaves_nothing(display: SearchDisplay, said: io.StringIO) -> None:
     for summary in SEARCH.rounds:
         display.round_done(summary)

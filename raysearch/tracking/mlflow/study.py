@@ -96,3 +96,16 @@ def record_assessments(store: Store, metrics: Mapping[str, Mapping[str, float]])
         named = {re.sub(r"[^\w./ -]", "_", name): value for name, value in values.items()}
         new = {name: value for name, value in named.items() if math.isfinite(value) and known.get(name) != value}
         client.log_batch(run_id, [Metric(name, value, now, 0) for name, value in new.items()])
+
+
+def record_answers(store: Store, answers: Mapping[str, Mapping[str, str]]) -> None:
+    """Keep answers with runs, as ``answers/<task>.jsonl``.
+
+    Args:
+        store: Where the runs are kept.
+        answers: By MLflow's id of a run, by task.
+    """
+    client = client_of(store)
+    for run_id, by_task in answers.items():
+        for task, text in by_task.items():
+            client.log_text(run_id, text, f"answers/{task}.jsonl")

@@ -122,6 +122,13 @@ class MlflowTracker(Tracker):
             self._attempt("the assessment is", lambda study: study.record_assessments(self._store, numbers), later)
 
     @override
+    def answered(self, found: Sequence[tuple[SearchRecord, Mapping[str, str]]]) -> None:
+        answers = {search.mlflow_run_id: texts for search, texts in found if search.mlflow_run_id is not None}
+        if answers:
+            later = "later: raysearch sync, or the same command again"
+            self._attempt("answers are", lambda study: study.record_answers(self._store, answers), later)
+
+    @override
     def study_reported(self, run_id: str | None, totals: Mapping[str, float], files: Sequence[Path]) -> None:
         if run_id is not None:
             later = "later: raysearch sync, with the study's id"
