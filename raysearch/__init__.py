@@ -10,6 +10,7 @@ from raysearch import search as _search_room, study as _study_room  # noqa: F401
 from raysearch.api import (
     assess,
     export,
+    export_gguf,
     forecast,
     inspect,
     plan,
@@ -45,6 +46,7 @@ __all__ = [
     "UserError",
     "assess",
     "export",
+    "export_gguf",
     "forecast",
     "inspect",
     "plan",

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from raysearch.evaluation.spec import EvaluationSpec
     from raysearch.ledger.ledger import Ledger
     from raysearch.models.export import ExportResult
+    from raysearch.models.gguf_pruning import GGUFExport
     from raysearch.search.forecast import RoundCost
     from raysearch.search.gap import Gap
     from raysearch.search.inspection import Inspection
@@ -372,6 +373,36 @@ def export(
     record = _recorded(search, store, ledger)
     spec, _ = build.recorded_search(record.config)
     return export_search(record, spec, as_path("--out", out), remove=remove, overwrite=overwrite, prompt=prompt)
+
+
+def export_gguf(
+    search: str = "latest",
+    *,
+    out: PathLike,
+    source: PathLike | None = None,
+    remove: int | None = None,
+    overwrite: bool = False,
+    store: PathLike = "mlruns",
+    ledger: PathLike | None = None,
+) -> GGUFExport:
+    """Take the layers that a search removed out of a GGUF file, whose tensors stay as they are, byte for byte.
+
+        export_gguf("latest", out="pruned-Q4_K_M.gguf", source="model-Q4_K_M.gguf")
+
+    Args:
+        search: A search id, the start of one, an MLflow run id, or ``latest``.
+        out: The file to write.
+        source: A GGUF file of the same model, in any quantisation; None for the one that was searched.
+        remove: The best mask of so many layers, not the one that the search found.
+        overwrite: Whether to replace a file that is there.
+    """
+    from raysearch.config import build
+    from raysearch.search.export import export_search_as_gguf
+
+    record, out = _recorded(search, store, ledger), as_path("--gguf", out)
+    source = None if source is None else as_path("--from", source)
+    spec, _ = build.recorded_search(record.config)
+    return export_search_as_gguf(record, spec, out, source=source, remove=remove, overwrite=overwrite)
 
 
 def sync(

@@ -10,6 +10,7 @@ import typer
 from raysearch.cli.app import Json, LedgerFile, Remove, Search, SearchOrStudy, Store, Tracking, app
 from raysearch.cli.output import output
 from raysearch.core.json import finite, plain
+from raysearch.errors import UserError
 from raysearch.search.result import in_brief
 
 
@@ -54,7 +55,11 @@ def show(
 @app.command()
 def export(
     search: Search,
-    out: Annotated[Path, typer.Option(help="The folder to write to.")],
+    out: Annotated[Path | None, typer.Option(help="The folder to write a checkpoint to.")] = None,
+    gguf: Annotated[Path | None, typer.Option(help="The GGUF file to write, with no layer quantised anew.")] = None,
+    source: Annotated[
+        Path | None, typer.Option("--from", help="The GGUF file to prune; default: the one that was searched.")
+    ] = None,
     remove: Remove = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing export.")] = False,
     prompt: Annotated[str | None, typer.Option(help="Continue this text with the dense and the pruned model.")] = None,
@@ -68,10 +73,26 @@ def export(
     raysearch export latest --out pruned-model
     raysearch export latest --out pruned-by-3 --remove 3
     raysearch export greedy-m5-3fa2c1d0 --out pruned-model --overwrite --prompt "The state of the Union is"
+    raysearch export latest --gguf pruned.gguf --from model-Q4_K_M.gguf
     """
     with output(as_json) as answers:
         from raysearch import api
+        from raysearch.cli import tables
 
+        if (out is None) == (gguf is None):
+            given = "--out and --gguf" if out is not None else "neither --out nor --gguf"
+            raise UserError(f"export was given {given}; name one: a folder with --out, or a file with --gguf")
+        if gguf is not None:
+            if prompt is not None:
+                raise UserError("--prompt is continued by a checkpoint; leave it out with --gguf")
+            file = api.export_gguf(
+                search, out=gguf, source=source, remove=remove, overwrite=overwrite, store=store, ledger=ledger
+            )
+            answers.answer(plain(file), *tables.gguf_lines(file))
+            return
+        if source is not None:
+            raise UserError(f"--from={source} is of a GGUF export; name the file to write with --gguf")
+        assert out is not None, "one of the two is given"
         done = api.export(
             search, out=out, remove=remove, overwrite=overwrite, prompt=prompt, store=store, ledger=ledger
         )

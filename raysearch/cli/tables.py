@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
@@ -18,6 +19,7 @@ from raysearch.core.screened import Screened
 from raysearch.search.result import SearchResult, Trial, uses_evaluation_split
 
 if TYPE_CHECKING:  # heavy; `raysearch show` does not need them
+    from raysearch.models.gguf_pruning import GGUFExport
     from raysearch.search.gap import Gap
     from raysearch.search.inspection import Inspection, Row
     from raysearch.search.record import SearchRecord
@@ -193,6 +195,18 @@ def trials_table(measure: Measure, trials: Sequence[Trial], most: int) -> Table:
 def screened_note(screened: Screened) -> str:
     """Return what is known of a mask that was dropped, in few words."""
     return f"screened: {screened.low:.4f} … {screened.high:.4f}, from {screened.share:.0%} of the shards"
+
+
+def gguf_lines(done: GGUFExport) -> list[str]:
+    """Return the lines under a GGUF file that was written: what it is, and how llama.cpp and Ollama run it."""
+    name = quote(str(done.out))
+    size, before = (f"{each / 1e6:,.1f} MB" for each in (done.size_bytes, done.source_bytes))
+    return [
+        f"Wrote {done.out}: {done.n_layers} layers, {size} instead of {before}.",
+        f"Every tensor that is left has the bytes that it has in {done.source}.",
+        f"llama.cpp: llama-cli -m {name}",
+        f"Ollama: echo 'FROM ./{done.out.name}' > Modelfile && ollama create {quote(done.out.stem.lower())}",
+    ]
 
 
 def synced_lines(synced: SyncedSearch | SyncedStudy) -> list[str]:

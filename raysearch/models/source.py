@@ -36,10 +36,7 @@ def locate(spec: ModelSpec) -> LocatedModel:
         key: getattr(spec, key)
         for key in ("name", "path", "dtype", "attention", "revision", "trust_remote_code", "compile", "cache")
     }
-    local = Path(os.path.expanduser(path))
-    file = local if path.lower().endswith(".gguf") else None
-    if path.startswith(_INSTALLED):
-        file = _packaged_gguf(name, path.removeprefix(_INSTALLED))
+    local, file = Path(os.path.expanduser(path)), gguf_file(spec)
     if file is not None:
         if not os.path.isfile(file):
             raise UserError(f"model={name}: there is no GGUF file {path}; check the path")
@@ -59,6 +56,17 @@ def locate(spec: ModelSpec) -> LocatedModel:
     if _looks_local(path):
         raise UserError(f"model={name}: there is no folder {path}; check the path")
     return LocatedModel(**settings, location=path, device=device, is_hub=True)
+
+
+def gguf_file(spec: ModelSpec) -> Path | None:
+    """Return the GGUF file that a model is read from, which need not be there; None if it is none.
+
+    Raises:
+        UserError: It is said to be in a package that is not installed, or that holds another number of them.
+    """
+    if spec.path.startswith(_INSTALLED):
+        return _packaged_gguf(spec.name, spec.path.removeprefix(_INSTALLED))
+    return Path(os.path.expanduser(spec.path)) if spec.path.lower().endswith(".gguf") else None
 
 
 def check_dtype(dtype: str) -> None:

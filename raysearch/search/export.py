@@ -1,15 +1,17 @@
-"""From a finished search to a checkpoint: what to export, and the evidence that goes on its card."""
+"""From a finished search to a checkpoint or a GGUF file: what to export, and the evidence that goes on its card."""
 
 from __future__ import annotations
 
 import importlib.metadata
 from pathlib import Path
 
+from raysearch.errors import UserError
 from raysearch.evaluation.spec import CalibrationSpec, identity_of
 from raysearch.models.card import Evidence
 from raysearch.models.export import ExportResult, export_checkpoint
-from raysearch.models.loading import fingerprint
-from raysearch.models.source import locate
+from raysearch.models.gguf_pruning import GGUFExport, GGUFSizes, prune_gguf
+from raysearch.models.loading import describe, fingerprint
+from raysearch.models.source import gguf_file, locate
 from raysearch.search.record import SearchRecord
 from raysearch.search.spec import SearchSpec
 
@@ -56,6 +58,42 @@ def export_search(
         version=importlib.metadata.version("raysearch"),
     )
     return export_checkpoint(evaluation.model, chosen.mask, out, overwrite=overwrite, evidence=evidence, prompt=prompt)
+
+
+def export_search_as_gguf(
+    run: SearchRecord,
+    spec: SearchSpec,
+    out: Path,
+    *,
+    source: Path | None = None,
+    remove: int | None = None,
+    overwrite: bool = False,
+) -> GGUFExport:
+    """Take the layers that a search removed out of a GGUF file; no other byte of its tensors changes.
+
+    Args:
+        run: The search's record.
+        spec: What it was made of, built from `run.config`.
+        out: The file to write.
+        source: A GGUF file of the same model in any quantisation; None for the one that was searched.
+        remove: How many layers go: those of the best mask of that size; None for the mask that the search found.
+        overwrite: Whether a file that is there is replaced.
+
+    Raises:
+        UserError: The search has not finished or has no such mask, it was not of a GGUF file and none is named, or
+            that file is of another model or cannot be pruned.
+    """
+    model, chosen = spec.evaluation.model, run.best_of_size(remove)
+    if source is None:
+        source = gguf_file(model)
+        if source is None:
+            raise UserError(f"--gguf={out} needs a GGUF file, and {model.name} is none; name one with --from")
+        run.check_weights(fingerprint(locate(model)))
+    info = describe(model)
+    sizes = GGUFSizes(info.n_layers, info.hidden_size, info.vocab_size, info.layer_parameters)
+    return prune_gguf(
+        source, chosen.mask, out, name=model.name, sizes=sizes, overwrite=overwrite, search_id=run.search_id
+    )
 
 
 def _calibration_in_brief(spec: CalibrationSpec) -> str:

@@ -33,7 +33,10 @@ COMMANDS: list[tuple[str, list[str]]] = [
     ("resume greedy --store BAD/store", ["SEARCH='greedy' fits greedy-m2-", "give more of the name"]),
     ("resume", ["Missing argument 'SEARCH'", "resume --help"]),
     ("export latest --out x", ["there is no ledger at mlruns/ledger.db"]),
-    ("export latest", ["Missing option '--out'", "export --help"]),
+    ("export latest", ["export was given neither --out nor --gguf", "name one"]),
+    ("export latest --out x --gguf y.gguf", ["export was given --out and --gguf", "name one"]),
+    ("export latest --out x --from y.gguf", ["--from=y.gguf is of a GGUF export", "--gguf"]),
+    ("export latest --gguf y.gguf --prompt hello", ["--prompt is continued by a checkpoint"]),
     ("export latest --out x --remove three", ["--remove", "export --help"]),
     ("export nothing --out x --store BAD/store", ["SEARCH='nothing' is not in"]),
     (

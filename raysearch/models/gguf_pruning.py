@@ -1,0 +1,414 @@
+"""Takes layers out of a GGUF file as it is: every tensor that stays keeps its bytes, in its quantisation.
+
+Blocks are renumbered, and metadata that is given per layer is mended. llama.cpp derives some facts from a block's
+place alone, such as which layers attend to a sliding window. Where the kept layers would then be of another kind, the
+file is refused. Needs neither torch nor transformers.
+
+Source: the GGUF specification, and llama.cpp's `src/models/*.cpp` for what follows from places.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from raysearch.core.mask import Mask
+from raysearch.errors import UserError, what_failed
+from raysearch.models.gguf import read_fast
+
+_BLOCK = re.compile(r"blk\.(\d+)\.(.+)")
+_NO_LAYERS = ("rope.dimension_sections",)  # lists under the architecture that are never one value a layer
+_SUSPECT = re.compile(r"(pattern|interval|every_n_layers|layer_step|_layers|_period)$")
+_ROUGHLY = 0.02  # a vocabulary may be padded, and a converter may drop or fold a small tensor
+
+
+@dataclass(frozen=True)
+class GGUFSizes:
+    """The sizes by which a GGUF file is known to be of a model.
+
+    Args:
+        n_layers: Its layers, without those that predict further tokens.
+        hidden_size: The width of the hidden state.
+        vocab_size: Rows of the embedding.
+        layer_parameters: Parameters of each layer.
+    """
+
+    n_layers: int
+    hidden_size: int
+    vocab_size: int
+    layer_parameters: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class GGUFExport:
+    """A GGUF file without some layers.
+
+    Args:
+        out: The file.
+        source: The file that the layers were taken out of.
+        n_layers: Layers that are left.
+        size_bytes: Its size.
+        source_bytes: The size of the other.
+        architecture: As llama.cpp names it.
+        search_id: The search that found the mask.
+    """
+
+    out: Path
+    source: Path
+    n_layers: int
+    size_bytes: int
+    source_bytes: int
+    architecture: str
+    search_id: str | None
+
+
+@dataclass(frozen=True)
+class _Rule:
+    """How llama.cpp tells a layer's kind from its place and a number that holds for the whole model.
+
+    Args:
+        about: What differs, for a sentence.
+        kind: The kind of a layer, of its place and the number.
+        key: The metadata's key of the number; None where llama.cpp reads none.
+        defaults: The number where the file has none, by architecture.
+        needs: A key without which the rule holds for no layer.
+        always: Architectures that the rule holds for also without that key.
+        least: The least number that llama.cpp runs: with 1, no layer would be of the other kind.
+    """
+
+    about: str
+    kind: Callable[[int, int], bool]
+    key: str | None = None
+    defaults: Mapping[str, int] = field(default_factory=dict)
+    needs: str | None = None
+    always: tuple[str, ...] = ()
+    least: int = 1
+
+
+def _last_differs(layer: int, period: int) -> bool:
+    return period > 0 and layer % period == period - 1
+
+
+def _first_differs(layer: int, period: int) -> bool:
+    return period > 0 and layer % period == 0
+
+
+_SLIDING = "attention.sliding_window_pattern"
+_WINDOW = "attention.sliding_window"
+_RULES = (
+    _Rule(
+        "which layers attend to a window only",
+        _last_differs,
+        _SLIDING,
+        {"gemma2": 2, "gpt-oss": 2, "cohere2": 4, "exaone4": 4, "exaone-moe": 4, "olmo2": 4, "mellum": 4, "afmoe": 4}
+        | {"llama4": 4, "gemma3n": 5, "gemma3": 6, "gemma-embedding": 6, "plamo3": 8},
+        _WINDOW,
+        ("gemma2", "llama4", "exaone-moe", "gemma3n"),
+        least=2,
+    ),
+    _Rule(
+        "which layers attend to a window only",
+        _first_differs,
+        _SLIDING,
+        {"smallthinker": 4, "laguna": 4, "cohere2moe": 4, "modern-bert": 3},
+        _WINDOW,
+        least=2,
+    ),
+    _Rule("which layers rotate positions", _last_differs, None, {"smollm3": 4, "llama4": 4, "afmoe": 4}),
+    _Rule("which layers rotate positions", _first_differs, None, {"smallthinker": 4}),
+    _Rule(
+        "which layers attend",
+        _last_differs,
+        "full_attention_interval",
+        {"qwen3next": 4, "qwen35": 4, "qwen35moe": 4},
+        least=2,
+    ),
+    _Rule("which layers have experts", _last_differs, "interleave_moe_layer_step"),
+    _Rule("which layers have experts", lambda layer, step: step > 0 and layer % step == 1 % step, "moe_every_n_layers"),
+)
+#: Lists with one value a layer.
+_LISTS = (_SLIDING, "attention.recurrent_layers")
+#: What is true of other layers once some are gone, unless it is 0.
+_FIXED = {
+    "attention.shared_kv_layers": "its last layers share the keys of others",
+    "embedding_length_per_layer_input": "each of its layers has an embedding of its own in one tensor",
+    "rescale_every_n_layers": "its weights are scaled by their places",
+    "n_deepstack_layers": "its first layers are given pictures",
+}
+#: Numbers of layers that llama.cpp takes for a certain model, which it computes in another way.
+_DEPTHS = {"gemma2": (46,), "gemma3": (62,), "exaone4": (64,), "deepseek2": (26, 27, 48), "baichuan": (32, 40)}
+_LEADING = "leading_dense_block_count"
+_PREDICTING = "nextn_predict_layers"
+
+
+def prune_gguf(
+    source: Path,
+    mask: Mask,
+    out: Path,
+    *,
+    name: str,
+    sizes: GGUFSizes,
+    overwrite: bool = False,
+    search_id: str | None = None,
+) -> GGUFExport:
+    """Write a GGUF file without the mask's layers, whole or not at all.
+
+    Args:
+        source: A GGUF file of the model, in any quantisation.
+        mask: The layers to remove.
+        out: The file to write.
+        name: The model's name, for messages.
+        sizes: The model's sizes, which the file must have.
+        overwrite: Whether `out` may be replaced.
+        search_id: The search that found the mask, for the metadata.
+
+    Raises:
+        UserError: The file is of another model, cannot be read or mended, or `out` cannot be written.
+    """
+    _check_place(source, out, overwrite)
+    with read_fast():
+        file = _read(source)
+        kept = _kept(file, mask, name, sizes)
+        metadata = _mended(file, kept, mask)
+        if search_id is not None:
+            metadata["raysearch.search"] = search_id
+        unfinished = out.with_name(f".{out.name}.{uuid.uuid4().hex[:8]}")
+        try:
+            out.parent.mkdir(parents=True, exist_ok=True)
+            _write(file, unfinished, metadata, kept)
+            _check_bytes(file, unfinished, kept)
+            os.replace(unfinished, out)
+        except OSError as error:
+            raise UserError(f"--gguf={out} cannot be written ({what_failed(error)}); name another file") from error
+        finally:
+            with suppress(OSError):
+                unfinished.unlink()
+    left = sizes.n_layers - len(mask)
+    return GGUFExport(out, source, left, out.stat().st_size, source.stat().st_size, file.architecture, search_id)
+
+
+@dataclass(frozen=True)
+class _File:
+    """A GGUF file that is open: gguf's reader, and its metadata by name."""
+
+    path: Path
+    reader: Any
+    architecture: str
+
+    def __contains__(self, key: str) -> bool:
+        return f"{self.architecture}.{key}" in self.reader.fields
+
+    def get(self, key: str, default: Any = 0) -> Any:
+        """Return the architecture's value of a key, or the default."""
+        found = self.reader.fields.get(f"{self.architecture}.{key}")
+        return default if found is None else found.contents()
+
+    @property
+    def blocks(self) -> int:
+        """All blocks, those that predict further tokens included."""
+        return int(self.get("block_count"))
+
+    def refused(self, why: str, remedy: str) -> UserError:
+        """Return the sentence that refuses it."""
+        return UserError(f"{self.path} cannot be pruned: {why}; {remedy}")
+
+
+def _check_place(source: Path, out: Path, overwrite: bool) -> None:
+    if out.is_dir():
+        raise UserError(f"--gguf={out} is a folder; name a file")
+    if out.exists() and out.samefile(source):
+        raise UserError(f"--gguf={out} is the dense model itself; name another file")
+    if out.exists() and not overwrite:
+        raise UserError(f"--gguf={out} is there already; name another file, or replace it with --overwrite")
+
+
+def _read(path: Path) -> _File:
+    import gguf
+
+    if not path.is_file():
+        raise UserError(f"--from={path} is no GGUF file; check the path")
+    try:
+        reader = gguf.GGUFReader(path)
+        file = _File(path, reader, str(reader.fields["general.architecture"].contents()))
+    except (ValueError, KeyError, IndexError, UnicodeDecodeError, OSError) as error:
+        raise UserError(f"{path} cannot be read as GGUF ({what_failed(error)}); complete the download") from error
+    if reader.byte_order == "S":
+        raise file.refused("its numbers are big-endian", "convert it with gguf-convert-endian")
+    split = reader.fields.get("split.count")
+    if split is not None and split.contents() > 1:
+        raise file.refused("it is one of several parts", "join them with llama-gguf-split --merge")
+    return file
+
+
+def _kept(file: _File, mask: Mask, name: str, sizes: GGUFSizes) -> tuple[int, ...]:
+    """Return the blocks that stay, once the file is known to be of the model."""
+    parameters = [0] * file.blocks
+    vocabulary = sizes.vocab_size
+    for tensor in file.reader.tensors:
+        if (block := _BLOCK.fullmatch(tensor.name)) and int(block[1]) < len(parameters):
+            parameters[int(block[1])] += int(tensor.n_elements)
+        elif tensor.name == "token_embd.weight":
+            vocabulary = int(tensor.shape[1])
+    n_layers, hidden_size = file.blocks - file.get(_PREDICTING), file.get("embedding_length")
+    if not any(parameters):
+        raise file.refused(f"{file.architecture} keeps no layers as blk.N tensors", "export a checkpoint with --out")
+    facts = [("layers", n_layers, sizes.n_layers, 0.0), ("hidden state's width", hidden_size, sizes.hidden_size, 0.0)]
+    facts.append(("words of the vocabulary", vocabulary, sizes.vocab_size, _ROUGHLY))
+    facts += [
+        (f"parameters of layer {layer}", here, there, _ROUGHLY)
+        for layer, (here, there) in enumerate(zip(parameters, sizes.layer_parameters, strict=False))
+    ]
+    for what, here, there, tolerance in facts:
+        if abs(here - there) > tolerance * there:
+            raise UserError(
+                f"--from={file.path} is not the model {name}: {what} {here:,} instead of {there:,}; name a GGUF file "
+                "of the same model"
+            )
+    return (*mask.kept(n_layers), *range(n_layers, file.blocks))
+
+
+def _mended(file: _File, kept: Sequence[int], mask: Mask) -> dict[str, Any]:
+    """Return the metadata that changes, by whole key.
+
+    Raises:
+        UserError: It cannot say what the kept layers are.
+    """
+    n_layers, prefix = file.blocks, f"{file.architecture}."
+    changed: dict[str, Any] = {f"{prefix}block_count": len(kept)}
+    depths = _DEPTHS.get(file.architecture, ())
+    for depth in {n_layers, len(kept)} & set(depths) if len(kept) < n_layers else ():
+        why = f"llama.cpp computes a {file.architecture} of {depth} layers in a way of its own"
+        raise file.refused(why, "export a checkpoint with --out")
+    for key, why in _FIXED.items():
+        if file.get(key) and len(kept) < n_layers:
+            raise file.refused(why, "export a checkpoint with --out")
+    known = {_LEADING, _PREDICTING, *_FIXED, *(rule.key for rule in _RULES if _period(file, rule) is not None)}
+    for name, found in file.reader.fields.items():
+        key = name.removeprefix(prefix)
+        if key == name or key in _NO_LAYERS:
+            continue
+        value = found.contents()
+        if isinstance(value, list):
+            if len(value) == n_layers:
+                changed[name] = [value[layer] for layer in kept]
+            elif key in _LISTS:
+                why = f"{name} has {len(value)} values for {n_layers} layers"
+                raise file.refused(why, "export a checkpoint with --out")
+        elif _SUSPECT.search(key) and key not in known and value and len(kept) < n_layers:
+            raise file.refused(f"what {name}={value} says of the layers that stay is unknown", "use --out")
+    if _LEADING in file:
+        changed[prefix + _LEADING] = sum(layer < file.get(_LEADING) for layer in kept)
+    for rule in _RULES:
+        period = _period(file, rule)
+        if period is None:
+            continue
+        kinds = [rule.kind(layer, period) for layer in kept]
+        fitting = [period, *range(rule.least, len(kept) + 2)] if rule.key is not None else [period]
+        for number in fitting:
+            if kinds == [rule.kind(place, number) for place in range(len(kept))]:
+                break
+        else:
+            raise file.refused(
+                f"{rule.about} follows from their places, one in {period}, and no such number fits without {mask}",
+                "choose a mask that keeps the pattern, or export a checkpoint with --out",
+            )
+        if number != period:
+            changed[f"{prefix}{rule.key}"] = number
+    changed["raysearch.removed_layers"] = list(mask)
+    return changed
+
+
+def _period(file: _File, rule: _Rule) -> int | None:
+    """Return the number that a rule goes by; None if it does not hold for the file."""
+    given, default = (0 if rule.key is None else file.get(rule.key)), rule.defaults.get(file.architecture)
+    if rule.needs is not None:
+        window = file.get(rule.needs, None)
+        if default is None or window == 0 or (window is None and file.architecture not in rule.always):
+            return None
+    if isinstance(given, list) and rule.kind is _first_differs:
+        return None  # llama.cpp reads the list of these architectures, and not that of the others
+    if rule.key == "full_attention_interval" and "attention.recurrent_layers" in file:
+        return None
+    return given if isinstance(given, int) and given else default
+
+
+def _write(file: _File, out: Path, metadata: Mapping[str, Any], kept: Sequence[int]) -> None:
+    """Write the file, one tensor in memory at a time."""
+    import gguf
+
+    kinds, reader = gguf.GGUFValueType, file.reader
+    writer = gguf.GGUFWriter(out, file.architecture)
+    writer.data_alignment = reader.alignment
+    for name, found in reader.fields.items():
+        if name.startswith("GGUF.") or name == "general.architecture":
+            continue
+        kind, *rest = found.types
+        if len(rest) > 1:
+            raise file.refused(f"{name} is a list of lists", "export a checkpoint with --out")
+        value = metadata[name] if name in metadata else _raw(found, kinds)
+        if kind is not kinds.ARRAY or value:  # the format's library writes no empty list
+            writer.add_key_value(name, value, kind, rest[0] if rest else None)
+    for name in metadata.keys() - reader.fields.keys():
+        value = metadata[name]
+        if isinstance(value, str):
+            writer.add_string(name, value)
+        elif isinstance(value, int):
+            writer.add_uint32(name, value)
+        elif value:
+            writer.add_key_value(name, value, kinds.ARRAY, kinds.UINT32)
+    tensors = _renumbered(reader, kept)
+    for name, tensor in tensors:
+        data = tensor.data
+        writer.add_tensor_info(name, data.shape, data.dtype, data.nbytes, tensor.tensor_type)
+    try:
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_ti_data_to_file()
+        for _, tensor in tensors:
+            writer.write_tensor_data(tensor.data)
+    finally:
+        writer.close()
+
+
+def _raw(found: Any, kinds: Any) -> Any:
+    """Return a value with its strings as bytes, which need not be UTF-8."""
+    if found.types[-1] is not kinds.STRING:
+        return found.contents()
+    texts = [found.parts[part].tobytes() for part in found.data]
+    return texts if found.types[0] is kinds.ARRAY else texts[0]
+
+
+def _renumbered(reader: Any, kept: Sequence[int]) -> list[tuple[str, Any]]:
+    """Return the tensors that stay, by their new names, in the file's order."""
+    places = {layer: place for place, layer in enumerate(kept)}
+    tensors = []
+    for tensor in reader.tensors:
+        block = _BLOCK.fullmatch(tensor.name)
+        if block is None:
+            tensors.append((tensor.name, tensor))
+        elif int(block[1]) in places:
+            tensors.append((f"blk.{places[int(block[1])]}.{block[2]}", tensor))
+    return tensors
+
+
+def _check_bytes(file: _File, out: Path, kept: Sequence[int]) -> None:
+    """Compare each tensor of the new file with the old one's, byte for byte."""
+    import gguf
+
+    written = {tensor.name: tensor for tensor in gguf.GGUFReader(out).tensors}
+    for name, tensor in _renumbered(file.reader, kept):
+        copy = written.pop(name, None)
+        if (
+            copy is None
+            or copy.tensor_type != tensor.tensor_type
+            or copy.shape.tolist() != tensor.shape.tolist()
+            or copy.data.tobytes() != tensor.data.tobytes()
+        ):
+            raise UserError(f"--gguf={out} cannot be written (its {name} is not the one of {file.path}); try again")
+    assert not written, "there are no other tensors"

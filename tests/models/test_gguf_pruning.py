@@ -1,0 +1,213 @@
+"""A GGUF file without layers is the pruned model to llama.cpp, and no byte of its tensors changes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+import torch
+import xllamacpp
+from transformers import AutoModelForCausalLM
+
+from raysearch.core.mask import Mask
+from raysearch.errors import UserError
+from raysearch.models.gguf_pruning import GGUFExport, GGUFSizes, prune_gguf
+from raysearch.models.stack import LayerStack
+from raysearch.models.surgery import remove_layers
+from tests.cases import assert_each
+
+torch.set_num_threads(1)
+
+WIDTH, HEADS, VOCABULARY = 64, 4, 300
+TOKENS = [5, 9, 200, 17, 33, 250, 60, 61, 7, 8, 120, 5]
+
+
+def written(path: Path, architecture: str, n_layers: int = 4, quantised: bool = False, **more: Any) -> Path:
+    """A random model of an architecture; ``more`` are keys of its metadata."""
+    gemma, moe = architecture.startswith("gemma"), architecture == "qwen3moe"
+    head, inner = 256 if gemma else WIDTH // HEADS, 96
+    writer = gguf.GGUFWriter(path, architecture)
+    writer.add_block_count(n_layers)
+    writer.add_context_length(128)
+    writer.add_embedding_length(WIDTH)
+    writer.add_feed_forward_length(inner)
+    writer.add_head_count(HEADS)
+    writer.add_head_count_kv(2)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_rope_freq_base(10_000.0)
+    writer.add_vocab_size(VOCABULARY)
+    writer.add_key_length(head)
+    writer.add_value_length(head)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list([f"w{token}" for token in range(VOCABULARY)])
+    writer.add_token_types([1] * VOCABULARY)
+    writer.add_token_merges(["w 1"])
+    sizes = {"attn_q": (HEADS * head, WIDTH), "attn_k": (2 * head, WIDTH), "attn_v": (2 * head, WIDTH)}
+    sizes |= {"attn_output": (WIDTH, HEADS * head)}
+    dense = {"ffn_gate": (inner, WIDTH), "ffn_up": (inner, WIDTH), "ffn_down": (WIDTH, inner)}
+    if moe:
+        inner = 768  # transformers reads no other
+        writer.add_expert_count(2)
+        writer.add_expert_used_count(1)
+        writer.add_expert_feed_forward_length(inner)
+        dense = {"ffn_gate_exps": (2, inner, WIDTH), "ffn_up_exps": (2, inner, WIDTH)}
+        dense |= {"ffn_down_exps": (2, WIDTH, inner), "ffn_gate_inp": (2, WIDTH)}
+    norms = {"attn_norm": WIDTH, "ffn_norm": WIDTH} | ({"attn_q_norm": head, "attn_k_norm": head} if moe else {})
+    if gemma:
+        norms |= {"post_attention_norm": WIDTH, "post_ffw_norm": WIDTH}
+        writer.add_sliding_window(4)
+        writer.add_attn_logit_softcapping(50.0)
+        writer.add_final_logit_softcapping(30.0)
+    for name, value in more.items():
+        add = writer.add_array if isinstance(value, list) else writer.add_uint32
+        add(f"{architecture}.{name}", value)
+    shapes: dict[str, tuple[int, ...]] = {"token_embd": (VOCABULARY, WIDTH), "output_norm": (WIDTH,)}
+    shapes |= {} if gemma else {"output": (VOCABULARY, WIDTH)}
+    for layer in range(n_layers):
+        shapes |= {f"blk.{layer}.{name}": size for name, size in (sizes | dense).items()}
+        shapes |= {f"blk.{layer}.{name}": (size,) for name, size in norms.items()}
+    rng, kind = np.random.default_rng(0), gguf.GGMLQuantizationType.Q8_0
+    for name, size in shapes.items():
+        values = (rng.normal(scale=0.15, size=size) + (len(size) == 1)).astype(np.float32)
+        if quantised and len(size) > 1:
+            writer.add_tensor(f"{name}.weight", gguf.quants.quantize(values, kind), raw_dtype=kind)
+        else:
+            writer.add_tensor(f"{name}.weight", values)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def sizes_of(path: Path) -> GGUFSizes:
+    reader = gguf.GGUFReader(path)
+    fields = reader.fields
+    architecture = fields["general.architecture"].contents()
+    n_layers = fields[f"{architecture}.block_count"].contents()
+    parameters = [
+        sum(int(tensor.n_elements) for tensor in reader.tensors if tensor.name.startswith(f"blk.{layer}."))
+        for layer in range(n_layers)
+    ]
+    return GGUFSizes(n_layers, WIDTH, VOCABULARY, tuple(parameters))
+
+
+def pruned(path: Path, *layers: int, **how: Any) -> GGUFExport:
+    out = path.with_name(f"{path.stem}-{'-'.join(map(str, layers))}.gguf")
+    how = {"name": "tiny", "sizes": sizes_of(path), **how}
+    return prune_gguf(path, Mask.of(*layers), out, **how)
+
+
+def by_llama_cpp(path: Path) -> np.ndarray[Any, Any]:
+    """The log-probabilities of the next token."""
+    params = xllamacpp.CommonParams()
+    params.model.path, params.n_ctx, params.warmup, params.verbosity = str(path), 256, False, 0
+    params.cpuparams.n_threads = 1
+    params.cache_type_k = params.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
+    server = xllamacpp.Server(params)
+    asked = {"prompt": TOKENS, "n_predict": 1, "n_probs": VOCABULARY, "temperature": 0.0, "ignore_eos": True}
+    answer: Any = server.handle_completions(asked)
+    found = np.full(VOCABULARY, np.nan)
+    for token in answer["choices"][0]["logprobs"]["content"][0]["top_logprobs"]:
+        found[token["id"]] = token["logprob"]
+    return found
+
+
+def by_transformers(path: Path, mask: Mask) -> np.ndarray[Any, Any]:
+    """The same of the model that the file holds, with layers deleted."""
+    model = AutoModelForCausalLM.from_pretrained(
+        path.parent, gguf_file=path.name, dtype=torch.float32, attn_implementation="eager"
+    )
+    model = remove_layers(LayerStack(model.eval()), mask)
+    with torch.inference_mode():
+        return torch.log_softmax(model(torch.tensor([TOKENS])).logits[0, -1].double(), -1).numpy()
+
+
+@pytest.mark.slow
+def test_llama_cpp_computes_what_transformers_does(tmp_path: Path) -> None:
+    """Of a Llama, one with windows, whose period fits without two layers, and one with experts."""
+
+    def check(case: tuple[str, tuple[int, ...]]) -> None:
+        architecture, layers = case
+        path = written(tmp_path / f"{architecture}.gguf", architecture)
+        done, mask = pruned(path, *layers), Mask.of(*layers)
+        expected = by_transformers(path, mask)
+        assert np.abs(by_llama_cpp(done.out) - expected).max() < 5e-3
+        assert np.abs(by_transformers(path, Mask()) - expected).max() > 0.1, "the layers do matter"
+
+    assert_each([("llama", (0, 2)), ("gemma2", (1, 2)), ("qwen3moe", (1, 3))], check)
+
+
+def test_every_tensor_keeps_its_bytes_and_its_metadata(tmp_path: Path) -> None:
+    lists = {"attention.head_count_kv": [2, 1, 4, 3], "feed_forward_length": [96, 95, 94, 93]}
+    path = written(tmp_path / "q8.gguf", "qwen3moe", quantised=True, leading_dense_block_count=2, **lists)
+    done = pruned(path, 0, 2, search_id="greedy-m2-1")
+    before, after = (gguf.GGUFReader(file) for file in (path, done.out))
+    old = {tensor.name: tensor for tensor in before.tensors}
+    assert len(after.tensors) == 3 + (len(old) - 3) // 2
+    for tensor in after.tensors:
+        name = tensor.name.replace("blk.0.", "blk.one.").replace("blk.1.", "blk.3.").replace("blk.one.", "blk.1.")
+        assert tensor.tensor_type == old[name].tensor_type
+        assert tensor.data.tobytes() == old[name].data.tobytes()
+    values = {name: found.contents() for name, found in after.fields.items() if not name.startswith("GGUF.")}
+    changed = {name: value for name, value in values.items() if name not in before.fields}
+    assert changed == {"raysearch.removed_layers": [0, 2], "raysearch.search": "greedy-m2-1"}
+    mended = {"block_count": 2, "leading_dense_block_count": 1, "attention.head_count_kv": [1, 3]}
+    mended |= {"feed_forward_length": [95, 93]}
+    for name, found in before.fields.items():
+        if not name.startswith("GGUF."):
+            assert values[name] == mended.get(name.removeprefix("qwen3moe."), found.contents()), name
+    assert (done.n_layers, done.size_bytes) == (2, done.out.stat().st_size)
+
+
+def test_a_pattern_is_mended_where_a_period_fits(tmp_path: Path) -> None:
+    path = written(tmp_path / "gemma.gguf", "gemma2", 6)  # 1, 3 and 5 attend to all
+
+    def period(*layers: int) -> Any:
+        found = gguf.GGUFReader(pruned(path, *layers).out).fields.get("gemma2.attention.sliding_window_pattern")
+        return found and found.contents()
+
+    assert (period(0, 1), period(1, 3, 5), period(1, 4, 5)) == (None, 4, 3)
+    for layers in ((0,), (0, 2, 4)):  # llama.cpp ends where no layer has a window
+        with pytest.raises(UserError, match=r"attend to a window.*without \{0.*; choose a mask that keeps the pattern"):
+            pruned(path, *layers)
+
+
+def test_what_cannot_be_mended_is_refused(tmp_path: Path) -> None:
+    path = written(tmp_path / "dense.gguf", "llama")
+    sizes = sizes_of(path)
+    other = GGUFSizes(sizes.n_layers + 1, WIDTH, VOCABULARY, sizes.layer_parameters)
+    larger = GGUFSizes(sizes.n_layers, WIDTH, VOCABULARY, tuple(2 * size for size in sizes.layer_parameters))
+    (tmp_path / "text.gguf").write_text("no model")
+    pruned(path, 3)
+
+    def check(case: tuple[str, dict[str, Any], str]) -> None:
+        name, how, sentence = case
+        file = tmp_path / f"{name}.gguf"
+        if not file.exists() and "keys" in how:
+            written(file, "llama", **how.pop("keys"))
+        left = sorted(tmp_path.iterdir())
+        with pytest.raises(UserError, match=sentence):
+            prune_gguf(file, Mask.of(1), tmp_path / "out.gguf", **{"name": "tiny", "sizes": sizes, **how})
+        assert sorted(tmp_path.iterdir()) == left
+
+    assert_each(
+        [
+            ("dense", {"sizes": other}, "is not the model tiny: layers 4 instead of 5; name a GGUF file of the same"),
+            ("dense", {"sizes": larger}, "parameters of layer 0"),
+            ("text", {}, "cannot be read as GGUF"),
+            ("nowhere", {}, "is no GGUF file; check the path"),
+            ("shared", {"keys": {"attention.shared_kv_layers": 2}}, "its last layers share the keys of others"),
+            ("new", {"keys": {"some_interval": 2}}, "llama.some_interval=2 says of the layers that stay is unknown"),
+        ],
+        check,
+    )
+    with pytest.raises(UserError, match=r"dense-3\.gguf is there already; name another file.*--overwrite"):
+        pruned(path, 3)
+    assert pruned(path, 3, overwrite=True).n_layers == 3
+    with pytest.raises(UserError, match="is the dense model itself"):
+        prune_gguf(path, Mask.of(1), path, name="tiny", sizes=sizes, overwrite=True)
