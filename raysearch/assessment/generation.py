@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -25,10 +24,10 @@ from raysearch.evaluation.pool import Pool, PoolFactory
 from raysearch.evaluation.session import PreparedData, prepare_data
 from raysearch.evaluation.spec import CalibrationSpec, EvaluationSpec
 from raysearch.generation.checks import check_of
-from raysearch.generation.diagnostics import degeneration
+from raysearch.generation.diagnostics import DESCRIBED, describe_texts
 from raysearch.generation.examples import examples, worst
 from raysearch.generation.score import ScoredText
-from raysearch.generation.scoring import SYNTAX, FailureClass
+from raysearch.generation.scoring import FailureClass
 from raysearch.generation.server import Server
 from raysearch.ledger.assessments import assessment_fingerprint
 from raysearch.ledger.ledger import Ledger
@@ -42,16 +41,6 @@ _TITLES = {
     "mbpp_plus": "MBPP+",
     "xsum": "XSUM",
 }
-#: The numbers of `describe_texts` that tables show: title, unit, factor, and whether more is better.
-_DESCRIBED = (
-    ("rep_4", "rep-4", "%", 1, False),
-    ("self_bleu_within", "Self-BLEU within", "%", 100, False),
-    ("self_bleu_across", "Self-BLEU", "%", 100, False),
-    ("cut_off", "cut off", "%", 100, False),
-    ("tokens", "length", "tokens", 1, False),
-    ("parses", "is Python", "%", 100, True),
-    ("base", "base tests", "%", 100, True),
-)
 _GROUPS = ("generation", "degeneration", "failures")  # in the order of tables
 _EXAMPLES = 3  # of each kind
 #: What a score is, by how it is checked, where it is no share of right answers.
@@ -196,7 +185,7 @@ def _examples(task: Calibration, texts: Sequence[ScoredText], dense: Sequence[Sc
 def _degeneration(name: str, result: Result) -> dict[str, Result]:
     """Return the numbers of a task that describe its texts, each as a result of its own."""
     found = {}
-    for key, title, unit, scale, higher_is_better in _DESCRIBED:
+    for key, title, unit, scale, higher_is_better in DESCRIBED:
         if key in result.detail:
             value = result.detail[key]
             metric = Metric(f"{name}.{key}", f"{result.metric.title}, {title}", "degeneration", unit, higher_is_better)
@@ -220,32 +209,6 @@ def _failures(name: str, result: Result) -> dict[str, Result]:
 def _in_groups(results: Mapping[str, Result]) -> dict[str, Result]:
     """Return the scores of all tasks first, and then what describes the texts."""
     return dict(sorted(results.items(), key=lambda pair: _GROUPS.index(pair[1].metric.group)))
-
-
-def describe_texts(texts: Sequence[ScoredText], code: bool) -> Mapping[str, Any]:
-    """Return what generated texts show besides their scores, plain values.
-
-    Args:
-        texts: The answers of a task.
-        code: Whether they are code.
-
-    Returns:
-        ``cut_off``: the share that ends at the limit of tokens; ``tokens``: the mean length; ``failures``: how many
-        fail in each way; ``parses``: for code, the share that is Python; ``base``: for code with two sets of tests, the
-        share that passes the first; and the numbers of `Degeneration`.
-    """
-    n = max(1, len(texts))
-    based = [one.score.base for one in texts if one.score.base is not None]
-    failures = Counter(one.score.failure for one in texts if one.score.failure is not None)
-    return {
-        "n_items": len(texts),
-        "cut_off": sum(one.cut_off for one in texts) / n,
-        "tokens": sum(one.n_tokens for one in texts) / n,
-        **vars(degeneration([one.text for one in texts])),
-        **({"failures": dict(failures.most_common())} if failures else {}),
-        **({"parses": 1 - sum(failures[one] for one in SYNTAX) / n} if code else {}),
-        **({"base": sum(based) / len(based)} if based else {}),
-    }
 
 
 def _as_assessed(name: str, data: Data, spec: AssessSpec) -> Data:

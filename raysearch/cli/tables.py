@@ -231,15 +231,30 @@ def sweep_tables(sweep: Sweep, agreements: Sequence[Agreement]) -> list[Table]:
     for layer in range(len(sweep.calibrations[0].losses)):
         cells = [f"{_added(one, layer)} {rank[layer]:>3}" for one, rank in zip(sweep.calibrations, ranks, strict=True)]
         layers.add_row(str(layer), *cells)
+    texts = [_texts_by_layer(profile) for profile in sweep.calibrations if profile.texts]
     if not agreements:
-        return [layers]
+        return [layers, *texts]
     first = f"shared among the first {agreements[0].n_remove}"
     pairs = _table("How far they agree", "calibration", "and", "Spearman", first, left=("calibration", "and"))
     for one in agreements:
         pairs.add_row(
             one.one, one.other, "undefined" if one.spearman is None else f"{one.spearman:+.3f}", str(one.shared)
         )
-    return [layers, pairs]
+    return [layers, *texts, pairs]
+
+
+def _texts_by_layer(profile: Profile) -> Table:
+    """Return the table of what the texts of a calibration show without each layer."""
+    from raysearch.generation.diagnostics import DESCRIBED
+
+    known = [one for one in DESCRIBED if one[0] in profile.texts[0]]
+    table = _table(
+        f"{profile.calibration}: the texts without one layer", "layer", *(f"{one[1]} ({one[2]})" for one in known)
+    )
+    for layer, shown in enumerate(profile.texts, start=-1):
+        cells = ("–" if shown[key] is None else f"{scale * shown[key]:.1f}" for key, _, _, scale, _ in known)
+        table.add_row("dense" if layer < 0 else str(layer), *cells, end_section=layer < 0)
+    return table
 
 
 def _added(profile: Profile, layer: int) -> str:

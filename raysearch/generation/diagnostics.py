@@ -13,9 +13,24 @@ import bisect
 import functools
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from raysearch.generation.score import ScoredText
+from raysearch.generation.scoring import SYNTAX
+
+#: The numbers of `describe_texts` that tables show: title, unit, factor, and whether more is better.
+DESCRIBED = (
+    ("rep_4", "rep-4", "%", 1, False),
+    ("self_bleu_within", "Self-BLEU within", "%", 100, False),
+    ("self_bleu_across", "Self-BLEU", "%", 100, False),
+    ("cut_off", "cut off", "%", 100, False),
+    ("empty", "empty", "%", 100, False),
+    ("tokens", "length", "tokens", 1, False),
+    ("parses", "is Python", "%", 100, True),
+    ("base", "base tests", "%", 100, True),
+)
 
 _ABBREVIATIONS = "dr mr mrs ms prof st jr sr vs etc e.g i.e u.s u.k u.n a.m p.m fig inc ltd co corp approx"
 _N = 4  # the longest n-gram
@@ -53,6 +68,34 @@ def degeneration(texts: Iterable[str]) -> Degeneration:
         self_bleu_across=_mean(self_bleu(long)),
         words=_mean([len(answer) for answer in words]),
     )
+
+
+def describe_texts(texts: Sequence[ScoredText], code: bool) -> Mapping[str, Any]:
+    """Return what generated texts show besides their scores, plain values.
+
+    Args:
+        texts: The answers of a task.
+        code: Whether they are code.
+
+    Returns:
+        ``cut_off``: the share that ends at the limit of tokens; ``empty``: the share without a word, which is Python
+        after an opening that is; ``tokens``: the mean length; ``failures``: how many
+        fail in each way; ``parses``: for code, the share that is Python; ``base``: for code with two sets of tests, the
+        share that passes the first; and the numbers of `Degeneration`.
+    """
+    n = max(1, len(texts))
+    based = [one.score.base for one in texts if one.score.base is not None]
+    failures = Counter(one.score.failure for one in texts if one.score.failure is not None)
+    return {
+        "n_items": len(texts),
+        "cut_off": sum(one.cut_off for one in texts) / n,
+        "empty": sum(not one.text.strip() for one in texts) / n,
+        "tokens": sum(one.n_tokens for one in texts) / n,
+        **vars(degeneration([one.text for one in texts])),
+        **({"failures": dict(failures.most_common())} if failures else {}),
+        **({"parses": 1 - sum(failures[one] for one in SYNTAX) / n} if code else {}),
+        **({"base": sum(based) / len(based)} if based else {}),
+    }
 
 
 def sentences(text: str) -> list[list[str]]:

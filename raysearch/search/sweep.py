@@ -7,18 +7,25 @@ the first round of most searchers, so nothing of a sweep is computed again by a 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from pydantic import computed_field
 from scipy import stats
 
+from raysearch.calibration.calibration import Calibration
+from raysearch.calibration.objectives.generation_accuracy import GenerationAccuracyObjective
 from raysearch.core.mask import Mask
 from raysearch.core.measure import Measure
 from raysearch.errors import EvaluationError
 from raysearch.evaluation.session import open_session
 from raysearch.evaluation.spec import EvaluationSpec
 from raysearch.evaluation.totals import standard_errors
+from raysearch.generation.checks import check_of
+from raysearch.generation.diagnostics import describe_texts
+from raysearch.ledger.ledger import Ledger
 from raysearch.models.loading import describe
 from raysearch.search.observer import Observer
 
@@ -34,6 +41,8 @@ class Profile:
         losses: Without each layer, [N]; None where that failed.
         standard_errors: Of what each layer adds to the loss, by the choice of samples, [N]; None where the loss is a
             sum, or of one sample, or failed.
+        texts: What the generated texts show, of the dense model and then without each layer, [N + 1], as
+            `raysearch.generation.diagnostics.describe_texts` returns it; empty where nothing is generated.
     """
 
     calibration: str
@@ -41,6 +50,7 @@ class Profile:
     dense_loss: float
     losses: tuple[float | None, ...]
     standard_errors: tuple[float | None, ...]
+    texts: tuple[Mapping[str, Any], ...] = ()
 
     @computed_field  # type: ignore[prop-decorator]
     @property
@@ -116,12 +126,22 @@ def run_sweep(spec: EvaluationSpec, observer: Observer) -> Sweep:
                     dense_loss=_known(dense[place], one.name),
                     losses=tuple(evaluations[mask].parts[place] for mask in singles),
                     standard_errors=tuple(standard_errors(calibration, session.ledger, singles, Mask())),
+                    texts=tuple(_described(calibration, session.ledger, [Mask(), *singles])),
                 )
                 for place, (one, calibration) in enumerate(zip(spec.calibrations, session.calibrations, strict=True))
             ),
         )
     finally:
         session.close()
+
+
+def _described(calibration: Calibration, ledger: Ledger, masks: Sequence[Mask]) -> Iterator[Mapping[str, Any]]:
+    """Yield what the texts of each mask show, where any are generated."""
+    if isinstance(calibration.objective, GenerationAccuracyObjective):
+        answers = [answer for shard in calibration.shards for answer in shard.answers or ()]
+        code = any(check_of(answer) == "code" for answer in answers)
+        for mask in masks:
+            yield describe_texts(ledger.texts(calibration.fingerprint, mask), code)
 
 
 def _known(loss: float | None, name: str) -> float:

@@ -120,6 +120,17 @@ def test_data_without_the_loss_leaves_nothing_behind(run, here, words):
     assert list(here.iterdir()) == []
 
 
+def test_sweep_by_answers_says_what_the_texts_show_without_each_layer(run, here, words):
+    asked = words(objective="generation_accuracy", objective__max_new_tokens=2)
+    done = run("sweep", *(word for word in asked if not word.startswith(("tracking", "remove"))))
+    assert done.code == 0, done.err
+    assert "the texts without one layer" in done.out and "cut off (%)" in " ".join(done.out.split())
+    with (here / "sweep" / "texts.csv").open(newline="") as file:
+        dense, *layers = csv.DictReader(file)
+    assert dense["layer"] == "-1" and len(layers) == N_LAYERS
+    assert all(float(one["tokens"]) <= 2 and 0 <= float(one["cut_off"]) <= 1 for one in layers)
+
+
 def test_sweep_lays_calibrations_side_by_side(run, here, words):
     asked = [word for word in words(objective="perplexity") if not word.startswith(("tracking", "remove"))]
     also = ["--also", "objective=kl", "--also", "objective=task_margin data.samples=4"]

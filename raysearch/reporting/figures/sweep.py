@@ -5,10 +5,12 @@ from __future__ import annotations
 import csv
 import itertools
 import statistics
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from raysearch.errors import UserError
+from raysearch.generation.diagnostics import DESCRIBED
 from raysearch.reporting.figures import style
 from raysearch.search.sweep import Profile, Sweep
 
@@ -21,7 +23,7 @@ _MOST_RANGE = 8  # the largest bar over the middle one, beyond which an axis is 
 
 
 def write_sweep(sweep: Sweep, n_remove: int, folder: Path) -> list[Path]:
-    """Writes ``sweep.png`` and ``sweep.csv``.
+    """Writes ``sweep.png`` and ``sweep.csv``, and ``texts.csv`` where texts were generated.
 
     Args:
         sweep: What to write.
@@ -46,9 +48,22 @@ def write_sweep(sweep: Sweep, n_remove: int, folder: Path) -> list[Path]:
             writer.writerow(["dense", *itertools.chain(*((one.dense_loss, None) for one in sweep.calibrations))])
             columns = itertools.chain(*((one.losses, one.standard_errors) for one in sweep.calibrations))
             writer.writerows([layer, *row] for layer, row in enumerate(zip(*columns, strict=True)))
+        return [picture, table, *_write_texts(sweep, folder)]
     except OSError as error:
         raise UserError(f"--out={folder} cannot be written ({error.strerror}); name another folder") from error
-    return [picture, table]
+
+
+def _write_texts(sweep: Sweep, folder: Path) -> Iterator[Path]:
+    """Write ``texts.csv``, where any calibration generates: a line a calibration and layer; -1 is the dense model."""
+    generated = [one for one in sweep.calibrations if one.texts]
+    if generated:
+        with (folder / "texts.csv").open("w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(["calibration", "layer", *(key for key, *_ in DESCRIBED)])
+            for one in generated:
+                for layer, shown in enumerate(one.texts, start=-1):
+                    writer.writerow([one.calibration, layer, *(shown.get(key) for key, *_ in DESCRIBED)])
+        yield folder / "texts.csv"
 
 
 def sweep_figure(sweep: Sweep, n_remove: int) -> Figure:
