@@ -38,9 +38,9 @@ def score_math(text: str, gold: str) -> Score:
         gold: The right one; what comes before ``####`` in it is left out, as in GSM8K.
     """
     # math-verify's own limits of 5 s are signals, which only a main thread can have; a replica of Ray works in another
-    library = _math_verify()
-    expected = _within(5, partial(library.parse, gold.rpartition("####")[2], parsing_timeout=None), [])
-    found = _within(5, partial(library.parse, text, parsing_timeout=None), [])
+    library, nothing = _math_verify(), list[Any]()
+    expected = _within(5, partial(library.parse, gold.rpartition("####")[2], parsing_timeout=None), nothing)
+    found = _within(5, partial(library.parse, text, parsing_timeout=None), nothing)
     return Score(float(_within(5, partial(library.verify, found, expected, timeout_seconds=None), False)))
 
 

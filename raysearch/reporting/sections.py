@@ -11,6 +11,7 @@ from raysearch.reporting.figures.failures import failure_pictures
 from raysearch.reporting.figures.headline import headline_pictures
 from raysearch.reporting.figures.masks import mask_pictures, similarity_pictures
 from raysearch.reporting.figures.picture import Picture
+from raysearch.reporting.figures.probe import probe_pictures
 from raysearch.reporting.figures.quality import (
     correlation_pictures,
     cost_pictures,
@@ -95,9 +96,9 @@ def sections(analysis: Analysis) -> list[Section]:
         ),
         Section(
             "generation", "Texts", "What the generated texts show",
-            intro="Repetition, likeness and length of the answers, and how much of the code is Python: a text may lose "
-            "its structure before its scores tell.",
-            pictures=failure_pictures(results, frame),
+            intro="Repetition, likeness and length of the answers, how much of the code is Python, and whether the "
+            "next digit is known: a text may lose its structure before its scores tell.",
+            pictures=[*probe_pictures(results, frame, palette), *failure_pictures(results, frame)],
             tables=degeneration_tables(results, frame),
         ),
         Section(
