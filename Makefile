@@ -23,8 +23,9 @@ demo: .venv/.installed
 test: check
 	.venv/bin/python -m pytest -m 'not faults' --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
+faults: WORKERS = 3 # most of it waits
 faults: .venv/.installed
-	.venv/bin/python -m pytest -m faults --numprocesses $(WORKERS) --dist loadfile $(ONLY)
+	.venv/bin/python -m pytest -m faults --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(ONLY)
 
 gpu:
 	PYTHONPATH=. $(GPU_PYTHON) experiments/benchmarks/gpu.py $(ONLY)

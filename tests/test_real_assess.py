@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import subprocess
 import sys
+import warnings
 from typing import Any
 
 import pytest
@@ -35,7 +34,7 @@ pytestmark = [
 ]
 
 MASK = Mask.of(13, 17)
-TASKS = ("hellaswag", "winogrande", "arc_easy", "piqa", "boolq")
+TASKS = ("hellaswag", "winogrande", "piqa")
 ITEMS = 2
 SEQ_LEN = 96
 
@@ -73,14 +72,18 @@ def found(store, data_folder, dense, smollm2, smollm2_tokenizer):
         ledger.close()
 
 
-def test_accuracies_are_those_of_lm_evals_own_command(found, checkpoint, store, data_folder):
+def test_accuracies_are_those_of_lm_evals_own_command(found, checkpoint, store, data_folder, monkeypatch):
+    """The command runs in this process, which has imported already what takes it ten seconds."""
+    from lm_eval import __main__ as lm_eval_command
+
     folder, out = write_task_files(data_folder, store), store / "lm-eval"
     model_args = f"pretrained={checkpoint},dtype=float32"
     words = ["--model", "hf", "--model_args", model_args, "--device", "cpu", "--include_path", str(folder)]
     words += ["--tasks", ",".join(TASKS), "--limit", str(ITEMS), "--output_path", str(out)]
-    command = [sys.executable, "-m", "lm_eval", *words]
-    done = subprocess.run(command, env=os.environ | {"HF_DATASETS_OFFLINE": "1"}, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    monkeypatch.setattr(sys, "argv", ["lm_eval", *words])
+    monkeypatch.setattr(lm_eval_command, "setup_logging", lambda: None)  # other tests have their own
+    with warnings.catch_warnings(action="ignore"):
+        lm_eval_command.cli_evaluate()
     (file,) = out.rglob("results_*.json")
     expected: dict[str, dict[str, Any]] = json.loads(file.read_text())["results"]
     for task in TASKS:

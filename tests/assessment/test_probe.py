@@ -20,13 +20,14 @@ from raysearch.models.spec import ModelSpec
 from tests.assessment.conftest import Assess
 
 MASK = Mask.of(9, 20)
+ITEMS = 5
 
 
 @pytest.mark.real
 def test_the_probe_is_what_the_model_without_the_layers_says(smollm2_folder: Path, tmp_path: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    spec = AssessSpec(probe=ProbeOptions(True, items=12), speed=SpeedOptions(enabled=False), batch_size=5)
+    spec = AssessSpec(probe=ProbeOptions(True, items=ITEMS), speed=SpeedOptions(enabled=False), batch_size=2)
     model = ModelSpec("smollm2", str(smollm2_folder))
     what = read_assessable(spec, model, ClusterOptions("inline"), tmp_path / "ledger.sqlite")
     with closing(Ledger(tmp_path / "ledger.sqlite")) as ledger:
@@ -42,7 +43,7 @@ def test_the_probe_is_what_the_model_without_the_layers_says(smollm2_folder: Pat
     for mask in (Mask(), MASK):
         plain.model.layers = torch.nn.ModuleList(layer for at, layer in enumerate(layers) if at not in mask)
         log_p, right = [], []
-        for problem in draw_problems(12, seed=42):
+        for problem in draw_problems(ITEMS, seed=42):
             ids = tokenizer(problem.prompt)["input_ids"]
             tokens = [tokenizer(f"{problem.prompt}{digit}")["input_ids"][-1] for digit in range(10)]
             with torch.no_grad():
@@ -52,8 +53,9 @@ def test_the_probe_is_what_the_model_without_the_layers_says(smollm2_folder: Pat
         expected[mask] = {"log_p": log_p, "right": right}
     for mask in (Mask(), MASK):
         results = found.by_mask[mask]
-        assert results["arithmetic_log_p"].estimate.value == pytest.approx(sum(expected[mask]["log_p"]) / 12, rel=1e-4)
-        assert results["arithmetic_top1"].estimate.value == pytest.approx(100 * sum(expected[mask]["right"]) / 12)
+        log_p_mean, top_1 = (sum(expected[mask][name]) / ITEMS for name in ("log_p", "right"))
+        assert results["arithmetic_log_p"].estimate.value == pytest.approx(log_p_mean, rel=1e-4)
+        assert results["arithmetic_top1"].estimate.value == pytest.approx(100 * top_1)
     change = found.by_mask[MASK]["arithmetic_log_p"].detail["change"]
     differences = torch.tensor(expected[MASK]["log_p"]) - torch.tensor(expected[Mask()]["log_p"])
     assert change == pytest.approx(float(differences.mean()), rel=1e-3)

@@ -80,7 +80,7 @@ def test_spreads_hold_the_other_choice_fixed():
 def test_omega_squared_of_noise_is_about_nothing_whatever_the_number_of_levels():
     rng = np.random.default_rng(3)
     omega, eta = [], []
-    for _ in range(60):
+    for _ in range(20):
         values = {(c, s): [float(rng.normal())] for c in "wxyz" for s in "abcdefghijklmnop"}
         (found,) = splits(cells_frame(grid(values)), averages(grid(values)))
         omega.append((found.shares.calibration, found.shares.searcher))
