@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from raysearch.search.gap import Gap
     from raysearch.search.inspection import Inspection
     from raysearch.search.observer import Observer
+    from raysearch.search.recommend import Recommendation
     from raysearch.search.record import SearchRecord
     from raysearch.search.result import SearchResult
     from raysearch.search.score import Score
@@ -346,6 +347,27 @@ def assessed(search: str = "latest", *, store: PathLike = "mlruns", ledger: Path
     with opened(ledger_path(store, ledger)) as found:
         record = SEARCHES.find(found, search)
         return {} if record.result is None else recorded_assessments(found, record)
+
+
+def recommend(
+    search: str = "latest", *budget: str, store: PathLike = "mlruns", ledger: PathLike | None = None
+) -> Recommendation:
+    """Return how many layers can go by a budget, from the ledger alone.
+
+        recommend("latest", "budget.loss=0.1")
+        recommend("latest", "budget.readout=10%", "budget.speedup=1.2")
+
+    Args:
+        search: A search id, the start of one, an MLflow run id, or ``latest``; best one of a range, ``remove=1..9``.
+        *budget: ``budget.loss``, ``budget.readout``, ``budget.speedup`` and ``budget.memory``, each with its value.
+    """
+    from raysearch.ledger.ledger import opened
+    from raysearch.search.recommend import Budget, recommend
+    from raysearch.search.record import SEARCHES
+
+    parts = Budget.parse(budget)
+    with opened(ledger_path(store, ledger)) as found:
+        return recommend(SEARCHES.find(found, checked(str, "search", search)), parts, found)
 
 
 def export(

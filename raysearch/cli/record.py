@@ -53,6 +53,35 @@ def show(
 
 
 @app.command()
+def recommend(
+    search: Search,
+    budget: Annotated[
+        list[str] | None, typer.Argument(metavar="BUDGET.KEY=VALUE", help="loss, readout, speedup or memory.")
+    ] = None,
+    store: Store = Path("mlruns"),
+    ledger: LedgerFile = None,
+    as_json: Json = False,
+) -> None:
+    """Tell how many layers can go by a budget, from what a search and its assessments found.
+
+    \b
+    raysearch search remove=1..9                         first, for each number of layers its best mask
+    raysearch recommend latest budget.loss=0.1           at most 0.1 nats over the dense model
+    raysearch recommend latest budget.readout=10%        at most 10 % more perplexity, or less accuracy
+    raysearch recommend latest budget.speedup=1.2        20 % faster decoding, where raysearch assess measured it
+    raysearch recommend latest budget.memory=-15%
+
+    The largest number of layers within the loss is recommended; without a loss, the smallest that gains enough.
+    """
+    with output(as_json) as out:
+        from raysearch import api
+        from raysearch.cli.tables import budget_table
+
+        found = api.recommend(search, *budget or [], store=store, ledger=ledger)
+        out.answer(finite(plain(found)), budget_table(found), found.reason[0].upper() + found.reason[1:] + ".")
+
+
+@app.command()
 def export(
     search: Search,
     out: Annotated[Path | None, typer.Option(help="The folder to write a checkpoint to.")] = None,

@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # heavy; `raysearch show` does not need them
     from raysearch.models.gguf_pruning import GGUFExport
     from raysearch.search.gap import Gap
     from raysearch.search.inspection import Inspection, Row
+    from raysearch.search.recommend import Recommendation
     from raysearch.search.record import SearchRecord
     from raysearch.search.score import Score
     from raysearch.search.sweep import Agreement, Profile, Sweep
@@ -91,6 +92,21 @@ def path_table(measure: Measure, path: Sequence[Trial]) -> Table:
     for trial in path:
         assert trial.loss is not None, "the best ones have one"
         table.add_row(str(len(trial.mask)), str(trial.mask), *_loss_cells(measure, trial.loss))
+    return table
+
+
+def budget_table(found: Recommendation) -> Table:
+    """Return the table of what each number of layers costs and gains, with the recommended one marked."""
+    columns = *_loss_columns(found.measure), "loss over dense", "speed", "memory"
+    table = _table(f"{found.search_id}: {found.budget}", "layers", "removed", *columns, "")
+    table.add_row("0", "{}", *_loss_cells(found.measure, found.dense_loss), "", "1.00x", "", "", end_section=True)
+    for size in found.sizes:
+        speed = "not measured" if size.speedup is None else f"{size.speedup:.2f}x"
+        memory = "not measured" if size.memory is None else f"{size.memory:+.1%}"
+        misses = [f"misses {part}" for part in size.misses]
+        said = "recommended" if size.n_removed == found.n_removed else ", ".join(misses)
+        cells = *_loss_cells(found.measure, size.loss), added(size.delta, size.delta_error), speed, memory, said
+        table.add_row(str(size.n_removed), str(size.mask), *cells)
     return table
 
 

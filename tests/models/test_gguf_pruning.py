@@ -48,6 +48,7 @@ def written(path: Path, architecture: str, n_layers: int = 4, quantised: bool = 
     writer.add_token_merges(["w 1"])
     sizes = {"attn_q": (HEADS * head, WIDTH), "attn_k": (2 * head, WIDTH), "attn_v": (2 * head, WIDTH)}
     sizes |= {"attn_output": (WIDTH, HEADS * head)}
+    dense: dict[str, tuple[int, ...]]
     dense = {"ffn_gate": (inner, WIDTH), "ffn_up": (inner, WIDTH), "ffn_down": (WIDTH, inner)}
     if moe:
         inner = 768  # transformers reads no other
@@ -119,7 +120,7 @@ def by_llama_cpp(path: Path) -> np.ndarray[Any, Any]:
 
 def by_transformers(path: Path, mask: Mask) -> np.ndarray[Any, Any]:
     """The same of the model that the file holds, with layers deleted."""
-    model = AutoModelForCausalLM.from_pretrained(
+    model: Any = AutoModelForCausalLM.from_pretrained(
         path.parent, gguf_file=path.name, dtype=torch.float32, attn_implementation="eager"
     )
     model = remove_layers(LayerStack(model.eval()), mask)
@@ -143,7 +144,7 @@ def test_llama_cpp_computes_what_transformers_does(tmp_path: Path) -> None:
 
 
 def test_every_tensor_keeps_its_bytes_and_its_metadata(tmp_path: Path) -> None:
-    lists = {"attention.head_count_kv": [2, 1, 4, 3], "feed_forward_length": [96, 95, 94, 93]}
+    lists: dict[str, Any] = {"attention.head_count_kv": [2, 1, 4, 3], "feed_forward_length": [96, 95, 94, 93]}
     path = written(tmp_path / "q8.gguf", "qwen3moe", quantised=True, leading_dense_block_count=2, **lists)
     done = pruned(path, 0, 2, search_id="greedy-m2-1")
     before, after = (gguf.GGUFReader(file) for file in (path, done.out))
@@ -195,17 +196,15 @@ def test_what_cannot_be_mended_is_refused(tmp_path: Path) -> None:
             prune_gguf(file, Mask.of(1), tmp_path / "out.gguf", **{"name": "tiny", "sizes": sizes, **how})
         assert sorted(tmp_path.iterdir()) == left
 
-    assert_each(
-        [
-            ("dense", {"sizes": other}, "is not the model tiny: layers 4 instead of 5; name a GGUF file of the same"),
-            ("dense", {"sizes": larger}, "parameters of layer 0"),
-            ("text", {}, "cannot be read as GGUF"),
-            ("nowhere", {}, "is no GGUF file; check the path"),
-            ("shared", {"keys": {"attention.shared_kv_layers": 2}}, "its last layers share the keys of others"),
-            ("new", {"keys": {"some_interval": 2}}, "llama.some_interval=2 says of the layers that stay is unknown"),
-        ],
-        check,
-    )
+    cases: list[tuple[str, dict[str, Any], str]] = [
+        ("dense", {"sizes": other}, "is not the model tiny: layers 4 instead of 5; name a GGUF file of the same"),
+        ("dense", {"sizes": larger}, "parameters of layer 0"),
+        ("text", {}, "cannot be read as GGUF"),
+        ("nowhere", {}, "is no GGUF file; check the path"),
+        ("shared", {"keys": {"attention.shared_kv_layers": 2}}, "its last layers share the keys of others"),
+        ("new", {"keys": {"some_interval": 2}}, "llama.some_interval=2 says of the layers that stay is unknown"),
+    ]
+    assert_each(cases, check)
     with pytest.raises(UserError, match=r"dense-3\.gguf is there already; name another file.*--overwrite"):
         pruned(path, 3)
     assert pruned(path, 3, overwrite=True).n_layers == 3

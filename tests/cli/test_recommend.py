@@ -1,0 +1,81 @@
+"""How many layers can go: what a budget allows, from the ledger alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import raysearch
+from raysearch.errors import UserError
+from raysearch.search.recommend import Budget
+from tests.cases import assert_refused
+from tests.cli.conftest import Run, World
+from tests.cli.test_search import found
+
+SIZES = 1, 2, 3
+
+
+@pytest.fixture
+def searched(run: Run, here: Path, world: World) -> Mapping[int, Mapping[str, Any]]:
+    """What a search of three sizes found, by size; the folder has its ledger."""
+    result = found(run("search", *world.search(remove="1..3"), "--json"))
+    return {0: {"loss": result["dense_loss"]}, **{entry["n_removed"]: entry for entry in result["path"]}}
+
+
+def test_a_loss_or_a_readout_decides(run: Run, world: World, searched: Mapping[int, Mapping[str, Any]]) -> None:
+    rises = {size: searched[size]["loss"] - searched[0]["loss"] for size in SIZES}
+    for most in (max(rises.values()), min(rises.values())):
+        within = [size for size in SIZES if rises[size] <= most]
+        advice = found(run("recommend", "latest", f"budget.loss={most!r}", "--json"))
+        assert advice["n_removed"] == max(within) and advice["removed"] == searched[max(within)]["removed"]
+        assert [size["misses"] for size in advice["sizes"]] == [[] if size in within else ["loss"] for size in SIZES]
+    for size in advice["sizes"]:
+        alone = found(run("search", *world.search(remove=size["n_removed"]), "--json"))
+        assert size["delta_error"] == pytest.approx(alone["delta_error"], rel=1e-6), (
+            "the ledger's samples weigh the same"
+        )
+    shown = run("recommend", "latest", "budget.loss=1000").out
+    assert "recommended" in shown and "3 layers can go: the loss rises by" in shown
+    advice = raysearch.recommend("latest", "budget.readout=1000%")
+    assert advice.n_removed == 3 and advice.budget.readout == 10
+    for size in advice.sizes:
+        assert size.readout_change == pytest.approx(size.readout / advice.dense_readout - 1)
+    for words, sentence in {
+        "budget.speedup=1.2": "needs speeds, and none of greedy-m3-",
+        f"budget.loss={min(rises.values()) - 0.5:.4f}": "has no mask within budget.loss=",
+        "budget.los=1": "budget.los is no part of a budget; did you mean 'budget.loss'?",
+        "budget.loss=few": "budget.loss=few is no number",
+        "": "the budget is empty",
+    }.items():
+        outcome = run("recommend", "latest", *words.split())
+        assert outcome.code == 2 and sentence in outcome.err and outcome.err.count("\n") == 1, words
+
+
+def test_measured_speeds_decide(run: Run, searched: Mapping[int, Mapping[str, Any]]) -> None:
+    quick = "assess.speed.context_tokens=8", "assess.speed.new_tokens=2", "assess.speed.repeats=2"
+    measured = found(
+        run("assess", "latest", "--remove", 2, "assess=none", "assess.speed.enabled=true", *quick, "--json")
+    )
+    ratio = measured["pruned"]["decode_tokens_per_s"]["retention"]
+    memory = measured["pruned"]["peak_memory_bytes"]["retention"] - 1
+    advice = raysearch.recommend("latest", "budget.loss=1000")
+    known = {size.n_removed: (size.speedup, size.memory) for size in advice.sizes}
+    assert known == {1: (None, None), 2: (ratio, memory), 3: (None, None)}
+    assert raysearch.recommend("latest", f"budget.memory={memory!r}").n_removed == 2
+    with pytest.raises(UserError, match=r"has no mask within budget\.speedup=1000; the nearest, of 2 layers, misses"):
+        raysearch.recommend("latest", "budget.speedup=1000")
+
+
+def test_what_is_no_budget_is_refused() -> None:
+    assert_refused(
+        Budget,
+        [
+            ({"loss": float("inf")}, "budget.loss=inf is no budget; use a value such as 0.1"),
+            ({"speedup": 0.8}, "budget.speedup=0.8 is no budget"),
+            ({"memory": 0.2}, "budget.memory=0.2 is no budget; use a value such as -15%"),
+        ],
+    )
+    assert Budget.parse(["budget.memory=-15%", "budget.loss=.5"]) == Budget(loss=0.5, memory=-0.15)
