@@ -27,6 +27,8 @@ from raysearch.core.paths import PathLike, as_folder, as_name, as_path, ledger_p
 from raysearch.errors import UserError
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from raysearch.assessment.results import SearchAssessment
     from raysearch.evaluation.spec import EvaluationSpec
     from raysearch.ledger.ledger import Ledger
@@ -332,6 +334,38 @@ def show(
         from raysearch.search.gap import gaps_of  # which brings torch
 
         return [record], gaps_of(record, found)
+
+
+def load(search: str = "latest", *, store: PathLike = "mlruns", ledger: PathLike | None = None) -> SearchResult:
+    """Return what a search found, from the ledger.
+
+        load("latest").to_frame()
+
+    Args:
+        search: A search id, the start of one, an MLflow run id, or ``latest``.
+    """
+    return _recorded(search, store, ledger).found
+
+
+def searches(*, store: PathLike = "mlruns", ledger: PathLike | None = None) -> pd.DataFrame:
+    """Return all searches of a ledger as a table, the newest first, by their ids.
+
+    Losses are missing of a search that has not finished.
+    """
+    import pandas as pd
+
+    from raysearch.core.json import plain
+
+    columns = ["model", "state", "remove", "removed", "dense_loss", "loss", "readout", "unit", "updated"]
+    rows = {}
+    for record in show(store=store, ledger=ledger)[0]:
+        row: dict[str, Any] = {"model": record.config["model"]["name"], "state": record.state}
+        row |= {"remove": record.config["remove"], "updated": record.updated}
+        if (found := record.result) is not None:
+            row |= {"removed": str(found.mask), "dense_loss": found.dense_loss, "loss": found.loss}
+            row |= {"readout": found.readout, "unit": found.measure.unit}
+        rows[record.search_id] = plain(row)
+    return pd.DataFrame.from_dict(rows, orient="index", columns=columns).rename_axis("search_id")
 
 
 def assessed(search: str = "latest", *, store: PathLike = "mlruns", ledger: PathLike | None = None) -> dict[str, float]:

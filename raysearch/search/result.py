@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from html import escape
+from typing import TYPE_CHECKING, Any
 
 from pydantic import SerializationInfo, SerializerFunctionWrapHandler, model_serializer
 
@@ -16,6 +17,9 @@ from raysearch.core.json import NumberOrNan, plain
 from raysearch.core.mask import Mask
 from raysearch.core.measure import Measure
 from raysearch.core.screened import Screened
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -262,6 +266,40 @@ class SearchResult(SearchHeader):
         """The best trial of each number of layers, as `path`, but that of the result for M."""
         found = next(trial for trial in self.trials if trial.mask == self.mask)
         return {len(trial.mask): trial for trial in self.path} | {len(self.removed): found}
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return the trials as a table, a row for each mask in the order of proposal; the dense model comes first.
+
+        Its columns are the fields of `Trial`, the number of removed layers, the readout by its name, and the loss on
+        each calibration where there are several. A mask has no loss if it failed or was screened.
+        """
+        import pandas as pd
+
+        rows = []
+        for trial in self.trials:
+            read = {} if trial.loss is None else named_readout(self.measure, trial.loss)
+            whole = {name: value for name, value in vars(trial).items() if name not in ("parts", "screened", "mask")}
+            screened = trial.screened is not None
+            rows.append({"mask": str(trial.mask), "n_removed": len(trial.mask), **whole, **read, "screened": screened})
+            rows[-1] |= {f"loss on {name}": loss for name, loss in trial.parts.items()}
+        return pd.DataFrame(rows).set_index("index")
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: what was found, and the best mask of each number of layers."""
+        unit, readout = escape(self.measure.unit), self.measure.readout
+        error = "" if self.delta_error is None else f" ± {self.delta_error:.4f}"
+        said = f"removed {self.mask} of {self.n_layers} layers (0-based), loss over dense "
+        said += f"{self.loss - self.dense_loss:+.4f}{error} {unit}"
+        head = "".join(f"<th>{name}</th>" for name in ("layers", "removed", f"loss ({unit})", readout) if name)
+        losses = [(Mask(), self.dense_loss)] + [(trial.mask, trial.loss) for trial in self.best_by_size.values()]
+        rows = []
+        for mask, loss in losses:
+            cells = [str(len(mask)), str(mask), "" if loss is None else f"{loss:.4f}"]
+            if readout is not None:
+                cells.append("" if loss is None else f"{self.measure.read(loss):.4f}")
+            rows.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
+        title = f"<b>{escape(self.search_id)}</b> on {escape(self.model)}: {said}"
+        return f"<p>{title}</p><table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
 
     @model_serializer(mode="wrap")
     def _write(self, write: SerializerFunctionWrapHandler, info: SerializationInfo) -> dict[str, Any]:

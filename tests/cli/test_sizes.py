@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 import raysearch
+from raysearch.search.result import SearchResult
 from tests.cli.conftest import Run, World
 from tests.cli.test_search import found, table
 from tests.test_api import settings
@@ -54,8 +57,19 @@ def test_a_range_is_told_beforehand(run: Run, here: Path, world: World) -> None:
     assert not list(here.iterdir())
 
 
+def shown_in_a_notebook(result: SearchResult) -> None:
+    loaded, all_searches, trials = raysearch.load(), raysearch.searches(), result.to_frame()
+    assert loaded.trials == result.trials and loaded._repr_html_() == result._repr_html_()
+    assert list(all_searches.index) == [result.search_id] and all_searches.loss[result.search_id] == result.loss
+    assert list(trials["mask"]) == [str(trial.mask) for trial in result.trials]
+    assert trials.loc[0, "perplexity"] == result.dense_readout and trials.loss.min() <= result.loss
+    (table,) = pd.read_html(io.StringIO(result._repr_html_()))
+    assert list(table["removed"]) == ["{}", *(str(trial.mask) for trial in result.path)]
+
+
 def test_a_range_in_python(world: World, here: Path) -> None:
     result = raysearch.search("data=file", remove="1..2", tracking="none", **settings(world, "mlruns"))
+    shown_in_a_notebook(result)
     assert len(result.removed) == 2 and [len(trial.mask) for trial in result.path] == [1, 2]
     assert result.path[-1].mask == result.mask
 
