@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pandas as pd
+
 from raysearch.errors import UserError
 from raysearch.reporting.figures.picture import png, svg
 from raysearch.reporting.findings import findings
@@ -15,7 +17,7 @@ from raysearch.study.result import StudyResult
 
 
 def write_report(results: StudyResult, out: Path) -> list[Path]:
-    """Writes ``report.html``, ``report.md``, ``cells.csv``, ``tables/*.csv`` and ``figures/*.svg`` and ``*.png``.
+    """Write the page, ``report.md``, ``cells.csv``, ``dense.csv``, ``tables/*.csv``, ``figures/*.svg`` and ``*.png``.
 
     The page needs no other file and no network. The same results give the same bytes.
 
@@ -39,6 +41,7 @@ def write_report(results: StudyResult, out: Path) -> list[Path]:
         "cells.csv": analysis.frame.drop(columns="items")
         .assign(removed=analysis.frame["removed"].map(list))
         .to_csv(index=False, lineterminator="\n"),
+        "dense.csv": _dense(results).to_csv(index=False, lineterminator="\n"),
         **{f"tables/{table.name}.csv": as_csv(table) for part in parts for table in part.tables},
         **{f"figures/{name}.svg": text for name, text in drawn.items()},
     }
@@ -52,3 +55,11 @@ def write_report(results: StudyResult, out: Path) -> list[Path]:
     except OSError as error:
         raise UserError(f"--out={out} cannot be written ({error.strerror}); name another folder") from error
     return [out / name for name in files]
+
+
+def _dense(results: StudyResult) -> pd.DataFrame:
+    """Return what the dense models were assessed at, which `cells.csv` is compared with."""
+    rows = [
+        (model, name, one.value, one.error) for model, found in results.dense.items() for name, one in found.items()
+    ]
+    return pd.DataFrame(rows, columns=["model", "metric", "value", "error"])

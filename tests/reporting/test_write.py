@@ -195,7 +195,14 @@ def test_links_that_run_scripts_are_left_out(tmp_path: Path) -> None:
 
 def test_files(folder: Path) -> None:
     names = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
-    assert names >= {"report.html", "report.md", "cells.csv", "tables/verdicts_loss.csv", "tables/searches.csv"}
+    assert names >= {
+        "report.html",
+        "report.md",
+        "cells.csv",
+        "dense.csv",
+        "tables/verdicts_loss.csv",
+        "tables/searches.csv",
+    }
     figures = {name.rpartition(".")[0] for name in names if name.startswith("figures/")}
     assert {"figures/masks_1", "figures/similarity_1", "figures/tradeoff_1", "figures/correlations"} <= figures
     assert {"figures/variance", "figures/cost_1", "figures/paths_1", "figures/progress_1"} <= figures
