@@ -10,10 +10,13 @@ name. It is replaced, not encrypted, so it must be given again where it is neede
 from __future__ import annotations
 
 import difflib
+import functools
 import os
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
+from urllib.parse import parse_qsl, quote, unquote
 
 
 class _OneSentence(Exception):
@@ -137,28 +140,35 @@ def did_you_mean(given: str, known: Iterable[str]) -> str:
 HIDDEN = "***"
 
 _NAME = (
-    r"(?:\w*(?:password|passwd|passphrase|secret)|(?:\w*[_.-])?(?:token|credentials?|(?:api|access|private)[_-]?key))"
+    r"(?:\w*(?:password|passwd|passphrase|passcode|secret|signature)|(?:\w*[_.-])?(?:token|credentials?|pwd|"
+    r"(?:api|access|private|account)[_-]?key))"
 )
 _NAMED = re.compile(_NAME, re.IGNORECASE)
-_END = r"[^\s'\"<>]"
-_ADDRESS = re.compile(rf"(\b[a-z][a-z0-9+.-]*://[^\s/@:'\"]*:)(?!\d+/){_END}*@", re.IGNORECASE)
+_QUERY = re.compile(rf"{_NAME}|sig|sas|key|auth|x-amz-(?:security-token|credential|signature)", re.IGNORECASE)
+_PORT = r"""(?!\d+(?:[/?#"',;)\]}>]|$))"""  # http://host:5000/path@v2 has none
+_USER = rf"""(?:(?:https?|ray)://[^\s/@:'"]*:{_PORT}|(?!(?:https?|ray):)[a-z][a-z0-9+.-]*://[^\s/@:'"]*:)"""
+_ADDRESS = re.compile(rf"""(\b{_USER})[^\s<>]*?@(?![^\s<>,;]*@)""", re.IGNORECASE)
+_ANY_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://.*", re.IGNORECASE | re.DOTALL)
 _ADDRESS_OF_TOKEN = re.compile(r"(\bhttps?://)[^\s/@:'\"]+@", re.IGNORECASE)
-_ASSIGNED = re.compile(rf"(?<!\w)({_NAME}=)[^\s&;,'\"]+", re.IGNORECASE)
+_VALUE = r"""(?:'[^']*'|"[^"]*"|\{[^}]*\}|[^\s&;,'"]+(?:[,'"]\w[^\s&;,'"]*)*)"""
+_ASSIGNED = re.compile(rf"(?<!\w)({_NAME}=){_VALUE}", re.IGNORECASE)
+_IN_QUERY = re.compile(rf"([?&](?:{_QUERY.pattern})=)[^\s&'\"]+", re.IGNORECASE)
+_ENCODED = re.compile(rf"((?:(?<=%3B)|(?<![a-z]))(?:{_NAME})%3D)(?:(?!%3B)[^\s&;'\"])+", re.IGNORECASE)
 _HEADER = re.compile(r"\b(Bearer|Basic) [\w+/=.~-]{8,}")
 _LOOKS = re.compile(
-    r"\b(?:hf_[A-Za-z0-9]{20,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}|sk-[\w-]{20,}|"
-    r"dapi[0-9a-f]{32}|AKIA[0-9A-Z]{16})"
+    r"(?:\b|(?<=_))(?:hf_[A-Za-z0-9]{20,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}|"
+    r"sk-[\w-]{20,}|dapi[0-9a-f]{32}|AKIA[0-9A-Z]{16})"
 )
 
 
 def redact(text: str) -> str:
     """Return the text with every recognised secret replaced by ``***``."""
-    return _redact(text, _of_environment())
+    return _redact(text, _known())
 
 
 def redacted(value: Any) -> Any:
     """Return nested plain values with all secrets in their texts replaced, and all texts under names of secrets."""
-    return _redacted(value, _of_environment())
+    return _redacted(value, _known())
 
 
 def hidden_keys(config: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
@@ -170,12 +180,33 @@ def hidden_keys(config: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
             yield f"{prefix}{key}"
 
 
+def secrets_of_address(address: str) -> set[str]:
+    """Return the password of an address and the values of its query that are secret, as typed and as decoded.
+
+    User and password end at the last ``@``, so a password may hold any character. A query may hold a whole ODBC
+    connection string.
+    """
+    scheme, separator, rest = address.strip().partition("://")
+    if not separator or not re.fullmatch(r"[a-zA-Z][\w+.-]*", scheme):
+        return set()
+    userinfo, at, _ = rest.rpartition("@")
+    found = {userinfo.partition(":")[2]} if re.match(_USER, address.strip(), re.IGNORECASE) else set()
+    if at and scheme in ("http", "https") and not re.search("[/:]", userinfo):
+        found = {userinfo}  # a token
+    for key, value in parse_qsl(rest.partition("?")[2].partition("#")[0].replace("+", "%2B")):
+        settings = [setting.partition("=") for setting in value.split(";")]  # of ODBC
+        found |= {value} if _QUERY.fullmatch(key) else {one for name, _, one in settings if _NAMED.fullmatch(name)}
+    return {form for one in found if one for form in (one, unquote(one), quote(unquote(one), safe=""), one.strip("{}"))}
+
+
 def _redact(text: str, secrets: tuple[str, ...]) -> str:
     for secret in secrets:
         text = text.replace(secret, HIDDEN)
     text = _ADDRESS.sub(rf"\1{HIDDEN}@", text)
     text = _ADDRESS_OF_TOKEN.sub(rf"\1{HIDDEN}@", text)
     text = _ASSIGNED.sub(rf"\1{HIDDEN}", text)
+    text = _ENCODED.sub(rf"\1{HIDDEN}", text)
+    text = _IN_QUERY.sub(rf"\1{HIDDEN}", text)
     text = _HEADER.sub(rf"\1 {HIDDEN}", text)
     return _LOOKS.sub(HIDDEN, text)
 
@@ -191,8 +222,16 @@ def _redacted(value: Any, secrets: tuple[str, ...]) -> Any:
     return [_redacted(item, secrets) for item in value] if isinstance(value, list | tuple) else value
 
 
-def _of_environment() -> tuple[str, ...]:
-    """Return the values of variables with the name of a secret, longest first, without ordinary words."""
-    values = {value for name, value in os.environ.items() if _NAMED.fullmatch(name)}
+def _known() -> tuple[str, ...]:
+    """Return the secrets that the command's words and environment name, longest first, without ordinary words."""
+    return _known_in(tuple(os.environ.items()), tuple(sys.argv[1:]))
+
+
+@functools.lru_cache(maxsize=4)
+def _known_in(variables: tuple[tuple[str, str], ...], words: tuple[str, ...]) -> tuple[str, ...]:
+    values = {value for name, value in variables if _NAMED.fullmatch(name)}
+    texts = [*words, *(value for _, value in variables)]
+    addresses = (match[0] for text in texts if "://" in text and (match := _ANY_ADDRESS.search(text)))
+    values = values.union(*map(secrets_of_address, addresses))
     secrets = [one for one in values if len(one) >= 16 or (len(one) >= 8 and any(map(str.isdigit, one)))]
-    return tuple(sorted(secrets, key=len, reverse=True))
+    return tuple(sorted(secrets, key=lambda one: (-len(one), one)))

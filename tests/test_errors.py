@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from raysearch.errors import UserError, hidden_keys, redact, redacted
+from raysearch.errors import UserError, hidden_keys, redact, redacted, secrets_of_address
 
 TOKEN = "hf_" + "aB3" * 11
 
@@ -18,6 +18,14 @@ SECRETS = [
     ("https://s3cret@mlflow.example", "https://***@mlflow.example"),
     ("failed: 'http://a:b@h/x' and http://c:d@h/y", "failed: 'http://a:***@h/x' and http://c:***@h/y"),
     ("postgresql://db/mlflow?user=me&password=s3cret&sslmode=require", "postgresql://db/mlflow?user=me&password=***&sslmode=require"),
+    ("postgresql+psycopg2://u:S3cr'etQ9@db/mlflow", "postgresql+psycopg2://u:***@db/mlflow"),
+    ('Could not parse "postgresql://u:S3"cr/et@db/x" here', 'Could not parse "postgresql://u:***@db/x" here'),
+    ("postgresql://u:12/34'x@db/x", "postgresql://u:***@db/x"),
+    ("mssql+pyodbc:///?odbc_connect=DRIVER%3Dx%3BUID%3Dme%3BPWD%3Ds3c%2Fr3t%3BDB%3Dx", "mssql+pyodbc:///?odbc_connect=DRIVER%3Dx%3BUID%3Dme%3BPWD%3D***%3BDB%3Dx"),
+    ("https://store.example/a?sv=1&sig=Ab%2F9c&se=2", "https://store.example/a?sv=1&sig=***&se=2"),
+    ("password='s3c ret' user=me", "password=*** user=me"),
+    ("DRIVER=x;PWD=s3cr'et;UID=me", "DRIVER=x;PWD=***;UID=me"),
+    (f"runs_{TOKEN}", "runs_***"),
     (f"model.path={TOKEN}", "model.path=***"),
     ("hub_token=s3cret api_key=s3cret", "hub_token=*** api_key=***"),
     ("Authorization: Bearer abcdefghijkl", "Authorization: Bearer ***"),
@@ -27,6 +35,8 @@ HARMLESS = [
     "sqlite:////home/me/mlruns/mlflow.db",
     "http://127.0.0.1:5000",
     "http://tracking-host:5000/path@v2",
+    "{'uri':'http://host:5000','by':'me@example.org'}",
+    "see http://host:5000, or ask me@example.org",
     "postgresql://me@db/mlflow",
     "postgresql://db:5432/mlflow",
     "data.n_tokens=8 new_tokens=64 tokens=mean",
@@ -72,3 +82,18 @@ def test_values_of_secret_variables_are_told_wherever_they_stand(monkeypatch: py
 def test_no_error_holds_a_secret() -> None:
     error = UserError("tracking.uri=https://me:s3cret@host is wrong")
     assert str(error) == "tracking.uri=https://me:***@host is wrong" and "s3cret" not in repr(error)
+
+
+def test_an_address_in_a_word_or_a_variable_tells_its_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STORE", "mssql+pyodbc:///?odbc_connect=DRIVER%3Dx%3BPWD%3D%7Bs3cr+t%20Q9%7D")
+    monkeypatch.setattr("sys.argv", ["raysearch", "search", "tracking.uri=postgresql+psycopg2://u:S3cr%27et/Q9 @db/x"])
+    for said in ("S3cr%27et/Q9 ", "S3cr'et/Q9 ", "S3cr%27et%2FQ9%20", "s3cr+t Q9"):
+        assert redact(f"it was <{said}>") == "it was <***>", said
+
+
+def test_addresses_are_read_as_sqlalchemy_reads_them() -> None:
+    from sqlalchemy import make_url
+
+    for password in ("pw", "S3cr'et", "a/b", "a:b", "1/2x", "p%40ss", 'q"uote'):
+        address = f"postgresql+psycopg2://me:{password}@host:5432/db"
+        assert make_url(address).password in secrets_of_address(address), password

@@ -64,6 +64,7 @@ class Assessable:
         """Return the ledger's name of a number of this model; `identity` is all that it depends on besides."""
         own = {
             "tokenizer": self.texts.files.tokenizer_fingerprint,
+            "writing": self.texts.files.writing_fingerprint,  # some tasks write, or use the chat template
             **self.info.numerics,
             "threads": self.cluster.cpus_per_replica,
         }

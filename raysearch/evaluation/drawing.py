@@ -19,7 +19,7 @@ from raysearch.core.json import from_json, to_json
 from raysearch.evaluation.spec import identity_of
 from raysearch.generation.answer import Answer
 from raysearch.models.kept import Kept, identity_of_files
-from raysearch.models.loading import fingerprint, load_tokenizer, tokenizer_fingerprint
+from raysearch.models.loading import fingerprint, load_tokenizer, tokenizer_fingerprint, writing_fingerprint
 from raysearch.models.spec import LocatedModel
 
 _ARRAYS = ("input_ids", "scored", "attention_mask")
@@ -41,6 +41,11 @@ class ModelFiles:
     def fingerprint(self) -> str:
         """The name of the weights, made by reading them all."""
         return fingerprint(self.model)
+
+    @cached_property
+    def writing_fingerprint(self) -> str:
+        """The name of the files by which the model writes texts, besides the weights."""
+        return writing_fingerprint(self.model)
 
     @cached_property
     def tokenizer(self) -> Any:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from raysearch.calibration.batch import Form
 from raysearch.calibration.calibration import Calibration
 from raysearch.calibration.objectives.weighted import WeightedObjective
 from raysearch.core.mask import Mask
@@ -176,6 +177,8 @@ def _read(spec: CalibrationSpec, files: ModelFiles, identity: dict[str, Any], in
         )
     spec.objective.check_samples(drawn.batch)
     whole = {**identity, "objective": identity_of(spec.objective)}
+    if spec.objective.form is Form.PROMPT:
+        whole["writing"] = files.writing_fingerprint
     return Calibration.create(spec.objective, drawn.batch, spec.data.draw.shard_samples, whole, drawn.description)
 
 

@@ -31,7 +31,7 @@ class Claims:
         self._owner = uuid.uuid4().hex
         self._held = ExitStack()
         with ledger.explaining():
-            for left in ledger.path.parent.glob(self._lock_file("*").name):
+            for left in self._lock_file("").parent.glob(self._lock_file("*").name):
                 remove_if_stale(left)  # of a process that died before it had claimed anything
             self._held.enter_context(owned(self._lock_file(self._owner), wait=True))  # while another looks at it
         self._held.callback(self.release)  # and without its lock, what could not be released is anybody's
@@ -74,4 +74,4 @@ class Claims:
         self._held.close()
 
     def _lock_file(self, owner: str) -> Path:
-        return self._ledger.path.with_name(f"{self._ledger.path.name}.claims-{owner}.lock")
+        return self._ledger.beside(f"claims-{owner}.lock")

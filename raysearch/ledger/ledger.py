@@ -8,6 +8,7 @@ SQLite looks after its own pages, not after what is in them: each row has a chec
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sqlite3
@@ -127,19 +128,27 @@ class Ledger:
     def __init__(self, path: Path) -> None:
         self.path = path
         with self.explaining():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = path.absolute()  # SQLite takes names such as :memory: for no file
+            self._file = path.resolve()  # one name for all that lies beside it; SQLite takes :memory: for no file
+            if self._file.exists() and not self._file.is_file():
+                raise OSError(errno.EINVAL, "it is no file, but a folder or a device")
+            self._file.parent.mkdir(parents=True, exist_ok=True)
             if self._file.is_file() and self._file.stat().st_size == 1:  # which SQLite would take for an empty one
                 raise sqlite3.DatabaseError("file is not a database")
             self.connection = sqlite3.connect(self._file, timeout=_LOCKED_S, isolation_level=None)
             self.connection.text_factory = _as_text
             try:
-                with FileLock(path.with_name(f"{path.name}.lock")):  # SQLite does not wait for a change of journal mode
+                with FileLock(
+                    self.beside("lock"), fallback_to_soft=False
+                ):  # SQLite does not wait for a change of journal mode
                     self._prepare()
                 self._identity = self._file.stat()
             except BaseException:
                 self.connection.close()  # one left open would keep the next from folding its log into the file
                 raise
+
+    def beside(self, name: str) -> Path:
+        """Return the place of a file that belongs to this one, such as a lock."""
+        return self._file.with_name(f"{self._file.name}.{name}")
 
     def _prepare(self) -> None:
         """Makes the tables of a new file, or checks that an old one is of this format."""

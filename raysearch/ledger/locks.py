@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import platform
+import stat
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -12,6 +14,8 @@ from filelock import FileLock, Timeout
 
 from raysearch.errors import UserError
 from raysearch.ledger.ledger import Ledger
+
+_SIGNED = b"process "
 
 
 @contextmanager
@@ -56,7 +60,7 @@ def held(ledger: Ledger, name: str, kind: str, *, wait: bool = False) -> Iterato
     Raises:
         UserError: Another process has it, or there is no room for a lock.
     """
-    path = ledger.path.with_name(f"{ledger.path.name}.{name}.lock")
+    path = ledger.beside(f"{name}.lock")
     with ExitStack() as stack:
         with ledger.explaining():
             try:
@@ -69,9 +73,13 @@ def held(ledger: Ledger, name: str, kind: str, *, wait: bool = False) -> Iterato
 
 
 def _sign(descriptor: int) -> None:
-    """Write into a lock's file whose it is."""
+    """Write into a lock's file whose it is; a file of somebody else in its place is left as it is."""
+    status = os.fstat(descriptor)
+    own = stat.S_ISREG(status.st_mode) and status.st_nlink == 1
+    if not own or (status.st_size and not os.pread(descriptor, len(_SIGNED), 0).startswith(_SIGNED)):
+        raise OSError(errno.EEXIST, "a file that is no lock has the name of one")
     os.ftruncate(descriptor, 0)
-    os.write(descriptor, f"process {os.getpid()} on {platform.node()}".encode())
+    os.write(descriptor, b"%b%d on %b" % (_SIGNED, os.getpid(), platform.node().encode()))
 
 
 def _owner(path: Path) -> str:

@@ -11,7 +11,7 @@ import hashlib
 import io
 import json
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 _HUB_TIMEOUT_S = 10.0
+_FOR_WRITING = (
+    *("generation_config.json", "*token*", "vocab*", "merges.txt", "*.model", "*.tiktoken", "chat_template*"),
+    "additional_chat_templates/*",
+)
 
 
 @contextlib.contextmanager
@@ -248,15 +252,36 @@ def _describe(model: LocatedModel) -> ModelInfo:
 
 
 def fingerprint(model: LocatedModel) -> str:
-    """Return what identifies the weights: the commit of a hub id, else the SHA-256 over config and weight files.
+    """Return what identifies a model: the commit of a hub id, else the SHA-256 over all files that a loss follows from.
 
-    Hashing reads every byte, once: under a second for a small model, minutes for hundreds of gigabytes.
+    These are the config, the weights with their index, an adapter's config and, if it may run, the code that comes with
+    the model. Hashing reads every byte, once: under a second for a small model, minutes for hundreds of gigabytes.
 
     Raises:
         UserError: As `load_config`.
     """
     if model.digest is not None:
         return model.digest
+    patterns = ["config.json", "*.safetensors", "*.safetensors.index.json", "adapter_config.json"]
+    return _named(model, [*patterns, "**/*.py"] if model.trust_remote_code else patterns)
+
+
+def writing_fingerprint(model: LocatedModel) -> str:
+    """Return what identifies the files by which texts are written besides the weights.
+
+    These are the generation config, the tokenizer and the chat templates. The commit of a hub id and the digest of a
+    GGUF file stand for them too.
+
+    Raises:
+        UserError: As `load_config`.
+    """
+    if model.digest is not None:
+        return model.digest
+    return _named(model, _FOR_WRITING)
+
+
+def _named(model: LocatedModel, patterns: Sequence[str]) -> str:
+    """Return the commit of a hub id, else the SHA-256 over the files of a model's folder that patterns fit."""
     folder = model.folder
     if model.is_hub:
         commit: str | None = getattr(load_config(model), "_commit_hash", None)
@@ -266,7 +291,8 @@ def fingerprint(model: LocatedModel) -> str:
 
         with _reading(model):
             folder = Path(snapshot_download(model.location, revision=model.revision, local_files_only=True))
-    names = sorted(file.name for pattern in ("config.json", "*.safetensors") for file in folder.glob(pattern))
+    files = {file for pattern in patterns for file in folder.glob(pattern) if file.is_file()}
+    names = sorted(file.relative_to(folder).as_posix() for file in files)
     kept = Kept(model.cache)
     listing = "".join(f"{name} {kept.sha256(folder / name)}\n" for name in names)
     return hashlib.sha256(listing.encode()).hexdigest()

@@ -24,6 +24,7 @@ from raysearch.models.loading import (
     load_tokenizer,
     resolve_dtype,
     tokenizer_fingerprint,
+    writing_fingerprint,
 )
 from raysearch.models.source import locate
 from raysearch.models.spec import ModelSpec
@@ -169,6 +170,29 @@ def test_the_fingerprint_follows_the_content(folder: Path, tmp_path: Path) -> No
         weights.seek(-1, 2)
         weights.write(b"\x01")
     assert fingerprint(locate(spec(folder))) != first
+
+
+def test_every_file_that_can_change_a_number_changes_a_fingerprint(folder: Path) -> None:
+    def prints(**settings: Any) -> tuple[str, str]:
+        model = locate(spec(folder, **settings))
+        return fingerprint(model), writing_fingerprint(model)
+
+    plain, trusting = prints(), prints(trust_remote_code=True)
+    assert plain == trusting, "there is no code"
+    weights = {"model.safetensors.index.json", "adapter_config.json", "config.json"}
+    code = {"modeling_own.py", "parts/block.py"}
+    writing = {"generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"}
+    for name in [*sorted(weights | code | writing), "notes.md"]:
+        file = folder / name
+        before = file.read_bytes() if file.exists() else None
+        file.parent.mkdir(exist_ok=True)
+        file.write_bytes((before or b"") + b" ")
+        model, text = prints(trust_remote_code=True)
+        assert (model != plain[0]) == (name in weights | code), name
+        assert (text != plain[1]) == (name in writing), name
+        if name in code:
+            assert prints() == plain, "code that may not run changes nothing"
+        file.unlink() if before is None else file.write_bytes(before)
 
 
 def test_the_tokenizer_fingerprint_does_not_depend_on_its_last_call() -> None:

@@ -1,0 +1,53 @@
+"""A lock never harms a file that is none, and no device is taken for a ledger."""
+
+from __future__ import annotations
+
+import os
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from raysearch.errors import UserError
+from raysearch.ledger.ledger import Ledger
+from raysearch.ledger.locks import held
+
+TEXT = "a file of the user's\n"
+
+
+@pytest.mark.parametrize("name", ["ledger.db.lock", "ledger.db.name.lock"])
+@pytest.mark.parametrize("kind", ["link", "hard link", "file"])
+def test_a_file_of_the_users_in_the_place_of_a_lock_is_left_as_it_is(tmp_path: Path, name: str, kind: str) -> None:
+    mine, lock = tmp_path / "mine.txt", tmp_path / name
+    mine.write_text(TEXT)
+    if kind == "file":
+        lock.write_text(TEXT)
+    else:
+        (os.symlink if kind == "link" else os.link)(mine, lock)
+    try:
+        with closing(Ledger(tmp_path / "ledger.db")) as ledger, held(ledger, "name", "SEARCH"):
+            pass
+    except UserError as error:
+        assert "ledger.db cannot be used (" in str(error)
+    else:
+        assert name == "ledger.db.lock" and kind != "link", "which is locked, and neither read nor written"
+    assert mine.read_text() == lock.read_text() == TEXT
+
+
+def test_a_device_is_no_ledger() -> None:
+    with pytest.raises(UserError, match=r"ledger=/dev/null cannot be used \(it is no file"):
+        Ledger(Path("/dev/null"))
+    assert not Path("/dev/null.lock").exists()
+
+
+def test_a_linked_ledger_has_the_locks_of_the_file_itself(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "link.db").symlink_to(tmp_path / "elsewhere" / "ledger.db")
+    with (
+        closing(Ledger(tmp_path / "link.db")) as linked,
+        closing(Ledger(tmp_path / "elsewhere" / "ledger.db")) as ledger,
+        held(linked, "name", "SEARCH"),
+        pytest.raises(UserError, match="is being run by process"),
+        held(ledger, "name", "SEARCH"),
+    ):
+        pass
