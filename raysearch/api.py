@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from raysearch.assessment.results import SearchAssessment
+    from raysearch.config.origins import Setting
     from raysearch.evaluation.spec import EvaluationSpec
     from raysearch.ledger.ledger import Ledger
     from raysearch.models.export import ExportResult
@@ -67,6 +68,21 @@ def search(
     watching = _observer(observer)
     spec, tracking = build.tracked_search(_words(overrides, values), config_dir)
     return run_search(spec, watching, tracking.open(watching.warn))
+
+
+def config(*overrides: str, of: str = "search", config_dir: PathLike | None = None, **values: Any) -> list[Setting]:
+    """Return the resolved configuration of a command, each value with its origin.
+
+        config("searcher=beam", remove=3)
+
+    Args:
+        of: The command: ``search``, ``score``, ``study`` or ``assess``.
+    """
+    from raysearch.config.origins import settings_of
+
+    if of not in ("search", "score", "study", "assess"):
+        raise UserError(f"of={of} has no configuration; use search, score, study or assess")
+    return settings_of(of, _words(overrides, values), config_dir)
 
 
 def forecast(*overrides: str, config_dir: PathLike | None = None, **values: Any) -> list[RoundCost] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -15,6 +15,8 @@ from raysearch.search.result import in_brief
 
 if TYPE_CHECKING:
     from raysearch.search.result import SearchResult
+
+Job = Literal["search", "score", "study", "assess"]
 
 _SEARCH_HELP = """Find which layers of a model to remove, and record the evidence.
 
@@ -50,6 +52,27 @@ def search(
             out.answer({"rounds": rounds}, forecast_line(expected))
         else:
             _follow(out, partial(api.search, *overrides or [], config_dir=config_dir))
+
+
+@app.command()
+def config(
+    overrides: Overrides = None,
+    config_dir: ConfigDir = None,
+    of: Annotated[Job, typer.Option("--of", help="The command whose configuration it is.")] = "search",
+    as_json: Json = False,
+) -> None:
+    """Print the resolved configuration of a command, each value with its origin, and stop.
+
+    \b
+    raysearch config searcher=beam
+    raysearch config --of assess assess=offline
+    """
+    with output(as_json) as out:
+        from raysearch import api
+        from raysearch.cli.tables import settings_table
+
+        settings = api.config(*overrides or [], of=of, config_dir=config_dir)
+        out.answer([plain(setting) for setting in settings], settings_table(settings))
 
 
 @app.command()

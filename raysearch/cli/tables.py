@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from raysearch.core.formatting import added, count, duration, figure, short_duration
+from raysearch.core.formatting import added, as_typed, count, duration, figure, short_duration
 from raysearch.core.measure import Measure
 from raysearch.core.problem import sizes_of
 from raysearch.core.screened import Screened
 from raysearch.search.result import SearchResult, Trial, uses_evaluation_split
 
 if TYPE_CHECKING:  # heavy; `raysearch show` does not need them
+    from raysearch.config.origins import Setting
     from raysearch.models.gguf_pruning import GGUFExport
     from raysearch.search.gap import Gap
     from raysearch.search.inspection import Inspection, Row
@@ -107,6 +108,14 @@ def budget_table(found: Recommendation) -> Table:
         said = "recommended" if size.n_removed == found.n_removed else ", ".join(misses)
         cells = *_loss_cells(found.measure, size.loss), added(size.delta, size.delta_error), speed, memory, said
         table.add_row(str(size.n_removed), str(size.mask), *cells)
+    return table
+
+
+def settings_table(settings: Sequence[Setting]) -> Table:
+    """Return the table of a configuration, a row for each value with its origin."""
+    table = _table("", "key", "value", "from", left=("key", "value", "from"))
+    for setting in settings:
+        table.add_row(setting.key, as_typed(setting.value), setting.origin)
     return table
 
 

@@ -288,8 +288,10 @@ def _reason(chosen: SizeFacts, sizes: Sequence[SizeFacts], budget: Budget, measu
         ends = "smallest" if only_gains else "largest"
         return f"{said}; it is the {ends} number that was searched"
     other = beside[0]
-    why = f"misses {' and '.join(f'budget.{part}' for part in (*other.misses, *other.unknown))}"
-    return f"{said}; with {other.n_removed} it {why}: {_facts(other, budget, measure)}"
+    why = [f"it misses budget.{part}" for part in other.misses] + [
+        f"its {part} is not measured" for part in other.unknown
+    ]
+    return f"{said}; with {other.n_removed} {' and '.join(why)}: {_facts(other, budget, measure)}"
 
 
 def _nearest(sizes: Sequence[SizeFacts], budget: Budget) -> str:
