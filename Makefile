@@ -14,13 +14,16 @@ PIP = .venv/bin/python -m pip --disable-pip-version-check install --quiet --cons
 SEARCH = searcher=greedy remove=5 model.dtype=bfloat16 data.samples=8 data.seq_len=128
 PROMPT = The people of the United States
 
-.PHONY: demo test faults gpu check fix install clean
+.PHONY: demo test pytest faults gpu check fix install clean
 
 demo: .venv/.installed
 	.venv/bin/raysearch search $(SEARCH)
 	.venv/bin/raysearch export latest --out demo-checkpoint --overwrite --prompt "$(PROMPT)"
 
-test: check
+test: .venv/.installed
+	@$(MAKE) --no-print-directory --jobs=2 check pytest # mypy leaves a core idle
+
+pytest: .venv/.installed
 	.venv/bin/python -m pytest -m 'not faults' --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 faults: WORKERS = 3 # most of it waits

@@ -17,9 +17,7 @@ PROBLEM = Problem.create(32, 7)
 
 
 class TestOptimizers(SearcherSuite):
-    @pytest.fixture(
-        autouse=True, params=["NGOpt", "CMA", "DE", "TwoPointsDE", "PSO", "OnePlusOne", "LognormalDiscreteOnePlusOne"]
-    )
+    @pytest.fixture(autouse=True, params=["NGOpt", "CMA", "DE", "PSO", "OnePlusOne", "LognormalDiscreteOnePlusOne"])
     def _optimizer(self, request):
         self.optimizer = request.param
 
