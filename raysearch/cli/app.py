@@ -31,7 +31,7 @@ Remove = Annotated[int | None, typer.Option(help="Take the best mask of this man
 app = typer.Typer(
     name="raysearch",
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from safetensors.torch import load_file, save_file
 
 import raysearch
 from raysearch.search.result import in_brief
-from tests.cli.conftest import N_LAYERS, Outcome, Run, World
+from tests.cli.conftest import MAIN, N_LAYERS, Outcome, Run, World
 from tests.tracking.recorded import Recorded
 
 pytestmark = pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")  # MLflow's own calls
@@ -254,6 +255,14 @@ for command in ("", "search", "score", "resume", "show", "export", "ui", "sync",
     assert [line.strip() for line in done.stdout.splitlines() if line.startswith("IMPORTED")] == ["IMPORTED"] * 12
     for command in ("", "search", "score", "resume", "show", "export", "ui"):
         assert f"Usage: raysearch {command}".rstrip() in done.stdout
+
+
+def test_a_shell_completes_commands_and_options() -> None:
+    for typed, expected in {"rec": "recommend", "export --gg": "--gguf"}.items():
+        asked = {"COMP_WORDS": f"raysearch {typed}", "COMP_CWORD": str(1 + typed.count(" "))}
+        environment = {**os.environ, **asked, "_RAYSEARCH_COMPLETE": "complete_bash"}
+        done = subprocess.run([sys.executable, "-c", MAIN], env=environment, capture_output=True, text=True, check=True)
+        assert (done.stdout.split(), done.stderr) == ([expected], "")
 
 
 def test_version(run: Run) -> None:
