@@ -18,6 +18,7 @@ import pandas as pd
 import pytest
 from markdown_it import MarkdownIt
 
+from raysearch.core.estimate import Estimate, Group, Metric
 from raysearch.errors import UserError
 from raysearch.reporting.figures.style import palette_of, within
 from raysearch.reporting.findings import findings
@@ -173,6 +174,21 @@ def test_losses_of_several_draws_stand_beside_the_mean_of_their_dense_losses() -
     assert dense[shown["Loss"]].value == pytest.approx(3.5)
     assert greedy[shown["Loss"]].value == pytest.approx(3.75)
     assert greedy[shown["Over dense"]].value == pytest.approx(0.25)
+
+
+def test_a_study_assessed_by_texts_too_has_a_report(tmp_path: Path) -> None:
+    kinds: tuple[Group, ...] = ("perplexity", "accuracy", "generation", "degeneration", "probe")
+    metrics = tuple(Metric(kind, kind, kind, "%", True) for kind in kinds)
+    found = [
+        make_cell(
+            searcher, outcome(3.0 + place, removed=(place, 2), assessed={kind: Estimate(5.0 + place) for kind in kinds})
+        )
+        for place, searcher in enumerate(("one_shot", "greedy"))
+    ]
+    results = replace(study(*found, metrics=metrics), dense={"m": {kind: Estimate(9.0) for kind in kinds}})
+    names = {file.relative_to(tmp_path).as_posix() for file in write_report(results, tmp_path)}
+    assert names >= {"figures/tradeoff_1.svg", "figures/probe_1.svg", "tables/texts_1.csv"}
+    assert set(pd.read_csv(tmp_path / "dense.csv")["metric"]) == {*kinds}
 
 
 def test_every_figure_has_words(page: Page) -> None:

@@ -40,7 +40,7 @@ _Points = tuple[int, pd.DataFrame]  # M, and a row a searcher of a calibration
 
 def tradeoff_pictures(results: StudyResult, frame: pd.DataFrame, palette: style.Palette) -> list[Picture]:
     """For each model the average perplexity against the average accuracy, a panel an M; none unless both are there."""
-    both = [one for one in averages(results) if has(frame, one)]
+    both = [one for one in averages(results) if one.group in ("perplexity", "accuracy") and has(frame, one)]
     if len(both) < 2:
         return []
     points = ((panel.model, (panel.remove, _points(cells, *both))) for panel, cells in panels(frame))
@@ -58,7 +58,8 @@ def _points(cells: pd.DataFrame, perplexity: Quantity, accuracy: Quantity) -> pd
 def _tradeoff(
     results: StudyResult, both: Sequence[Quantity], palette: style.Palette, name: str, model: str, found: list[_Points]
 ) -> Picture:
-    dense = averages_of(results.dense.get(model, {}), results)
+    of_dense = averages_of(results.dense.get(model, {}), results)
+    dense = [of_dense[one.key].value for one in both if one.key in of_dense]
     figure, places = grid(len(found), 3.6, sharey=True, sharex=True)
     for axes, (remove, points) in zip(places, found, strict=True):
         sizes = style.ringed(list(zip(points["perplexity"], points["accuracy"], strict=True)))
@@ -76,7 +77,7 @@ def _tradeoff(
                 ls="",
             )
         if len(dense) == 2:
-            axes.plot(dense["perplexity_average"].value, dense["accuracy_average"].value, "*", color=style.INK, ms=13)
+            axes.plot(*dense, "*", color=style.INK, ms=13)
         perplexity, accuracy = both
         style.name_axes(axes, f"M = {remove}", f"{perplexity.title} (log scale)", f"{accuracy.title} ({accuracy.unit})")
         log_scale(axes)
