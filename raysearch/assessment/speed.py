@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import math
 import platform
 import resource
 import time
@@ -20,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median, stdev
+from statistics import median
 from typing import Any
 
 import torch
@@ -30,7 +29,7 @@ from typing_extensions import override
 
 from raysearch.assessment.results import Result
 from raysearch.assessment.spec import SpeedOptions
-from raysearch.core.estimate import Estimate, Metric
+from raysearch.core.estimate import Estimate, Metric, error_of_median
 from raysearch.core.mask import Mask
 from raysearch.evaluation.pool import Job
 from raysearch.evaluation.replica import Replica
@@ -106,8 +105,8 @@ def speed_results(found: Mapping[str, Any]) -> dict[str, Result]:
     return {
         metric.name: Result(
             metric,
-            Estimate(found[metric.name], _error(_repeats(metric, found))),
-            Estimate(found[metric.name] / dense[metric.name], _error(_ratios(metric, found))),
+            Estimate(found[metric.name], error_of_median(_repeats(metric, found))),
+            Estimate(found[metric.name] / dense[metric.name], error_of_median(_ratios(metric, found))),
             extent,
             {**found, "dense": dense[metric.name], "measured_on": on},
         )
@@ -129,11 +128,6 @@ def _ratios(metric: Metric, found: Mapping[str, Any]) -> list[float]:
     """Return a speed beside that of the dense model just before it, by repeat."""
     pairs = zip(_repeats(metric, found), _repeats(metric, found["dense"]), strict=True)
     return [mine / dense for mine, dense in pairs]
-
-
-def _error(repeats: Sequence[float]) -> float | None:
-    """Return the standard error of the median of repeats, as if they were normal; None with one."""
-    return math.sqrt(math.pi / 2) * stdev(repeats) / math.sqrt(len(repeats)) if len(repeats) > 1 else None
 
 
 def machine(device: torch.device) -> str:

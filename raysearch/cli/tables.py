@@ -98,11 +98,12 @@ def path_table(measure: Measure, path: Sequence[Trial]) -> Table:
 
 def budget_table(found: Recommendation) -> Table:
     """Return the table of what each number of layers costs and gains, with the recommended one marked."""
-    columns = *_loss_columns(found.measure), "loss over dense", "speed", "memory"
+    columns = *_loss_columns(found.measure), "loss over dense", "speed (× dense)", "memory"
     table = _table(f"{found.search_id}: {found.budget}", "layers", "removed", *columns, "")
-    table.add_row("0", "{}", *_loss_cells(found.measure, found.dense_loss), "", "1.00x", "", "", end_section=True)
+    table.add_row("0", "{}", *_loss_cells(found.measure, found.dense_loss), "", "1.00", "", "", end_section=True)
     for size in found.sizes:
-        speed = "not measured" if size.speedup is None else f"{size.speedup:.2f}x"
+        spread = "" if size.speedup_error is None else f" ± {size.speedup_error:.2f}"
+        speed = "not measured" if size.speedup is None else f"{size.speedup:.2f}{spread}"
         memory = "not measured" if size.memory is None else f"{size.memory:+.1%}"
         misses = [f"misses {part}" for part in size.misses]
         said = "recommended" if size.n_removed == found.n_removed else ", ".join(misses)

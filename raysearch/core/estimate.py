@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import stdev
 from typing import Literal
 
 from raysearch.core.json import Number
@@ -35,3 +38,8 @@ class Metric:
     group: Group
     unit: str
     higher_is_better: bool
+
+
+def error_of_median(repeats: Sequence[float]) -> float | None:
+    """Return the standard error of the median of repeats, as if they were normal; None with one."""
+    return math.sqrt(math.pi / 2) * stdev(repeats) / math.sqrt(len(repeats)) if len(repeats) > 1 else None

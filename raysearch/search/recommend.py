@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
+from raysearch.core.estimate import error_of_median
 from raysearch.core.formatting import count
 from raysearch.core.mask import Mask
 from raysearch.core.measure import Measure
@@ -99,6 +100,7 @@ class SizeFacts:
         readout: Its loss as people read it.
         readout_change: By how much that is worse than the dense model's, as a share of it; None without a readout.
         speedup: Its decoding speed in multiples of the dense model's; None where it was not measured.
+        speedup_error: Standard error of that, by repeat; None where it is not known.
         memory: Its peak memory less the dense model's, as a share of that; None where it was not measured.
         misses: The parts of the budget that it misses.
         unknown: The parts of the budget that nothing is known of.
@@ -112,6 +114,7 @@ class SizeFacts:
     readout: float
     readout_change: float | None
     speedup: float | None
+    speedup_error: float | None
     memory: float | None
     misses: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
@@ -200,7 +203,7 @@ def _sizes(result: SearchResult, budget: Budget, ledger: Ledger) -> tuple[SizeFa
         change = None if result.measure.readout is None or dense == 0 else abs(readout - dense) / abs(dense)
         if change is not None and trial.loss < result.dense_loss:
             change = -change
-        speedup, memory = speeds.get(size, (None, None))
+        speedup, speedup_error, memory = speeds.get(size, (None, None, None))
         delta = trial.loss - result.dense_loss
         missed = {
             "loss": _over(delta, budget.loss),
@@ -218,6 +221,7 @@ def _sizes(result: SearchResult, budget: Budget, ledger: Ledger) -> tuple[SizeFa
                 readout,
                 change,
                 speedup,
+                speedup_error,
                 memory,
                 tuple(part for part, over in missed.items() if over),
                 tuple(part for part, over in missed.items() if over is None),
@@ -263,11 +267,11 @@ def _delta_errors(result: SearchResult, masks: Sequence[Mask], ledger: Ledger) -
     return {mask: found for mask in masks if (found := error(mask)) is not None}
 
 
-def _speeds(result: SearchResult, ledger: Ledger) -> dict[int, tuple[float, float]]:
+def _speeds(result: SearchResult, ledger: Ledger) -> dict[int, tuple[float, float | None, float]]:
     """Return by size how fast it decodes and what memory it needs beside the dense model, where that was measured."""
     masks = {str(trial.mask): size for size, trial in result.best_by_size.items()}
     alike = {str(Mask(tuple(range(result.n_layers - size, result.n_layers)))): size for size in result.best_by_size}
-    found: dict[int, tuple[float, float]] = {}
+    found: dict[int, tuple[float, float | None, float]] = {}
     rows = ledger.read(
         "SELECT mask, result FROM assessments WHERE model = ? AND instr(result, ?) ORDER BY assessment",
         (result.fingerprints["model"], f'"{_SPEED}"'),
@@ -277,7 +281,9 @@ def _speeds(result: SearchResult, ledger: Ledger) -> dict[int, tuple[float, floa
         values = json.loads(text)
         dense = values.get("dense") if isinstance(values, Mapping) else None
         if size is not None and isinstance(dense, Mapping):
-            found[size] = values[_SPEED] / dense[_SPEED], values[_MEMORY] / dense[_MEMORY] - 1
+            ratios = [theirs / mine for theirs, mine in zip(dense["decode_s"], values["decode_s"], strict=True)]
+            error = error_of_median(ratios)
+            found[size] = values[_SPEED] / dense[_SPEED], error, values[_MEMORY] / dense[_MEMORY] - 1
     return found
 
 
@@ -296,13 +302,13 @@ def _reason(chosen: SizeFacts, sizes: Sequence[SizeFacts], budget: Budget, measu
 
 def _nearest(sizes: Sequence[SizeFacts], budget: Budget) -> str:
     """Return what the mask that misses least has, and the remedy."""
-    near = min(sizes, key=lambda size: (len(size.misses) + 2 * len(size.unknown), size.delta))
+    known = [size for size in sizes if not size.unknown] or sizes
+    loses = {"loss", "readout"}.intersection(*(size.misses for size in known))
+    near = (min if loses else max)(known, key=lambda size: (size.delta if loses else -len(size.misses), size.n_removed))
     missed = " and ".join(f"budget.{part}" for part in (*near.misses, *near.unknown))
     facts = f"the nearest, of {count(near.n_removed, 'layer')}, misses {missed}: the loss rises by {near.delta:.4f}"
     if near.speedup is not None:
         facts += f", {near.speedup:.2f} times as fast, memory {near.memory:+.1%}"
-    elif budget.speedup is not None or budget.memory is not None:
-        facts += ", its speed was not measured"
     return f"{facts}; give a larger budget, or search other numbers of layers with remove=1..M"
 
 
@@ -313,7 +319,8 @@ def _facts(size: SizeFacts, budget: Budget, measure: Measure) -> str:
     if budget.readout is not None and size.readout_change is not None:
         said.append(f"{measure.readout} is {size.readout_change:.1%} worse")
     if budget.speedup is not None and size.speedup is not None:
-        said.append(f"{size.speedup:.2f} times as fast")
+        spread = "" if size.speedup_error is None else f" ± {size.speedup_error:.2f}"
+        said.append(f"{size.speedup:.2f}{spread} times as fast")
     if budget.memory is not None and size.memory is not None:
         said.append(f"memory {size.memory:+.1%}")
     return ", ".join(said)

@@ -59,11 +59,12 @@ def test_measured_speeds_decide(run: Run, searched: Mapping[int, Mapping[str, An
     measured = found(
         run("assess", "latest", "--remove", 2, "assess=none", "assess.speed.enabled=true", *quick, "--json")
     )
-    ratio = measured["pruned"]["decode_tokens_per_s"]["retention"]
+    decoding = measured["pruned"]["decode_tokens_per_s"]
+    speed = decoding["retention"], pytest.approx(decoding["retention_error"])
     memory = measured["pruned"]["peak_memory_bytes"]["retention"] - 1
     advice = raysearch.recommend("latest", "budget.loss=1000")
-    known = {size.n_removed: (size.speedup, size.memory) for size in advice.sizes}
-    assert known == {1: (None, None), 2: (ratio, memory), 3: (None, None)}
+    known = {size.n_removed: (size.speedup, size.speedup_error, size.memory) for size in advice.sizes}
+    assert known == {1: (None,) * 3, 2: (*speed, memory), 3: (None,) * 3}
     assert raysearch.recommend("latest", f"budget.memory={memory!r}").n_removed == 2
     with pytest.raises(UserError, match=r"has no mask within budget\.speedup=1000; the nearest, of 2 layers, misses"):
         raysearch.recommend("latest", "budget.speedup=1000")
