@@ -22,8 +22,10 @@ _UsageError: Any = typer.BadParameter.__base__  # a mistake in the words themsel
 
 
 def main() -> NoReturn:
-    """Run the console script; exit codes: 0 done, 1 failed, 2 user error, 130 stopped by the user."""
+    """Run the console script; exit codes: 0 done, 1 failed, 2 user error, 130 stopped."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # also where SIGINT itself is ignored, as under nohup
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # of a terminal that is lost; nohup ignores it
+        signal.signal(signal.SIGHUP, signal.default_int_handler)
     try:
         prepare_streams()
         _quiet_libraries()

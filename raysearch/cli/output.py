@@ -13,8 +13,10 @@ from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
+from typing_extensions import override
 
-from raysearch.errors import EvaluationError, UserError, redact
+from raysearch.core.escaping import visible
+from raysearch.errors import EvaluationError, UserError, redact, redacted
 
 if TYPE_CHECKING:  # heavy for a command that only prints its help
     from rich.console import Console
@@ -39,21 +41,39 @@ class Output:
     def answer(self, value: Any, *readable: Any) -> None:
         """Print the one answer of a command."""
         if self.as_json:
-            self.out.file.write(json.dumps(value) + "\n")
+            self.out.file.write(json.dumps(redacted(value)) + "\n")
         else:
             for part in readable:
                 self.out.print(part, highlight=False, soft_wrap=isinstance(part, str))
 
 
+class LastingStream(io.TextIOWrapper):
+    """A stream of text whose errors are no errors of the program: its disk may be full, its terminal gone."""
+
+    @override
+    def write(self, text: str, /) -> int:
+        try:
+            return super().write(text)
+        except OSError:
+            return len(text)
+
+    @override
+    def flush(self) -> None:
+        try:
+            super().flush()
+        except OSError:
+            return
+
+
 @contextmanager
 def output(as_json: bool) -> Iterator[Output]:
     """Give a command its output; if it fails, end it with one sentence and the right exit code."""
-    from rich.console import Console
+    from raysearch.cli.console import SafeConsole
 
     err = stderr()
     with _clean_stdout() if as_json else nullcontext(sys.stdout) as results:
         width = None if results.isatty() else _WIDTH_OF_FILES
-        out = Output(as_json, Console(file=results, markup=False, emoji=False, width=width), err)
+        out = Output(as_json, SafeConsole(file=results, markup=False, emoji=False, width=width), err)
         try:
             with _undisguised():
                 yield out
@@ -123,6 +143,9 @@ def prepare_streams() -> None:
         if getattr(sys, name) is None:
             os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free: this one
             setattr(sys, name, os.fdopen(number, mode, encoding="utf-8"))
+    if type(sys.stderr) is io.TextIOWrapper and sys.stderr is sys.__stderr__:
+        encoding = sys.stderr.encoding
+        sys.stderr = sys.__stderr__ = LastingStream(sys.stderr.detach(), encoding, line_buffering=True)  # type: ignore[misc]
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -133,20 +156,15 @@ def prepare_streams() -> None:
 
 def stderr() -> Console:
     """Return standard error, for all that is not a result; also while libraries are silenced, as when a model loads."""
-    from rich.console import Console
+    from raysearch.cli.console import SafeConsole
 
-    return Console(file=sys.stderr, emoji=False)
+    return SafeConsole(file=sys.stderr, emoji=False)
 
 
 def say(err: Console, opening: str, sentence: object) -> None:
     """Print one line on standard error, without line breaks or terminal commands that a file name may contain."""
     from rich.markup import escape
 
-    shown = "".join(mark if mark.isprintable() else _visible(mark) for mark in redact(str(sentence)))
+    shown = visible(" ".join(redact(str(sentence)).splitlines()))
     text = escape(_LONG_WORD.sub(r"\1…\2", shown))
     err.print(f"{opening} {text}".lstrip(), highlight=False, soft_wrap=True)
-
-
-def _visible(mark: str) -> str:
-    """Return a visible form of a character that cannot be shown."""
-    return " " if mark.isspace() else mark.encode("unicode_escape").decode()

@@ -6,11 +6,13 @@ import contextlib
 import importlib.util
 import logging
 import os
+import secrets
 import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -41,6 +43,7 @@ def join_ray(address: str | None, cpus: float) -> Callable[[], None]:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     if address is None:
         local = {"num_cpus": max(os.cpu_count() or 1, int(cpus + 0.999)), "include_dashboard": False}
+        _make_token()
         try:
             _start(address="local", **local)
         except Exception as error:  # Ray has none of its own for that
@@ -143,3 +146,20 @@ def _start(**options: Any) -> None:
     finally:
         if callable(on_termination) and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, on_termination)
+
+
+def _make_token() -> None:
+    """Make the token of clusters on this machine if there is none, readable by its owner alone; Ray's own is not."""
+    named = {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys()
+    if named or os.environ.get("RAY_AUTH_MODE", "token").lower() != "token":
+        return
+    token = Path.home() / ".ray" / "auth_token"
+    unfinished = token.with_name(f"{token.name}.{os.getpid()}")
+    with contextlib.suppress(OSError, RuntimeError):  # what cannot be written, or has no home, Ray tells
+        token.parent.mkdir(parents=True, exist_ok=True)
+        if not token.exists():
+            with open(os.open(unfinished, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w", encoding="ascii") as file:
+                file.write(secrets.token_hex(32))
+            with contextlib.suppress(FileExistsError):  # another process was faster
+                os.link(unfinished, token)
+            unfinished.unlink()

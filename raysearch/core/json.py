@@ -9,6 +9,8 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BeforeValidator, PlainSerializer, SerializationInfo, TypeAdapter
 
+from raysearch.errors import redacted
+
 _T = TypeVar("_T")
 
 
@@ -20,6 +22,16 @@ def to_json(value: Any, kind: Any = None) -> str:
         kind: Its type; None for its class.
     """
     return json.dumps(_plain(value, kind, round_trip=True))
+
+
+def to_record(value: Any, kind: Any = None) -> str:
+    """Return what `to_json` does, with all secrets replaced: what the ledger keeps."""
+    return json.dumps(redacted(_plain(value, kind, round_trip=True)))
+
+
+def without_secrets(value: _T) -> _T:
+    """Return a dataclass with all secrets in its texts replaced."""
+    return from_json(type(value), to_record(value))
 
 
 def from_json(kind: type[_T], text: str) -> _T:
@@ -37,9 +49,10 @@ def from_json(kind: type[_T], text: str) -> _T:
 def plain(value: Any, kind: Any = None) -> Any:
     """Return a value for people and programs to read, as ``--json`` prints it: dicts, lists, texts and numbers.
 
-    Beside the fields of a class stand what it computes from them, and a number that is not finite is null.
+    Beside the fields of a class stand what it computes from them; a number that is not finite is null, and secrets are
+    replaced.
     """
-    return _plain(value, kind, round_trip=False)
+    return redacted(_plain(value, kind, round_trip=False))
 
 
 def _plain(value: Any, kind: Any, *, round_trip: bool) -> Any:

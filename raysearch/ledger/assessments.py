@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from raysearch.core.json import from_json, to_json
+from raysearch.core.json import from_json, to_record
 from raysearch.core.mask import Mask
 from raysearch.ledger.ledger import Ledger, check, checksum
 
@@ -50,7 +50,7 @@ def write_assessment(
     ledger: Ledger, model: str, assessment: str, results: Mapping[Mask, Any], kind: Any = dict[str, Any]
 ) -> None:
     """Makes results durable, all or none, in place of older ones; the arguments are those of `read_assessments`."""
-    rows = [(model, str(mask), assessment, to_json(result, kind)) for mask, result in results.items()]
+    rows = [(model, str(mask), assessment, to_record(result, kind)) for mask, result in results.items()]
     with ledger.transaction() as connection:
         connection.executemany(
             "INSERT OR REPLACE INTO assessments VALUES (?, ?, ?, ?, ?)", [(*row, checksum(*row)) for row in rows]

@@ -13,8 +13,8 @@ from functools import cached_property
 from types import NoneType, UnionType
 from typing import Any, Generic, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from raysearch.core.json import from_json, to_json
-from raysearch.errors import UserError, did_you_mean
+from raysearch.core.json import from_json, to_record
+from raysearch.errors import UserError, did_you_mean, redacted
 from raysearch.ledger.ledger import Ledger, check, checksum
 
 _Record = TypeVar("_Record")
@@ -54,7 +54,7 @@ class Table(Generic[_Record]):
                 before = None
             record = change(before)
             values = [
-                getattr(record, name) if _is_text(hint) else to_json(getattr(record, name), hint)
+                redacted(getattr(record, name)) if _is_text(hint) else to_record(getattr(record, name), hint)
                 for name, hint in self._hints.items()
             ]
             columns, places = ", ".join([*self._hints, "checksum"]), ", ".join("?" * (len(values) + 1))

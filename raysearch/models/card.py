@@ -9,6 +9,7 @@ from pathlib import Path
 
 from jinja2 import Environment, StrictUndefined
 
+from raysearch.core.escaping import markdown_line
 from raysearch.core.formatting import added
 from raysearch.core.mask import Mask
 from raysearch.core.measure import Measure
@@ -117,6 +118,7 @@ def model_card(pruned: Pruned, evidence: Evidence, name: str, *, tokenizer: bool
     environment = Environment(
         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=StrictUndefined
     )
+    environment.filters |= {"md": markdown_line, "quoted": json.dumps}
     template = environment.from_string(Path(__file__).with_name("card.md.j2").read_text(encoding="utf-8"))
     return template.render(
         pruned=pruned,

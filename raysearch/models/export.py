@@ -24,7 +24,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokeni
 from raysearch.calibration.batch import Batch
 from raysearch.core.mask import Mask
 from raysearch.core.paths import as_path
-from raysearch.errors import UnsupportedModelError, UserError, what_failed
+from raysearch.errors import UnsupportedModelError, UserError, redact, redacted, what_failed
 from raysearch.models.card import Evidence, Pruned, mergekit_yaml, model_card
 from raysearch.models.layers import plain_logits
 from raysearch.models.loading import load_model, load_tokenizer, quiet
@@ -188,9 +188,13 @@ def _reload(folder: Path, model: LocatedModel, kind: str) -> PreTrainedModel:
 def _write_documents(folder: Path, name: str, pruned: Pruned, evidence: Evidence, *, tokenizer: bool) -> None:
     """Write the model card, the mergekit recipe and the record for machines."""
     record = {"mask": list(pruned.mask), "n_layers_dense": pruned.n_layers_dense, "evidence": asdict(evidence)}
-    (folder / "README.md").write_text(model_card(pruned, evidence, name, tokenizer=tokenizer), encoding="utf-8")
-    (folder / "mergekit.yaml").write_text(mergekit_yaml(pruned), encoding="utf-8")
-    (folder / _RECORD).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+    documents = {
+        "README.md": redact(model_card(pruned, evidence, name, tokenizer=tokenizer)),
+        "mergekit.yaml": redact(mergekit_yaml(pruned)),
+        _RECORD: json.dumps(redacted(record), indent=2) + "\n",
+    }
+    for file, text in documents.items():
+        (folder / file).write_text(text, encoding="utf-8")
 
 
 @contextlib.contextmanager

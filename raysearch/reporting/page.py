@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from raysearch.core.escaping import markdown
 from raysearch.core.formatting import count
 from raysearch.reporting.figures.style import palette_of
 from raysearch.reporting.findings import Finding
 from raysearch.reporting.sections import Section
 from raysearch.reporting.stats.analysis import Analysis
 from raysearch.reporting.tables.numbers import UNKNOWN
-from raysearch.reporting.tables.table import Table, as_markdown, escape_markdown
+from raysearch.reporting.tables.table import Table, as_markdown
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -74,7 +75,7 @@ def _rendered(
         lstrip_blocks=True,
         keep_trailing_newline=template.endswith(".md.j2"),
     )
-    environment.filters["md"] = escape_markdown
+    environment.filters["md"] = markdown
     return environment.from_string(_text(template)).render(
         results=analysis.results,
         extent=_extent(analysis.frame),

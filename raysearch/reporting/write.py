@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from raysearch.core.escaping import csv_cell
 from raysearch.errors import UserError
 from raysearch.reporting.figures.picture import png, svg
 from raysearch.reporting.findings import findings
@@ -40,8 +41,9 @@ def write_report(results: StudyResult, out: Path) -> list[Path]:
         "report.md": markdown_page(analysis, found, parts),
         "cells.csv": analysis.frame.drop(columns="items")
         .assign(removed=analysis.frame["removed"].map(list))
+        .map(csv_cell)
         .to_csv(index=False, lineterminator="\n"),
-        "dense.csv": _dense(results).to_csv(index=False, lineterminator="\n"),
+        "dense.csv": _dense(results).map(csv_cell).to_csv(index=False, lineterminator="\n"),
         **{f"tables/{table.name}.csv": as_csv(table) for part in parts for table in part.tables},
         **{f"figures/{name}.svg": text for name, text in drawn.items()},
     }

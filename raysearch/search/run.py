@@ -9,11 +9,10 @@ import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
 
-from raysearch.core.json import plain
+from raysearch.core.json import plain, without_secrets
 from raysearch.core.mask import Mask
-from raysearch.errors import UserError, redact, redacted
+from raysearch.errors import UserError, redact
 from raysearch.evaluation.costs import head_cost
 from raysearch.evaluation.pool import Pool
 from raysearch.evaluation.session import EvaluationSession, PreparedData, open_session
@@ -227,21 +226,16 @@ def _changed(search_id: str, session: EvaluationSession) -> UserError:
     return UserError(f"SEARCH={search_id} cannot be taken up: {what} changed since; {again}")
 
 
-def _described(session: EvaluationSession) -> Sequence[Mapping[str, Any]]:
-    """Return the descriptions of the samples, without secrets."""
-    return [redacted(one.description) for one in session.calibrations]
-
-
 def _header(spec: SearchSpec, session: EvaluationSession, context: StudyContext | None) -> SearchHeader:
     packages = ("raysearch", "torch", "transformers", "ray", "mlflow")
     versions = {name: importlib.metadata.version(name) for name in packages}
-    return SearchHeader(
+    header = SearchHeader(
         search_id=spec.search_id(session.fingerprint),
         model=spec.evaluation.model.name,
         choices=spec.config["choices"],
         config=spec.config,
         measure=session.measure,
-        data=_described(session),
+        data=[one.description for one in session.calibrations],
         fingerprints=session.fingerprints,
         versions={**versions, "python": platform.python_version()},
         git_commit=_git_commit(),
@@ -250,6 +244,7 @@ def _header(spec: SearchSpec, session: EvaluationSession, context: StudyContext 
         labels={} if context is None else context.labels,
         parent=None if context is None else context.parent,
     )
+    return without_secrets(header)
 
 
 def _part_names(spec: SearchSpec) -> Sequence[str]:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from raysearch.core.escaping import csv_cell
 from raysearch.errors import UserError
 from raysearch.generation.diagnostics import DESCRIBED
 from raysearch.reporting.figures import style
@@ -44,7 +45,7 @@ def write_sweep(sweep: Sweep, n_remove: int, folder: Path) -> list[Path]:
             writer = csv.writer(file, lineterminator="\n")
             names = [one.calibration for one in sweep.calibrations]
             heads = ((name, f"standard error of {name} over dense") for name in names)
-            writer.writerow(["layer", *itertools.chain(*heads)])
+            writer.writerow(["layer", *map(csv_cell, itertools.chain(*heads))])
             writer.writerow(["dense", *itertools.chain(*((one.dense_loss, None) for one in sweep.calibrations))])
             columns = itertools.chain(*((one.losses, one.standard_errors) for one in sweep.calibrations))
             writer.writerows([layer, *row] for layer, row in enumerate(zip(*columns, strict=True)))

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Literal
 
+from raysearch.core.escaping import csv_cell, markdown, markdown_line
 from raysearch.core.json import finite
 from raysearch.reporting.tables import numbers
 
@@ -133,11 +134,11 @@ def layers(removed: tuple[int, ...], **options: Any) -> Cell:
 
 def as_markdown(table: Table) -> str:
     """A pipe table; the best in bold, links kept, small lines in brackets."""
-    head = [_escape(column.title + (f" ({column.small})" if column.small else "")) for column in table.columns]
+    head = [markdown_line(column.title + (f" ({column.small})" if column.small else "")) for column in table.columns]
     rules = ["---:" if column.kind == "n" else "---" for column in table.columns]
     lines = [head, rules, *(map(_markdown, row) for row in table.rows)]
     body = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-    parts = [f"**{escape_markdown(table.title)}**", body, escape_markdown(table.note)]
+    parts = [f"**{markdown(table.title)}**", body, markdown(table.note)]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -149,34 +150,24 @@ def as_csv(table: Table) -> str:
         head += [column.title] + [f"{column.title}: standard error"] * errors
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(head)
+    writer.writerow(map(csv_cell, head))
     for row in table.rows:
         values: list[float | int | str | None] = []
         for cell, errors in zip(row, with_error, strict=True):
             values += [cell.text if cell.value is None else cell.value] + [cell.error] * errors
-        writer.writerow(values)
+        writer.writerow(map(csv_cell, values))
     return buffer.getvalue()
 
 
-def escape_markdown(text: str) -> str:
-    """Text that Markdown shows as it is, HTML in it included."""
-    escaped = re.sub(r"([\\`*_\[\]|])", r"\\\1", text)
-    return escaped.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-
-
-def _escape(text: str) -> str:
-    return escape_markdown(" ".join(text.split()))
-
-
 def _markdown(cell: Cell) -> str:
-    text = _linked(cell.text, cell.link) if cell.link and cell.text else _escape(cell.text)
+    text = _linked(cell.text, cell.link) if cell.link and cell.text else markdown_line(cell.text)
     if cell.best:
         text = f"**{text}**"
-    small = [_escape(line) for line in cell.small.splitlines()]
+    small = [markdown_line(line) for line in cell.small.splitlines()]
     small += [" ".join(_linked(label, link) for label, link in cell.links)] if cell.links else []
     return f"{text} ({'; '.join(small)})" if small else text
 
 
 def _linked(text: str, link: str) -> str:
     target = re.sub(r"[<>\s|]", lambda found: f"%{ord(found[0]):02X}", link)
-    return f"[{_escape(text)}](<{target}>)"
+    return f"[{markdown_line(text)}](<{target}>)"

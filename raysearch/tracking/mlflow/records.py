@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import quote
 
+from raysearch.core.escaping import csv_cell
 from raysearch.core.measure import Measure
 from raysearch.core.screened import Screened
 from raysearch.search.result import (
@@ -269,7 +270,7 @@ def trials_csv(trials: Iterable[Trial], measure: Measure) -> str:
             "loss": trial.loss,
             "delta": trial.delta,
             "cached": str(trial.cached).lower(),
-            "failure": trial.failure,
+            "failure": csv_cell(trial.failure),
             **({} if trial.screened is None else _prefixed("screened_", trial.screened)),
         }
         writer.writerow(row if trial.loss is None else row | named_readout(measure, trial.loss))

@@ -1,0 +1,21 @@
+"""The terminal as commands write to it: texts of others cannot command it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+from typing_extensions import override
+
+from raysearch.core.escaping import visible
+from raysearch.errors import redact
+
+
+class SafeConsole(Console):
+    """A console that spells the control characters of all it prints, and hides secrets."""
+
+    @override
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(visible(redact(segment.text)), segment.style)

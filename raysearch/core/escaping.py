@@ -1,0 +1,33 @@
+"""Texts of others as they may be shown: on a terminal, in Markdown and in the cells of a spreadsheet."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+
+def visible(text: str) -> str:
+    """Return a text for a terminal: marks that would move its cursor, colour it or turn around its text are spelled."""
+    if text.isprintable():
+        return text
+    return "".join(mark if mark.isprintable() or mark == "\n" else _spelled(mark) for mark in text)
+
+
+def markdown(text: str) -> str:
+    """Return a text that Markdown shows as it is, HTML in it included."""
+    escaped = re.sub(r"([\\`*_\[\]|])", r"\\\1", text)
+    return escaped.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def markdown_line(text: str) -> str:
+    """Return a text that Markdown shows as it is, on one line."""
+    return markdown(" ".join(text.split()))
+
+
+def csv_cell(value: Any) -> Any:
+    """Return a value for a CSV file: a text that a spreadsheet would compute begins with an apostrophe instead."""
+    return f"'{value}" if isinstance(value, str) and re.match(r"[=+@\t\r]|-(?![\d.]+$)", value) else value
+
+
+def _spelled(mark: str) -> str:
+    return " " if mark.isspace() else mark.encode("unicode_escape").decode()

@@ -1,0 +1,53 @@
+"""A terminal that is lost or full ends no search, and a text of others cannot command it."""
+
+from __future__ import annotations
+
+import io
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from raysearch.cli.console import SafeConsole
+from tests.cli.conftest import Run, World
+
+COMMAND = [sys.executable, "-m", "raysearch"]
+
+
+def test_a_standard_error_that_cannot_be_written_ends_no_search(run: Run, world: World) -> None:
+    words = world.search(tracking__type="none")
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([*COMMAND, "search", *words, "--json"], stderr=full, stdout=subprocess.PIPE)
+    assert done.returncode == 0 and b'"search_id"' in done.stdout
+    assert run("show", "latest").code == 0
+
+
+def test_a_lost_terminal_stops_a_search_which_says_how_to_go_on(run: Run, world: World, here: Path) -> None:
+    words = world.search(tracking__type="none", searcher="exhaustive", remove="2")
+    with subprocess.Popen([*COMMAND, "search", *words], stderr=subprocess.PIPE, text=True) as started:
+        assert started.stderr is not None
+        for line in started.stderr:
+            if "remove 2 of" in line:
+                started.send_signal(signal.SIGHUP)
+                break
+        said = started.stderr.read()
+    if started.returncode != 0:  # else it was faster
+        assert started.returncode == 130 and "raysearch resume" in said
+        assert "interrupted" in run("show").out
+
+
+def test_a_console_spells_commands_and_hides_secrets() -> None:
+    file = io.StringIO()
+    console = SafeConsole(file=file, force_terminal=True, width=80, highlight=False, _environ={})
+    console.print("[bold]a\x1b[2Jb[/] https://me:s3cret@host/x")
+    assert "a\\x1b[2Jb" in file.getvalue() and "s3cret" not in file.getvalue()
+    assert "\x1b[1m" in file.getvalue(), "its own colours stay"
+
+
+@pytest.mark.parametrize("words", [["--help"], ["show"]])
+def test_a_command_needs_no_standard_error(words: list[str], here: Path) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([*COMMAND, *words], stderr=full, stdout=subprocess.PIPE, check=False)
+    assert done.returncode == (0 if words == ["--help"] else 2)

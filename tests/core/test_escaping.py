@@ -1,0 +1,26 @@
+"""Texts of others are shown, and command nothing."""
+
+from raysearch.core.escaping import csv_cell, markdown_line, visible
+
+
+def test_what_commands_a_terminal_is_spelled() -> None:
+    shown = {
+        "plain, ‘quoted’ 中文 🙂\nline": "plain, ‘quoted’ 中文 🙂\nline",
+        "\x1b[2J\x1b]0;title\x07": "\\x1b[2J\\x1b]0;title\\x07",
+        "\x9b31m\x7f": "\\x9b31m\\x7f",
+        "a\u202egpj.exe": "a\\u202egpj.exe",
+        "over\rwritten\ttab": "over written tab",
+    }
+    assert {text: visible(text) for text in shown} == shown
+    assert all(visible(text) == text for text in shown.values())
+
+
+def test_markdown_is_shown_as_it_is() -> None:
+    assert markdown_line("[a](http://b)\n# <img src=x> `c`|d") == r"\[a\](http://b) # &lt;img src=x&gt; \`c\`\|d"
+
+
+def test_a_cell_computes_nothing() -> None:
+    kept = ["-0.5", "-3", "{1,2}", "a=b", "", None, -0.5, 3]
+    assert [csv_cell(one) for one in kept] == kept
+    for formula in ("=1+1", "+1", "-1+cmd|' /C calc'!A0", "@SUM(A1)", "\t=1"):
+        assert csv_cell(formula) == f"'{formula}"
