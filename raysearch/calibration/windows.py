@@ -24,6 +24,9 @@ _POOL_TOKENS = 2**20  # … but from at most so many more, to keep large request
 _BUFFER_CHARS = (
     2**24
 )  # random, documents, truncated: the text that is shuffled; only the beginning of a larger corpus is used
+_PIECE_CHARS = 2**21  # a longer text is tokenised in pieces …
+_OVERLAP_CHARS = 2**13  # … that share so many characters, and are joined where they agree …
+_AGREE_CHARS = 2**10  # … on the tokens of so many to either side
 _MOST_DOCUMENTS = 2**17  # documents: the most that are tried, since a stream may have no long ones
 
 
@@ -112,7 +115,7 @@ def draw_windows(documents: Iterator[str], tokenizer: Tokenizer, options: Window
     """
     seq_len = options.seq_len
     if options.sampling == "sequential":
-        ids = _tokenise(documents, tokenizer, options.most * seq_len + _END_TOKENS)
+        ids = _tokenise(documents, tokenizer, options.most * seq_len + _END_TOKENS, cut=True)
         windows = _cut(ids, 1 if options.samples == "all" else options.samples, seq_len)
         return windows[: int(min(options.most, len(windows)))].copy()
     assert options.samples != "all", "only a text that is taken in order is taken whole"
@@ -145,7 +148,7 @@ def draw_documents(documents: Iterator[str], tokenizer: Tokenizer, options: Wind
         rng = np.random.default_rng(options.seed)
         samples = int(options.most)
         documents = _shuffled(documents, rng, samples * options.seq_len, at_least=_POOL * samples)
-    tokenised = (tokenizer(document, verbose=False)["input_ids"][: options.seq_len] for document in documents)
+    tokenised = (_beginning(document, tokenizer, options.seq_len) for document in documents)
     usable = (list(ids) for ids in tokenised if len(ids) > 1)
     rows = list(usable if options.most == math.inf else islice(usable, int(options.most)))
     if not rows:
@@ -182,10 +185,10 @@ def _begin_documents(
         read = len(lengths)
         for document in _shuffled(documents, rng, tokens):
             # One by one, so that no more of a large buffer is tokenised than needed.
-            ids = tokenizer(document, verbose=False)["input_ids"]
+            ids = _beginning(document, tokenizer, seq_len)
             lengths.append(len(ids))
             if len(ids) >= seq_len:
-                windows.append(ids[:seq_len])
+                windows.append(ids)
             if len(windows) == samples:
                 return np.asarray(windows, dtype=np.int64)
     shorter = sorted(lengths)[-samples] if len(lengths) >= samples else 0
@@ -195,22 +198,84 @@ def _begin_documents(
     )
 
 
-def _tokenise(documents: Iterator[str], tokenizer: Tokenizer, enough: float) -> npt.NDArray[np.int64]:
-    """Return the tokens of the first documents that hold `enough` of them, or of all, as one stream, int64, [T]."""
+def _beginning(document: str, tokenizer: Tokenizer, most: int) -> list[int]:
+    """Return the first `most` tokens of a document; no more of it is tokenised than they need."""
+    return _tokenise(iter([document]), tokenizer, most + _END_TOKENS, cut=True)[:most].tolist()
+
+
+def _tokenise(
+    documents: Iterator[str], tokenizer: Tokenizer, enough: float, cut: bool = False
+) -> npt.NDArray[np.int64]:
+    """Return the tokens of the first documents that hold `enough` of them, or of all, as one stream, int64, [T].
+
+    Args:
+        documents: The text.
+        tokenizer: The tokenizer.
+        enough: How many tokens at least; infinite for all.
+        cut: Whether the last document may be cut, so that the last tokens of the stream may be others.
+    """
     read: list[str] = []
     chars = 0
     goal = enough * _CHARS_PER_TOKEN
     while True:
-        for document in documents:
+        for document in documents if chars < goal else ():
             read.append(document)
             chars += len(document) + len(_SEPARATOR)
             if chars >= goal:
                 break
-        # `verbose=False`: no warning of a stream longer than the model's window.
-        ids = np.asarray(tokenizer(_SEPARATOR.join(read), verbose=False)["input_ids"], dtype=np.int64)
+        text = _SEPARATOR.join(read)
+        ids = _ids(text[: int(goal)] if cut and goal < math.inf else text, tokenizer)
         if len(ids) >= enough or chars < goal:
             return ids
-        goal = 2 * chars
+        goal = 2 * (goal if cut else chars)
+
+
+def _ids(text: str, tokenizer: Tokenizer) -> npt.NDArray[np.int64]:
+    """Return the tokens of a text, int64, [T]; those of a long one piece by piece, since a call takes 200 bytes each.
+
+    Pieces overlap, and are joined where both agree on all tokens around. Where they do not, and for tokenizers that do
+    not tell where a token stands, the text is tokenised at once.
+    """
+    if len(text) > _PIECE_CHARS and getattr(tokenizer, "is_fast", False):
+        whole = _ids_of_pieces(text, tokenizer)
+        if whole is not None:
+            return whole
+    # `verbose=False`: no warning of a stream longer than the model's window.
+    return np.asarray(tokenizer(text, verbose=False)["input_ids"], dtype=np.int64)
+
+
+def _ids_of_pieces(text: str, tokenizer: Tokenizer) -> npt.NDArray[np.int64] | None:
+    """Return the tokens of a text that is tokenised in pieces; None if two of them do not agree where they overlap."""
+    done: list[npt.NDArray[np.int64]] = []
+    left, trailing = np.zeros((0, 3), np.int64), np.zeros(0, np.int64)
+    for start in range(0, max(1, len(text) - _OVERLAP_CHARS), _PIECE_CHARS):
+        found = tokenizer(
+            text[start : start + _PIECE_CHARS + _OVERLAP_CHARS],
+            verbose=False,
+            return_offsets_mapping=True,
+            return_special_tokens_mask=True,
+        )
+        ids = np.asarray(found["input_ids"], dtype=np.int64)
+        own = np.flatnonzero(np.asarray(found["special_tokens_mask"]) == 0)  # others are put around each piece
+        if not len(own):
+            return None
+        inside = slice(own[0], own[-1] + 1)
+        right = np.column_stack([ids, np.asarray(found["offset_mapping"]) + start])[inside]  # id, first and last mark
+        if start == 0:
+            done.append(ids[: own[0]])
+        else:
+            joint = start + _OVERLAP_CHARS // 2
+            near = [
+                np.flatnonzero((one[:, 1] > joint - _AGREE_CHARS) & (one[:, 2] < joint + _AGREE_CHARS))
+                for one in (left, right)
+            ]
+            if not len(near[0]) or not np.array_equal(left[near[0]], right[near[1]]):
+                return None
+            middle = len(near[0]) // 2
+            done.append(left[: near[0][middle], 0])
+            right = right[near[1][middle] :]
+        left, trailing = right, ids[own[-1] + 1 :]
+    return np.concatenate([*done, left[:, 0], trailing])
 
 
 def _cut(ids: npt.NDArray[np.int64], samples: int, seq_len: int) -> npt.NDArray[np.int64]:

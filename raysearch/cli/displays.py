@@ -116,7 +116,8 @@ class SearchDisplay(Display):
         if not progress.n_replicas and not progress.masks_elsewhere:
             return self._show(self._waiting())
         if progress.masks_elsewhere:
-            return self._show(f"waiting for {progress.masks_elsewhere} masks that another search is computing")
+            whose = f": {escape(progress.elsewhere)}" if progress.elsewhere else ""
+            return self._show(f"waiting for {progress.masks_elsewhere} masks that another search is computing{whose}")
         self._alone_since = None
         cost = self._cost(progress)
         if cost:  # else a round begins

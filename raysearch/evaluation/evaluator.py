@@ -227,7 +227,7 @@ class Evaluator:
                 self._claims.release()
             else:
                 elsewhere = {subject for pairs in missing.values() for subject, _ in pairs}
-                self.on_progress(Progress(masks_elsewhere=len(elsewhere)))
+                self.on_progress(Progress(masks_elsewhere=len(elsewhere), elsewhere=", ".join(self._claims.others())))
                 time.sleep(_POLL_S)
 
     def _count_alone(self, wanted: Sequence[Subject], shards: Shards) -> None:

@@ -37,6 +37,7 @@ class Progress:
     masks_planned: int = 0
     n_replicas: int = 0
     masks_elsewhere: int = 0
+    elsewhere: str = ""  # who computes them
     computing_s: float = 0.0  # of all replicas, since the search began
     stage: int = 0  # of screening, 1-based; 0 where the round is not screened
     stages: int = 0

@@ -1,19 +1,28 @@
 """Who is computing what, so that searches sharing a ledger at the same time never compute the same thing.
 
 A process claims evaluations before it computes them, and holds an operating-system lock on a file of its own for as
-long as it lives. A claim whose owner's lock is free belongs to a dead process and may be taken over at once, however
-it died. (SQLite's write-ahead log needs all processes on one machine anyway, so a lock on a file reaches them all.)
+long as it lives. A claim whose owner's lock is free belongs to a dead process and may be taken over at once, however it
+died. A living process renews its file's time. One that is stopped (Ctrl-Z) does not, and loses its claims after
+`SILENT_S`; what it computes all the same is what others have computed. (SQLite's write-ahead log needs all processes on
+one machine anyway, so a lock on a file reaches them all.)
 """
 
 from __future__ import annotations
 
+import os
+import threading
+import time
 import uuid
 from collections.abc import Iterable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from raysearch.ledger.ledger import Ledger, SubjectT
-from raysearch.ledger.locks import owned, remove_if_stale
+from raysearch.ledger.locks import owned, owner_of, remove_if_stale
+
+#: After this time without a sign of life, in seconds, a process loses its claims.
+SILENT_S = 60.0
+_RENEW_S = 5.0
 
 
 class Claims:
@@ -34,6 +43,11 @@ class Claims:
             for left in self._lock_file("").parent.glob(self._lock_file("*").name):
                 remove_if_stale(left)  # of a process that died before it had claimed anything
             self._held.enter_context(owned(self._lock_file(self._owner), wait=True))  # while another looks at it
+        ended = threading.Event()
+        beat = threading.Thread(target=self._renew, args=(ended,), name="claims", daemon=True)
+        beat.start()
+        self._held.callback(beat.join)
+        self._held.callback(ended.set)
         self._held.callback(self.release)  # and without its lock, what could not be released is anybody's
 
     def take(self, calibration: str, wanted: Iterable[tuple[SubjectT, int]]) -> list[tuple[SubjectT, int]]:
@@ -50,7 +64,7 @@ class Claims:
         with self._ledger.transaction() as connection:
             owners = connection.execute("SELECT DISTINCT owner FROM claims").fetchall()
             for (owner,) in owners:
-                if remove_if_stale(self._lock_file(owner)):
+                if owner != self._owner and (self._is_silent(owner) or remove_if_stale(self._lock_file(owner))):
                     connection.execute("DELETE FROM claims WHERE owner = ?", (owner,))
             taken = []
             for subject, shard in wanted:
@@ -68,6 +82,30 @@ class Claims:
         """Gives up every claim, kept or not."""
         with self._ledger.transaction() as connection:
             connection.execute("DELETE FROM claims WHERE owner = ?", (self._owner,))
+
+    def others(self) -> list[str]:
+        """Return who else has claims, in words: ``process 123 on host``; and whether it may lose them."""
+        rows = self._ledger.read("SELECT DISTINCT owner FROM claims WHERE owner <> ?", (self._owner,))
+        return sorted(self._described(owner) for (owner,) in rows)
+
+    def _described(self, owner: str) -> str:
+        silent = self._silence_s(owner)
+        said = f", which has not answered for {silent:.0f} s and loses its claim after {SILENT_S:.0f} s"
+        return owner_of(self._lock_file(owner)) + (said if silent > 4 * _RENEW_S else "")
+
+    def _is_silent(self, owner: str) -> bool:
+        return self._silence_s(owner) > SILENT_S
+
+    def _silence_s(self, owner: str) -> float:
+        try:
+            return time.time() - self._lock_file(owner).stat().st_mtime
+        except OSError:
+            return 0.0  # it has just ended
+
+    def _renew(self, ended: threading.Event) -> None:
+        while not ended.wait(_RENEW_S):
+            with suppress(OSError):  # a full disk says so elsewhere
+                os.utime(self._lock_file(self._owner))
 
     def close(self) -> None:
         """Releases the claims and the lock. Closing twice is harmless."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import platform
+import re
 import stat
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -67,7 +68,7 @@ def held(ledger: Ledger, name: str, kind: str, *, wait: bool = False) -> Iterato
                 stack.enter_context(owned(path, wait))
             except Timeout as taken:
                 raise UserError(
-                    f"{kind}={name} is being run by {_owner(path)} already; wait for that to end, or stop it first"
+                    f"{kind}={name} is being run by {owner_of(path)} already; wait for that to end, or stop it first"
                 ) from taken
         yield
 
@@ -82,8 +83,20 @@ def _sign(descriptor: int) -> None:
     os.write(descriptor, b"%b%d on %b" % (_SIGNED, os.getpid(), platform.node().encode()))
 
 
-def _owner(path: Path) -> str:
+def owner_of(path: Path) -> str:
+    """Return whose a lock is, in words, and that it is stopped if it is: ``process 123 on host``."""
     try:
-        return path.read_text(encoding="utf-8") or "another process"
+        said = path.read_text(encoding="utf-8", errors="replace") or "another process"
+        match = re.fullmatch(r"process (\d+) on (.*)", said)
+        stopped = match and match[2] == platform.node() and _is_stopped(int(match[1]))
+        return f"{said} (stopped by Ctrl-Z; fg or kill -CONT {match[1]} lets it go on)" if match and stopped else said
     except FileNotFoundError:  # it has just ended
         return "another process"
+
+
+def _is_stopped(process: int) -> bool:
+    """Return whether a process of this machine is stopped, as by Ctrl-Z; False where Linux does not tell."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] == "T"
+    except (OSError, IndexError):
+        return False

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tokenizers.processors import TemplateProcessing
 
+from raysearch.calibration import windows
 from raysearch.calibration.rows import Rows
 from raysearch.calibration.windows import WindowOptions, draw_documents, draw_windows
 from raysearch.errors import UserError
@@ -277,3 +280,34 @@ class TestWithTheRealTokenizer:
         whole = smollm2_tokenizer("\n\n".join(documents), verbose=False)["input_ids"]
         windows = draw(iter(documents), smollm2_tokenizer, 8, 512, "sequential")
         assert windows.ravel().tolist() == whole[: 8 * 512]
+
+
+class TestLongTexts:
+    def test_a_text_in_pieces_has_the_tokens_of_the_whole(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        from tokenizers import ByteLevelBPETokenizer
+        from transformers import PreTrainedTokenizerFast
+
+        text = " ".join(islice(addresses(), 10)) + "日本 🙂\n\n  \t" * 50
+        backend = ByteLevelBPETokenizer()
+        backend.train_from_iterator([text], vocab_size=600)
+        backend.post_processor = TemplateProcessing("<s> $A </s>", special_tokens=[("<s>", 1), ("</s>", 2)])
+        tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend._tokenizer)
+        whole = tokenizer(text, verbose=False)["input_ids"]
+        monkeypatch.setattr(windows, "_PIECE_CHARS", 20_000)
+        assert len(text) > 60_000 and windows._ids_of_pieces(text, tokenizer).tolist() == whole
+
+    def test_no_more_is_tokenised_than_is_drawn(self) -> None:
+        longest = 0
+
+        def tokenizer(text: str, verbose: bool) -> dict[str, list[int]]:
+            nonlocal longest
+            longest = max(longest, len(text))
+            return {"input_ids": [int(word) for word in text.split()]}
+
+        document = numbers(0, 500_000)
+        for sampling in ("sequential", "documents"):
+            assert draw(iter([document]), tokenizer, 1, 64, sampling).tolist() == [list(range(64))]
+        for sampling in ("truncated", "whole"):
+            options = WindowOptions(1, 64, sampling)
+            assert draw_documents(iter([document]), tokenizer, options) == [list(range(64))]
+        assert longest < 20_000

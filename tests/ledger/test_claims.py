@@ -1,8 +1,12 @@
 """Evaluations are claimed by one process at a time, and a dead one loses its claims."""
 
+import os
+import platform
+import signal
 import subprocess
 import sys
 import threading
+import time
 from contextlib import closing
 
 import numpy as np
@@ -42,6 +46,31 @@ def test_a_dead_process_loses_its_claims(ledger):
     with closing(Claims(ledger)) as claims:
         assert claims.take("cal", [(A, 0)]) == [(A, 0)]
     assert [file.name for file in ledger.path.parent.glob("*.lock")] == ["ledger.db.lock"]
+
+
+def test_a_stopped_process_is_named_and_loses_its_claims(ledger):
+    script = (
+        "import sys; from pathlib import Path; from raysearch.ledger.claims import *;"
+        "from raysearch.core.mask import Mask; claims = Claims(Ledger(Path(sys.argv[1])));"
+        "claims.take('cal', [(Mask.of(1), 0)]); print('taken', flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", script, str(ledger.path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout.readline() == b"taken\n"
+        with closing(Claims(ledger)) as claims:
+            assert claims.take("cal", [(A, 0)]) == []
+            assert claims.others() == [f"process {other.pid} on {platform.node()}"]
+            other.send_signal(signal.SIGSTOP)
+            (lock,) = [file for file in ledger.path.parent.glob("*.claims-*") if str(other.pid) in file.read_text()]
+            os.utime(lock, (time.time() - 50, time.time() - 50))
+            (said,) = claims.others()
+            assert "stopped by Ctrl-Z" in said and "has not answered for 5" in said
+            assert claims.take("cal", [(A, 0)]) == []
+            os.utime(lock, (time.time() - 70, time.time() - 70))
+            assert claims.take("cal", [(A, 0)]) == [(A, 0)]
+        other.send_signal(signal.SIGCONT)
+        other.stdin.close()
+        assert other.wait() == 0
 
 
 def test_many_may_make_the_same_ledger_at_once(tmp_path):
