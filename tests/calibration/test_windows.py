@@ -11,7 +11,7 @@ from tokenizers.processors import TemplateProcessing
 
 from raysearch.calibration import windows
 from raysearch.calibration.rows import Rows
-from raysearch.calibration.windows import WindowOptions, draw_documents, draw_windows
+from raysearch.calibration.windows import Sampling, WindowOptions, draw_documents, draw_windows
 from raysearch.errors import UserError
 from tests.calibration.conftest import NumberTokenizer
 from tests.cases import assert_refused
@@ -294,7 +294,8 @@ class TestLongTexts:
         tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend._tokenizer)
         whole = tokenizer(text, verbose=False)["input_ids"]
         monkeypatch.setattr(windows, "_PIECE_CHARS", 20_000)
-        assert len(text) > 60_000 and windows._ids_of_pieces(text, tokenizer).tolist() == whole
+        found = windows._ids_of_pieces(text, tokenizer)
+        assert len(text) > 60_000 and found is not None and found.tolist() == whole
 
     def test_no_more_is_tokenised_than_is_drawn(self) -> None:
         longest = 0
@@ -305,9 +306,11 @@ class TestLongTexts:
             return {"input_ids": [int(word) for word in text.split()]}
 
         document = numbers(0, 500_000)
-        for sampling in ("sequential", "documents"):
+        beginnings: list[Sampling] = ["sequential", "documents"]
+        for sampling in beginnings:
             assert draw(iter([document]), tokenizer, 1, 64, sampling).tolist() == [list(range(64))]
-        for sampling in ("truncated", "whole"):
+        whole: list[Sampling] = ["truncated", "whole"]
+        for sampling in whole:
             options = WindowOptions(1, 64, sampling)
             assert draw_documents(iter([document]), tokenizer, options) == [list(range(64))]
         assert longest < 20_000

@@ -56,6 +56,7 @@ def test_a_stopped_process_is_named_and_loses_its_claims(ledger):
     )
     command = [sys.executable, "-c", script, str(ledger.path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None and other.stdin is not None
         assert other.stdout.readline() == b"taken\n"
         with closing(Claims(ledger)) as claims:
             assert claims.take("cal", [(A, 0)]) == []
