@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import math
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -10,6 +12,8 @@ from raysearch.calibration.formats.base import Dialogue, Task
 from raysearch.errors import UserError
 
 _MARK = re.compile("\ue000(\\d+)\ue001")  # private characters that stand for a turn's text
+
+_MOST_IN_TEMPLATE = 10**6
 
 Span = tuple[int, int]  #: first character, and the one after the last
 
@@ -86,6 +90,7 @@ def render_task(task: Task, tokenizer: Any, where: str) -> tuple[str, bool]:
 def _apply(messages: Sequence[tuple[str, str]], tokenizer: Any, where: str, ask: bool = False) -> str:
     if not getattr(tokenizer, "chat_template", None):
         raise UserError("data.type=chat needs a model with a chat template, which this one has not; use data=questions")
+    _check_template(str(tokenizer.chat_template))
     turns = [{"role": role, "content": content} for role, content in messages]
     try:
         return str(tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=ask))
@@ -93,3 +98,29 @@ def _apply(messages: Sequence[tuple[str, str]], tokenizer: Any, where: str, ask:
         raise UserError(
             f"{where} does not fit the model's chat template ({error}); mend the row, or leave it out"
         ) from error
+
+
+@functools.lru_cache(maxsize=8)
+def _check_template(template: str) -> None:
+    """Refuse a template that writes a text of any length by one operation: ``{{ 'a' * 10000000000 }}``.
+
+    Raises:
+        UserError: It multiplies by large numbers, or raises to powers.
+    """
+    from jinja2 import TemplateError, nodes  # with transformers, which is there by now
+    from jinja2.sandbox import SandboxedEnvironment
+
+    try:
+        parsed = SandboxedEnvironment(extensions=["jinja2.ext.loopcontrols"]).parse(template)
+    except TemplateError:
+        return  # transformers knows more tags, and says what is wrong with others
+    products = (
+        math.prod(abs(one.value) for one in part.find_all(nodes.Const) if isinstance(one.value, int | float))
+        for part in parsed.find_all((nodes.Mul, nodes.Pow))
+    )
+    largest = (abs(one.value) for one in parsed.find_all(nodes.Const) if isinstance(one.value, int | float))
+    if max([*products, *largest], default=0) > _MOST_IN_TEMPLATE or any(parsed.find_all(nodes.Pow)):
+        raise UserError(
+            f"the model's chat template raises to a power, or computes with numbers above {_MOST_IN_TEMPLATE:,}, which "
+            "can fill the memory; mend it, or use data=questions with data.chat=false"
+        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import signal
 import sys
 from typing import Any, NoReturn
@@ -29,6 +30,7 @@ def main() -> NoReturn:
     try:
         prepare_streams()
         _quiet_libraries()
+        _check_environment()
         _stand_somewhere()
         sys.exit(app(prog_name="raysearch", standalone_mode=False))
     except _UsageError as error:
@@ -49,6 +51,15 @@ def _stand_somewhere() -> None:
     except OSError:
         say(stderr(), "[red]error:[/]", "the current folder is gone; cd into one that is there")
         sys.exit(2)
+
+
+def _check_environment() -> None:
+    """End the command if a variable that libraries read as a number at their import is none."""
+    for name in ("SOURCE_DATE_EPOCH", "HF_HUB_DOWNLOAD_TIMEOUT", "HF_HUB_ETAG_TIMEOUT"):
+        value = os.environ.get(name, "0")
+        if not re.fullmatch(r"\d{1,12}", value):
+            say(stderr(), "[red]error:[/]", f"{name}={value} is no whole number; correct the variable, or unset it")
+            sys.exit(2)
 
 
 def _said_of(error: Any) -> str:

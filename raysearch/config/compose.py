@@ -9,7 +9,9 @@ from __future__ import annotations
 import copy
 import functools
 import json
+import math
 import os
+import re
 import reprlib
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -34,6 +36,7 @@ AXES, FREE = "study.grid.", ("assess.texts.", "assess.generation.")
 #: The sections of which a calibration beside others may say something.
 _CALIBRATION = ("calibration", "objective", "data", "seed")
 #: What Hydra, OmegaConf and PyYAML raise at a file or a value that they do not understand.
+_MOST_VALUES = 100_000  # in a YAML file
 _UNREADABLE = (HydraException, OmegaConfBaseException, yaml.YAMLError, OSError, ValueError, RecursionError)
 
 
@@ -171,6 +174,9 @@ def _check_files(folder: Path, choices: Mapping[str, str]) -> None:
     for file in (folder / group / f"{name}.yaml" for group, name in choices.items()):
         try:
             if os.path.lexists(file):
+                if not file.is_file():
+                    raise OSError("it is no file")
+                _check_size(file.read_text(encoding="utf-8"))
                 OmegaConf.load(file)
         except yaml.YAMLError as error:
             mark = getattr(error, "problem_mark", None)
@@ -178,6 +184,28 @@ def _check_files(folder: Path, choices: Mapping[str, str]) -> None:
             raise UserError(f"{where} is not YAML ({getattr(error, 'problem', None) or error}); mend it") from error
         except _UNREADABLE as error:
             raise UserError(f"{file} cannot be read ({first_line(error)}); write keys and values in UTF-8") from error
+
+
+def _check_size(text: str) -> None:
+    """Refuse YAML whose aliases stand for more values than a machine holds, before anything is made of them.
+
+    Raises:
+        ValueError: They do.
+        yaml.YAMLError: It is no YAML.
+    """
+    sizes: dict[int, float] = {}
+
+    def size(node: yaml.Node) -> float:
+        if id(node) not in sizes:
+            sizes[id(node)] = math.inf  # until it is known, so for one that holds itself
+            parts = node.value if isinstance(node, yaml.CollectionNode) else []
+            inner = (part for each in parts for part in (each if isinstance(each, tuple) else (each,)))
+            sizes[id(node)] = 1 + sum(map(size, inner))
+        return sizes[id(node)]
+
+    whole = yaml.compose(text, Loader=yaml.SafeLoader)
+    if whole is not None and size(whole) > _MOST_VALUES:
+        raise ValueError(f"its aliases stand for more than {_MOST_VALUES:,} values")
 
 
 def _split(word: str) -> tuple[str, str]:
@@ -203,6 +231,8 @@ def _read_choice(word: str, names: Sequence[str]) -> str | None:
 def _read_value(word: str) -> Any:
     """Return a value as Hydra's grammar reads it, as a number, a list or such; anything else is text as it stands."""
     key, value = _split(word)
+    if key == "masks" and re.search(r"\d_\d", value):
+        raise UserError(f"{word} holds a number with _ in it; write layers as in masks=[[3],[3,5]]")
     try:
         parsed = OverridesParser.create().parse_override(f"value={value}")
     except (HydraException, ValueError, RecursionError):  # such as a number of thousands of digits
@@ -222,6 +252,7 @@ def _read_axis(word: str) -> Any:
     if not equals:
         raise UserError(f"{word!r} is not understood; write axes as study.grid.searcher=[one_shot,greedy]")
     try:
+        _check_size(value)
         values = yaml.safe_load(value)
         json.dumps(values)  # neither dates nor what refers to itself
     except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:

@@ -10,7 +10,6 @@ import contextlib
 import json
 import os
 import shutil
-import uuid
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from filelock import FileLock
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
@@ -199,26 +199,42 @@ def _write_documents(folder: Path, name: str, pruned: Pruned, evidence: Evidence
 
 @contextlib.contextmanager
 def _replacing(out: Path) -> Iterator[Path]:
-    """Yield a new folder beside `out` that replaces it on success and is deleted on failure."""
-    unique = uuid.uuid4().hex[:8]
-    partial, replaced = (out.with_name(f".{out.name}.{what}-{unique}") for what in ("partial", "replaced"))
+    """Yield a new folder beside `out` that replaces it on success and is deleted on failure.
+
+    Another export to the same place waits, so that what lies there is of one that was killed: a half copy, which is
+    removed, or what that one was replacing, which is put back if nothing has taken its place.
+    """
+    partial, replaced, lock = (out.with_name(f".{out.name}.{what}") for what in ("partial", "replaced", "lock"))
     try:
-        partial.mkdir(parents=True)
-        yield partial
-        if out.exists():
-            os.rename(out, replaced)
-        try:
-            os.rename(partial, out)
-        except OSError:
-            if replaced.exists():
-                os.rename(replaced, out)
-            raise
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(lock):
+            try:
+                if replaced.exists() and not out.exists():
+                    os.rename(replaced, out)
+                for left in (partial, replaced):
+                    shutil.rmtree(left, ignore_errors=True)
+                partial.mkdir()
+                yield partial
+                _put(partial, out, replaced)
+            finally:
+                for left in (partial, replaced) if out.exists() else (partial,):
+                    shutil.rmtree(left, ignore_errors=True)
+                lock.unlink(missing_ok=True)
     except Exception as error:
         if not isinstance(error, OSError) and "(os error " not in str(error):  # the wording of libraries in Rust
             raise
         cause = what_failed(error)
         remedy = "free some space on its disk" if "No space" in cause else "name another folder"
         raise UserError(f"--out={out} cannot be written ({cause}); {remedy}") from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-    shutil.rmtree(replaced, ignore_errors=True)
+
+
+def _put(partial: Path, out: Path, replaced: Path) -> None:
+    """Rename a folder into its place; what was there goes to `replaced`, and back if that fails."""
+    if out.exists():
+        os.rename(out, replaced)
+    try:
+        os.rename(partial, out)
+    except OSError:
+        if replaced.exists():
+            os.rename(replaced, out)
+        raise

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 _HUB_TIMEOUT_S = 10.0
+_MOST_LAYERS = 2048  # ten times the deepest that there are
 _FOR_WRITING = (
     *("generation_config.json", "*token*", "vocab*", "merges.txt", "*.model", "*.tiktoken", "chat_template*"),
     "additional_chat_templates/*",
@@ -88,6 +89,12 @@ def load_config(model: LocatedModel) -> PreTrainedConfig:
         if model.gguf is not None:
             _drop_quantization(config)
         _check_causal(model, config)
+        n_layers = getattr(config.get_text_config(), "num_hidden_layers", None)
+        if isinstance(n_layers, int) and n_layers > _MOST_LAYERS:
+            raise UnsupportedModelError(
+                f"model={model.name} says num_hidden_layers={n_layers} in its config, but at most {_MOST_LAYERS} "
+                "can be searched; correct the config"
+            )
     return config
 
 

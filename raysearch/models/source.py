@@ -96,7 +96,10 @@ def _looks_local(path: str) -> bool:
 
 
 def _check_folder(name: str, folder: Path) -> None:
-    """Refuse a folder without a config, or whose weights are missing or pickled."""
+    """Refuse a folder without a config, or whose weights are missing or pickled, or that holds pipes or devices."""
+    for file in folder.iterdir():
+        if file.exists() and not file.is_file() and not file.is_dir():  # whoever reads it may wait forever
+            raise UserError(f"model={name}: {file} is a pipe or a device; put the file itself there")
     if not (folder / "config.json").is_file():
         files = sorted(file.name for file in folder.glob("*.gguf"))
         remedy = f"name the file {folder / files[0]}" if files else "name a folder written by save_pretrained"

@@ -23,6 +23,7 @@ from raysearch.searchers.toolbox.priors import Prior, layer_costs
 from raysearch.searchers.toolbox.subsets import cheapest_mask, draw_masks, logits_of
 
 _TOURNAMENT = 3  # masks that compete to be a parent
+_MOST = 10**6  # masks of a generation
 _TRIES = 30  # attempts to breed one new child
 
 
@@ -64,6 +65,8 @@ class GeneticSearcher(Searcher):
     def __post_init__(self) -> None:
         if self.population < 2:
             raise UserError(f"searcher.population={self.population} cannot breed; use 2 or more")
+        if self.population > _MOST:
+            raise UserError(f"searcher.population={self.population} is too many masks to draw; use at most {_MOST}")
         if self.generations < 1:
             raise UserError(f"searcher.generations={self.generations} breeds nothing; use 1 or more")
         if self.elitism < 0 or self.n_elite >= self.population:

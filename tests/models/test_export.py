@@ -209,3 +209,17 @@ def test_the_demo_model_speaks_without_three_layers(tmp_path: Path, smollm2_fold
     tokens = model.generate(**tokenizer(prompt, return_tensors="pt"), max_new_tokens=24, do_sample=False)
     text = tokenizer.decode(tokens[0], skip_special_tokens=True)
     assert " ".join(text.split()) == f"{prompt} {report.after}"
+
+
+def test_what_a_killed_export_left_is_mended_by_the_next(tmp_path: Path) -> None:
+    out = tmp_path / "pruned"
+    partial, replaced = tmp_path / ".pruned.partial", tmp_path / ".pruned.replaced"
+    partial.mkdir(), replaced.mkdir()
+    (replaced / "before").touch()
+    with pytest.raises(KeyboardInterrupt), export._replacing(out) as folder:
+        assert [*folder.iterdir()] == [] and (out / "before").exists(), "what was there is put back"
+        raise KeyboardInterrupt
+    assert [file.name for file in tmp_path.iterdir()] == ["pruned"] and (out / "before").exists()
+    with export._replacing(out) as folder:
+        (folder / "after").touch()
+    assert [file.name for file in tmp_path.rglob("*")] == ["pruned", "after"]
