@@ -41,6 +41,8 @@ def value(number: float, quantity: Quantity) -> str:
     """An assessed number, as papers print it."""
     if quantity.group in ("accuracy", "generation", "probe") or (quantity.group == "perplexity" and abs(number) < 1000):
         return f"{number:.2f}"
+    if quantity.group in ("degeneration", "failures"):
+        return f"{number:.1f}"
     if quantity.unit == "bytes":
         return f"{number / 1e6:,.1f}"
     return figure(number) if quantity.group != "perplexity" else f"{number:,.{1 if number < 10_000 else 0}f}"

@@ -42,6 +42,10 @@ RESULT_NOTE = (
     "Bold: the best of its M. Shaded: not told from it. Small print: ± one standard error; sd, the standard "
     "deviation over seeds; the percentage of the dense model's accuracy that is kept; × the dense model's."
 )
+TEXTS_NOTE = (
+    "A description, of which nothing is best: a model that has broken down may repeat nothing. Small print: × the "
+    "dense model's."
+)
 _Panels = Sequence[tuple[Setting, pd.DataFrame]]
 
 
@@ -86,7 +90,7 @@ def degeneration_tables(results: StudyResult, frame: pd.DataFrame) -> list[Table
     for place, ((model, calibration), parts) in enumerate(by_calibration, 1):
         dense = {column_of(name): one for name, one in results.dense.get(model, {}).items()}
         title = f"{model}, calibrated by {calibration}"
-        found.append(_assessed_table(f"texts_{place}", title, list(parts), quantities, dense))
+        found.append(_assessed_table(f"texts_{place}", title, list(parts), quantities, dense, TEXTS_NOTE))
     return [table for table in found if table is not None]
 
 
@@ -189,12 +193,17 @@ def _error(error: float | None, digits: int) -> str:
 
 
 def _assessed_table(
-    name: str, title: str, panels: _Panels, quantities: Sequence[Quantity], dense: Mapping[str, Estimate]
+    name: str,
+    title: str,
+    panels: _Panels,
+    quantities: Sequence[Quantity],
+    dense: Mapping[str, Estimate],
+    note: str = RESULT_NOTE,
 ) -> Table | None:
     """Return the table of assessed checkpoints, searchers in the study's order."""
     columns = [*_SEARCHER, *(_assessed_column(one, dense.get(one.key)) for one in quantities)]
     records = list(_assessed_searchers(panels, quantities))
-    return tabulate(name, f"{title}: assessed checkpoints", columns, records, RESULT_NOTE, has_dense=bool(dense))
+    return tabulate(name, f"{title}: assessed checkpoints", columns, records, note, has_dense=bool(dense))
 
 
 def _assessed_searchers(panels: _Panels, quantities: Sequence[Quantity]) -> Iterator[_Found]:
@@ -208,6 +217,7 @@ def _assessed_searchers(panels: _Panels, quantities: Sequence[Quantity]) -> Iter
 
 def _assessed_column(quantity: Quantity, dense: Estimate | None) -> Column:
     """The column of a quantity; an arrow says which way is better."""
+    described = quantity.group == "degeneration"
 
     def show(one: _Found) -> Cell:
         comparison = one.compared.get(quantity)
@@ -215,6 +225,7 @@ def _assessed_column(quantity: Quantity, dense: Estimate | None) -> Column:
         if not comparison or not rival:
             return Cell(numbers.UNKNOWN)
         alike = quantity.group == "speed" and all(one.behind == 0 for one in comparison.rivals)  # one time for each M
+        ranked = not alike and not described
         spread = "" if rival.spread is None else f"sd {rival.spread:.2f}"
         lines = [_error(rival.error, 2), spread, _kept(rival.mean, quantity, dense)]
         return Cell(
@@ -222,8 +233,8 @@ def _assessed_column(quantity: Quantity, dense: Estimate | None) -> Column:
             rival.mean,
             rival.error,
             small="\n".join(filter(None, lines)),
-            best=rival.behind == 0 and not alike,
-            tied=bool(rival.tied) and not alike,
+            best=rival.behind == 0 and ranked,
+            tied=bool(rival.tied) and ranked,
             link=one.only_link,
         )
 
@@ -231,7 +242,8 @@ def _assessed_column(quantity: Quantity, dense: Estimate | None) -> Column:
     if dense is not None:
         top = Cell(numbers.value(dense.value, quantity), dense.value, dense.error, small=_error(dense.error, 2))
     arrow = "↑" if quantity.higher_is_better else "↓"
-    return Column(f"{numbers.capital(quantity.title)}\u00a0{arrow}", show, small=numbers.unit(quantity), dense=top)
+    title = numbers.capital(quantity.title)
+    return Column(title if described else f"{title}\u00a0{arrow}", show, small=numbers.unit(quantity), dense=top)
 
 
 def _kept(mean: float, quantity: Quantity, dense: Estimate | None) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from raysearch.core.estimate import Estimate, Metric
@@ -23,8 +24,9 @@ def test_a_searcher_is_a_line_from_the_dense_model_down() -> None:
     ]
     results = replace(study(*found, metrics=(TOP_1,)), dense={"m": {TOP_1.name: Estimate(30.0)}})
     (picture,) = probe_pictures(results, cells_frame(results), palette_of(results))
-    lines = [(list(line.get_xdata()), list(line.get_ydata())) for line in picture.figure.axes[0].get_lines()[:2]]
-    assert lines == [([0, 2, 5], pytest.approx([30, 20, 10])), ([0, 2, 5], pytest.approx([30, 15, 5]))]
+    lines = [np.asarray(line.get_xydata()) for line in picture.figure.axes[0].get_lines()[:2]]
+    assert lines[0] == pytest.approx(np.array([[0, 30], [2, 20], [5, 10]]))
+    assert lines[1] == pytest.approx(np.array([[0, 30], [2, 15], [5, 5]]))
     assert "greedy, c, M = 5: 10" in picture.alt
 
 
