@@ -214,7 +214,8 @@ def test_the_demo_model_speaks_without_three_layers(tmp_path: Path, smollm2_fold
 def test_what_a_killed_export_left_is_mended_by_the_next(tmp_path: Path) -> None:
     out = tmp_path / "pruned"
     partial, replaced = tmp_path / ".pruned.partial", tmp_path / ".pruned.replaced"
-    partial.mkdir(), replaced.mkdir()
+    partial.mkdir()
+    replaced.mkdir()
     (replaced / "before").touch()
     with pytest.raises(KeyboardInterrupt), export._replacing(out) as folder:
         assert [*folder.iterdir()] == [] and (out / "before").exists(), "what was there is put back"
