@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from raysearch.ledger.ledger import Ledger
     from raysearch.models.export import ExportResult
     from raysearch.models.gguf_pruning import GGUFExport
+    from raysearch.recovery.results import Recovered, RecoveryCost
+    from raysearch.recovery.spec import RecoverSpec
     from raysearch.search.forecast import RoundCost
     from raysearch.search.gap import Gap
     from raysearch.search.inspection import Inspection
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
     from raysearch.search.record import SearchRecord
     from raysearch.search.result import SearchResult
     from raysearch.search.score import Score
+    from raysearch.search.spec import SearchSpec
     from raysearch.search.sweep import Sweep
     from raysearch.study.plan import StudyPlan
     from raysearch.study.record import StudyRecord
@@ -477,6 +480,64 @@ def export_gguf(
     return export_search_as_gguf(record, spec, out, source=source, remove=remove, overwrite=overwrite)
 
 
+def recover(
+    search: str = "latest",
+    *overrides: str,
+    out: PathLike,
+    remove: int | None = None,
+    overwrite: bool = False,
+    config_dir: PathLike | None = None,
+    store: PathLike = "mlruns",
+    ledger: PathLike | None = None,
+    observer: Observer | None = None,
+    **values: Any,
+) -> Recovered:
+    """Train the pruned model to give back what it lost, and write and assess it.
+
+    The same call again goes on where it was stopped.
+
+        recover("latest", out="healed")
+        recover("latest", "data.path=alpaca.jsonl", out="healed", recovery="paper", data="alpaca")
+
+    Args:
+        search: A search id, the start of one, an MLflow run id, or ``latest``.
+        out: The folder of the recovered checkpoint.
+        remove: The best mask of so many layers, not the one that the search found.
+        overwrite: Whether to replace a checkpoint that is there.
+    """
+    from raysearch.ledger.ledger import opened
+    from raysearch.search.observer import Observers
+
+    watching, store = _observer(observer), as_path("--store", store)
+    with opened(ledger_path(store, ledger)) as found:
+        record, searched, spec = _recovery(found, search, [*_words(overrides, values)], store, config_dir)
+        from raysearch.recovery.recover import recover_search
+
+        both = Observers(_tracking(record, store, found).open(watching.warn), watching)
+        folder = as_path("--out", out)
+        return recover_search(record, found, searched, spec, folder, remove=remove, overwrite=overwrite, observer=both)
+
+
+def recovery_cost(
+    search: str = "latest",
+    *overrides: str,
+    remove: int | None = None,
+    config_dir: PathLike | None = None,
+    store: PathLike = "mlruns",
+    ledger: PathLike | None = None,
+    **values: Any,
+) -> RecoveryCost:
+    """Return what a recovery would cost; the arguments are those of `recover`. A step is timed, and nothing is kept."""
+    from raysearch.ledger.ledger import opened
+
+    store = as_path("--store", store)
+    with opened(ledger_path(store, ledger)) as found:
+        record, searched, spec = _recovery(found, search, [*_words(overrides, values)], store, config_dir)
+        from raysearch.recovery.recover import recovery_cost
+
+        return recovery_cost(record, found, searched, spec, remove)
+
+
 def sync(
     name: str = "latest", *overrides: str, store: PathLike = "mlruns", ledger: PathLike | None = None
 ) -> SyncedSearch | SyncedStudy:
@@ -541,6 +602,32 @@ def _recorded(search: str, store: PathLike, ledger: PathLike | None) -> SearchRe
 
     with opened(ledger_path(store, ledger)) as found:
         return SEARCHES.find(found, checked(str, "search", search))
+
+
+def _recovery(
+    ledger: Ledger, search: str, words: list[str], store: Path, config_dir: PathLike | None
+) -> tuple[SearchRecord, SearchSpec, RecoverSpec]:
+    """Return a search on record, and the recovery that words name, on the search's cluster if they name none."""
+    from importlib.util import find_spec
+
+    from raysearch.config import build
+    from raysearch.config import compose as config
+    from raysearch.config.overrides import as_overrides
+    from raysearch.search.record import SEARCHES
+
+    install = "pip install 'raysearch[recovery]'"
+    if missing := [name for name in ("peft", "trl") if find_spec(name) is None]:
+        raise UserError(f"recover needs {' and '.join(missing)}; install it with: {install}")
+    record = SEARCHES.find(ledger, checked(str, "search", search))
+    if not any(word.startswith("cluster=") for word in words):
+        words = [*as_overrides({"cluster": record.config["cluster"]}), *words]
+    composed = config.compose("recover", words, config_dir)
+    here = {"store": str(store), "ledger": str(ledger.path), "cluster": composed["cluster"]}
+    searched, _ = build.recorded_search({**record.config, **here})
+    spec = build.recover_spec(composed)
+    if spec.options.method == "qlora" and find_spec("bitsandbytes") is None:
+        raise UserError(f"recovery.method=qlora needs bitsandbytes; install it with: {install}")
+    return record, searched, spec
 
 
 def _search_or_study(ledger: Ledger, name: str) -> SearchRecord | StudyRecord:

@@ -23,6 +23,7 @@ COMMANDS: dict[str, tuple[str, Callable[[Sequence[str]], object]]] = {
     "score": ("score", build.score_spec),
     "study": ("study", build.study_spec),
     "assess": ("assess", lambda words: build.assess_spec(compose("assess", words))),
+    "recover": ("recover", lambda words: build.recover_spec(compose("recover", words))),
     "data": ("evaluation", lambda words: build.evaluation_spec(words, [])),
     "sweep": ("evaluation", lambda words: build.evaluation_spec(words, [])),
 }

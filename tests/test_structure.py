@@ -26,7 +26,7 @@ ROOMS = (
         "search",
         "bridges",
     ),
-    *("assessment", "study", "reporting", "tracking", "config", "api", "cli", "testing"),
+    *("assessment", "recovery", "study", "reporting", "tracking", "config", "api", "cli", "testing"),
 )
 
 #: Where a library at the edge may be imported; everywhere else is a mistake.
@@ -40,6 +40,9 @@ EDGES = {
     "math_verify": ("generation/scoring.py",),
     "rouge_score": ("generation/scoring.py",),
     "nltk": ("generation/diagnostics.py",),
+    "peft": ("recovery/",),
+    "trl": ("recovery/training.py",),
+    "bitsandbytes": ("recovery/training.py",),
     "lm_eval": ("assessment/harness.py", "assessment/task_files.py"),
 }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from raysearch.assessment.results import Assessments
@@ -43,15 +43,28 @@ def record_assessments(
         assessments: Of their masks.
         observer: Gets them; a tracker among them puts them on the searches' MLflow runs.
     """
-    found = {search.search_id: assessments.named(search.found.mask) for search in searches}
     for search in searches:
-        whole = {**recorded_assessments(ledger, search), **found[search.search_id]}
-        write_assessment(ledger, _model(search), _ASSESSMENT, {search.found.mask: whole}, dict[str, Number])
         if answers := _answers(assessments, search.found.mask):
             whole_answers = {**_known_answers(ledger, search), **answers}
             write_assessment(ledger, _model(search), _ANSWERS, {search.found.mask: whole_answers}, dict[str, _Answers])
-    observer.assessed([(search, found[search.search_id]) for search in searches])
+    record_numbers(ledger, [(search, assessments.named(search.found.mask)) for search in searches], observer)
     observer.answered([(search, texts) for search in searches if (texts := recorded_answers(ledger, search))])
+
+
+def record_numbers(
+    ledger: Ledger, found: Sequence[tuple[SearchRecord, Mapping[str, float]]], observer: Observer
+) -> None:
+    """Put numbers of searches' masks on record beside those that are there, and give them to the observer.
+
+    Args:
+        ledger: Where the searches are recorded.
+        found: Searches that have found something, and the numbers by the names of MLflow's metrics.
+        observer: Gets them.
+    """
+    for search, numbers in found:
+        whole = {**recorded_assessments(ledger, search), **numbers}
+        write_assessment(ledger, _model(search), _ASSESSMENT, {search.found.mask: whole}, dict[str, Number])
+    observer.assessed(found)
 
 
 def recorded_assessments(ledger: Ledger, search: SearchRecord) -> dict[str, float]:

@@ -11,7 +11,7 @@ import numpy as np
 from raysearch.calibration.batch import Batch, Form
 from raysearch.calibration.encoding import encode_items
 from raysearch.calibration.formats.base import Format, Text
-from raysearch.calibration.items import ItemOptions, Located, draw_items
+from raysearch.calibration.items import DrawnItems, ItemOptions, Located, draw_items
 from raysearch.calibration.rows import Rows
 from raysearch.calibration.windows import Tokenizer, WindowOptions, draw_documents, draw_windows
 from raysearch.errors import UserError
@@ -104,7 +104,7 @@ class Data:
         description = {**self.rows.describe(), **how, "seed": self.draw.seed}
         if isinstance(self.draw, WindowOptions):
             return Drawn(self._windows(tokenizer, self.draw), description)
-        drawn = draw_items(self._samples(), self.draw)
+        drawn = self.items()
         batch, truncated = encode_items(drawn.samples, form, self.draw, tokenizer)
         if form is Form.TEXT:
             description["score"] = self.draw.score
@@ -114,6 +114,15 @@ class Data:
         if drawn.skipped:
             description["skipped"] = drawn.skipped
         return Drawn(batch, {**description, "truncated": truncated})
+
+    def items(self) -> DrawnItems:
+        """Draw items, dialogues or tasks in words.
+
+        Raises:
+            UserError: The rows are unreadable or too few.
+        """
+        assert isinstance(self.draw, ItemOptions), "windows of text are drawn in tokens"
+        return draw_items(self._samples(), self.draw)
 
     def _windows(self, tokenizer: Tokenizer, options: WindowOptions) -> Batch:
         """Return windows or documents of text, with every token but the first scored."""

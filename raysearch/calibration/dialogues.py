@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from raysearch.calibration.formats.base import Dialogue, Task
+from raysearch.calibration.formats.base import Dialogue, Item, Sample, Task
 from raysearch.errors import UserError
 
 _MARK = re.compile("\ue000(\\d+)\ue001")  # private characters that stand for a turn's text
@@ -61,6 +61,26 @@ def render_prompt(dialogue: Dialogue, tokenizer: Any, where: str) -> tuple[str, 
     if not last:
         raise UserError(f"{where} begins with the assistant, so there is nothing to go on from; leave it out")
     return _apply(dialogue.messages[:last], tokenizer, where, ask=True), dialogue.messages[last][1].strip()
+
+
+def messages_of(sample: Sample, where: str) -> tuple[tuple[tuple[str, str], ...], str]:
+    """Return the turns of any sample up to its answer, and the answer; of a conversation, the last one.
+
+    Raises:
+        UserError: Nothing comes before the answer.
+    """
+    match sample:
+        case Dialogue():
+            last = max(number for number, (role, _) in enumerate(sample.messages) if role == "assistant")
+            if last:
+                return sample.messages[:last], sample.messages[last][1].strip()
+        case Task():
+            system = (("system", sample.system),) if sample.system else ()
+            return (*system, ("user", sample.user.strip())), sample.answer.text.strip()
+        case Item() if sample.prompt.strip() and not sample.openings:
+            answer = sample.choices[sample.gold] if sample.answer is None else sample.answer
+            return (("user", sample.prompt.strip()),), answer.strip()
+    raise UserError(f"{where} has nothing to go on from before its answer; leave it out, or give data.prompt=…")
 
 
 def render_task(task: Task, tokenizer: Any, where: str) -> tuple[str, bool]:

@@ -13,7 +13,7 @@ import typer
 from pydantic import ValidationError
 
 # isort: off
-from raysearch.cli import search, calibration, study, record  # noqa: F401  # in the order of --help
+from raysearch.cli import search, calibration, study, recovery, record  # noqa: F401  # in the order of --help
 
 # isort: on
 from raysearch.cli.app import app
@@ -77,5 +77,6 @@ def _quiet_libraries() -> None:
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("HF_HUB_VERBOSITY", "error")  # it tells of every retry
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # it tells of kernels that it cannot download
     logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it tells of a home that it cannot write to
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # a searcher's small matrices lose by more, and replicas work

@@ -120,6 +120,24 @@ def assessment_table(title: str, mask: Mask, dense: Mapping[str, Result], pruned
     return table
 
 
+def three_models_table(
+    title: str, mask: Mask, dense: Mapping[str, Result], pruned: Mapping[str, Result], recovered: Mapping[str, Result]
+) -> Table:
+    """Return the table of a recovered model beside the dense and the pruned one; ± is one standard error."""
+    table = Table(title=title)
+    for column in ("", "dense", f"without {mask}", "recovered", "over"):
+        table.add_column(column, justify="left" if column in ("", "over") else "right")
+    group = None
+    for name, result in recovered.items():
+        if group not in (None, result.metric.group):
+            table.add_section()
+        group = result.metric.group
+        models = (dense.get(name), pruned.get(name), result)
+        cells = ("" if one is None else _cell(one.estimate, one.metric) for one in models)
+        table.add_row(_head(result.metric), *cells, result.extent)
+    return table
+
+
 def assessment_tables(done: SearchAssessment) -> list[Table | str]:
     """Return the table and lines of an assessment."""
     title = f"{done.search_id}: {done.model} beside itself without {done.mask} (0-based)"

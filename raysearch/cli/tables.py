@@ -397,12 +397,15 @@ def _split_notes(data: Sequence[Mapping[str, Any]]) -> list[str]:
 def assessed_numbers(numbers: Mapping[str, float]) -> Table:
     """Return the table of what a search's mask was assessed at, beside the dense model."""
     table = Table(title="Assessed")
-    for column in ("", "dense", "pruned", "retention"):
-        table.add_column(column, justify="left" if not column else "right")
     prefix, dense, retention = "assess.", "assess.dense.", "assess.retention."
+    healed = "assess.recovered."
+    is_healed = any(key.startswith(healed) for key in numbers)
+    for column in ("", "dense", "pruned", "retention", *(("recovered",) if is_healed else ())):
+        table.add_column(column, justify="left" if not column else "right")
     for key, value in numbers.items():
-        if not key.startswith((dense, retention)):
+        if not key.startswith((dense, retention, healed)):
             name = key.removeprefix(prefix)
-            others = (numbers.get(f"{dense}{name}"), value, numbers.get(f"{retention}{name}"))
+            others = [numbers.get(f"{dense}{name}"), value, numbers.get(f"{retention}{name}")]
+            others += [numbers.get(f"{healed}{name}")] if is_healed else []
             table.add_row(name, *("" if one is None else f"{one:,.4g}" for one in others))
     return table

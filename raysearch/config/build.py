@@ -25,6 +25,7 @@ from raysearch.errors import Mistakes, UserError, redact, redacted, together
 from raysearch.evaluation.screening import Screening
 from raysearch.evaluation.spec import CalibrationSpec, EvaluationSpec
 from raysearch.models.spec import ModelSpec
+from raysearch.recovery.spec import RecoverSpec, RecoveryOptions
 from raysearch.search.spec import ScoreSpec, SearchSpec
 from raysearch.study.grid import Choice, choices_of
 from raysearch.study.spec import Cell, StudyOptions, StudySpec, one_seed_each
@@ -151,6 +152,17 @@ def assess_spec(config: Mapping[str, Any]) -> AssessSpec:
         },
     )
     return dataclasses.replace(parts.pop("rest"), **parts)
+
+
+def recover_spec(config: Mapping[str, Any]) -> RecoverSpec:
+    """Build a recovery from a configuration composed from ``conf/recover.yaml``; see `search_spec`."""
+    parts = together(
+        data=lambda: build_data(_section(config, "data")),
+        options=lambda: construct(RecoveryOptions, "recovery", _section(config, "recovery")),
+        assess=lambda: assess_spec(config),
+        cluster=lambda: construct(ClusterOptions, "cluster", _section(config, "cluster")),
+    )
+    return RecoverSpec(**parts)
 
 
 def evaluation_spec(words: Sequence[str], also: Sequence[str], config_dir: PathLike | None = None) -> EvaluationSpec:

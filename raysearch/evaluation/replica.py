@@ -99,7 +99,7 @@ class Replica:
             try:
                 return self._evaluate(unit, calibration)
             except Exception as error:
-                if not _is_out_of_memory(error):
+                if not is_out_of_memory(error):
                     raise
             _release()  # here, where nothing holds on to the error's frames and their tensors
             self._halve(unit, calibration)
@@ -160,7 +160,7 @@ class Replica:
                 self._evaluate(replace(unit, shard=0), shorter)
                 return length
             except Exception as error:
-                if not _is_out_of_memory(error):
+                if not is_out_of_memory(error):
                     raise
             _release()
             length //= 2
@@ -236,7 +236,7 @@ def make_replica(
         module = spread(module, model.name) if over_gpus else module
         return Replica(LayerStack(module, model.compile), (), threads, load)
     except Exception as error:
-        if not _is_out_of_memory(error.__cause__ or error):  # the stack's check may have put it in other words
+        if not is_out_of_memory(error.__cause__ or error):  # the stack's check may have put it in other words
             raise
         raise UserError(
             f"{_describe(torch.device('cuda' if over_gpus else device))} does not hold model={model.name}; use "
@@ -244,7 +244,7 @@ def make_replica(
         ) from error
 
 
-def _is_out_of_memory(error: BaseException) -> bool:
+def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an error says that an accelerator or the machine has run out of memory."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True

@@ -86,7 +86,7 @@ def export_checkpoint(
     """
     out = as_path("--out", out).absolute()
     located = locate(replace(spec, device="cpu", attention="auto"))
-    _check_destination(located, out, overwrite)
+    check_destination(located, out, overwrite)
     stack = LayerStack(load_model(located))
     check_mask(mask, stack.n_layers)
     tokenizer = _tokenizer(located, prompt)
@@ -95,7 +95,7 @@ def export_checkpoint(
     expected = _masked_logits(stack, mask, tokens)
     n_layers, parameters_dense, kind = stack.n_layers, stack.model.num_parameters(), stack.model.config.model_type
 
-    with _replacing(out) as folder:
+    with replacing(out) as folder:
         model = remove_layers(stack, mask)
         source = None if located.digest else located.path
         dtype = str(model.dtype).removeprefix("torch.")
@@ -119,7 +119,7 @@ def export_checkpoint(
     return ExportResult(out, n_layers - len(mask), pruned.parameters, gap, before, after, evidence.search_id)
 
 
-def _check_destination(model: LocatedModel, out: Path, overwrite: bool) -> None:
+def check_destination(model: LocatedModel, out: Path, overwrite: bool) -> None:
     """Refuse to write over anything but an export with `overwrite`, and over the dense model in any case."""
     if not model.is_hub and model.folder.resolve().is_relative_to(out.resolve()):
         raise UserError(f"--out={out} holds the dense model itself; write to another folder")
@@ -198,7 +198,7 @@ def _write_documents(folder: Path, name: str, pruned: Pruned, evidence: Evidence
 
 
 @contextlib.contextmanager
-def _replacing(out: Path) -> Iterator[Path]:
+def replacing(out: Path) -> Iterator[Path]:
     """Yield a new folder beside `out` that replaces it on success and is deleted on failure.
 
     Another export to the same place waits, so that what lies there is of one that was killed: a half copy, which is

@@ -38,6 +38,23 @@ class StudyHeader:
     recorded: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class LossPoint:
+    """The loss of a training at one step.
+
+    Args:
+        step: Steps so far.
+        tokens: Tokens that the model was trained on so far.
+        loss: Nats per token of the step's rows; None where the held-out rows were measured alone.
+        held_out: Nats per token of the held-out rows; None where they were not measured.
+    """
+
+    step: int
+    tokens: int
+    loss: float | None
+    held_out: float | None
+
+
 class Observer:
     """Watches a search or a study. Every method does nothing, except `warn`; a subclass overrides what it needs.
 
@@ -90,6 +107,15 @@ class Observer:
 
     def answered(self, found: Sequence[tuple[SearchRecord, Mapping[str, str]]]) -> None:
         """The masks of these searches have answered; by task JSON Lines, an item each, beside the dense model's."""
+
+    def recovered(self, search: SearchRecord, name: str, points: Sequence[LossPoint]) -> None:
+        """A search's model was trained again.
+
+        Args:
+            search: The search.
+            name: The recovery's.
+            points: The losses, in order.
+        """
 
     def study_reported(self, run_id: str | None, totals: Mapping[str, float], files: Sequence[Path]) -> None:
         """A study's report was written.

@@ -217,10 +217,10 @@ def test_what_a_killed_export_left_is_mended_by_the_next(tmp_path: Path) -> None
     partial.mkdir()
     replaced.mkdir()
     (replaced / "before").touch()
-    with pytest.raises(KeyboardInterrupt), export._replacing(out) as folder:
+    with pytest.raises(KeyboardInterrupt), export.replacing(out) as folder:
         assert [*folder.iterdir()] == [] and (out / "before").exists(), "what was there is put back"
         raise KeyboardInterrupt
     assert [file.name for file in tmp_path.iterdir()] == ["pruned"] and (out / "before").exists()
-    with export._replacing(out) as folder:
+    with export.replacing(out) as folder:
         (folder / "after").touch()
     assert [file.name for file in tmp_path.rglob("*")] == ["pruned", "after"]

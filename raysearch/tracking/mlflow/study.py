@@ -11,9 +11,12 @@ from typing import Any
 
 from mlflow.entities import Metric, Param, RunTag
 
+from raysearch.search.observer import LossPoint
 from raysearch.tracking.mlflow import records
 from raysearch.tracking.mlflow.client import client_of, connect, only_one
 from raysearch.tracking.store import Store
+
+_AT_ONCE = 1000  # metrics of a batch, the most that MLflow takes
 
 
 def begin_study(store: Store, experiment: str, study_id: str, config: Mapping[str, Any], reopen: bool = True) -> str:
@@ -80,6 +83,31 @@ def end_study(store: Store, run_id: str, metrics: Mapping[str, float], files: Se
         client.log_artifact(run_id, str(file))  # a folder goes there as a whole
     if run.info.status != "FINISHED":
         client.set_terminated(run_id, "FINISHED")
+
+
+def record_curve(store: Store, search_run: str, name: str, points: Sequence[LossPoint]) -> None:
+    """Log the losses of a recovery, by tokens, on a run of its own under the search's; nothing if that is there.
+
+    Args:
+        store: Where the runs are kept.
+        search_run: MLflow's id of the search's run.
+        name: The recovery's.
+        points: The losses.
+    """
+    client = client_of(store)
+    experiment = client.get_run(search_run).info.experiment_id
+    tags = {"raysearch.recovery": name, "raysearch.kind": "recovery", "mlflow.parentRunId": search_run}
+    run = only_one(client, client.search_runs([experiment], f"tags.`raysearch.recovery` = '{name}'"))
+    if run is not None and run.info.status == "FINISHED":
+        return
+    run = run or client.create_run(experiment, tags=tags, run_name=name)
+    now, found = time.time_ns() // 1_000_000, list[Metric]()
+    for point in points:
+        values = {"recovery.loss": point.loss, "recovery.held_out": point.held_out, "recovery.step": point.step}
+        found += [Metric(key, value, now, point.tokens) for key, value in values.items() if value is not None]
+    for start in range(0, len(found), _AT_ONCE):
+        client.log_batch(run.info.run_id, found[start : start + _AT_ONCE])
+    client.set_terminated(run.info.run_id)
 
 
 def record_assessments(store: Store, metrics: Mapping[str, Mapping[str, float]]) -> None:

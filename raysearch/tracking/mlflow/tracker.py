@@ -24,7 +24,7 @@ from typing_extensions import override
 
 from raysearch.core.paths import options_for
 from raysearch.search.forecast import RoundCost
-from raysearch.search.observer import StudyHeader, Tracker
+from raysearch.search.observer import LossPoint, StudyHeader, Tracker
 from raysearch.search.record import SearchRecord
 from raysearch.search.result import RoundSummary, SearchHeader, SearchResult, Trial
 from raysearch.tracking.mlflow.client import attempt, cause_of, quiet
@@ -127,6 +127,12 @@ class MlflowTracker(Tracker):
         if answers:
             later = "later: raysearch sync, or the same command again"
             self._attempt("answers are", lambda study: study.record_answers(self._store, answers), later)
+
+    @override
+    def recovered(self, search: SearchRecord, name: str, points: Sequence[LossPoint]) -> None:
+        if (run_id := search.mlflow_run_id) is not None:
+            later = "later: the same command again"
+            self._attempt("the recovery is", lambda study: study.record_curve(self._store, run_id, name, points), later)
 
     @override
     def study_reported(self, run_id: str | None, totals: Mapping[str, float], files: Sequence[Path]) -> None:

@@ -1,0 +1,150 @@
+"""The recovered model as an ordinary checkpoint, with its adapter beside it and a card that has the evidence."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from jinja2 import Environment, StrictUndefined
+from peft import PeftModel
+from torch import Tensor
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from raysearch.core.mask import Mask
+from raysearch.errors import UnsupportedModelError
+from raysearch.models.export import replacing
+from raysearch.models.layers import plain_logits
+from raysearch.models.loading import quiet
+from raysearch.models.stack import relative_gap, tolerance
+from raysearch.recovery.spec import RecoveryOptions
+from raysearch.recovery.training import Training
+
+_RECORD = "raysearch.json"
+_ADAPTER = "adapter"
+_MODELS = ("dense", "pruned", "recovered")
+_SHAPE = (2, 8)  # samples x tokens of the verification
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """How a recovered model came about.
+
+    Args:
+        recovery_id: The recovery's name.
+        search_id: The search that found the mask.
+        model: The dense model's name.
+        mask: The layers that are gone.
+        n_layers_dense: N, the layers of the dense model.
+        method: How it was trained.
+        rows: Rows it was trained and followed on.
+        data: The data's description.
+        left_out: Rows that were left out, by the reason.
+        training: The losses.
+        version: The version of raysearch.
+    """
+
+    recovery_id: str
+    search_id: str
+    model: str
+    mask: Mask
+    n_layers_dense: int
+    method: RecoveryOptions
+    rows: int
+    data: Mapping[str, Any]
+    left_out: Mapping[str, int]
+    training: Training
+    version: str
+
+
+def write_checkpoint(pruned: Path, trained: Path, out: Path, evidence: Evidence) -> None:
+    """Write the merged model, loaded again and compared before anything is replaced.
+
+    Args:
+        pruned: The pruned checkpoint, with its tokenizer.
+        trained: What the training wrote: an adapter, or all weights.
+        out: The folder to write.
+        evidence: How it came about.
+
+    Raises:
+        UserError: The folder cannot be written.
+        UnsupportedModelError: The merged model is not the trained one.
+    """
+    with replacing(out) as folder, quiet():
+        base: PreTrainedModel = AutoModelForCausalLM.from_pretrained(pruned, dtype="auto").eval()
+        dtype, n_tokens = base.dtype, min(1000, base.config.get_text_config().vocab_size)
+        tokens = torch.randint(n_tokens, _SHAPE, generator=torch.Generator().manual_seed(0))
+        model: Any
+        if evidence.method.method == "full":
+            model = AutoModelForCausalLM.from_pretrained(trained, dtype=dtype).eval()
+            expected = _logits(model, tokens)
+        else:
+            adapted = PeftModel.from_pretrained(base, str(trained)).eval()
+            expected = _logits(adapted, tokens)
+            model = adapted.merge_and_unload()
+            shutil.copytree(trained, folder / _ADAPTER, ignore=shutil.ignore_patterns("history.json", "README.md"))
+        model.save_pretrained(folder)
+        for file in pruned.iterdir():  # the tokenizer, as it was
+            if not (folder / file.name).exists() and file.suffix != ".safetensors" and file.name not in _OWN:
+                shutil.copy2(file, folder / file.name)
+        for weights in folder.glob("**/*.safetensors"):  # written readable by the owner only
+            weights.chmod((folder / "config.json").stat().st_mode)
+        reloaded = AutoModelForCausalLM.from_pretrained(folder).eval()
+        gap = relative_gap(_logits(reloaded, tokens), expected)
+        if not gap <= 10 * tolerance(dtype):  # merging adds in another order
+            raise UnsupportedModelError(
+                f"the recovered model cannot be written: its logits differ by {gap:.1e} of the largest when it is "
+                "loaded again; use recovery.method=full, or another architecture"
+            )
+        write_card(folder, out.name, evidence, {})
+
+
+#: Files of the pruned checkpoint that are not those of the recovered one.
+_OWN = (_RECORD, "README.md", "mergekit.yaml", "model.safetensors.index.json")
+
+
+def write_card(folder: Path, name: str, evidence: Evidence, numbers: Mapping[str, tuple[float, float, float]]) -> None:
+    """Write the model card and the record for machines.
+
+    Args:
+        folder: The checkpoint.
+        name: Its folder's name.
+        evidence: How it came about.
+        numbers: What the dense, the pruned and the recovered model were assessed at, by title.
+    """
+    record = {
+        "recovery_id": evidence.recovery_id,
+        "mask": list(evidence.mask),
+        "n_layers_dense": evidence.n_layers_dense,
+        "evidence": {**asdict(evidence), "mask": list(evidence.mask)},
+        "assessed": {
+            title: dict(zip(("dense", "pruned", "recovered"), of, strict=True)) for title, of in numbers.items()
+        },
+    }
+    environment = Environment(
+        trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=StrictUndefined
+    )
+    template = environment.from_string(Path(__file__).with_name("card.md.j2").read_text(encoding="utf-8"))
+    card = template.render(evidence=evidence, name=name, numbers=numbers, has_adapter=(folder / _ADAPTER).is_dir())
+    for file, text in ((folder / "README.md", card), (folder / _RECORD, json.dumps(record, indent=2) + "\n")):
+        unfinished = file.with_name(f"{file.name}.part")
+        unfinished.write_text(text, encoding="utf-8")
+        unfinished.replace(file)
+
+
+def written_by(out: Path) -> str | None:
+    """Return the recovery that wrote a checkpoint; None if none did."""
+    try:
+        found = json.loads((out / _RECORD).read_text(encoding="utf-8")).get("recovery_id")
+    except (OSError, ValueError, AttributeError):
+        return None
+    return found if isinstance(found, str) else None
+
+
+@torch.inference_mode()
+def _logits(model: Any, tokens: Tensor) -> Tensor:
+    return plain_logits(model, tokens)

@@ -1,0 +1,215 @@
+"""The rows that a model is trained on: prompts in words, or windows of text, apart from what it was measured on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import Any, Literal
+
+from raysearch.calibration.batch import Form
+from raysearch.calibration.calibration import Calibration
+from raysearch.calibration.data import Data
+from raysearch.calibration.dialogues import messages_of
+from raysearch.calibration.windows import WindowOptions
+from raysearch.core.formatting import count
+from raysearch.errors import UserError
+from raysearch.recovery.spec import RecoveryOptions
+
+_RUN = 13  # words in a row that two texts have in common by copying: GPT-3's measure of contamination
+
+LeftOut = Literal["overlapping", "too long", "without an answer", "cut off", "empty"]
+
+
+@dataclass(frozen=True)
+class Row:
+    """Tokens to train on.
+
+    Args:
+        ids: All of them.
+        n_prompt: How many of the first are a prompt.
+    """
+
+    ids: tuple[int, ...]
+    n_prompt: int = 0
+
+
+@dataclass(frozen=True)
+class Question:
+    """A prompt.
+
+    Args:
+        messages: Role and content of each turn up to the answer.
+        answer: Of the data; empty where there is none.
+        ids: The prompt's tokens, up to where the answer begins.
+    """
+
+    messages: tuple[tuple[str, str], ...]
+    answer: str
+    ids: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """What is drawn to train on: questions, or rows of plain text.
+
+    Args:
+        questions: In the order of the draw.
+        rows: In the order of the draw.
+        left_out: How many were drawn and left out, by the reason.
+    """
+
+    questions: tuple[Question, ...]
+    rows: tuple[Row, ...]
+    left_out: dict[str, int]
+
+
+class Measured:
+    """The words of everything that a model was searched or is assessed on.
+
+    Args:
+        calibrations: Those samples.
+        tokenizer: Turns them into text again.
+    """
+
+    def __init__(self, calibrations: Iterable[Calibration], tokenizer: Any) -> None:
+        self._calibrations, self._tokenizer = list(calibrations), tokenizer
+        self._runs = cache(lambda n: {run for words in self._texts for run in _runs(words, n)})
+
+    @cached_property
+    def _texts(self) -> list[list[str]]:
+        return [
+            _words(self._tokenizer.decode(ids[:length].tolist(), skip_special_tokens=True))
+            for one in self._calibrations
+            for shard in one.shards
+            for ids, length in zip(shard.input_ids, shard.lengths, strict=True)
+        ]
+
+    def holds(self, text: str) -> bool:
+        """Return whether all of a text stands in one of the samples or another."""
+        words = _words(text)
+        n = min(_RUN, len(words))
+        return n > 0 and all(run in self._runs(n) for run in _runs(words, n))
+
+    def touches(self, text: str) -> bool:
+        """Return whether 13 words in a row of a text stand in a sample as well."""
+        return any(run in self._runs(_RUN) for run in _runs(_words(text), _RUN))
+
+
+def draw_prompts(
+    data: Data, options: RecoveryOptions, tokenizer: Any, measured: Measured, max_positions: int | None
+) -> Prompts:
+    """Draw what to train on, and leave out what is too long or was measured.
+
+    Args:
+        data: The rows.
+        options: The limits.
+        tokenizer: The model's.
+        measured: What no row may be part of.
+        max_positions: The longest sequence the model takes, in tokens; None if it sets no limit.
+
+    Raises:
+        UserError: The data cannot be read, or nothing is left.
+    """
+    _check_lengths(options, max_positions)
+    data.check()
+    left_out: dict[str, int] = {}
+    if isinstance(data.draw, WindowOptions):
+        batch = data.samples(tokenizer, Form.TEXT, max_positions).batch
+        rows = [Row(tuple(ids[:n].tolist())) for ids, n in zip(batch.input_ids, batch.lengths.tolist(), strict=True)]
+        kept = [row for row in rows if not measured.touches(tokenizer.decode(row.ids))]
+        if overlapping := len(rows) - len(kept):
+            left_out["overlapping"] = overlapping
+        check_enough(len(kept), left_out)
+        return Prompts((), tuple(kept), left_out)
+    questions = []
+    for located in data.items().samples:
+        messages, answer = messages_of(located.sample, located.where)
+        if options.system and messages[0][0] != "system":
+            messages = (("system", options.system), *messages)
+        ids = prompt_ids(messages, tokenizer, located.where)
+        reason: LeftOut | None = None
+        if len(ids) > options.max_prompt_tokens:
+            reason = "too long"
+        elif measured.holds(messages[-1][1]):
+            reason = "overlapping"
+        elif options.responses == "data" and not answer.strip():
+            reason = "without an answer"
+        if reason is None:
+            questions.append(Question(messages, answer, ids))
+        else:
+            left_out[reason] = left_out.get(reason, 0) + 1
+    check_enough(len(questions), left_out)
+    return Prompts(tuple(questions), (), left_out)
+
+
+def prompt_ids(messages: Sequence[tuple[str, str]], tokenizer: Any, where: str) -> tuple[int, ...]:
+    """Return the tokens of a prompt, up to where the answer begins.
+
+    Raises:
+        UserError: The model's chat template does not take it.
+    """
+    if not tokenizer.chat_template:
+        return tuple(tokenizer(_plain_prompt(messages), verbose=False)["input_ids"])
+    return _template(messages, tokenizer, where, ask=True)
+
+
+def answered(question: Question, answer: str, tokenizer: Any, where: str) -> Row:
+    """Return a prompt and an answer as a row; the answer begins where it differs from the prompt alone.
+
+    Raises:
+        UserError: The model's chat template does not take them.
+    """
+    if tokenizer.chat_template:
+        ids = _template((*question.messages, ("assistant", answer)), tokenizer, where, ask=False)
+    else:
+        text = _plain_prompt(question.messages) + answer + (tokenizer.eos_token or "")
+        ids = tuple(tokenizer(text, verbose=False)["input_ids"])
+    pairs = zip(question.ids, ids, strict=False)
+    common = next((at for at, (one, other) in enumerate(pairs) if one != other), min(len(question.ids), len(ids)))
+    return Row(ids, common)
+
+
+def _template(messages: Sequence[tuple[str, str]], tokenizer: Any, where: str, *, ask: bool) -> tuple[int, ...]:
+    turns = [{"role": role, "content": content} for role, content in messages]
+    try:
+        found = tokenizer.apply_chat_template(turns, tokenize=True, add_generation_prompt=ask, return_dict=True)
+    except Exception as error:  # whatever the template raises: roles it does not know, turns in the wrong order
+        raise UserError(
+            f"{where} does not fit the model's chat template ({error}); mend the row, or leave it out"
+        ) from error
+    return tuple(found["input_ids"])
+
+
+def _plain_prompt(messages: Sequence[tuple[str, str]]) -> str:
+    return "\n\n".join(content for _, content in messages) + "\n\n"
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"\w+", text.lower())
+
+
+def _runs(words: Sequence[str], n: int) -> Iterator[int]:
+    return (hash(tuple(words[at : at + n])) for at in range(len(words) - n + 1))
+
+
+def _check_lengths(options: RecoveryOptions, max_positions: int | None) -> None:
+    if max_positions is not None and options.max_tokens > max_positions:
+        raise UserError(
+            f"recovery.max_tokens={options.max_tokens} is longer than the {max_positions} positions of the model; use "
+            f"{max_positions} or less"
+        )
+
+
+def check_enough(n_left: int, left_out: dict[str, int]) -> None:
+    """Refuse to train on fewer than two rows.
+
+    Raises:
+        UserError: There are fewer.
+    """
+    if n_left < 2:
+        reasons = " and ".join(f"{n} {reason}" for reason, n in left_out.items()) or "none was drawn"
+        raise UserError(
+            f"data leaves {count(n_left, 'row')} to train on ({reasons}); use more data.samples=… or other data"
+        )

@@ -1,0 +1,102 @@
+"""Self-generated responses: the dense model answers the prompts itself, on the replicas, each prompt once.
+
+Source: section 5 of `On the Limits of Layer Pruning for Generative Reasoning`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from typing_extensions import override
+
+from raysearch.assessment.assess import Assessable
+from raysearch.core.formatting import duration
+from raysearch.core.mask import Mask
+from raysearch.evaluation.pool import Job, Pool
+from raysearch.evaluation.replica import Replica
+from raysearch.generation.prompt import Decoding, Prompt, Written
+from raysearch.ledger.assessments import read_assessments, write_assessment
+from raysearch.ledger.ledger import Ledger
+from raysearch.models.loading import quiet
+from raysearch.recovery.progress import Pace
+from raysearch.recovery.prompts import Question
+from raysearch.recovery.spec import RecoveryOptions
+
+_AT_ONCE = 32  # prompts of a job: what is lost when a replica dies
+
+
+@dataclass(frozen=True)
+class AnswerJob(Job):
+    """A job that continues prompts with the dense model.
+
+    Args:
+        prompts: The prompts.
+        decoding: How tokens are drawn.
+    """
+
+    prompts: tuple[Prompt, ...]
+    decoding: Decoding
+
+    @override
+    def run(self, replica: Replica) -> list[Written]:
+        from raysearch.generation.decoding import generate
+
+        with quiet(), replica.stack.bypassed(Mask()) as model:
+            written, _ = generate(model, replica.tokenizer, self.prompts, self.decoding)
+        return written
+
+    def __str__(self) -> str:
+        return f"answers to {len(self.prompts)} prompts"
+
+
+def write_answers(
+    questions: Sequence[Question],
+    options: RecoveryOptions,
+    what: Assessable,
+    ledger: Ledger,
+    replicas: Callable[[], Pool],
+    on_progress: Callable[[str], None],
+) -> tuple[list[Written], int]:
+    """Return the dense model's answer to each question; what the ledger knows is not written again.
+
+    Args:
+        questions: The questions.
+        options: How tokens are drawn, and how many.
+        what: The model.
+        ledger: Every answer is in it as soon as it is written.
+        replicas: Gives the pool when it is first needed.
+        on_progress: Told in a line how far it is.
+
+    Returns:
+        The answers in order; and how many were written now.
+    """
+    decoding = Decoding(options.temperature, 0, options.top_p, options.seed)
+    # Prompts of like length beside each other; an answer depends on its prompt and its seed.
+    order = sorted(range(len(questions)), key=lambda place: (len(questions[place].ids), questions[place].ids))
+    jobs, names = [], []
+    for start in range(0, len(order), _AT_ONCE):
+        prompts = tuple(
+            Prompt(questions[place].ids, options.max_new_tokens) for place in order[start : start + _AT_ONCE]
+        )
+        jobs.append(AnswerJob(prompts, decoding))
+        names.append(what.named({"answers": [one.ids for one in prompts], **_named(options)}))
+    model, found = what.texts.files.fingerprint, dict[AnswerJob, list[Written]]()
+    for job, name in zip(jobs, names, strict=True):
+        if known := read_assessments(ledger, model, name, [Mask()], dict[str, Any]):
+            found[job] = [Written(**one) for one in known[Mask()]["answers"]]
+    missing, pace = [job for job in jobs if job not in found], Pace()
+    of_job = dict(zip(jobs, names, strict=True))
+    for done, (job, written) in enumerate(filter(None, replicas().run(missing) if missing else ()), start=1):
+        write_assessment(ledger, model, of_job[job], {Mask(): {"answers": [asdict(one) for one in written]}})
+        found[job] = written
+        left = duration(pace.left(done, len(missing)))
+        on_progress(f"answers of the dense model: {done} of {len(missing)} jobs, {left} left")
+    answers = dict(zip(order, [one for job in jobs for one in found[job]], strict=True))
+    return [answers[place] for place in range(len(questions))], sum(len(job.prompts) for job in missing)
+
+
+def _named(options: RecoveryOptions) -> dict[str, Any]:
+    keys = ("temperature", "top_p", "seed", "max_new_tokens")
+    return {key: getattr(options, key) for key in keys}

@@ -1,0 +1,113 @@
+"""The results of a recovery: dense, pruned and recovered side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import model_serializer
+
+from raysearch.assessment.results import Result
+from raysearch.core.json import plain
+from raysearch.core.mask import Mask
+from raysearch.recovery.training import Training
+
+
+@dataclass(frozen=True)
+class Recovered:
+    """A recovered model.
+
+    Args:
+        recovery_id: The recovery.
+        search_id: The search that found the mask.
+        model: The dense model as the user named it.
+        mask: The mask.
+        out: The checkpoint.
+        rows: Rows it was trained and followed on.
+        left_out: Rows that were left out, by the reason.
+        answers_written: Answers that the dense model wrote now.
+        training: The losses.
+        dense: What the dense model was assessed at, by metric.
+        pruned: What the pruned model was.
+        recovered: What the recovered model was.
+        seconds: Of this call, assessment included.
+    """
+
+    recovery_id: str
+    search_id: str
+    model: str
+    mask: Mask
+    out: Path
+    rows: int
+    left_out: Mapping[str, int]
+    answers_written: int
+    training: Training
+    dense: Mapping[str, Result]
+    pruned: Mapping[str, Result]
+    recovered: Mapping[str, Result]
+    seconds: float
+
+    @property
+    def named(self) -> dict[str, float]:
+        """The recovered model's numbers by the names that MLflow shows."""
+        return {f"assess.recovered.{name}": result.estimate.value for name, result in self.recovered.items()}
+
+    @property
+    def numbers(self) -> dict[str, tuple[float, float, float]]:
+        """The three models' numbers, by title."""
+        return {
+            result.metric.title: (
+                self.dense[name].estimate.value,
+                self.pruned[name].estimate.value,
+                result.estimate.value,
+            )
+            for name, result in self.recovered.items()
+            if name in self.pruned and result.metric.group != "speed"
+        }
+
+    @model_serializer
+    def _write(self) -> dict[str, Any]:
+        """Lay the three models' numbers side by side."""
+        models = {"dense": self.dense, "pruned": self.pruned, "recovered": self.recovered}
+        return {
+            "recovery_id": self.recovery_id,
+            "search_id": self.search_id,
+            "model": self.model,
+            "removed": self.mask.layers,
+            "out": str(self.out),
+            "rows": self.rows,
+            "left_out": dict(self.left_out),
+            "answers_written": self.answers_written,
+            "training": plain(self.training),
+            **{name: plain(of, dict[str, Result]) for name, of in models.items()},
+            "seconds": self.seconds,
+        }
+
+
+@dataclass(frozen=True)
+class RecoveryCost:
+    """What a recovery is expected to cost.
+
+    Args:
+        rows: Rows of the training, held-out ones included.
+        answers: Answers that the dense model will write, at most.
+        answer_tokens: Their tokens, at most.
+        tokens: Tokens that are trained on, at most where answers are yet to be written.
+        steps: Steps of the training.
+        step_s: Seconds of one step, timed.
+        seconds: Of all steps.
+        memory_bytes: The most memory of the timed step.
+        left_out: Rows that are left out, by the reason.
+    """
+
+    rows: int
+    answers: int
+    answer_tokens: int
+    tokens: int
+    steps: int
+    step_s: float
+    seconds: float
+    memory_bytes: int
+    left_out: Mapping[str, int]

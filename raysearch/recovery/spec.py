@@ -1,0 +1,164 @@
+"""The specification of a recovery: plain, validated values, built from ``conf/recovery/``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from raysearch.assessment.spec import AssessSpec
+from raysearch.calibration.data import Data
+from raysearch.cluster.options import ClusterOptions
+from raysearch.errors import UserError, did_you_mean
+
+Responses = Literal["self", "data"]
+Loss = Literal["tokens", "distill"]
+Method = Literal["lora", "qlora", "full"]
+Dtype = Literal["auto", "float32", "bfloat16"]
+
+
+@dataclass(frozen=True)
+class RecoveryOptions:
+    """How a pruned model is trained.
+
+    Args:
+        responses: Of prompts: the answers that the dense model writes itself (``self``), or those of the ``data``.
+        loss: ``tokens``: cross-entropy; ``distill``: the KL divergence from the dense model on the same tokens.
+        top_k: Of `loss` ``distill``: the dense model's likeliest tokens that are kept; the others count as one.
+        method: ``lora``, ``qlora`` (on weights of 4 bits, NF4) or ``full``.
+        max_prompt_tokens: Longer prompts are left out.
+        max_new_tokens: Of an answer that the dense model writes; one that is cut off is left out.
+        temperature: Of those answers.
+        top_p: Of those answers.
+        system: The system prompt of prompts that have none; empty for that of the chat template.
+        max_tokens: Of a row; longer ones are left out.
+        held_out: The share of the rows that the training does not see, and its loss is followed on.
+        epochs: How often each row is seen.
+        max_steps: The most steps; None for no limit but `epochs`.
+        batch_size: Rows of a step.
+        micro_batch_size: Rows that go through the model at once; halved where memory does not hold them.
+        learning_rate: After the warm-up.
+        schedule: ``constant``, ``linear`` or ``cosine``, after the warm-up.
+        warmup_steps: Steps in which the learning rate rises.
+        weight_decay: Of AdamW.
+        beta1: Of AdamW.
+        beta2: Of AdamW.
+        max_grad_norm: Gradients are clipped to it.
+        lora_r: The rank of an adapter.
+        lora_alpha: The scale of an adapter, divided by its rank.
+        lora_dropout: Of an adapter's input.
+        targets: The names of linear layers that get an adapter; ``all-linear`` for all but the output head.
+        completion_only: Whether the loss leaves out the tokens of the prompt.
+        packing: Whether several rows go through the model as one.
+        gradient_checkpointing: Whether activations are computed again in place of being kept.
+        dtype: Of the computation: float32, bfloat16, or auto: bfloat16 on a GPU that has it.
+        checkpoint_steps: Steps between checkpoints, each with a loss on held-out rows; None for ten in all.
+        patience: How many of those may pass without a better loss before the training ends; None for no early stop.
+        seed: Of the rows' order, the adapter's first weights, the dropout and the answers.
+
+    Raises:
+        UserError: An option is out of range.
+    """
+
+    responses: Responses = "self"
+    loss: Loss = "tokens"
+    top_k: int = 64
+    method: Method = "lora"
+    max_prompt_tokens: int = 512
+    max_new_tokens: int = 256
+    temperature: float = 0.9
+    top_p: float = 0.95
+    system: str = ""
+    max_tokens: int = 1024
+    held_out: float = 0.1
+    epochs: float = 1.0
+    max_steps: int | None = None
+    batch_size: int = 8
+    micro_batch_size: int = 8
+    learning_rate: float = 1e-3
+    schedule: str = "cosine"
+    warmup_steps: int = 5
+    weight_decay: float = 0.0
+    beta1: float = 0.9
+    beta2: float = 0.999
+    max_grad_norm: float = 1.0
+    lora_r: int = 16
+    lora_alpha: int = 32
+    lora_dropout: float = 0.0
+    targets: str | Sequence[str] = "all-linear"
+    completion_only: bool = True
+    packing: bool = False
+    gradient_checkpointing: bool = False
+    dtype: Dtype = "auto"
+    checkpoint_steps: int | None = None
+    patience: int | None = 3
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        self._check_names()
+        self._check_ranges()
+        if self.batch_size % self.micro_batch_size:
+            raise UserError(
+                f"recovery.batch_size={self.batch_size} is no multiple of recovery.micro_batch_size="
+                f"{self.micro_batch_size}; use one that is"
+            )
+        if self.packing and self.loss == "distill":
+            raise UserError(
+                "recovery.packing=true is not offered with recovery.loss=distill; use recovery.packing=false"
+            )
+        if not self.targets:
+            raise UserError("recovery.targets=[] names nothing to train; name linear layers, or all-linear")
+
+    def _check_names(self) -> None:
+        for key, known in (
+            ("responses", get_args(Responses)),
+            ("loss", get_args(Loss)),
+            ("method", get_args(Method)),
+            ("dtype", get_args(Dtype)),
+            ("schedule", ("constant", "linear", "cosine")),
+        ):
+            if (value := getattr(self, key)) not in known:
+                raise UserError(f"recovery.{key}={value} is unknown; {did_you_mean(value, known)}")
+
+    def _check_ranges(self) -> None:
+        for key, least in (
+            *((key, 1) for key in ("top_k", "max_prompt_tokens", "max_new_tokens", "max_steps", "batch_size")),
+            *((key, 1) for key in ("micro_batch_size", "lora_r", "lora_alpha", "checkpoint_steps", "patience")),
+            *((key, 0) for key in ("temperature", "warmup_steps", "weight_decay", "seed")),
+            ("max_tokens", 2),
+        ):
+            value = getattr(self, key)
+            if value is not None and value < least:
+                raise UserError(f"recovery.{key}={value} is too small; use {least} or more")
+        for key in ("epochs", "learning_rate", "max_grad_norm"):
+            if getattr(self, key) <= 0:
+                raise UserError(f"recovery.{key}={getattr(self, key)} trains nothing; use more than 0")
+        for key in ("held_out", "lora_dropout", "beta1", "beta2"):
+            if not 0 <= getattr(self, key) < 1:
+                raise UserError(f"recovery.{key}={getattr(self, key)} is out of range; use 0 or more, and less than 1")
+        if not 0 < self.top_p <= 1:
+            raise UserError(f"recovery.top_p={self.top_p} is out of range; use more than 0, and 1 at most")
+        if not self.held_out:
+            raise UserError("recovery.held_out=0 leaves nothing to follow the loss on; use a share such as 0.1")
+
+    @property
+    def accumulation(self) -> int:
+        """Micro-batches of a step."""
+        return self.batch_size // self.micro_batch_size
+
+
+@dataclass(frozen=True)
+class RecoverSpec:
+    """A recovery: what on, how, and what it is assessed by.
+
+    Args:
+        data: The rows to train on: prompts, or plain text.
+        options: How the model is trained.
+        assess: What the dense, the pruned and the recovered model are assessed by.
+        cluster: Whose replicas of the dense model write answers, and assess.
+    """
+
+    data: Data
+    options: RecoveryOptions
+    assess: AssessSpec
+    cluster: ClusterOptions

@@ -1,0 +1,426 @@
+"""Trains a pruned model with trl's SFTTrainer, and peft's adapters where not all weights are trained.
+
+Checkpoints hold weights, optimizer, schedule, random numbers and history, so a training that was killed goes on from
+the last as if nothing had happened.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from datasets import Dataset
+from peft import LoraConfig
+from torch import Tensor
+from torch.nn import Module
+from transformers import (
+    AutoModelForCausalLM,
+    BitsAndBytesConfig,
+    EarlyStoppingCallback,
+    PreTrainedModel,
+    PrinterCallback,
+    TrainerCallback,
+)
+from trl.trainer.sft_config import SFTConfig
+from trl.trainer.sft_trainer import DataCollatorForLanguageModeling, SFTTrainer
+from typing_extensions import override
+
+from raysearch.core.formatting import duration
+from raysearch.errors import EvaluationError, UserError, first_line
+from raysearch.evaluation.replica import is_out_of_memory
+from raysearch.models.loading import quiet
+from raysearch.recovery.progress import Pace
+from raysearch.recovery.prompts import Row
+from raysearch.recovery.spec import RecoveryOptions
+from raysearch.recovery.teacher import Teaching, distillation_loss
+from raysearch.search.observer import LossPoint
+
+_IGNORED = -100  # the label of a token that no loss is computed on
+_DIVERGED = 1.5  # times the loss of the first steps
+_FIRST = 3  # steps whose mean loss others are compared with
+_DONE = "history.json"
+
+
+@dataclass(frozen=True)
+class Training:
+    """A training that has ended.
+
+    Args:
+        points: The losses, in order.
+        steps: Steps that were taken.
+        best_step: The step whose weights are kept: the lowest loss on held-out rows.
+        tokens: Tokens that the model was trained on.
+        parameters: How many were trained.
+        seconds: Of the process that ended it.
+        micro_batch_size: Rows at once in the end.
+    """
+
+    points: tuple[LossPoint, ...]
+    steps: int
+    best_step: int
+    tokens: int
+    parameters: int
+    seconds: float
+    micro_batch_size: int
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """What a model is trained on.
+
+    Args:
+        rows: The rows.
+        starts: The first token of each that counts.
+        taught: What the dense model says of them; None to learn the tokens themselves.
+    """
+
+    rows: Sequence[Row]
+    starts: Sequence[int]
+    taught: Sequence[Teaching] | None = None
+
+    @classmethod
+    def of(cls, rows: Sequence[Row], options: RecoveryOptions, taught: Sequence[Teaching] | None = None) -> Lesson:
+        """Return rows with the tokens that count by the options."""
+        return cls(rows, first_scored(rows, options.completion_only), taught)
+
+    def part(self, start: int, stop: int) -> Lesson:
+        """Return rows `start` … `stop` - 1."""
+        taught = None if self.taught is None else self.taught[start:stop]
+        return Lesson(self.rows[start:stop], self.starts[start:stop], taught)
+
+    def dataset(self) -> Dataset:
+        """Return them as trl reads them."""
+        labels = [[*[_IGNORED] * start, *row.ids[start:]] for row, start in zip(self.rows, self.starts, strict=True)]
+        return Dataset.from_dict(
+            {"input_ids": [list(row.ids) for row in self.rows], "labels": labels, "row": list(range(len(self.rows)))}
+        )
+
+
+def first_scored(rows: Sequence[Row], completion_only: bool) -> list[int]:
+    """Return the first token of each row that counts: of the answer, or the first that another predicts."""
+    return [max(1, row.n_prompt if completion_only else 1) for row in rows]
+
+
+class _Collator(DataCollatorForLanguageModeling):
+    """Keeps the rows' places, by which the trainer finds what the dense model says of them."""
+
+    @override
+    def torch_call(self, examples: list[dict[str, Any]]) -> dict[str, Any]:
+        batch = super().torch_call(examples)
+        return {**batch, "row": torch.tensor([one["row"] for one in examples])}
+
+
+class DistillingTrainer(SFTTrainer):
+    """An SFTTrainer whose loss is the distance from the dense model on the same tokens."""
+
+    def __init__(self, *args: Any, train: Lesson, held_out: Lesson, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._lessons = {"train": train, "eval": held_out}
+
+    @override
+    def compute_loss(
+        self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        taught = self._lessons["train" if model.training else "eval"].taught
+        assert taught is not None, "a lesson to distil has a teacher"
+        of_rows = [taught[row] for row in inputs["row"].tolist()]
+        device = inputs["input_ids"].device
+        ids = torch.from_numpy(np.concatenate([one.ids for one in of_rows])).long().to(device)
+        log_p = torch.from_numpy(np.concatenate([one.log_p for one in of_rows])).float().to(device)
+        outputs = model(
+            input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"], use_cache=False, labels=None
+        )
+        scored = inputs["labels"][:, 1:] != _IGNORED
+        losses: Tensor = distillation_loss(outputs.logits[:, :-1][scored], ids, log_p)
+        n_tokens = len(losses) if num_items_in_batch is None else num_items_in_batch
+        loss = losses.sum() / n_tokens
+        if num_items_in_batch is not None and self.args.average_tokens_across_devices:
+            loss = loss * self.accelerator.num_processes
+        return (loss, outputs) if return_outputs else loss
+
+
+class _Watch(TrainerCallback):
+    """Says how far the training is, and notices a loss that grows."""
+
+    def __init__(self, rate: float, on_progress: Callable[[str], None], warn: Callable[[str], None]) -> None:
+        self._rate, self._on_progress, self._warn = rate, on_progress, warn
+        self._pace, self._done_before, self._warned = Pace(), 0, False
+        self._held_out = ""
+
+    @override
+    def on_train_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+        self._pace, self._done_before = Pace(), state.global_step
+
+    @override
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **more: Any) -> None:
+        logs = logs or {}
+        if "eval_loss" in logs:
+            self._held_out = f", held-out {logs['eval_loss']:.4f}"
+        if "loss" not in logs:
+            return
+        loss, step = logs["loss"], state.global_step
+        if not math.isfinite(loss) or not math.isfinite(logs.get("grad_norm", 0.0)):
+            raise EvaluationError(
+                f"the training has diverged at step {step}: its loss is not finite; use a lower "
+                f"recovery.learning_rate than {self._rate:g}"
+            )
+        first = [one["loss"] for one in state.log_history if "loss" in one][:_FIRST]
+        recent = [one["loss"] for one in state.log_history if "loss" in one][-_FIRST:]
+        if len(recent) == _FIRST < step and min(recent) > _DIVERGED * sum(first) / len(first) and not self._warned:
+            self._warned = True
+            self._warn(
+                f"the training's loss grows ({loss:.3f} at step {step}, from {first[0]:.3f}); use a lower "
+                f"recovery.learning_rate than {self._rate:g}"
+            )
+        left = self._pace.left(step - self._done_before, state.max_steps - self._done_before)
+        self._on_progress(
+            f"training: step {step} of {state.max_steps}, loss {loss:.4f}{self._held_out}, {duration(left)} left"
+        )
+
+
+def train(
+    pruned: Path,
+    tokenizer: Any,
+    lesson: Lesson,
+    options: RecoveryOptions,
+    folder: Path,
+    *,
+    on_gpu: bool,
+    on_progress: Callable[[str], None],
+    warn: Callable[[str], None],
+) -> Training:
+    """Train a checkpoint, and write its adapter or its weights to ``trained`` in a folder; nothing is done twice.
+
+    Args:
+        pruned: The checkpoint.
+        tokenizer: Its tokenizer.
+        lesson: The rows; the first ones are held out.
+        options: How.
+        folder: Where checkpoints and the result are kept; one that has checkpoints goes on from the last.
+        on_gpu: Whether a GPU is used.
+        on_progress: Told in a line how far it is.
+        warn: Told in a sentence what is wrong but stops nothing.
+
+    Raises:
+        UserError: Names of layers are wrong, or not even one row fits the memory.
+        EvaluationError: The loss is not finite.
+    """
+    done = folder / "trained"
+    if (done / _DONE).is_file():
+        return _read_history(done / _DONE)
+    pace, micro = Pace(), options.micro_batch_size
+    while True:
+        try:
+            with quiet(), all_threads():
+                trainer = make_trainer(pruned, tokenizer, lesson, options, folder / "checkpoints", micro, on_gpu=on_gpu)
+                trainer.remove_callback(PrinterCallback)
+                trainer.add_callback(_Watch(options.learning_rate, on_progress, warn))
+                trainer.train(resume_from_checkpoint=last_checkpoint(folder / "checkpoints"))
+            break
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            if micro == 1:
+                raise UserError(
+                    f"recovery.max_tokens={options.max_tokens} is more than memory holds in training, even one row at "
+                    "once; use less, recovery.gradient_checkpointing=true, or recovery.method=qlora"
+                ) from error
+        micro = max(one for one in range(1, micro) if (options.batch_size % one == 0 and one <= micro // 2) or one == 1)
+        torch.cuda.empty_cache()
+        warn(f"memory does not hold so many rows at once; {micro} of them from here on, and more steps are summed")
+    training = _history(trainer, micro, pace.seconds)
+    unfinished = folder / "trained.part"
+    shutil.rmtree(unfinished, ignore_errors=True)
+    model: Any = trainer.model
+    with quiet():
+        model.save_pretrained(unfinished)
+    (unfinished / _DONE).write_text(json.dumps(asdict(training)), encoding="utf-8")
+    unfinished.rename(done)
+    shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+    return training
+
+
+@contextmanager
+def all_threads() -> Iterator[None]:
+    """Within the context PyTorch uses all cores of this process, or OMP_NUM_THREADS; a replica may have set fewer."""
+    before = torch.get_num_threads()
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or cores))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def make_trainer(
+    pruned: Path,
+    tokenizer: Any,
+    lesson: Lesson,
+    options: RecoveryOptions,
+    folder: Path,
+    micro_batch_size: int,
+    *,
+    on_gpu: bool,
+) -> SFTTrainer:
+    """Return the trainer of a checkpoint; the arguments are those of `train`.
+
+    Raises:
+        UserError: Names of layers are wrong.
+    """
+    n_held_out = held_out(len(lesson.rows), options)
+    kept, rest = lesson.part(0, n_held_out), lesson.part(n_held_out, len(lesson.rows))
+    bf16 = on_gpu and torch.cuda.is_bf16_supported() if options.dtype == "auto" else options.dtype == "bfloat16"
+    n_steps = steps(len(rest.rows), options)
+    each = options.checkpoint_steps or max(1, n_steps // 10)
+    config = SFTConfig(
+        output_dir=str(folder),
+        per_device_train_batch_size=micro_batch_size,
+        per_device_eval_batch_size=micro_batch_size,
+        gradient_accumulation_steps=options.batch_size // micro_batch_size,
+        num_train_epochs=options.epochs,
+        max_steps=options.max_steps or -1,
+        learning_rate=options.learning_rate,
+        lr_scheduler_type="constant_with_warmup" if options.schedule == "constant" else options.schedule,
+        warmup_steps=options.warmup_steps,
+        weight_decay=options.weight_decay,
+        adam_beta1=options.beta1,
+        adam_beta2=options.beta2,
+        max_grad_norm=options.max_grad_norm,
+        logging_steps=1,
+        eval_strategy="steps",
+        eval_steps=each,
+        save_strategy="steps",
+        save_steps=each,
+        save_total_limit=2,
+        load_best_model_at_end=True,
+        metric_for_best_model="eval_loss",
+        greater_is_better=False,
+        prediction_loss_only=True,
+        bf16=bf16,
+        use_cpu=not on_gpu,
+        dataloader_pin_memory=on_gpu,
+        gradient_checkpointing=options.gradient_checkpointing,
+        packing=options.packing,
+        max_length=options.max_tokens,
+        remove_unused_columns=False,
+        include_num_input_tokens_seen="non_padding",
+        seed=options.seed,
+        data_seed=options.seed,
+        report_to="none",
+        disable_tqdm=True,
+    )
+    if config.n_gpu > 1:
+        config._n_gpu = 1  # several GPUs are for several processes
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    callbacks = [] if options.patience is None else [EarlyStoppingCallback(options.patience)]
+    common: dict[str, Any] = {
+        "model": load_pruned(pruned, options, on_gpu=on_gpu, bf16=bf16),
+        "args": config,
+        "train_dataset": rest.dataset(),
+        "eval_dataset": kept.dataset(),
+        "processing_class": tokenizer,
+        "peft_config": adapter(options),
+        "callbacks": callbacks,
+    }
+    try:
+        if lesson.taught is None:
+            return SFTTrainer(**common)
+        collator = _Collator(pad_token_id=tokenizer.pad_token_id)
+        return DistillingTrainer(**common, data_collator=collator, train=rest, held_out=kept)
+    except ValueError as error:
+        if "arget" not in str(error) and "lm_head" not in str(error):
+            raise
+        raise UserError(
+            f"recovery.targets={options.targets} does not fit the model ({first_line(error)}); name its linear layers "
+            "other than the output head, or all-linear"
+        ) from error
+
+
+def adapter(options: RecoveryOptions) -> LoraConfig | None:
+    """Return peft's configuration of an adapter; None where all weights are trained."""
+    if options.method == "full":
+        return None
+    return LoraConfig(
+        r=options.lora_r,
+        lora_alpha=options.lora_alpha,
+        lora_dropout=options.lora_dropout,
+        target_modules=options.targets if isinstance(options.targets, str) else list(options.targets),
+        task_type="CAUSAL_LM",
+    )
+
+
+def load_pruned(pruned: Path, options: RecoveryOptions, *, on_gpu: bool, bf16: bool) -> PreTrainedModel:
+    """Return a checkpoint to train: of 4 bits for QLoRA; in float32 where all weights are trained, or on a CPU."""
+    exact = options.method == "full" or not (on_gpu or bf16)
+    quantization = None
+    if options.method == "qlora":
+        quantization = BitsAndBytesConfig(
+            load_in_4bit=True,
+            bnb_4bit_quant_type="nf4",
+            bnb_4bit_use_double_quant=True,
+            bnb_4bit_compute_dtype=torch.bfloat16 if bf16 else torch.float32,
+        )
+    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+        pruned,
+        dtype=torch.float32 if exact else "auto",
+        quantization_config=quantization,
+        device_map={"": "cuda:0" if on_gpu else "cpu"} if quantization else None,
+    )
+    return model
+
+
+def held_out(n_rows: int, options: RecoveryOptions) -> int:
+    """Return how many rows are held out: a share, and at least one."""
+    return min(n_rows - 1, max(1, round(options.held_out * n_rows)))
+
+
+def steps(n_rows: int, options: RecoveryOptions) -> int:
+    """Return how many steps so many rows take, packing aside."""
+    whole = math.ceil(math.ceil(n_rows / options.batch_size) * options.epochs)
+    return min(whole, options.max_steps) if options.max_steps else whole
+
+
+def last_checkpoint(folder: Path) -> str | None:
+    """Return the last checkpoint that is whole, and remove what a killed process left of others; None for none."""
+    found = {int(one.name.partition("-")[2]): one for one in folder.glob("checkpoint-*")}
+    for _, one in sorted(found.items(), reverse=True):
+        try:  # the state is written last
+            json.loads((one / "trainer_state.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            shutil.rmtree(one, ignore_errors=True)
+        else:
+            return str(one)
+    return None
+
+
+def _history(trainer: SFTTrainer, micro: int, seconds: float) -> Training:
+    points, model = list[LossPoint](), cast(Module, trainer.model)
+    log: list[dict[str, Any]] = trainer.state.log_history
+    for one in log:
+        if "loss" in one or "eval_loss" in one:
+            tokens = int(one.get("num_input_tokens_seen", points[-1].tokens if points else 0))
+            points.append(LossPoint(one["step"], tokens, one.get("loss"), one.get("eval_loss")))
+    return Training(
+        points=tuple(points),
+        steps=trainer.state.global_step,
+        best_step=trainer.state.best_global_step or trainer.state.global_step,
+        tokens=int(trainer.state.num_input_tokens_seen),
+        parameters=sum(one.numel() for one in model.parameters() if one.requires_grad),
+        seconds=seconds,
+        micro_batch_size=micro,
+    )
+
+
+def _read_history(file: Path) -> Training:
+    values = json.loads(file.read_text(encoding="utf-8"))
+    return Training(**{**values, "points": tuple(LossPoint(**one) for one in values["points"])})

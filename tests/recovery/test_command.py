@@ -1,0 +1,122 @@
+"""raysearch recover: from a search to a checkpoint that plain transformers and peft load, each step once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from raysearch.recovery import recover, training
+from tests.cli.conftest import Run, World, here, run, world
+
+__all__ = ["here", "run", "world"]  # fixtures
+
+pytest.importorskip("trl")
+
+TEXT = "assess.texts.mine=data=file data.path={} data.samples=all data.sampling=sequential"
+
+
+@pytest.fixture
+def searched(run: Run, world: World, here: Path) -> str:
+    """A finished search, by its id."""
+    return json.loads(run("search", *world.search(), "--json").out)["search_id"]
+
+
+@pytest.fixture
+def words(world: World, searched: str) -> list[str]:
+    """A quick training, and a text to assess by."""
+    return [
+        searched,
+        *("data=file", "data.seq_len=16", "data.samples=24", "recovery.max_tokens=48", "recovery.top_k=8"),
+        *("recovery.max_steps=3", "recovery.micro_batch_size=4", "recovery.checkpoint_steps=1"),
+        *("assess=none", TEXT.format(world.text), "assess.seq_len=16", "assess.limit=4", "assess.probe.enabled=false"),
+    ]
+
+
+@pytest.fixture
+def other_text(world: World, here: Path) -> Path:
+    """The same words in another order."""
+    file = here / "other.txt"
+    mixed = np.random.default_rng(1).permutation(world.text.read_text().split()).tolist()
+    file.write_text(" ".join(mixed))
+    return file
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft asks transformers for it
+def test_a_recovered_model_is_a_checkpoint_and_nothing_is_done_twice(
+    run: Run, words: list[str], other_text: Path, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    command = ["recover", *words, f"data.path={other_text}", "--out", "healed"]
+    shown = run(*command)
+    assert shown.code == 0, shown.err
+    assert "recovered" in shown.out and "mine (perplexity, lower is better)" in shown.out
+    healed = AutoModelForCausalLM.from_pretrained(here / "healed")
+    assert healed.config.num_hidden_layers == 3
+    (folder,) = (here / "mlruns/recoveries").iterdir()
+    pruned = AutoModelForCausalLM.from_pretrained(folder / "pruned")
+    PeftModel.from_pretrained(pruned, str(here / "healed/adapter"))
+    card = json.loads((folder / "rows.json").read_text())
+    assert card["rows"] + sum(card["left_out"].values()) == 24
+    assert "recovered" in run("show", "latest").out
+    with monkeypatch.context() as patch:
+        patch.setattr(training, "make_trainer", pytest.fail)
+        for name in ("write_checkpoint", "draw_prompts", "teach", "export_search"):
+            patch.setattr(recover, name, pytest.fail)
+        again = run(*command, "--json")
+    assert again.code == 0, again.err
+    assert json.loads(again.out)["recovery_id"] == folder.name
+    refused = run("recover", *words, f"data.path={other_text}", "recovery.seed=1", "--out", "healed")
+    assert refused.code == 2 and "is not empty; name another folder, or replace it with --overwrite" in refused.err
+
+
+def test_text_that_was_measured_is_left_out(run: Run, words: list[str], world: World) -> None:
+    refused = run("recover", *words, f"data.path={world.text}", "data.part=all", "data.samples=250", "--dry-run")
+    assert "overlapping" in refused.out + refused.err
+
+
+def test_the_dense_model_answers_prompts_once(
+    run: Run, words: list[str], here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words_of_text = ("people", "war", "navy", "law", "state", "union", "nation", "laws")
+    asked_for = [f"the {word} of the {other}" for word in words_of_text for other in words_of_text[:5]]
+    rows = [{"question": question, "answer": "the law"} for question in asked_for]
+    (here / "asked.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    asked = [word for word in words if not word.startswith("data")]
+    asked += ["data=questions", f"data.path={here / 'asked.jsonl'}", "data.question=question", "data.answer=answer"]
+    asked += ["data.prompt={question}", "data.samples=all", "data.part=all", "recovery.loss=tokens"]
+    asked += ["recovery.max_new_tokens=40", "recovery.max_tokens=60", "recovery.temperature=1.0", "--json"]
+    found = run("recover", *asked, "--out", "healed")
+    assert found.code == 0, found.err
+    value: dict[str, Any] = json.loads(found.out)
+    assert value["answers_written"] == 40 and value["rows"] >= 2
+    from raysearch.recovery import responses
+
+    monkeypatch.setattr(responses.AnswerJob, "run", pytest.fail)
+    again = run("recover", *asked, "recovery.method=full", "--out", "full")
+    assert again.code == 0, again.err
+    assert json.loads(again.out)["answers_written"] == 0, "the ledger has them"
+    assert not (here / "full/adapter").exists()
+
+
+def test_mistakes_are_one_sentence(run: Run, words: list[str], other_text: Path, here: Path) -> None:
+    (here / "file").write_text("")
+    data = f"data.path={other_text}"
+    cases = [
+        ([data], "--out has no value; name the folder of the recovered checkpoint"),
+        ([data, "--out", "file"], "is a file; name a folder"),
+        ([data, "--out", "x", "recovery.rate=1"], "recovery.rate is no key of this configuration"),
+        ([data, "--out", "x", "recovery.max_tokens=4096"], "is longer than the"),
+        ([data, "--out", "x", "data.samples=1"], "data leaves 1 row to train on"),
+        ([data, "--out", "x", "--remove", "4"], "--remove=4 is no number of layers"),
+        (["data.path=nothing.txt", "--out", "x"], "data.path=nothing.txt does not exist"),
+    ]
+    for more, message in cases:
+        refused = run("recover", *words, *more)
+        assert refused.code == 2 and message in refused.err, (more, refused.err)
+    assert not (here / "x").exists()

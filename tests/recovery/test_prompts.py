@@ -1,0 +1,97 @@
+"""What is trained on: masks in templates of several families, and rows that were measured are left out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from raysearch.calibration.batch import Batch
+from raysearch.calibration.calibration import Calibration
+from raysearch.calibration.objectives.perplexity import PerplexityObjective
+from raysearch.errors import UserError
+from raysearch.recovery.prompts import Measured, Question, answered, prompt_ids
+from raysearch.recovery.spec import RecoveryOptions
+from tests.calibration.tokenizers import PLAIN, STRICT, characters
+from tests.cases import assert_refused
+
+#: As Qwen's and SmolLM2's, with a system prompt of its own and a line break after a turn.
+CHATML = (
+    "{% if messages[0].role != 'system' %}<system>be good</s>\n{% endif %}"
+    "{% for m in messages %}<{{ m.role }}>\n{{ m.content }}</s>\n{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>\n{% endif %}"
+)
+SPEECH = "we the people of the united states in order to form a more perfect union establish justice and peace"
+
+
+def test_an_answer_is_what_follows_the_prompt_in_templates_of_every_family() -> None:
+    expected = {PLAIN: "yes</s>", STRICT: "yes</s>", CHATML: "yes</s>\n", None: "yes</s>"}
+    for template, answer in expected.items():
+        tokenizer = characters(template=template)
+        messages = (("user", "is it so"),)
+        question = Question(messages, "", prompt_ids(messages, tokenizer, "row"))
+        row = answered(question, "yes", tokenizer, "row")
+        assert tokenizer.decode(row.ids[row.n_prompt :]).replace(" ", "") == answer.replace(" ", ""), template
+
+
+def measured(texts: Sequence[str], tokenizer: Any) -> Measured:
+    ids = [tokenizer(text)["input_ids"] for text in texts]
+    batch = Batch.of(ids, [[False, *[True] * (len(one) - 1)] for one in ids])
+    return Measured([Calibration.create(PerplexityObjective(), batch, None, {}, {})], tokenizer)
+
+
+class Joined:
+    """A tokenizer of characters that joins them again."""
+
+    def __init__(self) -> None:
+        self._characters = characters()
+
+    def __call__(self, text: str) -> Any:
+        return self._characters(text)
+
+    def decode(self, ids: Any, **options: Any) -> str:
+        return "".join(chr(one) for one in np.asarray(ids).tolist())
+
+
+def test_what_was_measured_is_found() -> None:
+    known = measured([SPEECH, "Question: how many apples are there?\nAnswer: 4"], Joined())
+    assert known.touches("it says: " + SPEECH[7:85] + " and so on"), "thirteen words in a row"
+    assert not known.touches(SPEECH[:40] + " something else " + SPEECH[60:]), "no thirteen words in a row"
+    assert known.holds("How many apples are there?") and known.holds(SPEECH.upper())
+    assert not known.holds("How many pears are there?") and not known.holds("")
+
+
+def test_refuses_options_out_of_range() -> None:
+    cases = [
+        ({"responses": "mine"}, "recovery.responses=mine is unknown; choose one of: data, self"),
+        ({"loss": "token"}, "recovery.loss=token is unknown; did you mean 'tokens'?"),
+        ({"method": "dora"}, "recovery.method=dora is unknown; did you mean 'lora'?"),
+        ({"schedule": "step"}, "recovery.schedule=step is unknown"),
+        ({"dtype": "float16"}, "recovery.dtype=float16 is unknown"),
+        ({"top_k": 0}, "recovery.top_k=0 is too small; use 1 or more"),
+        ({"max_tokens": 1}, "recovery.max_tokens=1 is too small; use 2 or more"),
+        ({"max_new_tokens": 0}, "recovery.max_new_tokens=0 is too small"),
+        ({"batch_size": 0}, "recovery.batch_size=0 is too small"),
+        (
+            {"batch_size": 6, "micro_batch_size": 4},
+            "recovery.batch_size=6 is no multiple of recovery.micro",
+        ),
+        ({"learning_rate": 0.0}, "recovery.learning_rate=0.0 trains nothing; use more than 0"),
+        ({"epochs": -1.0}, "recovery.epochs=-1.0 trains nothing"),
+        ({"held_out": 1.0}, "recovery.held_out=1.0 is out of range"),
+        ({"held_out": 0.0}, "recovery.held_out=0 leaves nothing to follow the loss on"),
+        ({"top_p": 0.0}, "recovery.top_p=0.0 is out of range"),
+        ({"lora_r": 0}, "recovery.lora_r=0 is too small"),
+        ({"lora_dropout": 1.0}, "recovery.lora_dropout=1.0 is out of range"),
+        ({"targets": []}, "recovery.targets=[] names nothing to train"),
+        ({"packing": True, "loss": "distill"}, "recovery.packing=true is not offered with recovery.loss=distill"),
+        ({"seed": -1}, "recovery.seed=-1 is too small"),
+    ]
+    assert_refused(RecoveryOptions, cases)
+
+
+def test_a_template_that_refuses_a_prompt_is_named() -> None:
+    with pytest.raises(UserError, match="row 3 does not fit the model's chat template .roles must alternate"):
+        prompt_ids((("system", "x"), ("user", "y")), characters(template=STRICT), "row 3")

@@ -1,0 +1,189 @@
+"""Training is trl's own; its losses are those of plain computations, and a killed one goes on bit for bit."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from raysearch.errors import EvaluationError, UserError
+from raysearch.recovery.prompts import Question, Row, answered, prompt_ids
+from raysearch.recovery.spec import RecoveryOptions
+from raysearch.recovery.teacher import Teaching, distillation_loss
+from raysearch.recovery.training import Lesson, Training, last_checkpoint, train
+
+pytest.importorskip("trl")
+
+OPTIONS = RecoveryOptions(
+    max_tokens=64, batch_size=4, micro_batch_size=2, learning_rate=0.01, warmup_steps=1, lora_r=2, checkpoint_steps=2
+)
+TALKS = [(f"say {word}", word * 2) for word in ("a", "bb", "ccc", "d", "ee", "fff", "g", "hh", "iii", "j", "kk", "lll")]
+
+
+def rows(tokenizer: Any) -> list[Row]:
+    asked = [(("user", prompt),) for prompt, _ in TALKS]
+    return [
+        answered(Question(messages, answer, prompt_ids(messages, tokenizer, "row")), answer, tokenizer, "row")
+        for messages, (_, answer) in zip(asked, TALKS, strict=True)
+    ]
+
+
+def run(checkpoint: Path, lesson: Lesson, options: RecoveryOptions, folder: Path) -> Training:
+    tokenizer = AutoTokenizer.from_pretrained(checkpoint)
+    folder.mkdir(exist_ok=True)
+    quietly: dict[str, Any] = {"on_gpu": False, "on_progress": lambda line: None, "warn": lambda line: None}
+    return train(checkpoint, tokenizer, lesson, options, folder, **quietly)
+
+
+def test_losses_are_those_of_a_plain_script_of_trl(checkpoint: Path, tmp_path: Path) -> None:
+    from datasets import Dataset
+    from peft import LoraConfig
+    from trl.trainer.sft_config import SFTConfig
+    from trl.trainer.sft_trainer import SFTTrainer
+
+    tokenizer = AutoTokenizer.from_pretrained(checkpoint)
+    found = run(checkpoint, Lesson.of(rows(tokenizer), OPTIONS), OPTIONS, tmp_path / "ours")
+    tokenizer.pad_token = tokenizer.eos_token
+    talks = [
+        {"prompt": [{"role": "user", "content": prompt}], "completion": [{"role": "assistant", "content": answer}]}
+        for prompt, answer in TALKS[1:]
+    ]
+    with warnings.catch_warnings(action="ignore"):  # peft's calls of transformers
+        plain = SFTTrainer(
+            model=AutoModelForCausalLM.from_pretrained(checkpoint),
+            args=SFTConfig(
+                output_dir=str(tmp_path / "plain"),
+                per_device_train_batch_size=2,
+                gradient_accumulation_steps=2,
+                num_train_epochs=1,
+                learning_rate=0.01,
+                lr_scheduler_type="cosine",
+                warmup_steps=1,
+                weight_decay=0.0,
+                logging_steps=1,
+                max_length=64,
+                bf16=False,
+                use_cpu=True,
+                activation_checkpointing=False,
+                seed=0,
+                data_seed=0,
+                report_to="none",
+                disable_tqdm=True,
+                save_strategy="no",
+            ),
+            train_dataset=Dataset.from_list(talks),
+            processing_class=tokenizer,
+            peft_config=LoraConfig(r=2, lora_alpha=32, target_modules="all-linear", task_type="CAUSAL_LM"),
+        )
+        plain.train()
+    expected = [one["loss"] for one in plain.state.log_history if "loss" in one]
+    assert [point.loss for point in found.points if point.loss is not None] == expected
+    assert len(expected) == found.steps == 3
+
+
+def test_distillation_is_a_divergence_over_the_kept_tokens_and_the_rest() -> None:
+    logits, dense = torch.randn(2, 3, 7, generator=torch.Generator().manual_seed(0)).double().unbind(0)
+    log_p, ids = dense.log_softmax(-1).topk(3)
+    for row in range(3):
+        p, q = dense[row].softmax(-1), logits[row].softmax(-1)
+        kept = ids[row].tolist()
+        others = [token for token in range(7) if token not in kept]
+        pairs = [*((p[token], q[token]) for token in kept), (p[others].sum(), q[others].sum())]
+        by_hand = sum(float(one * (one / other).log()) for one, other in pairs)
+        found = distillation_loss(logits[row : row + 1].float(), ids[row : row + 1], log_p[row : row + 1].float())
+        assert float(found) == pytest.approx(by_hand, rel=1e-4)
+    same = distillation_loss(dense.float(), ids, log_p.float())
+    assert same.abs().max() < 1e-5
+
+
+def test_a_distilled_step_has_the_loss_of_a_plain_computation(checkpoint: Path, tmp_path: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(checkpoint)
+    options = replace(OPTIONS, loss="distill", batch_size=11, micro_batch_size=11, checkpoint_steps=1)
+    whole = Lesson.of(rows(tokenizer), options)
+    generator = torch.Generator().manual_seed(1)
+    taught = []
+    for row, start in zip(whole.rows, whole.starts, strict=True):
+        log_p, ids = torch.randn(len(row.ids) - start, 303, generator=generator).log_softmax(-1).topk(5)
+        taught.append(Teaching(ids.int().numpy(), log_p.half().numpy()))
+    found = run(checkpoint, replace(whole, taught=taught), options, tmp_path / "ours")
+    model = AutoModelForCausalLM.from_pretrained(checkpoint)
+    losses = []
+    for row, start, one in list(zip(whole.rows, whole.starts, taught, strict=True))[1:]:
+        logits = model(torch.tensor([row.ids])).logits[0, start - 1 : -1]
+        losses.append(distillation_loss(logits, torch.tensor(one.ids).long(), torch.tensor(one.log_p).float()))
+    assert found.points[0].loss == pytest.approx(float(torch.cat(losses).mean().detach()), rel=1e-4)
+
+
+def test_a_killed_training_goes_on_to_the_same_bytes(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from raysearch.recovery import training
+
+    options = replace(OPTIONS, lora_dropout=0.3, epochs=2)
+    lesson = Lesson.of(rows(AutoTokenizer.from_pretrained(checkpoint)), options)
+    whole = run(checkpoint, lesson, options, tmp_path / "whole")
+
+    class Killed(BaseException):
+        pass
+
+    watch = training._Watch.on_log
+
+    def kill(self: Any, args: Any, state: Any, control: Any, **more: Any) -> None:
+        watch(self, args, state, control, **more)
+        if state.global_step == 5:
+            raise Killed
+
+    monkeypatch.setattr(training._Watch, "on_log", kill)
+    with pytest.raises(Killed):
+        run(checkpoint, lesson, options, tmp_path / "killed")
+    monkeypatch.undo()
+    (tmp_path / "killed/checkpoints/checkpoint-6").mkdir()  # begun, and not written to its end
+    last = last_checkpoint(tmp_path / "killed/checkpoints")
+    assert last is not None and last.endswith("checkpoint-4")
+    again = run(checkpoint, lesson, options, tmp_path / "killed")
+    assert again.points == whole.points
+    weights = [(tmp_path / name / "trained/adapter_model.safetensors").read_bytes() for name in ("whole", "killed")]
+    assert weights[0] == weights[1]
+    monkeypatch.setattr(training, "make_trainer", pytest.fail)
+    assert run(checkpoint, lesson, options, tmp_path / "killed") == again, "done once"
+
+
+def test_memory_that_does_not_hold_a_batch_gets_half_of_it(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from raysearch.recovery import training
+
+    make, asked = training.make_trainer, []
+
+    def short(*args: Any, **more: Any) -> Any:
+        asked.append(args[-1])
+        if args[-1] > 1:
+            raise torch.OutOfMemoryError("no room")
+        return make(*args, **more)
+
+    monkeypatch.setattr(training, "make_trainer", short)
+    lesson = Lesson.of(rows(AutoTokenizer.from_pretrained(checkpoint)), OPTIONS)
+    found = run(checkpoint, lesson, OPTIONS, tmp_path / "ours")
+    assert asked == [2, 1] and found.micro_batch_size == 1 and found.steps == 3
+
+
+def test_refuses_layers_that_are_not_there_and_a_loss_that_is_not_finite(checkpoint: Path, tmp_path: Path) -> None:
+    lesson = Lesson.of(rows(AutoTokenizer.from_pretrained(checkpoint)), OPTIONS)
+    for targets in (["nothing"], ["lm_head"]):
+        with pytest.raises(UserError, match=r"recovery\.targets=.* does not fit the model"):
+            run(checkpoint, lesson, replace(OPTIONS, targets=targets), tmp_path / "targets")
+    with pytest.raises(
+        EvaluationError, match=r"has diverged at step .*use a lower recovery\.learning_rate than 1e\+30"
+    ):
+        run(checkpoint, lesson, replace(OPTIONS, learning_rate=1e30, warmup_steps=0, epochs=2), tmp_path / "diverged")
+
+
+def test_the_tokens_that_count_are_those_of_the_answer(checkpoint: Path) -> None:
+    row = rows(AutoTokenizer.from_pretrained(checkpoint))[1]
+    data = Lesson.of([row], OPTIONS).dataset()[0]
+    assert [label for label in data["labels"] if label >= 0] == [*map(ord, "bbbb"), 301]
