@@ -229,7 +229,7 @@ def _known() -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=4)
 def _known_in(variables: tuple[tuple[str, str], ...], words: tuple[str, ...]) -> tuple[str, ...]:
-    values = {value for name, value in variables if _NAMED.fullmatch(name)}
+    values = {value for name, value in variables if _NAMED.fullmatch(name) and name != "PWD"}  # the shell's folder
     texts = [*words, *(value for _, value in variables)]
     addresses = (match[0] for text in texts if "://" in text and (match := _ANY_ADDRESS.search(text)))
     values = values.union(*map(secrets_of_address, addresses))

@@ -79,6 +79,11 @@ def test_values_of_secret_variables_are_told_wherever_they_stand(monkeypatch: py
     assert redact("experiment correct-horse-battery-9 of postgres") == "experiment *** of postgres"
 
 
+def test_the_folder_that_the_shell_names_is_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PWD", "/home/ann/projects/2026")
+    assert redact("wrote /home/ann/projects/2026/healed") == "wrote /home/ann/projects/2026/healed"
+
+
 def test_no_error_holds_a_secret() -> None:
     error = UserError("tracking.uri=https://me:s3cret@host is wrong")
     assert str(error) == "tracking.uri=https://me:***@host is wrong" and "s3cret" not in repr(error)

@@ -58,19 +58,22 @@ def test_a_stopped_process_is_named_and_loses_its_claims(ledger):
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdout is not None and other.stdin is not None
         assert other.stdout.readline() == b"taken\n"
-        with closing(Claims(ledger)) as claims:
-            assert claims.take("cal", [(A, 0)]) == []
-            assert claims.others() == [f"process {other.pid} on {platform.node()}"]
-            other.send_signal(signal.SIGSTOP)
-            (lock,) = [file for file in ledger.path.parent.glob("*.claims-*") if str(other.pid) in file.read_text()]
-            os.utime(lock, (time.time() - 50, time.time() - 50))
-            (said,) = claims.others()
-            assert "stopped by Ctrl-Z" in said and "has not answered for 5" in said
-            assert claims.take("cal", [(A, 0)]) == []
-            os.utime(lock, (time.time() - 70, time.time() - 70))
-            assert claims.take("cal", [(A, 0)]) == [(A, 0)]
-        other.send_signal(signal.SIGCONT)
-        other.stdin.close()
+        try:
+            with closing(Claims(ledger)) as claims:
+                assert claims.take("cal", [(A, 0)]) == []
+                assert claims.others() == [f"process {other.pid} on {platform.node()}"]
+                other.send_signal(signal.SIGSTOP)
+                os.waitpid(other.pid, os.WUNTRACED)  # until it has stopped
+                (lock,) = [file for file in ledger.path.parent.glob("*.claims-*") if str(other.pid) in file.read_text()]
+                os.utime(lock, (time.time() - 50, time.time() - 50))
+                (said,) = claims.others()
+                assert "stopped by Ctrl-Z" in said and "has not answered for 5" in said
+                assert claims.take("cal", [(A, 0)]) == []
+                os.utime(lock, (time.time() - 70, time.time() - 70))
+                assert claims.take("cal", [(A, 0)]) == [(A, 0)]
+        finally:
+            other.send_signal(signal.SIGCONT)
+            other.stdin.close()
         assert other.wait() == 0
 
 
