@@ -68,7 +68,7 @@ def held(ledger: Ledger, name: str, kind: str, *, wait: bool = False) -> Iterato
                 stack.enter_context(owned(path, wait))
             except Timeout as taken:
                 raise UserError(
-                    f"{kind}={name} is being run by {owner_of(path)} already; wait for that to end, or stop it first"
+                    f"{kind}={name} is already being run by {owner_of(path)}; wait for that to end, or stop it first"
                 ) from taken
         yield
 

@@ -24,7 +24,11 @@ def test_a_search_that_runs_is_left_alone(here: Path, world: World) -> None:
     os.kill(first.pid, signal.SIGSTOP)  # so that it does not end meanwhile
     second, resumed = start(*words), start("resume", "latest", "--json")
     for late in second, resumed:
-        refused(late.finish(), "SEARCH=beam-m3-", f" is being run by process {first.pid} on {platform.node()} already")
+        refused(
+            late.finish(),
+            "SEARCH=beam-m3-",
+            f" is already being run by process {first.pid} on {platform.node()} (stopped by Ctrl-Z;",
+        )
     os.kill(first.pid, signal.SIGCONT)
     result = found(first.finish())
 
@@ -41,7 +45,11 @@ def test_a_study_that_runs_is_left_alone(here: Path, world: World) -> None:
     first = start(*words)
     wait_for_owner(first)
     os.kill(first.pid, signal.SIGSTOP)
-    refused(start(*words).finish(), "STUDY=", f" is being run by process {first.pid} on {platform.node()} already")
+    refused(
+        start(*words).finish(),
+        "STUDY=",
+        f" is already being run by process {first.pid} on {platform.node()} (stopped by Ctrl-Z;",
+    )
     os.killpg(first.pid, signal.SIGKILL)
     first.kill()
     result = found(start(*words).finish())

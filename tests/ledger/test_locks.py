@@ -47,7 +47,7 @@ def test_a_linked_ledger_has_the_locks_of_the_file_itself(tmp_path: Path) -> Non
         closing(Ledger(tmp_path / "link.db")) as linked,
         closing(Ledger(tmp_path / "elsewhere" / "ledger.db")) as ledger,
         held(linked, "name", "SEARCH"),
-        pytest.raises(UserError, match="is being run by process"),
+        pytest.raises(UserError, match="is already being run by process"),
         held(ledger, "name", "SEARCH"),
     ):
         pass
