@@ -222,7 +222,6 @@ def train(
         try:
             with quiet(), all_threads():
                 trainer = make_trainer(pruned, tokenizer, lesson, options, folder / "checkpoints", micro, on_gpu=on_gpu)
-                trainer.remove_callback(PrinterCallback)
                 trainer.add_callback(_Watch(options.learning_rate, on_progress, warn))
                 trainer.train(resume_from_checkpoint=last_checkpoint(folder / "checkpoints"))
             break
@@ -334,9 +333,10 @@ def make_trainer(
     }
     try:
         if lesson.taught is None:
-            return SFTTrainer(**common)
-        collator = _Collator(pad_token_id=tokenizer.pad_token_id)
-        return DistillingTrainer(**common, data_collator=collator, train=rest, held_out=kept)
+            trainer = SFTTrainer(**common)
+        else:
+            collator = _Collator(pad_token_id=tokenizer.pad_token_id)
+            trainer = DistillingTrainer(**common, data_collator=collator, train=rest, held_out=kept)
     except ValueError as error:
         if "arget" not in str(error) and "lm_head" not in str(error):
             raise
@@ -344,6 +344,8 @@ def make_trainer(
             f"recovery.targets={options.targets} does not fit the model ({first_line(error)}); name its linear layers "
             "other than the output head, or all-linear"
         ) from error
+    trainer.remove_callback(PrinterCallback)  # it prints to standard output
+    return trainer
 
 
 def adapter(options: RecoveryOptions) -> LoraConfig | None:

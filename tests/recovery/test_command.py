@@ -78,6 +78,7 @@ def test_a_recovered_model_is_a_checkpoint_and_nothing_is_done_twice(
 def test_text_that_was_measured_is_left_out(run: Run, words: list[str], world: World) -> None:
     refused = run("recover", *words, f"data.path={world.text}", "data.part=all", "data.samples=250", "--dry-run")
     assert "overlapping" in refused.out + refused.err
+    assert "'loss'" not in refused.out, "trl prints nothing of the timed steps"
 
 
 def test_the_dense_model_answers_prompts_once(
