@@ -258,7 +258,7 @@ for command in ("", "search", "score", "resume", "show", "export", "ui", "sync",
 
 
 def test_a_shell_completes_commands_and_options() -> None:
-    for typed, expected in {"rec": "recommend", "export --gg": "--gguf"}.items():
+    for typed, expected in {"recom": "recommend", "export --gg": "--gguf"}.items():
         asked = {"COMP_WORDS": f"raysearch {typed}", "COMP_CWORD": str(1 + typed.count(" "))}
         environment = {**os.environ, **asked, "_RAYSEARCH_COMPLETE": "complete_bash"}
         done = subprocess.run([sys.executable, "-c", MAIN], env=environment, capture_output=True, text=True, check=True)
