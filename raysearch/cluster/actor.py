@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import os
 import socket
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -41,12 +43,13 @@ class ReplicaActor:
     """A `Replica` in its own process, with a second thread that says for which pool it works.
 
     The replica is made by the first call that comes with its recipe, not by the constructor, so that errors arrive as
-    they are.
+    they are. What it needs takes seconds to import, and that begins at once.
     """
 
     def __init__(self) -> None:
         self._replica: Replica | None = None
         self._pool: str | None = None
+        threading.Thread(target=importlib.import_module, args=["raysearch.evaluation.replica"], daemon=True).start()
 
     def load(self, pool: str, recipe: list[Any]) -> str:
         """Make the replica, and return the name of its machine."""

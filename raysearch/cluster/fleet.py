@@ -69,7 +69,7 @@ class Fleet(Membership):
     """The actors that this process has made.
 
     Args:
-        least: How many stay if there is nothing to do.
+        least: How many are made at once, and stay if there is nothing to do.
         most: How many there are at most.
         needs: The resources of each.
         idle_s: Seconds after which an actor that is not needed is ended.
@@ -91,6 +91,7 @@ class Fleet(Membership):
         self._enough_since: float | None = None  # since when there are more than wanted
         self._lock = threading.Lock()
         self._closed = threading.Event()
+        self._reconcile()
         if least < most:
             threading.Thread(target=self._watch, name="fleet", daemon=True).start()
 

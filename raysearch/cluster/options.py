@@ -195,33 +195,39 @@ class ClusterOptions(PoolFactory):
         from raysearch.cluster.fleet import Fleet, Needs, RemoteFleet, shared_fleet
         from raysearch.cluster.pool import Replicas
         from raysearch.cluster.session import joining_ray, room
-        from raysearch.evaluation.replica import make_replica
-        from raysearch.models.loading import load_model, load_tokenizer
-        from raysearch.models.shared_weights import pack
 
         on_gpu = model.on_gpu
         needs = Needs(self.cpus_per_replica, self.gpus(on_gpu))
         travels = not on_gpu or (self.address is not None and not model.is_hub)
+
+        @functools.cache
+        def replicas() -> ReplicaRange:
+            return self.replica_range(on_gpu, n_units, None if self.address is None else room())
+
+        def make_fleet() -> Fleet | RemoteFleet:
+            make: Callable[..., Fleet | RemoteFleet] = shared_fleet if shared else Fleet
+            return make(replicas().min, replicas().max, needs, self.idle_s)
+
         cpus = self.replica_range(on_gpu, n_units).max * needs.cpus
-        with joining_ray(self.address, cpus) as joined:
+        with joining_ray(self.address, cpus, make_fleet) as joined:  # beside it, what takes seconds to import and read
+            from raysearch.evaluation.replica import make_replica
+            from raysearch.models.loading import load_model, load_tokenizer
+            from raysearch.models.shared_weights import pack
+
             packed = pack(load_model(model, device="cpu")) if travels else None
             tokenizer = load_tokenizer(model) if travels and self.address is not None else None
-            leave = joined()
+            fleet, leave = joined()
         try:
-            replicas = self.replica_range(on_gpu, n_units, None if self.address is None else room())
             there = replace(model, device="cuda") if on_gpu else model  # an actor sees the GPUs that Ray gave it
             make = functools.partial(make_replica, there, self.cpus_per_replica, tokenizer, needs.gpus > 1)
             recipe = [ray.put(Recipe(make, packed, own_versions()))]  # kept: what nobody refers to is evicted
             del packed
-            make_fleet: Callable[..., Fleet | RemoteFleet] = shared_fleet if shared else Fleet
-            fleet = make_fleet(replicas.min, replicas.max, needs, self.idle_s)
         except BaseException:
             leave()
             raise
 
         def close() -> None:
-            fleet.close()
             recipe.clear()
             leave()
 
-        return ReplicaGroup(Replicas(fleet, recipe, replicas.max, self.unit_timeout_s), functools.cache(close))
+        return ReplicaGroup(Replicas(fleet, recipe, replicas().max, self.unit_timeout_s), functools.cache(close))

@@ -13,16 +13,22 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import ray
 
 from raysearch.errors import UserError, first_line, last_line
 
+FleetT = TypeVar("FleetT", bound="_Closable")
+
 #: How long a cluster may take to answer; Ray itself asks every ten seconds.
 _ANSWER_S = 30
 #: How often the client server is asked for a process that serves us: about one of ten hangs at its start.
 _CLIENT_ATTEMPTS = 4
+
+
+class _Closable(Protocol):
+    def close(self) -> None: ...
 
 
 def join_ray(address: str | None, cpus: float) -> Callable[[], None]:
@@ -57,40 +63,54 @@ def join_ray(address: str | None, cpus: float) -> Callable[[], None]:
 
 
 @contextlib.contextmanager
-def joining_ray(address: str | None, cpus: float) -> Iterator[Callable[[], Callable[[], None]]]:
-    """Join a cluster as `join_ray` does, in a thread beside the context. Left by an error, the context leaves it again.
+def joining_ray(
+    address: str | None, cpus: float, make_fleet: Callable[[], FleetT]
+) -> Iterator[Callable[[], tuple[FleetT, Callable[[], None]]]]:
+    """Join a cluster as `join_ray` does, and make a fleet there, in a thread beside the context.
 
-    Linux kills Ray's processes once the thread that started them ends, so that thread stays until Ray is left.
+    Left by an error, the context closes the fleet and leaves the cluster. Linux kills Ray's processes once the thread
+    that started them ends, so that thread stays until Ray is left.
+
+    Args:
+        address: As for `join_ray`.
+        cpus: As for `join_ray`.
+        make_fleet: Makes the fleet as soon as the cluster is joined.
 
     Yields:
-        A function that waits until it is joined, and returns what leaves it, or raises what `join_ray` raises.
+        A function that waits for this, and returns the fleet and what closes it and leaves the cluster, or raises what
+        `join_ray` or `make_fleet` raises.
     """
-    joining: Future[Callable[[], None]] = Future()
+    joining: Future[tuple[FleetT, Callable[[], None]]] = Future()
     is_left = threading.Event()
 
     def join() -> None:
-        try:
-            joining.set_result(join_ray(address, cpus))
-        except BaseException as error:
-            joining.set_exception(error)
-        else:
-            is_left.wait()
+        with contextlib.ExitStack() as on_error:
+            try:
+                leave_ray = join_ray(address, cpus)
+                on_error.callback(leave_ray)
+                joining.set_result((make_fleet(), leave_ray))
+            except BaseException as error:
+                joining.set_exception(error)
+            else:
+                on_error.pop_all()
+                is_left.wait()
 
-    def joined() -> Callable[[], None]:
-        leave_ray = joining.result()
+    def joined() -> tuple[FleetT, Callable[[], None]]:
+        fleet, leave_ray = joining.result()
 
         def leave() -> None:
+            fleet.close()
             leave_ray()
             is_left.set()
 
-        return leave
+        return fleet, leave
 
     threading.Thread(target=join, name="ray", daemon=True).start()
     try:
         yield joined
     except BaseException:
         with contextlib.suppress(UserError):  # if that is what failed, it is raised already
-            joined()()
+            joined()[1]()
         raise
 
 

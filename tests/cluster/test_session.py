@@ -79,6 +79,13 @@ def test_a_server_for_clients_is_asked_again_before_it_is_given_up(monkeypatch: 
     assert calls == [address] * 4
 
 
+class _Fleet:
+    is_closed = False
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
 def test_ray_starts_while_other_work_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
     working, starting = threading.Event(), threading.Event()
     stayed: list[bool] = []
@@ -90,12 +97,12 @@ def test_ray_starts_while_other_work_is_done(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(ray, "init", starts)
     monkeypatch.setattr(ray, "shutdown", lambda: stayed.append("ray" in {each.name for each in threading.enumerate()}))
-    with session.joining_ray(None, 1) as joined:
+    with session.joining_ray(None, 1, _Fleet) as joined:
         assert starting.wait(10)
         working.set()
-        leave = joined()
+        fleet, leave = joined()
     leave()
-    assert stayed == [True], "Linux would have killed Ray's processes with their thread"
+    assert fleet.is_closed and stayed == [True], "Linux would have killed Ray's processes with their thread"
 
 
 @pytest.mark.parametrize("error", [UserError("the weights are damaged"), KeyboardInterrupt()])
@@ -103,10 +110,22 @@ def test_ray_is_left_where_the_work_beside_it_fails(
     error: BaseException, started: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     left: list[bool] = []
-    monkeypatch.setattr(ray, "shutdown", lambda: left.append(True))
-    with pytest.raises(type(error)) as raised, session.joining_ray(None, 1):
+    fleet = _Fleet()
+    monkeypatch.setattr(ray, "shutdown", lambda: left.append(fleet.is_closed))
+    with pytest.raises(type(error)) as raised, session.joining_ray(None, 1, lambda: fleet):
         raise error
     assert raised.value is error and len(started) == 1 and left == [True]
+
+
+def test_ray_is_left_where_no_fleet_can_be_made(started: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
+    def make_fleet() -> _Fleet:
+        raise UserError("no room")
+
+    left: list[bool] = []
+    monkeypatch.setattr(ray, "shutdown", lambda: left.append(True))
+    with pytest.raises(UserError, match="no room"), session.joining_ray(None, 1, make_fleet) as joined:
+        joined()
+    assert len(started) == 1 and left == [True]
 
 
 def test_a_start_beside_other_work_that_fails_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,7 +136,7 @@ def test_a_start_beside_other_work_that_fails_is_one_sentence(monkeypatch: pytes
     monkeypatch.setattr(ray, "init", fails)
     with (
         pytest.raises(UserError, match=r"Ray does not start on this machine \(no room\)"),
-        session.joining_ray(None, 1) as joined,
+        session.joining_ray(None, 1, _Fleet) as joined,
     ):
         joined()
 
