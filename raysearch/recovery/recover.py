@@ -127,7 +127,7 @@ def recover_search(
                 taught = teach(found.rows, starts, spec.options.top_k, folder, replicas, observer.assessing)
         lesson = Lesson.of(found.rows, spec.options, taught)
         training = train(
-            *(pruned, this.tokenizer, lesson, spec.options, this.folder),
+            *(pruned, this.tokenizer, lesson, spec.options, this.folder, spec.cluster),
             on_gpu=this.on_gpu,
             on_progress=observer.assessing,
             warn=observer.warn,
@@ -323,14 +323,16 @@ def _assess(
 
 def _time_step(this: _Recovery, pruned: Path, rows: list[Row], scratch: Path) -> tuple[float, int]:
     """Return the seconds of a step on rows of mean length, and the most memory that it took, in bytes."""
-    options = replace(this.spec.options, loss="tokens", max_steps=2, epochs=1.0, warmup_steps=0, patience=None)
+    options, n_workers = replace(this.spec.options, workers=1), this.spec.options.workers
+    options = replace(options, loss="tokens", max_steps=2, epochs=1.0, warmup_steps=0, patience=None)
     n_rows = min(len(rows), 2 * options.batch_size + 1)
     options = replace(options, held_out=0.5 / n_rows)
     chosen = sorted(rows, key=lambda row: len(row.ids))[len(rows) // 2 :][:n_rows]
     with quiet(), all_threads():
         lesson = Lesson.of((chosen * n_rows)[:n_rows], options)
         trainer = make_trainer(
-            *(pruned, this.tokenizer, lesson, options, scratch / "timed", options.micro_batch_size), on_gpu=this.on_gpu
+            *(pruned, this.tokenizer, lesson, options, scratch / "timed", this.spec.options.rows_at_once),
+            on_gpu=this.on_gpu,
         )
         trainer.args.eval_strategy = trainer.args.save_strategy = "no"
         trainer.args.load_best_model_at_end = False
@@ -343,7 +345,7 @@ def _time_step(this: _Recovery, pruned: Path, rows: list[Row], scratch: Path) ->
         memory = torch.cuda.max_memory_allocated()
     else:
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-    return timed.seconds / 2, memory
+    return timed.seconds / 2 / n_workers, memory
 
 
 @contextmanager

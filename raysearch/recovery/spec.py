@@ -37,6 +37,7 @@ class RecoveryOptions:
         max_steps: The most steps; None for no limit but `epochs`.
         batch_size: Rows of a step.
         micro_batch_size: Rows that go through the model at once; halved where memory does not hold them.
+        workers: Processes that share the rows of a step, one for each GPU, or on CPUs.
         learning_rate: After the warm-up.
         schedule: ``constant``, ``linear`` or ``cosine``, after the warm-up.
         warmup_steps: Steps in which the learning rate rises.
@@ -75,6 +76,7 @@ class RecoveryOptions:
     max_steps: int | None = None
     batch_size: int = 8
     micro_batch_size: int = 8
+    workers: int = 1
     learning_rate: float = 1e-3
     schedule: str = "cosine"
     warmup_steps: int = 5
@@ -97,7 +99,12 @@ class RecoveryOptions:
     def __post_init__(self) -> None:
         self._check_names()
         self._check_ranges()
-        if self.batch_size % self.micro_batch_size:
+        if self.batch_size % self.workers:
+            raise UserError(
+                f"recovery.batch_size={self.batch_size} is no multiple of recovery.workers={self.workers}; use one "
+                "that is"
+            )
+        if self.batch_size % (self.rows_at_once * self.workers):
             raise UserError(
                 f"recovery.batch_size={self.batch_size} is no multiple of recovery.micro_batch_size="
                 f"{self.micro_batch_size}; use one that is"
@@ -123,7 +130,10 @@ class RecoveryOptions:
     def _check_ranges(self) -> None:
         for key, least in (
             *((key, 1) for key in ("top_k", "max_prompt_tokens", "max_new_tokens", "max_steps", "batch_size")),
-            *((key, 1) for key in ("micro_batch_size", "lora_r", "lora_alpha", "checkpoint_steps", "patience")),
+            *(
+                (key, 1)
+                for key in ("micro_batch_size", "workers", "lora_r", "lora_alpha", "checkpoint_steps", "patience")
+            ),
             *((key, 0) for key in ("temperature", "warmup_steps", "weight_decay", "seed")),
             ("max_tokens", 2),
         ):
@@ -142,9 +152,9 @@ class RecoveryOptions:
             raise UserError("recovery.held_out=0 leaves nothing to follow the loss on; use a share such as 0.1")
 
     @property
-    def accumulation(self) -> int:
-        """Micro-batches of a step."""
-        return self.batch_size // self.micro_batch_size
+    def rows_at_once(self) -> int:
+        """Rows that go through the model of a process at once: no more than its part of a step."""
+        return min(self.micro_batch_size, self.batch_size // self.workers)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -34,6 +35,7 @@ from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import DataCollatorForLanguageModeling, SFTTrainer
 from typing_extensions import override
 
+from raysearch.cluster.options import ClusterOptions
 from raysearch.core.formatting import duration
 from raysearch.errors import EvaluationError, UserError, first_line
 from raysearch.evaluation.replica import is_out_of_memory
@@ -48,6 +50,7 @@ _IGNORED = -100  # the label of a token that no loss is computed on
 _DIVERGED = 1.5  # times the loss of the first steps
 _FIRST = 3  # steps whose mean loss others are compared with
 _DONE = "history.json"
+_UNFINISHED = "trained.part"
 
 
 @dataclass(frozen=True)
@@ -193,6 +196,7 @@ def train(
     lesson: Lesson,
     options: RecoveryOptions,
     folder: Path,
+    cluster: ClusterOptions,
     *,
     on_gpu: bool,
     on_progress: Callable[[str], None],
@@ -206,6 +210,7 @@ def train(
         lesson: The rows; the first ones are held out.
         options: How.
         folder: Where checkpoints and the result are kept; one that has checkpoints goes on from the last.
+        cluster: Where the processes run, if they are several.
         on_gpu: Whether a GPU is used.
         on_progress: Told in a line how far it is.
         warn: Told in a sentence what is wrong but stops nothing.
@@ -217,13 +222,18 @@ def train(
     done = folder / "trained"
     if (done / _DONE).is_file():
         return _read_history(done / _DONE)
-    pace, micro = Pace(), options.micro_batch_size
+    pace, micro = Pace(), options.rows_at_once
+    fit = partial(_fit, pruned, tokenizer, lesson, options, folder, on_gpu=on_gpu)
     while True:
+        last_checkpoint(folder / "checkpoints", options.workers)
         try:
-            with quiet(), all_threads():
-                trainer = make_trainer(pruned, tokenizer, lesson, options, folder / "checkpoints", micro, on_gpu=on_gpu)
-                trainer.add_callback(_Watch(options.learning_rate, on_progress, warn))
-                trainer.train(resume_from_checkpoint=last_checkpoint(folder / "checkpoints"))
+            if options.workers == 1:
+                training = fit(micro, on_progress, warn)
+            else:
+                from raysearch.recovery.workers import on_workers  # Ray takes a second to import
+
+                work = partial(fit, micro)
+                training = on_workers(work, options.workers, cluster, on_gpu=on_gpu, on_progress=on_progress, warn=warn)
             break
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
@@ -233,19 +243,39 @@ def train(
                     f"recovery.max_tokens={options.max_tokens} is more than memory holds in training, even one row at "
                     "once; use less, recovery.gradient_checkpointing=true, or recovery.method=qlora"
                 ) from error
-        micro = max(one for one in range(1, micro) if (options.batch_size % one == 0 and one <= micro // 2) or one == 1)
+        micro = max(one for one in range(1, micro // 2 + 1) if options.batch_size % (one * options.workers) == 0)
         torch.cuda.empty_cache()
         warn(f"memory does not hold so many rows at once; {micro} of them from here on, and more steps are summed")
-    training = _history(trainer, micro, pace.seconds)
-    unfinished = folder / "trained.part"
-    shutil.rmtree(unfinished, ignore_errors=True)
-    model: Any = trainer.model
-    with quiet():
-        model.save_pretrained(unfinished)
+    training = replace(training, seconds=pace.seconds)
+    unfinished = folder / _UNFINISHED
     (unfinished / _DONE).write_text(json.dumps(asdict(training)), encoding="utf-8")
     unfinished.rename(done)
     shutil.rmtree(folder / "checkpoints", ignore_errors=True)
     return training
+
+
+def _fit(
+    pruned: Path,
+    tokenizer: Any,
+    lesson: Lesson,
+    options: RecoveryOptions,
+    folder: Path,
+    micro: int,
+    on_progress: Callable[[str], None],
+    warn: Callable[[str], None],
+    *,
+    on_gpu: bool,
+) -> Training:
+    """Train from the last checkpoint to the end, in this process or as one of several, and write the weights."""
+    with quiet(), all_threads():
+        trainer = make_trainer(pruned, tokenizer, lesson, options, folder / "checkpoints", micro, on_gpu=on_gpu)
+        trainer.add_callback(_Watch(options.learning_rate, on_progress, warn))
+        trainer.train(resume_from_checkpoint=last_checkpoint(folder / "checkpoints", options.workers))
+        if trainer.is_world_process_zero():
+            shutil.rmtree(folder / _UNFINISHED, ignore_errors=True)
+            model: Any = trainer.accelerator.unwrap_model(trainer.model)
+            model.save_pretrained(folder / _UNFINISHED)
+    return _history(trainer, micro, 0.0)
 
 
 @contextmanager
@@ -284,7 +314,7 @@ def make_trainer(
         output_dir=str(folder),
         per_device_train_batch_size=micro_batch_size,
         per_device_eval_batch_size=micro_batch_size,
-        gradient_accumulation_steps=options.batch_size // micro_batch_size,
+        gradient_accumulation_steps=options.batch_size // micro_batch_size // options.workers,
         num_train_epochs=options.epochs,
         max_steps=options.max_steps or -1,
         learning_rate=options.learning_rate,
@@ -306,6 +336,7 @@ def make_trainer(
         prediction_loss_only=True,
         bf16=bf16,
         use_cpu=not on_gpu,
+        ddp_find_unused_parameters=False,
         dataloader_pin_memory=on_gpu,
         gradient_checkpointing=options.gradient_checkpointing,
         packing=options.packing,
@@ -376,7 +407,7 @@ def load_pruned(pruned: Path, options: RecoveryOptions, *, on_gpu: bool, bf16: b
         pruned,
         dtype=torch.float32 if exact else "auto",
         quantization_config=quantization,
-        device_map={"": "cuda:0" if on_gpu else "cpu"} if quantization else None,
+        device_map={"": f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if on_gpu else "cpu"} if quantization else None,
     )
     return model
 
@@ -392,16 +423,17 @@ def steps(n_rows: int, options: RecoveryOptions) -> int:
     return min(whole, options.max_steps) if options.max_steps else whole
 
 
-def last_checkpoint(folder: Path) -> str | None:
+def last_checkpoint(folder: Path, workers: int = 1) -> str | None:
     """Return the last checkpoint that is whole, and remove what a killed process left of others; None for none."""
     found = {int(one.name.partition("-")[2]): one for one in folder.glob("checkpoint-*")}
     for _, one in sorted(found.items(), reverse=True):
-        try:  # the state is written last
+        try:  # the first process writes its state last, every process its random numbers
             json.loads((one / "trainer_state.json").read_text(encoding="utf-8"))
+            if len([*one.glob("rng_state*.pth")]) >= workers:
+                return str(one)
         except (OSError, ValueError):
-            shutil.rmtree(one, ignore_errors=True)
-        else:
-            return str(one)
+            pass
+        shutil.rmtree(one, ignore_errors=True)
     return None
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import signal
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +14,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from raysearch.cluster.options import ClusterOptions
 from raysearch.errors import EvaluationError, UserError
 from raysearch.recovery.prompts import Question, Row, answered, prompt_ids
 from raysearch.recovery.spec import RecoveryOptions
@@ -37,7 +41,7 @@ def run(checkpoint: Path, lesson: Lesson, options: RecoveryOptions, folder: Path
     tokenizer = AutoTokenizer.from_pretrained(checkpoint)
     folder.mkdir(exist_ok=True)
     quietly: dict[str, Any] = {"on_gpu": False, "on_progress": lambda line: None, "warn": lambda line: None}
-    return train(checkpoint, tokenizer, lesson, options, folder, **quietly)
+    return train(checkpoint, tokenizer, lesson, options, folder, ClusterOptions(), **quietly)
 
 
 def test_losses_are_those_of_a_plain_script_of_trl(checkpoint: Path, tmp_path: Path) -> None:
@@ -151,6 +155,39 @@ def test_a_killed_training_goes_on_to_the_same_bytes(
     assert weights[0] == weights[1]
     monkeypatch.setattr(training, "make_trainer", pytest.fail)
     assert run(checkpoint, lesson, options, tmp_path / "killed") == again, "done once"
+
+
+def run_to_step(step: int, checkpoint: Path, lesson: Lesson, options: RecoveryOptions, folder: Path) -> None:
+    """Train, and kill this process as soon as so many steps are done."""
+    line = f"training: step {step} "
+
+    def kill(told: str) -> None:
+        if told.startswith(line):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    tokenizer = AutoTokenizer.from_pretrained(checkpoint)
+    folder.mkdir()
+    train(checkpoint, tokenizer, lesson, options, folder, ClusterOptions(), on_gpu=False, on_progress=kill, warn=print)
+
+
+@pytest.mark.faults
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:ray")
+def test_two_workers_have_the_losses_of_one_and_go_on_when_they_are_killed(checkpoint: Path, tmp_path: Path) -> None:
+    options = replace(OPTIONS, epochs=2, micro_batch_size=1)
+    lesson = Lesson.of(rows(AutoTokenizer.from_pretrained(checkpoint))[:9], options)
+    alone = run(checkpoint, lesson, options, tmp_path / "alone")
+    options = replace(options, workers=2)
+    together = run(checkpoint, lesson, options, tmp_path / "together")
+    assert alone.steps == together.steps == 4 and alone.tokens == together.tokens
+    assert [(one.step, one.tokens) for one in together.points] == [(one.step, one.tokens) for one in alone.points]
+    losses = [[one.loss or one.held_out for one in training.points] for training in (together, alone)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    arguments = (3, checkpoint, lesson, options, tmp_path / "killed")
+    process = multiprocessing.get_context("spawn").Process(target=run_to_step, args=arguments)
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL and last_checkpoint(tmp_path / "killed/checkpoints", 2)
+    assert run(checkpoint, lesson, options, tmp_path / "killed").points == together.points
 
 
 def test_memory_that_does_not_hold_a_batch_gets_half_of_it(
