@@ -351,7 +351,7 @@ def make_trainer(
     if config.n_gpu > 1:
         config._n_gpu = 1  # several GPUs are for several processes
     if tokenizer.pad_token is None:
-        tokenizer.pad_token = tokenizer.eos_token
+        tokenizer.pad_token = tokenizer.eos_token or tokenizer.convert_ids_to_tokens(0)  # its places are not looked at
     callbacks = [] if options.patience is None else [EarlyStoppingCallback(options.patience)]
     common: dict[str, Any] = {
         "model": load_pruned(pruned, options, on_gpu=on_gpu, bf16=bf16),
