@@ -148,8 +148,8 @@ def _over_settings(ranking: Ranking) -> Finding:
     best, others = ranking.best, [name for name in ranking.ranks if name != ranking.best]
     told = ranking.behind(best)
     lead = (
-        f"{numbers.capital(best)} has the best mean rank by {ranking.quantity.title}, {ranking.ranks[best]:.1f} of "
-        f"{len(ranking.ranks)} over {ranking.n_settings} settings"
+        f"{numbers.capital(best)} has the best mean rank by {ranking.quantity.title}, "
+        f"{numbers.rank(ranking.ranks[best])} of {len(ranking.ranks)} over {ranking.n_settings} settings"
     )
     worse = [
         f"{pair.worse} ({numbers.probability(pair.sign_p)})"
@@ -181,7 +181,8 @@ def _draws(analysis: Analysis) -> Iterator[Finding]:
         same, chance = (statistics.fmean(getattr(one, key) for one in redrawn) for key in ("between_draws", "chance"))
         verdict = (
             "The same searcher on other samples of the same calibration finds masks of a mean Jaccard similarity of "
-            f"{same:.2f} (1: the same layers, 0: none); random masks would have {chance:.2f}."
+            f"{numbers.similarity(same)} (1: the same layers, 0: none); random masks would have "
+            f"{numbers.similarity(chance)}."
         )
         yield Finding("Draws", verdict, "measured", "agreement")
 
@@ -298,15 +299,18 @@ def _agreement(analysis: Analysis) -> Iterator[Finding]:
     if inside is not None and across is not None:
         verdict = (
             f"Searchers under one calibration agree {'more' if inside > across else 'less'} on layers than one "
-            f"searcher under two calibrations: mean Jaccard similarity {inside:.2f} against {across:.2f} {scale}"
+            f"searcher under two calibrations: mean Jaccard similarity {numbers.similarity(inside)} against "
+            f"{numbers.similarity(across)} {scale}"
         )
     elif inside is not None:
-        verdict = f"Searchers agree on layers with a mean Jaccard similarity of {inside:.2f} {scale}"
+        verdict = f"Searchers agree on layers with a mean Jaccard similarity of {numbers.similarity(inside)} {scale}"
     elif across is not None:
-        verdict = f"Two calibrations make a searcher remove layers of a mean Jaccard similarity of {across:.2f}"
+        likeness = numbers.similarity(across)
+        verdict = f"Two calibrations make a searcher remove layers of a mean Jaccard similarity of {likeness}"
     else:
         return
-    chance = f"; random masks would have {statistics.fmean(one.chance for one in within):.2f}" if within else ""
+    by_chance = numbers.similarity(statistics.fmean(one.chance for one in within)) if within else ""
+    chance = f"; random masks would have {by_chance}" if within else ""
     yield Finding("Agreement of masks", f"{verdict}{chance}.", "measured", "agreement")
 
 

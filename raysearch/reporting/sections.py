@@ -23,6 +23,7 @@ from raysearch.reporting.figures.style import palette_of
 from raysearch.reporting.stats.analysis import Analysis
 from raysearch.reporting.tables.additivity import additivity_table
 from raysearch.reporting.tables.agreement import agreement_table, correlation_table, cross_table
+from raysearch.reporting.tables.budget import budget_table
 from raysearch.reporting.tables.cost import cost_table, searches_table, totals_table, unfinished_table
 from raysearch.reporting.tables.leaderboard import leaderboard_tables
 from raysearch.reporting.tables.results import degeneration_tables, result_tables
@@ -140,7 +141,7 @@ def sections(analysis: Analysis) -> list[Section]:
             "costs", "Cost", "What it cost",
             needs="No search has finished.",
             pictures=cost_pictures(analysis.by_loss, palette),
-            tables=_there(totals_table(frame), cost_table(frame, quality)),
+            tables=_there(totals_table(frame), cost_table(frame, quality), budget_table(results)),
         ),
         Section(
             "progress", "Progress", "How the searches went",

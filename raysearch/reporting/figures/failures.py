@@ -13,6 +13,7 @@ import pandas as pd
 from raysearch.reporting.figures import style
 from raysearch.reporting.figures.picture import Picture, grid, pictures
 from raysearch.reporting.stats.frame import column_of
+from raysearch.reporting.tables import numbers
 from raysearch.study.result import StudyResult
 
 _COLOURS = {
@@ -82,7 +83,8 @@ def _draw(name: str, model: str, tasks: Sequence[_Task]) -> Picture:
     style.legend(figure, [Patch(color=colour, label=_words(reason)) for reason, colour in _COLOURS.items()])
     caption = "The share of all answers that fail for each reason; what is missing to 100 % passes."
     alt = f"Why code of {model} fails: " + "; ".join(
-        f"{task.title}, {label}: " + ", ".join(f"{_words(reason)} {share:.0f} %" for reason, share in bar.items())
+        f"{task.title}, {label}: "
+        + ", ".join(f"{_words(reason)} {numbers.percent(share / 100)}" for reason, share in bar.items())
         for task in tasks
         for label, bar in task.bars.items()
     )

@@ -91,7 +91,8 @@ def _tradeoff(
         "accuracy."
     )
     alt = "Scatter: " + "; ".join(
-        f"M = {remove}, {one.calibration}, {one.searcher}: perplexity {one.perplexity:.2f}, accuracy {one.accuracy:.2f}"
+        f"M = {remove}, {one.calibration}, {one.searcher}: perplexity {numbers.three(one.perplexity)}, "
+        f"accuracy {numbers.three(one.accuracy)}"
         for remove, points in found
         for one in points.itertuples()
     )
@@ -168,7 +169,7 @@ def _cost(palette: style.Palette, name: str, model: str, comparisons: list[Compa
     )
     alt = "Scatter: " + "; ".join(
         f"{one.setting.calibration}, M = {one.setting.remove}, {rival.searcher}: loss "
-        f"{rival.mean:.4f} at {rival.cost:,.0f} layer-forwards"
+        f"{numbers.loss(rival.mean)} at {numbers.amount(rival.cost)} layer-forwards"
         for one in ordered
         for rival in one.rivals
     )
@@ -210,7 +211,7 @@ def correlation_pictures(correlations: Sequence[Correlation]) -> list[Picture]:
     )
     alt = "Rank correlations: " + "; ".join(
         f"{one.setting.model}, {one.setting.calibration}, M = {one.setting.remove}, {one.first.title} and "
-        f"{one.second.title}: {one.rho:+.2f}"
+        f"{one.second.title}: {numbers.rho(one.rho)}"
         for one in known
     )
     return [Picture("correlations", "How rankings go together", caption, alt, figure)]
@@ -234,7 +235,7 @@ def variance_pictures(splits: Sequence[Split]) -> list[Picture]:
                 axes.text(
                     left + share / 2,
                     row,
-                    f"{100 * share:.0f} %",
+                    numbers.percent(share),
                     ha="center",
                     va="center",
                     fontsize=style.TEXT,
@@ -257,7 +258,8 @@ def variance_pictures(splits: Sequence[Split]) -> list[Picture]:
         "be told from noise and is in the rest."
     )
     alt = "Shares of variance: " + "; ".join(
-        f"{label}: calibration {one.shares.calibration:.0%}, searcher {one.shares.searcher:.0%}"
+        f"{label}: calibration {numbers.percent(one.shares.calibration)}, "
+        f"searcher {numbers.percent(one.shares.searcher)}"
         for label, one in zip(labels, splits, strict=True)
     )
     return [Picture("variance", "What results vary with", caption, alt, figure)]

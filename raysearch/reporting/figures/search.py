@@ -13,6 +13,7 @@ import pandas as pd
 from raysearch.reporting.figures import style
 from raysearch.reporting.figures.picture import Picture, grid, pictures
 from raysearch.reporting.figures.quality import log_scale
+from raysearch.reporting.tables import numbers
 from raysearch.study.result import StudyResult
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ def _path_picture(palette: style.Palette, name: str, model: str, panels: list[_P
         "others."
     )
     alt = "Lines: " + "; ".join(
-        f"{calibration}, {searcher}: " + ", ".join(f"{size}: {loss:.3f}" for size, loss in path.items())
+        f"{calibration}, {searcher}: " + ", ".join(f"{size}: {numbers.loss(loss)}" for size, loss in path.items())
         for calibration, _, paths in panels
         for searcher, path in paths.items()
     )
@@ -120,8 +121,9 @@ def _progress_picture(palette: style.Palette, name: str, model: str, panels: lis
         "from above."
     )
     alt = "Lines: " + "; ".join(
-        f"{calibration}, M = {remove}, {cell.searcher}, seed {cell.seed}: {cell.outcome.best_so_far[-1][1]:.4f} after "
-        f"{cell.outcome.best_so_far[-1][0]:,} evaluations"
+        f"{calibration}, M = {remove}, {cell.searcher}, seed {cell.seed}: "
+        f"{numbers.loss(cell.outcome.best_so_far[-1][1])} after "
+        f"{numbers.amount(cell.outcome.best_so_far[-1][0])} evaluations"
         for remove, calibration, cells in ordered
         for cell in cells.itertuples()
     )

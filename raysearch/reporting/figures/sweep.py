@@ -13,6 +13,7 @@ from raysearch.core.escaping import csv_cell
 from raysearch.errors import UserError
 from raysearch.generation.diagnostics import DESCRIBED
 from raysearch.reporting.figures import style
+from raysearch.reporting.tables import numbers
 from raysearch.search.sweep import Profile, Sweep
 
 if TYPE_CHECKING:
@@ -104,7 +105,9 @@ def _draw(axes: Axes, profile: Profile, n_remove: int) -> None:
     if 0 < _MOST_RANGE * middle < max(added) and min(added) > -middle:
         axes.set_yscale("symlog", linthresh=middle)
     axes.axhline(0, color=style.GREY, lw=0.8)
-    axes.set_title(f"{profile.calibration} (dense {profile.dense_loss:.4f})", color=style.INK, fontsize=10, loc="left")
+    axes.set_title(
+        f"{profile.calibration} (dense {numbers.loss(profile.dense_loss)})", color=style.INK, fontsize=10, loc="left"
+    )
     axes.set_ylabel(f"over dense\n({profile.measure.unit})", color=style.INK, fontsize=8)
     style.finish(axes, "y")
 

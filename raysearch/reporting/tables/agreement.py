@@ -12,7 +12,7 @@ from raysearch.reporting.tables.table import Cell, Column, Table, labels, number
 _SIMILARITIES = (
     number("Searchers", "n_searchers"),
     number("Mean", "mean", numbers.similarity),
-    Column("Range", lambda one: Cell(f"{one.lowest:.3f} to {one.highest:.3f}")),
+    Column("Range", lambda one: Cell(f"{numbers.similarity(one.lowest)} to {numbers.similarity(one.highest)}")),
 )
 
 
@@ -23,7 +23,7 @@ def agreement_table(agreements: Sequence[Agreement]) -> Table | None:
         *_SIMILARITIES,
         Column(
             "Full overlap",
-            lambda one: Cell(f"{one.removed_by_all}/{one.removed_by_any}", small=f"{one.full_overlap:.3f}"),
+            lambda one: Cell(f"{one.removed_by_all}/{one.removed_by_any}", small=numbers.similarity(one.full_overlap)),
         ),
         number("By chance", "chance", numbers.similarity),
         number("Between seeds", "between_seeds", numbers.similarity),

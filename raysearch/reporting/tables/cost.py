@@ -72,8 +72,7 @@ def _searches(name: str, title: str, frame: pd.DataFrame) -> Table | None:
 
 def _over_dense(one: Any) -> Cell:
     error = finite(one.loss_error)
-    small = "" if error is None else f"± {error:.4f}"
-    return Cell(numbers.change(one.delta), finite(one.delta), error, small=small)
+    return Cell(numbers.change(one.delta), finite(one.delta), error, small=numbers.error(error, 4))
 
 
 def totals_table(frame: pd.DataFrame) -> Table | None:

@@ -37,6 +37,23 @@ def change(value: float) -> str:
 
 
 @_if_known
+def readout(number: float) -> str:
+    """What people read of a loss, as a perplexity: ``8.913``, ``24.51``, ``1,200``."""
+    return f"{number:.3f}" if abs(number) < 10 else f"{number:,.2f}" if abs(number) < 1000 else f"{number:,.0f}"
+
+
+def error(number: float | None, digits: int) -> str:
+    """A standard error, on a line of its own: ``± 0.0123``; empty if it is not known."""
+    return "" if number is None else f"± {number:.{digits}f}"
+
+
+@_if_known
+def signed(number: float) -> str:
+    """A difference in percentage points: ``+1.20``."""
+    return f"{number:+.2f}"
+
+
+@_if_known
 def value(number: float, quantity: Quantity) -> str:
     """An assessed number, as papers print it."""
     if quantity.group in ("accuracy", "generation", "probe") or (quantity.group == "perplexity" and abs(number) < 1000):
@@ -96,8 +113,8 @@ def three(number: float) -> str:
 
 @_if_known
 def similarity(number: float) -> str:
-    """A Jaccard similarity: ``0.636``."""
-    return f"{number:.3f}"
+    """A Jaccard similarity: ``0.64``."""
+    return f"{number:.2f}"
 
 
 @_if_known

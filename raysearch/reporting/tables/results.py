@@ -150,7 +150,7 @@ def _loss_table(name: str, title: str, panels: _Panels, measure: Measure, dense:
 
 def _loss(measure: Measure, one: _Found) -> Cell:
     rival = one.rival
-    spread = "" if rival.spread is None else f"sd {rival.spread:.4f}"
+    spread = "" if rival.spread is None else f"sd {numbers.loss(rival.spread)}"
     return Cell(
         numbers.loss(rival.mean),
         rival.mean,
@@ -163,13 +163,13 @@ def _loss(measure: Measure, one: _Found) -> Cell:
 
 def _over_dense(one: _Found) -> Cell:
     delta, error = float(one.cells["delta"].mean()), one.rival.error
-    return Cell(numbers.change(delta), delta, error, small=_error(error, 4), link=one.only_link)
+    return Cell(numbers.change(delta), delta, error, small=numbers.error(error, 4), link=one.only_link)
 
 
 def _behind(one: _Found) -> Cell:
     rival = one.rival
     behind = "best" if rival.behind == 0 else numbers.change(rival.behind).removeprefix("+")
-    noise = "noise not known" if rival.noise is None else f"noise {rival.noise:.4f}" if rival.noise else ""
+    noise = "noise not known" if rival.noise is None else f"noise {numbers.loss(rival.noise)}" if rival.noise else ""
     return Cell(behind, rival.behind, small=noise, tied=bool(rival.tied))
 
 
@@ -183,13 +183,7 @@ def _reading(measure: Measure, loss: float) -> str:
     """The readout of a loss: ``perplexity 11.35``."""
     if measure.readout is None or not math.isfinite(loss):
         return ""
-    value = measure.read(loss)
-    text = f"{value:.3f}" if abs(value) < 10 else f"{value:,.2f}" if abs(value) < 1000 else f"{value:,.0f}"
-    return f"{measure.readout} {text}"
-
-
-def _error(error: float | None, digits: int) -> str:
-    return "" if error is None else f"±{error:.{digits}f}"
+    return f"{measure.readout} {numbers.readout(measure.read(loss))}"
 
 
 def _assessed_table(
@@ -226,8 +220,8 @@ def _assessed_column(quantity: Quantity, dense: Estimate | None) -> Column:
             return Cell(numbers.UNKNOWN)
         alike = quantity.group == "speed" and all(one.behind == 0 for one in comparison.rivals)  # one time for each M
         ranked = not alike and not described
-        spread = "" if rival.spread is None else f"sd {rival.spread:.2f}"
-        lines = [_error(rival.error, 2), spread, _kept(rival.mean, quantity, dense)]
+        spread = "" if rival.spread is None else f"sd {numbers.value(rival.spread, quantity)}"
+        lines = [numbers.error(rival.error, 2), spread, _kept(rival.mean, quantity, dense)]
         return Cell(
             numbers.value(rival.mean, quantity),
             rival.mean,
@@ -240,7 +234,7 @@ def _assessed_column(quantity: Quantity, dense: Estimate | None) -> Column:
 
     top = Cell(numbers.UNKNOWN)
     if dense is not None:
-        top = Cell(numbers.value(dense.value, quantity), dense.value, dense.error, small=_error(dense.error, 2))
+        top = Cell(numbers.value(dense.value, quantity), dense.value, dense.error, small=numbers.error(dense.error, 2))
     arrow = "↑" if quantity.higher_is_better else "↓"
     title = numbers.capital(quantity.title)
     return Column(title if described else f"{title}\u00a0{arrow}", show, small=numbers.unit(quantity), dense=top)

@@ -51,7 +51,7 @@ def ranking_table(rankings: Sequence[Ranking]) -> Table | None:
     columns = [
         Column("By", lambda row: Cell(row[0].quantity.title), kind="w", groups=True),
         Column("Searcher", lambda row: Cell(row[1]), kind="who"),
-        Column("Mean rank", lambda row: Cell(f"{row[0].ranks[row[1]]:.2f}", row[0].ranks[row[1]])),
+        Column("Mean rank", lambda row: Cell(numbers.rank(row[0].ranks[row[1]]), row[0].ranks[row[1]])),
         Column("Beside the best", _beside_the_best),
         Column("Told to be better than", lambda row: Cell(", ".join(row[0].behind(row[1])) or "none"), kind="w"),
     ]
@@ -152,7 +152,7 @@ def effect_table(effects: Sequence[CalibrationEffect]) -> Table | None:
 def _interval(one: CalibrationEffect) -> Cell:
     if one.low is None or one.high is None:
         return Cell(numbers.UNKNOWN)
-    low, high = (numbers.ratio_text(end) if one.quantity.ratio else f"{end:+.2f}" for end in (one.low, one.high))
+    low, high = (numbers.ratio_text(end) if one.quantity.ratio else numbers.signed(end) for end in (one.low, one.high))
     return Cell(f"{low} to {high}")
 
 
@@ -194,7 +194,7 @@ def _share(part: str, one: Split) -> Cell:
     interval = one.intervals.get(part)
     p = {"calibration": one.p_calibration, "searcher": one.p_searcher}.get(part)
     lines = [
-        "" if interval is None else f"{100 * interval[0]:.0f} to {numbers.percent(interval[1])}",
+        "" if interval is None else f"{numbers.percent(interval[0])} to {numbers.percent(interval[1])}",
         "" if p is None else numbers.probability(p),
     ]
     return Cell(numbers.percent(share), share, small="\n".join(filter(None, lines)))
