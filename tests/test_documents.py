@@ -18,6 +18,7 @@ import typer
 
 from raysearch.cli.app import app
 from raysearch.config.build import evaluation_spec
+from raysearch.config.origins import settings_of
 from raysearch.search.recommend import Budget
 from tests.cli.conftest import Run, here, run
 from tests.models.conftest import write_llama
@@ -28,7 +29,7 @@ __all__ = ["here", "run"]  # fixtures
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
 #: Pages that take long, so that `make faults` runs them.
-LONG = ("assessments", "recipes", "recovery", "studies")
+LONG = ("assessments", "export", "recipes", "recovery", "start", "studies")
 BLOCK = re.compile(r"^(?:<!-- not run: (.+?) -->\n)?```console\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
 SPAN = re.compile(r"`(raysearch [a-z][^`]*)`")
 #: How commands are not to be written: nobody would run them.
@@ -99,6 +100,17 @@ def test_every_command_is_one_that_raysearch_takes(subtests: pytest.Subtests) ->
         for job, *words in commands(page):
             with subtests.test(f"{page.name}: {job} {' '.join(words)}"):
                 compose(job, words)
+
+
+def test_every_file_of_configuration_works(here: Path, subtests: pytest.Subtests) -> None:
+    used = re.compile(r"```yaml\n(# (\S+), used by: raysearch (\w+) --config-dir (\w+) ([^\n]*)\n[^`]*)```")
+    found = [one for page in PAGES for one in used.findall(page.read_text(encoding="utf-8"))]
+    assert len(found) >= 3
+    for content, file, job, folder, words in found:
+        with subtests.test(file):
+            (here / file).parent.mkdir(parents=True, exist_ok=True)
+            (here / file).write_text(content, encoding="utf-8")
+            assert settings_of(job, shlex.split(words), folder)
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,153 @@
+"""What the site has beside the pages in docs/: the commands, the configuration, CONTRIBUTING.md and CHANGELOG.md.
+
+A hook of MkDocs (mkdocs.yml). It reads the help of the commands, and the keys and comments of the files in conf/.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import typer
+import yaml
+from latex2mathml.converter import convert
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+
+from raysearch.cli import app
+
+ROOT = Path(__file__).resolve().parents[1]
+CONF, DOCS = ROOT / "conf", ROOT / "docs"
+GROUPS = sorted(folder.name for folder in CONF.iterdir() if folder.is_dir())
+#: Documents beside docs/ that have a page.
+BESIDE = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+LINK = re.compile(r"\[([^\]]+)\]\(([^)\s:#]*)((?:#[^)\s]*)?)\)")
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Put a page for each group of conf/ into the navigation."""
+    assert config.nav
+    (reference,) = (part["Reference"] for part in config.nav if "Reference" in part)
+    pages = [{f"{group}=": f"reference/configuration/{group}.md"} for group in GROUPS]
+    reference.append({"Configuration": ["reference/configuration/index.md", *pages]})
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages that are made here."""
+    made = {"reference/commands.md": _commands(), "reference/configuration/index.md": _jobs()}
+    made |= {f"reference/configuration/{group}.md": _group(group) for group in GROUPS}
+    made |= {page: (ROOT / name).read_text(encoding="utf-8") for name, page in BESIDE.items()}
+    for place, content in made.items():
+        files.append(File.generated(config, place, content=content))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Make links to files outside of docs/ their names, and formulas MathML: both work without a network."""
+    source = {made: ROOT / name for name, made in BESIDE.items()}.get(page.file.src_uri, DOCS / page.file.src_uri)
+
+    def linked(link: re.Match[str]) -> str:
+        text, path, anchor = link.groups()
+        target = (source.parent / path).resolve()
+        if not path or not target.is_relative_to(ROOT):
+            return link[0]
+        place = target.relative_to(ROOT).as_posix()
+        if place in BESIDE or target.is_relative_to(DOCS):
+            made = DOCS / BESIDE.get(place, target)
+            return f"[{text}]({os.path.relpath(made, (DOCS / page.file.src_uri).parent)}{anchor})"
+        return f"`{place}`" if text.strip("`") in (place, target.name) else f"{text} (`{place}`)"
+
+    formula = re.compile(r"\$\$(.+?)\$\$", flags=re.DOTALL)
+    markdown = formula.sub(lambda found: f"<div>{convert(found[1].strip(), display='block')}</div>", markdown)
+    return LINK.sub(linked, markdown)
+
+
+def _commands() -> str:
+    """Return the page of the commands: the help of each."""
+    cli: Any = typer.main.get_command(app)
+    parts = ["# Commands", "Layers are 0-based everywhere. Every command has `--help`."]
+    for name, command in cli.commands.items():
+        context = command.make_context(name, [], resilient_parsing=True, terminal_width=110, max_content_width=110)
+        context.info_name = f"raysearch {name}"
+        parts += [f"## raysearch {name}", f"```text\n{command.get_help(context).strip()}\n```"]
+    return "\n\n".join(parts) + "\n"
+
+
+def _jobs() -> str:
+    """Return the page of the commands' own files: the default of each group, and the keys that belong to no group."""
+    parts = [
+        "# Configuration",
+        "The words of a command are `key=value`. A word such as `searcher=beam` chooses a file of a group; other words "
+        "set one key. `raysearch config searcher=beam` prints all values and where each is from.",
+        "Groups: " + ", ".join(f"[`{group}=`]({group}.md)" for group in GROUPS) + ".",
+    ]
+    for file in sorted(CONF.glob("*.yaml")):
+        parts += _section(
+            file, f"raysearch {file.stem}" if file.stem != "evaluation" else "What several commands share"
+        )
+    return "\n\n".join(parts) + "\n"
+
+
+def _group(group: str) -> str:
+    """Return the page of a group: its choices, and the keys, defaults and comments of each."""
+    parts = [f"# {group}="]
+    for file in sorted((CONF / group).glob("*.yaml")):
+        parts += _section(file, f"{group}={file.stem}")
+    return "\n\n".join(parts) + "\n"
+
+
+def _section(file: Path, title: str) -> list[str]:
+    """Return a file as a heading, its commands, its remarks and the table of its keys."""
+    text = file.read_text(encoding="utf-8")
+    top = [line.removeprefix("#").strip() for line in text.split("\n\n")[0].splitlines() if line.startswith("#")]
+    commands = [line for line in top if line.startswith("raysearch ")]
+    remarks = " ".join(line for line in top if not line.startswith(("raysearch ", "@package")))
+    parts = [f"## {title}"]
+    if commands:
+        parts.append("\n".join(["```console", *(f"$ {line}" for line in commands), "```"]))
+    rows = list(_rows(text))
+    parts += [_cell(remarks)] if remarks else []
+    if rows:
+        table = ["| key | default | |", "|---|---|---|"]
+        table += [f"| `{key}` | {f'`{_cell(value)}`' if value else ''} | {_cell(said)} |" for key, value, said in rows]
+        parts.append("\n".join(table))
+    return parts
+
+
+def _rows(text: str) -> Iterator[tuple[str, str, str]]:
+    """Yield each key of a YAML file with its value as written and the comment beside it."""
+    lines, node = text.splitlines(), yaml.compose(text)
+
+    def walk(prefix: str, mapping: yaml.MappingNode) -> Iterator[tuple[str, str, str]]:
+        for key, value in mapping.value:
+            name = f"{prefix}{key.value}"
+            if name == "defaults":
+                for choice in (one.value[0] for one in value.value if isinstance(one, yaml.MappingNode)):
+                    yield f"{choice[0].value.split()[-1].lstrip('/')}=", choice[1].value, ""
+            elif isinstance(value, yaml.MappingNode) and not value.flow_style:
+                said = _comment(lines[key.end_mark.line][key.end_mark.column :])
+                yield from [(name, "", said)] if said else []
+                yield from walk(f"{name}.", value)
+            else:
+                written = text[value.start_mark.index : value.end_mark.index].rstrip()
+                last = value.start_mark.line + written.count("\n")
+                said = _comment(lines[last].rpartition(written.splitlines()[-1])[2] if written else lines[last])
+                yield name, " ".join(line.partition(" #")[0].strip() for line in written.splitlines()), said
+
+    if isinstance(node, yaml.MappingNode):
+        yield from walk("", node)
+
+
+def _comment(rest: str) -> str:
+    """Return the comment in what follows a value on its line."""
+    found = re.search(r"(?:^|\s)#\s?(.*)$", rest)
+    return found[1] if found else ""
+
+
+def _cell(text: str) -> str:
+    """Return text for a cell of a table."""
+    return re.sub(r"<(?=\w)", "&lt;", text).replace("|", "\\|")
