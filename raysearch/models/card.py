@@ -6,8 +6,9 @@ import json
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
-from jinja2 import Environment, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from raysearch.core.escaping import markdown_line
 from raysearch.core.formatting import added
@@ -115,12 +116,8 @@ def model_card(pruned: Pruned, evidence: Evidence, name: str, *, tokenizer: bool
     if evidence.delta_error is not None:
         delta = added(evidence.loss - evidence.dense_loss, evidence.delta_error)
         rows.append(("loss over dense, ± its standard error", "", delta))
-    environment = Environment(
-        trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=StrictUndefined
-    )
-    environment.filters |= {"md": markdown_line, "quoted": json.dumps}
-    template = environment.from_string(Path(__file__).with_name("card.md.j2").read_text(encoding="utf-8"))
-    return template.render(
+    return render_card(
+        Path(__file__).with_name("card.md.j2"),
         pruned=pruned,
         evidence=evidence,
         rows=rows,
@@ -128,3 +125,29 @@ def model_card(pruned: Pruned, evidence: Evidence, name: str, *, tokenizer: bool
         tokenizer=tokenizer,
         llama_cpp_command=llama_cpp_command,
     )
+
+
+def mask_picture(mask: Mask, n_layers: int) -> str:
+    """Return the layers as text, ten a group: ``████·███`` and a key for the mask {4} of 8."""
+    layers = "".join("·" if layer in mask else "█" for layer in range(n_layers))
+    groups = " ".join(layers[start : start + 10] for start in range(0, n_layers, 10))
+    return f"{groups}   layers 0 to {n_layers - 1}: █ kept, · removed"
+
+
+def render_card(template: Path, **values: Any) -> str:
+    """Return a model card; templates share ``use.md.j2``, how a checkpoint is loaded.
+
+    Args:
+        template: The template's file.
+        values: What it shows; ``name``, the checkpoint's folder, and ``tokenizer``, whether it has one, among them.
+    """
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        undefined=StrictUndefined,
+    )
+    environment.filters |= {"md": markdown_line, "quoted": json.dumps}
+    environment.globals["mask_picture"] = mask_picture
+    return environment.from_string(template.read_text(encoding="utf-8")).render(values)

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from jinja2 import Environment, StrictUndefined
 from peft import PeftModel
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from raysearch.core.mask import Mask
 from raysearch.errors import UnsupportedModelError
+from raysearch.models.card import render_card
 from raysearch.models.export import replacing
 from raysearch.models.layers import plain_logits
 from raysearch.models.loading import quiet
@@ -125,11 +125,14 @@ def write_card(folder: Path, name: str, evidence: Evidence, numbers: Mapping[str
             title: dict(zip(("dense", "pruned", "recovered"), of, strict=True)) for title, of in numbers.items()
         },
     }
-    environment = Environment(
-        trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=StrictUndefined
+    card = render_card(
+        Path(__file__).with_name("card.md.j2"),
+        evidence=evidence,
+        name=name,
+        numbers=numbers,
+        tokenizer=True,
+        has_adapter=(folder / _ADAPTER).is_dir(),
     )
-    template = environment.from_string(Path(__file__).with_name("card.md.j2").read_text(encoding="utf-8"))
-    card = template.render(evidence=evidence, name=name, numbers=numbers, has_adapter=(folder / _ADAPTER).is_dir())
     for file, text in ((folder / "README.md", card), (folder / _RECORD, json.dumps(record, indent=2) + "\n")):
         unfinished = file.with_name(f"{file.name}.part")
         unfinished.write_text(text, encoding="utf-8")

@@ -8,7 +8,15 @@ import yaml
 
 from raysearch.core.mask import Mask
 from raysearch.core.measure import PERPLEXITY, Measure
-from raysearch.models.card import Evidence, Pruned, kept_runs, llama_cpp_command, mergekit_yaml, model_card
+from raysearch.models.card import (
+    Evidence,
+    Pruned,
+    kept_runs,
+    llama_cpp_command,
+    mask_picture,
+    mergekit_yaml,
+    model_card,
+)
 
 EVIDENCE = Evidence(
     model="tiny",
@@ -36,6 +44,10 @@ def test_the_mergekit_recipe_keeps_the_same_layers() -> None:
     assert {source["model"] for part in recipe["slices"] for source in part["sources"]} == {"owner/name"}
 
 
+def test_the_picture_groups_layers_by_ten() -> None:
+    assert mask_picture(Mask.of(0, 11), 12) == "·█████████ █·   layers 0 to 11: █ kept, · removed"
+
+
 def test_kept_runs() -> None:
     assert kept_runs(Mask(), 3) == [(0, 3)]
     assert kept_runs(Mask.of(0, 3), 4) == [(1, 3)]
@@ -57,6 +69,9 @@ def test_the_card_carries_the_evidence() -> None:
         f"- Search: {EVIDENCE.search_id}",
         'AutoModelForCausalLM.from_pretrained("pruned")',
         "llama-quantize --prune-layers 1,2,5 model.gguf pruned.gguf Q8_0",
+        "\n█··██·██   layers 0 to 7: █ kept, · removed\n",
+        "| vLLM | `vllm serve ./pruned` |",
+        "`raysearch recover beam-m3-3fa2c1d0 --remove 3 --out pruned-healed`",
     ):
         assert part in card
     assert yaml.safe_load(card.split("---")[1])["library_name"] == "transformers"

@@ -64,6 +64,9 @@ def test_a_recovered_model_is_a_checkpoint_and_nothing_is_done_twice(
     card = json.loads((folder / "rows.json").read_text())
     assert card["rows"] + sum(card["left_out"].values()) == 24
     assert "recovered" in run("show", "latest").out
+    readme = (here / "healed/README.md").read_text()
+    assert "| | dense | pruned | recovered |" in readme and "| vLLM | `vllm serve ./healed` |" in readme
+    assert "layers 0 to 4: █ kept, · removed" in readme
     with monkeypatch.context() as patch:
         patch.setattr(training, "make_trainer", pytest.fail)
         for name in ("write_checkpoint", "draw_prompts", "teach", "export_search"):
