@@ -37,11 +37,12 @@ if TYPE_CHECKING:
     from raysearch.models.gguf_pruning import GGUFExport
     from raysearch.recovery.results import Recovered, RecoveryCost
     from raysearch.recovery.spec import RecoverSpec
+    from raysearch.search.auto import SpeedMeter
     from raysearch.search.forecast import RoundCost
     from raysearch.search.gap import Gap
     from raysearch.search.inspection import Inspection
     from raysearch.search.observer import Observer
-    from raysearch.search.recommend import Recommendation
+    from raysearch.search.recommendation import Recommendation
     from raysearch.search.record import SearchRecord
     from raysearch.search.result import SearchResult
     from raysearch.search.score import Score
@@ -61,6 +62,7 @@ def search(
 
         search(model="smollm2-135m", searcher="beam", remove=5, protect=[0, -1])
         search("data.path=my.txt", data="file", remove=3)
+        search(remove="auto", budget={"loss": 0.1})
 
     Returns:
         What was found, with every trial.
@@ -70,7 +72,7 @@ def search(
 
     watching = _observer(observer)
     spec, tracking = build.tracked_search(_words(overrides, values), config_dir)
-    return run_search(spec, watching, tracking.open(watching.warn))
+    return _drawn(run_search(spec, watching, tracking.open(watching.warn), meter=_meter(spec, watching)), spec)
 
 
 def config(*overrides: str, of: str = "search", config_dir: PathLike | None = None, **values: Any) -> list[Setting]:
@@ -129,7 +131,8 @@ def resume(
         raise UserError(
             f"{key} is on record without its secret; type the whole search command again, which goes on too"
         )
-    return run_search(spec, watching, tracking.open(watching.warn), resumes=record.search_id)
+    tracker, meter = tracking.open(watching.warn), _meter(spec, watching)
+    return _drawn(run_search(spec, watching, tracker, record.search_id, meter), spec)
 
 
 def score(
@@ -412,15 +415,19 @@ def recommend(
 
     Args:
         search: A search id, the start of one, an MLflow run id, or ``latest``; best one of a range, ``remove=1..9``.
-        *budget: ``budget.loss``, ``budget.readout``, ``budget.speedup`` and ``budget.memory``, each with its value.
+        *budget: ``budget.loss``, ``budget.readout``, ``budget.speedup`` and ``budget.memory``, each with its value;
+            without any, those that a search by budget (``remove=auto``) was given.
     """
     from raysearch.ledger.ledger import opened
-    from raysearch.search.recommend import Budget, recommend
+    from raysearch.search.recommend import recommend
+    from raysearch.search.recommendation import Budget
     from raysearch.search.record import SEARCHES
 
-    parts = Budget.parse(budget)
+    given = Budget.parse(budget) if budget else None
     with opened(ledger_path(store, ledger)) as found:
-        return recommend(SEARCHES.find(found, checked(str, "search", search)), parts, found)
+        result = SEARCHES.find(found, checked(str, "search", search)).found
+        own = None if result.recommendation is None else result.recommendation.budget
+        return recommend(result, given or own or Budget(), found)
 
 
 def export(
@@ -576,6 +583,25 @@ def ui(store: PathLike = "mlruns", uri: str | None = None, host: str = "127.0.0.
     from raysearch.tracking.mlflow.ui import serve_ui
 
     serve_ui(as_path("--store", store), uri, host, port)
+
+
+def _meter(spec: SearchSpec, observer: Observer) -> SpeedMeter | None:
+    """Return what measures speeds for a search by budget; None for any other, which needs no assessment."""
+    if spec.budget is None:
+        return None
+    from raysearch.assessment.assess import speed_meter
+    from raysearch.config import build
+
+    return speed_meter(build.speed_options(spec.config), spec.evaluation, observer)
+
+
+def _drawn(result: SearchResult, spec: SearchSpec) -> SearchResult:
+    """Draw what a search by budget recommends, to ``reports/<search>/knee.png`` in its store, and return the result."""
+    if result.recommendation is not None:
+        from raysearch.reporting.figures.knee import write_knee
+
+        write_knee(result.recommendation, Path(spec.config["store"]))
+    return result
 
 
 def _words(overrides: Sequence[str], values: Mapping[str, Any]) -> list[str]:

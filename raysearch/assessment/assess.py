@@ -17,21 +17,24 @@ from raysearch.assessment.perplexity import measure_perplexities, read_texts
 from raysearch.assessment.probe import ProbeJob, probe_problems, probe_results
 from raysearch.assessment.recorded import record_assessments
 from raysearch.assessment.results import Assessments, Result, SearchAssessment
-from raysearch.assessment.spec import AssessSpec
-from raysearch.assessment.speed import SpeedJob, alike, machine, speed_results
+from raysearch.assessment.spec import AssessSpec, SpeedOptions
+from raysearch.assessment.speed import DECODE, MEMORY, SpeedJob, alike, machine, speed_results
 from raysearch.assessment.task_files import TaskSource, check_names, find_tasks
 from raysearch.core.formatting import count
 from raysearch.core.mask import Mask
 from raysearch.errors import UserError
 from raysearch.evaluation.pool import Pool, PoolFactory
-from raysearch.evaluation.session import PreparedData
+from raysearch.evaluation.session import EvaluationSession, PreparedData
+from raysearch.evaluation.spec import EvaluationSpec
 from raysearch.generation.arithmetic import Problem
 from raysearch.generation.server import Server
 from raysearch.ledger.assessments import assessment_fingerprint, read_assessments, write_assessment
 from raysearch.ledger.ledger import Ledger
 from raysearch.models.loading import describe
 from raysearch.models.spec import LocatedModel, ModelInfo, ModelSpec
+from raysearch.search.auto import SpeedMeter
 from raysearch.search.observer import Observer
+from raysearch.search.recommendation import Speed
 from raysearch.search.record import SearchRecord
 from raysearch.search.spec import SearchSpec
 
@@ -200,6 +203,37 @@ def assess_search(
     of_texts = {name: one.detail["data"] for name, one in assessments.by_mask[mask].items() if "data" in one.detail}
     overlaps = tuple(name for name, text in of_texts.items() if any(_overlap(text, one) for one in run.found.data))
     return SearchAssessment(run.search_id, evaluation.model.name, mask, assessments, files, overlaps)
+
+
+def speed_meter(options: SpeedOptions, evaluation: EvaluationSpec, observer: Observer) -> SpeedMeter:
+    """Return what measures the speeds of a search's masks by the search's own replicas, each once in a ledger's life.
+
+    Args:
+        options: How speed is measured.
+        evaluation: The model, and who computes it.
+        observer: Is told how far it is.
+
+    Raises:
+        UserError: The options do not fit the model.
+    """
+    if not options.enabled:
+        return lambda session, masks: {}
+    spec = AssessSpec(speed=options)
+    try:
+        what = read_assessable(spec, evaluation.model, evaluation.cluster, evaluation.ledger)
+    except UserError as error:
+        raise UserError(*(one.replace("assess.speed.", "speed.") for one in error.sentences)) from error
+
+    def measure(session: EvaluationSession, masks: Sequence[Mask]) -> dict[Mask, Speed]:
+        found, _ = _measure_speeds(what, session.ledger, masks, lambda: session.evaluator.pool, observer.assessing)
+        speeds = {}
+        for mask, results in found.items():
+            decoding, memory = results[DECODE.name].retention, results[MEMORY.name].retention
+            assert decoding is not None and memory is not None, "speed_results gives both"
+            speeds[mask] = Speed(decoding.value, decoding.error, memory.value - 1)
+        return speeds
+
+    return measure
 
 
 def _missing_jobs(what: Assessable, ledger: Ledger, masks: Sequence[Mask]) -> list[TaskJob]:

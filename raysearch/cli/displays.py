@@ -124,7 +124,8 @@ class SearchDisplay(Display):
             self._cost_done += cost - self._cost_before
         self._cost_before = cost
         self._seconds_computing = progress.computing_s / max(1, progress.n_replicas)
-        rounds = f"/{len(self._expected)}" if self._expected else ""
+        by_budget = any(cost.optional for cost in self._expected or [])
+        rounds = f"/{len(self._expected)}" if self._expected and not by_budget else ""
         planned = self._planned(progress)
         left = self._seconds_left(max(planned - cost, self._later_stages(progress)))
         stage = f"  stage {progress.stage}/{progress.stages}" if progress.stage else ""
@@ -181,8 +182,8 @@ class SearchDisplay(Display):
         """Return the seconds left of the search, given the layer-forwards left of this round; None without a speed."""
         if not self._cost_done:
             return None
-        for later in range(self._round + 1, len(self._expected or []) + 1):
-            left += self._share * self._expected_cost(later)
+        for later, cost in enumerate((self._expected or [])[self._round :], self._round + 1):
+            left += 0.0 if cost.optional else self._share * self._expected_cost(later)
         return left * self._seconds_computing / self._cost_done
 
 
@@ -258,16 +259,18 @@ def forecast_line(expected: Sequence[RoundCost] | None) -> str:
     layers = sum(cost.layer_forwards for cost in expected)
     heads = sum(cost.head_forwards for cost in expected)
     naive = sum(cost.naive_layer_forwards for cost in expected)
+    by_budget = any(cost.optional for cost in expected)
     about = (
         "about "
         if any(cost.estimated for cost in expected)
         else "at most "
-        if any(cost.screened for cost in expected)
+        if any(cost.screened for cost in expected) and not by_budget
         else ""
     )
+    most, ends = ("at most ", ", as far as the budget allows") if by_budget else ("", "")
     return (
-        f"{count(masks, 'mask')} in {count(len(expected), 'round')}: {about}{layers:,} layer-forwards over the "
-        f"calibration instead of {naive:,}, and {count(heads, 'head-forward')} at most"
+        f"{most}{count(masks, 'mask')} in {count(len(expected), 'round')}{ends}: {about}{layers:,} layer-forwards over "
+        f"the calibration instead of {naive:,}, and {count(heads, 'head-forward')} at most"
     )
 
 

@@ -65,7 +65,7 @@ def recommend(
     """Tell how many layers can go by a budget, from what a search and its assessments found.
 
     \b
-    raysearch search remove=1..9                         first, for each number of layers its best mask
+    raysearch search remove=1..9                         first, for each number of layers its best mask; or remove=auto
     raysearch recommend latest budget.loss=0.1           at most 0.1 nats over the dense model
     raysearch recommend latest budget.readout=10%        at most 10 % more perplexity, or less accuracy
     raysearch recommend latest budget.speedup=1.2        20 % faster decoding, where raysearch assess measured it
@@ -75,10 +75,10 @@ def recommend(
     """
     with output(as_json) as out:
         from raysearch import api
-        from raysearch.cli.tables import budget_table
+        from raysearch.cli.tables import budget_table, sentence
 
         found = api.recommend(search, *budget or [], store=store, ledger=ledger)
-        out.answer(finite(plain(found)), budget_table(found), found.reason[0].upper() + found.reason[1:] + ".")
+        out.answer(finite(plain(found)), budget_table(found), sentence(found.reason))
 
 
 @app.command()

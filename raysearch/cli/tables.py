@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
+from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:  # heavy; `raysearch show` does not need them
     from raysearch.models.gguf_pruning import GGUFExport
     from raysearch.search.gap import Gap
     from raysearch.search.inspection import Inspection, Row
-    from raysearch.search.recommend import Recommendation
+    from raysearch.search.recommendation import Recommendation, SizeFacts
     from raysearch.search.record import SearchRecord
     from raysearch.search.score import Score
     from raysearch.search.sweep import Agreement, Profile, Sweep
@@ -42,7 +43,9 @@ def search_tables(result: SearchResult, remove: int | str, in_ledger: str, in_st
         in_store: The option that leads to its MLflow store; None if it was not recorded in the embedded one.
     """
     tables: list[Table | str] = [result_table(result)]
-    if len(result.path) > 2 or len(sizes_of(remove)) > 1:
+    if result.recommendation is not None:
+        tables += [budget_table(result.recommendation), sentence(result.recommendation.reason), ""]
+    elif len(result.path) > 2 or len(sizes_of(remove)) > 1:
         tables.append(path_table(result.measure, result.path))
     return [*tables, *result_notes(result, in_ledger, in_store)]
 
@@ -84,6 +87,9 @@ def result_notes(result: SearchResult, in_ledger: str, in_store: str | None) -> 
         f"Next: raysearch export {result.search_id} --out pruned-model{in_ledger}",
         f"      raysearch show {result.search_id}{in_ledger}",
     ]
+    if result.recommendation is not None:
+        place = Path(result.config["store"]) / "reports" / result.search_id
+        notes.insert(-2, f"Loss, speed and memory by number of layers: {place / 'knee.png'}")
     return notes if in_store is None else [*notes, f"      raysearch ui{in_store}"]
 
 
@@ -98,18 +104,33 @@ def path_table(measure: Measure, path: Sequence[Trial]) -> Table:
 
 def budget_table(found: Recommendation) -> Table:
     """Return the table of what each number of layers costs and gains, with the recommended one marked."""
-    columns = *_loss_columns(found.measure), "loss over dense", "speed (× dense)", "memory"
+    columns = [*_loss_columns(found.measure), "loss over dense", "speed (× dense)", "memory"]
+    if found.measure.readout is not None:
+        columns.insert(3, f"{found.measure.readout} worse by")
     table = _table(f"{found.search_id}: {found.budget}", "layers", "removed", *columns, "")
-    table.add_row("0", "{}", *_loss_cells(found.measure, found.dense_loss), "", "1.00", "", "", end_section=True)
+    blank = [""] * (len(columns) - len(_loss_columns(found.measure)) - 2)
+    table.add_row("0", "{}", *_loss_cells(found.measure, found.dense_loss), *blank, "1.00", "", "", end_section=True)
     for size in found.sizes:
         spread = "" if size.speedup_error is None else f" ± {size.speedup_error:.2f}"
         speed = "not measured" if size.speedup is None else f"{size.speedup:.2f}{spread}"
         memory = "not measured" if size.memory is None else f"{size.memory:+.1%}"
         misses = [f"misses {part}" for part in size.misses]
         said = "recommended" if size.n_removed == found.n_removed else ", ".join(misses)
-        cells = *_loss_cells(found.measure, size.loss), added(size.delta, size.delta_error), speed, memory, said
+        worse = [] if found.measure.readout is None else [_worse(size)]
+        cells = *_loss_cells(found.measure, size.loss), added(size.delta, size.delta_error), *worse, speed, memory, said
         table.add_row(str(size.n_removed), str(size.mask), *cells)
     return table
+
+
+def _worse(size: SizeFacts) -> str:
+    """Return by how much a readout is worse than the dense model's."""
+    error = "" if size.readout_error is None else f" ± {size.readout_error:.1%}"
+    return "" if size.readout_change is None else f"{size.readout_change:+.1%}{error}"
+
+
+def sentence(text: str) -> str:
+    """Return a clause as a sentence."""
+    return f"{text[0].upper()}{text[1:]}."
 
 
 def settings_table(settings: Sequence[Setting]) -> Table:

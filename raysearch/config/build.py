@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from raysearch.assessment.spec import AssessSpec
+from raysearch.assessment.spec import AssessSpec, SpeedOptions
 from raysearch.calibration.objectives.weighted import WeightedObjective
 from raysearch.cluster.options import ClusterOptions
 from raysearch.config.compose import compose_calibration, compose_what_fits, section_of
@@ -20,12 +20,13 @@ from raysearch.config.parts import build_data, build_objective, build_searcher, 
 from raysearch.core.formatting import as_typed
 from raysearch.core.mask import Mask
 from raysearch.core.paths import PathLike, as_path
-from raysearch.core.problem import sizes_of
+from raysearch.core.problem import AUTO, sizes_of
 from raysearch.errors import Mistakes, UserError, redact, redacted, together
 from raysearch.evaluation.screening import Screening
 from raysearch.evaluation.spec import CalibrationSpec, EvaluationSpec
 from raysearch.models.spec import ModelSpec
 from raysearch.recovery.spec import RecoverSpec, RecoveryOptions
+from raysearch.search.recommendation import Budget
 from raysearch.search.spec import ScoreSpec, SearchSpec
 from raysearch.study.grid import Choice, choices_of
 from raysearch.study.spec import Cell, StudyOptions, StudySpec, one_seed_each
@@ -33,8 +34,9 @@ from raysearch.tracking.options import TrackingOptions
 
 _T = TypeVar("_T")
 _EVALUATION_KEYS = {"model", "data", "objective", "cluster", "store", "ledger", "seed", "choices"}
+_OF_SEARCHES = {"searcher", "screening", "tracking", "remove", "protect", "budget", "speed"}
 #: The sections of a search's configuration.
-_SEARCH_SECTIONS = {"model", "data", "objective", "cluster", "searcher", "screening", "tracking"}
+_SEARCH_SECTIONS = {"model", "data", "objective", "cluster", "searcher", "screening", "tracking", "budget", "speed"}
 
 
 def search_spec(words: Sequence[str], config_dir: PathLike | None = None) -> SearchSpec:
@@ -58,11 +60,12 @@ def tracked_search(words: Sequence[str], config_dir: PathLike | None = None) -> 
 def tracked_search_of(config: Mapping[str, Any]) -> tuple[SearchSpec, TrackingOptions]:
     """Build both from a configuration composed from ``conf/search.yaml``; see `search_spec`."""
     parts = together(
-        evaluation=lambda: _evaluation_spec(config, {"searcher", "screening", "tracking", "remove", "protect"}),
+        evaluation=lambda: _evaluation_spec(config, _OF_SEARCHES),
         screening=lambda: construct(Screening, "screening", _section(config, "screening")),
         searcher=lambda: build_searcher(_section(config, "searcher")),
         remove=lambda: _remove(config["remove"]),
         protect=lambda: checked(list[int], "protect", config["protect"]),
+        budget=lambda: _budget(config),
         tracking=lambda: tracking_options(config),
     )
     tracking, screening, name = parts.pop("tracking"), parts.pop("screening"), config["choices"]["searcher"]
@@ -225,6 +228,8 @@ def _cell(
     shared = [word for word in words if section_of(word) not in ("study", "assess")]
     words = [*(word for word in shared if word.partition("=")[0] not in keys), *own]
     search, own_tracking = tracked_search(words, config_dir)
+    if search.budget is not None:
+        raise UserError("remove=auto is of one search, not of a study's; give study.grid.remove a number or a range")
     if tracking not in (None, own_tracking):
         raise UserError(
             "study.grid has searches recorded in different places, and a study has one; take store, ledger and "
@@ -298,8 +303,33 @@ def _weighting(values: Mapping[str, Any]) -> WeightedObjective | None:
 
 def _remove(value: Any) -> int | str:
     remove: int | str = value if type(value) is int else as_typed(value)
-    sizes_of(remove)
+    if remove != AUTO:
+        sizes_of(remove)
     return remove
+
+
+def _budget(config: Mapping[str, Any]) -> Budget | None:
+    """Return the budget of a search; None where no part of it has a value and ``remove`` asks for none."""
+    speed, given = speed_options(config), _section(config, "budget")
+    words = [f"budget.{part}={as_typed(value)}" for part, value in given.items() if value is not None]
+    budget = Budget.parse(words) if words or config["remove"] == AUTO else None
+    if budget is not None and budget.gains and not speed.enabled:
+        asked = " ".join(f"budget.{part}={value:g}" for part, value in budget.gains.items())
+        raise UserError(f"{asked} needs speeds, which speed.enabled=false does not measure; leave that out")
+    return budget
+
+
+def speed_options(config: Mapping[str, Any]) -> SpeedOptions:
+    """Build how the speeds of a search by budget are measured.
+
+    Raises:
+        UserError: A value is of the wrong type or out of range.
+    """
+    try:
+        options: SpeedOptions = construct(SpeedOptions, "speed", _section(config, "speed"))
+    except UserError as error:
+        raise UserError(*(one.replace("assess.speed.", "speed.") for one in error.sentences)) from error
+    return options
 
 
 def _masks(value: Any) -> list[Mask]:

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from raysearch.core.mask import Mask
 from raysearch.errors import UserError
 
+AUTO = "auto"  #: in place of a number of layers: as many as a budget allows
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -36,14 +38,14 @@ class Problem:
 
         Args:
             n_layers: N, the layers of the dense model.
-            remove: M, the number of layers to remove; the largest number of a range, as in `sizes_of`.
+            remove: M, the number of layers to remove; the largest number of a range, as in `sizes_of`; `AUTO` for all
+                that may go.
             protect: Layers that must stay; a negative index counts from the end, so ``[0, -1]`` are both ends.
             model: The name used in error messages.
 
         Raises:
             UserError: A protected index lies outside the model, or too few layers are left to remove.
         """
-        sizes = sizes_of(remove)
         for layer in protect:
             if not -n_layers <= layer < n_layers:
                 raise UserError(
@@ -56,6 +58,7 @@ class Problem:
             raise UserError(f"remove={remove} leaves no layer of {model}, which has one; use a model of two or more")
         if most < 1:
             raise UserError(f"protect={list(protect)} keeps all {n_layers} layers of {model}; protect fewer")
+        sizes = range(1, most + 1) if remove == AUTO else sizes_of(remove)
         if sizes[0] < 1:
             raise UserError(f"remove={remove} removes nothing; use 1..{most} for the {n_layers} layers of {model}")
         if sizes[-1] > most:

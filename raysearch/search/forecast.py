@@ -35,6 +35,7 @@ class RoundCost:
         naive_layer_forwards: Layers that one full forward per mask would run.
         estimated: Whether only the number of masks is sure.
         screened: Whether screening may leave a part of this out.
+        optional: Whether a search by budget may end before this round.
     """
 
     masks: int
@@ -43,6 +44,7 @@ class RoundCost:
     naive_layer_forwards: int
     estimated: bool = False
     screened: bool = False
+    optional: bool = False
 
 
 def forecast(

@@ -10,7 +10,7 @@ from pydantic import SerializerFunctionWrapHandler, model_serializer
 
 from raysearch.calibration.objectives.weighted import WeightedObjective
 from raysearch.core.mask import Mask
-from raysearch.core.problem import Problem, sizes_of
+from raysearch.core.problem import AUTO, Problem, sizes_of
 from raysearch.errors import UserError
 from raysearch.evaluation.totals import known_totals
 from raysearch.ledger.ledger import Ledger
@@ -93,7 +93,8 @@ def gaps_of(run: SearchRecord, ledger: Ledger) -> list[Gap]:
             losses[size].append(loss)
             best[size] = min(best[size], (loss, mask))
     gaps = [_gap(trial, math.comb(len(free), size), losses[size], best[size]) for size, trial in best_by_size.items()]
-    asked = [gap for gap in gaps if len(gap.mask) in sizes_of(run.config["remove"])]
+    remove = run.config["remove"]
+    asked = gaps if remove == AUTO else [gap for gap in gaps if len(gap.mask) in sizes_of(remove)]
     if all(gap.rank is None for gap in asked):
         least = asked[0]
         raise UserError(

@@ -17,6 +17,7 @@ from raysearch.core.json import NumberOrNan, plain
 from raysearch.core.mask import Mask
 from raysearch.core.measure import Measure
 from raysearch.core.screened import Screened
+from raysearch.search.recommendation import Recommendation
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,7 +39,7 @@ class SearchHeader:
         versions: Version by package: raysearch, torch, transformers, ray, mlflow, python.
         git_commit: The commit of the working folder, when it is a git checkout.
         n_layers: N.
-        n_remove: M.
+        n_remove: M; before the result of ``remove=auto`` the most that may go.
         labels: What the search is called in its study, by axis; empty where it is part of none.
         parent: The tracker's id of the study, if it has one.
     """
@@ -195,6 +196,7 @@ class SearchResult(SearchHeader):
         statistics: The names of what it measured of the dense model, in order.
         remarks: What the searcher put on the record, by name.
         pool: How each replica fared, what had to be asked again, and seconds spent waiting for a replica.
+        recommendation: The number of layers that a budget allows, for ``remove=auto``; else None.
         complete: Whether the searcher came to its end; else this is the best mask so far when its budget was spent.
         ended: When, in seconds since the epoch.
         mlflow_run_id: The parent run, if the tracker wrote one.
@@ -220,6 +222,7 @@ class SearchResult(SearchHeader):
     statistics: tuple[str, ...] = ()
     remarks: Mapping[str, RemarkValue] = field(default_factory=dict)
     pool: Mapping[str, Any] = field(default_factory=dict)
+    recommendation: Recommendation | None = None
     complete: bool = True
     ended: float = 0.0
     mlflow_run_id: str | None = None
@@ -243,10 +246,11 @@ class SearchResult(SearchHeader):
 
     @property
     def path(self) -> tuple[Trial, ...]:
-        """The best trial of each number of layers that the search scored, from 1 up to M."""
+        """The best trial of each number of layers that the search scored, from 1 to M; all for ``remove=auto``."""
+        most = len(self.removed) if self.recommendation is None else self.recommendation.sizes[-1].n_removed
         order = self.removal_order or ()
         passed = {Mask.of(*order[: place + 1]) for place in range(len(order))}
-        return best_by_size(self.trials, len(self.removed), passed)
+        return best_by_size(self.trials, most, passed)
 
     @property
     def began(self) -> float:

@@ -19,9 +19,11 @@ from raysearch.evaluation.session import EvaluationSession, PreparedData, open_s
 from raysearch.ledger.locks import held
 from raysearch.models.loading import describe
 from raysearch.models.spec import ModelInfo
+from raysearch.search.auto import BudgetedSearch, SpeedMeter
 from raysearch.search.driver import exhaust, run_rounds
 from raysearch.search.forecast import RoundCost, forecast
 from raysearch.search.observer import Observer, Observers, Tracker
+from raysearch.search.recommendation import Recommendation
 from raysearch.search.record import SEARCHES, State, note_mlflow, write_search
 from raysearch.search.recorder import SearchRecorder
 from raysearch.search.result import (
@@ -59,9 +61,15 @@ def forecast_search(spec: SearchSpec) -> list[RoundCost] | None:
     return _forecast(spec, describe(spec.evaluation.model))
 
 
-def run_search(spec: SearchSpec, observer: Observer, tracker: Tracker, resumes: str | None = None) -> SearchResult:
+def run_search(
+    spec: SearchSpec,
+    observer: Observer,
+    tracker: Tracker,
+    resumes: str | None = None,
+    meter: SpeedMeter | None = None,
+) -> SearchResult:
     """Run a search to its end, or go on with it where it was stopped: `search_rounds`, and what that returns."""
-    return exhaust(search_rounds(spec, observer, tracker, resumes))
+    return exhaust(search_rounds(spec, observer, tracker, resumes, meter=meter))
 
 
 def search_rounds(
@@ -70,6 +78,7 @@ def search_rounds(
     tracker: Tracker,
     resumes: str | None = None,
     context: StudyContext | None = None,
+    meter: SpeedMeter | None = None,
 ) -> Generator[RoundSummary, None, SearchResult]:
     """Run a search round by round. Closed before its end, it is on record as stopped, with the best mask so far.
 
@@ -79,6 +88,7 @@ def search_rounds(
         tracker: Records it for people; closed at the end.
         resumes: The search id it must have, when an earlier search is taken up by name.
         context: What a study has ready for it.
+        meter: Measures speeds, for a search by budget; None for any other.
 
     Yields:
         Where it stands after each round.
@@ -97,7 +107,7 @@ def search_rounds(
     expected = _forecast(spec, info) if context is None else None
     session = _open(spec, info, observer, context)
     try:
-        header = _header(spec, session, context)
+        header = _header(spec, session, problem.n_remove, context)
         if resumes not in (None, header.search_id):
             raise _changed(resumes, session)
         with held(session.ledger, header.search_id, "SEARCH", wait=context is not None):
@@ -105,9 +115,18 @@ def search_rounds(
             both = Observers(tracker, observer)
             recorder = SearchRecorder(problem, session.evaluator, both, started, _part_names(spec))
             search = _Search(spec, session, header, recorder, both, tracker)
+            rounds = recorder.follow(run_rounds(spec.sized_searcher, problem, spec.seed, recorder))
             try:
                 both.search_started(header, expected, head_cost(info))
-                found = yield from recorder.follow(run_rounds(spec.sized_searcher, problem, spec.seed, recorder))
+                if spec.budget is None:
+                    result = search.result((yield from rounds))
+                else:
+                    assert meter is not None, "a search by budget has one"
+                    budgeted = BudgetedSearch(spec.budget, problem, session, recorder, meter)
+                    budgeted.check()
+                    whole = search.result((yield from budgeted.follow(rounds)))
+                    advice = budgeted.recommend(whole)
+                    result = search.result(advice.removed, advice)
             except GeneratorExit:
                 search.stop()
                 raise
@@ -116,7 +135,7 @@ def search_rounds(
                 raise
             else:
                 session.keep()
-                return search.finish("finished", search.result(found))
+                return search.finish("finished", result)
             finally:
                 tracker.close()
     finally:
@@ -161,14 +180,15 @@ class _Search:
             self._write("interrupted" if interrupted else "failed", failure=failure)
         self.observer.search_ended(None, failure)
 
-    def result(self, found: Mask) -> SearchResult:
+    def result(self, found: Mask, recommendation: Recommendation | None = None) -> SearchResult:
         """Return what was found, with its evidence."""
         session, recorder, meter = self.session, self.recorder, self.session.evaluator.meter
         n_requested, n_computed = recorder.n_requested, recorder.n_computed
+        order = (recorder.removal_order() or ())[: len(found)]
         return SearchResult(
-            **vars(self.header),
+            **{**vars(self.header), "n_remove": len(found)},
             removed=found.layers,
-            removal_order=recorder.removal_order(),
+            removal_order=order if Mask.of(*order) == found else None,
             dense_loss=recorder.dense_loss,
             loss=recorder.losses[found],
             delta_error=session.delta_error(found),
@@ -192,6 +212,7 @@ class _Search:
             parameters_removed=sum(session.info.layer_parameters[layer] for layer in found),
             statistics=tuple(map(str, recorder.statistics)),
             remarks=recorder.remarks,
+            recommendation=recommendation,
             ended=time.time(),
             trials=tuple(recorder.trials),
             rounds=tuple(recorder.summaries),
@@ -204,7 +225,8 @@ class _Search:
 def _forecast(spec: SearchSpec, info: ModelInfo) -> list[RoundCost] | None:
     costs = forecast(spec.sized_searcher, spec.problem(info), spec.seed, spec.evaluation.objectives)
     screened = spec.evaluation.screening is not None
-    return None if costs is None else [replace(cost, screened=screened) for cost in costs]
+    by_budget = spec.budget is not None
+    return None if costs is None else [replace(cost, screened=screened, optional=by_budget) for cost in costs]
 
 
 def _open(spec: SearchSpec, info: ModelInfo, observer: Observer, context: StudyContext | None) -> EvaluationSession:
@@ -226,7 +248,7 @@ def _changed(search_id: str, session: EvaluationSession) -> UserError:
     return UserError(f"SEARCH={search_id} cannot be taken up: {what} changed since; {again}")
 
 
-def _header(spec: SearchSpec, session: EvaluationSession, context: StudyContext | None) -> SearchHeader:
+def _header(spec: SearchSpec, session: EvaluationSession, n_remove: int, context: StudyContext | None) -> SearchHeader:
     packages = ("raysearch", "torch", "transformers", "ray", "mlflow")
     versions = {name: importlib.metadata.version(name) for name in packages}
     header = SearchHeader(
@@ -240,7 +262,7 @@ def _header(spec: SearchSpec, session: EvaluationSession, context: StudyContext 
         versions={**versions, "python": platform.python_version()},
         git_commit=_git_commit(),
         n_layers=session.info.n_layers,
-        n_remove=spec.sizes[-1],
+        n_remove=n_remove,
         labels={} if context is None else context.labels,
         parent=None if context is None else context.parent,
     )

@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from raysearch.core.mask import Mask
-from raysearch.core.problem import Problem, sizes_of
+from raysearch.core.problem import AUTO, Problem, sizes_of
+from raysearch.errors import UserError
 from raysearch.evaluation.spec import EvaluationSpec, identity_of
 from raysearch.models.spec import ModelInfo
+from raysearch.search.recommendation import Budget
 from raysearch.search.sizes import for_sizes
 from raysearch.searchers.base import Searcher
 
@@ -33,10 +35,15 @@ class SearchSpec:
         evaluation: The model, the calibrations, and where evaluations are computed and kept.
         searcher: The algorithm.
         searcher_name: Its name in ``conf/searcher/``, for people.
-        remove: M, how many layers go; or a range, ``"1..9"``, of which each number is searched.
+        remove: M, how many layers go; or a range, ``"1..9"``, of which each number is searched; or ``"auto"``, as many
+            as the budget allows.
         protect: Layers that stay; negative indices count from the end.
         seed: Of the searcher's random numbers.
         config: The resolved configuration, plain values without secrets, for the record and for ``raysearch resume``.
+        budget: Of ``remove="auto"``; else None.
+
+    Raises:
+        UserError: There is a budget without ``remove="auto"``, or the searcher has no masks of fewer layers on its way.
     """
 
     evaluation: EvaluationSpec
@@ -46,6 +53,16 @@ class SearchSpec:
     protect: Sequence[int]
     seed: int
     config: Mapping[str, Any]
+    budget: Budget | None = None
+
+    def __post_init__(self) -> None:
+        if self.budget is not None and self.remove != AUTO:
+            raise UserError(f"{self.budget} is of remove=auto, not of remove={self.remove}; leave one of them out")
+        if self.budget is not None and not self.searcher.nested:
+            raise UserError(
+                f"remove=auto needs a searcher that finds the best mask of every size on its way, and "
+                f"searcher={self.searcher_name} does not; use greedy or beam"
+            )
 
     @property
     def sizes(self) -> range:
@@ -55,7 +72,7 @@ class SearchSpec:
     @property
     def sized_searcher(self) -> Searcher:
         """The algorithm, for all numbers of layers that are asked for."""
-        return for_sizes(self.searcher, self.sizes)
+        return self.searcher if self.budget is not None else for_sizes(self.searcher, self.sizes)
 
     def problem(self, info: ModelInfo) -> Problem:
         """Return the space of legal masks.
@@ -83,5 +100,10 @@ class SearchSpec:
         }
         if self.evaluation.screening is not None:
             identity["screening"] = identity_of(self.evaluation.screening)
+        if self.budget is not None:
+            identity["budget"] = vars(self.budget)
+            if self.budget.gains:  # then speeds decide
+                identity["speed"] = self.config["speed"]
         digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
-        return f"{self.searcher_name}-m{str(self.remove).replace('..', '-')}-{digest[:8]}"
+        size = self.remove if self.remove == AUTO else f"m{str(self.remove).replace('..', '-')}"
+        return f"{self.searcher_name}-{size}-{digest[:8]}"

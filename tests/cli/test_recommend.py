@@ -10,7 +10,7 @@ import pytest
 
 import raysearch
 from raysearch.errors import UserError
-from raysearch.search.recommend import Budget
+from raysearch.search.recommendation import Budget
 from tests.cases import assert_refused
 from tests.cli.conftest import Run, World
 from tests.cli.test_search import found

@@ -19,6 +19,7 @@ import yaml
 from mlflow.entities import Metric, Param, Run, RunTag
 
 from raysearch.reporting.figures import trials as figures
+from raysearch.reporting.figures.knee import knee
 from raysearch.search.result import RoundSummary, SearchHeader, SearchResult, Trial
 from raysearch.tracking.mlflow import records
 from raysearch.tracking.mlflow.client import connect, only_one
@@ -125,7 +126,7 @@ class MlflowWriter:
             if result.complete:  # a param is written once
                 self._client.log_batch(self.run_id, params=self._params({"removed": str(result.mask)}))
             self._set_tags(records.result_tags(result))
-            self._log_artifacts(result.trials or self._trials)
+            self._log_artifacts(result.trials or self._trials, result)
         elif failure is not None:
             self._set_tags({"raysearch.failure": records.clip(failure, records.MAX_TAG)})
         if self._asks_again:  # then some may have been made twice
@@ -190,8 +191,8 @@ class MlflowWriter:
     def _set_tags(self, tags: Mapping[str, str]) -> None:
         self._client.log_batch(self.run_id, tags=[RunTag(key, value) for key, value in tags.items()])
 
-    def _log_artifacts(self, trials: Sequence[Trial]) -> None:
-        n_layers, n_remove, measure = self._header.n_layers, self._header.n_remove, self._header.measure
+    def _log_artifacts(self, trials: Sequence[Trial], result: SearchResult) -> None:
+        n_layers, n_remove, measure = self._header.n_layers, len(result.removed), self._header.measure
         self._client.log_text(self.run_id, records.trials_csv(trials, measure), "trials.csv")
         for name, figure in (
             ("mask_map.png", figures.mask_map(trials, n_layers, n_remove, measure)),
@@ -199,3 +200,5 @@ class MlflowWriter:
             ("loss_by_size.png", figures.loss_by_size(trials, n_remove, measure)),
         ):
             self._client.log_figure(self.run_id, figure, name, save_kwargs={"dpi": _DPI})
+        if result.recommendation is not None:
+            self._client.log_figure(self.run_id, knee(result.recommendation), "knee.png", save_kwargs={"dpi": _DPI})

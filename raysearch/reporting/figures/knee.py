@@ -1,0 +1,71 @@
+"""The knee of a search by budget: what each layer more costs and gains, and where it stops to be worth it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from raysearch.core.paths import as_name
+from raysearch.errors import UserError
+from raysearch.reporting.figures import style
+from raysearch.reporting.figures.picture import png
+from raysearch.search.recommendation import Recommendation
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+def write_knee(found: Recommendation, store: Path) -> Path:
+    """Draw `knee` to ``reports/<search>/knee.png`` in a store, and return the file.
+
+    Raises:
+        UserError: It cannot be written.
+    """
+    file = store / "reports" / as_name("SEARCH", found.search_id) / "knee.png"
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(png(knee(found)))
+    except OSError as error:
+        raise UserError(f"store={store} cannot be written ({error.strerror}); name another folder") from error
+    return file
+
+
+def knee(found: Recommendation) -> Figure:
+    """Draw the loss over the dense model's by number of layers, and speed and memory where they were measured.
+
+    The recommended number is marked. Dashed lines are the budget, bars are one standard error.
+    """
+    from matplotlib.figure import Figure
+
+    gains = any(size.speedup is not None for size in found.sizes)
+    figure = Figure(figsize=(8.0, 6.6 if gains else 4.0), layout="constrained")
+    first, *others = figure.subplots(
+        3 if gains else 1, 1, sharex=True, squeeze=False, height_ratios=[2, 1, 1][: 3 if gains else 1]
+    )[:, 0]
+    figure.suptitle(f"{found.model}: {found.n_removed} layers can go by {found.budget}", color=style.INK, weight="bold")
+    _draw(first, found, f"loss over dense\n({found.measure.unit})", "delta", "delta_error", found.budget.loss)
+    if gains:
+        _draw(others[0], found, "decoding speed\n(× dense)", "speedup", "speedup_error", found.budget.speedup)
+        _draw(others[1], found, "peak memory\n(change)", "memory", None, found.budget.memory)
+        others[1].yaxis.set_major_formatter(lambda value, _: f"{value:+.0%}")
+    [first, *others][-1].set_xlabel("layers removed", color=style.INK)
+    return figure
+
+
+def _draw(axes: Axes, found: Recommendation, name: str, value: str, error: str | None, limit: float | None) -> None:
+    known = [size for size in found.sizes if getattr(size, value) is not None]
+    errors = [(getattr(size, error) if error else None) or 0.0 for size in known]
+    points = [size.n_removed for size in known], [getattr(size, value) for size in known]
+    axes.errorbar(*points, yerr=errors, color=style.BLUE, marker="o", ms=4, lw=1.6, capsize=2)
+    for size in known:
+        if size.n_removed == found.n_removed:
+            label = f"recommended: {size.mask}"
+            axes.plot(size.n_removed, getattr(size, value), "o", color=style.ORANGE, ms=9, zorder=3, label=label)
+    if limit is not None:
+        axes.axhline(limit, color=style.GREY, ls="--", lw=1, label=f"budget: {limit:g}")
+    axes.set_ylabel(name, color=style.INK)
+    axes.set_xticks([size.n_removed for size in found.sizes])
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(frameon=False, fontsize=style.SMALL, labelcolor=style.INK)
+    style.finish(axes, "y")

@@ -1,0 +1,113 @@
+"""A search of as many layers as a budget allows, ``remove=auto``: where it ends, and what it recommends."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from raysearch.core.formatting import count
+from raysearch.core.mask import Mask
+from raysearch.core.problem import Problem
+from raysearch.errors import UserError
+from raysearch.evaluation.session import EvaluationSession
+from raysearch.search.recommend import check_readout, facts_of, recommend
+from raysearch.search.recommendation import Budget, Recommendation, SizeFacts, Speed
+from raysearch.search.recorder import SearchRecorder
+from raysearch.search.result import RoundSummary, SearchResult, Trial, best_by_size
+
+
+class SpeedMeter(Protocol):
+    """Measures the speed and the memory of masks."""
+
+    def __call__(self, session: EvaluationSession, masks: Sequence[Mask]) -> Mapping[Mask, Speed]:
+        """Return the speeds of masks beside the dense model's; none if speed is not to be measured."""
+        ...
+
+
+@dataclass(frozen=True)
+class BudgetedSearch:
+    """A search by budget that has started.
+
+    Args:
+        budget: The budget.
+        problem: What is searched, with as many layers to remove as may go.
+        session: What masks are evaluated on.
+        recorder: Of the search.
+        meter: Measures speeds.
+    """
+
+    budget: Budget
+    problem: Problem
+    session: EvaluationSession
+    recorder: SearchRecorder
+    meter: SpeedMeter
+
+    def check(self) -> None:
+        """Refuse a budget that no mask meets: one of a readout that is not there, or of too large a gain.
+
+        Raises:
+            UserError: No mask meets it.
+        """
+        check_readout(self.budget, self.session.measure)
+        if not self.budget.gains:
+            return
+        sizes = self.session.info.layer_parameters
+        smallest_first = sorted(self.problem.free, key=lambda layer: sizes[layer])
+        mask = Mask.of(*smallest_first[-self.problem.n_remove :])
+        speed = self.meter(self.session, [mask])[mask]
+        facts = facts_of(mask, 0.0, 0.0, self.session.measure, self.budget, speed=speed)
+        if missed := [part for part in facts.misses if part in self.budget.gains]:
+            asked = " and ".join(f"budget.{part}={self.budget.gains[part]:g}" for part in missed)
+            raise UserError(
+                f"no mask meets {asked}: without {count(len(mask), 'layer')}, the most that may go, "
+                f"{self.session.info.model.name} is {speed.speedup:.2f} times as fast, memory {speed.memory:+.1%}; ask "
+                "for less"
+            )
+
+    def follow(self, rounds: Generator[RoundSummary, None, Mask]) -> Generator[RoundSummary, None, Mask]:
+        """Yield the summary of each round, and end where the budget is spent.
+
+        Where the budget names what may be lost, that is after the first round whose best mask loses more; else after
+        the first whose best mask gains enough.
+
+        Returns:
+            The best mask of the last round.
+        """
+        try:
+            while True:
+                try:
+                    summary = next(rounds)
+                except StopIteration as stop:
+                    found: Mask = stop.value
+                    return found
+                yield summary
+                best = self._best()[-1]
+                if self._ends(best):
+                    return best.mask
+        finally:
+            rounds.close()
+
+    def recommend(self, result: SearchResult) -> Recommendation:
+        """Return the number of layers to remove, with all that is known of each.
+
+        Raises:
+            UserError: No mask keeps to the budget.
+        """
+        measured = self.meter(self.session, [trial.mask for trial in self._best()])
+        return recommend(result, self.budget, self.session.ledger, measured)
+
+    def _best(self) -> tuple[Trial, ...]:
+        """Return the best trial of each size so far, ascending."""
+        return best_by_size(self.recorder.trials, self.problem.n_remove)
+
+    def _ends(self, best: Trial) -> bool:
+        if self.budget.only_gains:
+            return not self._facts(best, self.meter(self.session, [best.mask])[best.mask]).misses
+        return not {"loss", "readout"}.isdisjoint(self._facts(best).misses)
+
+    def _facts(self, trial: Trial, speed: Speed | None = None) -> SizeFacts:
+        assert trial.loss is not None, "best masks have one"
+        return facts_of(
+            trial.mask, trial.loss, self.recorder.dense_loss, self.session.measure, self.budget, speed=speed
+        )

@@ -1,0 +1,166 @@
+"""A budget, and the number of layers that is recommended by it."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+from raysearch.core.mask import Mask
+from raysearch.core.measure import Measure
+from raysearch.errors import UserError, did_you_mean
+
+_NUMBER = re.compile(r"([+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)(%?)")
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What a pruned model may lose, and what it must gain. None of a part: it does not matter.
+
+    Args:
+        loss: The most that the loss may rise over the dense model's, in the measure's unit.
+        readout: The most by which the readout may get worse, as a share of the dense model's: 0.1.
+        speedup: The least decoding speed, in multiples of the dense model's: 1.2.
+        memory: The least change of peak memory, as a share of the dense model's: -0.15.
+
+    Raises:
+        UserError: A part is not finite or asks for nothing, or there is none.
+    """
+
+    loss: float | None = None
+    readout: float | None = None
+    speedup: float | None = None
+    memory: float | None = None
+
+    def __post_init__(self) -> None:
+        parts = {part.name: getattr(self, part.name) for part in fields(self)}
+        if all(value is None for value in parts.values()):
+            raise UserError(
+                "the budget is empty; give one of budget.loss=0.1, .readout=10%, .speedup=1.2, .memory=-15%"
+            )
+        for name, good, example in (
+            ("loss", lambda value: True, "0.1"),
+            ("readout", lambda value: value >= 0, "10%"),
+            ("speedup", lambda value: value > 1, "1.2"),
+            ("memory", lambda value: -1 < value < 0, "-15%"),
+        ):
+            value = parts[name]
+            if value is not None and not (math.isfinite(value) and good(value)):
+                raise UserError(f"budget.{name}={value:g} is no budget; use a value such as {example}")
+
+    @classmethod
+    def parse(cls, words: Sequence[str]) -> Budget:
+        """Read ``budget.loss=0.1`` and its like; ``10%`` is 0.1.
+
+        Raises:
+            UserError: A word is none of these.
+        """
+        known = {f"budget.{part.name}": part.name for part in fields(cls)}
+        given: dict[str, float] = {}
+        for word in words:
+            key, equals, text = word.partition("=")
+            number = _NUMBER.fullmatch(text.strip())
+            if key not in known:
+                raise UserError(f"{key} is no part of a budget; {did_you_mean(key, list(known))}")
+            if not equals or number is None:
+                raise UserError(f"{word} is no number; write {key}=0.1, or {key}=10%")
+            given[known[key]] = float(number[1]) / (100 if number[2] else 1)
+        return cls(**given)
+
+    @property
+    def only_gains(self) -> bool:
+        """Whether it names what must be gained, and not what may be lost."""
+        return self.loss is None and self.readout is None
+
+    @property
+    def gains(self) -> dict[str, float]:
+        """What must be gained, by part."""
+        parts = {"speedup": self.speedup, "memory": self.memory}
+        return {part: value for part, value in parts.items() if value is not None}
+
+    def __str__(self) -> str:
+        return " ".join(
+            f"budget.{part.name}={getattr(self, part.name):g}"
+            for part in fields(self)
+            if getattr(self, part.name) is not None
+        )
+
+
+@dataclass(frozen=True)
+class Speed:
+    """The speed and the memory of a mask beside the dense model.
+
+    Args:
+        speedup: Its decoding speed in multiples of the dense model's.
+        error: Standard error of that, by repeat; None where it is not known.
+        memory: Its peak memory less the dense model's, as a share of that.
+    """
+
+    speedup: float
+    error: float | None
+    memory: float
+
+
+@dataclass(frozen=True)
+class SizeFacts:
+    """The best mask of one number of layers, and what is known of it.
+
+    Args:
+        n_removed: M.
+        mask: Which layers.
+        loss: Its loss.
+        delta: Its loss over the dense model's.
+        delta_error: Standard error of that, by the choice of samples; None where it is not known.
+        readout: Its loss as people read it.
+        readout_change: By how much that is worse than the dense model's, as a share of it; None without a readout.
+        readout_error: Standard error of that, by the choice of samples; None where it is not known.
+        speedup: Its decoding speed in multiples of the dense model's; None where it was not measured.
+        speedup_error: Standard error of that, by repeat; None where it is not known.
+        memory: Its peak memory less the dense model's, as a share of that; None where it was not measured.
+        misses: The parts of the budget that it misses.
+        unknown: The parts of the budget that nothing is known of.
+    """
+
+    n_removed: int
+    mask: Mask
+    loss: float
+    delta: float
+    delta_error: float | None
+    readout: float
+    readout_change: float | None
+    readout_error: float | None
+    speedup: float | None
+    speedup_error: float | None
+    memory: float | None
+    misses: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """The number of layers to remove by a budget.
+
+    Args:
+        search_id: The search.
+        model: The model as the user named it.
+        measure: What losses are counted in.
+        budget: The budget.
+        dense_loss: The dense model's loss.
+        dense_readout: The same as people read it.
+        sizes: All sizes, ascending.
+        n_removed: The recommended one.
+        removed: Its layers.
+        reason: Why, in a sentence.
+    """
+
+    search_id: str
+    model: str
+    measure: Measure
+    budget: Budget
+    dense_loss: float
+    dense_readout: float
+    sizes: tuple[SizeFacts, ...]
+    n_removed: int
+    removed: Mask
+    reason: str

@@ -1,0 +1,125 @@
+"""As many layers as a budget allows: where the search ends, what it recommends, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import raysearch
+from raysearch.core.mask import Mask
+from raysearch.errors import UserError
+from raysearch.search.recommend import facts_of
+from raysearch.search.recommendation import Budget, Speed
+from tests.cli.conftest import Run, World
+from tests.cli.test_search import found
+
+QUICK = {"speed.context_tokens": 8, "speed.new_tokens": 2, "speed.repeats": 2}
+
+
+def words(world: World, **changes: object) -> list[str]:
+    """The words of a quick search by budget."""
+    return world.search(remove="auto", **QUICK, **changes)
+
+
+@pytest.fixture
+def sizes(run: Run, here: Path, world: World) -> Mapping[int, Mapping[str, Any]]:
+    """What a search of all sizes found by an objective that each layer more makes worse, by size."""
+    result = found(run("search", *world.search(remove="1..4", objective="kl"), "--json"))
+    return {entry["n_removed"]: entry for entry in result["path"]}
+
+
+def test_the_largest_number_within_a_loss_is_found(
+    run: Run, here: Path, tables: None, world: World, sizes: Mapping[int, Mapping[str, Any]]
+) -> None:
+    rises = [sizes[size]["loss"] for size in range(1, 5)]
+    assert rises == sorted(rises)
+    until, most = 3, (rises[1] + rises[2]) / 2
+    recorded = {"objective": "kl", "tracking": "mlflow"}
+    outcome = run("search", *words(world, budget__loss=repr(most), **recorded), "--json")
+    result = found(outcome)
+    advice = result["recommendation"]
+    assert result["search_id"].startswith("greedy-auto-") and "remove auto of 5 layers" in outcome.err
+    assert result["n_remove"] == advice["n_removed"] == until - 1 and result["removed"] == advice["removed"]
+    assert result["removed"] == sizes[until - 1]["removed"] and result["loss"] == sizes[until - 1]["loss"]
+    assert [size["n_removed"] for size in advice["sizes"]] == list(range(1, until + 1)), (
+        "it ends after the first beyond"
+    )
+    assert all(size["speedup"] > 0 and size["memory"] < 0 and size["delta_error"] > 0 for size in advice["sizes"])
+    assert f"with {until} it misses budget.loss" in advice["reason"]
+    (plot,) = here.glob(f"mlruns/reports/{result['search_id']}/knee.png")
+    assert plot.stat().st_size > 1000 and len([*here.glob("mlruns/**/knee.png")]) == 2, "one is MLflow's"
+
+    again = found(run("resume", result["search_id"], "--json"))
+    assert again["evaluations"]["computed"] == 0 and again["recommendation"] == advice
+    shown = run("recommend", "latest").out
+    assert "recommended" in shown and "misses loss" in shown
+    assert raysearch.recommend("latest", f"budget.speedup={1 + 1e-9}", "budget.loss=9").sizes[0].speedup is not None
+    exported = found(run("export", "latest", "--out", "pruned", "--json"))
+    assert exported["n_layers"] == 5 - result["n_remove"]
+
+
+def test_another_budget_or_searcher_is_another_search(here: Path, world: World) -> None:
+    ids = set()
+    for searcher, budget in (("greedy", {"readout": "1000%"}), ("greedy", {"loss": 9}), ("beam", {"loss": 9})):
+        result = raysearch.search(*words(world, searcher=searcher), budget=budget, speed={"enabled": False})
+        assert result.recommendation is not None and result.n_remove == 4, "this model loses little"
+        assert all(size.speedup is None for size in result.recommendation.sizes)
+        assert "largest number that was searched" in raysearch.recommend("latest").reason
+        ids.add(result.search_id)
+    assert len(ids) == 3
+
+
+def test_gains_end_a_search_as_soon_as_a_mask_has_them(run: Run, world: World) -> None:
+    whole = found(run("search", *words(world, budget__readout="1000%"), "--json"))
+    memory = {size["n_removed"]: size["memory"] for size in whole["recommendation"]["sizes"]}
+    assert sorted(memory.values(), reverse=True) == [*memory.values()] and len(memory) == 4
+    result = found(run("search", *words(world, budget__memory=repr(memory[2])), "--json"))
+    assert result["n_remove"] == len(result["path"]) == 2, "the speeds of the first search are in the ledger"
+    assert "with 1 it misses budget.memory" in result["recommendation"]["reason"]
+    both = {"budget.memory": repr(memory[2]), "budget.readout": "1000%"}
+    assert found(run("search", *words(world, **both), "--json"))["n_remove"] == 4
+
+
+def test_what_no_mask_meets_is_one_sentence(run: Run, world: World) -> None:
+    for changed, sentence in {
+        "budget.loss=-5": "has no mask within budget.loss=-5; the nearest, of 1 layer, misses budget.loss: the loss",
+        "budget.speedup=1000": "no mask meets budget.speedup=1000: without 4 layers, the most that may go,",
+        "budget.memory=-99.9%": "no mask meets budget.memory=-0.999",
+        "": "the budget is empty",
+        "budget.loss=1 searcher=one_shot": "remove=auto needs a searcher that finds the best mask of every size",
+        "budget.speedup=2 speed.enabled=false": "budget.speedup=2 needs speeds, which speed.enabled=false does not",
+        "budget.loss=1 speed.context_tokens=64": "speed.context_tokens=64 with speed.new_tokens=2 is longer than",
+        "budget.loss=1 speed.repeats=0": "error: speed.repeats=0 measures nothing",
+    }.items():
+        outcome = run("search", *words(world), *changed.split())
+        assert outcome.code == 2 and sentence in outcome.err, (changed, outcome.err)
+        assert sum("error:" in line for line in outcome.err.splitlines()) == 1
+    outcome = run("search", *world.search(remove=2), "budget.loss=1")
+    assert outcome.code == 2 and "budget.loss=1 is of remove=auto, not of remove=2" in outcome.err
+    outcome = run("study", *world.search(remove=None), "study.grid.remove=[auto]", "budget.loss=1", "--dry-run")
+    assert outcome.code == 2 and "remove=auto is of one search, not of a study's" in outcome.err
+    with pytest.raises(UserError, match=r"budget\.readout=0\.1 is of a readout, which nats per token has none of"):
+        raysearch.search(*words(world, objective="kl", budget__readout="10%"))
+
+
+def test_a_dry_run_gives_bounds(run: Run, here: Path, world: World) -> None:
+    line = run("search", *words(world, budget__loss=0.1), "--dry-run").out
+    assert line.startswith("at most 14 masks in 4 rounds, as far as the budget allows: ")
+    rounds = json.loads(run("search", *words(world, budget__loss=0.1), "--dry-run", "--json").out)["rounds"]
+    assert [one["masks"] for one in rounds] == [5, 4, 3, 2] and all(one["optional"] for one in rounds)
+    assert not list(here.iterdir())
+
+
+def test_what_is_worse_is_told_with_its_error() -> None:
+    from raysearch.core.measure import PERPLEXITY
+
+    budget = Budget(loss=0.2, readout=0.1, speedup=1.2, memory=-0.1)
+    facts = facts_of(Mask.of(1), 1.1, 1.0, PERPLEXITY, budget, error=0.01, speed=Speed(1.1, 0.02, -0.2))
+    assert facts.readout_change == pytest.approx(0.10517, abs=1e-5)
+    assert facts.readout_error == pytest.approx(0.01 * 1.10517, rel=1e-3)
+    assert (facts.misses, facts.unknown) == (("readout", "speedup"), ())
+    assert facts_of(Mask.of(1), 1.1, 1.0, PERPLEXITY, budget).unknown == ("speedup", "memory")
