@@ -19,7 +19,7 @@ import typer
 from raysearch.cli.app import app
 from raysearch.config.build import evaluation_spec
 from raysearch.config.origins import settings_of
-from raysearch.search.recommend import Budget
+from raysearch.search.recommendation import Budget
 from tests.cli.conftest import Run, here, run
 from tests.models.conftest import write_llama
 from tests.test_conf import COMMANDS, built
@@ -128,6 +128,7 @@ def smaller(job: str, words: list[str], model: Path) -> list[str]:
         small |= {"tracking": "none"} if job == "search" else {}
         if job != "study" and given.get("data", "sotu") in ("sotu", "file"):
             small |= {"data.samples": min(int(given.get("data.samples", 8)), 8), "data.seq_len": 16}
+        small |= {"speed.context_tokens": 32, "speed.repeats": 1} if given.get("remove") == "auto" else {}
         small |= {"objective.max_new_tokens": 2} if given.get("objective") == "generation_accuracy" else {}
     elif job == "recover":
         small = {"data.samples": 24, "data.seq_len": 32, "recovery.max_steps": 2, "assess.limit": 2}

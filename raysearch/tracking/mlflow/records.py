@@ -229,9 +229,9 @@ def result_series(result: SearchResult) -> dict[str, list[tuple[int, float]]]:
     series = {"path_loss": path}
     if result.recommendation is not None:
         for size in result.recommendation.sizes:
-            for name, value in (("path_speedup", size.speedup), ("path_memory_change", size.memory)):
-                if value is not None:
-                    series.setdefault(name, []).append((size.n_removed, value))
+            for name, gained in (("path_speedup", size.speedup), ("path_memory_change", size.memory)):
+                if gained is not None:
+                    series.setdefault(name, []).append((size.n_removed, gained))
     if result.measure.readout is not None:
         series[f"path_{result.measure.readout}"] = [(size, result.measure.read(loss)) for size, loss in path]
     for name, value in result.remarks.items():
