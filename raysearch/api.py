@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from raysearch.ledger.ledger import Ledger
     from raysearch.models.export import ExportResult
     from raysearch.models.gguf_pruning import GGUFExport
+    from raysearch.models.hub import HubRepository
     from raysearch.recovery.results import Recovered, RecoveryCost
     from raysearch.recovery.spec import RecoverSpec
     from raysearch.search.auto import SpeedMeter
@@ -437,6 +438,8 @@ def export(
     remove: int | None = None,
     overwrite: bool = False,
     prompt: str | None = None,
+    push: str | None = None,
+    public: bool = False,
     store: PathLike = "mlruns",
     ledger: PathLike | None = None,
 ) -> ExportResult:
@@ -448,13 +451,17 @@ def export(
         remove: The best mask of so many layers, not the one that the search found.
         overwrite: Whether to replace an export that is there.
         prompt: A text for both models to continue, as a spot check.
+        push: The repository of the Hugging Face Hub that it is sent to as well, ``OWNER/NAME``; private if it is new.
+        public: Whether that is one that everyone may read.
     """
     from raysearch.config import build
     from raysearch.search.export import export_search
 
+    hub = _hub(push, public, overwrite)
     record = _recorded(search, store, ledger)
     spec, _ = build.recorded_search(record.config)
-    return export_search(record, spec, as_path("--out", out), remove=remove, overwrite=overwrite, prompt=prompt)
+    folder = as_path("--out", out)
+    return export_search(record, spec, folder, remove=remove, overwrite=overwrite, prompt=prompt, push=hub)
 
 
 def export_gguf(
@@ -464,6 +471,8 @@ def export_gguf(
     source: PathLike | None = None,
     remove: int | None = None,
     overwrite: bool = False,
+    push: str | None = None,
+    public: bool = False,
     store: PathLike = "mlruns",
     ledger: PathLike | None = None,
 ) -> GGUFExport:
@@ -477,14 +486,17 @@ def export_gguf(
         source: A GGUF file of the same model, in any quantisation; None for the one that was searched.
         remove: The best mask of so many layers, not the one that the search found.
         overwrite: Whether to replace a file that is there.
+        push: The repository of the Hugging Face Hub that it is sent to as well, ``OWNER/NAME``; private if it is new.
+        public: Whether that is one that everyone may read.
     """
     from raysearch.config import build
     from raysearch.search.export import export_search_as_gguf
 
+    hub = _hub(push, public, overwrite)
     record, out = _recorded(search, store, ledger), as_path("--gguf", out)
     source = None if source is None else as_path("--from", source)
     spec, _ = build.recorded_search(record.config)
-    return export_search_as_gguf(record, spec, out, source=source, remove=remove, overwrite=overwrite)
+    return export_search_as_gguf(record, spec, out, source=source, remove=remove, overwrite=overwrite, push=hub)
 
 
 def recover(
@@ -619,6 +631,17 @@ def _side_by_side(
 
     also = checked(list[str], "--also", list(also) if isinstance(also, tuple) else also)
     return build.evaluation_spec(_words(overrides, values), also, config_dir)
+
+
+def _hub(push: str | None, public: bool, overwrite: bool) -> HubRepository | None:
+    """Return the repository that an export goes to; None for none."""
+    if push is None:
+        if public:
+            raise UserError("--public is of a repository of the hub; name it with --push=OWNER/NAME")
+        return None
+    from raysearch.models.hub import HubRepository
+
+    return HubRepository(checked(str, "push", push), public, overwrite)
 
 
 def _recorded(search: str, store: PathLike, ledger: PathLike | None) -> SearchRecord:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -92,6 +92,10 @@ def export(
     remove: Remove = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing export.")] = False,
     prompt: Annotated[str | None, typer.Option(help="Continue this text with the dense and the pruned model.")] = None,
+    push: Annotated[
+        str | None, typer.Option(metavar="OWNER/NAME", help="Send it to this repository of the Hugging Face Hub, too.")
+    ] = None,
+    public: Annotated[bool, typer.Option("--public", help="With --push: everyone may read it.")] = False,
     store: Store = Path("mlruns"),
     ledger: LedgerFile = None,
     as_json: Json = False,
@@ -103,6 +107,7 @@ def export(
     raysearch export latest --out pruned-by-3 --remove 3
     raysearch export greedy-m5-3fa2c1d0 --out pruned-model --overwrite --prompt "The state of the Union is"
     raysearch export latest --gguf pruned.gguf --from model-Q4_K_M.gguf
+    raysearch export latest --out pruned-model --push me/smollm2-shallower      private, unless --public
     """
     with output(as_json) as answers:
         from raysearch import api
@@ -111,25 +116,19 @@ def export(
         if (out is None) == (gguf is None):
             given = "--out and --gguf" if out is not None else "neither --out nor --gguf"
             raise UserError(f"export was given {given}; name one: a folder with --out, or a file with --gguf")
+        common: dict[str, Any] = {"remove": remove, "overwrite": overwrite, "push": push, "public": public}
+        common |= {"store": store, "ledger": ledger}
         if gguf is not None:
             if prompt is not None:
                 raise UserError("--prompt is continued by a checkpoint; leave it out with --gguf")
-            file = api.export_gguf(
-                search, out=gguf, source=source, remove=remove, overwrite=overwrite, store=store, ledger=ledger
-            )
-            answers.answer(plain(file), *tables.gguf_lines(file))
+            file = api.export_gguf(search, out=gguf, source=source, **common)
+            answers.answer(plain(file), *tables.gguf_lines(file, gguf, public))
             return
         if source is not None:
             raise UserError(f"--from={source} is of a GGUF export; name the file to write with --gguf")
         assert out is not None, "one of the two is given"
-        done = api.export(
-            search, out=out, remove=remove, overwrite=overwrite, prompt=prompt, store=store, ledger=ledger
-        )
-        lines = [f"Wrote {done.out}: {done.n_layers} layers, {done.parameters / 1e6:,.1f} M parameters."]
-        lines.append(f"Reloaded with plain transformers; largest logit difference {done.max_logit_difference:.2g}.")
-        if prompt is not None:
-            lines += [f"Before: {prompt}{done.before}", f"After:  {prompt}{done.after}"]
-        answers.answer(plain(done), *lines)
+        done = api.export(search, out=out, prompt=prompt, **common)
+        answers.answer(plain(done), *tables.export_lines(done, out, prompt, public))
 
 
 @app.command()

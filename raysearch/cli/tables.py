@@ -20,7 +20,10 @@ from raysearch.core.screened import Screened
 from raysearch.search.result import SearchResult, Trial, uses_evaluation_split
 
 if TYPE_CHECKING:  # heavy; `raysearch show` does not need them
+    from pathlib import Path
+
     from raysearch.config.origins import Setting
+    from raysearch.models.export import ExportResult
     from raysearch.models.gguf_pruning import GGUFExport
     from raysearch.search.gap import Gap
     from raysearch.search.inspection import Inspection, Row
@@ -244,16 +247,47 @@ def screened_note(screened: Screened) -> str:
     return f"screened: {screened.low:.4f} … {screened.high:.4f}, from {screened.share:.0%} of the shards"
 
 
-def gguf_lines(done: GGUFExport) -> list[str]:
-    """Return the lines under a GGUF file that was written: what it is, and how llama.cpp and Ollama run it."""
-    name = quote(str(done.out))
+def export_lines(done: ExportResult, out: Path, prompt: str | None, public: bool) -> list[str]:
+    """Return the lines under a checkpoint that was written: what it is, and how it is run.
+
+    Args:
+        done: What was written.
+        out: Its folder as it was typed.
+        prompt: What both models were given to continue.
+        public: Whether everyone may read it on the hub.
+    """
+    size, before = (f"{each / 1e6:,.1f} M parameters" for each in (done.parameters, done.parameters_dense))
+    lines = [
+        f"Wrote {out}: {done.n_layers} layers, {size} instead of {before}.",
+        f"Reloaded with plain transformers; largest logit difference {done.max_logit_difference:.2g}.",
+        f"vLLM: vllm serve {quote(str(out))}",
+        *_pushed(done.url, public),
+    ]
+    if prompt is not None:
+        lines += [f"Before: {prompt}{done.before}", f"After:  {prompt}{done.after}"]
+    return lines
+
+
+def gguf_lines(done: GGUFExport, out: Path, public: bool) -> list[str]:
+    """Return the lines under a GGUF file that was written: what it is, and how llama.cpp and Ollama run it.
+
+    Args:
+        done: What was written.
+        out: The file as it was typed.
+        public: Whether everyone may read it on the hub.
+    """
     size, before = (f"{each / 1e6:,.1f} MB" for each in (done.size_bytes, done.source_bytes))
     return [
-        f"Wrote {done.out}: {done.n_layers} layers, {size} instead of {before}.",
+        f"Wrote {out}: {done.n_layers} layers, {size} instead of {before}.",
         f"Every tensor that is left has the bytes that it has in {done.source}.",
-        f"llama.cpp: llama-cli -m {name}",
-        f"Ollama: echo 'FROM ./{done.out.name}' > Modelfile && ollama create {quote(done.out.stem.lower())}",
+        f"llama.cpp: llama-cli -m {quote(str(out))}",
+        f"Ollama: echo 'FROM ./{out.name}' > Modelfile && ollama create {quote(out.stem.lower())}",
+        *_pushed(done.url, public),
     ]
+
+
+def _pushed(url: str | None, public: bool) -> list[str]:
+    return [] if url is None else [f"Sent to {url} ({'public' if public else 'private'})."]
 
 
 def synced_lines(synced: SyncedSearch | SyncedStudy) -> list[str]:

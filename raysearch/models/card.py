@@ -15,6 +15,9 @@ from raysearch.core.formatting import added
 from raysearch.core.mask import Mask
 from raysearch.core.measure import Measure
 
+#: The file beside a card that holds the same for machines. It marks a folder or a repository as an export.
+RECORD = "raysearch.json"
+
 
 @dataclass(frozen=True)
 class Evidence:
@@ -104,18 +107,12 @@ def model_card(pruned: Pruned, evidence: Evidence, name: str, *, tokenizer: bool
         name: The checkpoint's folder name.
         tokenizer: Whether the checkpoint holds a tokenizer.
     """
-    measure, share = evidence.measure, pruned.parameters / pruned.parameters_dense
+    share = pruned.parameters / pruned.parameters_dense
     rows = [
         ("layers", pruned.n_layers_dense, pruned.n_layers_dense - len(pruned.mask)),
         ("parameters", f"{pruned.parameters_dense:,}", f"{pruned.parameters:,} ({share:.1%})"),
-        (f"loss ({measure.unit})", f"{evidence.dense_loss:.4f}", f"{evidence.loss:.4f}"),
+        *_loss_rows(evidence),
     ]
-    if measure.readout is not None:
-        dense, left = measure.read(evidence.dense_loss), measure.read(evidence.loss)
-        rows.append((measure.readout, f"{dense:.4f}", f"{left:.4f}"))
-    if evidence.delta_error is not None:
-        delta = added(evidence.loss - evidence.dense_loss, evidence.delta_error)
-        rows.append(("loss over dense, ± its standard error", "", delta))
     return render_card(
         Path(__file__).with_name("card.md.j2"),
         pruned=pruned,
@@ -125,6 +122,41 @@ def model_card(pruned: Pruned, evidence: Evidence, name: str, *, tokenizer: bool
         tokenizer=tokenizer,
         llama_cpp_command=llama_cpp_command,
     )
+
+
+def gguf_card(mask: Mask, n_layers: int, evidence: Evidence, name: str, source: str, sizes: tuple[int, int]) -> str:
+    """Return the README.md of a repository that holds a pruned GGUF file.
+
+    Args:
+        mask: The removed layers.
+        n_layers: N, the layers of the dense model.
+        evidence: The search that found the mask.
+        name: The file's name.
+        source: The name of the file that the layers were taken out of.
+        sizes: The sizes of that and of this file, in bytes.
+    """
+    before, after = sizes
+    size = f"{after / 1e6:,.1f} MB ({after / before:.1%})"
+    rows = [
+        ("layers", n_layers, n_layers - len(mask)),
+        ("size", f"{before / 1e6:,.1f} MB", size),
+        *_loss_rows(evidence),
+    ]
+    template = Path(__file__).with_name("gguf.md.j2")
+    return render_card(template, mask=mask, n_layers=n_layers, evidence=evidence, rows=rows, name=name, source=source)
+
+
+def _loss_rows(evidence: Evidence) -> list[tuple[str, str, str]]:
+    """Return a card's rows of the loss: its name, the dense model's, the pruned model's."""
+    measure = evidence.measure
+    rows = [(f"loss ({measure.unit})", f"{evidence.dense_loss:.4f}", f"{evidence.loss:.4f}")]
+    if measure.readout is not None:
+        dense, left = measure.read(evidence.dense_loss), measure.read(evidence.loss)
+        rows.append((measure.readout, f"{dense:.4f}", f"{left:.4f}"))
+    if evidence.delta_error is not None:
+        delta = added(evidence.loss - evidence.dense_loss, evidence.delta_error)
+        rows.append(("loss over dense, ± its standard error", "", delta))
+    return rows
 
 
 def mask_picture(mask: Mask, n_layers: int) -> str:

@@ -25,7 +25,7 @@ from raysearch.calibration.batch import Batch
 from raysearch.core.mask import Mask
 from raysearch.core.paths import as_path
 from raysearch.errors import UnsupportedModelError, UserError, redact, redacted, what_failed
-from raysearch.models.card import Evidence, Pruned, mergekit_yaml, model_card
+from raysearch.models.card import RECORD, Evidence, Pruned, mergekit_yaml, model_card
 from raysearch.models.layers import plain_logits
 from raysearch.models.loading import load_model, load_tokenizer, quiet
 from raysearch.models.source import locate
@@ -35,7 +35,6 @@ from raysearch.models.surgery import check_mask, remove_layers
 
 _SHAPE = (2, 8)  # samples x tokens of the verification
 _NEW_TOKENS = 24
-_RECORD = "raysearch.json"  # marks a folder as an export
 
 
 @dataclass(frozen=True)
@@ -46,20 +45,24 @@ class ExportResult:
         out: The checkpoint's folder.
         n_layers: Layers that are left.
         parameters: Parameters that are left.
+        parameters_dense: Parameters of the dense model.
         max_logit_difference: The largest difference between the reloaded checkpoint's logits and the masked dense
             model's, relative to the largest |logit|.
         before: The dense model's continuation of the prompt; None without a prompt.
         after: The reloaded checkpoint's continuation of it; None without a prompt.
         search_id: The search that found the mask, if one did.
+        url: Where on the Hugging Face Hub it is; None if it was not sent there.
     """
 
     out: Path
     n_layers: int
     parameters: int
+    parameters_dense: int
     max_logit_difference: float
     before: str | None
     after: str | None
     search_id: str | None
+    url: str | None = None
 
 
 def export_checkpoint(
@@ -116,7 +119,8 @@ def export_checkpoint(
                 "the largest, since its layers depend on their places; choose another mask or architecture"
             )
         after = _continue(reloaded, tokenizer, prompt)
-    return ExportResult(out, n_layers - len(mask), pruned.parameters, gap, before, after, evidence.search_id)
+    left = n_layers - len(mask)
+    return ExportResult(out, left, pruned.parameters, parameters_dense, gap, before, after, evidence.search_id)
 
 
 def check_destination(model: LocatedModel, out: Path, overwrite: bool) -> None:
@@ -126,7 +130,7 @@ def check_destination(model: LocatedModel, out: Path, overwrite: bool) -> None:
     if out.exists() and not out.is_dir():
         raise UserError(f"--out={out} is a file; name a folder")
     if out.is_dir() and any(out.iterdir()):
-        if not (out / _RECORD).is_file():
+        if not (out / RECORD).is_file():
             raise UserError(f"--out={out} holds other things than an export; name another folder")
         if not overwrite:
             raise UserError(f"--out={out} is not empty; name another folder, or replace it with --overwrite")
@@ -187,14 +191,19 @@ def _reload(folder: Path, model: LocatedModel, kind: str) -> PreTrainedModel:
 
 def _write_documents(folder: Path, name: str, pruned: Pruned, evidence: Evidence, *, tokenizer: bool) -> None:
     """Write the model card, the mergekit recipe and the record for machines."""
-    record = {"mask": list(pruned.mask), "n_layers_dense": pruned.n_layers_dense, "evidence": asdict(evidence)}
     documents = {
         "README.md": redact(model_card(pruned, evidence, name, tokenizer=tokenizer)),
         "mergekit.yaml": redact(mergekit_yaml(pruned)),
-        _RECORD: json.dumps(redacted(record), indent=2) + "\n",
+        RECORD: export_record(pruned.mask, pruned.n_layers_dense, evidence),
     }
     for file, text in documents.items():
         (folder / file).write_text(text, encoding="utf-8")
+
+
+def export_record(mask: Mask, n_layers: int, evidence: Evidence) -> str:
+    """Return the text of `RECORD`: what was removed, and the evidence, for machines."""
+    record = {"mask": list(mask), "n_layers_dense": n_layers, "evidence": asdict(evidence)}
+    return json.dumps(redacted(record), indent=2) + "\n"
 
 
 @contextlib.contextmanager

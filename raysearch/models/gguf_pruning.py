@@ -57,6 +57,7 @@ class GGUFExport:
         source_bytes: The size of the other.
         architecture: As llama.cpp names it.
         search_id: The search that found the mask.
+        url: Where on the Hugging Face Hub it is; None if it was not sent there.
     """
 
     out: Path
@@ -66,6 +67,7 @@ class GGUFExport:
     source_bytes: int
     architecture: str
     search_id: str | None
+    url: str | None = None
 
 
 @dataclass(frozen=True)
@@ -190,7 +192,9 @@ def prune_gguf(
             with suppress(OSError):
                 unfinished.unlink()
     left = sizes.n_layers - len(mask)
-    return GGUFExport(out, source, left, out.stat().st_size, source.stat().st_size, file.architecture, search_id)
+    return GGUFExport(
+        out.absolute(), source, left, out.stat().st_size, source.stat().st_size, file.architecture, search_id
+    )
 
 
 @dataclass(frozen=True)

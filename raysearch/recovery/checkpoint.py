@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from raysearch.core.mask import Mask
 from raysearch.errors import UnsupportedModelError
-from raysearch.models.card import render_card
+from raysearch.models.card import RECORD, render_card
 from raysearch.models.export import replacing
 from raysearch.models.layers import plain_logits
 from raysearch.models.loading import quiet
@@ -24,7 +24,6 @@ from raysearch.models.stack import relative_gap, tolerance
 from raysearch.recovery.spec import RecoveryOptions
 from raysearch.recovery.training import Training
 
-_RECORD = "raysearch.json"
 _ADAPTER = "adapter"
 _MODELS = ("dense", "pruned", "recovered")
 _SHAPE = (2, 8)  # samples x tokens of the verification
@@ -104,7 +103,7 @@ def write_checkpoint(pruned: Path, trained: Path, out: Path, evidence: Evidence)
 
 
 #: Files of the pruned checkpoint that are not those of the recovered one.
-_OWN = (_RECORD, "README.md", "mergekit.yaml", "model.safetensors.index.json")
+_OWN = (RECORD, "README.md", "mergekit.yaml", "model.safetensors.index.json")
 
 
 def write_card(folder: Path, name: str, evidence: Evidence, numbers: Mapping[str, tuple[float, float, float]]) -> None:
@@ -133,7 +132,7 @@ def write_card(folder: Path, name: str, evidence: Evidence, numbers: Mapping[str
         tokenizer=True,
         has_adapter=(folder / _ADAPTER).is_dir(),
     )
-    for file, text in ((folder / "README.md", card), (folder / _RECORD, json.dumps(record, indent=2) + "\n")):
+    for file, text in ((folder / "README.md", card), (folder / RECORD, json.dumps(record, indent=2) + "\n")):
         unfinished = file.with_name(f"{file.name}.part")
         unfinished.write_text(text, encoding="utf-8")
         unfinished.replace(file)
@@ -142,7 +141,7 @@ def write_card(folder: Path, name: str, evidence: Evidence, numbers: Mapping[str
 def written_by(out: Path) -> str | None:
     """Return the recovery that wrote a checkpoint; None if none did."""
     try:
-        found = json.loads((out / _RECORD).read_text(encoding="utf-8")).get("recovery_id")
+        found = json.loads((out / RECORD).read_text(encoding="utf-8")).get("recovery_id")
     except (OSError, ValueError, AttributeError):
         return None
     return found if isinstance(found, str) else None

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import importlib.metadata
+from dataclasses import replace
 from pathlib import Path
 
-from raysearch.errors import UserError
+from raysearch.errors import UserError, redact
 from raysearch.evaluation.spec import CalibrationSpec, identity_of
-from raysearch.models.card import Evidence
-from raysearch.models.export import ExportResult, export_checkpoint
+from raysearch.models.card import RECORD, Evidence, gguf_card
+from raysearch.models.export import ExportResult, export_checkpoint, export_record
 from raysearch.models.gguf_pruning import GGUFExport, GGUFSizes, prune_gguf
+from raysearch.models.hub import HubRepository
 from raysearch.models.loading import describe, fingerprint
 from raysearch.models.source import gguf_file, locate
 from raysearch.search.record import SearchRecord
+from raysearch.search.result import Trial
 from raysearch.search.spec import SearchSpec
 
 
@@ -24,6 +27,7 @@ def export_search(
     remove: int | None = None,
     overwrite: bool = False,
     prompt: str | None = None,
+    push: HubRepository | None = None,
 ) -> ExportResult:
     """Write the model without the layers that a search removed.
 
@@ -34,15 +38,29 @@ def export_search(
         remove: How many layers go: those of the best mask of that size; None for the mask that the search found.
         overwrite: Whether an export that is there is replaced.
         prompt: A text for both models to go on with, as a spot check.
+        push: Where on the hub it goes too.
 
     Raises:
-        UserError: The search has not finished or has no such mask, the folder or the model cannot be used, or that has
-            changed since.
+        UserError: The search has not finished or has no such mask, the folder or the model cannot be used, that has
+            changed since, or the hub does not take it.
     """
-    evaluation, chosen, result = spec.evaluation, run.best_of_size(remove), run.found
+    model, chosen = spec.evaluation.model, run.best_of_size(remove)
+    run.check_weights(fingerprint(locate(model)))
+    if push is not None:
+        push.check()
+    evidence = _evidence(run, spec, chosen)
+    done = export_checkpoint(model, chosen.mask, out, overwrite=overwrite, evidence=evidence, prompt=prompt)
+    if push is None:
+        return done
+    files = {file.relative_to(done.out).as_posix(): file for file in sorted(done.out.rglob("*")) if file.is_file()}
+    return replace(done, url=push.send(files, out))
+
+
+def _evidence(run: SearchRecord, spec: SearchSpec, chosen: Trial) -> Evidence:
+    """Return what a card says of a search and the mask that is taken of it."""
+    evaluation, result = spec.evaluation, run.found
     assert chosen.loss is not None, "best masks have one"
-    run.check_weights(fingerprint(locate(evaluation.model)))
-    evidence = Evidence(
+    return Evidence(
         model=evaluation.model.name,
         searcher=_in_brief(spec.searcher),
         objective=run.config["choices"]["objective"],
@@ -57,7 +75,6 @@ def export_search(
         search_id=run.search_id,
         version=importlib.metadata.version("raysearch"),
     )
-    return export_checkpoint(evaluation.model, chosen.mask, out, overwrite=overwrite, evidence=evidence, prompt=prompt)
 
 
 def export_search_as_gguf(
@@ -68,6 +85,7 @@ def export_search_as_gguf(
     source: Path | None = None,
     remove: int | None = None,
     overwrite: bool = False,
+    push: HubRepository | None = None,
 ) -> GGUFExport:
     """Take the layers that a search removed out of a GGUF file; no other byte of its tensors changes.
 
@@ -78,10 +96,11 @@ def export_search_as_gguf(
         source: A GGUF file of the same model in any quantisation; None for the one that was searched.
         remove: How many layers go: those of the best mask of that size; None for the mask that the search found.
         overwrite: Whether a file that is there is replaced.
+        push: Where on the hub it goes too, with a card.
 
     Raises:
-        UserError: The search has not finished or has no such mask, it was not of a GGUF file and none is named, or
-            that file is of another model or cannot be pruned.
+        UserError: The search has not finished or has no such mask, it was not of a GGUF file and none is named,
+            that file is of another model or cannot be pruned, or the hub does not take it.
     """
     model, chosen = spec.evaluation.model, run.best_of_size(remove)
     if source is None:
@@ -91,9 +110,18 @@ def export_search_as_gguf(
         run.check_weights(fingerprint(locate(model)))
     info = describe(model)
     sizes = GGUFSizes(info.n_layers, info.hidden_size, info.vocab_size, info.layer_parameters)
-    return prune_gguf(
+    if push is not None:
+        push.check()
+    done = prune_gguf(
         source, chosen.mask, out, name=model.name, sizes=sizes, overwrite=overwrite, search_id=run.search_id
     )
+    if push is None:
+        return done
+    evidence = _evidence(run, spec, chosen)
+    written = (done.source_bytes, done.size_bytes)
+    card = gguf_card(chosen.mask, info.n_layers, evidence, out.name, source.name, written)
+    record = export_record(chosen.mask, info.n_layers, evidence)
+    return replace(done, url=push.send({out.name: out, "README.md": redact(card), RECORD: record}, out))
 
 
 def _calibration_in_brief(spec: CalibrationSpec) -> str:

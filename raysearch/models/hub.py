@@ -1,0 +1,135 @@
+"""Sends an export to a repository of the Hugging Face Hub, private unless asked otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from raysearch.errors import UserError, first_line
+from raysearch.models.card import RECORD
+
+_OWN = (".gitattributes",)  # what the hub itself puts into a new repository
+_Answer = TypeVar("_Answer")
+
+
+@dataclass(frozen=True)
+class HubRepository:
+    """A model repository of the hub that an export goes to.
+
+    Args:
+        name: ``OWNER/NAME``.
+        public: Whether everyone may read it.
+        overwrite: Whether an earlier export in it is replaced.
+
+    Raises:
+        UserError: That is no name.
+    """
+
+    name: str
+    public: bool = False
+    overwrite: bool = False
+
+    def __post_init__(self) -> None:
+        from huggingface_hub.utils import HFValidationError, validate_repo_id
+
+        try:
+            validate_repo_id(self.name)
+        except HFValidationError as error:
+            raise UserError(f"--push={self.name} names no repository; write OWNER/NAME, as in me/shallower") from error
+        if "/" not in self.name:
+            raise UserError(f"--push={self.name} names no owner; write OWNER/NAME, as in me/{self.name}")
+
+    def check(self) -> None:
+        """Refuse what cannot go well, before hours are spent; nothing is written.
+
+        Raises:
+            UserError: There is no token or no network, or the name is taken.
+        """
+        from huggingface_hub import constants, get_token
+
+        if constants.HF_HUB_OFFLINE:
+            raise UserError(
+                f"--push={self.name} needs the hub, and HF_HUB_OFFLINE is set; unset it, or leave out --push"
+            )
+        if get_token() is None:
+            raise UserError(f"--push={self.name} needs a token of the hub; set HF_TOKEN, or log in with: hf auth login")
+        self._files()
+
+    def send(self, files: Mapping[str, Path | str], left: Path) -> str:
+        """Put files into the repository in one commit, in place of an earlier export.
+
+        Args:
+            files: By place in the repository, a file or the text of one.
+            left: The export on this machine, for the message of an error.
+
+        Returns:
+            The repository's address.
+
+        Raises:
+            UserError: The hub refuses it, or is gone. What lies on this machine stays.
+        """
+        from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
+
+        kept = f"; {left} is written, so only this is left: hf upload {self.name} {left}"
+        before = self._files(kept)
+        api = HfApi()
+        if before is None:
+            self._asked(lambda: api.create_repo(self.name, private=not self.public), kept)
+        stale = set(before or ()) - {*files, *_OWN}
+        added = [
+            CommitOperationAdd(place, str(content) if isinstance(content, Path) else content.encode())
+            for place, content in files.items()
+        ]
+        operations = [*added, *(CommitOperationDelete(place) for place in sorted(stale))]
+        message = "Write what raysearch export has written"
+        self._asked(lambda: api.create_commit(self.name, operations, commit_message=message), kept)
+        return f"{api.endpoint}/{self.name}"
+
+    def _files(self, kept: str = "") -> list[str] | None:
+        """Return the files of the repository, if it may be written to; None if there is none yet."""
+        from huggingface_hub import HfApi
+        from huggingface_hub.errors import RepositoryNotFoundError
+
+        def look() -> tuple[list[str], bool] | None:
+            try:
+                found = HfApi().model_info(self.name, timeout=10)
+            except RepositoryNotFoundError as error:
+                if error.response.status_code != 404:  # the hub also says so to a token that it does not know
+                    raise
+                return None
+            return [one.rfilename for one in found.siblings or ()], bool(found.private)
+
+        found = self._asked(look, kept)
+        if found is None:
+            return None
+        files, private = found
+        if set(files) - set(_OWN) and RECORD not in files:
+            raise UserError(f"--push={self.name} holds other things than an export; name another repository{kept}")
+        if not self.overwrite:
+            raise UserError(
+                f"--push={self.name} is there already; name another repository, or replace it with --overwrite{kept}"
+            )
+        if private == self.public:
+            is_, remedy = ("private", "leave out --public") if private else ("public", "say so with --public")
+            raise UserError(f"--push={self.name} is there already and {is_}; {remedy}{kept}")
+        return files
+
+    def _asked(self, ask: Callable[[], _Answer], kept: str) -> _Answer:
+        """Return what the hub answers; its refusals are one sentence."""
+        from huggingface_hub.errors import HfHubHTTPError, HTTPError
+
+        try:
+            return ask()
+        except HfHubHTTPError as error:
+            status = error.response.status_code
+            why, remedy = {
+                401: ("the hub does not know the token", "log in with: hf auth login"),
+                403: ("the token may not write there", "take one with the right to write, or another OWNER"),
+                409: ("the name is taken", "name another repository"),
+            }.get(status, (f"the hub answers {status}: {first_line(error)}", "try again later"))
+            raise UserError(f"--push={self.name} cannot be written: {why}; {remedy}{kept}") from error
+        except (HTTPError, OSError) as error:
+            said = f"the hub cannot be reached ({type(error).__name__})"
+            raise UserError(f"--push={self.name} cannot be written: {said}; check the network{kept}") from error
