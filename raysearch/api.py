@@ -73,7 +73,8 @@ def search(
 
     watching = _observer(observer)
     spec, tracking = build.tracked_search(_words(overrides, values), config_dir)
-    return _drawn(run_search(spec, watching, tracking.open(watching.warn), meter=_meter(spec, watching)), spec)
+    tracker = tracking.open(watching.warn, watching.recording)
+    return _drawn(run_search(spec, watching, tracker, meter=_meter(spec, watching)), spec)
 
 
 def config(*overrides: str, of: str = "search", config_dir: PathLike | None = None, **values: Any) -> list[Setting]:
@@ -132,7 +133,7 @@ def resume(
         raise UserError(
             f"{key} is on record without its secret; type the whole search command again, which goes on too"
         )
-    tracker, meter = tracking.open(watching.warn), _meter(spec, watching)
+    tracker, meter = tracking.open(watching.warn, watching.recording), _meter(spec, watching)
     return _drawn(run_search(spec, watching, tracker, record.search_id, meter), spec)
 
 

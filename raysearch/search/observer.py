@@ -126,6 +126,9 @@ class Observer:
             files: The files and folders of the report.
         """
 
+    def recording(self, line: str) -> None:
+        """A tracker that is waited for has come further; the line says how far."""
+
     def warn(self, message: str) -> None:
         """Something went wrong that stops nothing, in a sentence; a Python warning if this is not overridden."""
         warnings.warn(message, stacklevel=2)

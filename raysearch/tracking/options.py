@@ -23,9 +23,10 @@ class TrackingOptions:
         experiment: The MLflow experiment that searches are filed under.
         folder: Holds the embedded store and its artifacts.
         ledger: Where searches are on record; None for the folder's own.
+        max_child_runs: So many trials of a search have runs of their own; the others are rows of its table alone.
 
     Raises:
-        UserError: MLflow knows no addresses of that kind, or no such experiments.
+        UserError: MLflow knows no addresses of that kind, or no such experiments, or the number is below 0.
     """
 
     type: Literal["mlflow", "none"]
@@ -33,11 +34,14 @@ class TrackingOptions:
     experiment: str
     folder: Path
     ledger: Path | None = None
+    max_child_runs: int = 2000
 
     def __post_init__(self) -> None:
         Store.locate(self.uri, self.folder)
         if not self.experiment.strip():
             raise UserError(f"tracking.experiment={self.experiment} is no name; give one, such as raysearch")
+        if self.max_child_runs < 0:
+            raise UserError(f"tracking.max_child_runs={self.max_child_runs} is below 0; use 0 for a table alone")
 
     @property
     def is_embedded(self) -> bool:
@@ -69,10 +73,20 @@ class TrackingOptions:
         """Return the same place, for a process in any folder."""
         return replace(self, folder=self.folder.resolve())
 
-    def open(self, warn: Callable[[str], None]) -> Tracker:
-        """Make the tracker; `warn` gets its troubles, each in a sentence."""
+    def open(self, warn: Callable[[str], None], show: Callable[[str], None] | None = None) -> Tracker:
+        """Make the tracker.
+
+        Args:
+            warn: Gets its troubles, each in a sentence.
+            show: Gets how far it is, in a line now and then, while it is waited for.
+        """
         if self.type == "none":
             return Tracker()
         from raysearch.tracking.mlflow.tracker import MlflowTracker  # brings along what other searches do not use
 
-        return MlflowTracker(self.uri, self.experiment, self.folder, warn, ledger=self.ledger)
+        return MlflowTracker(
+            *(self.uri, self.experiment, self.folder, warn),
+            ledger=self.ledger,
+            show=show,
+            max_child_runs=self.max_child_runs,
+        )

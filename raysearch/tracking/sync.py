@@ -120,7 +120,7 @@ def _write_search(
     from raysearch.tracking.mlflow.writer import MlflowWriter
 
     at = int(1000 * result.began)
-    writer = MlflowWriter(tracking.store, tracking.experiment, result, at, seconds_before=0.0)
+    writer = MlflowWriter(tracking.store, tracking.experiment, result, at, 0.0, tracking.max_child_runs)
     writer.take_up()
     for trials, summary in result.by_round:
         at = int(1000 * (result.began + summary.seconds))
@@ -172,7 +172,12 @@ def _labels(cell: CellRecord, run: SearchRecord) -> dict[str, str]:
 
 def _section(config: Mapping[str, Any], tracking: TrackingOptions) -> dict[str, Any]:
     """Return the section ``tracking`` of a configuration, as it is now."""
-    given = {"type": tracking.type, "uri": tracking.uri, "experiment": tracking.experiment}
+    given = {
+        "type": tracking.type,
+        "uri": tracking.uri,
+        "experiment": tracking.experiment,
+        "max_child_runs": tracking.max_child_runs,
+    }
     section: dict[str, Any] = redacted({**config["tracking"], **given})
     return section
 

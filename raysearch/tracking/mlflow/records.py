@@ -10,6 +10,7 @@ import io
 import json
 import math
 import re
+import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import quote
@@ -240,17 +241,24 @@ def result_series(result: SearchResult) -> dict[str, list[tuple[int, float]]]:
     return series
 
 
-def result_tags(result: SearchResult) -> dict[str, str]:
-    """Return the tags of the parent run that are known at the end; MLflow shows the note as its description."""
+def result_tags(result: SearchResult, max_child_runs: int = sys.maxsize) -> dict[str, str]:
+    """Return the tags of the parent run that are known at the end; MLflow shows the note as its description.
+
+    Args:
+        result: The search.
+        max_child_runs: So many of its trials have child runs.
+    """
     read_as = result.measure.readout or f"loss ({result.measure.unit})"
-    tags = {
-        "raysearch.removed": clip(str(result.mask), MAX_TAG),
-        "mlflow.note.content": clip(
-            f"Without layers {result.mask} of {result.n_layers}, the {read_as} of {result.model} is "
-            f"{result.readout:.4g}, where the dense model's is {result.dense_readout:.4g}.",
-            MAX_TAG,
-        ),
-    }
+    note = (
+        f"Without layers {result.mask} of {result.n_layers}, the {read_as} of {result.model} is "
+        f"{result.readout:.4g}, where the dense model's is {result.dense_readout:.4g}."
+    )
+    if len(result.trials) > max_child_runs:
+        note += (
+            f" The first {max_child_runs:,} of its {len(result.trials):,} trials have child runs "
+            "(tracking.max_child_runs); all of them are rows of the artifact trials.csv."
+        )
+    tags = {"raysearch.removed": clip(str(result.mask), MAX_TAG), "mlflow.note.content": clip(note, MAX_TAG)}
     tags["raysearch.complete"] = str(result.complete).lower()
     if result.removal_order is not None:
         tags["raysearch.removal_order"] = clip(json.dumps(list(result.removal_order)), MAX_TAG)

@@ -1,6 +1,6 @@
 """Records searches and studies in MLflow: ``tracking=mlflow``.
 
-A write costs 10-50 ms and importing MLflow costs seconds, so nothing of a search is written where the search runs:
+A write costs 3-50 ms and importing MLflow costs seconds, so nothing of a search is written where the search runs:
 
     search thread    search_started  trial  trial  round_done …  close      each only adds an event to a list
     tracker thread   import mlflow │ MlflowWriter writes the events in order
@@ -13,6 +13,7 @@ little, and written at once, on a thread that is waited for until a timeout.
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 Event = Callable[["MlflowWriter"], None]
 _T = TypeVar("_T")
+_SHOW_S = 0.5
 
 
 class MlflowTracker(Tracker):
@@ -50,6 +52,8 @@ class MlflowTracker(Tracker):
         timeout_s: How long `close` waits while nothing gets written.
         retry_s: How long after a failure it begins anew while the search goes on; it does so at the search's end too.
         ledger: Where searches are on record, for the advice in a warning; None for the folder's own.
+        show: Told how far writing is, in a line now and then while `close` waits.
+        max_child_runs: So many trials have child runs; the others are rows of the table alone.
     """
 
     def __init__(
@@ -61,11 +65,14 @@ class MlflowTracker(Tracker):
         timeout_s: float = 25.0,
         retry_s: float = 60.0,
         ledger: Path | None = None,
+        show: Callable[[str], None] | None = None,
+        max_child_runs: int = sys.maxsize,
     ) -> None:
         self._store = Store.locate(uri, folder)
         self._options = options_for(folder, ledger)
         self._experiment = experiment
-        self._warn = warn
+        self._warn, self._show = warn, show
+        self._max_child_runs = max_child_runs
         self._timeout_s, self._retry_s = timeout_s, retry_s
         self._events: list[Event] = []
         self._changed = threading.Condition()
@@ -146,14 +153,16 @@ class MlflowTracker(Tracker):
         with self._changed:
             self._closing = True
             self._changed.notify_all()
-        written = -1
-        while self._is_writing() and written != self._written:
-            written = self._written
-            if self._thread is not None:
-                self._thread.join(self._timeout_s)
-        if self._is_writing():
-            self._gave_up = True
-            self._say(f"nothing was written for {self._timeout_s:g} s")
+        written, since = -1, time.monotonic()
+        while self._thread is not None and self._is_writing():
+            if written != self._written:
+                written, since = self._written, time.monotonic()
+                if self._show is not None:
+                    self._show(f"recording in MLflow: {written:,} of {len(self._events):,} events")
+            elif time.monotonic() - since >= self._timeout_s:
+                self._gave_up = True
+                self._say(f"nothing was written for {self._timeout_s:g} s")
+            self._thread.join(min(_SHOW_S, self._timeout_s))
         return self.run_id
 
     def _attempt(self, subject: str, work: Callable[[ModuleType], _T], later: str) -> _T | None:
@@ -195,7 +204,7 @@ class MlflowTracker(Tracker):
         """Write all events, those to come too, from the first one on."""
         from raysearch.tracking.mlflow.writer import MlflowWriter
 
-        writer = MlflowWriter(self._store, self._experiment, header, now, self._seconds_before)
+        writer = MlflowWriter(self._store, self._experiment, header, now, self._seconds_before, self._max_child_runs)
         if self._gave_up:  # while the server thought about it, nobody waits for this any more
             return
         self.run_id, self._seconds_before = writer.run_id, writer.seconds_before
@@ -205,6 +214,8 @@ class MlflowTracker(Tracker):
             event(writer)
             self._written += 1
             place += 1
+            if place == len(self._events):  # nothing more to write with it
+                writer.flush()
 
     def _next(self, place: int) -> Event | None:
         """Return the event at a place, once there is one; None after the last."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,17 +23,19 @@ from raysearch.reporting.figures import trials as figures
 from raysearch.reporting.figures.knee import knee
 from raysearch.search.result import RoundSummary, SearchHeader, SearchResult, Trial
 from raysearch.tracking.mlflow import records
+from raysearch.tracking.mlflow.children import Child, complete, make_children
 from raysearch.tracking.mlflow.client import connect, only_one
 from raysearch.tracking.store import Store
 
 _PAGE = 1000
+_AT_ONCE = 200  # child runs
 #: Metrics that tell one result of a search from another, whatever the ledger had answered.
 _TELLING = ("loss", "layer_forwards_alone")
 _DPI = 150
 
 
 @dataclass(frozen=True)
-class _Child:
+class _Known:
     """A trial's run by an earlier process."""
 
     run_id: str
@@ -53,6 +56,7 @@ class MlflowWriter:
         header: The search.
         now: When it began.
         seconds_before: Of earlier processes, to which new ones are added; None for what MLflow has.
+        max_child_runs: So many trials have child runs, the first ones; the others stand in ``trials.csv`` alone.
 
     Attributes:
         run_id: MLflow's id of the parent run.
@@ -61,12 +65,20 @@ class MlflowWriter:
     """
 
     def __init__(
-        self, store: Store, experiment: str, header: SearchHeader, now: int, seconds_before: float | None = None
+        self,
+        store: Store,
+        experiment: str,
+        header: SearchHeader,
+        now: int,
+        seconds_before: float | None = None,
+        max_child_runs: int = sys.maxsize,
     ) -> None:
         self._client, self._experiment = connect(store, experiment)
         self._asks_again = store.is_server
         self._header = header
         self._trials: list[Trial] = []
+        self._new: list[Child] = []
+        self._max_child_runs = max_child_runs
         self._round_opened = now
         run = self._find(header.search_id) or self._client.create_run(
             self._experiment, start_time=now, tags=records.search_tags(header), run_name=header.search_id
@@ -82,21 +94,36 @@ class MlflowWriter:
         self._run = run
 
     def trial(self, trial: Trial, now: int) -> None:
-        """Write a child run, unless it is there; it lasts from the start of its round to its score."""
+        """Take a child run for `flush`, unless it is there; it lasts from the start of its round to its score."""
         self._trials.append(trial)
-        child = self._children.pop(trial.index, None)
-        if child is None:
-            tags = records.trial_tags(trial, self.run_id, self._header.measure)
-            run = self._client.create_run(self._experiment, self._round_opened, tags, records.trial_name(trial))
-            child = _Child(run.info.run_id, "RUNNING", has_metrics=False)
-        elif child.is_complete(trial):
+        known = self._children.pop(trial.index, None)
+        if trial.index >= self._max_child_runs or (known is not None and known.is_complete(trial)):
             return
-        elif child.status == "FAILED":
-            self._client.delete_tag(child.run_id, "raysearch.failure")
         self.written += 1
-        points = [] if child.has_metrics else self._points(records.trial_metrics(trial, self._header.measure), now)
-        self._client.log_batch(child.run_id, points, self._params(records.trial_params(trial)))
-        self._client.set_terminated(child.run_id, "FINISHED" if trial.failure is None else "FAILED", now)
+        metrics = records.trial_metrics(trial, self._header.measure).items()
+        child = Child(
+            records.trial_name(trial),
+            self._round_opened,
+            now,
+            "FINISHED" if trial.failure is None else "FAILED",
+            records.trial_tags(trial, self.run_id, self._header.measure),
+            records.trial_params(trial),
+            {name: float(value) for name, value in metrics if math.isfinite(value)},
+        )
+        if known is not None:
+            if known.status == "FAILED":
+                self._client.delete_tag(known.run_id, "raysearch.failure")
+            complete(self._client, known.run_id, child, known.has_metrics)
+            return
+        self._new.append(child)
+        if len(self._new) >= _AT_ONCE:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write the child runs that are still to be written."""
+        if self._new:
+            make_children(self._client, self._experiment, self._new)
+            self._new.clear()
 
     def round_done(self, summary: RoundSummary, now: int) -> None:
         """Write a round's metrics, unless an earlier process wrote them."""
@@ -113,6 +140,7 @@ class MlflowWriter:
 
     def finish(self, result: SearchResult | None, failure: str | None, now: int) -> None:
         """Write the result with its figures, or the cause of failure, and the status; a finished run stays as it is."""
+        self.flush()
         if self._was_finished:
             return
         if result is not None:
@@ -125,7 +153,7 @@ class MlflowWriter:
                 self._client.log_batch(self.run_id, self._points(metrics, now, self._rounds_written + 1))
             if result.complete:  # a param is written once
                 self._client.log_batch(self.run_id, params=self._params({"removed": str(result.mask)}))
-            self._set_tags(records.result_tags(result))
+            self._set_tags(records.result_tags(result, self._max_child_runs))
             self._log_artifacts(result.trials or self._trials, result)
         elif failure is not None:
             self._set_tags({"raysearch.failure": records.clip(failure, records.MAX_TAG)})
@@ -139,13 +167,13 @@ class MlflowWriter:
         found = self._search(f"tags.`raysearch.search_id` = '{search_id}' and tags.`raysearch.kind` = 'search'")
         return only_one(self._client, found)
 
-    def _find_children(self) -> dict[int, _Child]:
+    def _find_children(self) -> dict[int, _Known]:
         found = defaultdict[int, list[Run]](list)
         for run in self._search(f"tags.`mlflow.parentRunId` = '{self.run_id}' and tags.`raysearch.kind` = 'trial'"):
             found[int(run.data.tags["raysearch.trial_index"])].append(run)
         kept = {index: only_one(self._client, runs) for index, runs in found.items()}
         return {
-            index: _Child(run.info.run_id, run.info.status, bool(run.data.metrics))
+            index: _Known(run.info.run_id, run.info.status, bool(run.data.metrics))
             for index, run in kept.items()
             if run
         }

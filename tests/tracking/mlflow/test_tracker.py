@@ -12,7 +12,9 @@ from raysearch.core.mask import Mask
 from raysearch.search.observer import Tracker, repeat
 from raysearch.search.result import RoundSummary, SearchResult, Trial
 from raysearch.testing.tracker_suite import ACCURACY, TrackerSuite, greedy_search
+from raysearch.tracking.mlflow.client import connect
 from raysearch.tracking.mlflow.tracker import MlflowTracker
+from raysearch.tracking.store import Store
 from tests.tracking.conftest import Served, closed_port, start_python
 from tests.tracking.recorded import ARTIFACTS, Recorded
 
@@ -190,7 +192,7 @@ def test_a_search_that_its_budget_stopped_is_not_finished(tmp_path):
     assert len(Recorded(tmp_path).steps("loss")) == 2, "nothing is written twice"
 
 
-def check_complete(folder: Path) -> None:
+def check_complete(folder: Path | str) -> None:
     recorded = Recorded(folder)
     recorded.assert_complete(len(SEARCH.trials))
     for trial in SEARCH.trials:
@@ -201,36 +203,84 @@ def check_complete(folder: Path) -> None:
 
 
 @pytest.mark.faults
-def test_kill_9_loses_nothing_that_a_resume_does_not_fill_in(tmp_path):
-    # The process ends between a child's creation and its metrics, where it hurts most.
+@pytest.mark.parametrize("at_a_server", [False, True])
+def test_kill_9_loses_nothing_that_a_resume_does_not_fill_in(tmp_path, request, at_a_server):
+    # The process ends after some child runs; at a server between a child's creation and its metrics.
     script = """
 import os
+import sys
 from pathlib import Path
 from mlflow import MlflowClient
 from raysearch.search.observer import repeat
 from raysearch.testing.tracker_suite import greedy_search
+from raysearch.tracking.mlflow import children, writer
 from raysearch.tracking.mlflow.tracker import MlflowTracker
 
-log_batch, calls = MlflowClient.log_batch, []
+def dies(work):
+    calls = []
+    def wrapped(*args, **kwargs):
+        calls.append(args)
+        if len(calls) == 9:
+            os._exit(9)
+        return work(*args, **kwargs)
+    return wrapped
 
-def dies(self, *args, **kwargs):
-    calls.append(args)
-    if len(calls) == 9:
-        os._exit(9)
-    return log_batch(self, *args, **kwargs)
-
-MlflowClient.log_batch = dies
-tracker = MlflowTracker(None, "raysearch", Path.cwd(), print)
+writer._AT_ONCE, children._THREADS = 1, 1
+if len(sys.argv) > 1:
+    MlflowClient.log_batch = dies(MlflowClient.log_batch)
+else:
+    writer.make_children = dies(writer.make_children)
+tracker = MlflowTracker(sys.argv[1] if len(sys.argv) > 1 else None, "raysearch", Path.cwd(), print)
 repeat(greedy_search(n_layers=5), tracker)
 tracker.close()
 """
-    assert start_python(script, tmp_path, subprocess.DEVNULL).wait(100) == 9
-    left = Recorded(tmp_path)
+    uri = request.getfixturevalue("served").url if at_a_server else None
+    place = tmp_path if uri is None else uri
+    assert start_python(script, tmp_path, subprocess.DEVNULL, *([uri] if uri else [])).wait(100) == 9
+    left = Recorded(place)
     assert left.parent.info.status == "RUNNING"
     assert 0 < len(left.children) < len(SEARCH.trials)
-    assert sum(child.info.status == "RUNNING" for child in left.children.values()) == 1
-    assert tell(tmp_path) == left.parent.info.run_id
-    check_complete(tmp_path)
+    assert sum(child.info.status == "RUNNING" for child in left.children.values()) == at_a_server
+    assert tell(tmp_path, uri=uri) == left.parent.info.run_id
+    check_complete(place)
+
+
+def test_trials_beyond_the_number_of_child_runs_stand_in_the_table_alone(tmp_path):
+    lines: list[str] = []
+    tracker = MlflowTracker(None, "raysearch", tmp_path, pytest.fail, show=lines.append, max_child_runs=3)
+    repeat(SEARCH, tracker)
+    run_id = tracker.close()
+    assert lines and lines[0].startswith("recording in MLflow: ")
+    recorded = Recorded(tmp_path)
+    assert sorted(recorded.children) == [0, 1, 2]
+    note = recorded.parent.data.tags["mlflow.note.content"]
+    assert note.endswith(
+        f"The first 3 of its {len(SEARCH.trials)} trials have child runs (tracking.max_child_runs); all of them are "
+        "rows of the artifact trials.csv."
+    )
+    table = (tmp_path / "artifacts" / str(run_id) / "artifacts" / "trials.csv").read_text().splitlines()
+    assert len(table) == 1 + len(SEARCH.trials)
+
+
+def test_rows_of_a_database_and_calls_of_a_client_make_the_same_run(tmp_path):
+    from raysearch.tracking.mlflow.children import Child, complete, make_children  # its import warns
+
+    client, experiment = connect(Store.locate(None, tmp_path), "raysearch")
+    child = Child("r01 {3}", 5, 7, "FAILED", {"raysearch.kind": "trial"}, {"round": "1"}, {"loss": 2.5})
+    make_children(client, experiment, [child])
+    made = client.create_run(experiment, child.began, dict(child.tags), child.name).info.run_id
+    complete(client, made, child)
+    ours, theirs = (
+        {
+            "info": {**dict(run.info), "run_id": "", "run_uuid": "", "artifact_uri": len(run.info.artifact_uri)},
+            "data": run.data.to_dictionary(),
+            "points": [
+                (one.value, one.timestamp, one.step) for one in client.get_metric_history(run.info.run_id, "loss")
+            ],
+        }
+        for run in client.search_runs([experiment])
+    )
+    assert ours == theirs
 
 
 @pytest.mark.slow
