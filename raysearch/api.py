@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from raysearch.models.export import ExportResult
     from raysearch.models.gguf_pruning import GGUFExport
     from raysearch.models.hub import HubRepository
+    from raysearch.recovery.record import RecoveryRecord
     from raysearch.recovery.results import Recovered, RecoveryCost
     from raysearch.recovery.spec import RecoverSpec
     from raysearch.search.auto import SpeedMeter
@@ -407,6 +408,26 @@ def assessed(search: str = "latest", *, store: PathLike = "mlruns", ledger: Path
         return {} if record.result is None else recorded_assessments(found, record)
 
 
+def recoveries(
+    search: str = "latest", *, store: PathLike = "mlruns", ledger: PathLike | None = None
+) -> list[RecoveryRecord]:
+    """Return the recoveries of a search's masks, in the order in which they came about; empty if there are none.
+
+    Args:
+        search: A search id, the start of one, an MLflow run id, or ``latest``.
+    """
+    from raysearch.ledger.ledger import opened
+    from raysearch.recovery.record import recoveries_of
+    from raysearch.search.record import SEARCHES
+
+    with opened(ledger_path(store, ledger)) as found:
+        record = SEARCHES.find(found, search)
+        if record.result is None:
+            return []
+        masks = [record.result.mask, *(trial.mask for trial in record.result.best_by_size.values())]
+        return recoveries_of(found, record.result.fingerprints["model"], dict.fromkeys(masks))
+
+
 def recommend(
     search: str = "latest", *budget: str, store: PathLike = "mlruns", ledger: PathLike | None = None
 ) -> Recommendation:
@@ -658,26 +679,18 @@ def _recovery(
     ledger: Ledger, search: str, words: list[str], store: Path, config_dir: PathLike | None
 ) -> tuple[SearchRecord, SearchSpec, RecoverSpec]:
     """Return a search on record, and the recovery that words name, on the search's cluster if they name none."""
-    from importlib.util import find_spec
-
     from raysearch.config import build
     from raysearch.config import compose as config
     from raysearch.config.overrides import as_overrides
     from raysearch.search.record import SEARCHES
 
-    install = "pip install 'raysearch[recovery]'"
-    if missing := [name for name in ("peft", "trl") if find_spec(name) is None]:
-        raise UserError(f"recover needs {' and '.join(missing)}; install it with: {install}")
     record = SEARCHES.find(ledger, checked(str, "search", search))
     if not any(word.startswith("cluster=") for word in words):
         words = [*as_overrides({"cluster": record.config["cluster"]}), *words]
     composed = config.compose("recover", words, config_dir)
     here = {"store": str(store), "ledger": str(ledger.path), "cluster": composed["cluster"]}
     searched, _ = build.recorded_search({**record.config, **here})
-    spec = build.recover_spec(composed)
-    if spec.options.method == "qlora" and find_spec("bitsandbytes") is None:
-        raise UserError(f"recovery.method=qlora needs bitsandbytes; install it with: {install}")
-    return record, searched, spec
+    return record, searched, build.recover_spec(composed)
 
 
 def _search_or_study(ledger: Ledger, name: str) -> SearchRecord | StudyRecord:

@@ -35,6 +35,7 @@ def show(
     with output(as_json) as out:
         from raysearch import api
         from raysearch.cli import tables
+        from raysearch.cli.recovery_tables import recovery_parts
 
         records, gaps = api.show(search, gap=gap, store=store, ledger=ledger)
         if search is None:
@@ -48,8 +49,12 @@ def show(
             ranks = {"gap": [plain(one) for one in gaps]} if gap else {}
             numbers = api.assessed(record.search_id, store=store, ledger=ledger)
             assessed = {"assessed": finite(numbers)} if numbers else {}
+            recoveries = api.recoveries(record.search_id, store=store, ledger=ledger)
+            healed = {"recoveries": [plain(one) for one in recoveries]} if recoveries else {}
             shown = [tables.assessed_numbers(numbers)] if numbers else []
-            out.answer({**plain(record), **ranks, **assessed}, *tables.run_tables(record, most, gaps), *shown)
+            healing = [part for one in recoveries for part in recovery_parts(one)]
+            parts = [*tables.run_tables(record, most, gaps), *shown, *healing]
+            out.answer({**plain(record), **ranks, **assessed, **healed}, *parts)
 
 
 @app.command()

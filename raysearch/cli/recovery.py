@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,9 +12,7 @@ from raysearch.cli.output import GOES_ON, output
 from raysearch.core.json import plain
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
-    from raysearch.recovery.results import Recovered, RecoveryCost
+    from raysearch.recovery.results import RecoveryCost
 
 
 @app.command()
@@ -43,6 +40,8 @@ def recover(
     with output(as_json) as answers:
         from raysearch import api
         from raysearch.cli.displays import Display
+        from raysearch.cli.recovery_tables import recovery_parts
+        from raysearch.core.formatting import duration
         from raysearch.errors import UserError
 
         common: dict[str, Any] = {"remove": remove, "config_dir": config_dir, "store": store, "ledger": ledger}
@@ -55,32 +54,12 @@ def recover(
         answers.when_stopped = GOES_ON
         with Display(answers.err) as live:
             done = api.recover(search, *overrides or [], out=out, overwrite=overwrite, observer=live, **common)
-        answers.answer(plain(done), _table(done), *_lines(done))
-
-
-def _table(done: Recovered) -> Table:
-    from raysearch.cli.study_tables import three_models_table
-
-    title = f"{done.model}, {done.recovery_id}"
-    return three_models_table(title, done.mask, done.dense, done.pruned, done.recovered)
-
-
-def _lines(done: Recovered) -> list[str]:
-    from raysearch.core.formatting import count, duration
-
-    training = done.training
-    held_out = [(point.step, point.held_out) for point in training.points if point.held_out is not None]
-    lines = [
-        f"{count(done.rows, 'row')}{_left_out(done.left_out)}; {count(training.steps, 'step')}, "
-        f"{count(training.tokens, 'token')}, {count(training.parameters, 'parameter')} trained"
-    ]
-    if held_out:
-        curve = ", ".join(f"{loss:.4f} at step {step}" for step, loss in (held_out[0], held_out[-1]))
-        lines.append(f"Loss on held-out rows: {curve}; the weights of step {training.best_step} are kept")
-    return [*lines, f"Wrote {done.out} in {duration(done.seconds)}"]
+        parts = recovery_parts(done.record(""))
+        answers.answer(plain(done), *parts, f"Wrote {done.out} in {duration(done.seconds)}")
 
 
 def _cost_lines(cost: RecoveryCost) -> list[str]:
+    from raysearch.cli.recovery_tables import left_out
     from raysearch.core.formatting import count, duration, short_duration
 
     answers = []
@@ -89,12 +68,8 @@ def _cost_lines(cost: RecoveryCost) -> list[str]:
             f"The dense model writes {count(cost.answers, 'answer')}, {count(cost.answer_tokens, 'token')} at most"
         )
     return [
-        f"{count(cost.rows, 'row')}{_left_out(cost.left_out)}",
+        f"{count(cost.rows, 'row')}{left_out(cost.left_out)}",
         *answers,
         f"Training: {count(cost.steps, 'step')}, about {count(cost.tokens, 'token')}; "
         f"{short_duration(cost.step_s)} a step, {duration(cost.seconds)} in all, {cost.memory_bytes / 2**30:.1f} GiB",
     ]
-
-
-def _left_out(left_out: Mapping[str, int]) -> str:
-    return f" ({', '.join(f'{n} {reason}' for reason, n in left_out.items())} left out)" if left_out else ""

@@ -116,25 +116,7 @@ def assessment_table(title: str, mask: Mask, dense: Mapping[str, Result], pruned
         retention = "" if result.retention is None else f"{result.retention.value:.3f}"
         if result.retention is not None and result.retention.error:
             retention += f" ± {result.retention.error:.3f}"
-        table.add_row(_head(result.metric), *_cells(result, of_dense), retention, result.extent)
-    return table
-
-
-def three_models_table(
-    title: str, mask: Mask, dense: Mapping[str, Result], pruned: Mapping[str, Result], recovered: Mapping[str, Result]
-) -> Table:
-    """Return the table of a recovered model beside the dense and the pruned one; ± is one standard error."""
-    table = Table(title=title)
-    for column in ("", "dense", f"without {mask}", "recovered", "over"):
-        table.add_column(column, justify="left" if column in ("", "over") else "right")
-    group = None
-    for name, result in recovered.items():
-        if group not in (None, result.metric.group):
-            table.add_section()
-        group = result.metric.group
-        models = (dense.get(name), pruned.get(name), result)
-        cells = ("" if one is None else _cell(one.estimate, one.metric) for one in models)
-        table.add_row(_head(result.metric), *cells, result.extent)
+        table.add_row(metric_head(result.metric), *_cells(result, of_dense), retention, result.extent)
     return table
 
 
@@ -186,7 +168,8 @@ def _short(text: str) -> str:
     return line if len(line) <= _SHOWN else f"{line[: _SHOWN - 2]} …"
 
 
-def _head(metric: Metric) -> str:
+def metric_head(metric: Metric) -> str:
+    """Return the title of a metric, its unit, and which way is better."""
     unit = "MiB" if metric.unit == "bytes" else metric.unit
     arrow = "higher" if metric.higher_is_better else "lower"
     return f"{metric.title} ({unit}, {arrow} is better)"
@@ -198,10 +181,10 @@ def _dense_of(result: Result, dense: Result) -> Estimate:
 
 
 def _cells(result: Result, dense: Estimate) -> tuple[str, str]:
-    return _cell(dense, result.metric), _cell(result.estimate, result.metric)
+    return estimate_cell(dense, result.metric), estimate_cell(result.estimate, result.metric)
 
 
-def _cell(estimate: Estimate, metric: Metric) -> str:
+def estimate_cell(estimate: Estimate, metric: Metric) -> str:
     """Return a number with its standard error."""
     if not math.isfinite(estimate.value):
         return "not finite"

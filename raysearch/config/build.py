@@ -7,15 +7,18 @@ that is wrong with a command is reported at once.
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
 from raysearch.assessment.spec import AssessSpec, SpeedOptions
 from raysearch.calibration.objectives.weighted import WeightedObjective
 from raysearch.cluster.options import ClusterOptions
-from raysearch.config.compose import compose_calibration, compose_what_fits, section_of
+from raysearch.config.compose import compose, compose_calibration, compose_what_fits, section_of
+from raysearch.config.overrides import as_overrides
 from raysearch.config.parts import build_data, build_objective, build_searcher, check_names, checked, construct
 from raysearch.core.formatting import as_typed
 from raysearch.core.mask import Mask
@@ -111,12 +114,17 @@ def tracked_study(words: Sequence[str], config_dir: PathLike | None = None) -> t
     mistakes = Mistakes()
     config, understood = compose_what_fits("study", words, config_dir, mistakes)
     cells, choices, options, assess, tracking = [], [], None, None, None
+    ways: dict[str, str] = {}
+    recoveries: dict[str, RecoverSpec] = {}
     with mistakes:
         section = dict(_section(config, "study"))
         rules = {
             key: checked(list[dict[str, Any]], f"study.{key}", section.pop(key, [])) for key in ("include", "exclude")
         }
         grid = checked(dict[str, Any], "study.grid", section.pop("grid", {}))
+        shared = checked(str, "study.recover_with", section.pop("recover_with", ""))
+        own = checked(dict[str, str | None], "study.recover", section.pop("recover", {}))
+        ways = {way: f"{shared} {words}" for way, words in own.items() if words is not None}
         with mistakes:
             choices = choices_of(grid, **rules)
         options = construct(StudyOptions, "study", section)
@@ -125,6 +133,9 @@ def tracked_study(words: Sequence[str], config_dir: PathLike | None = None) -> t
             assess = assess_spec(config)
     with mistakes:
         tracking = tracking_options(config)
+    for way, its in ways.items():
+        with mistakes:
+            recoveries[way] = _way(its, config["cluster"], assess, config_dir)
     for choice in choices:
         with mistakes:
             cells.append(_cell(choice, understood, config["seed"], tracking, config_dir))
@@ -135,7 +146,7 @@ def tracked_study(words: Sequence[str], config_dir: PathLike | None = None) -> t
     assert options is not None and tracking is not None, "else they would be among the mistakes"
     typed = [*([] if config_dir is None else ["--config-dir", str(config_dir)]), *words]
     kept, notes = one_seed_each(cells)
-    spec = StudySpec(options, kept, assess, _store(config), redacted(config), [*map(redact, typed)], notes)
+    spec = StudySpec(options, kept, assess, _store(config), redacted(config), [*map(redact, typed)], notes, recoveries)
     return spec, tracking
 
 
@@ -159,12 +170,17 @@ def assess_spec(config: Mapping[str, Any]) -> AssessSpec:
 
 def recover_spec(config: Mapping[str, Any]) -> RecoverSpec:
     """Build a recovery from a configuration composed from ``conf/recover.yaml``; see `search_spec`."""
+    install = "pip install 'raysearch[recovery]'"
+    if missing := [name for name in ("peft", "trl") if find_spec(name) is None]:
+        raise UserError(f"recover needs {' and '.join(missing)}; install it with: {install}")
     parts = together(
         data=lambda: build_data(_section(config, "data")),
         options=lambda: construct(RecoveryOptions, "recovery", _section(config, "recovery")),
         assess=lambda: assess_spec(config),
         cluster=lambda: construct(ClusterOptions, "cluster", _section(config, "cluster")),
     )
+    if parts["options"].method == "qlora" and find_spec("bitsandbytes") is None:
+        raise UserError(f"recovery.method=qlora needs bitsandbytes; install it with: {install}")
     return RecoverSpec(**parts)
 
 
@@ -243,6 +259,13 @@ def _cell(
         search=search,
         draw=choice.label("draw") or "",
     )
+
+
+def _way(words: str, cluster: Any, assess: AssessSpec | None, config_dir: PathLike | None) -> RecoverSpec:
+    """Compose a way of recovering a study's masks, which are assessed as the study's masks are, if those are."""
+    composed = compose("recover", [*as_overrides({"cluster": cluster}), *shlex.split(words)], config_dir)
+    spec = recover_spec(composed)
+    return spec if assess is None else dataclasses.replace(spec, assess=assess)
 
 
 def _evaluation_spec(config: Mapping[str, Any], other_keys: Collection[str] = ()) -> EvaluationSpec:

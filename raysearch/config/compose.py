@@ -32,7 +32,7 @@ from raysearch.core.paths import PathLike, as_path
 from raysearch.errors import HIDDEN, Mistakes, UserError, did_you_mean, first_line
 
 #: Mappings whose keys are the user's own: the axes of a study, and the texts and tasks of an assessment.
-AXES, FREE = "study.grid.", ("assess.texts.", "assess.generation.")
+AXES, FREE = "study.grid.", ("assess.texts.", "assess.generation.", "study.recover.")
 #: The sections of which a calibration beside others may say something.
 _CALIBRATION = ("calibration", "objective", "data", "seed")
 #: What Hydra, OmegaConf and PyYAML raise at a file or a value that they do not understand.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from peft import PeftModel
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from raysearch.core.estimate import Estimate
 from raysearch.core.mask import Mask
 from raysearch.errors import UnsupportedModelError
 from raysearch.models.card import RECORD, render_card
@@ -21,8 +22,8 @@ from raysearch.models.export import replacing
 from raysearch.models.layers import plain_logits
 from raysearch.models.loading import quiet
 from raysearch.models.stack import relative_gap, tolerance
+from raysearch.recovery.record import ThreeNumbers, Training
 from raysearch.recovery.spec import RecoveryOptions
-from raysearch.recovery.training import Training
 
 _ADAPTER = "adapter"
 _MODELS = ("dense", "pruned", "recovered")
@@ -99,36 +100,35 @@ def write_checkpoint(pruned: Path, trained: Path, out: Path, evidence: Evidence)
                 f"the recovered model cannot be written: its logits differ by {gap:.1e} of the largest when it is "
                 "loaded again; use recovery.method=full, or another architecture"
             )
-        write_card(folder, out.name, evidence, {})
+        write_card(folder, out.name, evidence, ())
 
 
 #: Files of the pruned checkpoint that are not those of the recovered one.
 _OWN = (RECORD, "README.md", "mergekit.yaml", "model.safetensors.index.json")
 
 
-def write_card(folder: Path, name: str, evidence: Evidence, numbers: Mapping[str, tuple[float, float, float]]) -> None:
+def write_card(folder: Path, name: str, evidence: Evidence, numbers: Sequence[ThreeNumbers]) -> None:
     """Write the model card and the record for machines.
 
     Args:
         folder: The checkpoint.
         name: Its folder's name.
         evidence: How it came about.
-        numbers: What the dense, the pruned and the recovered model were assessed at, by title.
+        numbers: What the dense, the pruned and the recovered model were assessed at.
     """
     record = {
         "recovery_id": evidence.recovery_id,
         "mask": list(evidence.mask),
         "n_layers_dense": evidence.n_layers_dense,
         "evidence": {**asdict(evidence), "mask": list(evidence.mask)},
-        "assessed": {
-            title: dict(zip(("dense", "pruned", "recovered"), of, strict=True)) for title, of in numbers.items()
-        },
+        "assessed": {one.metric.title: {name: getattr(one, name).value for name in _MODELS} for one in numbers},
     }
     card = render_card(
         Path(__file__).with_name("card.md.j2"),
         evidence=evidence,
         name=name,
         numbers=numbers,
+        shown=_shown,
         tokenizer=True,
         has_adapter=(folder / _ADAPTER).is_dir(),
     )
@@ -145,6 +145,12 @@ def written_by(out: Path) -> str | None:
     except (OSError, ValueError, AttributeError):
         return None
     return found if isinstance(found, str) else None
+
+
+def _shown(one: Estimate | None) -> str:
+    if one is None:
+        return ""
+    return f"{one.value:,.4g}" + ("" if one.error is None else f" ± {one.error:.2g}")
 
 
 @torch.inference_mode()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from raysearch.recovery.spec import RecoveryOptions
 
 _RUN = 13  # words in a row that two texts have in common by copying: GPT-3's measure of contamination
 
-LeftOut = Literal["overlapping", "too long", "without an answer", "cut off", "empty"]
+LeftOut = Literal["overlapping", "too long", "without an answer", "cut off", "empty", "beyond recovery.tokens"]
 
 
 @dataclass(frozen=True)
@@ -200,6 +201,12 @@ def _check_lengths(options: RecoveryOptions, max_positions: int | None) -> None:
             f"recovery.max_tokens={options.max_tokens} is longer than the {max_positions} positions of the model; use "
             f"{max_positions} or less"
         )
+
+
+def n_within(rows: Iterable[Row], tokens: int | None) -> int:
+    """Return how many of the first rows have at most so many tokens together; all of them for None."""
+    totals = itertools.accumulate(len(row.ids) for row in rows)
+    return sum(tokens is None or total <= tokens for total in totals)
 
 
 def check_enough(n_left: int, left_out: dict[str, int]) -> None:

@@ -34,8 +34,9 @@ from raysearch.models.loading import load_tokenizer, quiet
 from raysearch.models.source import locate
 from raysearch.models.spec import ModelSpec
 from raysearch.recovery.checkpoint import Evidence, write_card, write_checkpoint, written_by
-from raysearch.recovery.progress import Pace
-from raysearch.recovery.prompts import LeftOut, Measured, Prompts, Row, answered, check_enough, draw_prompts
+from raysearch.recovery.progress import Pace, timed
+from raysearch.recovery.prompts import LeftOut, Measured, Prompts, Row, answered, check_enough, draw_prompts, n_within
+from raysearch.recovery.record import RecoveryRecord, recoveries_of, write_recovery
 from raysearch.recovery.responses import write_answers
 from raysearch.recovery.results import Recovered, RecoveryCost
 from raysearch.recovery.spec import RecoverSpec
@@ -73,6 +74,11 @@ class _Recovery:
     folder: Path
     on_gpu: bool
 
+    @property
+    def fingerprint(self) -> str:
+        """The dense model's fingerprint."""
+        return self.what.texts.files.fingerprint
+
     @functools.cached_property
     def tokenizer(self) -> Any:
         """The model's tokenizer, apart from the one that others use."""
@@ -98,7 +104,7 @@ def recover_search(
         search: What it was made of, built from `run.config`.
         spec: What to train on, how, and what to assess.
         out: The folder of the recovered checkpoint.
-        remove: The best mask of so many layers; None for the mask that the search found.
+        remove: The best mask of so many layers; None for the mask that the search found, 0 for the dense model.
         overwrite: Whether a checkpoint that is there is replaced.
         observer: Watches, and records.
 
@@ -106,37 +112,87 @@ def recover_search(
         UserError: Something the user named is not there, too small, or does not fit together.
         EvaluationError: Something failed for good.
     """
-    pace, out = Pace(), as_path("--out", out).absolute()
     this = _prepare(run, ledger, search, spec, remove)
+    result = _recover(this, ledger, as_path("--out", out).absolute(), overwrite, observer)
+    record = _record(this, ledger, result, "", observer)
+    if this.mask == run.found.mask:
+        record_numbers(ledger, [(run, record.named)], observer)
+    return result
+
+
+def recover_in_study(
+    run: SearchRecord,
+    ledger: Ledger,
+    search: SearchSpec,
+    spec: RecoverSpec,
+    way: str,
+    *,
+    remove: int | None,
+    observer: Observer,
+) -> RecoveryRecord:
+    """Recover a mask for its numbers alone, once; of the models only an adapter is kept.
+
+    Args:
+        run: The search's record.
+        ledger: Where that is.
+        search: What it was made of.
+        spec: What to train on, how, and what to assess.
+        way: The study's label of that.
+        remove: 0 for the dense model, None for the mask that the search found.
+        observer: Watches, and records.
+
+    Raises:
+        UserError: As `recover_search`.
+        EvaluationError: As `recover_search`.
+    """
+    this = _prepare(run, ledger, search, spec, remove)
+    for known in recoveries_of(ledger, this.fingerprint, [this.mask]):
+        if known.recovery_id == this.name:
+            return write_recovery(ledger, this.fingerprint, replace(known, way=way))
+    out = this.folder / "recovered"
+    record = _record(this, ledger, _recover(this, ledger, out, True, observer), way, observer)
+    for folder in (out, this.folder / "pruned", *([this.folder / "trained"] if spec.options.method == "full" else [])):
+        shutil.rmtree(folder)
+    return record
+
+
+def _recover(this: _Recovery, ledger: Ledger, out: Path, overwrite: bool, observer: Observer) -> Recovered:
+    """Train, write and assess a model; what was done before is not done again."""
+    pace, spec, run = Pace(), this.spec, this.run
     if written_by(out) != this.name:
-        check_destination(replace(locate(search.evaluation.model)), out, overwrite)
+        check_destination(replace(locate(this.search.evaluation.model)), out, overwrite)
         _check_room(this, out)
     check_tasks(this.what, ledger)
+    stages: dict[str, float] = {}
     with held(ledger, this.name, "RECOVERY"):
         this.folder.mkdir(parents=True, exist_ok=True)
         with _replicas(this) as replicas:
-            found = _rows(this, ledger, replicas, observer)
+            with timed(stages, "data"):
+                found = _rows(this, ledger, replicas, observer)
             pruned = this.folder / "pruned"
             if not pruned.is_dir():
                 observer.assessing("writing the pruned checkpoint")
-                export_search(run, search, pruned, remove=remove)
+                with timed(stages, "checkpoints"):
+                    export_search(run, this.search, pruned, remove=len(this.mask))
             taught = None
             if spec.options.loss == "distill" and not (this.folder / "trained").is_dir():
                 starts = first_scored(found.rows, spec.options.completion_only)
                 folder = this.folder / "teacher"
-                taught = teach(found.rows, starts, spec.options.top_k, folder, replicas, observer.assessing)
+                with timed(stages, "logits"):
+                    taught = teach(found.rows, starts, spec.options.top_k, folder, replicas, observer.assessing)
         lesson = Lesson.of(found.rows, spec.options, taught)
-        training = train(
-            *(pruned, this.tokenizer, lesson, spec.options, this.folder, spec.cluster),
-            on_gpu=this.on_gpu,
-            on_progress=observer.assessing,
-            warn=observer.warn,
-        )
+        with timed(stages, "training"):
+            training = train(
+                *(pruned, this.tokenizer, lesson, spec.options, this.folder, spec.cluster),
+                on_gpu=this.on_gpu,
+                on_progress=observer.assessing,
+                warn=observer.warn,
+            )
         shutil.rmtree(this.folder / "teacher", ignore_errors=True)
         evidence = Evidence(
             recovery_id=this.name,
             search_id=run.search_id,
-            model=search.evaluation.model.name,
+            model=this.search.evaluation.model.name,
             mask=this.mask,
             n_layers_dense=this.what.info.n_layers,
             method=spec.options,
@@ -148,13 +204,18 @@ def recover_search(
         )
         if written_by(out) != this.name:
             observer.assessing("writing the recovered checkpoint")
-            write_checkpoint(pruned, this.folder / "trained", out, evidence)
-        result = _assess(this, ledger, found, evidence, out, observer)
+            with timed(stages, "checkpoints"):
+                write_checkpoint(pruned, this.folder / "trained", out, evidence)
+        with timed(stages, "assessment"):
+            result = _assess(this, ledger, found, evidence, out, observer)
         write_card(out, out.name, evidence, result.numbers)
-        if this.mask == run.found.mask:
-            record_numbers(ledger, [(run, result.named)], observer)
-        observer.recovered(run, this.name, training.points)
-    return replace(result, seconds=pace.seconds)
+    return replace(result, stages=stages, seconds=pace.seconds)
+
+
+def _record(this: _Recovery, ledger: Ledger, result: Recovered, way: str, observer: Observer) -> RecoveryRecord:
+    record = write_recovery(ledger, this.fingerprint, result.record(way))
+    observer.recovered(this.run, this.name, record.training.points, {**record.costs, **record.named})
+    return record
 
 
 def recovery_cost(
@@ -185,6 +246,7 @@ def recovery_cost(
         filler = (this.tokenizer.eos_token_id or 0,) * options.max_new_tokens
         rows = [Row((one.ids + filler)[: options.max_tokens], len(one.ids)) for one in prompts.questions]
         answers = len(rows)
+    rows = rows[: n_within(rows, options.tokens)]
     check_enough(len(rows), prompts.left_out)
     n_train = len(rows) - held_out(len(rows), options)
     n_steps = steps(n_train, options)
@@ -214,14 +276,14 @@ def _prepare(run: SearchRecord, ledger: Ledger, search: SearchSpec, spec: Recove
     run.check_weights(what.texts.files.fingerprint)
     identity = {
         "model": what.texts.files.fingerprint,
-        "search": run.search_id,
+        "calibrations": dict(run.fingerprints),
         "mask": list(mask),
         "options": identity_of(spec.options),
         "data": [identity_of(spec.data.rows), identity_of(spec.data.format), identity_of(spec.data.draw)],
         "files": [what.texts.files.tokenizer_fingerprint, *map(_content, spec.data.rows.files() or ())],
     }
     digest = hashlib.sha256(json.dumps(identity, sort_keys=True, default=str).encode()).hexdigest()
-    name = f"recover-{run.search_id}-{digest[:8]}"
+    name = f"recover-m{len(mask)}-{digest[:8]}"
     return _Recovery(
         run=run,
         search=search,
@@ -262,8 +324,12 @@ def _rows(this: _Recovery, ledger: Ledger, replicas: Callable[[], Pool], observe
                 texts.append(answer.strip())
             elif reason is not None:
                 left_out[reason] = left_out.get(reason, 0) + 1
-    check_enough(len(kept), left_out)
     order = np.random.default_rng(options.seed).permutation(len(kept)).tolist()
+    n_rows = n_within((kept[place] for place in order), options.tokens)
+    if n_rows < len(order):
+        left_out["beyond recovery.tokens"] = len(order) - n_rows
+        order = order[:n_rows]
+    check_enough(n_rows, left_out)
     lines = [
         json.dumps({"ids": kept[place].ids, "n_prompt": kept[place].n_prompt, "answer": texts[place]}) + "\n"
         for place in order
@@ -271,8 +337,8 @@ def _rows(this: _Recovery, ledger: Ledger, replicas: Callable[[], Pool], observe
     content = "".join(lines)
     card = {
         "recovery_id": this.name,
-        "rows": len(kept),
-        "tokens": sum(len(row.ids) for row in kept),
+        "rows": n_rows,
+        "tokens": sum(len(kept[place].ids) for place in order),
         "left_out": left_out,
         "data": _described(this.spec),
         "answered_by": this.what.texts.files.fingerprint if n_written else None,
@@ -314,6 +380,7 @@ def _assess(
         left_out=found.left_out,
         answers_written=found.answers_written,
         training=evidence.training,
+        stages={},
         dense=before.by_mask[Mask()],
         pruned=before.by_mask[this.mask],
         recovered=recovered.by_mask[Mask()],

@@ -12,7 +12,7 @@ from pydantic import model_serializer
 from raysearch.assessment.results import Result
 from raysearch.core.json import plain
 from raysearch.core.mask import Mask
-from raysearch.recovery.training import Training
+from raysearch.recovery.record import RecoveryRecord, ThreeNumbers, Training, side_by_side
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,7 @@ class Recovered:
         left_out: Rows that were left out, by the reason.
         answers_written: Answers that the dense model wrote now.
         training: The losses.
+        stages: Seconds of each stage of this call.
         dense: What the dense model was assessed at, by metric.
         pruned: What the pruned model was.
         recovered: What the recovered model was.
@@ -44,28 +45,34 @@ class Recovered:
     left_out: Mapping[str, int]
     answers_written: int
     training: Training
+    stages: Mapping[str, float]
     dense: Mapping[str, Result]
     pruned: Mapping[str, Result]
     recovered: Mapping[str, Result]
     seconds: float
 
     @property
-    def named(self) -> dict[str, float]:
-        """The recovered model's numbers by the names that MLflow shows."""
-        return {f"assess.recovered.{name}": result.estimate.value for name, result in self.recovered.items()}
+    def numbers(self) -> tuple[ThreeNumbers, ...]:
+        """The three models' numbers."""
+        return side_by_side(self.dense, self.pruned, self.recovered)
 
-    @property
-    def numbers(self) -> dict[str, tuple[float, float, float]]:
-        """The three models' numbers, by title."""
-        return {
-            result.metric.title: (
-                self.dense[name].estimate.value,
-                self.pruned[name].estimate.value,
-                result.estimate.value,
-            )
-            for name, result in self.recovered.items()
-            if name in self.pruned and result.metric.group != "speed"
-        }
+    def record(self, way: str) -> RecoveryRecord:
+        """Return what the ledger keeps of it.
+
+        Args:
+            way: How it was trained, in a few words.
+        """
+        return RecoveryRecord(
+            recovery_id=self.recovery_id,
+            search_id=self.search_id,
+            mask=self.mask,
+            way=way,
+            rows=self.rows,
+            left_out=self.left_out,
+            training=self.training,
+            seconds=self.stages,
+            numbers=self.numbers,
+        )
 
     @model_serializer
     def _write(self) -> dict[str, Any]:
@@ -81,6 +88,7 @@ class Recovered:
             "left_out": dict(self.left_out),
             "answers_written": self.answers_written,
             "training": plain(self.training),
+            "stages": dict(self.stages),
             **{name: plain(of, dict[str, Result]) for name, of in models.items()},
             "seconds": self.seconds,
         }

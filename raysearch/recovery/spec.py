@@ -32,6 +32,7 @@ class RecoveryOptions:
         top_p: Of those answers.
         system: The system prompt of prompts that have none; empty for that of the chat template.
         max_tokens: Of a row; longer ones are left out.
+        tokens: Of all rows together, at most; the others are left out. None for no limit.
         held_out: The share of the rows that the training does not see, and its loss is followed on.
         epochs: How often each row is seen.
         max_steps: The most steps; None for no limit but `epochs`.
@@ -71,6 +72,7 @@ class RecoveryOptions:
     top_p: float = 0.95
     system: str = ""
     max_tokens: int = 1024
+    tokens: int | None = None
     held_out: float = 0.1
     epochs: float = 1.0
     max_steps: int | None = None

@@ -42,6 +42,7 @@ from raysearch.evaluation.replica import is_out_of_memory
 from raysearch.models.loading import quiet
 from raysearch.recovery.progress import Pace
 from raysearch.recovery.prompts import Row
+from raysearch.recovery.record import Training
 from raysearch.recovery.spec import RecoveryOptions
 from raysearch.recovery.teacher import Teaching, distillation_loss
 from raysearch.search.observer import LossPoint
@@ -51,29 +52,6 @@ _DIVERGED = 1.5  # times the loss of the first steps
 _FIRST = 3  # steps whose mean loss others are compared with
 _DONE = "history.json"
 _UNFINISHED = "trained.part"
-
-
-@dataclass(frozen=True)
-class Training:
-    """A training that has ended.
-
-    Args:
-        points: The losses, in order.
-        steps: Steps that were taken.
-        best_step: The step whose weights are kept: the lowest loss on held-out rows.
-        tokens: Tokens that the model was trained on.
-        parameters: How many were trained.
-        seconds: Of the process that ended it.
-        micro_batch_size: Rows at once in the end.
-    """
-
-    points: tuple[LossPoint, ...]
-    steps: int
-    best_step: int
-    tokens: int
-    parameters: int
-    seconds: float
-    micro_batch_size: int
 
 
 @dataclass(frozen=True)

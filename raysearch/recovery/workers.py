@@ -63,7 +63,7 @@ def on_workers(
             run_config=RunConfig(storage_path=str(scratch)),
         )
         try:
-            found: Any = trainer.fit().return_value
+            fitted: Any = trainer.fit()
         except TrainingFailedError as error:
             told.put(None)
             listener.join()
@@ -75,7 +75,8 @@ def on_workers(
             ) from error
         told.put(None)
         listener.join()
-        return found  # type: ignore[no-any-return]
+        found: T = fitted.return_value
+        return found
     finally:
         leave()
         shutil.rmtree(scratch, ignore_errors=True)

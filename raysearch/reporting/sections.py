@@ -18,6 +18,7 @@ from raysearch.reporting.figures.quality import (
     tradeoff_pictures,
     variance_pictures,
 )
+from raysearch.reporting.figures.recovery import recovery_pictures
 from raysearch.reporting.figures.search import path_pictures, progress_pictures
 from raysearch.reporting.figures.style import palette_of
 from raysearch.reporting.stats.analysis import Analysis
@@ -26,6 +27,7 @@ from raysearch.reporting.tables.agreement import agreement_table, correlation_ta
 from raysearch.reporting.tables.budget import budget_table
 from raysearch.reporting.tables.cost import cost_table, searches_table, totals_table, unfinished_table
 from raysearch.reporting.tables.leaderboard import leaderboard_tables
+from raysearch.reporting.tables.recovery import recovery_tables
 from raysearch.reporting.tables.results import degeneration_tables, result_tables
 from raysearch.reporting.tables.table import Table
 from raysearch.reporting.tables.verdict import (
@@ -101,6 +103,12 @@ def sections(analysis: Analysis) -> list[Section]:
             "next digit is known: a text may lose its structure before its scores tell.",
             pictures=[*probe_pictures(results, frame, palette), *failure_pictures(results, frame)],
             tables=degeneration_tables(results, frame),
+        ),
+        Section(
+            "recovery", "Recovery", "What training gave back",
+            intro="Masks that were trained again, beside the dense and the pruned model.",
+            pictures=recovery_pictures(results, palette),
+            tables=recovery_tables(results),
         ),
         Section(
             "masks", "Layers", "Layers removed",

@@ -108,13 +108,16 @@ class Observer:
     def answered(self, found: Sequence[tuple[SearchRecord, Mapping[str, str]]]) -> None:
         """The masks of these searches have answered; by task JSON Lines, an item each, beside the dense model's."""
 
-    def recovered(self, search: SearchRecord, name: str, points: Sequence[LossPoint]) -> None:
+    def recovered(
+        self, search: SearchRecord, name: str, points: Sequence[LossPoint], numbers: Mapping[str, float]
+    ) -> None:
         """A search's model was trained again.
 
         Args:
             search: The search.
             name: The recovery's.
             points: The losses, in order.
+            numbers: What it cost, and what the model was assessed at, by name.
         """
 
     def study_reported(self, run_id: str | None, totals: Mapping[str, float], files: Sequence[Path]) -> None:

@@ -56,11 +56,13 @@ class SearchRecord:
         return self.result
 
     def best_of_size(self, remove: int | None) -> Trial:
-        """Return the best mask of so many layers; None for the mask that the search found.
+        """Return the best mask of so many layers; None for the mask that the search found, 0 for the dense model.
 
         Raises:
             UserError: It has not finished, or has no such mask.
         """
+        if remove == 0:
+            return self.found.trials[0]
         best = self.found.best_by_size
         size = len(self.found.removed) if remove is None else remove
         if size not in best:

@@ -7,11 +7,12 @@ from typing import Any
 
 from raysearch.core.mask import Mask
 from raysearch.ledger.ledger import Ledger
+from raysearch.recovery.record import recoveries_of
 from raysearch.search.additivity import unions
 from raysearch.search.record import SEARCHES, SearchRecord
 from raysearch.search.result import SearchResult, Trial
 from raysearch.study.record import AssessedMasks, CellRecord, StudyRecord
-from raysearch.study.result import CellResult, Outcome, State, StudyResult
+from raysearch.study.result import CellResult, Outcome, RecoveredMask, State, StudyResult
 from raysearch.study.spec import Margin
 
 _STATES: Mapping[str, State] = {"finished": "finished", "stopped": "stopped", "failed": "failed"}
@@ -43,7 +44,24 @@ def collect(study: StudyRecord, ledger: Ledger, link: Callable[[str | None], str
         searchers=_searchers(study.cells, searches),
         margin=Margin(**(study.config["study"].get("margin") or {})),
         contrasts=study.config["study"].get("contrasts") or (),
+        recovered=_recovered(study.cells, searches, ledger),
     )
+
+
+def _recovered(
+    cells: Sequence[CellRecord], searches: Mapping[str, SearchRecord], ledger: Ledger
+) -> list[RecoveredMask]:
+    """Return the recoveries of the masks that were found, and of the dense models."""
+    found_by: dict[tuple[str, str], dict[Mask, dict[str, None]]] = {}
+    for cell in cells:
+        if (search := searches.get(cell.search_id)) is not None and (result := search.result) is not None:
+            masks = found_by.setdefault((cell.model, result.fingerprints["model"]), {Mask(): {"dense": None}})
+            masks.setdefault(result.mask, {})[cell.searcher] = None
+    return [
+        RecoveredMask(model, ", ".join(masks[record.mask]), len(record.mask), record)
+        for (model, fingerprint), masks in found_by.items()
+        for record in recoveries_of(ledger, fingerprint, masks)
+    ]
 
 
 def _searchers(cells: Sequence[CellRecord], searches: Mapping[str, SearchRecord]) -> dict[str, dict[str, Any]]:

@@ -10,6 +10,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, computed_field, model
 
 from raysearch.core.estimate import Estimate, Metric
 from raysearch.core.measure import Measure
+from raysearch.recovery.record import RecoveryRecord
 from raysearch.search.additivity import Union
 from raysearch.study.record import CellRecord
 from raysearch.study.spec import Margin
@@ -85,6 +86,23 @@ class CellResult(CellRecord):
 
 
 @dataclass(frozen=True)
+class RecoveredMask:
+    """A recovery of a mask of the study, by the study or by hand.
+
+    Args:
+        model: The label of its model.
+        found_by: The searchers that found the mask, or that it is the dense model.
+        remove: M, how many layers are gone.
+        record: The recovery.
+    """
+
+    model: str
+    found_by: str
+    remove: int
+    record: RecoveryRecord
+
+
+@dataclass(frozen=True)
 class StudyResult:
     """A study.
 
@@ -100,6 +118,7 @@ class StudyResult:
         searchers: The options of each searcher, by its label; those that differ between its searches are left out.
         margin: The differences below which masks are as good as each other.
         contrasts: Pairs of searchers that the study is to tell apart.
+        recovered: The recoveries of its masks.
     """
 
     study_id: str
@@ -113,6 +132,7 @@ class StudyResult:
     searchers: Annotated[Mapping[str, Mapping[str, Any]], _NOT_WRITTEN] = field(default_factory=dict)
     margin: Margin = field(default_factory=Margin)
     contrasts: Sequence[str] = ()
+    recovered: Sequence[RecoveredMask] = ()
 
     @computed_field  # type: ignore[prop-decorator]
     @property

@@ -13,6 +13,8 @@ from typing_extensions import override
 from raysearch.assessment.assess import Assessable, check_tasks, read_assessable
 from raysearch.cluster.options import ReplicaGroup
 from raysearch.cluster.pool import RayPool, Replicas
+from raysearch.cluster.session import join_ray
+from raysearch.core.mask import Mask
 from raysearch.errors import EvaluationError, UserError
 from raysearch.ledger.ledger import Ledger, opened
 from raysearch.ledger.locks import held
@@ -133,10 +135,10 @@ class _StudyRun:
         record_study(self.spec, self.ledger, self.search_ids, self.model_groups, self.parent, assessed)
 
     def work(self) -> None:
-        """Runs one model's searches on its replicas, then assesses what they found; then the next model's.
+        """Runs one model's searches on its replicas, then assesses and recovers what they found; then the next model's.
 
         Raises:
-            EvaluationError: What was found cannot be assessed. The other models have been.
+            EvaluationError: What was found cannot be assessed, or recovered. All else has been.
             UserError: The same, since a task or its data cannot be loaded.
         """
         failures: list[EvaluationError | UserError] = []
@@ -148,6 +150,7 @@ class _StudyRun:
                     self._assess(model_group, what, replicas)
                 except (EvaluationError, UserError) as error:
                     failures.append(error)
+            failures += self._recover(model_group)
         if failures:
             raise failures[0]
 
@@ -181,6 +184,35 @@ class _StudyRun:
                 lambda: RayPool(replicas()),
             )
             self.record({model_group.label(self.spec): found})
+
+    def _recover(self, model_group: ModelGroup) -> list[EvaluationError | UserError]:
+        """Trains each mask of a model in each way, the dense model too as a control, and returns what failed."""
+        if not self.spec.recoveries:
+            return []
+        from raysearch.recovery.recover import recover_in_study  # trl takes seconds to import
+
+        runs, failures = SEARCHES.some(self.ledger, self.search_ids), list[EvaluationError | UserError]()
+        first: dict[Mask, int] = {}
+        for number in model_group.numbers:
+            if (run := runs.get(self.search_ids[number])) is not None and run.result is not None:
+                first.setdefault(run.result.mask, number)
+        if first and self.spec.options.unpruned:
+            first = {Mask(): next(iter(first.values())), **first}
+        replicas = model_group.cluster.replica_range(model_group.info.model.on_gpu, _MOST_AT_ONCE).max
+        most = max(replicas, *(spec.options.workers for spec in self.spec.recoveries.values()))
+        leave = join_ray(model_group.cluster.address, most * model_group.cluster.cpus_per_replica)
+        try:
+            for way, spec in self.spec.recoveries.items():
+                for mask, number in first.items():
+                    run, search = runs[self.search_ids[number]], self.spec.cells[number].search
+                    remove = None if mask else 0
+                    try:
+                        recover_in_study(run, self.ledger, search, spec, way, remove=remove, observer=self.observer)
+                    except (EvaluationError, UserError) as error:
+                        failures.append(error)
+        finally:
+            leave()
+        return failures
 
     def _search(self, model_group: ModelGroup, numbers: Sequence[int], replicas: Replicas) -> None:
         """Runs searches to their ends, and puts on record why some failed."""

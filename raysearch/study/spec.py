@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from raysearch.assessment.spec import AssessSpec
 from raysearch.errors import UserError, did_you_mean
+from raysearch.recovery.spec import RecoverSpec
 from raysearch.search.spec import SearchSpec
 
 
@@ -110,6 +111,7 @@ class StudyOptions:
         stop: The budget of each search.
         margin: What the report takes for as good.
         contrasts: Pairs of searchers that the study is to tell apart, by their labels: ``greedy - one_shot``.
+        unpruned: Whether the dense model is trained in all ways in which masks are recovered, as a control.
 
     Raises:
         UserError: A number is out of range, a contrast is misread, or the name cannot name a folder.
@@ -121,6 +123,7 @@ class StudyOptions:
     stop: Budget = field(default_factory=Budget)
     margin: Margin = field(default_factory=Margin)
     contrasts: Sequence[str] = ()
+    unpruned: bool = True
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[\w.-]{1,100}", self.name) or self.name.startswith("."):
@@ -160,6 +163,7 @@ class StudySpec:
         config: The resolved configuration, plain values without secrets, for the record.
         words: What the user typed after ``raysearch study``, without secrets.
         notes: What to tell the user about the searches.
+        recoveries: The ways in which each mask is trained again, by their labels.
     """
 
     options: StudyOptions
@@ -169,6 +173,7 @@ class StudySpec:
     config: Mapping[str, Any]
     words: Sequence[str]
     notes: Sequence[str] = ()
+    recoveries: Mapping[str, RecoverSpec] = field(default_factory=dict)
 
     @property
     def study_id(self) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import raysearch
 from raysearch.recovery import recover, training
 from tests.cli.conftest import Run, World, here, run, world
 
@@ -63,9 +64,18 @@ def test_a_recovered_model_is_a_checkpoint_and_nothing_is_done_twice(
     PeftModel.from_pretrained(pruned, str(here / "healed/adapter"))
     card = json.loads((folder / "rows.json").read_text())
     assert card["rows"] + sum(card["left_out"].values()) == 24
-    assert "recovered" in run("show", "latest").out
+    printed = run("show", "latest").out
+    assert folder.name in printed and "recovered / dense" in printed and "Loss on held-out rows by tokens" in printed
+    (record,) = raysearch.recoveries("latest")
+    (three,) = record.numbers
+    assert three.metric.name == "mine" and three.regained is not None and three.regained.error is not None
+    assert three.regained.value == pytest.approx(three.recovered.value / three.dense.value)
+    assert {"data", "logits", "training", "assessment"} <= record.seconds.keys() and record.training.tokens > 0
     readme = (here / "healed/README.md").read_text()
-    assert "| | dense | pruned | recovered |" in readme and "| vLLM | `vllm serve ./healed` |" in readme
+    assert (
+        "| | dense | pruned | recovered | pruned / dense | recovered / dense |" in readme
+        and "| vLLM | `vllm serve ./healed` |" in readme
+    )
     assert "layers 0 to 4: █ kept, · removed" in readme
     with monkeypatch.context() as patch:
         patch.setattr(training, "make_trainer", pytest.fail)

@@ -17,9 +17,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from raysearch.cluster.options import ClusterOptions
 from raysearch.errors import EvaluationError, UserError
 from raysearch.recovery.prompts import Question, Row, answered, prompt_ids
+from raysearch.recovery.record import Training
 from raysearch.recovery.spec import RecoveryOptions
 from raysearch.recovery.teacher import Teaching, distillation_loss
-from raysearch.recovery.training import Lesson, Training, last_checkpoint, train
+from raysearch.recovery.training import Lesson, last_checkpoint, train
 
 pytest.importorskip("trl")
 

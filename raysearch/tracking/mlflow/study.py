@@ -85,29 +85,32 @@ def end_study(store: Store, run_id: str, metrics: Mapping[str, float], files: Se
         client.set_terminated(run_id, "FINISHED")
 
 
-def record_curve(store: Store, search_run: str, name: str, points: Sequence[LossPoint]) -> None:
-    """Log the losses of a recovery, by tokens, on a run of its own under the search's; nothing if that is there.
+def record_recovery(
+    store: Store, search_run: str, name: str, points: Sequence[LossPoint], numbers: Mapping[str, float]
+) -> None:
+    """Log the losses of a recovery, by tokens, and its numbers, on a run of its own under the search's.
 
     Args:
         store: Where the runs are kept.
         search_run: MLflow's id of the search's run.
         name: The recovery's.
-        points: The losses.
+        points: The losses; nothing is logged of them if the run is there.
+        numbers: What it cost, and what the model was assessed at, by name; those that the run has are left out.
     """
     client = client_of(store)
     experiment = client.get_run(search_run).info.experiment_id
     tags = {"raysearch.recovery": name, "raysearch.kind": "recovery", "mlflow.parentRunId": search_run}
     run = only_one(client, client.search_runs([experiment], f"tags.`raysearch.recovery` = '{name}'"))
-    if run is not None and run.info.status == "FINISHED":
-        return
-    run = run or client.create_run(experiment, tags=tags, run_name=name)
-    now, found = time.time_ns() // 1_000_000, list[Metric]()
-    for point in points:
-        values = {"recovery.loss": point.loss, "recovery.held_out": point.held_out, "recovery.step": point.step}
-        found += [Metric(key, value, now, point.tokens) for key, value in values.items() if value is not None]
-    for start in range(0, len(found), _AT_ONCE):
-        client.log_batch(run.info.run_id, found[start : start + _AT_ONCE])
-    client.set_terminated(run.info.run_id)
+    if run is None or run.info.status != "FINISHED":
+        run = run or client.create_run(experiment, tags=tags, run_name=name)
+        now, found = time.time_ns() // 1_000_000, list[Metric]()
+        for point in points:
+            values = {"recovery.loss": point.loss, "recovery.held_out": point.held_out, "recovery.step": point.step}
+            found += [Metric(key, value, now, point.tokens) for key, value in values.items() if value is not None]
+        for start in range(0, len(found), _AT_ONCE):
+            client.log_batch(run.info.run_id, found[start : start + _AT_ONCE])
+        client.set_terminated(run.info.run_id)
+    record_assessments(store, {run.info.run_id: numbers})
 
 
 def record_assessments(store: Store, metrics: Mapping[str, Mapping[str, float]]) -> None:

@@ -136,10 +136,14 @@ class MlflowTracker(Tracker):
             self._attempt("answers are", lambda study: study.record_answers(self._store, answers), later)
 
     @override
-    def recovered(self, search: SearchRecord, name: str, points: Sequence[LossPoint]) -> None:
+    def recovered(
+        self, search: SearchRecord, name: str, points: Sequence[LossPoint], numbers: Mapping[str, float]
+    ) -> None:
         if (run_id := search.mlflow_run_id) is not None:
-            later = "later: the same command again"
-            self._attempt("the recovery is", lambda study: study.record_curve(self._store, run_id, name, points), later)
+            recovery = (self._store, run_id, name, points, numbers)
+            self._attempt(
+                "the recovery is", lambda study: study.record_recovery(*recovery), "later: the same command again"
+            )
 
     @override
     def study_reported(self, run_id: str | None, totals: Mapping[str, float], files: Sequence[Path]) -> None:

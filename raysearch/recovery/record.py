@@ -1,0 +1,183 @@
+"""What the ledger keeps of recoveries, by model and mask: the numbers side by side, the losses, the cost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from raysearch.assessment.results import Result
+from raysearch.core.estimate import Estimate, Metric
+from raysearch.core.mask import Mask
+from raysearch.ledger.assessments import read_assessments, write_assessment
+from raysearch.ledger.ledger import Ledger
+from raysearch.search.observer import LossPoint
+
+_RECOVERIES = "recoveries"  # in the ledger, where others are named by a fingerprint
+
+
+@dataclass(frozen=True)
+class Training:
+    """A training that has ended.
+
+    Args:
+        points: The losses, in order.
+        steps: Steps that were taken.
+        best_step: The step whose weights are kept: the lowest loss on held-out rows.
+        tokens: Tokens that the model was trained on.
+        parameters: How many were trained.
+        seconds: Of the process that ended it.
+        micro_batch_size: Rows at once in the end.
+    """
+
+    points: tuple[LossPoint, ...]
+    steps: int
+    best_step: int
+    tokens: int
+    parameters: int
+    seconds: float
+    micro_batch_size: int
+
+    @property
+    def held_out(self) -> list[tuple[int, float]]:
+        """The losses on held-out rows, nats per token, by the tokens that the model was trained on."""
+        return [(point.tokens, point.held_out) for point in self.points if point.held_out is not None]
+
+
+@dataclass(frozen=True)
+class ThreeNumbers:
+    """A number of the dense, the pruned and the recovered model.
+
+    Args:
+        metric: What it is.
+        dense: The dense model's.
+        pruned: The pruned model's.
+        recovered: The recovered model's.
+        kept: The pruned model's divided by the dense one's, its error by paired items; None where that is not known.
+        regained: The recovered model's in the same way.
+    """
+
+    metric: Metric
+    dense: Estimate
+    pruned: Estimate
+    recovered: Estimate
+    kept: Estimate | None
+    regained: Estimate | None
+
+
+@dataclass(frozen=True)
+class RecoveryRecord:
+    """A recovery on record.
+
+    Args:
+        recovery_id: Its name.
+        search_id: The search that found the mask.
+        mask: The layers that are gone; none for a dense model that was trained as a control.
+        way: How it was trained, in a few words: a study's label.
+        rows: Rows it was trained and followed on.
+        left_out: Rows that were left out, by the reason.
+        training: The losses, and what they cost.
+        seconds: Of each stage, in the process where it took longest.
+        numbers: What the three models were assessed at.
+    """
+
+    recovery_id: str
+    search_id: str
+    mask: Mask
+    way: str
+    rows: int
+    left_out: Mapping[str, int]
+    training: Training
+    seconds: Mapping[str, float]
+    numbers: tuple[ThreeNumbers, ...]
+
+    @property
+    def costs(self) -> dict[str, float]:
+        """The cost by the names that MLflow shows."""
+        return {
+            "recovery.rows": self.rows,
+            "recovery.steps": self.training.steps,
+            "recovery.tokens": self.training.tokens,
+            "recovery.parameters": self.training.parameters,
+            **{f"recovery.seconds.{stage}": seconds for stage, seconds in self.seconds.items()},
+        }
+
+    @property
+    def named(self) -> dict[str, float]:
+        """The recovered model's numbers by the names that MLflow shows."""
+        return {f"assess.recovered.{one.metric.name}": one.recovered.value for one in self.numbers}
+
+
+def side_by_side(
+    dense: Mapping[str, Result], pruned: Mapping[str, Result], recovered: Mapping[str, Result]
+) -> tuple[ThreeNumbers, ...]:
+    """Return the numbers that all three models have, without speeds, which training does not change."""
+    return tuple(
+        ThreeNumbers(
+            metric=result.metric,
+            dense=dense[name].estimate,
+            pruned=pruned[name].estimate,
+            recovered=result.estimate,
+            kept=pruned[name].retention,
+            regained=_share(result, dense[name]),
+        )
+        for name, result in recovered.items()
+        if name in pruned and result.metric.group != "speed"
+    )
+
+
+def write_recovery(ledger: Ledger, model: str, record: RecoveryRecord) -> RecoveryRecord:
+    """Put a recovery on record beside the others of its mask.
+
+    Args:
+        ledger: Where.
+        model: The dense model's fingerprint.
+        record: The recovery.
+
+    Returns:
+        What is on record now: stages that were done by an earlier process have the seconds of that one.
+    """
+    known = {one.recovery_id: one for one in recoveries_of(ledger, model, [record.mask])}
+    if (before := known.get(record.recovery_id)) is not None:
+        stages = {**before.seconds, **record.seconds}
+        longest = {stage: max(one.seconds.get(stage, 0.0) for one in (before, record)) for stage in stages}
+        record = replace(record, seconds=longest, way=record.way or before.way)
+    every = [*{**known, record.recovery_id: record}.values()]
+    write_assessment(ledger, model, _RECOVERIES, {record.mask: every}, list[RecoveryRecord])
+    return record
+
+
+def recoveries_of(ledger: Ledger, model: str, masks: Iterable[Mask]) -> list[RecoveryRecord]:
+    """Return the recoveries of a model's masks, those of a mask in the order in which they came about.
+
+    Args:
+        ledger: Where.
+        model: The dense model's fingerprint.
+        masks: Which masks.
+    """
+    masks = list(masks)
+    known: Mapping[Mask, Sequence[RecoveryRecord]] = read_assessments(
+        ledger, model, _RECOVERIES, masks, list[RecoveryRecord]
+    )
+    return [record for mask in masks for record in known.get(mask, ())]
+
+
+def _share(result: Result, dense: Result) -> Estimate | None:
+    """Return a number divided by the dense model's, with an error by paired items where those are known."""
+    value, of_dense = result.estimate.value, dense.estimate.value
+    if not of_dense or not math.isfinite(value) or dense.retention is None:  # where a ratio says nothing
+        return None
+    ratio = value / of_dense
+    ours, others = (np.asarray(one.items, float) for one in (result, dense))
+    if len(ours) < 2 or len(ours) != len(others):
+        return Estimate(ratio)
+    if result.metric.unit == "perplexity":  # items add to its logarithm
+        return Estimate(ratio, ratio * _error_of_sum(ours - others))
+    return Estimate(ratio, _error_of_sum(ours - ratio * others) / abs(of_dense))
+
+
+def _error_of_sum(items: Any) -> float:
+    return float(np.sqrt(len(items) * items.var(ddof=1)))

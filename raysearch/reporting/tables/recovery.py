@@ -1,0 +1,157 @@
+"""The tables of recoveries: what came back, what it cost, and whether the best mask before is still the best after."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from raysearch.core.estimate import Estimate, Metric
+from raysearch.core.formatting import figure, short_duration
+from raysearch.core.json import finite
+from raysearch.recovery.record import RecoveryRecord, ThreeNumbers
+from raysearch.reporting.tables import numbers
+from raysearch.reporting.tables.table import Cell, Column, Table, labels, number, tabulate, words
+from raysearch.study.result import RecoveredMask, StudyResult
+
+_FEW = 3  # masks, below which there is no rank correlation
+
+
+@dataclass(frozen=True)
+class _Number:
+    """A number of a recovery."""
+
+    of: RecoveredMask
+    numbers: ThreeNumbers
+
+    @property
+    def label(self) -> str:
+        """What it is, with its unit."""
+        return f"{self.numbers.metric.title} ({self.numbers.metric.unit})"
+
+
+@dataclass(frozen=True)
+class _Ranks:
+    """The masks of one size, recovered in one way, by one number."""
+
+    model: str
+    remove: int
+    way: str
+    metric: Metric
+    before: Sequence[float]
+    after: Sequence[float]
+
+    @property
+    def rho(self) -> float:
+        """Spearman's rank correlation of the numbers before and after."""
+        from scipy.stats import spearmanr
+
+        return float(spearmanr(self.before, self.after).statistic)
+
+    @property
+    def same_best(self) -> bool:
+        """Whether the best mask before is the best after."""
+        best = max if self.metric.higher_is_better else min
+        return self.before.index(best(self.before)) == self.after.index(best(self.after))
+
+
+def recovery_tables(results: StudyResult) -> list[Table]:
+    """Return the tables of a study's recoveries; none if it has none."""
+    return [
+        table for table in (_numbers_table(results), _ranks_table(results), _costs_table(results)) if table is not None
+    ]
+
+
+def _numbers_table(results: StudyResult) -> Table | None:
+    columns = [
+        *_whose(),
+        words("Number", "label"),
+        Column("Dense", lambda one: _cell(one.numbers.dense)),
+        Column("Pruned", lambda one: _cell(one.numbers.pruned)),
+        Column("Recovered", lambda one: _cell(one.numbers.recovered)),
+        Column("Pruned / dense", lambda one: _share(one.numbers.kept)),
+        Column("Recovered / dense", lambda one: _share(one.numbers.regained)),
+    ]
+    note = (
+        "Small: one standard error, by the choice of windows, documents or items; of a ratio by the same ones of both "
+        "models. The dense model, trained in the same way, tells what the data alone do."
+    )
+    records = [_Number(one, of) for one in results.recovered for of in one.record.numbers]
+    return tabulate("recovery", "What training gave back", columns, records, note)
+
+
+def _ranks_table(results: StudyResult) -> Table | None:
+    columns = [
+        *labels(calibration=False),
+        words("Way", "way"),
+        words("Number", "metric.title"),
+        number("Masks", "before", lambda masks: str(len(masks))),
+        number("ρ", "rho", numbers.rho),
+        Column("Best before is best after", lambda one: Cell("yes" if one.same_best else "no"), kind="w"),
+    ]
+    note = "ρ: the rank correlation of what masks of one size do before and after the same training."
+    return tabulate("recovery_ranks", "Is the best mask still the best?", columns, list(_ranks(results)), note)
+
+
+def _costs_table(results: StudyResult) -> Table | None:
+    columns = [
+        *_whose(""),
+        number("Rows", "record.rows", numbers.amount),
+        number("Steps", "record.training.steps", numbers.amount),
+        number("Tokens", "record.training.tokens", numbers.amount),
+        number("Parameters", "record.training.parameters", numbers.amount),
+        Column("Held-out loss", lambda one: _course(one.record)),
+        Column("Training", lambda one: _time(one.record.seconds.get("training"))),
+        Column("All", lambda one: _time(sum(one.record.seconds.values()))),
+    ]
+    note = (
+        "Held-out loss: the first and the lowest, in nats per token; of distillation it is the distance from the dense "
+        "model. Times are wall-clock, of the process in which each stage took longest."
+    )
+    return tabulate("recovery_costs", "What training cost", columns, results.recovered, note)
+
+
+def _whose(path: str = "of.") -> list[Column]:
+    return [
+        words("Model", f"{path}model", groups=True, may_hide=True),
+        words("Mask of", f"{path}found_by", groups=True),
+        number("M", f"{path}remove", groups=True),
+        words("Way", f"{path}record.way", groups=True),
+    ]
+
+
+def _ranks(results: StudyResult) -> Iterator[_Ranks]:
+    found: Mapping[tuple[str, int, str], list[RecoveryRecord]] = defaultdict(list)
+    for one in results.recovered:
+        if one.remove:
+            found[one.model, one.remove, one.record.way].append(one.record)
+    for (model, remove, way), records in found.items():
+        if len(records) < _FEW:
+            continue
+        for place, first in enumerate(records[0].numbers):
+            shared = [one for record in records for one in record.numbers if one.metric.name == first.metric.name]
+            if len(shared) == len(records):
+                before, after = ([getattr(one, of).value for one in shared] for of in ("pruned", "recovered"))
+                yield _Ranks(model, remove, way, records[0].numbers[place].metric, before, after)
+
+
+def _cell(one: Estimate) -> Cell:
+    return Cell(figure(one.value), finite(one.value), one.error, "" if one.error is None else f"± {one.error:.2g}")
+
+
+def _share(one: Estimate | None) -> Cell:
+    if one is None:
+        return Cell(numbers.UNKNOWN)
+    error = "" if one.error is None else f"± {100 * one.error:.2g}"
+    return Cell(f"{100 * one.value:.1f} %", finite(one.value), one.error, error)
+
+
+def _course(record: RecoveryRecord) -> Cell:
+    losses = [loss for _, loss in record.training.held_out]
+    if not losses:
+        return Cell(numbers.UNKNOWN)
+    return Cell(f"{losses[0]:.4f} → {min(losses):.4f}", min(losses))
+
+
+def _time(seconds: float | None) -> Cell:
+    return Cell(numbers.UNKNOWN) if seconds is None else Cell(short_duration(seconds), seconds)

@@ -1,0 +1,67 @@
+"""What a report says of masks that were trained again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from raysearch.core.estimate import Estimate, Metric
+from raysearch.core.mask import Mask
+from raysearch.recovery.record import RecoveryRecord, ThreeNumbers, Training
+from raysearch.reporting.figures.picture import svg
+from raysearch.reporting.figures.recovery import recovery_pictures
+from raysearch.reporting.figures.style import palette_of
+from raysearch.reporting.tables.recovery import recovery_tables
+from raysearch.reporting.tables.table import as_csv
+from raysearch.search.observer import LossPoint
+from raysearch.study.result import RecoveredMask, StudyResult
+from tests.reporting.cells import cell, outcome, study
+
+PROSE = Metric("prose", "Prose", "perplexity", "perplexity", False)
+PIQA = Metric("piqa", "PIQA", "accuracy", "%", True)
+
+
+def recovered(found_by: str, *layers: int, pruned: float, after: float) -> RecoveredMask:
+    """A mask whose perplexity was 10 in the dense model; its accuracy goes the other way."""
+    points = (LossPoint(1, 100, 3.0, None), LossPoint(1, 100, None, 2.5), LossPoint(2, 200, None, 2.25))
+    mask, kept = Mask.of(*layers), Estimate(pruned / 10, 0.01)
+    dense, before, now = (Estimate(one, 0.5) for one in (10.0, pruned, after))
+    numbers = [ThreeNumbers(PROSE, dense, before, now, kept, Estimate(after / 10))]
+    numbers.append(ThreeNumbers(PIQA, Estimate(70.0), Estimate(80 - pruned), Estimate(80 - after), None, None))
+    record = RecoveryRecord(
+        f"recover-{found_by}", "search", mask, "distilled", 20, {}, Training(points, 2, 2, 200, 64, 9.0, 4),
+        {"training": 9.0, "data": 1.0}, tuple(numbers),
+    )  # fmt: skip
+    return RecoveredMask("m", found_by, len(mask), record)
+
+
+def results() -> StudyResult:
+    """Three masks, of which training changes the order but not the best, and the dense model."""
+    every = [
+        recovered("dense", pruned=10.0, after=9.5),
+        recovered("greedy", 1, 2, pruned=12.0, after=11.0),
+        recovered("random", 0, 4, pruned=30.0, after=15.0),
+        recovered("reverse", 6, 7, pruned=20.0, after=16.0),
+    ]
+    cells = [cell(one.found_by, outcome()) for one in every[1:]]
+    return replace(study(*cells), recovered=every)
+
+
+def test_three_models_stand_side_by_side_with_ranks_and_costs() -> None:
+    numbers, ranks, costs = recovery_tables(results())
+    assert len(numbers.rows) == 8
+    greedy = [one.text for one in numbers.rows[2]]
+    assert greedy == ["m", "greedy", "2", "distilled", "Prose (perplexity)", "10", "12", "11", "120.0 %", "110.0 %"]
+    assert [one.text for one in ranks.rows[0]] == ["m", "2", "distilled", "Prose", "3", "+0.50", "yes"]
+    assert [one.text for one in costs.rows[0]][4:] == ["20", "2", "200", "64", "2.5000 → 2.2500", "9.0 s", "10 s"]
+    assert "Dense: standard error" in as_csv(numbers)
+
+
+def test_losses_are_drawn_by_tokens() -> None:
+    (picture,) = recovery_pictures(results(), palette_of(results()))
+    assert "greedy, M = 2: 2.5000 to 2.2500 after 200 tokens" in picture.alt
+    assert "distilled" in svg(picture.figure, picture.name)
+
+
+def test_a_study_without_recoveries_has_nothing_of_them() -> None:
+    nothing = study(cell("greedy", outcome()))
+    assert recovery_tables(nothing) == [] and recovery_pictures(nothing, palette_of(nothing)) == []
