@@ -17,7 +17,8 @@ from raysearch.core.formatting import added, as_typed, count, duration, figure, 
 from raysearch.core.measure import Measure
 from raysearch.core.problem import sizes_of
 from raysearch.core.screened import Screened
-from raysearch.search.result import SearchResult, Trial, uses_evaluation_split
+from raysearch.search.result import SearchResult, uses_evaluation_split
+from raysearch.search.trial import Trial
 
 if TYPE_CHECKING:  # heavy; `raysearch show` does not need them
     from pathlib import Path

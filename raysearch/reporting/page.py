@@ -14,7 +14,7 @@ import pandas as pd
 
 from raysearch.core.escaping import markdown
 from raysearch.core.formatting import count
-from raysearch.reporting.figures.style import palette_of
+from raysearch.reporting.figures.palette import palette_of
 from raysearch.reporting.findings import Finding
 from raysearch.reporting.sections import Section
 from raysearch.reporting.stats.analysis import Analysis

@@ -10,6 +10,7 @@ import pandas as pd
 from raysearch.reporting.figures.failures import failure_pictures
 from raysearch.reporting.figures.headline import headline_pictures
 from raysearch.reporting.figures.masks import mask_pictures, similarity_pictures
+from raysearch.reporting.figures.palette import palette_of
 from raysearch.reporting.figures.picture import Picture
 from raysearch.reporting.figures.probe import probe_pictures
 from raysearch.reporting.figures.quality import (
@@ -20,7 +21,6 @@ from raysearch.reporting.figures.quality import (
 )
 from raysearch.reporting.figures.recovery import recovery_pictures
 from raysearch.reporting.figures.search import path_pictures, progress_pictures
-from raysearch.reporting.figures.style import palette_of
 from raysearch.reporting.stats.analysis import Analysis
 from raysearch.reporting.tables.additivity import additivity_table
 from raysearch.reporting.tables.agreement import agreement_table, correlation_table, cross_table

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from raysearch.search.result import Trial
+from raysearch.search.trial import Trial
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ from raysearch.evaluation.session import EvaluationSession
 from raysearch.search.recommend import check_readout, facts_of, recommend
 from raysearch.search.recommendation import Budget, Recommendation, SizeFacts, Speed
 from raysearch.search.recorder import SearchRecorder
-from raysearch.search.result import RoundSummary, SearchResult, Trial, best_by_size
+from raysearch.search.result import RoundSummary, SearchResult
+from raysearch.search.trial import Trial, best_by_size
 
 
 class SpeedMeter(Protocol):

@@ -15,7 +15,7 @@ from raysearch.errors import UserError
 from raysearch.evaluation.totals import known_totals
 from raysearch.ledger.ledger import Ledger
 from raysearch.search.record import SearchRecord
-from raysearch.search.result import Trial
+from raysearch.search.trial import Trial
 from raysearch.searchers.exhaustive import ExhaustiveSearcher
 
 

@@ -16,7 +16,8 @@ if TYPE_CHECKING:  # an observer needs none of what these bring along
     from raysearch.evaluation.progress import Progress
     from raysearch.search.forecast import RoundCost
     from raysearch.search.record import SearchRecord
-    from raysearch.search.result import RoundSummary, SearchHeader, SearchResult, Trial
+    from raysearch.search.result import RoundSummary, SearchHeader, SearchResult
+    from raysearch.search.trial import Trial
 
 
 @dataclass(frozen=True)

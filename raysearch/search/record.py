@@ -12,7 +12,8 @@ from typing import Any, Literal
 from raysearch.errors import UserError, redact
 from raysearch.ledger.ledger import Ledger
 from raysearch.ledger.table import Table, now
-from raysearch.search.result import SearchResult, Trial
+from raysearch.search.result import SearchResult
+from raysearch.search.trial import Trial
 
 State = Literal["running", "finished", "stopped", "failed", "interrupted"]
 

@@ -19,7 +19,8 @@ from raysearch.evaluation.evaluator import Evaluation, Evaluator
 from raysearch.evaluation.prefix import naive_layer_forwards
 from raysearch.search.driver import Oracle
 from raysearch.search.observer import Observer
-from raysearch.search.result import RemarkValue, RoundSummary, Trial
+from raysearch.search.result import RemarkValue, RoundSummary
+from raysearch.search.trial import Trial
 from raysearch.searchers.base import Remark, Round, Scores
 
 

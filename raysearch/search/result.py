@@ -6,7 +6,7 @@ Losses are in the unit of the header's measure, seconds are wall-clock, layers a
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
 from typing import TYPE_CHECKING, Any
@@ -16,8 +16,9 @@ from pydantic import SerializationInfo, SerializerFunctionWrapHandler, model_ser
 from raysearch.core.json import NumberOrNan, plain
 from raysearch.core.mask import Mask
 from raysearch.core.measure import Measure
-from raysearch.core.screened import Screened
+from raysearch.search.figures import Plots
 from raysearch.search.recommendation import Recommendation
+from raysearch.search.trial import Trial, best_by_size
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -57,33 +58,6 @@ class SearchHeader:
     n_remove: int
     labels: Mapping[str, str] = field(default_factory=dict)
     parent: str | None = None
-
-
-@dataclass(frozen=True)
-class Trial:
-    """A mask as one search saw it.
-
-    Args:
-        index: Its place in the order of proposal, 0-based; the dense model is trial 0, of round 0.
-        round: The round that proposed it, 1-based; 0 for the dense model.
-        mask: The removed layers.
-        loss: In the measure's unit; None if the evaluation failed, or the mask was screened.
-        delta: Loss minus the dense model's; None where there is no loss.
-        failure: The cause, if it failed.
-        cached: Whether the ledger knew it, so that nothing was computed for it.
-        parts: The loss on each calibration by its name, where there are several; without those that failed.
-        screened: An estimate of the loss, if the mask was dropped before its evaluation was complete.
-    """
-
-    index: int
-    round: int
-    mask: Mask
-    loss: float | None
-    delta: float | None
-    failure: str | None
-    cached: bool
-    parts: Mapping[str, float] = field(default_factory=dict)
-    screened: Screened | None = None
 
 
 @dataclass(frozen=True)
@@ -305,6 +279,11 @@ class SearchResult(SearchHeader):
         title = f"<b>{escape(self.search_id)}</b> on {escape(self.model)}: {said}"
         return f"<p>{title}</p><table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
 
+    @property
+    def plot(self) -> Plots:
+        """Its figures, as Matplotlib axes: ``result.plot.path()``, ``.masks()``, ``.progress()``, ``.trials()``."""
+        return Plots(self.trials, self.n_layers, len(self.removed), self.measure)
+
     @model_serializer(mode="wrap")
     def _write(self, write: SerializerFunctionWrapHandler, info: SerializationInfo) -> dict[str, Any]:
         """Add, for people and programs to read, how losses read and the best mask of each size."""
@@ -335,25 +314,3 @@ def named_readout(measure: Measure, loss: float, prefix: str = "") -> dict[str, 
 def uses_evaluation_split(data: Iterable[Mapping[str, Any]]) -> bool:
     """Return whether any calibration's samples, as described in the header, are kept for evaluation."""
     return any(one.get("evaluation_split") for one in data)
-
-
-def ranked(trials: Iterable[Trial]) -> list[Trial]:
-    """Return the trials that have a loss, lowest first; ties in mask order, as searchers break them."""
-    scored = [(trial.loss, trial.mask, trial.index, trial) for trial in trials if trial.loss is not None]
-    return [trial for *_, trial in sorted(scored, key=lambda item: item[:3])]
-
-
-def best_by_size(trials: Iterable[Trial], at_most: int, passed: Collection[Mask] = ()) -> tuple[Trial, ...]:
-    """Return the best trial of each number of layers from 1 to `at_most`, ascending; of ties, one that is in `passed`.
-
-    Args:
-        trials: The trials of a search.
-        at_most: The largest number of layers.
-        passed: The masks that a greedy search passed through.
-    """
-    best: dict[int, Trial] = {}
-    for trial in ranked(trials):
-        first = best.setdefault(len(trial.mask), trial)
-        if trial.loss == first.loss and trial.mask in passed:
-            best[len(trial.mask)] = trial
-    return tuple(best[size] for size in sorted(best) if 1 <= size <= at_most)

@@ -30,8 +30,8 @@ from raysearch.search.result import (
     RemarkValue,
     RoundSummary,
     SearchResult,
-    Trial,
 )
+from raysearch.search.trial import Trial
 
 DENSE_LOSS = 2.8  # nats per token
 

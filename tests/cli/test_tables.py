@@ -24,8 +24,9 @@ from raysearch.core.mask import Mask
 from raysearch.core.measure import PERPLEXITY, Measure
 from raysearch.search.gap import Gap
 from raysearch.search.record import SearchRecord
-from raysearch.search.result import LayerTokens, SearchResult, Trial
+from raysearch.search.result import LayerTokens, SearchResult
 from raysearch.search.score import Score
+from raysearch.search.trial import Trial
 from raysearch.testing.tracker_suite import ACCURACY, KL, MARGIN, greedy_search
 
 WEIGHTED = Measure("weighted loss", "set")

@@ -9,7 +9,7 @@ import pytest
 from raysearch.core.mask import Mask
 from raysearch.reporting.tables.additivity import additivity_table
 from raysearch.search.additivity import Union, unions
-from raysearch.search.result import Trial
+from raysearch.search.trial import Trial
 from tests.reporting.cells import cell, outcome, study
 
 

@@ -19,8 +19,9 @@ import pytest
 from markdown_it import MarkdownIt
 
 from raysearch.core.estimate import Estimate, Group, Metric
+from raysearch.core.style import within
 from raysearch.errors import UserError
-from raysearch.reporting.figures.style import palette_of, within
+from raysearch.reporting.figures.palette import palette_of
 from raysearch.reporting.findings import findings
 from raysearch.reporting.stats.analysis import analyse
 from raysearch.reporting.tables.leaderboard import leaderboard_tables

@@ -14,7 +14,7 @@ from raysearch.errors import UserError
 from raysearch.ledger.ledger import Ledger
 from raysearch.search.gap import gaps_of
 from raysearch.search.record import SearchRecord
-from raysearch.search.result import Trial
+from raysearch.search.trial import Trial
 from raysearch.testing.tracker_suite import greedy_search
 
 N_TOKENS = N_SAMPLES = 4

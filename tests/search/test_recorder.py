@@ -17,8 +17,8 @@ from raysearch.evaluation.progress import Meter
 from raysearch.search.driver import run_searcher
 from raysearch.search.observer import Observer
 from raysearch.search.recorder import SearchRecorder
-from raysearch.search.result import best_by_size
 from raysearch.search.run import _part_names
+from raysearch.search.trial import best_by_size
 from raysearch.searchers.base import Remark, Round, Searcher
 
 THINKING_S, ANSWERING_S = 0.02, 0.2

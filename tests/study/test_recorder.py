@@ -10,7 +10,7 @@ from raysearch.calibration.calibration import Calibration
 from raysearch.calibration.objectives.perplexity import PerplexityObjective
 from raysearch.core.estimate import Estimate, Metric
 from raysearch.core.mask import Mask
-from raysearch.search.result import Trial
+from raysearch.search.trial import Trial
 from raysearch.study.record import AssessedMasks
 from raysearch.study.recorder import shared_layer_forwards
 from raysearch.testing.tracker_suite import greedy_search

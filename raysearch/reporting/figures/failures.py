@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from raysearch.reporting.figures import style
+from raysearch.core import style
 from raysearch.reporting.figures.picture import Picture, grid, pictures
 from raysearch.reporting.stats.frame import column_of
 from raysearch.reporting.tables import numbers

@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from raysearch.reporting.figures import style
+from raysearch.core import style
 from raysearch.reporting.figures.picture import Picture, grid, pictures
 from raysearch.reporting.figures.quality import log_scale, searcher_keys
 from raysearch.reporting.stats.analysis import Analysis

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from raysearch.core import style
 from raysearch.core.paths import as_name
 from raysearch.errors import UserError
-from raysearch.reporting.figures import style
 from raysearch.reporting.figures.picture import png
 from raysearch.search.recommendation import Recommendation
 

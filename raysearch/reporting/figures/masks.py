@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from raysearch.core import style
 from raysearch.core.mask import Mask
-from raysearch.reporting.figures import style
 from raysearch.reporting.figures.picture import Picture, grid, pictures
 from raysearch.reporting.stats.agreement import masks_of, similarity
 from raysearch.reporting.stats.frame import Setting, panels, settings

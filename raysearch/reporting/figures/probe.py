@@ -10,7 +10,7 @@ from functools import partial
 
 import pandas as pd
 
-from raysearch.reporting.figures import style
+from raysearch.core import style
 from raysearch.reporting.figures.picture import Picture, grid, pictures
 from raysearch.reporting.figures.quality import searcher_keys
 from raysearch.reporting.stats.frame import Quantity, quantity_of

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from raysearch.reporting.figures import style
+from raysearch.core import style
 from raysearch.reporting.figures.picture import Picture, grid, pictures
 from raysearch.reporting.stats.comparison import Comparison
 from raysearch.reporting.stats.correlation import Correlation

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from raysearch.reporting.figures import style
+from raysearch.core import style
 from raysearch.reporting.figures.picture import Picture, grid, pictures
 from raysearch.reporting.figures.quality import log_scale
 from raysearch.reporting.tables import numbers

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from raysearch.core import style
 from raysearch.core.escaping import csv_cell
 from raysearch.errors import UserError
 from raysearch.generation.diagnostics import DESCRIBED
-from raysearch.reporting.figures import style
 from raysearch.reporting.tables import numbers
 from raysearch.search.sweep import Profile, Sweep
 

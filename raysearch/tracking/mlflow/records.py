@@ -18,14 +18,8 @@ from urllib.parse import quote
 from raysearch.core.escaping import csv_cell
 from raysearch.core.measure import Measure
 from raysearch.core.screened import Screened
-from raysearch.search.result import (
-    RoundSummary,
-    SearchHeader,
-    SearchResult,
-    Trial,
-    named_readout,
-    uses_evaluation_split,
-)
+from raysearch.search.result import RoundSummary, SearchHeader, SearchResult, named_readout, uses_evaluation_split
+from raysearch.search.trial import Trial
 
 MAX_KEY = 250
 MAX_PARAM = 6000

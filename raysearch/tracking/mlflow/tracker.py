@@ -27,7 +27,8 @@ from raysearch.core.paths import options_for
 from raysearch.search.forecast import RoundCost
 from raysearch.search.observer import LossPoint, StudyHeader, Tracker
 from raysearch.search.record import SearchRecord
-from raysearch.search.result import RoundSummary, SearchHeader, SearchResult, Trial
+from raysearch.search.result import RoundSummary, SearchHeader, SearchResult
+from raysearch.search.trial import Trial
 from raysearch.tracking.mlflow.client import attempt, cause_of, quiet
 from raysearch.tracking.store import Store
 

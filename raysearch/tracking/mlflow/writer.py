@@ -19,9 +19,10 @@ from dataclasses import dataclass
 import yaml
 from mlflow.entities import Metric, Param, Run, RunTag
 
-from raysearch.reporting.figures import trials as figures
 from raysearch.reporting.figures.knee import knee
-from raysearch.search.result import RoundSummary, SearchHeader, SearchResult, Trial
+from raysearch.search import figures
+from raysearch.search.result import RoundSummary, SearchHeader, SearchResult
+from raysearch.search.trial import Trial
 from raysearch.tracking.mlflow import records
 from raysearch.tracking.mlflow.children import Child, complete, make_children
 from raysearch.tracking.mlflow.client import connect, only_one

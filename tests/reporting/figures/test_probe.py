@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from raysearch.core.estimate import Estimate, Metric
+from raysearch.reporting.figures.palette import palette_of
 from raysearch.reporting.figures.probe import probe_pictures
-from raysearch.reporting.figures.style import palette_of
 from raysearch.reporting.stats.frame import cells_frame
 from tests.reporting.cells import cell, outcome, study
 

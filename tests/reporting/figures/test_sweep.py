@@ -1,7 +1,7 @@
 from matplotlib.colors import to_hex
 from matplotlib.patches import Rectangle
 
-from raysearch.reporting.figures.style import ORANGE
+from raysearch.core.style import ORANGE
 from raysearch.reporting.figures.sweep import sweep_figure, write_sweep
 from raysearch.search.sweep import Sweep
 from tests.search.test_sweep import FLAT, ONE, OTHER

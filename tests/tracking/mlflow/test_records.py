@@ -7,7 +7,8 @@ import pytest
 
 from raysearch.core.mask import Mask
 from raysearch.core.measure import PERPLEXITY, Measure
-from raysearch.search.result import LayerTokens, Trial, in_brief
+from raysearch.search.result import LayerTokens, in_brief
+from raysearch.search.trial import Trial
 from raysearch.testing.tracker_suite import ACCURACY, KL, MARGIN, greedy_search
 from raysearch.tracking.mlflow import records
 

@@ -10,7 +10,8 @@ import pytest
 
 from raysearch.core.mask import Mask
 from raysearch.search.observer import Tracker, repeat
-from raysearch.search.result import RoundSummary, SearchResult, Trial
+from raysearch.search.result import RoundSummary, SearchResult
+from raysearch.search.trial import Trial
 from raysearch.testing.tracker_suite import ACCURACY, TrackerSuite, greedy_search
 from raysearch.tracking.mlflow.client import connect
 from raysearch.tracking.mlflow.tracker import MlflowTracker

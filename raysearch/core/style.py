@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-
-from raysearch.study.result import StudyResult
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -46,18 +43,6 @@ class Palette:
     shapes: Mapping[str, str]
     lines: Mapping[str, Any]
     fillings: Mapping[str, Any]
-
-
-def palette_of(results: StudyResult) -> Palette:
-    """Colours and markers in the study's order, so that they stay where a search is added at the end."""
-    searchers = dict.fromkeys(cell.searcher for cell in results.cells)
-    calibrations = dict.fromkeys(cell.calibration for cell in results.cells)
-    return Palette(
-        colours=dict(zip(searchers, itertools.cycle(COLOURS), strict=False)),
-        shapes=dict(zip(searchers, itertools.cycle(SHAPES), strict=False)),
-        lines=dict(zip(searchers, itertools.cycle(LINES), strict=False)),
-        fillings=dict(zip(calibrations, itertools.cycle(FILLINGS), strict=False)),
-    )
 
 
 def within(values: Iterable[float], reach: float = 4.0) -> tuple[float, float]:

@@ -7,8 +7,8 @@ from matplotlib.figure import Figure
 
 from raysearch.core.mask import Mask
 from raysearch.core.measure import PERPLEXITY
-from raysearch.reporting.figures import trials as figures
-from raysearch.search.result import Trial
+from raysearch.search import figures
+from raysearch.search.trial import Trial
 from raysearch.testing.tracker_suite import ACCURACY, KL, MARGIN, greedy_search, search_of, simulate_losses
 
 
@@ -114,3 +114,26 @@ def test_ticks_have_three_digits_and_no_dust(number, shown):
 def test_ties_go_to_mask_order():
     first, second = (Trial(i, 1, Mask.of(layer), 3.0, 0.2, None, False) for i, layer in ((0, 2), (1, 1)))
     assert figures._best([first, replace(second)]) == second
+
+
+def test_a_result_draws_itself_where_notebooks_show_it():
+    from matplotlib import pyplot
+
+    search = greedy_search(n_layers=12, n_remove=3)
+    before = pyplot.get_backend()
+    pyplot.switch_backend("agg")
+    try:
+        axes = search.plot.path()
+        assert axes.figure.number in pyplot.get_fignums(), "a notebook shows what pyplot has"
+        assert axes.get_xlabel() == "layers removed"
+        rounds, final = search.plot.masks()
+        assert rounds.get_ylabel() == "round" and final.get_xlabel().startswith("layer")
+        assert search.plot.progress().get_title(loc="left") == "Best loss so far, removing 3 layers"
+        assert len(pyplot.get_fignums()) == 3
+        left, right = Figure(layout="constrained").subfigures(1, 2)
+        assert search.plot.trials(left).get_title(loc="left") == f"All {len(search.trials)} masks that were scored"
+        assert search.plot.path(right).figure is right and len(pyplot.get_fignums()) == 3
+        draw(left.figure)
+    finally:
+        pyplot.close("all")
+        pyplot.switch_backend(before)

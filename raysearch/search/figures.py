@@ -1,7 +1,7 @@
 """Pictures of a search, drawn from its trials: which layers went, how the loss came down, what each layer more costs.
 
-Matplotlib is imported when a figure is asked for, and used without pyplot, so nothing global is touched and any thread
-may draw. Save a figure with ``figure.savefig(path)``.
+Matplotlib is imported when a figure is asked for. The functions draw without pyplot, so nothing global is touched and
+any thread may draw; save a figure with ``figure.savefig(path)``. `Plots` takes pyplot's figures, which notebooks show.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from raysearch.core import style
 from raysearch.core.mask import Mask
 from raysearch.core.measure import Measure
-from raysearch.reporting.figures import style
-from raysearch.search.result import Trial, best_by_size, ranked
+from raysearch.search.trial import Trial, best_by_size, ranked
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,7 +27,9 @@ _MAX_LABELLED = 40
 _MAX_SIZES_NAMED = 8
 
 
-def mask_map(trials: Sequence[Trial], n_layers: int, n_remove: int, measure: Measure) -> Figure:
+def mask_map(
+    trials: Sequence[Trial], n_layers: int, n_remove: int, measure: Measure, figure: Figure | None = None
+) -> Figure:
     """Which layers the best masks of each round removed, round below round, and the final mask at the foot.
 
     A round is read by its largest masks, since those are what it sets out to find. Its best mask is in full colour; a
@@ -37,14 +40,13 @@ def mask_map(trials: Sequence[Trial], n_layers: int, n_remove: int, measure: Mea
         n_layers: N, the layers of the dense model.
         n_remove: M, the layers that the final mask removes.
         measure: What losses are counted in.
+        figure: Where to draw; None for a new one.
     """
-    from matplotlib.figure import Figure
-
     rounds = _best_by_round(trials)
     final = _best(trial for trial in trials if len(trial.mask) == n_remove)
     width = min(max(3.2 + 0.2 * n_layers, 8.0), 16.0)
     height = min(max(0.28 * len(rounds), 1.2), 8.5)
-    figure = Figure(figsize=(width, height + 2.0), layout="constrained")
+    figure = figure or _new(width, height + 2.0)
     above, foot = figure.subplots(2, 1, sharex=True, height_ratios=(height, 0.34))
     figure.suptitle(f"Layers removed in each round: {n_remove} of {n_layers}", color=style.INK, weight="bold")
     _draw_rounds(above, rounds, n_layers, measure)
@@ -102,7 +104,7 @@ def _draw_cells(axes: Axes, rows: Sequence[Mapping[int, Any]], n_layers: int, ru
     style.bare(axes, style.SMALL)
 
 
-def best_so_far(trials: Sequence[Trial], n_remove: int, measure: Measure) -> Figure:
+def best_so_far(trials: Sequence[Trial], n_remove: int, measure: Measure, figure: Figure | None = None) -> Figure:
     """How the loss came down with the evaluations: every trial a dot, the best so far of each mask size a line.
 
     Masks that were screened are rings, at their estimates. The scale is chosen for the better masks; those that lose
@@ -112,11 +114,11 @@ def best_so_far(trials: Sequence[Trial], n_remove: int, measure: Measure) -> Fig
         trials: Every trial of the search.
         n_remove: M, the layers that the final mask removes; its line is the bold one.
         measure: What losses are counted in.
+        figure: Where to draw; None for a new one.
     """
     from matplotlib import colormaps
-    from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(9.0, 5.0), layout="constrained")
+    figure = figure or _new(9.0, 5.0)
     axes = figure.subplots()
     known = {trial.index: trial.loss for trial in trials if trial.loss is not None and math.isfinite(trial.loss)}
     dense = next((known[trial.index] for trial in trials if trial.index in known and not trial.mask), None)
@@ -172,18 +174,18 @@ def _draw_course(
     axes.step(*_columns(best), where="post", color=colour, lw=2.4 if target else 1.3, label=label)
 
 
-def loss_by_size(trials: Sequence[Trial], n_remove: int, measure: Measure) -> Figure:
+def loss_by_size(trials: Sequence[Trial], n_remove: int, measure: Measure, figure: Figure | None = None) -> Figure:
     """Draw the loss of the best mask of each number of layers, beginning with the dense model.
 
     Args:
         trials: Every trial of the search.
         n_remove: M, the largest number of layers to show.
         measure: What losses are counted in.
+        figure: Where to draw; None for a new one.
     """
-    from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
-    figure = Figure(figsize=(9.0, 5.0), layout="constrained")
+    figure = figure or _new(9.0, 5.0)
     axes = figure.subplots()
     dense = [trial for trial in trials if not trial.mask]
     scored = [(len(trial.mask), trial.loss) for trial in [*dense, *best_by_size(trials, n_remove)]]
@@ -192,6 +194,86 @@ def loss_by_size(trials: Sequence[Trial], n_remove: int, measure: Measure) -> Fi
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     _finish_axes(axes, measure, "Best loss by number of layers removed", "layers removed")
     return figure
+
+
+def trials_by_size(trials: Sequence[Trial], n_remove: int, measure: Measure, figure: Figure | None = None) -> Figure:
+    """Draw every mask that was scored by its number of layers, and through the best of each a line.
+
+    Args:
+        trials: Every trial of the search.
+        n_remove: M, the layers that the final mask removes; its dots are the bold ones.
+        measure: What losses are counted in.
+        figure: Where to draw; None for a new one.
+    """
+    from matplotlib.ticker import MaxNLocator
+
+    figure = figure or _new(9.0, 5.0)
+    axes = figure.subplots()
+    scored = [trial for trial in trials if trial.loss is not None and math.isfinite(trial.loss)]
+    losses = [trial.loss for trial in scored if trial.loss is not None]
+    low, high = _scale(losses, next((trial.loss for trial in scored if not trial.mask), None))
+    for final, colour in ((False, style.BLUE), (True, style.ORANGE)):
+        mine = [(len(trial.mask), trial.loss) for trial in scored if (len(trial.mask) == n_remove) is final]
+        inside = [(size, loss) for size, loss in mine if loss is not None and loss <= high]
+        axes.scatter(*_columns(inside), s=18, color=colour, alpha=0.45, linewidths=0)
+    best = [(len(trial.mask), trial.loss) for trial in best_by_size(scored, max(len(one.mask) for one in scored))]
+    shown = [(size, loss) for size, loss in best if loss is not None and loss <= high]
+    axes.plot(*_columns(shown), color=style.INK, lw=1.2, label="the best of each number")
+    axes.set_ylim(low, high)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    _finish_axes(axes, measure, f"All {len(scored)} masks that were scored", "layers removed")
+    axes.legend(frameon=False, fontsize=style.SMALL, labelcolor=style.INK)
+    return figure
+
+
+@dataclass(frozen=True)
+class Plots:
+    """The figures of a search as Matplotlib axes: ``result.plot.path()``.
+
+    Each takes a figure or a subfigure to draw in; without one pyplot makes a new one, which a notebook shows.
+
+    Args:
+        seen: Every trial of the search.
+        n_layers: N, the layers of the dense model.
+        n_remove: M, the layers that the final mask removes.
+        measure: What losses are counted in.
+    """
+
+    seen: Sequence[Trial] = field(repr=False)
+    n_layers: int
+    n_remove: int
+    measure: Measure
+
+    def path(self, figure: Figure | None = None) -> Axes:
+        """Draw the loss of the best mask of each number of layers; see `loss_by_size`."""
+        return loss_by_size(self.seen, self.n_remove, self.measure, figure or _shown(7.0, 4.0)).axes[0]
+
+    def masks(self, figure: Figure | None = None) -> tuple[Axes, Axes]:
+        """Draw which layers each round removed, and below them the final mask; see `mask_map`."""
+        figure = figure or _shown(9.0, 4.5)
+        rounds, final = mask_map(self.seen, self.n_layers, self.n_remove, self.measure, figure).axes
+        return rounds, final
+
+    def progress(self, figure: Figure | None = None) -> Axes:
+        """Draw how the loss came down with the evaluations; see `best_so_far`."""
+        return best_so_far(self.seen, self.n_remove, self.measure, figure or _shown(8.0, 4.0)).axes[0]
+
+    def trials(self, figure: Figure | None = None) -> Axes:
+        """Draw every mask by its number of layers; see `trials_by_size`."""
+        return trials_by_size(self.seen, self.n_remove, self.measure, figure or _shown(7.0, 4.0)).axes[0]
+
+
+def _new(width: float, height: float) -> Figure:
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def _shown(width: float, height: float) -> Figure:
+    """Return a figure of pyplot's, which notebooks show at the end of a cell."""
+    from matplotlib import pyplot
+
+    return pyplot.figure(figsize=(width, height), layout="constrained")
 
 
 def _finish_axes(axes: Axes, measure: Measure, title: str, x_label: str) -> None:
