@@ -7,7 +7,7 @@ Arguments that mean the same in all of them:
     config_dir    a folder of your own YAML files, laid out like ``conf/``
     store         the folder that searches write to
     ledger        the ledger, if it is not in the store
-    observer      watches; without one, warnings become Python warnings
+    observer      watches; without one, a notebook shows a bar, and warnings become Python warnings
 
 Every function raises `UserError` where a key or a value is not understood, or does not fit the model, the data or the
 machine; those that compute raise `EvaluationError` where something cannot be evaluated.
@@ -731,9 +731,11 @@ def _report(
 
 
 def _observer(given: Observer | None) -> Observer:
-    """Return the observer that was given, or one that says nothing but warnings."""
+    """Return the observer that was given; else a notebook's, or one that says nothing but warnings."""
     from raysearch.search.observer import Observer
 
     if given is not None and not isinstance(given, Observer):
         raise UserError(f"observer={reprlib.repr(given)} is no Observer; give an object of a class derived from it")
-    return given or Observer()
+    from raysearch.search.notebook import NotebookProgress, in_notebook
+
+    return given or (NotebookProgress() if in_notebook() else Observer())

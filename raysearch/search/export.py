@@ -15,8 +15,8 @@ from raysearch.models.hub import HubRepository
 from raysearch.models.loading import describe, fingerprint
 from raysearch.models.source import gguf_file, locate
 from raysearch.search.record import SearchRecord
-from raysearch.search.result import Trial
 from raysearch.search.spec import SearchSpec
+from raysearch.search.trial import Trial
 
 
 def export_search(

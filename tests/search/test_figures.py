@@ -1,5 +1,6 @@
 import io
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -124,13 +125,14 @@ def test_a_result_draws_itself_where_notebooks_show_it():
     pyplot.switch_backend("agg")
     try:
         axes = search.plot.path()
-        assert axes.figure.number in pyplot.get_fignums(), "a notebook shows what pyplot has"
+        assert axes.figure is pyplot.gcf(), "a notebook shows what pyplot has"
         assert axes.get_xlabel() == "layers removed"
         rounds, final = search.plot.masks()
         assert rounds.get_ylabel() == "round" and final.get_xlabel().startswith("layer")
         assert search.plot.progress().get_title(loc="left") == "Best loss so far, removing 3 layers"
         assert len(pyplot.get_fignums()) == 3
-        left, right = Figure(layout="constrained").subfigures(1, 2)
+        parts: Any = Figure(layout="constrained").subfigures(1, 2)
+        left, right = parts
         assert search.plot.trials(left).get_title(loc="left") == f"All {len(search.trials)} masks that were scored"
         assert search.plot.path(right).figure is right and len(pyplot.get_fignums()) == 3
         draw(left.figure)
