@@ -231,12 +231,14 @@ def study(
     from raysearch.config import build
     from raysearch.ledger.ledger import opened
     from raysearch.study.run import run_study
+    from raysearch.tracking.sync import mend
 
     watching = _observer(observer)
     spec, tracking = build.tracked_study(_words(overrides, values), config_dir)
     out = None if out is None else as_folder("--out", out)
     record = run_study(spec, watching, tracking.open(watching.warn), tracking.elsewhere().open)
     with opened(spec.ledger) as found:
+        mend(record, found, tracking, watching.warn)
         return _report(record, found, spec.store, out, watching)
 
 
@@ -589,13 +591,19 @@ def sync(
 
     Args:
         name: The id of a search or a study, the start of one, an MLflow run id, or ``latest`` for the last search.
-        *overrides: ``tracking.key=value`` words, for another place than the one on record.
+        *overrides: ``tracking.key=value`` words, for another place than the one on record, and ``store=`` or
+            ``ledger=`` as of the search.
     """
     from raysearch.config import compose as config
     from raysearch.ledger.ledger import opened
     from raysearch.tracking.sync import sync
 
-    store, name = as_path("--store", store), checked(str, "name", name)
+    places = {"store": store, "ledger": ledger}
+    for word in (word for word in overrides if word.partition("=")[0] in places):
+        key, _, value = word.partition("=")
+        places[key] = checked(str, key, value)
+    overrides = tuple(word for word in overrides if word.partition("=")[0] not in places)
+    store, ledger, name = as_path("--store", places["store"]), places["ledger"], checked(str, "name", name)
     with opened(ledger_path(store, ledger)) as found:
         record = _search_or_study(found, name)
         composed = config.recorded(record.config, overrides)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,7 +16,7 @@ from raysearch.search.record import SEARCHES, SearchRecord, note_mlflow
 from raysearch.search.result import SearchResult
 from raysearch.study.collect import collect, totals_of
 from raysearch.study.record import STUDIES, CellRecord, StudyRecord
-from raysearch.tracking.mlflow.client import cause_of, quiet
+from raysearch.tracking.mlflow.client import attempt, cause_of, client_of, quiet
 from raysearch.tracking.options import TrackingOptions
 
 
@@ -89,6 +89,39 @@ def sync(record: SearchRecord | StudyRecord, ledger: Ledger, tracking: TrackingO
     if isinstance(record, SearchRecord):
         return _sync_search(record, ledger, tracking)
     return _sync_study(record, ledger, tracking)
+
+
+def mend(study: StudyRecord, ledger: Ledger, tracking: TrackingOptions, warn: Callable[[str], None]) -> None:
+    """Write what MLflow lacks of the searches of a study that none works on: one was killed while it recorded.
+
+    Args:
+        study: Its record.
+        ledger: Where that is.
+        tracking: Where it is recorded.
+        warn: Gets what goes wrong, in a sentence.
+    """
+    parent = study.mlflow_run_id
+    if tracking.type == "none" or parent is None:
+        return
+    try:
+        open_runs = attempt(lambda: _open_runs(tracking, parent))
+        known = SEARCHES.some(ledger, [cell.search_id for cell in study.cells])
+        for cell in study.cells:
+            run = known.get(cell.search_id)
+            if run is not None and run.result is not None and run.mlflow_run_id in {None, *open_runs}:
+                _sync_search(run, ledger, tracking, _labels(cell, run), parent)
+    except Exception as error:  # recording never stops a study, whatever MLflow, a disk or a network throws
+        warn(
+            f"what MLflow lacks of the study is not written ({cause_of(error)}); later: raysearch sync {study.study_id}"
+        )
+
+
+def _open_runs(tracking: TrackingOptions, parent: str) -> set[str]:
+    """Return MLflow's ids of the searches of a study that have not ended there."""
+    client = client_of(tracking.store)
+    experiment = client.get_run(parent).info.experiment_id
+    wanted = f"tags.`mlflow.parentRunId` = '{parent}' and attributes.status = 'RUNNING'"
+    return {run.info.run_id for run in client.search_runs([experiment], wanted, max_results=1000)}
 
 
 def _sync_search(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from mlflow.entities import Run as MlflowRun
 import raysearch
 from raysearch.ledger.ledger import opened
 from raysearch.search import run as search_run
+from raysearch.search.record import SEARCHES
 from raysearch.study.record import STUDIES
 from tests.cli.conftest import Run, World
 from tests.cli.found import found
@@ -141,7 +143,7 @@ def test_a_study_is_filed_with_its_searches_assessments_and_report(run: Run, her
     assert all("assess.mine" in one.data.metrics for one in searches)
 
     assert getattr(raysearch.sync("late", store="mlruns"), "study_id", None) == study["study_id"]
-    again = found(run("sync", "late", "--json"))
+    again = found(run("sync", "late", "store=mlruns", "--json"))
     assert all(one["missing"] == 0 for one in again["searches"])
     assert [one.to_dictionary() for one in recorded(embedded(here / "mlruns"))] == [
         one.to_dictionary() for one in before
@@ -152,3 +154,13 @@ def test_a_study_is_filed_with_its_searches_assessments_and_report(run: Run, her
         assert STUDIES.find(ledger, "late").mlflow_run_id == parent.info.run_id, "it is where it was"
     page = found(run("report", "late", "--json"))
     assert page["cells"][0]["search_id"] in {one["search_id"] for one in again["searches"]}
+
+    # As if one had been killed while it was recorded, and one before its record named its run.
+    client = MlflowClient(embedded(here / "mlruns"))
+    client.update_run(searches[0].info.run_id, status="RUNNING")
+    with opened(here / "mlruns" / "ledger.db") as ledger:
+        unnamed = SEARCHES.find(ledger, searches[1].data.tags["raysearch.search_id"])
+        SEARCHES.write(ledger, replace(unnamed, mlflow_run_id=None))
+    found(run("study", *words, "tracking=mlflow", text, "assess.seq_len=16", "--json"))
+    assert {client.get_run(one.info.run_id).info.status for one in searches} == {"FINISHED"}
+    assert found(run("show", unnamed.search_id, "--json"))["mlflow_run_id"] == searches[1].info.run_id

@@ -26,6 +26,9 @@ MAX_PARAM = 6000
 MAX_TAG = 8000
 MAX_POINTS = 1000  # in one batch
 
+#: The metrics of a round that a process counts of its own work.
+COMPUTED = ("evaluations_computed", "layer_forwards_computed")
+
 #: The groups of the configuration that searches are filtered by.
 _FILTERS = ("searcher", "data", "objective")
 
@@ -191,6 +194,23 @@ def round_metrics(summary: RoundSummary) -> dict[str, float]:
         "replica_busy_share": summary.busy_share,
     }
     return {name: value for name, value in values.items() if value is not None}
+
+
+def with_earlier(metrics: Mapping[str, float], before: Mapping[str, float]) -> dict[str, float]:
+    """Return a round's metrics with what earlier processes of the search computed, which the ledger answers now.
+
+    Args:
+        metrics: As of `round_metrics`.
+        before: What they computed, by the names in `COMPUTED`; nothing where there were none.
+    """
+    earlier = before.get("evaluations_computed", 0), before.get("layer_forwards_computed", 0)
+    return {
+        **metrics,
+        "evaluations_computed": metrics["evaluations_computed"] + earlier[0],
+        "evaluations_cached": metrics["evaluations_cached"] - earlier[0],
+        "layer_forwards_computed": metrics["layer_forwards_computed"] + earlier[1],
+        "layer_forwards_saved": metrics["layer_forwards_saved"] - earlier[1],
+    }
 
 
 def result_metrics(result: SearchResult) -> dict[str, float]:

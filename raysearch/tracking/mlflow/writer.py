@@ -79,6 +79,7 @@ class MlflowWriter:
         self._header = header
         self._trials: list[Trial] = []
         self._new: list[Child] = []
+        self._before: dict[str, float] = {}  # what earlier processes computed of the rounds that are written
         self._max_child_runs = max_child_runs
         self._round_opened = now
         run = self._find(header.search_id) or self._client.create_run(
@@ -129,11 +130,13 @@ class MlflowWriter:
     def round_done(self, summary: RoundSummary, now: int) -> None:
         """Write a round's metrics, unless an earlier process wrote them."""
         self._round_opened = now
+        counts = records.round_metrics(summary)
         if summary.round <= self._rounds_written:
+            self._before = {name: self._run.data.metrics.get(name, 0) - counts[name] for name in records.COMPUTED}
             return
         self._rounds_written = summary.round
         seconds = self.seconds_before + summary.seconds
-        points = self._points(records.round_metrics(summary) | {"seconds": seconds}, now, summary.round)
+        points = self._points(records.with_earlier(counts, self._before) | {"seconds": seconds}, now, summary.round)
         if summary.best_loss is not None:
             points += self._points({"best_loss": summary.best_loss}, now, summary.n_requested)
             points += self._points({"best_loss_by_second": summary.best_loss}, now, int(seconds))

@@ -165,6 +165,22 @@ def test_a_resumed_search_fills_in_what_is_missing(tmp_path, failure, status):
             assert after.children[index].info.end_time == child.info.end_time, "what is there is left alone"
 
 
+def test_what_a_killed_search_had_computed_stays_counted(tmp_path):
+    tell(tmp_path, rounds=2)
+    known = SEARCH.rounds[1]
+    ahead = SEARCH.rounds[2]
+    rounds = [replace(one, n_computed=0, layer_forwards_computed=0.0) for one in SEARCH.rounds[:2]]
+    last = replace(
+        ahead,
+        n_computed=ahead.n_computed - known.n_computed,
+        layer_forwards_computed=ahead.layer_forwards_computed - known.layer_forwards_computed,
+    )
+    tell(tmp_path, replace(SEARCH, rounds=(*rounds, last)))
+    metrics = Recorded(tmp_path).parent.data.metrics
+    assert metrics["evaluations_computed"] == ahead.n_computed and metrics["evaluations_cached"] == ahead.n_cached
+    assert metrics["layer_forwards_computed"] == ahead.layer_forwards_computed
+
+
 def test_a_finished_search_told_again_changes_nothing(tmp_path):
     for _ in range(2):
         tell(tmp_path)
