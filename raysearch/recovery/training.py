@@ -37,7 +37,7 @@ from typing_extensions import override
 
 from raysearch.cluster.options import ClusterOptions
 from raysearch.core.formatting import duration
-from raysearch.errors import EvaluationError, UserError, first_line
+from raysearch.errors import UserError, first_line
 from raysearch.evaluation.replica import is_out_of_memory
 from raysearch.models.loading import quiet
 from raysearch.recovery.progress import Pace
@@ -150,7 +150,7 @@ class _Watch(TrainerCallback):
             return
         loss, step = logs["loss"], state.global_step
         if not math.isfinite(loss) or not math.isfinite(logs.get("grad_norm", 0.0)):
-            raise EvaluationError(
+            raise UserError(
                 f"the training has diverged at step {step}: its loss is not finite; use a lower "
                 f"recovery.learning_rate than {self._rate:g}"
             )
@@ -194,8 +194,8 @@ def train(
         warn: Told in a sentence what is wrong but stops nothing.
 
     Raises:
-        UserError: Names of layers are wrong, or not even one row fits the memory.
-        EvaluationError: The loss is not finite.
+        UserError: Names of layers are wrong, the loss is not finite, or not even one row fits the memory.
+        EvaluationError: One of several processes has died.
     """
     done = folder / "trained"
     if (done / _DONE).is_file():

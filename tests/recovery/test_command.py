@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -118,19 +120,62 @@ def test_the_dense_model_answers_prompts_once(
     assert not (here / "full/adapter").exists()
 
 
-def test_mistakes_are_one_sentence(run: Run, words: list[str], other_text: Path, here: Path) -> None:
+def questions(file: Path, *rows: dict[str, str]) -> list[str]:
+    """Write rows of questions, and return the words of a training on the data's own answers to them."""
+    file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    fields = ["data.question=question", "data.answer=answer", "data.prompt={question}"]
+    return ["data=questions", f"data.path={file}", *fields, "data.samples=all", "data.part=all", "--out", "x"]
+
+
+def test_mistakes_are_one_sentence(
+    run: Run, words: list[str], world: World, other_text: Path, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (here / "file").write_text("")
-    data = f"data.path={other_text}"
+    (here / "full").mkdir()
+    (here / "full/mine").write_text("")
+    on_text, out = [f"data.path={other_text}"], ["--out", "x"]
+    text = [*on_text, *out]
+    bare = [word for word in words if not word.startswith("data")]
+    asked = [{"question": f"the {word}", "answer": "law"} for word in ("war", "navy", "trade")]
     cases = [
-        ([data], "--out has no value; name the folder of the recovered checkpoint"),
-        ([data, "--out", "file"], "is a file; name a folder"),
-        ([data, "--out", "x", "recovery.rate=1"], "recovery.rate is no key of this configuration"),
-        ([data, "--out", "x", "recovery.max_tokens=4096"], "is longer than the"),
-        ([data, "--out", "x", "data.samples=1"], "data leaves 1 row to train on"),
-        ([data, "--out", "x", "--remove", "4"], "--remove=4 is no number of layers"),
-        (["data.path=nothing.txt", "--out", "x"], "data.path=nothing.txt does not exist"),
+        (words, on_text, "--out has no value; name the folder of the recovered checkpoint"),
+        (words, [*on_text, "--out", "file"], "is a file; name a folder"),
+        (words, [*on_text, "--out", "full"], "holds other things than an export; name another folder"),
+        (words, [*on_text, "--out", str(world.model)], "holds the dense model itself; write to another folder"),
+        (words, [*text, "recovery.rate=1"], "recovery.rate is no key of this configuration"),
+        (words, [*text, "recovery.max_tokens=4096"], "is longer than the"),
+        (words, [*text, "data.samples=1"], "data leaves 1 row to train on"),
+        (words, [*text, "recovery.tokens=20"], "data leaves 1 row to train on (23 beyond recovery.tokens)"),
+        (words, [*text, "--remove", "4"], "--remove=4 is no number of layers"),
+        (words, ["data.path=nothing.txt", *out], "data.path=nothing.txt does not exist"),
+        (words, [*text, "recovery.targets=[nothing]"], "recovery.targets=['nothing'] does not fit the model"),
+        (words, [*text, "recovery.targets=[]"], "recovery.targets=[] names nothing to train"),
+        (words, [*text, "recovery.learning_rate=fast"], "recovery.learning_rate=fast"),
+        (
+            words,
+            [*text, "recovery.learning_rate=1e30", "recovery.warmup_steps=0"],
+            "use a lower recovery.learning_rate",
+        ),
+        (words, [*text, "recovery.workers=3"], "recovery.batch_size=8 is no multiple of recovery.workers=3"),
+        (["nothing", *words[1:]], text, "SEARCH='nothing' is not in"),
+        (bare, questions(here / "no.jsonl"), "holds no"),
+        (bare, questions(here / "empty.jsonl", *({**row, "question": ""} for row in asked)), "empty.jsonl"),
+        (
+            bare,
+            [*questions(here / "a.jsonl", *asked), "recovery.max_prompt_tokens=1"],
+            "0 rows to train on (3 too long)",
+        ),
+        (
+            bare,
+            [*questions(here / "b.jsonl", *({**row, "answer": " "} for row in asked)), "recovery.responses=data"],
+            "b.jsonl",
+        ),
     ]
-    for more, message in cases:
-        refused = run("recover", *words, *more)
+    for before, more, message in cases:
+        refused = run("recover", *before, *more)
         assert refused.code == 2 and message in refused.err, (more, refused.err)
+        assert refused.err.strip().splitlines()[-1].startswith("error: "), refused.err
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=1000))
+    refused = run("recover", *words, *text)
+    assert refused.code == 2 and "free some space, or name another folder" in refused.err
     assert not (here / "x").exists()

@@ -15,7 +15,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from raysearch.cluster.options import ClusterOptions
-from raysearch.errors import EvaluationError, UserError
+from raysearch.errors import UserError
 from raysearch.recovery.prompts import Question, Row, answered, prompt_ids
 from raysearch.recovery.record import Training
 from raysearch.recovery.spec import RecoveryOptions
@@ -215,9 +215,7 @@ def test_refuses_layers_that_are_not_there_and_a_loss_that_is_not_finite(checkpo
     for targets in (["nothing"], ["lm_head"]):
         with pytest.raises(UserError, match=r"recovery\.targets=.* does not fit the model"):
             run(checkpoint, lesson, replace(OPTIONS, targets=targets), tmp_path / "targets")
-    with pytest.raises(
-        EvaluationError, match=r"has diverged at step .*use a lower recovery\.learning_rate than 1e\+30"
-    ):
+    with pytest.raises(UserError, match=r"has diverged at step .*use a lower recovery\.learning_rate than 1e\+30"):
         run(checkpoint, lesson, replace(OPTIONS, learning_rate=1e30, warmup_steps=0, epochs=2), tmp_path / "diverged")
 
 
