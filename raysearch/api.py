@@ -18,6 +18,7 @@ from __future__ import annotations
 import reprlib
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -32,7 +33,10 @@ if TYPE_CHECKING:
     from raysearch.assessment.results import SearchAssessment
     from raysearch.config.origins import Setting
     from raysearch.evaluation.spec import EvaluationSpec
+    from raysearch.ledger.checking import LedgerCheck
     from raysearch.ledger.ledger import Ledger
+    from raysearch.ledger.merging import Merged
+    from raysearch.ledger.table import Table
     from raysearch.models.export import ExportResult
     from raysearch.models.gguf_pruning import GGUFExport
     from raysearch.models.hub import HubRepository
@@ -41,6 +45,7 @@ if TYPE_CHECKING:
     from raysearch.recovery.spec import RecoverSpec
     from raysearch.search.auto import SpeedMeter
     from raysearch.search.forecast import RoundCost
+    from raysearch.search.forget import Cleaned
     from raysearch.search.gap import Gap
     from raysearch.search.inspection import Inspection
     from raysearch.search.observer import Observer
@@ -379,20 +384,9 @@ def searches(*, store: PathLike = "mlruns", ledger: PathLike | None = None) -> p
 
     Losses are missing of a search that has not finished.
     """
-    import pandas as pd
+    from raysearch.search.frames import searches_frame
 
-    from raysearch.core.json import plain
-
-    columns = ["model", "state", "remove", "removed", "dense_loss", "loss", "readout", "unit", "updated"]
-    rows = {}
-    for record in show(store=store, ledger=ledger)[0]:
-        row: dict[str, Any] = {"model": record.config["model"]["name"], "state": record.state}
-        row |= {"remove": record.config["remove"], "updated": record.updated}
-        if (found := record.result) is not None:
-            row |= {"removed": str(found.mask), "dense_loss": found.dense_loss, "loss": found.loss}
-            row |= {"readout": found.readout, "unit": found.measure.unit}
-        rows[record.search_id] = plain(row)
-    return pd.DataFrame.from_dict(rows, orient="index", columns=columns).rename_axis("search_id")
+    return searches_frame(show(store=store, ledger=ledger)[0])
 
 
 def assessed(search: str = "latest", *, store: PathLike = "mlruns", ledger: PathLike | None = None) -> dict[str, float]:
@@ -614,6 +608,67 @@ def sync(
         return sync(record, found, tracking)
 
 
+def check_ledger(*, store: PathLike = "mlruns", ledger: PathLike | None = None) -> LedgerCheck:
+    """Read every row of a ledger, and say what is damaged."""
+    from raysearch.ledger.checking import check_ledger
+    from raysearch.ledger.ledger import opened
+
+    with opened(ledger_path(store, ledger)) as found:
+        return check_ledger(found, _records())
+
+
+def merge_ledgers(*others: PathLike, store: PathLike = "mlruns", ledger: PathLike | None = None) -> Merged:
+    """Take over what other ledgers have and this one lacks: the same numbers bit for bit, or nothing.
+
+        merge_ledgers("other-machine/ledger.db", store="mlruns")
+
+    Args:
+        *others: The files, or the stores that they lie in.
+    """
+    from raysearch.ledger.ledger import Ledger
+    from raysearch.ledger.merging import merge_ledgers
+
+    paths = [as_path("OTHER", one) for one in others]
+    files = [path / "ledger.db" if path.is_dir() else path for path in paths]
+    with closing(Ledger(ledger_path(store, ledger))) as found:
+        return merge_ledgers(found, files, _records())
+
+
+def clean_ledger(
+    *searches: str, really: bool = False, store: PathLike = "mlruns", ledger: PathLike | None = None
+) -> Cleaned:
+    """Forget searches, with the evaluations that no other search on record is of; and give back the space.
+
+    Args:
+        *searches: Ids, starts of ids, or ``latest``; none to give back space alone.
+        really: Whether to do it, or only to count what would go.
+    """
+    from raysearch.ledger.ledger import opened
+    from raysearch.search.forget import clean
+
+    with opened(ledger_path(store, ledger)) as found:
+        return clean(found, searches, really=really)
+
+
+def export_ledger(
+    *, out: PathLike, form: str = "csv", store: PathLike = "mlruns", ledger: PathLike | None = None
+) -> dict[Path, int]:
+    """Write the searches, trials and evaluations of a ledger as tables for pandas, R or a spreadsheet.
+
+    Args:
+        out: The folder to write.
+        form: ``csv``, ``parquet`` or ``jsonl``.
+
+    Returns:
+        The files, each with its number of rows.
+    """
+    from raysearch.ledger.ledger import opened
+    from raysearch.search.frames import export_frames
+
+    with opened(ledger_path(store, ledger)) as found:
+        return export_frames(found, as_folder("--out", out), form)
+
+
 def ui(store: PathLike = "mlruns", uri: str | None = None, host: str = "127.0.0.1", port: int = 5000) -> NoReturn:
     """Run MLflow's server on the recorded searches until Ctrl-C, and end this process with it.
 
@@ -672,6 +727,14 @@ def _hub(push: str | None, public: bool, overwrite: bool) -> HubRepository | Non
     from raysearch.models.hub import HubRepository
 
     return HubRepository(checked(str, "push", push), public, overwrite)
+
+
+def _records() -> list[Table[Any]]:
+    """Return the tables of a ledger that are records of a class."""
+    from raysearch.search.record import SEARCHES
+    from raysearch.study.record import STUDIES
+
+    return [SEARCHES, STUDIES]
 
 
 def _recorded(search: str, store: PathLike, ledger: PathLike | None) -> SearchRecord:

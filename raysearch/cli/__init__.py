@@ -13,7 +13,7 @@ import typer
 from pydantic import ValidationError
 
 # isort: off
-from raysearch.cli import search, calibration, study, recovery, record  # noqa: F401  # in the order of --help
+from raysearch.cli import search, calibration, study, recovery, record, ledger  # noqa: F401  # in the order of --help
 
 # isort: on
 from raysearch.cli.app import app
@@ -34,7 +34,7 @@ def main() -> NoReturn:
         _stand_somewhere()
         sys.exit(app(prog_name="raysearch", standalone_mode=False))
     except _UsageError as error:
-        if sys.argv[1:]:
+        if sys.argv[1:] and type(error).__name__ != "NoArgsIsHelpError":
             command = error.ctx.command_path if error.ctx else "raysearch"
             say(stderr(), "[red]error:[/]", f"{_said_of(error)}; see {command} --help")
         else:

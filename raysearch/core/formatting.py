@@ -20,6 +20,15 @@ def figure(value: float | None) -> str:
     return f"{value:,.1f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
+def size(n_bytes: float) -> str:
+    """Format a size in bytes: ``512 B``, ``1.5 MB``, ``2.3 GB``."""
+    for unit in ("B", "kB", "MB"):
+        if n_bytes < 1000:
+            return f"{n_bytes:.3g} {unit}"
+        n_bytes /= 1000
+    return f"{n_bytes:,.1f} GB"
+
+
 def added(value: float, error: float | None) -> str:
     """Format a difference, and its standard error if known."""
     return f"{value:+.4f}" + ("" if error is None else f" ± {error:.4f}")

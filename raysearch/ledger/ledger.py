@@ -14,7 +14,7 @@ import os
 import sqlite3
 import zlib
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from itertools import groupby
 from pathlib import Path
@@ -35,8 +35,10 @@ SubjectT = TypeVar("SubjectT", bound=Subject)
 NO_TEXTS: Mapping[Subject, Sequence[ScoredText]] = MappingProxyType({})
 
 SCHEMA_VERSION = 7
+#: The statements that make a ledger of the next format of one of this format. Tests keep a small ledger of each.
+UPGRADES: dict[int, str] = {}
 _LOCKED_S = 60.0  # how long another program may keep the file locked
-_TABLES = {"evaluations", "claims", "searches", "studies", "assessments", "texts"}
+TABLES = {"evaluations", "claims", "searches", "studies", "assessments", "texts"}
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS evaluations (
     calibration TEXT NOT NULL,     -- fingerprint
@@ -131,16 +133,21 @@ class Ledger:
             self._file = path.resolve()  # one name for all that lies beside it; SQLite takes :memory: for no file
             if self._file.exists() and not self._file.is_file():
                 raise OSError(errno.EINVAL, "it is no file, but a folder or a device")
-            self._file.parent.mkdir(parents=True, exist_ok=True)
+            places = (self._file, self._file.parent)
+            self.is_read_only = self._file.is_file() and not all(os.access(one, os.W_OK) for one in places)
+            if not self.is_read_only:
+                self._file.parent.mkdir(parents=True, exist_ok=True)
             if self._file.is_file() and self._file.stat().st_size == 1:  # which SQLite would take for an empty one
                 raise sqlite3.DatabaseError("file is not a database")
-            self.connection = sqlite3.connect(self._file, timeout=_LOCKED_S, isolation_level=None)
+            self.connection = self._connect()
             self.connection.text_factory = _as_text
             try:
-                with FileLock(
-                    self.beside("lock"), fallback_to_soft=False
-                ):  # SQLite does not wait for a change of journal mode
-                    self._prepare()
+                if self.is_read_only:
+                    self._check_format((SCHEMA_VERSION,))
+                else:
+                    # SQLite does not wait for a change of journal mode
+                    with FileLock(self.beside("lock"), fallback_to_soft=False):
+                        self._prepare()
                 self._identity = self._file.stat()
             except BaseException:
                 self.connection.close()  # one left open would keep the next from folding its log into the file
@@ -150,24 +157,41 @@ class Ledger:
         """Return the place of a file that belongs to this one, such as a lock."""
         return self._file.with_name(f"{self._file.name}.{name}")
 
+    def _connect(self) -> sqlite3.Connection:
+        if not self.is_read_only:
+            return sqlite3.connect(self._file, timeout=_LOCKED_S, isolation_level=None)
+        log = self._file.with_name(f"{self._file.name}-wal")
+        has_log = log.is_file() and log.stat().st_size > 0
+        # without a log to read, SQLite must be told that it needs no files beside this one
+        how = "mode=ro" if has_log else "immutable=1"
+        return sqlite3.connect(f"{self._file.as_uri()}?{how}", uri=True, timeout=_LOCKED_S, isolation_level=None)
+
     def _prepare(self) -> None:
-        """Makes the tables of a new file, or checks that an old one is of this format."""
-        version = self.connection.execute("PRAGMA user_version").fetchone()[0]
-        if version not in (0, SCHEMA_VERSION):
+        """Make the tables of a new file, or bring an old one to this format."""
+        version = self._check_format((0, *UPGRADES, SCHEMA_VERSION))
+        tables = {name for (name,) in self.connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        if version == 0 and tables - TABLES:
+            raise UserError(f"ledger={self.path} is a database of something else; name another file with ledger=…")
+        self.connection.execute("PRAGMA journal_mode = WAL")
+        self.connection.execute("PRAGMA synchronous = FULL")
+        steps = [UPGRADES[one] for one in range(version, SCHEMA_VERSION)] if version else []
+        whole = "\n".join([*steps, _SCHEMA, f"PRAGMA user_version = {SCHEMA_VERSION};"])
+        if version != SCHEMA_VERSION:
+            self.connection.executescript(f"BEGIN IMMEDIATE;\n{whole}\nCOMMIT;")
+
+    def _check_format(self, known: Collection[int]) -> int:
+        """Return the file's format.
+
+        Raises:
+            UserError: It is none of those that are known.
+        """
+        version: int = self.connection.execute("PRAGMA user_version").fetchone()[0]
+        if version not in known:
             raise UserError(
                 f"ledger={self.path} was written by another version of raysearch (format {version}, this one reads "
                 f"{SCHEMA_VERSION}); name another file with ledger=…"
             )
-        tables = {name for (name,) in self.connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-        if version == 0 and tables - _TABLES:
-            raise UserError(f"ledger={self.path} is a database of something else; name another file with ledger=…")
-        damage = [row for (row,) in self.connection.execute("PRAGMA integrity_check(1)") if row != "ok"]
-        if damage:
-            raise sqlite3.DatabaseError(f"malformed: {damage[0]}")
-        self.connection.execute("PRAGMA journal_mode = WAL")
-        self.connection.execute("PRAGMA synchronous = FULL")
-        self.connection.executescript(_SCHEMA)
-        self.connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        return version
 
     def known(
         self, calibration: str, subjects: Iterable[SubjectT]
@@ -265,6 +289,11 @@ class Ledger:
         Raises:
             UserError: The file cannot be written, and is as it was before; or it is no longer there.
         """
+        if self.is_read_only:
+            raise UserError(
+                f"ledger={self.path} cannot be written, nor perhaps its folder; copy it to another place, or name "
+                "another with ledger=…"
+            )
         if not self._is_in_place():
             raise UserError(
                 f"ledger={self.path} was deleted, moved or replaced while it was in use; put it back, and the same "
@@ -285,6 +314,16 @@ class Ledger:
             yield
         except (sqlite3.Error, OSError, UnicodeError) as error:
             raise _explained(self.path, error) from error
+
+    def compact(self) -> None:
+        """Give the space of rows that are gone back to the disk.
+
+        Raises:
+            UserError: Another process uses the file, or its disk has no room for a copy.
+        """
+        with self.explaining():
+            self.connection.execute("VACUUM")
+            self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def _is_in_place(self) -> bool:
         """Return whether the file that is open is the one that others find: SQLite writes on to one that is gone."""

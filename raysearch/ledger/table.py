@@ -6,6 +6,7 @@ A field of text is a column as it is, any other one a column of JSON, so that ``
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
@@ -29,11 +30,13 @@ class Table(Generic[_Record]):
             id; it has ``updated``, when the record last changed, and ``mlflow_run_id``.
         name: The table's.
         kind: What one of them is: ``search``.
+        merge: Gives the record to keep of two of one id in two ledgers, the first ours, or refuses with `UserError`.
     """
 
     record: type[_Record]
     name: str
     kind: str
+    merge: Callable[[_Record, _Record], _Record]
 
     def write(self, ledger: Ledger, record: _Record) -> None:
         """Puts a record in the place of the one of its id, if there is one."""
@@ -52,15 +55,22 @@ class Table(Generic[_Record]):
                 before = self.get(ledger, record_id)
             except UserError:
                 before = None
-            record = change(before)
-            values = [
-                redacted(getattr(record, name)) if _is_text(hint) else to_record(getattr(record, name), hint)
-                for name, hint in self._hints.items()
-            ]
-            columns, places = ", ".join([*self._hints, "checksum"]), ", ".join("?" * (len(values) + 1))
-            connection.execute(
-                f"INSERT OR REPLACE INTO {self.name} ({columns}) VALUES ({places})", (*values, checksum(*values))
-            )
+            self._put(connection, change(before))
+
+    def take_over(self, ledger: Ledger, other: Ledger) -> int:
+        """Take over the records of another ledger, in a transaction that is open; return how many have changed.
+
+        Raises:
+            UserError: Two of one id contradict each other.
+        """
+        changed = 0
+        for theirs in self.all(other):
+            ours = self.get(ledger, getattr(theirs, self._id))
+            record = theirs if ours is None else self.merge(ours, theirs)
+            if record != ours:
+                self._put(ledger.connection, record)
+                changed += 1
+        return changed
 
     def get(self, ledger: Ledger, record_id: str) -> _Record | None:
         """Return the record of an id; None if there is none."""
@@ -76,6 +86,16 @@ class Table(Generic[_Record]):
     def all(self, ledger: Ledger) -> list[_Record]:
         """Return every record, the newest first."""
         return self._select(ledger, f"ORDER BY updated DESC, {self._id}")
+
+    def damaged(self, ledger: Ledger) -> list[str]:
+        """Return the ids of the records that are not what was written."""
+        found = []
+        for name in self._ids(ledger, ""):
+            try:
+                self.get(ledger, name)
+            except (UserError, ValueError):
+                found.append(name)
+        return found
 
     def names(self, ledger: Ledger, name: str) -> list[str]:
         """Return the ids of the records that a name fits, the newest first.
@@ -109,6 +129,16 @@ class Table(Generic[_Record]):
         if ids:
             raise UserError(f"{argument}={name!r} fits {', '.join(ids)}; give more of the name")
         raise UserError(f"{argument}={name!r} is not in {ledger.path}; {did_you_mean(name, [*known, 'latest'])}")
+
+    def _put(self, connection: sqlite3.Connection, record: _Record) -> None:
+        values = [
+            redacted(getattr(record, name)) if _is_text(hint) else to_record(getattr(record, name), hint)
+            for name, hint in self._hints.items()
+        ]
+        columns, places = ", ".join([*self._hints, "checksum"]), ", ".join("?" * (len(values) + 1))
+        connection.execute(
+            f"INSERT OR REPLACE INTO {self.name} ({columns}) VALUES ({places})", (*values, checksum(*values))
+        )
 
     @property
     def _id(self) -> str:

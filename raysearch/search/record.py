@@ -86,8 +86,23 @@ class SearchRecord:
             )
 
 
+def _merged(ours: SearchRecord, theirs: SearchRecord) -> SearchRecord:
+    """Return the record of a search that two ledgers have: the one that got further, then the newer."""
+    one, other = ours.result, theirs.result
+    if one is not None and other is not None:
+        if one.complete and other.complete and (one.removed, one.loss) != (other.removed, other.loss):
+            raise UserError(
+                f"SEARCH={ours.search_id} found {one.mask} in one ledger and {other.mask} in the other; the two were "
+                "not computed alike, so keep them apart"
+            )
+        further = one.complete - other.complete
+    else:
+        further = (one is not None) - (other is not None)
+    return ours if further > 0 or (further == 0 and ours.updated >= theirs.updated) else theirs
+
+
 #: All searches of a ledger.
-SEARCHES = Table(SearchRecord, "searches", "search")
+SEARCHES = Table(SearchRecord, "searches", "search", _merged)
 
 
 def write_search(

@@ -109,8 +109,14 @@ class StudyRecord:
         }
 
 
+def _merged(ours: StudyRecord, theirs: StudyRecord) -> StudyRecord:
+    """Return the record of a study that two ledgers have: the newer, with what either was assessed at."""
+    older, newer = sorted((theirs, ours), key=lambda one: one.updated)
+    return replace(newer, assessed=older.with_assessed(newer.assessed))
+
+
 #: All studies of a ledger.
-STUDIES = Table(StudyRecord, "studies", "study")
+STUDIES = Table(StudyRecord, "studies", "study", _merged)
 
 
 def add_assessed(ledger: Ledger, study: StudyRecord, new: Mapping[str, AssessedMasks]) -> None:

@@ -1,4 +1,5 @@
 import os
+import shutil
 import sqlite3
 from contextlib import closing
 from dataclasses import replace
@@ -9,7 +10,9 @@ import pytest
 
 from raysearch.core.mask import Mask
 from raysearch.errors import UserError
+from raysearch.ledger import ledger as ledger_module
 from raysearch.ledger.assessments import read_assessments, write_assessment
+from raysearch.ledger.checking import check_ledger
 from raysearch.ledger.ledger import Ledger
 from raysearch.ledger.locks import held, remove_if_stale
 from raysearch.search.record import SEARCHES, note_mlflow, write_search
@@ -61,18 +64,6 @@ def test_numbers_of_another_mask_are_refused(ledger):
     ledger.connection.execute("UPDATE evaluations SET subject = ?", (str(B),))
     with pytest.raises(UserError, match="malformed"):
         ledger.known("cal", [B])
-
-
-def test_rows_that_are_found_by_one_question_and_not_by_another_are_refused(tmp_path):
-    path = tmp_path / "ledger.db"
-    with closing(Ledger(path)) as whole:
-        for shard in range(9):
-            whole.record("calibration", shard, {A: np.ones(1), B: np.ones(1)})
-    content = path.read_bytes()
-    at = content.rindex(b"calibration{1}")  # the key of a row that is not the last
-    path.write_bytes(content[:at] + b"\x7f" + content[at + 1 :])
-    with pytest.raises(UserError, match=r"malformed: row not in PRIMARY KEY order.*put back a copy"):
-        Ledger(path)
 
 
 @pytest.mark.parametrize("changed", ["'{{}}'", "x'7b7d'", "x''", "{} || ' '", "CAST(x'ff' AS TEXT)"])
@@ -152,3 +143,71 @@ def test_no_lock_follows_a_link_to_a_file_of_the_user(ledger, tmp_path):
     with pytest.raises(UserError, match="cannot be used"):
         Ledger(ledger.path.with_name("other.db"))
     assert mine.read_text() == "mine"
+
+
+def test_a_ledger_of_another_format_is_brought_to_this_one_whole_or_not_at_all(tmp_path, monkeypatch):
+    path = tmp_path / "ledger.db"
+    with closing(Ledger(path)) as old:
+        old.record("cal", 0, {A: np.ones(2)})
+    monkeypatch.setattr(ledger_module, "SCHEMA_VERSION", 8)
+    monkeypatch.setattr(ledger_module, "UPGRADES", {7: "CREATE TABLE new (x); INSERT INTO new VALUES (1); nonsense;"})
+    with pytest.raises(UserError, match="cannot be used"):
+        Ledger(path)
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("PRAGMA user_version").fetchone() == (7,)
+        assert not connection.execute("SELECT name FROM sqlite_master WHERE name = 'new'").fetchall()
+    monkeypatch.setattr(ledger_module, "UPGRADES", {7: "CREATE TABLE new (x); INSERT INTO new VALUES (1);"})
+    for _ in range(2):
+        with closing(Ledger(path)) as new:
+            assert new.connection.execute("SELECT x FROM new").fetchall() == [(1,)]
+            assert new.connection.execute("PRAGMA user_version").fetchone() == (8,)
+            assert new.known("cal", [A])[A][0].tolist() == [1.0, 1.0]
+    monkeypatch.undo()
+    with pytest.raises(UserError, match="format 8, this one reads 7"):
+        Ledger(path)
+
+
+FORMATS = sorted(Path(__file__).with_name("formats").glob("*.sql"))
+
+
+@pytest.mark.parametrize("dump", FORMATS, ids=lambda dump: dump.stem)
+def test_a_ledger_of_each_format_is_read(dump, tmp_path):
+    path = tmp_path / "ledger.db"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(dump.read_text(encoding="utf-8"))
+    with closing(Ledger(path)) as found:
+        assert check_ledger(found, [SEARCHES, STUDIES]).damage == []
+        assert {one.search_id: (one.found.removed, round(one.found.loss, 4)) for one in SEARCHES.all(found)} == {
+            "greedy-m1-b1ba258b": ((0,), 15.6825),
+            "greedy-m2-5435624b": ((0, 1), 15.7789),
+        }
+        study = STUDIES.find(found, "latest")
+        assert [cell.search_id for cell in study.cells] == ["greedy-m1-b1ba258b"]
+        assert [text.text for text in found.texts("writing", A)] == ["four"]
+        assert read_assessments(found, "model", "assessment", [A]) == {A: {"acc": {"value": 0.25}}}
+
+
+def test_every_format_has_its_ledger():
+    assert {dump.stem for dump in FORMATS} == {
+        str(one) for one in (*ledger_module.UPGRADES, ledger_module.SCHEMA_VERSION)
+    }
+
+
+@pytest.mark.parametrize("log", [True, False])
+def test_a_ledger_that_cannot_be_written_is_read(tmp_path, log, monkeypatch):
+    path = tmp_path / "ledger.db"
+    with closing(Ledger(path)) as whole:
+        whole.record("cal", 0, {A: np.ones(2)})
+        if log:  # as a killed process leaves it: the log still has all that was written
+            shutil.copytree(tmp_path, tmp_path / "copy")
+    path = tmp_path / "copy" / "ledger.db" if log else path
+    before = {file.name: file.read_bytes() for file in path.parent.iterdir() if file.is_file()}
+    monkeypatch.setattr(os, "access", lambda *_: False)  # root may write anywhere
+    with closing(Ledger(path)) as found:
+        assert found.known("cal", [A])[A][0].tolist() == [1.0, 1.0]
+        with pytest.raises(UserError, match="cannot be written, nor perhaps its folder; copy it"):
+            found.record("cal", 1, {A: np.ones(2)})
+    after = {file.name: file.read_bytes() for file in path.parent.iterdir() if file.is_file()}
+    assert {name: content for name, content in after.items() if not name.endswith("-shm")} == {
+        name: content for name, content in before.items() if not name.endswith("-shm")
+    }

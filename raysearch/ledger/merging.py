@@ -1,0 +1,83 @@
+"""Merges ledgers, such as those of two machines: the same numbers bit for bit, or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from raysearch.errors import UserError
+from raysearch.ledger.checking import check_ledger
+from raysearch.ledger.ledger import Ledger
+from raysearch.ledger.table import Table
+
+#: The columns that name a row, the one that two ledgers must agree on, and where they need not: times differ.
+_ROWS = {
+    "evaluations": (("calibration", "subject", "shard"), "samples", "FALSE"),
+    "texts": (("calibration", "mask", "shard"), "texts", "FALSE"),
+    "assessments": (("model", "mask", "assessment"), "result", "json_extract(theirs.result, '$.measured_on') NOTNULL"),
+}
+
+
+@dataclass(frozen=True)
+class Merged:
+    """What a ledger has got from others.
+
+    Args:
+        path: The ledger.
+        rows: The rows that it lacked, by table, or records that have changed.
+    """
+
+    path: Path
+    rows: dict[str, int]
+
+
+def merge_ledgers(ledger: Ledger, others: Sequence[Path], records: Sequence[Table[Any]]) -> Merged:
+    """Take over what other ledgers have and this one lacks, all or nothing.
+
+    Args:
+        ledger: Where it goes.
+        others: The files of the others, which stay as they are.
+        records: The tables that are records of a class.
+
+    Raises:
+        UserError: One of them is damaged, or has another number for the same evaluation.
+    """
+    rows = dict.fromkeys([*_ROWS, *(one.name for one in records)], 0)
+    for path in others:
+        if not path.is_file():
+            raise UserError(f"OTHER={path} is no ledger; name the file ledger.db of another store")
+        with closing(Ledger(path)) as other:
+            checked = check_ledger(other, records)
+            if not checked.is_whole:
+                raise UserError(f"OTHER={path} is damaged ({checked.damage[0]}); merge a copy that is whole")
+            for name, number in _merge(ledger, other, records).items():
+                rows[name] += number
+    return Merged(ledger.path, rows)
+
+
+def _merge(ledger: Ledger, other: Ledger, records: Sequence[Table[Any]]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    ledger.connection.execute("ATTACH DATABASE ? AS other", (str(other.path.resolve()),))
+    try:
+        with ledger.transaction() as connection:
+            for name, (key, content, may_differ) in _ROWS.items():
+                same = f"SELECT {', '.join(key)} FROM {name} JOIN other.{name} AS theirs USING ({', '.join(key)})"
+                where = f"{name}.{content} <> theirs.{content} AND NOT {may_differ}"
+                differs = connection.execute(f"{same} WHERE {where} LIMIT 1").fetchone()
+                if differs is not None:
+                    raise UserError(
+                        f"OTHER={other.path} has other numbers than {ledger.path} for {differs[1]} ({name}, "
+                        f"{', '.join(f'{column} {value}' for column, value in zip(key, differs, strict=True))}); "
+                        "the two were not computed alike, so keep them apart"
+                    )
+                columns = ", ".join([*key, content, "checksum"])
+                taken = f"INSERT OR IGNORE INTO {name} ({columns}) SELECT {columns} FROM other.{name}"
+                found[name] = connection.execute(taken).rowcount
+            for one in records:
+                found[one.name] = one.take_over(ledger, other)
+    finally:
+        ledger.connection.execute("DETACH DATABASE other")
+    return found

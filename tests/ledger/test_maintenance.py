@@ -1,0 +1,169 @@
+"""Checking, merging and cleaning ledgers."""
+
+from contextlib import closing
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+
+from raysearch.core.mask import Mask
+from raysearch.errors import UserError
+from raysearch.ledger.assessments import read_assessments, write_assessment
+from raysearch.ledger.checking import check_ledger
+from raysearch.ledger.ledger import Ledger
+from raysearch.ledger.merging import merge_ledgers
+from raysearch.search.forget import clean
+from raysearch.search.frames import export_frames
+from raysearch.search.record import SEARCHES, write_search
+from raysearch.study.record import STUDIES, StudyRecord
+from raysearch.testing.tracker_suite import greedy_search
+
+A, B = Mask.of(1), Mask.of(1, 2)
+RECORDS = [SEARCHES, STUDIES]
+CONFIG = {"model": {"name": "m"}, "remove": 1}
+
+
+@pytest.fixture
+def other(tmp_path):
+    opened = Ledger(tmp_path / "other.db")
+    yield opened
+    opened.close()
+
+
+def test_a_whole_ledger_is_called_whole(ledger):
+    ledger.record("cal", 0, {A: np.ones(1), B: np.ones(1)})
+    write_search(ledger, "a", CONFIG, "running")
+    checked = check_ledger(ledger, RECORDS)
+    assert checked.is_whole and (checked.rows["evaluations"], checked.rows["searches"], checked.rows["texts"]) == (
+        2,
+        1,
+        0,
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("UPDATE evaluations SET samples = x'0000000000000000' WHERE shard = 1", "evaluations: {1}, shard 1 of"),
+        ("UPDATE evaluations SET subject = '{7}' WHERE shard = 1", "evaluations: {7}, shard 1 of calibration cal"),
+        ("UPDATE assessments SET result = '{}'", "assessments: {1} of model model, assessment one"),
+        ("UPDATE searches SET state = 'finished'", "searches: a"),
+        ("UPDATE searches SET failure = 'none'", "searches: a"),
+        ("UPDATE searches SET updated = 'now'", "searches: a"),
+        ("UPDATE studies SET facts = '[]'", "studies: s"),
+    ],
+)
+def test_what_is_damaged_is_named(ledger, change, said):
+    for shard in range(3):
+        ledger.record("cal", shard, {A: np.ones(1)})
+    write_assessment(ledger, "model", "one", {A: {"x": 1}})
+    write_search(ledger, "a", CONFIG, "running")
+    STUDIES.write(ledger, StudyRecord("s", {}, (), {}, {}, "now"))
+    ledger.connection.execute(change)
+    (line,) = check_ledger(ledger, RECORDS).damage
+    assert line.startswith(said)
+
+
+def test_rows_that_are_found_by_one_question_and_not_by_another_are_named(tmp_path):
+    path = tmp_path / "ledger.db"
+    with closing(Ledger(path)) as whole:
+        for shard in range(9):
+            whole.record("calibration", shard, {A: np.ones(1), B: np.ones(1)})
+    content = path.read_bytes()
+    at = content.rindex(b"calibration{1}")  # the key of a row that is not the last
+    path.write_bytes(content[:at] + b"\x7f" + content[at + 1 :])
+    with closing(Ledger(path)) as damaged:
+        assert "row not in PRIMARY KEY order" in check_ledger(damaged, RECORDS).damage[0]
+
+
+def test_ledgers_are_merged_bit_for_bit(ledger, other):
+    ledger.record("cal", 0, {A: np.array([0.1, 2.0])})
+    other.record("cal", 0, {A: np.array([0.1, 2.0]), B: np.array([1e-300, 3.0])})
+    write_assessment(other, "model", "one", {A: {"x": 1}})
+    for each, seconds in ((ledger, 1.0), (other, 2.0)):
+        write_assessment(each, "model", "speed", {A: {"measured_on": "a machine", "seconds": seconds}})
+    write_search(ledger, "both", CONFIG, "interrupted")
+    write_search(other, "both", CONFIG, "finished", greedy_search(4, 1))
+    write_search(other, "theirs", CONFIG, "running")
+    study = StudyRecord("s", {}, (), {"machine": "theirs"}, {}, "2026-01-01")
+    STUDIES.write(ledger, replace(study, facts={"machine": "ours"}, updated="2025-01-01"))
+    STUDIES.write(other, study)
+    before = other.path.read_bytes()
+    merged = merge_ledgers(ledger, [other.path], RECORDS)
+    assert merged.rows == {"evaluations": 1, "texts": 0, "assessments": 1, "searches": 2, "studies": 1}
+    assert ledger.known("cal", [B])[B][0].tobytes() == np.array([1e-300, 3.0]).tobytes()
+    assert read_assessments(ledger, "model", "one", [A]) == {A: {"x": 1}}
+    assert read_assessments(ledger, "model", "speed", [A])[A]["seconds"] == 1.0, "times differ, and ours stay"
+    assert SEARCHES.find(ledger, "both").found.removed and SEARCHES.find(ledger, "theirs").state == "running"
+    assert STUDIES.find(ledger, "s").facts == {"machine": "theirs"}
+    assert check_ledger(ledger, RECORDS).is_whole and other.path.read_bytes() == before
+    assert not any(merge_ledgers(ledger, [other.path], RECORDS).rows.values()), "nothing twice"
+
+
+def test_a_ledger_of_other_numbers_is_refused_whole(ledger, other, tmp_path):
+    ledger.record("cal", 0, {B: np.array([1.0])})
+    other.record("cal", 0, {A: np.array([5.0]), B: np.array([np.nextafter(1.0, 2.0)])})
+    with pytest.raises(UserError, match=r"has other numbers than .* for \{1,2\} \(evaluations, calibration cal"):
+        merge_ledgers(ledger, [other.path], RECORDS)
+    assert not ledger.known("cal", [A])
+    write_assessment(ledger, "model", "one", {A: {"x": 1}})
+    with closing(Ledger(tmp_path / "third.db")) as third:
+        write_assessment(third, "model", "one", {A: {"x": 2}})
+    with pytest.raises(UserError, match=r"for \{1\} \(assessments, model model, mask \{1\}"):
+        merge_ledgers(ledger, [third.path], RECORDS)
+    with pytest.raises(UserError, match="is no ledger"):
+        merge_ledgers(ledger, [tmp_path / "none.db"], RECORDS)
+    other.connection.execute("UPDATE evaluations SET shard = 3 WHERE subject = '{1}'")
+    with pytest.raises(UserError, match=r"is damaged \(evaluations: \{1\}, shard 3"):
+        merge_ledgers(ledger, [other.path], RECORDS)
+
+
+def test_searches_that_found_other_masks_are_not_merged(ledger, other):
+    found = greedy_search(4, 1)
+    write_search(ledger, "a", CONFIG, "finished", found)
+    write_search(other, "a", CONFIG, "finished", replace(found, loss=found.loss + 1))
+    with pytest.raises(UserError, match="SEARCH=a found .* not computed alike"):
+        merge_ledgers(ledger, [other.path], RECORDS)
+
+
+def test_searches_are_forgotten_with_what_no_other_has(ledger):
+    for name, calibration in (("a", "one"), ("b", "two"), ("c", "two")):
+        write_search(
+            ledger, name, CONFIG, "running", fingerprints={"calibration": calibration, "model": "m", "text": "t"}
+        )
+        for shard in range(50):
+            ledger.record(calibration, shard, {A: np.zeros(1000)})
+    asked = clean(ledger, ["a", "b"], really=False)
+    assert (asked.searches, asked.rows, asked.done) == (["a", "b"], {"evaluations": 50, "texts": 0}, False)
+    assert len(SEARCHES.all(ledger)) == 3
+    done = clean(ledger, ["a", "b"], really=True)
+    assert done.rows == asked.rows and done.size_bytes[1] < ledger.path.stat().st_size + 1
+    assert [one.search_id for one in SEARCHES.all(ledger)] == ["c"]
+    assert not ledger.known("one", [A]) and len(ledger.known("two", [A])[A]) == 50
+    assert check_ledger(ledger, RECORDS).is_whole
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl", "parquet"])
+def test_tables_hold_every_number(ledger, tmp_path, form):
+    import pandas as pd
+
+    losses = np.array([0.1, 1 / 3])
+    ledger.record("cal", 0, {A: losses})
+    write_search(ledger, "a", {"model": {"name": "=m"}, "remove": 1}, "finished", greedy_search(4, 1))
+    write_search(ledger, "b", CONFIG, "running")
+    files = export_frames(ledger, tmp_path / "out", form)
+    assert {file.name: rows for file, rows in files.items()} == {
+        f"searches.{form}": 2, f"trials.{form}": 5, f"evaluations.{form}": 2,
+    }  # fmt: skip
+    read = {
+        "csv": pd.read_csv,
+        "parquet": pd.read_parquet,
+        "jsonl": partial(pd.read_json, lines=True, precise_float=True),
+    }[form]
+    evaluations, searches = read(tmp_path / "out" / f"evaluations.{form}"), read(tmp_path / "out" / f"searches.{form}")
+    assert evaluations["loss"].tolist() == losses.tolist(), "to the last bit"
+    assert list(searches["search_id"]) == ["b", "a"] and searches["loss"].notna().tolist() == [False, True]
+    assert searches["model"][1] == ("'=m" if form == "csv" else "=m"), "a spreadsheet computes nothing"
+    with pytest.raises(UserError, match="--format=excel is unknown"):
+        export_frames(ledger, tmp_path / "out", "excel")
