@@ -3,6 +3,7 @@
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from raysearch.ledger.assessments import read_assessments, write_assessment
 from raysearch.ledger.checking import check_ledger
 from raysearch.ledger.ledger import Ledger
 from raysearch.ledger.merging import merge_ledgers
+from raysearch.ledger.table import Table
 from raysearch.search.forget import clean
 from raysearch.search.frames import export_frames
 from raysearch.search.record import SEARCHES, write_search
@@ -20,7 +22,7 @@ from raysearch.study.record import STUDIES, StudyRecord
 from raysearch.testing.tracker_suite import greedy_search
 
 A, B = Mask.of(1), Mask.of(1, 2)
-RECORDS = [SEARCHES, STUDIES]
+RECORDS: list[Table[Any]] = [SEARCHES, STUDIES]
 CONFIG = {"model": {"name": "m"}, "remove": 1}
 
 
