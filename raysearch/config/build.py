@@ -41,6 +41,9 @@ _OF_SEARCHES = {"searcher", "screening", "tracking", "remove", "protect", "budge
 #: The sections of a search's configuration.
 _SEARCH_SECTIONS = {"model", "data", "objective", "cluster", "searcher", "screening", "tracking", "budget", "speed"}
 
+#: Those that came after the ledger's format 7; a search on record without them is as their defaults say.
+_ADDED_SECTIONS = {"budget", "speed"}
+
 
 def search_spec(words: Sequence[str], config_dir: PathLike | None = None) -> SearchSpec:
     """Build a search from the words of ``raysearch search``.
@@ -83,6 +86,8 @@ def recorded_search(config: Mapping[str, Any]) -> tuple[SearchSpec, TrackingOpti
     Raises:
         UserError: As `search_spec`, or another version of raysearch has recorded the search.
     """
+    if added := _ADDED_SECTIONS - config.keys():
+        config = {**config, **{name: value for name, value in compose("search", []).items() if name in added}}
     lacking = sorted(_SEARCH_SECTIONS - config.keys())
     if lacking:
         raise UserError(

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from raysearch.config.build import recorded_search
 from raysearch.core.mask import Mask
 from raysearch.errors import UserError
 from raysearch.ledger import ledger as ledger_module
@@ -181,6 +182,9 @@ def test_a_ledger_of_each_format_is_read(dump, tmp_path):
             "greedy-m1-b1ba258b": ((0,), 15.6825),
             "greedy-m2-5435624b": ((0, 1), 15.7789),
         }
+        for one in SEARCHES.all(found):  # as resume and export take it
+            spec, _ = recorded_search(one.config)
+            assert spec.search_id(one.fingerprints["calibration"]) == one.search_id
         study = STUDIES.find(found, "latest")
         assert [cell.search_id for cell in study.cells] == ["greedy-m1-b1ba258b"]
         assert [text.text for text in found.texts("writing", A)] == ["four"]
