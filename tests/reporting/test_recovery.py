@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from raysearch.reporting.figures.style import palette_of
+
 from raysearch.core.estimate import Estimate, Metric
 from raysearch.core.mask import Mask
 from raysearch.recovery.record import RecoveryRecord, ThreeNumbers, Training
 from raysearch.reporting.figures.picture import svg
 from raysearch.reporting.figures.recovery import recovery_pictures
-from raysearch.reporting.figures.style import palette_of
 from raysearch.reporting.tables.recovery import recovery_tables
 from raysearch.reporting.tables.table import as_csv
 from raysearch.search.observer import LossPoint
