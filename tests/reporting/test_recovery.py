@@ -9,6 +9,7 @@ from raysearch.reporting.figures.style import palette_of
 from raysearch.core.estimate import Estimate, Metric
 from raysearch.core.mask import Mask
 from raysearch.recovery.record import RecoveryRecord, ThreeNumbers, Training
+from raysearch.reporting.figures.palette import palette_of
 from raysearch.reporting.figures.picture import svg
 from raysearch.reporting.figures.recovery import recovery_pictures
 from raysearch.reporting.tables.recovery import recovery_tables
