@@ -32,7 +32,8 @@ class HubRepository:
     overwrite: bool = False
 
     def __post_init__(self) -> None:
-        from huggingface_hub.utils import HFValidationError, validate_repo_id
+        from huggingface_hub.errors import HFValidationError
+        from huggingface_hub.utils._validators import validate_repo_id
 
         try:
             validate_repo_id(self.name)
@@ -82,7 +83,8 @@ class HubRepository:
             CommitOperationAdd(place, str(content) if isinstance(content, Path) else content.encode())
             for place, content in files.items()
         ]
-        operations = [*added, *(CommitOperationDelete(place) for place in sorted(stale))]
+        operations: list[CommitOperationAdd | CommitOperationDelete] = [*added]
+        operations += (CommitOperationDelete(place) for place in sorted(stale))
         message = "Write what raysearch export has written"
         self._asked(lambda: api.create_commit(self.name, operations, commit_message=message), kept)
         return f"{api.endpoint}/{self.name}"
@@ -118,7 +120,8 @@ class HubRepository:
 
     def _asked(self, ask: Callable[[], _Answer], kept: str) -> _Answer:
         """Return what the hub answers; its refusals are one sentence."""
-        from huggingface_hub.errors import HfHubHTTPError, HTTPError
+        from huggingface_hub.errors import HfHubHTTPError
+        from huggingface_hub.errors import HTTPError as NoAnswer  # type: ignore[attr-defined]  # httpx's own
 
         try:
             return ask()
@@ -130,6 +133,6 @@ class HubRepository:
                 409: ("the name is taken", "name another repository"),
             }.get(status, (f"the hub answers {status}: {first_line(error)}", "try again later"))
             raise UserError(f"--push={self.name} cannot be written: {why}; {remedy}{kept}") from error
-        except (HTTPError, OSError) as error:
+        except (NoAnswer, OSError) as error:
             said = f"the hub cannot be reached ({type(error).__name__})"
             raise UserError(f"--push={self.name} cannot be written: {said}; check the network{kept}") from error

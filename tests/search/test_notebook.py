@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ class Watched(NotebookClient):
     """A client that keeps what the kernel showed, in order."""
 
     @override
-    def process_message(self, msg: Mapping[str, Any], cell: Any, cell_index: int) -> Any:
+    def process_message(self, msg: dict[str, Any], cell: Any, cell_index: int) -> Any:
         if msg["msg_type"] in ("display_data", "update_display_data"):
             shown.append((msg["msg_type"], msg["content"]["data"].get("text/html", "")))
         return super().process_message(msg, cell, cell_index)
