@@ -53,10 +53,12 @@ class ReplicaGroup:
     Args:
         replicas: What pools need to use them.
         close: Ends them, and Ray if it was started for them. Calling it twice is harmless.
+        check: Raises if Ray has died.
     """
 
     replicas: Replicas
     close: Callable[[], None]
+    check: Callable[[], None]
 
 
 @dataclass(frozen=True)
@@ -175,7 +177,7 @@ class ClusterOptions(PoolFactory):
         from raysearch.cluster.pool import RayPool  # Ray takes a second to import
 
         group = self.start(model, n_units)
-        return RayPool(group.replicas, group.close)
+        return RayPool(group.replicas, group.close, group.check)
 
     def start(self, model: LocatedModel, n_units: int, *, shared: bool = False) -> ReplicaGroup:
         """Start replicas as Ray actors.
@@ -216,7 +218,7 @@ class ClusterOptions(PoolFactory):
 
             packed = pack(load_model(model, device="cpu")) if travels else None
             tokenizer = load_tokenizer(model) if travels and self.address is not None else None
-            fleet, leave = joined()
+            fleet, leave, check = joined()
         try:
             there = replace(model, device="cuda") if on_gpu else model  # an actor sees the GPUs that Ray gave it
             make = functools.partial(make_replica, there, self.cpus_per_replica, tokenizer, needs.gpus > 1)
@@ -230,4 +232,4 @@ class ClusterOptions(PoolFactory):
             recipe.clear()
             leave()
 
-        return ReplicaGroup(Replicas(fleet, recipe, replicas().max, self.unit_timeout_s), functools.cache(close))
+        return ReplicaGroup(Replicas(fleet, recipe, replicas().max, self.unit_timeout_s), functools.cache(close), check)

@@ -44,11 +44,17 @@ class RayPool(Pool):
     Args:
         replicas: The actors.
         on_close: Called at the end, if the actors are this pool's own.
+        check: Raises if Ray has died.
     """
 
-    def __init__(self, replicas: Replicas, on_close: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        replicas: Replicas,
+        on_close: Callable[[], None] = lambda: None,
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
         self._fleet, self._recipe = replicas.fleet, list(replicas.recipe)
-        self._on_close = on_close
+        self._on_close, self._check = on_close, check
         self._scheduler = Scheduler(replicas.unit_timeout_s)
         self._name = uuid.uuid4().hex
         self._actors: Mapping[str, Any] = {}
@@ -75,6 +81,7 @@ class RayPool(Pool):
     ) -> Iterator[tuple[JobT, Any] | None]:
         self._scheduler.begin(jobs, cutter, time.monotonic())
         while not self._scheduler.is_done:
+            self._check()
             if self._scheduler.must_sync(time.monotonic()):
                 self._sync()
             for call in self._scheduler.assign(time.monotonic()):

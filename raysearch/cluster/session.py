@@ -10,6 +10,7 @@ import secrets
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from pathlib import Path
@@ -17,12 +18,16 @@ from typing import Any, Protocol, TypeVar
 
 import ray
 
-from raysearch.errors import UserError, first_line, last_line
+from raysearch.errors import EvaluationError, UserError, first_line, last_line
 
 FleetT = TypeVar("FleetT", bound="_Closable")
 
 #: How long a cluster may take to answer; Ray itself asks every ten seconds.
 _ANSWER_S = 30
+#: How often it is looked whether Ray lives, and how long a cluster's head may be away; Ray ends this process at 60.
+_WATCH_S, _SILENT_S = 1.0, 40.0
+#: The processes without which a Ray of our own is lost, in words.
+_VITAL = {"raylet": "raylet", "gcs_server": "GCS"}
 #: How often the client server is asked for a process that serves us: about one of ten hangs at its start.
 _CLIENT_ATTEMPTS = 4
 
@@ -31,7 +36,7 @@ class _Closable(Protocol):
     def close(self) -> None: ...
 
 
-def join_ray(address: str | None, cpus: float) -> Callable[[], None]:
+def join_ray(address: str | None, cpus: float) -> Connection:
     """Join a cluster, unless this process is in one.
 
     Args:
@@ -39,13 +44,13 @@ def join_ray(address: str | None, cpus: float) -> Callable[[], None]:
         cpus: The CPUs of a cluster started here, even if there are fewer cores.
 
     Returns:
-        A function that leaves the cluster; it does nothing if this process was in it before.
+        What leaves the cluster, if this process was not in it before.
 
     Raises:
         UserError: No cluster answers there, or none can be started here.
     """
     if ray.is_initialized():
-        return lambda: None
+        return Connection(None, is_ours=False)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     if address is None:
         local = {"num_cpus": max(os.cpu_count() or 1, int(cpus + 0.999)), "include_dashboard": False}
@@ -59,13 +64,81 @@ def join_ray(address: str | None, cpus: float) -> Callable[[], None]:
             ) from error
     else:
         _connect(address)
-    return ray.shutdown
+    return Connection(_dead if address is None else None if address.startswith("ray://") else _silent())
+
+
+class Connection:
+    """A process's place in a Ray cluster; called, it leaves that, unless it was in it before.
+
+    If Ray itself dies, its own next call hangs, and then ends the process with a dump. So a thread looks now and then.
+
+    Args:
+        look: Returns what of Ray has died, in words, or None; where there is no look, nothing is looked at.
+        is_ours: Whether it is to be left.
+    """
+
+    def __init__(self, look: Callable[[], str | None] | None, is_ours: bool = True) -> None:
+        self._is_ours = is_ours
+        self._left = threading.Event()
+        self._died: str | None = None
+        if look is not None:
+            threading.Thread(target=self._watch, args=[look], name="ray-watch", daemon=True).start()
+
+    def __call__(self) -> None:
+        """Leave the cluster."""
+        self._left.set()
+        if self._is_ours:
+            ray.shutdown()
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether Ray has died."""
+        return self._died is not None
+
+    def check(self) -> None:
+        """Refuse to go on if Ray has died.
+
+        Raises:
+            EvaluationError: It has.
+        """
+        if self._died is not None:
+            raise EvaluationError(
+                f"{self._died} has died, and the replicas with it; what they had evaluated is in the ledger, and the "
+                "same command goes on from there"
+            )
+
+    def _watch(self, look: Callable[[], str | None]) -> None:
+        while self._died is None and not self._left.wait(_WATCH_S):
+            self._died = look()
+
+
+def _dead() -> str | None:
+    """Return which process of the Ray that this process has started is dead."""
+    node = ray._private.worker._global_node
+    dead = [] if node is None else [_VITAL[kind] for kind, _ in node.dead_processes() if kind in _VITAL]
+    return f"Ray's {dead[0]} on this machine" if dead else None
+
+
+def _silent() -> Callable[[], str | None]:
+    """Return a look at a cluster of others: its head is dead if it has taken no connections for a while."""
+    address = ray.get_runtime_context().gcs_address
+    host, _, port = address.rpartition(":")
+    heard = time.monotonic()
+
+    def look() -> str | None:
+        nonlocal heard
+        with contextlib.suppress(OSError):
+            socket.create_connection((host.strip("[]"), int(port)), _WATCH_S).close()
+            heard = time.monotonic()
+        return f"the head of the Ray cluster at {address}" if time.monotonic() - heard > _SILENT_S else None
+
+    return look
 
 
 @contextlib.contextmanager
 def joining_ray(
     address: str | None, cpus: float, make_fleet: Callable[[], FleetT]
-) -> Iterator[Callable[[], tuple[FleetT, Callable[[], None]]]]:
+) -> Iterator[Callable[[], tuple[FleetT, Callable[[], None], Callable[[], None]]]]:
     """Join a cluster as `join_ray` does, and make a fleet there, in a thread beside the context.
 
     Left by an error, the context closes the fleet and leaves the cluster. Linux kills Ray's processes once the thread
@@ -77,10 +150,10 @@ def joining_ray(
         make_fleet: Makes the fleet as soon as the cluster is joined.
 
     Yields:
-        A function that waits for this, and returns the fleet and what closes it and leaves the cluster, or raises what
-        `join_ray` or `make_fleet` raises.
+        A function that waits for this, and returns the fleet, what closes it and leaves the cluster, and what raises
+        if Ray has died; or it raises what `join_ray` or `make_fleet` raises.
     """
-    joining: Future[tuple[FleetT, Callable[[], None]]] = Future()
+    joining: Future[tuple[FleetT, Connection]] = Future()
     is_left = threading.Event()
 
     def join() -> None:
@@ -95,15 +168,16 @@ def joining_ray(
                 on_error.pop_all()
                 is_left.wait()
 
-    def joined() -> tuple[FleetT, Callable[[], None]]:
-        fleet, leave_ray = joining.result()
+    def joined() -> tuple[FleetT, Callable[[], None], Callable[[], None]]:
+        fleet, connection = joining.result()
 
         def leave() -> None:
-            fleet.close()
-            leave_ray()
+            if not connection.is_lost:
+                fleet.close()
+            connection()
             is_left.set()
 
-        return fleet, leave
+        return fleet, leave, connection.check
 
     threading.Thread(target=join, name="ray", daemon=True).start()
     try:
@@ -159,6 +233,8 @@ def _connect(address: str) -> None:
 def _start(**options: Any) -> None:
     """Start Ray quietly, and put back the handler for SIGTERM, which Ray replaces by its own."""
     on_termination = signal.getsignal(signal.SIGTERM)
+    # Ray prints the logs of its processes that have died on standard output, where results are; `log_to_driver` or not.
+    vars(ray._private.worker)["print_to_stdstream"] = lambda *_, **__: None
     try:
         ray.init(log_to_driver=False, logging_level=logging.ERROR, **options)
     except SystemExit as error:  # that handler, while Ray starts

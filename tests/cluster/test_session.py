@@ -5,13 +5,14 @@ from __future__ import annotations
 import signal
 import socket
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import ray
 
 from raysearch.cluster import session
-from raysearch.errors import UserError
+from raysearch.errors import EvaluationError, UserError
 
 
 @pytest.fixture
@@ -38,8 +39,15 @@ def test_a_process_that_is_in_ray_stays_there(monkeypatch: pytest.MonkeyPatch) -
     session.join_ray(None, 2)()
 
 
-def test_one_of_our_own_has_the_cpus_that_replicas_need(started: list[dict[str, Any]]) -> None:
-    assert session.join_ray(None, 99.5) is ray.shutdown
+def test_one_of_our_own_has_the_cpus_that_replicas_need(
+    started: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left: list[bool] = []
+    monkeypatch.setattr(ray, "shutdown", lambda: left.append(True))
+    leave = session.join_ray(None, 99.5)
+    assert left == []
+    leave()
+    assert left == [True]
     assert started[0]["num_cpus"] == 100 and started[0]["address"] == "local"
 
 
@@ -100,7 +108,7 @@ def test_ray_starts_while_other_work_is_done(monkeypatch: pytest.MonkeyPatch) ->
     with session.joining_ray(None, 1, _Fleet) as joined:
         assert starting.wait(10)
         working.set()
-        fleet, leave = joined()
+        fleet, leave, _ = joined()
     leave()
     assert fleet.is_closed and stayed == [True], "Linux would have killed Ray's processes with their thread"
 
@@ -159,3 +167,36 @@ def test_a_node_has_a_resource_of_its_own(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(ray, "nodes", lambda: nodes)
     monkeypatch.setattr(ray, "get_runtime_context", lambda: type("Context", (), {"get_node_id": lambda _: "2"})())
     assert session.this_node() == "node:10.0.0.2"
+
+
+def test_a_ray_that_has_died_is_said_once_and_its_fleet_left_alone(
+    started: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    died: list[str | None] = [None]
+    monkeypatch.setattr(session, "_dead", lambda: died[0])
+    monkeypatch.setattr(session, "_WATCH_S", 0.01)
+    monkeypatch.setattr(ray, "shutdown", lambda: None)
+    fleet = _Fleet()
+    with session.joining_ray(None, 1, lambda: fleet) as joined:
+        _, leave, check = joined()
+        check()
+        died[0] = "Ray's raylet on this machine"
+        with pytest.raises(EvaluationError, match="raylet on this machine has died, .* the same command goes on"):
+            while True:
+                check()
+        leave()
+    assert not fleet.is_closed, "it would be asked in vain"
+
+
+def test_the_head_of_a_cluster_is_missed_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as head:
+        head.bind(("127.0.0.1", 0))
+        head.listen()
+        address = f"127.0.0.1:{head.getsockname()[1]}"
+        monkeypatch.setattr(ray, "get_runtime_context", lambda: SimpleNamespace(gcs_address=address))
+        look = session._silent()
+        assert look() is None
+    monkeypatch.setattr(session, "_SILENT_S", 40.0)
+    assert look() is None, "it may come back"
+    monkeypatch.setattr(session, "_SILENT_S", 0.0)
+    assert look() == f"the head of the Ray cluster at {address}"

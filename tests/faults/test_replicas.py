@@ -28,7 +28,7 @@ from raysearch.models.shared_weights import pack, unpack
 from raysearch.models.stack import LayerStack
 from tests.cli.conftest import World
 from tests.cli.found import evaluations, found, same
-from tests.faults.injection import BEAM, SHARDS, descendants, start, wait_for_rows
+from tests.faults.injection import BEAM, MANY, SHARDS, descendants, start, state, wait_for_rows
 
 pytestmark = [pytest.mark.slow, pytest.mark.faults]
 
@@ -190,3 +190,18 @@ def test_a_pool_does_not_kill_a_replica_that_works_for_another(
         assert answered == answers(InlinePool(make_replica), units)
         assert [*fleet.sync("test", 0, ())] == [first]
         assert patient.stats.units_redone == hasty.stats.units_redone == 0
+
+
+@pytest.mark.parametrize("part", ["raylet", "gcs_server"])
+def test_ray_itself_is_killed(world: World, here: Path, part: str) -> None:
+    words = ["search", *world.search(**MANY, cluster="local", **{"cluster.replicas": 1}), "store=disturbed"]
+    command = start(*words)
+    wait_for_rows(command, "disturbed", 30)
+    (pid,) = [pid for pid, line in descendants(command.pid) if line.split()[0].endswith(f"/{part}")]
+    os.kill(pid, signal.SIGKILL)
+    outcome = command.finish()
+    assert (outcome.code, outcome.out) == (1, ""), outcome
+    assert "state-dump" not in outcome.err and "Traceback" not in outcome.err
+    last = outcome.err.splitlines()[-1]
+    assert last.startswith("failed: Ray's ") and last.endswith("the same command goes on from there")
+    assert state("disturbed") == "failed"
