@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from raysearch.reporting.figures.style import palette_of
-
 from raysearch.core.estimate import Estimate, Metric
 from raysearch.core.mask import Mask
 from raysearch.recovery.record import RecoveryRecord, ThreeNumbers, Training
