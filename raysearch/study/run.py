@@ -7,13 +7,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import zip_longest
+from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from raysearch.assessment.assess import Assessable, check_tasks, read_assessable
 from raysearch.cluster.options import ReplicaGroup
-from raysearch.cluster.pool import RayPool, Replicas
-from raysearch.cluster.session import join_ray
 from raysearch.core.mask import Mask
 from raysearch.errors import EvaluationError, UserError
 from raysearch.ledger.ledger import Ledger, opened
@@ -21,13 +19,16 @@ from raysearch.ledger.locks import held
 from raysearch.search.observer import Observer, Observers, StudyHeader, Tracker
 from raysearch.search.record import SEARCHES, SearchRecord, write_search
 from raysearch.search.run import StudyContext
-from raysearch.study.assess import assess_found
 from raysearch.study.draws import draws_of, evaluate_held_out
 from raysearch.study.model_group import ModelGroup, name_searches, prepare
 from raysearch.study.record import STUDIES, AssessedMasks, StudyRecord
 from raysearch.study.recorder import found_masks, record_study
 from raysearch.study.spec import Budget, StudySpec
-from raysearch.study.trials import OpenTracker, TrialTask, run_trials, tune_environment
+
+if TYPE_CHECKING:  # these bring Ray and torch, which a study that the ledger answers does without
+    from raysearch.assessment.assess import Assessable
+    from raysearch.cluster.pool import RayPool, Replicas
+    from raysearch.study.trials import OpenTracker
 
 _MOST_AT_ONCE = 4
 _SECONDS_BETWEEN_RECORDS = 20
@@ -54,7 +55,7 @@ def run_study(spec: StudySpec, observer: Observer, tracker: Tracker, open_tracke
     search_ids = name_searches(spec, model_groups)
     assessables = _read_assessables(spec, model_groups)
     ledger = Ledger(spec.ledger)
-    with closing(ledger), held(ledger, spec.study_id, "STUDY"), tune_environment():
+    with closing(ledger), held(ledger, spec.study_id, "STUDY"):
         observer = Observers(tracker, observer)
         observer.study_started(_header(spec, search_ids, ledger))
         for note in spec.notes:
@@ -91,6 +92,8 @@ def _read_assessables(spec: StudySpec, model_groups: Sequence[ModelGroup]) -> li
     """Return the assessment of each model; none if the study has no assessment."""
     if spec.assess is None:
         return []
+    from raysearch.assessment.assess import check_tasks, read_assessable
+
     read = [read_assessable(spec.assess, one.model, one.cluster, spec.ledger, one.prepared) for one in model_groups]
     with opened(spec.ledger) if spec.ledger.exists() else nullcontext() as ledger:
         for what in read:
@@ -170,18 +173,20 @@ class _StudyRun:
             results = {search_id: run.result for search_id, run in runs.items() if run.result is not None}
             masks = found_masks(model_group, self.search_ids, results)
             for draws in every:
-                evaluate_held_out(draws, masks, model_group.info.n_layers, self.ledger, lambda: RayPool(replicas()))
+                evaluate_held_out(draws, masks, model_group.info.n_layers, self.ledger, lambda: _pool(replicas()))
             self.record({})
 
     def _assess(self, model_group: ModelGroup, what: Assessable | None, replicas: Callable[[], Replicas]) -> None:
         """Assesses what the searches of a model have found, if that is asked for."""
         if what is not None:
+            from raysearch.study.assess import assess_found
+
             found = assess_found(
                 what,
                 self.ledger,
                 list(SEARCHES.some(self.ledger, [self.search_ids[number] for number in model_group.numbers]).values()),
                 self.observer,
-                lambda: RayPool(replicas()),
+                lambda: _pool(replicas()),
             )
             self.record({model_group.label(self.spec): found})
 
@@ -189,6 +194,7 @@ class _StudyRun:
         """Trains each mask of a model in each way, the dense model too as a control, and returns what failed."""
         if not self.spec.recoveries:
             return []
+        from raysearch.cluster.session import join_ray
         from raysearch.recovery.recover import recover_in_study  # trl takes seconds to import
 
         runs, failures = SEARCHES.some(self.ledger, self.search_ids), list[EvaluationError | UserError]()
@@ -216,6 +222,8 @@ class _StudyRun:
 
     def _search(self, model_group: ModelGroup, numbers: Sequence[int], replicas: Replicas) -> None:
         """Runs searches to their ends, and puts on record why some failed."""
+        from raysearch.study.trials import TrialTask, run_trials
+
         options = self.spec.options
         tasks = {}
         for number in numbers:
@@ -263,6 +271,13 @@ class _Recording(Observer):
     @override
     def warn(self, message: str) -> None:
         """Do nothing; the study's own observer does."""
+
+
+def _pool(replicas: Replicas) -> RayPool:
+    """Return a pool of these actors."""
+    from raysearch.cluster.pool import RayPool
+
+    return RayPool(replicas)
 
 
 @contextmanager

@@ -57,3 +57,14 @@ def test_a_search_that_the_ledger_answers_needs_neither_torch_nor_transformers(
         said = subprocess.run(command, capture_output=True, text=True, cwd=here, check=True).stderr.splitlines()[-1]
         code, *modules = said.split()
         assert code == "0" and not {"torch", "transformers", "ray"} & set(modules), words
+
+
+def test_a_study_that_the_ledger_answers_needs_neither_torch_nor_ray(run: Run, here: Path, world: World) -> None:
+    words = ["study", *world.search(remove=None, cluster="local"), "study.grid.remove=[1,2]"]
+    for remove in (1, 2):
+        assert run("search", *world.search(remove=remove, screening="off")).code == 0
+    for again in (words, ["report"]):
+        command = [sys.executable, "-c", IMPORTED, *again]
+        said = subprocess.run(command, capture_output=True, text=True, cwd=here, check=True).stderr.splitlines()[-1]
+        code, *modules = said.split()
+        assert code == "0" and not {"torch", "transformers", "ray"} & set(modules), again

@@ -11,7 +11,7 @@ import pytest
 from raysearch.errors import EvaluationError
 from raysearch.ledger.ledger import opened
 from raysearch.search.record import SEARCHES
-from raysearch.study import run as running
+from raysearch.study import assess as assessing
 from raysearch.study.assess import assess_found
 from tests.cli.conftest import Run, World
 from tests.cli.found import found
@@ -45,7 +45,7 @@ def test_an_assessment_that_fails_stops_no_other_model(world: World, run: Run, m
         return assess(what, *rest)
 
     with monkeypatch.context() as patch:
-        patch.setattr(running, "assess_found", fails_once)
+        patch.setattr(assessing, "assess_found", fails_once)
         outcome = run("study", *words, "--json")
     assert (outcome.code, outcome.err.splitlines()[-1]) == (1, "failed: out of luck")
     as_far = json.loads(run("report", "latest", "--json").out)
