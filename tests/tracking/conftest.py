@@ -27,10 +27,12 @@ class Served:
     Args:
         url: Where it answers.
         run_id: The search's parent run.
+        folder: That of the store.
     """
 
     url: str
     run_id: str
+    folder: Path
 
 
 @pytest.fixture(scope="session")
@@ -46,7 +48,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     process = start_python(f"from pathlib import Path; {script}", folder.parent, subprocess.DEVNULL)
     try:
         assert get(f"http://127.0.0.1:{port}/health", wait_s=120) == b"OK"
-        yield Served(f"http://127.0.0.1:{port}", run_id)
+        yield Served(f"http://127.0.0.1:{port}", run_id, folder)
     finally:
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 0

@@ -26,6 +26,8 @@ MAX_PARAM = 6000
 MAX_TAG = 8000
 MAX_POINTS = 1000  # in one batch
 
+_SEARCHES = "tags.`raysearch.kind` = 'search'"
+
 #: The metrics of a round that a process counts of its own work.
 COMPUTED = ("evaluations_computed", "layer_forwards_computed")
 
@@ -109,21 +111,47 @@ def _by_use(labels: Mapping[str, str]) -> list[tuple[str, str]]:
 
 def study_note(study_id: str, run_id: str, experiment: str) -> str:
     """Return the description of a study's run: links to views of its searches alone."""
-    search = f"tags.`raysearch.kind` = 'search' and tags.`mlflow.parentRunId` = '{run_id}'"
-    flat = "orderByKey=" + quote("metrics.`loss`") + "&orderByAsc=true"  # sorted by a metric, runs are not nested
-
-    def link(title: str, rest: str, condition: str = search) -> str:
-        return f"- [{title}](#/experiments/{experiment}/runs?searchFilter={quote(condition)}&{rest})"
-
+    search = f"{_SEARCHES} and tags.`mlflow.parentRunId` = '{run_id}'"
+    failed = f"{search} and attributes.status = 'FAILED'"
     return "\n".join(
         [
             f"A study of raysearch: {study_id}.",
             "",
-            link("Its searches, the lowest loss first", f"{flat}&compareRunsMode=TABLE"),
-            link("Charts of its searches", f"{flat}&compareRunsMode=CHART"),
-            link("What failed", f"{flat}&compareRunsMode=TABLE", f"{search} and attributes.status = 'FAILED'"),
+            f"- [Its searches, the lowest loss first]({view(experiment, search, 'TABLE')})",
+            f"- [Charts of its searches]({view(experiment, search, 'CHART')})",
+            f"- [What failed]({view(experiment, failed, 'TABLE')})",
         ]
     )
+
+
+def view(experiment: str, condition: str, mode: str) -> str:
+    """Return the address of a page of runs, the lowest loss first, from MLflow's own on.
+
+    Args:
+        experiment: Its id.
+        condition: Which runs, in MLflow's words.
+        mode: ``TABLE`` or ``CHART``.
+    """
+    flat = f"orderByKey={quote('metrics.`loss`')}&orderByAsc=true"  # sorted by a metric, runs are not nested
+    return f"#/experiments/{experiment}/runs?searchFilter={quote(condition)}&{flat}&compareRunsMode={mode}"
+
+
+def ui_lines(address: str, experiments: Mapping[str, str]) -> list[str]:
+    """Return what to open in a browser, and what to pick there; MLflow's own address leads to another page.
+
+    Args:
+        address: Of the server.
+        experiments: The names of those that hold searches, by id.
+    """
+    lines = []
+    for number, name in experiments.items():
+        lines += [
+            f"{name}: searches, the lowest loss first: {address}/{view(number, _SEARCHES, 'TABLE')}",
+            f"{name}: charts that compare them: {address}/{view(number, _SEARCHES, 'CHART')}",
+        ]
+    columns = "Columns: the tag raysearch.searcher, the param n_remove, the metrics loss and perplexity or accuracy."
+    axes = "Charts: parallel coordinates of searcher.type, n_remove and loss; a line of best_loss by step, a mask each."
+    return [*lines, columns, axes] if lines else ["There is no search here yet; make one with raysearch search."]
 
 
 def study_tags(labels: Mapping[str, str], parent: str | None) -> dict[str, str]:

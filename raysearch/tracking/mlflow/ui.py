@@ -8,12 +8,14 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
+from raysearch.core.escaping import visible
 from raysearch.errors import UserError
+from raysearch.tracking.mlflow.client import attempt, cause_of, client_of
 from raysearch.tracking.store import Store
 
 # Job workers serve MLflow's GenAI features only, and cost seven processes of 250 MiB each.
@@ -47,11 +49,33 @@ def serve_ui(folder: Path, uri: str | None, host: str = "127.0.0.1", port: int =
     environment = os.environ | _ENVIRONMENT | {"MLFLOW_BACKEND_STORE_URI": store.uri}
     sys.stdout.flush()
     sys.stderr.flush()
-    sys.exit(_run(command, environment))
+    named = f"[{host}]" if ":" in host else host
+    sys.exit(_run(command, environment, lambda: _links(store, f"http://{named}:{port}")))
 
 
-def _run(command: Sequence[str], environment: Mapping[str, str]) -> int:
+def _links(store: Store, address: str) -> list[str]:
+    """Return what to open in a browser, in lines."""
+    from raysearch.tracking.mlflow import records
+
+    def with_searches() -> dict[str, str]:
+        client, wanted = client_of(store), "tags.`raysearch.kind` = 'search'"
+        every = client.search_experiments()
+        return {
+            one.experiment_id: one.name
+            for one in every
+            if client.search_runs([one.experiment_id], wanted, max_results=1)
+        }
+
+    try:
+        return records.ui_lines(address, attempt(with_searches))
+    except Exception as error:  # the server tells its own troubles
+        return [f"{address} (its searches cannot be listed: {cause_of(error)})"]
+
+
+def _run(command: Sequence[str], environment: Mapping[str, str], lines: Callable[[], Sequence[str]]) -> int:
     """Run a command until it ends by itself, and return its exit code, or until this process is told to end.
+
+    Meanwhile the lines are printed.
 
     Ctrl-C on a terminal reaches all processes of a group, and those that are still importing would each print a
     traceback. So the command has a group of its own, which is ended by SIGTERM.
@@ -70,6 +94,10 @@ def _run(command: Sequence[str], environment: Mapping[str, str]) -> int:
     servers.append(subprocess.Popen(command, env=environment, process_group=0))
     if is_told.is_set():
         end()
+    for line in lines():
+        if servers[0].poll() is None and not is_told.is_set():
+            sys.stdout.write(visible(line) + "\n")
+            sys.stdout.flush()
     code = servers[0].wait()
     return 0 if is_told.is_set() else code
 

@@ -1,15 +1,19 @@
+import json
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 
 from raysearch.errors import UserError
-from raysearch.tracking.mlflow.ui import serve_ui
+from raysearch.tracking.mlflow.ui import _links, serve_ui
+from raysearch.tracking.store import Store
 from tests.tracking.conftest import ROOT, Served, closed_port, get, start_python
 
 # MLflow's own calls of SQLAlchemy.
@@ -82,6 +86,24 @@ def test_it_serves_runs_and_their_artifacts(served: Served):
     assert csv.startswith(b"index,round,removed")
     listed = get(f"{served.url}/ajax-api/2.0/mlflow/artifacts/list?run_id={served.run_id}")
     assert b"mask_map.png" in listed
+
+
+def test_it_prints_where_searches_are_and_what_to_pick(served: Served) -> None:
+    lines = _links(Store.locate(None, served.folder), served.url)
+    table, charts, columns, axes = lines
+    assert table.startswith(f"tests: searches, the lowest loss first: {served.url}/#/experiments/1/runs?searchFilter=")
+    assert table.endswith("&orderByKey=metrics.%60loss%60&orderByAsc=true&compareRunsMode=TABLE")
+    assert charts.endswith("&compareRunsMode=CHART") and "raysearch.searcher" in columns and "searcher.type" in axes
+    condition = unquote(table.partition("searchFilter=")[2].partition("&")[0])
+    asked = {"experiment_ids": ["1"], "filter": condition, "order_by": ["metrics.`loss` ASC"]}
+    found = json.loads(get_json(f"{served.url}/api/2.0/mlflow/runs/search", asked))
+    assert [run["info"]["run_id"] for run in found["runs"]] == [served.run_id]
+
+
+def get_json(url: str, body: object) -> bytes:
+    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        return bytes(answer.read())
 
 
 @pytest.mark.faults
