@@ -1,0 +1,31 @@
+"""The notebook of examples/ runs to its end, on a tiny model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+from tests.cli.conftest import World, here, world
+from tests.test_structure import ROOT
+
+__all__ = ["here", "world"]  # fixtures
+
+
+@pytest.mark.real
+@pytest.mark.faults  # which takes long: it trains a model
+@pytest.mark.filterwarnings("ignore")  # of jupyter_client's own
+def test_the_notebook_runs(here: Path, world: World) -> None:
+    book = nbformat.read(ROOT / "examples" / "search_to_recovery.ipynb", 4)
+    (parameters,) = (cell for cell in book.cells if "parameters" in cell.metadata.get("tags", ()))
+    small = {"samples": 4, "seq_len": 32}
+    values: dict[str, object] = {"model": str(world.model), "data": small, "budget": {"loss": 9}}
+    values |= {"training": {"max_steps": 2, "max_tokens": 32}, "rows": {"samples": 20, "seq_len": 32}}
+    parameters.source += "".join(f"\n{name} = {value!r}" for name, value in values.items())
+    for cell in book.cells:
+        cell.source = cell.source.replace('"seq_len": 64, "probe"', '"seq_len": 32, "probe"')
+    NotebookClient(book, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(here)}}).execute()
+    written = "".join(one["text"] for one in book.cells[-1].outputs if one.get("name") == "stdout")
+    assert "pruned:" in written and "healed:" in written
