@@ -85,6 +85,7 @@ def load_config(model: LocatedModel) -> PreTrainedConfig:
     from transformers import AutoConfig
 
     with _reading(model):
+        _check_code(model)
         config: PreTrainedConfig = AutoConfig.from_pretrained(**_files(model))
         if model.gguf is not None:
             _drop_quantization(config)
@@ -391,6 +392,22 @@ def _explained(model: LocatedModel, part: str = "") -> Iterator[None]:
         else:
             message = f"{known} cannot be loaded: {reason}; check that its files are complete and of this format"
         raise UserError(message) from error
+
+
+def _check_code(model: LocatedModel) -> None:
+    """Refuse a folder that runs code of other repositories, which may change behind its fingerprint."""
+    if not model.trust_remote_code or model.is_hub:
+        return
+    for name in ("config.json", "tokenizer_config.json"):
+        file = model.folder / name
+        said = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+        for named in (said.get("auto_map") or {}).values() if isinstance(said, dict) else ():
+            elsewhere = [one for one in (named if isinstance(named, list) else [named]) if one and "--" in one]
+            if elsewhere:
+                raise UserError(
+                    f"model={model.name} names code of another repository in {name} ({elsewhere[0]}), which may change "
+                    "without notice; copy that file into the model's folder and name it there, without 'owner/repo--'"
+                )
 
 
 def _check_causal(model: LocatedModel, config: PreTrainedConfig) -> None:

@@ -14,7 +14,7 @@ from typing_extensions import override
 from raysearch.core.mask import Mask
 from raysearch.core.problem import Problem
 from raysearch.core.statistic import Statistic
-from raysearch.errors import EvaluationError, redact
+from raysearch.errors import EvaluationError, UserError, redact
 from raysearch.evaluation.evaluator import Evaluation, Evaluator
 from raysearch.evaluation.prefix import naive_layer_forwards
 from raysearch.search.driver import Oracle
@@ -154,6 +154,11 @@ class SearchRecorder(Oracle):
         return tuple(order)
 
     def _tell_dense(self, evaluation: Evaluation) -> None:
+        if (evaluation.failure or "").startswith("the loss is "):  # as where a weight is so large that it overflows
+            raise UserError(
+                f"model= cannot be searched: with nothing removed, {evaluation.failure}; its weights are damaged, or "
+                "too large for its dtype, where model.dtype=float32 may help"
+            )
         if evaluation.loss is None:
             raise EvaluationError(f"the dense model cannot be evaluated: {evaluation.failure}")
         self.losses[self.problem.dense] = evaluation.loss

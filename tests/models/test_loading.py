@@ -239,3 +239,10 @@ def test_the_demo_model(smollm2: Any, smollm2_tokenizer: Any) -> None:
     assert (info.n_layers, info.parameters, info.vocab_size, info.max_positions) == (30, 134_515_008, 49_152, 8_192)
     assert info.parameters == sum(parameter.numel() for parameter in smollm2.parameters())
     assert smollm2_tokenizer.decode(smollm2_tokenizer("The capital of France")["input_ids"]) == "The capital of France"
+
+
+def test_code_of_another_repository_is_refused(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"auto_map": {"AutoConfig": "other/repo--code.Config"}}))
+    with pytest.raises(UserError, match=r"names code of another repository in config.json \(other/repo--code.Config\)"):
+        load_config(locate(spec(folder, trust_remote_code=True)))

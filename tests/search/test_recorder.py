@@ -11,6 +11,7 @@ import pytest
 from raysearch.core.mask import Mask
 from raysearch.core.problem import Problem
 from raysearch.core.statistic import Statistic
+from raysearch.errors import UserError
 from raysearch.evaluation.evaluator import Evaluation
 from raysearch.evaluation.pool import PoolStats
 from raysearch.evaluation.progress import Meter
@@ -102,3 +103,11 @@ def test_parts_of_the_same_name_are_numbered():
 
     assert _part_names(spec("kl on c4")) == []
     assert _part_names(spec("kl on c4", "kl on file", "kl on c4")) == ["kl on c4 1", "kl on file", "kl on c4 3"]
+
+
+def test_a_dense_model_whose_loss_is_no_number_is_refused(recorder):
+    recorder.evaluator.evaluate = lambda masks, *_: {
+        mask: Evaluation(None, "the loss is nan", False, ()) for mask in masks
+    }
+    with pytest.raises(UserError, match="with nothing removed, the loss is nan; its weights are damaged"):
+        recorder.evaluate(Round([Mask.of(0)]))
