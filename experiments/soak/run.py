@@ -1,0 +1,254 @@
+"""Kills commands at random moments, runs them again to their end, and compares what they give with an undisturbed run.
+
+    python experiments/soak/run.py --kills 200 --folder /tmp/soak
+
+Every trial has its own seed and its own folder, which is gone afterwards. What it saw is a line of ``trials.jsonl``, so
+the same command goes on where it was stopped. The model is a random Llama of six layers, written on first use.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import random
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+#: How long a command may take to end after a signal, and to run, in seconds.
+END_S, RUN_S = 60.0, 600.0
+_DATA = ["data.samples=12", "data.seq_len=48", "data.shard_samples=2", "model.dtype=float32", "cluster=inline"]
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command that is killed.
+
+    Args:
+        words: What is typed after ``raysearch``; ``MODEL`` stands for the model's folder.
+        answer: Reads what it gave, from its standard output and its folder.
+        needs: The command that must have run before; its folder is copied.
+    """
+
+    words: list[str]
+    answer: Callable[[str, Path], Any]
+    needs: str | None = None
+
+
+def found(printed: str, folder: Path) -> Any:
+    """Return the mask, its loss, what was requested, and the digest of all losses that the ledger has."""
+    result = json.loads(printed)
+    with closing(sqlite3.connect(folder / "mlruns" / "ledger.db")) as ledger:
+        rows = ledger.execute("SELECT * FROM evaluations ORDER BY calibration, subject, shard").fetchall()
+    whole = [result["search_id"], result["removed"], result["loss"], result["evaluations"]["requested"]]
+    return [*whole, len(rows), hashlib.sha256(repr(rows).encode()).hexdigest()]
+
+
+def listed(printed: str, _: Path) -> Any:
+    """Return all that was printed but times and costs."""
+
+    def plain(value: Any) -> Any:
+        left_out = ("seconds", "cached", "computed", "decode", "prefill", "peak_memory", "ended", "busy_share", "pool")
+        if isinstance(value, dict):
+            return {key: plain(one) for key, one in value.items() if not key.startswith(left_out)}
+        return [plain(one) for one in value] if isinstance(value, list) else value
+
+    return plain(json.loads(printed))
+
+
+def exported(_: str, folder: Path) -> Any:
+    """Return the digests of the checkpoint's files, and that nothing else was left."""
+    files = sorted((folder / "out").glob("*"))
+    digests = {one.name: hashlib.sha256(one.read_bytes()).hexdigest() for one in files if one.suffix != ".md"}
+    return [digests, sorted(one.name for one in folder.iterdir())]
+
+
+def tables(_: str, folder: Path) -> Any:
+    """Return the tables that were written."""
+    return {one.name: one.read_text(encoding="utf-8") for one in sorted((folder / "tables").glob("*.csv"))}
+
+
+def mlflow_runs(_: str, folder: Path) -> Any:
+    """Return the metrics of every run that MLflow has, by its name, and how it ended."""
+    script = (
+        "import json, mlflow\n"
+        "runs = mlflow.MlflowClient('sqlite:///mlruns/mlflow.db').search_runs(['1'], max_results=5000)\n"
+        "keep = ('loss', 'delta', 'perplexity')\n"
+        "print(json.dumps(sorted((run.info.run_name, run.info.status, "
+        "{key: run.data.metrics.get(key) for key in keep}) for run in runs), default=str))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=folder, capture_output=True, text=True, check=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+_GREEDY = ["search", "model=MODEL", "searcher=greedy", "remove=3", "screening=off", *_DATA]
+COMMANDS = {
+    "search": Command([*_GREEDY, "tracking=none", "--json"], found),
+    "search, screened": Command(
+        ["search", "model=MODEL", "searcher=beam", "remove=2", *_DATA, "tracking=none", "--json"], found
+    ),
+    "search with Ray": Command(
+        [*_GREEDY[:-1], "cluster=local", "cluster.replicas=2", "tracking=none", "--json"], found
+    ),
+    "search with MLflow": Command([*_GREEDY, "--json"], mlflow_runs),
+    "resume": Command(["resume", "latest", "--json"], found, "search"),
+    "score": Command(["score", "model=MODEL", "masks=[[0],[1,2],[3]]", *_DATA, "--json"], listed),
+    "sweep": Command(["sweep", "model=MODEL", *_DATA, "--json"], listed),
+    "export": Command(["export", "latest", "--out", "out", "--overwrite"], exported, "search"),
+    "ledger export": Command(["ledger", "export", "--out", "tables"], tables, "search"),
+    "ledger merge": Command(["ledger", "merge", "mlruns", "--store", "all"], lambda *_: None, "search"),
+}
+
+
+def main() -> None:
+    """Kill as often as was asked for, and print what came of it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--folder", type=Path, default=Path("soak"))
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", nargs="*", choices=COMMANDS, default=list(COMMANDS))
+    options = parser.parse_args()
+    folder = options.folder.resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    model, log = write_model(folder / "model"), folder / "trials.jsonl"
+    done = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+    expected: dict[str, tuple[Any, Path, float]] = {}
+    for number in range(len(done), options.kills):
+        rng = random.Random(f"{options.seed}-{number}")
+        name = rng.choice(options.only)
+        if name not in expected:
+            expected[name] = undisturbed(name, folder, model)
+        trial = {"number": number, "command": name, **disturbed(name, expected[name], folder, model, rng)}
+        done.append(trial)
+        with log.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(trial) + "\n")
+        print(json.dumps(trial), flush=True)
+    show(done)
+    sys.exit(any(trial["wrong"] for trial in done))
+
+
+def undisturbed(name: str, folder: Path, model: Path) -> tuple[Any, Path, float]:
+    """Return what a command gives, a folder as it leaves it, and how long it takes."""
+    command = COMMANDS[name]
+    where = folder / "undisturbed" / name.replace(" ", "-").replace(",", "")
+    shutil.rmtree(where, ignore_errors=True)
+    before(command, folder, model, where)
+    started = time.perf_counter()
+    done = run(command, model, where)
+    seconds = time.perf_counter() - started
+    if done.returncode:
+        sys.exit(f"{name} fails undisturbed: {done.stderr[-2000:]}")
+    return command.answer(done.stdout, where), where, seconds
+
+
+def before(command: Command, folder: Path, model: Path, where: Path) -> None:
+    """Make the folder that a command begins in."""
+    if command.needs is None:
+        where.mkdir(parents=True)
+        return
+    ready = folder / "undisturbed" / command.needs.replace(" ", "-")
+    if not ready.exists():
+        undisturbed(command.needs, folder, model)
+    shutil.copytree(ready, where)
+
+
+def disturbed(
+    name: str, expected: tuple[Any, Path, float], folder: Path, model: Path, rng: random.Random
+) -> dict[str, Any]:
+    """Kill a command up to three times, let it end, and say what was wrong; empty if nothing was."""
+    command, (answer, _, seconds) = COMMANDS[name], expected
+    where, signals, wrong = folder / "trial", [], ""
+    shutil.rmtree(where, ignore_errors=True)
+    before(command, folder, model, where)
+    for _ in range(rng.randint(1, 3)):
+        number = rng.choice(SIGNALS)
+        process = start(command, model, where)
+        try:
+            process.communicate(timeout=rng.uniform(0, 1.1 * seconds))
+        except subprocess.TimeoutExpired:
+            process.send_signal(number)
+            signals.append(number.name)
+            try:
+                _, said = process.communicate(timeout=END_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                wrong = f"did not end within {END_S:.0f} s of {number.name}"
+                process.communicate()
+            else:
+                wrong = "traceback" if "Traceback" in said and number != signal.SIGKILL else wrong
+    done = run(command, model, where)
+    checked = raysearch(["ledger", "check", "--store", "all" if (where / "all").exists() else "mlruns"], where)
+    if done.returncode:
+        wrong = f"exit code {done.returncode}: {done.stderr[-500:]}"
+    elif checked.returncode:
+        wrong = f"the ledger is damaged: {checked.stdout}"
+    elif command.answer(done.stdout, where) != answer:
+        wrong = "another answer"
+    if not wrong:
+        shutil.rmtree(where)
+    else:
+        shutil.move(where, folder / f"wrong-{time.time():.0f}")
+    return {"signals": signals, "wrong": wrong}
+
+
+def run(command: Command, model: Path, where: Path) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end."""
+    return raysearch([word.replace("MODEL", str(model)) for word in command.words], where)
+
+
+def raysearch(words: list[str], where: Path) -> subprocess.CompletedProcess[str]:
+    """Run ``raysearch`` with words."""
+    whole = [sys.executable, "-m", "raysearch", *words]
+    return subprocess.run(whole, cwd=where, capture_output=True, text=True, timeout=RUN_S, check=False)
+
+
+def start(command: Command, model: Path, where: Path) -> subprocess.Popen[str]:
+    """Start a command."""
+    words = [word.replace("MODEL", str(model)) for word in command.words]
+    pipe = subprocess.PIPE
+    return subprocess.Popen([sys.executable, "-m", "raysearch", *words], cwd=where, stdout=pipe, stderr=pipe, text=True)
+
+
+def write_model(folder: Path) -> Path:
+    """Write a random Llama of six layers and a tokenizer of single bytes, unless they are there."""
+    if (folder / "config.json").exists():
+        return folder
+    import torch
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE({mark: number for number, mark in enumerate(alphabet)}, []))
+    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    torch.manual_seed(0)
+    sizes: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4}
+    config = LlamaConfig(vocab_size=len(alphabet), num_hidden_layers=6, initializer_range=0.3, **sizes)
+    LlamaForCausalLM(config).save_pretrained(folder)
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=alphabet[0]).save_pretrained(folder)
+    return folder
+
+
+def show(trials: list[dict[str, Any]]) -> None:
+    """Print a row for each command: its trials, the signals it got, and what was wrong."""
+    print("| command | trials | kills | wrong |\n|---|---|---|---|")
+    for name in COMMANDS:
+        mine = [trial for trial in trials if trial["command"] == name]
+        signals = Counter(one.removeprefix("SIG") for trial in mine for one in trial["signals"])
+        said = ", ".join(f"{number} {kind}" for kind, number in signals.most_common())
+        wrong = sum(bool(trial["wrong"]) for trial in mine)
+        print(f"| {name} | {len(mine)} | {said} | {wrong} |")
+
+
+if __name__ == "__main__":
+    main()
