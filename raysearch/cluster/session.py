@@ -115,7 +115,7 @@ class Connection:
 def _dead() -> str | None:
     """Return which process of the Ray that this process has started is dead."""
     node = ray._private.worker._global_node
-    dead = [] if node is None else [_VITAL[kind] for kind, _ in node.dead_processes() if kind in _VITAL]
+    dead: list[str] = [] if node is None else [_VITAL[kind] for kind, _ in node.dead_processes() if kind in _VITAL]
     return f"Ray's {dead[0]} on this machine" if dead else None
 
 
