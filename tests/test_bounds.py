@@ -21,8 +21,12 @@ from raysearch.models.spec import ModelSpec
 from raysearch.searchers.genetic import GeneticSearcher
 from tests.models.families import FAMILIES
 
+NESTED = "{% for a in range(9999) %}{% for b in range(9999) %}{{ 'a' * 9 }}{% endfor %}{% endfor %}"
 
-@pytest.mark.parametrize("template", ["{{ 'a' * 10000000000 }}", "{{ 'a' * 99999 * 99999 }}", "{{ 9 ** 9 ** 9 }}"])
+
+@pytest.mark.parametrize(
+    "template", ["{{ 'a' * 10000000000 }}", "{{ 'a' * 99999 * 99999 }}", "{{ 9 ** 9 ** 9 }}", NESTED]
+)
 def test_a_chat_template_that_fills_the_memory(template: str) -> None:
     def is_run(*_: object, **__: object) -> str:
         raise AssertionError("it is run")

@@ -134,13 +134,27 @@ def _check_template(template: str) -> None:
         parsed = SandboxedEnvironment(extensions=["jinja2.ext.loopcontrols"]).parse(template)
     except TemplateError:
         return  # transformers knows more tags, and says what is wrong with others
-    products = (
-        math.prod(abs(one.value) for one in part.find_all(nodes.Const) if isinstance(one.value, int | float))
-        for part in parsed.find_all((nodes.Mul, nodes.Pow))
-    )
-    largest = (abs(one.value) for one in parsed.find_all(nodes.Const) if isinstance(one.value, int | float))
-    if max([*products, *largest], default=0) > _MOST_IN_TEMPLATE or any(parsed.find_all(nodes.Pow)):
+    if _largest(parsed) > _MOST_IN_TEMPLATE or any(parsed.find_all(nodes.Pow)):
         raise UserError(
             f"the model's chat template raises to a power, or computes with numbers above {_MOST_IN_TEMPLATE:,}, which "
             "can fill the memory; mend it, or use data=questions with data.chat=false"
         )
+
+
+def _largest(node: Any, times: float = 1) -> float:
+    """Return the largest number that a part of a template, as jinja2 parses it, computes or repeats a text by.
+
+    Args:
+        node: The part.
+        times: How often the loops around it run, where a number of the template says so.
+    """
+    from jinja2 import nodes
+
+    def numbers(part: nodes.Node) -> list[float]:
+        constants = [part] if isinstance(part, nodes.Const) else part.find_all(nodes.Const)
+        return [abs(one.value) for one in constants if isinstance(one.value, int | float)]
+
+    if isinstance(node, nodes.For):
+        times *= max([1, *numbers(node.iter)])
+    found = times * math.prod(numbers(node)) if isinstance(node, nodes.Mul) else max([times, *numbers(node)])
+    return max([found, *(_largest(child, times) for child in node.iter_child_nodes())])

@@ -7,9 +7,9 @@ that is wrong with a command is reported at once.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
@@ -163,10 +163,10 @@ def assess_spec(config: Mapping[str, Any]) -> AssessSpec:
         for key in ("texts", "generation")
     }
     parts = together(
-        partial(_check_seed, config),
+        functools.partial(_check_seed, config),
         rest=lambda: construct(AssessSpec, "assess", section, **given),
         **{
-            key: partial(together, **{name: partial(build_data, data) for name, data in of.items()})
+            key: functools.partial(together, **{name: functools.partial(build_data, data) for name, data in of.items()})
             for key, of in given.items()
         },
     )
@@ -245,10 +245,11 @@ def _cell(
     own = [*choice.words]
     if "seed" in choice.labels and not any(word.startswith("data.seed=") for word in (*own, *words)):
         own.append(f"data.seed={seed}")
-    keys = {word.partition("=")[0] for word in own}
-    shared = [word for word in words if section_of(word) not in ("study", "assess")]
-    words = [*(word for word in shared if word.partition("=")[0] not in keys), *own]
-    search, own_tracking = tracked_search(words, config_dir)
+    words = [word for word in words if section_of(word) not in ("study", "assess")]
+    for others in (words, _chosen_by_studies()):  # what is said of one cell goes before what is said of all
+        said = {word.partition("=")[0] for word in own}
+        own = [*(word for word in others if word.partition("=")[0] not in said), *own]
+    search, own_tracking = tracked_search(own, config_dir)
     if search.budget is not None:
         raise UserError("remove=auto is of one search, not of a study's; give study.grid.remove a number or a range")
     if tracking not in (None, own_tracking):
@@ -266,6 +267,17 @@ def _cell(
     )
 
 
+@functools.cache
+def _chosen_by_studies() -> list[str]:
+    """Return the words for what ``conf/study.yaml`` chooses otherwise than ``conf/search.yaml``."""
+    of_search = compose("search", [])["choices"]
+    return [
+        f"{group}={name}"
+        for group, name in compose("study", [])["choices"].items()
+        if of_search.get(group, name) != name
+    ]
+
+
 def _way(words: str, cluster: Any, assess: AssessSpec | None, config_dir: PathLike | None) -> RecoverSpec:
     """Compose a way of recovering a study's masks, which are assessed as the study's masks are, if those are."""
     composed = compose("recover", [*as_overrides({"cluster": cluster}), *shlex.split(words)], config_dir)
@@ -276,12 +288,12 @@ def _way(words: str, cluster: Any, assess: AssessSpec | None, config_dir: PathLi
 def _evaluation_spec(config: Mapping[str, Any], other_keys: Collection[str] = ()) -> EvaluationSpec:
     def calibrations() -> list[CalibrationSpec]:
         parts = _section(config, "objective").get("parts")
-        steps = [partial(_calibration_spec, part) for part in ([config] if parts is None else parts)]
+        steps = [functools.partial(_calibration_spec, part) for part in ([config] if parts is None else parts)]
         return [*together(**{str(number): step for number, step in enumerate(steps)}).values()]
 
     parts = together(
-        partial(check_names, "", config, {*_EVALUATION_KEYS, *other_keys}),
-        partial(_check_seed, config),
+        functools.partial(check_names, "", config, {*_EVALUATION_KEYS, *other_keys}),
+        functools.partial(_check_seed, config),
         model=lambda: _model(config),
         calibrations=calibrations,
         weighting=lambda: _weighting(_section(config, "objective")),

@@ -277,6 +277,9 @@ def _set_axes(resolved: dict[str, Any], axes: Mapping[str, Any]) -> None:
         else:
             known = grid[axis] if isinstance(grid.get(axis), dict) and label else grid
             raise UserError(f"{key}=null takes away what is not there; {did_you_mean(label or axis, list(known))}")
+    for axis in groups_of(None).keys() & (grid if isinstance(grid, dict) else {}).keys():
+        if isinstance(grid[axis], list):
+            grid[axis] = ["off" if name is False else name for name in grid[axis]]  # YAML reads off as false
 
 
 def _resolve_parts(resolved: dict[str, Any], words: Sequence[str], config_dir: PathLike | None) -> None:

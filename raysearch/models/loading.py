@@ -136,7 +136,7 @@ def load_model(model: LocatedModel, device: str | None = None) -> PreTrainedMode
 
 def _read_model(model: LocatedModel, device: str) -> PreTrainedModel:
     import torch
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM, GenerationConfig
 
     config = load_config(model)
     with _reading(model):
@@ -160,6 +160,7 @@ def _read_model(model: LocatedModel, device: str) -> PreTrainedModel:
     if model.gguf is not None:
         _drop_quantization(loaded.config)
         vars(loaded).pop("hf_quantizer", None)  # with it, save_pretrained refuses the weights as quantised
+        loaded.generation_config = GenerationConfig.from_model_config(loaded.config)  # made before the file was read
     return loaded.eval().requires_grad_(False)
 
 

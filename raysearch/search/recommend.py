@@ -234,7 +234,7 @@ def _nearest(sizes: Sequence[SizeFacts]) -> str:
     loses = {"loss", "readout"}.intersection(*(size.misses for size in known))
     near = (min if loses else max)(known, key=lambda size: (size.delta if loses else -len(size.misses), size.n_removed))
     missed = " and ".join(f"budget.{part}" for part in (*near.misses, *near.unknown))
-    facts = f"the nearest, of {count(near.n_removed, 'layer')}, misses {missed}: the loss rises by {near.delta:.4f}"
+    facts = f"the nearest, of {count(near.n_removed, 'layer')}, misses {missed}: {_change(near)}"
     if near.speedup is not None:
         facts += f", {near.speedup:.2f} times as fast, memory {near.memory:+.1%}"
     return facts
@@ -243,7 +243,7 @@ def _nearest(sizes: Sequence[SizeFacts]) -> str:
 def _facts(size: SizeFacts, budget: Budget, measure: Measure) -> str:
     """Return what a size loses and gains, in the terms of the budget."""
     error = "" if size.delta_error is None else f" ± {size.delta_error:.4f}"
-    said = [f"the loss rises by {size.delta:.4f}{error}"]
+    said = [_change(size) + error]
     if budget.readout is not None and size.readout_change is not None:
         said.append(f"{measure.readout} is {size.readout_change:.1%} worse")
     if budget.speedup is not None and size.speedup is not None:
@@ -252,3 +252,7 @@ def _facts(size: SizeFacts, budget: Budget, measure: Measure) -> str:
     if budget.memory is not None and size.memory is not None:
         said.append(f"memory {size.memory:+.1%}")
     return ", ".join(said)
+
+
+def _change(size: SizeFacts) -> str:
+    return f"the loss {'falls' if size.delta < 0 else 'rises'} by {abs(size.delta):.4f}"

@@ -115,9 +115,9 @@ def search_rounds(
             both = Observers(tracker, observer)
             recorder = SearchRecorder(problem, session.evaluator, both, started, _part_names(spec))
             search = _Search(spec, session, header, recorder, both, tracker)
-            rounds = recorder.follow(run_rounds(spec.sized_searcher, problem, spec.seed, recorder))
             try:
                 both.search_started(header, expected, head_cost(info))
+                rounds = recorder.follow(run_rounds(spec.sized_searcher, problem, spec.seed, recorder))
                 if spec.budget is None:
                     result = search.result((yield from rounds))
                 else:

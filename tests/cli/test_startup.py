@@ -60,7 +60,12 @@ def test_a_search_that_the_ledger_answers_needs_neither_torch_nor_transformers(
 
 
 def test_a_study_that_the_ledger_answers_needs_neither_torch_nor_ray(run: Run, here: Path, world: World) -> None:
-    words = ["study", *world.search(remove=None, cluster="local"), "study.grid.remove=[1,2]"]
+    words = [
+        "study",
+        *world.search(remove=None, cluster="local"),
+        "study.grid.remove=[1,2]",
+        "study.grid.searcher=[greedy]",
+    ]
     for remove in (1, 2):
         assert run("search", *world.search(remove=remove, screening="off")).code == 0
     for again in (words, ["report"]):

@@ -115,3 +115,16 @@ def test_null_takes_an_axis_or_a_label_of_it_from_a_grid_and_nothing_that_is_not
     for word, hint in (("searcher.gredy", "did you mean 'greedy'"), ("drw", "did you mean 'draw'")):
         with pytest.raises(UserError, match=rf"study.grid.{word}=null takes away what is not there; {hint}"):
             build.study_spec([*small, f"study.grid.{word}=null"])
+
+
+@pytest.mark.parametrize(
+    ("words", "screening"),
+    [
+        ([], ["off"]),
+        (["screening=confident"], ["confident"]),
+        (["study.grid.screening=[off,confident]"], ["off", "confident"]),
+    ],
+)
+def test_the_searches_of_a_study_evaluate_every_mask_in_full_unless_told_otherwise(words, screening):
+    spec = build.study_spec(["study.grid.searcher=[greedy]", "study.grid.remove=[2]", *words])
+    assert [cell.search.config["choices"]["screening"] for cell in spec.cells] == screening

@@ -60,6 +60,8 @@ def test_a_file_is_read_once_and_is_the_same_then(gguf: Path, tmp_path: Path, re
     again = load_model(kept)
     written = {"_name_or_path": "", "architectures": None}  # by every save_pretrained
     assert same(again, dense) and again.config.to_dict() | written == dense.config.to_dict() | written
+    for model in (dense, again):
+        assert model.generation_config is not None and model.generation_config.eos_token_id == dense.config.eos_token_id
     assert tokenizer_fingerprint(load_tokenizer(kept)) == tokenizer_fingerprint(tokenizer)
     assert fingerprint(kept) == fingerprint(plain)
     assert replace(describe(spec(gguf, cache)), model=plain) == replace(sizes, model=plain)
