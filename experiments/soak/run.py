@@ -188,6 +188,8 @@ def disturbed(
             else:
                 wrong = "traceback" if "Traceback" in said and number != signal.SIGKILL else wrong
     done = run(command, model, where)
+    if "raysearch sync" in done.stderr:  # as it says where MLflow took longer than a search waits for it
+        raysearch(["sync", "latest"], where)
     checked = raysearch(["ledger", "check", "--store", "all" if (where / "all").exists() else "mlruns"], where)
     if done.returncode:
         wrong = f"exit code {done.returncode}: {done.stderr[-500:]}"
