@@ -20,6 +20,7 @@ from raysearch.assessment.results import Assessments, Result, SearchAssessment
 from raysearch.assessment.spec import AssessSpec, SpeedOptions
 from raysearch.assessment.speed import DECODE, MEMORY, SpeedJob, alike, machine, speed_results
 from raysearch.assessment.task_files import TaskSource, check_names, find_tasks
+from raysearch.calibration.calibration import Calibration
 from raysearch.core.formatting import count
 from raysearch.core.mask import Mask
 from raysearch.errors import UserError
@@ -33,7 +34,7 @@ from raysearch.ledger.ledger import Ledger
 from raysearch.models.loading import describe
 from raysearch.models.spec import LocatedModel, ModelInfo, ModelSpec
 from raysearch.search.auto import SpeedMeter
-from raysearch.search.observer import Observer
+from raysearch.search.observer import Observer, warn_of_unknown
 from raysearch.search.recommendation import Speed
 from raysearch.search.record import SearchRecord
 from raysearch.search.spec import SearchSpec
@@ -62,6 +63,11 @@ class Assessable:
     texts: PreparedData
     generation: PreparedData
     problems: tuple[Problem, ...] = ()
+
+    @property
+    def calibrations(self) -> Sequence[Calibration]:
+        """All texts and prompts."""
+        return [*self.texts.calibrations, *self.generation.calibrations]
 
     def named(self, identity: Mapping[str, Any]) -> str:
         """Return the ledger's name of a number of this model; `identity` is all that it depends on besides."""
@@ -196,6 +202,7 @@ def assess_search(
     what = read_assessable(spec, evaluation.model, evaluation.cluster, evaluation.ledger)
     run.check_weights(what.texts.files.fingerprint)
     check_tasks(what, ledger)
+    warn_of_unknown(what.calibrations, observer)
     assessments = assess_masks(what, ledger, [mask], on_progress=observer.assessing)
     if mask == run.found.mask:
         record_assessments(ledger, [run], assessments, observer)

@@ -23,6 +23,8 @@ _INSTEAD = {
     Form.PROMPT: "data=gsm8k or data=questions",
 }
 
+_MOSTLY = 0.5  #: of a text's tokens; so many unknown ones are told
+
 
 @dataclass(frozen=True)
 class Drawn:
@@ -103,7 +105,8 @@ class Data:
         how = {"samples": self.draw.samples, "seq_len": self.draw.seq_len, "sampling": self.draw.sampling}
         description = {**self.rows.describe(), **how, "seed": self.draw.seed}
         if isinstance(self.draw, WindowOptions):
-            return Drawn(self._windows(tokenizer, self.draw), description)
+            batch = self._windows(tokenizer, self.draw)
+            return Drawn(batch, {**description, **_unknown(batch, tokenizer)})
         drawn = self.items()
         batch, truncated = encode_items(drawn.samples, form, self.draw, tokenizer)
         if form is Form.TEXT:
@@ -113,7 +116,7 @@ class Data:
         description |= {"rows_read": drawn.rows_read, "duplicates": drawn.duplicates}
         if drawn.skipped:
             description["skipped"] = drawn.skipped
-        return Drawn(batch, {**description, "truncated": truncated})
+        return Drawn(batch, {**description, "truncated": truncated, **_unknown(batch, tokenizer)})
 
     def items(self) -> DrawnItems:
         """Draw items, dialogues or tasks in words.
@@ -144,3 +147,10 @@ class Data:
         for located in self._samples():
             assert located is not None and isinstance(located.sample, Text), "windows are cut from text"
             yield located.sample.text
+
+
+def _unknown(batch: Batch, tokenizer: Tokenizer) -> dict[str, float]:
+    """Return the share of tokens that stand for what the tokenizer does not know, where it is half of them or more."""
+    real = batch.input_ids if batch.attention_mask is None else batch.input_ids[batch.attention_mask]
+    share = float(np.mean(real == getattr(tokenizer, "unk_token_id", None)))
+    return {"unknown": round(share, 3)} if share >= _MOSTLY else {}

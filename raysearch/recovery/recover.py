@@ -355,7 +355,7 @@ def _draw(this: _Recovery) -> Prompts:
     """Draw prompts or text apart from the calibration and the assessment."""
     what = this.what
     searched = prepare_data(this.search.evaluation, what.info, what.texts).calibrations
-    measured = Measured([*searched, *what.texts.calibrations, *what.generation.calibrations], this.tokenizer)
+    measured = Measured([*searched, *what.calibrations], this.tokenizer)
     return draw_prompts(this.spec.data, this.spec.options, this.tokenizer, measured, what.info.max_positions)
 
 

@@ -15,7 +15,7 @@ from raysearch.evaluation.spec import EvaluationSpec
 from raysearch.evaluation.totals import standard_errors
 from raysearch.generation.answer import Answer
 from raysearch.models.loading import describe
-from raysearch.search.observer import Observer
+from raysearch.search.observer import Observer, warn_of_unknown
 
 
 @dataclass(frozen=True)
@@ -105,6 +105,7 @@ def inspect_data(spec: EvaluationSpec, n_shown: int, with_loss: bool, observer: 
     losses: Sequence[float | None] = nothing
     errors: Sequence[float | None] = nothing
     prepared = prepare_data(spec, info)
+    warn_of_unknown(prepared.calibrations, observer)
     if with_loss:
         session = open_session(spec, info, observer.progress, prepared)
         try:

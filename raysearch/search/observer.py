@@ -13,6 +13,7 @@ from typing_extensions import override
 if TYPE_CHECKING:  # an observer needs none of what these bring along
     from pathlib import Path
 
+    from raysearch.calibration.calibration import Calibration
     from raysearch.evaluation.progress import Progress
     from raysearch.search.forecast import RoundCost
     from raysearch.search.record import SearchRecord
@@ -170,6 +171,20 @@ class Observers(Observer):
 def _call_each(methods: Sequence[Callable[..., None]], *args: Any) -> None:
     for method in methods:
         method(*args)
+
+
+def warn_of_unknown(calibrations: Sequence[Calibration], observer: Observer) -> None:
+    """Warn, once for each source, of texts that are mostly unknown to the model's tokenizer."""
+    shares: dict[str, float] = {}
+    for one in (calibration.description for calibration in calibrations):
+        source = str(one.get("path") or one.get("name") or one.get("source"))
+        shares[source] = max(one.get("unknown", 0.0), shares.get(source, 0.0))
+    for source, share in shares.items():
+        if share:
+            observer.warn(
+                f"{share:.0%} of the tokens of {source} are unknown to the model's tokenizer, so losses say little; "
+                "use a text that it was made for, or the tokenizer that the model was trained with"
+            )
 
 
 def repeat(result: SearchResult, observer: Observer, rounds: int | None = None) -> None:

@@ -22,7 +22,7 @@ from raysearch.models.spec import ModelInfo
 from raysearch.search.auto import BudgetedSearch, SpeedMeter
 from raysearch.search.driver import exhaust, run_rounds
 from raysearch.search.forecast import RoundCost, forecast
-from raysearch.search.observer import Observer, Observers, Tracker
+from raysearch.search.observer import Observer, Observers, Tracker, warn_of_unknown
 from raysearch.search.recommendation import Recommendation
 from raysearch.search.record import SEARCHES, State, note_mlflow, write_search
 from raysearch.search.recorder import SearchRecorder
@@ -117,6 +117,8 @@ def search_rounds(
             search = _Search(spec, session, header, recorder, both, tracker)
             try:
                 both.search_started(header, expected, head_cost(info))
+                if context is None:
+                    warn_of_unknown(session.calibrations, observer)
                 rounds = recorder.follow(run_rounds(spec.sized_searcher, problem, spec.seed, recorder))
                 if spec.budget is None:
                     result = search.result((yield from rounds))

@@ -12,7 +12,7 @@ from raysearch.core.measure import Measure
 from raysearch.errors import EvaluationError, UserError
 from raysearch.evaluation.session import open_session
 from raysearch.models.loading import describe
-from raysearch.search.observer import Observer
+from raysearch.search.observer import Observer, warn_of_unknown
 from raysearch.search.result import named_readout
 from raysearch.search.spec import ScoreSpec
 
@@ -66,6 +66,7 @@ def score_masks(spec: ScoreSpec, observer: Observer) -> list[Score]:
             )
     session = open_session(spec.evaluation, info, observer.progress)
     try:
+        warn_of_unknown(session.calibrations, observer)
         evaluations = session.evaluator.evaluate(dict.fromkeys(spec.masks))
         scores = []
         for mask in spec.masks:

@@ -27,7 +27,7 @@ from raysearch.generation.checks import check_of
 from raysearch.generation.diagnostics import describe_texts
 from raysearch.ledger.ledger import Ledger
 from raysearch.models.loading import describe
-from raysearch.search.observer import Observer
+from raysearch.search.observer import Observer, warn_of_unknown
 
 
 @dataclass(frozen=True)
@@ -114,6 +114,7 @@ def run_sweep(spec: EvaluationSpec, observer: Observer) -> Sweep:
     info = describe(spec.model)
     session = open_session(spec, info, observer.progress)
     try:
+        warn_of_unknown(session.calibrations, observer)
         singles = [Mask.of(layer) for layer in range(info.n_layers)]
         evaluations = session.evaluator.evaluate([Mask(), *singles])
         dense = evaluations[Mask()].parts

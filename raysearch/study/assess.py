@@ -11,7 +11,7 @@ from raysearch.assessment.spec import AssessSpec
 from raysearch.errors import UserError
 from raysearch.evaluation.pool import Pool
 from raysearch.ledger.ledger import Ledger
-from raysearch.search.observer import Observer
+from raysearch.search.observer import Observer, warn_of_unknown
 from raysearch.search.record import SEARCHES, SearchRecord
 from raysearch.search.spec import SearchSpec
 from raysearch.study.record import STUDIES, AssessedMasks, StudyRecord, add_assessed
@@ -95,6 +95,7 @@ def assess_study(
         for run in by_model[model]:
             run.check_weights(what.texts.files.fingerprint)
         check_tasks(what, ledger)
+    warn_of_unknown([one for what in read.values() for one in what.calibrations], observer)
     for model, what in read.items():
         new = assess_found(what, ledger, by_model[model], observer)
         add_assessed(ledger, study, {model: new})

@@ -201,3 +201,22 @@ def test_what_makes_no_sense_is_refused(run, words, world, subtests):
             assert done.code == 2, done.err
             assert sentence in done.err.replace("\n", " ")
             assert "Traceback" not in done.err
+
+
+def test_text_that_is_unknown_to_the_tokenizer_is_told_of_once(run, world, here):
+    foreign = here / "foreign.txt"
+    foreign.write_text("xyzzy plugh " * 300)
+    said = f"warning: 100% of the tokens of {foreign} are unknown to the model's tokenizer, so losses say little; "
+    asked, search = world.words(data__path=foreign), world.search(data__path=foreign, searcher="one_shot")
+    text = f"assess.texts.mine='data=file data.path={foreign} data.samples=4 data.sampling=sequential'"
+    for command in (
+        ["search", *search],
+        ["search", *search],  # all of whose numbers are known
+        ["score", *asked, "masks=[[3]]"],
+        ["sweep", *asked, "--also", "objective=kl"],
+        ["data", *asked, "--also", "data.samples=4"],
+        ["assess", "latest", "assess=none", text, "assess.seq_len=16", "assess.probe.enabled=false"],
+    ):
+        done = run(*command)
+        assert done.code == 0 and done.err.count(said) == 1, (command, done)
+    assert "unknown to the model's" not in run("score", *world.words(), "masks=[[3]]").err
