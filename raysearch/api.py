@@ -89,12 +89,12 @@ def config(*overrides: str, of: str = "search", config_dir: PathLike | None = No
         config("searcher=beam", remove=3)
 
     Args:
-        of: The command: ``search``, ``score``, ``study`` or ``assess``.
+        of: The command: ``search``, ``score``, ``study``, ``assess`` or ``recover``.
     """
     from raysearch.config.origins import settings_of
 
-    if of not in ("search", "score", "study", "assess"):
-        raise UserError(f"of={of} has no configuration; use search, score, study or assess")
+    if of not in ("search", "score", "study", "assess", "recover"):
+        raise UserError(f"of={of} has no configuration; use search, score, study, assess or recover")
     return settings_of(of, _words(overrides, values), config_dir)
 
 

@@ -16,7 +16,7 @@ from raysearch.search.result import in_brief
 if TYPE_CHECKING:
     from raysearch.search.result import SearchResult
 
-Job = Literal["search", "score", "study", "assess"]
+Job = Literal["search", "score", "study", "assess", "recover"]
 
 _SEARCH_HELP = """Find which layers of a model to remove, and record the evidence.
 

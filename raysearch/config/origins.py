@@ -42,7 +42,7 @@ def settings_of(job: str, words: Sequence[str], config_dir: PathLike | None = No
     folders = [conf_dir(), *([] if config_dir is None else [as_path("--config-dir", config_dir)])]
     choices: Mapping[str, str] = config.pop("choices")
     given = {word.partition("=")[0] for word in words}
-    files = [(name, content) for name, content in _files(job, choices, folders)]
+    files = list(_files(job, choices, folders))
     return [Setting(key, redacted({"": value})[""], _origin(key, given, files)) for key, value in _leaves("", config)]
 
 
@@ -56,20 +56,23 @@ def _leaves(prefix: str, values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]
 
 def _files(job: str, choices: Mapping[str, str], folders: Sequence[Path]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield the files that a configuration is made of by their names, from those that win to those that lose."""
-    for group in sorted(choices, key=lambda group: group != "calibration"):  # whose values go over those of others
-        name = f"{group}/{choices[group]}.yaml"
-        content = next((_read(folder / name) for folder in folders if (folder / name).is_file()), {})
-        yield name, content if group == "calibration" else {group: content}
-    jobs = [job]
-    for one in jobs:
-        content = _read(conf_dir() / f"{one}.yaml")
-        jobs += [other for other in content.get("defaults", ()) if isinstance(other, str) and other != "_self_"]
-        yield f"{one}.yaml", content
+    own, _ = _read(conf_dir() / f"{job}.yaml")
+    for default in reversed(own["defaults"]):  # a later one wins
+        if default == "_self_":
+            yield f"{job}.yaml", own
+        elif isinstance(default, str):
+            yield from _files(default, choices, folders)
+        elif (group := next(iter(default))) in choices:
+            name = f"{group}/{choices[group]}.yaml"
+            content, is_global = next(_read(folder / name) for folder in folders if (folder / name).is_file())
+            yield name, content if is_global else {group: content}
 
 
-def _read(file: Path) -> Mapping[str, Any]:
-    content = yaml.safe_load(file.read_text(encoding="utf-8"))
-    return content if isinstance(content, dict) else {}
+def _read(file: Path) -> tuple[Mapping[str, Any], bool]:
+    """Return what a file says, and whether that is of all groups."""
+    text = file.read_text(encoding="utf-8")
+    content = yaml.safe_load(text)
+    return content if isinstance(content, dict) else {}, text.startswith("# @package _global_")
 
 
 def _origin(key: str, given: set[str], files: Sequence[tuple[str, Mapping[str, Any]]]) -> str:

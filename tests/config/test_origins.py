@@ -28,6 +28,13 @@ def test_values_are_told_with_their_origins() -> None:
     assert not [setting for setting in settings.values() if setting.origin == "computed"]
 
 
+def test_a_later_file_wins() -> None:
+    origins = {setting.key: setting.origin for setting in settings_of("recover", ["recovery=paper"])}
+    assert origins["assess.speed.enabled"] == "recover.yaml"
+    assert origins["assess.speed.repeats"] == "assess/offline.yaml"
+    assert origins["data.samples"] == "recovery/paper.yaml"
+
+
 def test_all_values_are_there_and_secrets_are_not(tmp_path: Path) -> None:
     (tmp_path / "searcher").mkdir()
     (tmp_path / "searcher" / "wide.yaml").write_text("type: beam\nwidth: 9\n")
