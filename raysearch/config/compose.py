@@ -161,7 +161,7 @@ def _merge(
     job: str, search_path: list[str], choices: Iterable[tuple[str, str]]
 ) -> tuple[DictConfig, Mapping[str, Any]]:
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        chosen = [f"{group}={name}" for group, name in choices]
+        chosen = [f"{group}={quoted(name)}" for group, name in choices]
         config = hydra_compose(job, [*search_path, *chosen], return_hydra_config=True)
     all_choices = dict(config.hydra.runtime.choices)
     with open_dict(config):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -106,4 +107,5 @@ class SearchSpec:
                 identity["speed"] = self.config["speed"]
         digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
         size = self.remove if self.remove == AUTO else f"m{str(self.remove).replace('..', '-')}"
-        return f"{self.searcher_name}-{size}-{digest[:8]}"
+        name = re.sub(r"^-|[^\w-]", "_", self.searcher_name)  # ids are typed into shells, and name folders
+        return f"{name}-{size}-{digest[:8]}"

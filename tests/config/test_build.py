@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 
@@ -128,3 +130,14 @@ def test_null_takes_an_axis_or_a_label_of_it_from_a_grid_and_nothing_that_is_not
 def test_the_searches_of_a_study_evaluate_every_mask_in_full_unless_told_otherwise(words, screening):
     spec = build.study_spec(["study.grid.searcher=[greedy]", "study.grid.remove=[2]", *words])
     assert [cell.search.config["choices"]["screening"] for cell in spec.cells] == screening
+
+
+def test_files_and_folders_of_the_user_may_have_any_name(tmp_path: Path) -> None:
+    names = ["m'é", 'a "b"', "日本", "x,y", "p=q", "{z}", "[w]", "$v", "null", "1", "a#b", "a\\b", "new\nline", "~x"]
+    for name in names:
+        file = tmp_path / f"of {name}" / "searcher" / f"{name}.yaml"
+        file.parent.mkdir(parents=True)
+        file.write_text("type: beam\nwidth: 7\n", encoding="utf-8")
+        spec = build.search_spec([f"searcher={name}", "remove=2"], file.parents[1])
+        assert (spec.searcher_name, spec.config["searcher"]["width"]) == (name, 7), name
+        assert re.fullmatch(r"\w[\w-]*-m2-[0-9a-f]{8}", spec.search_id("")), name
