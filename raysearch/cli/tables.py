@@ -30,6 +30,7 @@ if TYPE_CHECKING:  # heavy; `raysearch show` does not need them
     from raysearch.search.inspection import Inspection, Row
     from raysearch.search.recommendation import Recommendation, SizeFacts
     from raysearch.search.record import SearchRecord
+    from raysearch.search.refinement import Refinement
     from raysearch.search.score import Score
     from raysearch.search.sweep import Agreement, Profile, Sweep
     from raysearch.tracking.sync import SyncedSearch, SyncedStudy
@@ -51,6 +52,8 @@ def search_tables(result: SearchResult, remove: int | str, in_ledger: str, in_st
         tables += [budget_table(result.recommendation), sentence(result.recommendation.reason), ""]
     elif len(result.path) > 2 or len(sizes_of(remove)) > 1:
         tables.append(path_table(result.measure, result.path))
+    if result.refinement is not None:
+        tables += refinement_parts(result.measure, result.refinement)
     return [*tables, *result_notes(result, in_ledger, in_store)]
 
 
@@ -104,6 +107,26 @@ def path_table(measure: Measure, path: Sequence[Trial]) -> Table:
         assert trial.loss is not None, "the best ones have one"
         table.add_row(str(len(trial.mask)), str(trial.mask), *_loss_cells(measure, trial.loss))
     return table
+
+
+def refinement_parts(measure: Measure, found: Refinement) -> list[Table | str]:
+    """Return the table of the best masks before and after a short recovery, and what it says of their order."""
+    losses = _loss_columns(measure)
+    columns = *losses, *(f"recovered: {name}" for name in losses), "steps", "tokens", ""
+    table = _table(f"{found.refinement_id}: the best masks after a short recovery (0-based)", "removed", *columns)
+    for one in found.masks:
+        cells = *_loss_cells(measure, one.loss), *_loss_cells(measure, one.recovered_loss)
+        said = "best after it" if one == found.best else ""
+        table.add_row(str(one.mask), *cells, f"{one.steps:,}", f"{one.tokens:,}", said)
+    best = "The best mask before it is the best after it"
+    if found.best != found.masks[0]:
+        best = f"{found.masks[0].mask} is the best mask before it, {found.best.mask} after it"
+    if found.rank_correlation is not None:
+        best += f"; the rank correlation of the losses is {found.rank_correlation:+.2f}"
+    left_out = ", ".join(f"{n} {reason}" for reason, n in found.left_out.items())
+    rows = count(found.rows, "row") + (f" ({left_out} left out)" if left_out else "")
+    spent = duration(sum(one.seconds for one in found.masks))
+    return [table, f"{best}.", f"All were trained on the same {rows}; {spent} together.", ""]
 
 
 def budget_table(found: Recommendation) -> Table:
@@ -214,6 +237,8 @@ def run_tables(run: SearchRecord, most: int, gaps: Sequence[Gap]) -> list[Table 
         return tables
     measure, remarks = run.result.measure, run.result.remarks
     tables += [path_table(measure, run.result.path), *remark_notes(remarks), *_split_notes(run.result.data)]
+    if run.result.refinement is not None:
+        tables += refinement_parts(measure, run.result.refinement)
     if any(isinstance(value, list) for value in remarks.values()):
         tables.append(remark_table(remarks))
     tables.append(trials_table(measure, run.result.trials, most))

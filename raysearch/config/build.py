@@ -28,6 +28,7 @@ from raysearch.errors import Mistakes, UserError, redact, redacted, together
 from raysearch.evaluation.screening import Screening
 from raysearch.evaluation.spec import CalibrationSpec, EvaluationSpec
 from raysearch.models.spec import ModelSpec
+from raysearch.recovery.refine import RecoveryRefiner
 from raysearch.recovery.spec import RecoverSpec, RecoveryOptions
 from raysearch.search.recommendation import Budget
 from raysearch.search.spec import ScoreSpec, SearchSpec
@@ -37,12 +38,11 @@ from raysearch.tracking.options import TrackingOptions
 
 _T = TypeVar("_T")
 _EVALUATION_KEYS = {"model", "data", "objective", "cluster", "store", "ledger", "seed", "choices"}
-_OF_SEARCHES = {"searcher", "screening", "tracking", "remove", "protect", "budget", "speed"}
+_OF_SEARCHES = {"searcher", "screening", "refine", "tracking", "remove", "protect", "budget", "speed"}
+#: The sections that came after the ledger's format 7; a search on record without them is as their defaults say.
+_ADDED_SECTIONS = {"budget", "speed", "refine"}
 #: The sections of a search's configuration.
-_SEARCH_SECTIONS = {"model", "data", "objective", "cluster", "searcher", "screening", "tracking", "budget", "speed"}
-
-#: Those that came after the ledger's format 7; a search on record without them is as their defaults say.
-_ADDED_SECTIONS = {"budget", "speed"}
+_SEARCH_SECTIONS = {"model", "data", "objective", "cluster", "searcher", "screening", "tracking", *_ADDED_SECTIONS}
 
 
 def search_spec(words: Sequence[str], config_dir: PathLike | None = None) -> SearchSpec:
@@ -72,6 +72,7 @@ def tracked_search_of(config: Mapping[str, Any]) -> tuple[SearchSpec, TrackingOp
         remove=lambda: _remove(config["remove"]),
         protect=lambda: checked(list[int], "protect", config["protect"]),
         budget=lambda: _budget(config),
+        refiner=lambda: _refiner(config),
         tracking=lambda: tracking_options(config),
     )
     tracking, screening, name = parts.pop("tracking"), parts.pop("screening"), config["choices"]["searcher"]
@@ -174,14 +175,17 @@ def assess_spec(config: Mapping[str, Any]) -> AssessSpec:
 
 
 def recover_spec(config: Mapping[str, Any]) -> RecoverSpec:
-    """Build a recovery from a configuration composed from ``conf/recover.yaml``; see `search_spec`."""
+    """Build a recovery from a configuration composed from ``conf/recover.yaml``; see `search_spec`.
+
+    Without a section ``assess`` its models are not assessed.
+    """
     install = "pip install 'raysearch[recovery]'"
     if missing := [name for name in ("peft", "trl") if find_spec(name) is None]:
         raise UserError(f"recover needs {' and '.join(missing)}; install it with: {install}")
     parts = together(
         data=lambda: build_data(_section(config, "data")),
         options=lambda: construct(RecoveryOptions, "recovery", _section(config, "recovery")),
-        assess=lambda: assess_spec(config),
+        assess=lambda: assess_spec(config) if "assess" in config else AssessSpec(),
         cluster=lambda: construct(ClusterOptions, "cluster", _section(config, "cluster")),
     )
     if parts["options"].method == "qlora" and find_spec("bitsandbytes") is None:
@@ -252,6 +256,10 @@ def _cell(
     search, own_tracking = tracked_search(own, config_dir)
     if search.budget is not None:
         raise UserError("remove=auto is of one search, not of a study's; give study.grid.remove a number or a range")
+    if search.refiner is not None:
+        raise UserError(
+            "refine=recover is of one search, not of a study's; study.recover trains each mask that a study finds"
+        )
     if tracking not in (None, own_tracking):
         raise UserError(
             "study.grid has searches recorded in different places, and a study has one; take store, ledger and "
@@ -357,6 +365,19 @@ def _budget(config: Mapping[str, Any]) -> Budget | None:
         asked = " ".join(f"budget.{part}={value:g}" for part, value in budget.gains.items())
         raise UserError(f"{asked} needs speeds, which speed.enabled=false does not measure; leave that out")
     return budget
+
+
+def _refiner(config: Mapping[str, Any]) -> RecoveryRefiner | None:
+    """Return what recovers the best masks of a search; None where none is to be recovered."""
+    section = dict(_section(config, "refine"))
+    recovery = section.pop("recover_with", None)
+    if section.get("masks") == 0:
+        check_names("refine.", section, {"masks", "steps"})
+        return None
+    assert isinstance(recovery, Mapping), "its words have been resolved"
+    spec = recover_spec({**recovery, "cluster": config["cluster"]})
+    refiner: RecoveryRefiner = construct(RecoveryRefiner, "refine", section, recover_with=spec)
+    return refiner
 
 
 def speed_options(config: Mapping[str, Any]) -> SpeedOptions:

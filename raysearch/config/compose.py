@@ -126,6 +126,7 @@ def compose_what_fits(
         ("study", lambda: _set_axes(resolved, axes)),
         ("objective", lambda: _resolve_parts(resolved, words, config_dir)),
         ("assess", lambda: _resolve_texts(resolved, config_dir)),
+        ("refine", lambda: _resolve_recovery(resolved["refine"], config_dir)),
     ):
         if isinstance(resolved.get(section), dict):
             try:
@@ -317,6 +318,39 @@ def _resolve_texts(resolved: dict[str, Any], config_dir: PathLike | None) -> Non
     mistakes.tell()
 
 
+def _resolve_recovery(refine: dict[str, Any], config_dir: PathLike | None) -> None:
+    """Put in place of the words of a short recovery what they stand for; nothing where no mask is to be recovered."""
+    words = refine.get("recover_with")
+    if not isinstance(words, str):
+        raise UserError(
+            f"refine.recover_with={json.dumps(words)} is no text; write words as after raysearch recover, such as "
+            "refine.recover_with='data=alpaca recovery.method=full'"
+        )
+    if refine.get("masks") == 0:
+        refine["recover_with"] = None
+        return
+    own = _words_of(words)
+    for word in own:
+        if section_of(word) not in ("data", "recovery", "seed"):
+            raise UserError(
+                f"refine.recover_with has {word}, and masks are recovered on the search's own cluster and evaluated as "
+                "the search does; give words of data and recovery alone"
+            )
+        if word.startswith("recovery.max_steps="):
+            raise UserError(f"refine.recover_with has {word}, which refine.steps says; leave it out")
+    whole = compose("recover", own, config_dir)
+    choices = {group: whole["choices"][group] for group in ("data", "recovery")}
+    refine["recover_with"] = {"data": whole["data"], "recovery": whole["recovery"], "choices": choices}
+
+
+def _words_of(text: str) -> list[str]:
+    """Return the words of a text, split as a shell does."""
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise UserError(f"{text!r} is not understood ({error}); write key=value words") from error
+
+
 def compose_calibration(words: str, others: Sequence[str], config_dir: PathLike | None = None) -> dict[str, Any]:
     """Compose an objective and its data that go beside those of a command.
 
@@ -331,10 +365,7 @@ def compose_calibration(words: str, others: Sequence[str], config_dir: PathLike 
     Raises:
         UserError: As `compose`.
     """
-    try:
-        own = shlex.split(words)
-    except ValueError as error:
-        raise UserError(f"{words!r} is not understood ({error}); write key=value words") from error
+    own = _words_of(words)
     other_data = any(word.startswith(("data=", "calibration=")) for word in own)
     kept = ("seed",) if other_data else ("seed", "data")
     whole = compose("evaluation", [*(word for word in others if section_of(word) in kept), *own], config_dir)

@@ -90,7 +90,7 @@ class Evaluator:
         self._claims = Claims(self.ledger)
         self._by_fingerprint = {calibration.fingerprint: calibration for calibration in self.calibrations}
         self._screener = None if self.screening is None else Screener(self.screening, self.calibrations)
-        self._stage = 0
+        self._stage, self._stats = 0, PoolStats()
         self._asked: dict[tuple[str, Subject], int] = {}  # of how many shards, in their order
 
     def evaluate(
@@ -186,16 +186,28 @@ class Evaluator:
     @property
     def pool_stats(self) -> PoolStats:
         """How the replicas have been used; nothing if none were needed."""
-        return PoolStats() if self._pool is None else self._pool.stats
+        return self._stats if self._pool is None else self._pool.stats
+
+    def combine(self, losses: Sequence[float]) -> float:
+        """Return the one loss that losses on each calibration come to."""
+        if self.weighting is None:
+            return losses[0]
+        known, _ = self._complete(sorted(self.references), self._all_shards)
+        return self.weighting.combine(losses, self._reference_losses(known))
+
+    def rest(self) -> None:
+        """Close the pool if it is this evaluator's, to free its memory; one is opened again where it is needed."""
+        if self._pool is not None and self.owns_pool:
+            self._stats = self._pool.stats
+            self._pool.close()
+            self._pool = None
 
     def close(self) -> None:
         """Release what was claimed, and close the pool if it is this evaluator's. Closing twice is harmless."""
         try:
             self._claims.close()
         finally:
-            if self._pool is not None and self.owns_pool:
-                self._pool.close()
-            self._pool = None
+            self.rest()
 
     @property
     def _all_shards(self) -> Shards:

@@ -294,7 +294,7 @@ def make_trainer(
         per_device_eval_batch_size=micro_batch_size,
         gradient_accumulation_steps=options.batch_size // micro_batch_size // options.workers,
         num_train_epochs=options.epochs,
-        max_steps=options.max_steps or -1,
+        max_steps=n_steps if n_steps == options.max_steps else -1,  # else it would go on beyond the epochs
         learning_rate=options.learning_rate,
         lr_scheduler_type="constant_with_warmup" if options.schedule == "constant" else options.schedule,
         warmup_steps=options.warmup_steps,

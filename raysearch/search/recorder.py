@@ -74,8 +74,24 @@ class SearchRecorder(Oracle):
     @property
     def best(self) -> Mask | None:
         """The mask with the lowest loss of those that remove M layers; None before there is one."""
-        solutions = [mask for mask in self.losses if self.problem.is_solution(mask)]
-        return min(solutions, key=lambda mask: (self.losses[mask], mask), default=None)
+        return next(iter(self.solutions), None)
+
+    @property
+    def solutions(self) -> list[Mask]:
+        """The masks that remove M layers and have a loss, the lowest first; ties in mask order."""
+        found = [mask for mask in self.losses if self.problem.is_solution(mask)]
+        return sorted(found, key=lambda mask: (self.losses[mask], mask))
+
+    def round_for_best(self, count: int) -> Round | None:
+        """Return the round after which the `count` best solutions are known; None if they are.
+
+        A mask that screening dropped is beyond doubt not among those that its round kept, which may be fewer.
+        """
+        dropped = {trial.mask for trial in self.trials if trial.screened is not None} - self.losses.keys()
+        masks, known = sorted(filter(self.problem.is_solution, dropped)), self.solutions
+        if not masks:
+            return None
+        return Round(masks, beat=known[count - 1]) if len(known) >= count else Round(masks, keep=count)
 
     @property
     def dense_loss(self) -> float:
@@ -150,6 +166,8 @@ class SearchRecorder(Oracle):
                 return None
             best = scores.best(1)[0]
             order.extend(best - parent)
+            if self.problem.is_solution(best):
+                break
             parent = best
         return tuple(order)
 

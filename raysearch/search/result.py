@@ -18,6 +18,7 @@ from raysearch.core.mask import Mask
 from raysearch.core.measure import Measure
 from raysearch.search.figures import Plots
 from raysearch.search.recommendation import Recommendation
+from raysearch.search.refinement import Refinement
 from raysearch.search.trial import Trial, best_by_size
 
 if TYPE_CHECKING:
@@ -171,6 +172,8 @@ class SearchResult(SearchHeader):
         remarks: What the searcher put on the record, by name.
         pool: How each replica fared, what had to be asked again, and seconds spent waiting for a replica.
         recommendation: The number of layers that a budget allows, for ``remove=auto``; else None.
+        refinement: Its best masks before and after a short recovery, for ``refine=recover``, where `removed` is the
+            best after it, and `loss` that mask's before; else None.
         complete: Whether the searcher came to its end; else this is the best mask so far when its budget was spent.
         ended: When, in seconds since the epoch.
         mlflow_run_id: The parent run, if the tracker wrote one.
@@ -197,6 +200,7 @@ class SearchResult(SearchHeader):
     remarks: Mapping[str, RemarkValue] = field(default_factory=dict)
     pool: Mapping[str, Any] = field(default_factory=dict)
     recommendation: Recommendation | None = None
+    refinement: Refinement | None = None
     complete: bool = True
     ended: float = 0.0
     mlflow_run_id: str | None = None
@@ -242,7 +246,7 @@ class SearchResult(SearchHeader):
     @property
     def best_by_size(self) -> dict[int, Trial]:
         """The best trial of each number of layers, as `path`, but that of the result for M."""
-        found = next(trial for trial in self.trials if trial.mask == self.mask)
+        found = next(trial for trial in self.trials if trial.mask == self.mask and trial.loss is not None)
         return {len(trial.mask): trial for trial in self.path} | {len(self.removed): found}
 
     def to_frame(self) -> pd.DataFrame:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from raysearch.core.formatting import count
 from raysearch.core.json import plain, without_secrets
 from raysearch.core.mask import Mask
 from raysearch.errors import UserError, redact
@@ -24,8 +25,9 @@ from raysearch.search.driver import exhaust, run_rounds
 from raysearch.search.forecast import RoundCost, forecast
 from raysearch.search.observer import Observer, Observers, Tracker, warn_of_unknown
 from raysearch.search.recommendation import Recommendation
-from raysearch.search.record import SEARCHES, State, note_mlflow, write_search
+from raysearch.search.record import SEARCHES, SearchRecord, State, note_mlflow, write_search
 from raysearch.search.recorder import SearchRecorder
+from raysearch.search.refinement import Refinement
 from raysearch.search.result import (
     EvaluationCounts,
     LayerForwards,
@@ -34,7 +36,7 @@ from raysearch.search.result import (
     SearchHeader,
     SearchResult,
 )
-from raysearch.search.spec import SearchSpec
+from raysearch.search.spec import Refiner, SearchSpec
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,8 @@ def search_rounds(
     """
     started = time.perf_counter()
     info = describe(spec.evaluation.model) if context is None else context.info
+    if spec.refiner is not None:
+        spec.refiner.check()
     problem = spec.problem(info)  # refuses numbers that do not fit before anything is written, as a searcher may
     expected = _forecast(spec, info) if context is None else None
     session = _open(spec, info, observer, context)
@@ -120,7 +124,9 @@ def search_rounds(
                 if context is None:
                     warn_of_unknown(session.calibrations, observer)
                 rounds = recorder.follow(run_rounds(spec.sized_searcher, problem, spec.seed, recorder))
-                if spec.budget is None:
+                if spec.refiner is not None:
+                    result = yield from search.refined(spec.refiner, (yield from rounds))
+                elif spec.budget is None:
                     result = search.result((yield from rounds))
                 else:
                     assert meter is not None, "a search by budget has one"
@@ -182,7 +188,39 @@ class _Search:
             self._write("interrupted" if interrupted else "failed", failure=failure)
         self.observer.search_ended(None, failure)
 
-    def result(self, found: Mask, recommendation: Recommendation | None = None) -> SearchResult:
+    def refined(self, refiner: Refiner, found: Mask) -> Generator[RoundSummary, None, SearchResult]:
+        """Return the best of the best masks after a short recovery, which is evaluated as they are.
+
+        Raises:
+            UserError: There are no two masks to compare.
+        """
+        recorder, n_remove = self.recorder, self.recorder.problem.n_remove
+        if (asked := recorder.round_for_best(refiner.masks)) is not None:
+            recorder.evaluate(asked)
+            yield recorder.summaries[-1]
+        chosen = recorder.solutions[: refiner.masks]
+        if len(chosen) < 2:
+            raise UserError(
+                f"refine.masks={refiner.masks} compares masks of {count(n_remove, 'layer')}, and "
+                f"searcher={self.spec.searcher_name} scored {found} alone; use one such as greedy, or refine=none"
+            )
+        if len(chosen) < refiner.masks:
+            self.observer.warn(
+                f"searcher={self.spec.searcher_name} scored {len(chosen)} masks of {count(n_remove, 'layer')}; these "
+                f"are recovered in place of refine.masks={refiner.masks}"
+            )
+        records = [self._as_if_found(mask) for mask in chosen]
+        refinement = refiner.refine(records, self.spec, self.session, self.observer)
+        return self.result(refinement.best.mask, refinement=refinement)
+
+    def _as_if_found(self, mask: Mask) -> SearchRecord:
+        result, run_id = self.result(mask), self.tracker.run_id
+        fingerprints = self.session.fingerprints
+        return SearchRecord(result.search_id, self.spec.config, "running", None, result, "", fingerprints, run_id)
+
+    def result(
+        self, found: Mask, recommendation: Recommendation | None = None, refinement: Refinement | None = None
+    ) -> SearchResult:
         """Return what was found, with its evidence."""
         session, recorder, meter = self.session, self.recorder, self.session.evaluator.meter
         n_requested, n_computed = recorder.n_requested, recorder.n_computed
@@ -215,6 +253,7 @@ class _Search:
             statistics=tuple(map(str, recorder.statistics)),
             remarks=recorder.remarks,
             recommendation=recommendation,
+            refinement=refinement,
             ended=time.time(),
             trials=tuple(recorder.trials),
             rounds=tuple(recorder.summaries),

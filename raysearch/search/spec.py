@@ -8,14 +8,19 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
+from raysearch.calibration.objectives.base import StateObjective
 from raysearch.core.mask import Mask
 from raysearch.core.problem import AUTO, Problem, sizes_of
 from raysearch.errors import UserError
+from raysearch.evaluation.session import EvaluationSession
 from raysearch.evaluation.spec import EvaluationSpec, identity_of
 from raysearch.models.spec import ModelInfo
+from raysearch.search.observer import Observer
 from raysearch.search.recommendation import Budget
+from raysearch.search.record import SearchRecord
+from raysearch.search.refinement import Refinement
 from raysearch.search.sizes import for_sizes
 from raysearch.searchers.base import Searcher
 
@@ -26,6 +31,45 @@ class ScoreSpec:
 
     evaluation: EvaluationSpec
     masks: Sequence[Mask]
+
+
+class Refiner(Protocol):
+    """Trains the best masks of a search a little, and tells what they lose then."""
+
+    @property
+    def masks(self) -> int:
+        """The number of masks."""
+        ...
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        """All that the losses after it depend on besides the masks, JSON values."""
+        ...
+
+    def check(self) -> None:
+        """Refuse what can be refused before anything is computed.
+
+        Raises:
+            UserError: Something the user named is not there.
+        """
+        ...
+
+    def refine(
+        self, found: Sequence[SearchRecord], search: SearchSpec, session: EvaluationSession, observer: Observer
+    ) -> Refinement:
+        """Recover each mask in the same way, and evaluate it as the search does; what was done before is kept.
+
+        Args:
+            found: For each mask the search on record, as if it had found that one.
+            search: What it was made of.
+            session: What its masks were evaluated on.
+            observer: Watches, and records.
+
+        Raises:
+            UserError: Something the user named is not there, or does not fit together.
+            EvaluationError: Something failed for good.
+        """
+        ...
 
 
 @dataclass(frozen=True)
@@ -42,9 +86,11 @@ class SearchSpec:
         seed: Of the searcher's random numbers.
         config: The resolved configuration, plain values without secrets, for the record and for ``raysearch resume``.
         budget: Of ``remove="auto"``; else None.
+        refiner: Recovers the best masks a little before one is chosen; None to choose by their losses alone.
 
     Raises:
-        UserError: There is a budget without ``remove="auto"``, or the searcher has no masks of fewer layers on its way.
+        UserError: There is a budget without ``remove="auto"``, the searcher has no masks of fewer layers on its way, or
+            the search cannot be refined.
     """
 
     evaluation: EvaluationSpec
@@ -55,6 +101,7 @@ class SearchSpec:
     seed: int
     config: Mapping[str, Any]
     budget: Budget | None = None
+    refiner: Refiner | None = None
 
     def __post_init__(self) -> None:
         if self.budget is not None and self.remove != AUTO:
@@ -63,6 +110,21 @@ class SearchSpec:
             raise UserError(
                 f"remove=auto needs a searcher that finds the best mask of every size on its way, and "
                 f"searcher={self.searcher_name} does not; use greedy or beam"
+            )
+        if self.refiner is not None:
+            self._check_refiner(self.refiner)
+
+    def _check_refiner(self, refiner: Refiner) -> None:
+        if self.remove == AUTO:
+            raise UserError(
+                f"refine.masks={refiner.masks} compares masks of one size, and remove=auto is yet to find which; give "
+                "remove a number, or use refine=none"
+            )
+        choices = self.config["choices"]
+        if any(isinstance(one, StateObjective) and one.compares for one in self.evaluation.objectives):
+            raise UserError(
+                f"objective={choices['objective']} compares with the dense model's own states, which a recovered model "
+                "does not have; use an objective such as perplexity, or refine=none"
             )
 
     @property
@@ -92,7 +154,7 @@ class SearchSpec:
 
     def search_id(self, calibration_fingerprint: str) -> str:
         """Return the search's name: the same for the same command on the same text and model, so that it can go on."""
-        identity = {
+        identity: dict[str, Any] = {
             "calibration": calibration_fingerprint,
             "searcher": identity_of(self.searcher),
             "remove": self.remove,
@@ -105,6 +167,8 @@ class SearchSpec:
             identity["budget"] = vars(self.budget)
             if self.budget.gains:  # then speeds decide
                 identity["speed"] = self.config["speed"]
+        if self.refiner is not None:
+            identity["refine"] = self.refiner.identity
         digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
         size = self.remove if self.remove == AUTO else f"m{str(self.remove).replace('..', '-')}"
         name = re.sub(r"^-|[^\w-]", "_", self.searcher_name)  # ids are typed into shells, and name folders

@@ -178,7 +178,7 @@ class StudySpec:
     @property
     def study_id(self) -> str:
         """The study's name: the same for the same searches, wherever and however they are run."""
-        outside = ("store", "ledger", "cluster", "tracking", "choices")  # choices name what the other keys hold
+        outside = ("store", "ledger", "cluster", "tracking", "refine", "choices")  # choices name what other keys hold
         searches = [
             [cell.labels, {key: value for key, value in cell.search.config.items() if key not in outside}]
             for cell in self.cells

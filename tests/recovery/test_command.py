@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import raysearch
-from raysearch.recovery import recover, training
+from raysearch.recovery import healing, training
 from tests.cli.conftest import Run, World, here, run, world
 
 __all__ = ["here", "run", "world"]  # fixtures
@@ -82,7 +82,7 @@ def test_a_recovered_model_is_a_checkpoint_and_nothing_is_done_twice(
     with monkeypatch.context() as patch:
         patch.setattr(training, "make_trainer", pytest.fail)
         for name in ("write_checkpoint", "draw_prompts", "teach", "export_search"):
-            patch.setattr(recover, name, pytest.fail)
+            patch.setattr(healing, name, pytest.fail)
         again = run(*command, "--json")
     assert again.code == 0, again.err
     assert json.loads(again.out)["recovery_id"] == folder.name

@@ -91,6 +91,14 @@ def test_losses_are_those_of_a_plain_script_of_trl(checkpoint: Path, tmp_path: P
     assert len(expected) == found.steps == 3
 
 
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft asks transformers for it
+def test_max_steps_ends_a_training_and_prolongs_none(checkpoint: Path, tmp_path: Path) -> None:
+    lesson = Lesson.of(rows(AutoTokenizer.from_pretrained(checkpoint)), OPTIONS)
+    for most, taken in ((2, 2), (9, 3)):
+        found = run(checkpoint, lesson, replace(OPTIONS, max_steps=most), tmp_path / str(most))
+        assert found.steps == taken, "an epoch has three steps"
+
+
 def test_distillation_is_a_divergence_over_the_kept_tokens_and_the_rest() -> None:
     logits, dense = torch.randn(2, 3, 7, generator=torch.Generator().manual_seed(0)).double().unbind(0)
     log_p, ids = dense.log_softmax(-1).topk(3)

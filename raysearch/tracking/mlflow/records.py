@@ -18,6 +18,7 @@ from urllib.parse import quote
 from raysearch.core.escaping import csv_cell
 from raysearch.core.measure import Measure
 from raysearch.core.screened import Screened
+from raysearch.search.refinement import Refinement
 from raysearch.search.result import RoundSummary, SearchHeader, SearchResult, named_readout, uses_evaluation_split
 from raysearch.search.trial import Trial
 
@@ -259,8 +260,16 @@ def result_metrics(result: SearchResult) -> dict[str, float]:
         "layer_tokens_computed": result.layer_tokens.computed,
         "layer_forwards_alone": result.layer_forwards.alone,
         "searcher_seconds": result.searcher_seconds,
+        **_refinement_metrics(result.refinement),
         **{name: value for name, value in result.pool.items() if isinstance(value, int | float)},
     }
+
+
+def _refinement_metrics(refinement: Refinement | None) -> dict[str, float]:
+    if refinement is None:
+        return {}
+    found, rho = {"recovered_loss": refinement.best.recovered_loss}, refinement.rank_correlation
+    return found if rho is None else {**found, "recovered_rank_correlation": rho}
 
 
 def result_series(result: SearchResult) -> dict[str, list[tuple[int, float]]]:

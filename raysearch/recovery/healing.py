@@ -1,0 +1,321 @@
+"""From a mask to a trained, merged checkpoint, in steps that are each done once, whatever is killed."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.metadata
+import json
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from raysearch.assessment.assess import Assessable, read_assessable
+from raysearch.calibration.windows import WindowOptions
+from raysearch.core.mask import Mask
+from raysearch.errors import UserError
+from raysearch.evaluation.pool import Pool
+from raysearch.evaluation.session import prepare_data
+from raysearch.evaluation.spec import identity_of
+from raysearch.ledger.ledger import Ledger
+from raysearch.models.loading import load_tokenizer
+from raysearch.recovery.checkpoint import Evidence, write_checkpoint, written_by
+from raysearch.recovery.progress import timed
+from raysearch.recovery.prompts import LeftOut, Measured, Prompts, Row, answered, check_enough, draw_prompts, n_within
+from raysearch.recovery.responses import write_answers
+from raysearch.recovery.spec import RecoverSpec
+from raysearch.recovery.teacher import teach
+from raysearch.recovery.training import Lesson, first_scored, train
+from raysearch.search.export import export_search
+from raysearch.search.observer import Observer
+from raysearch.search.record import SearchRecord
+from raysearch.search.spec import SearchSpec
+
+_ROWS, _CARD = "rows.jsonl", "rows.json"
+_COPIES = 3  # of a model in float32, that the disk must hold: pruned, merged, a checkpoint
+_UNITS = 64  # jobs of the dense model, about: enough for any number of replicas to be of use
+
+#: Gives the pool of the dense model when it is first needed, within a context that ends before the training.
+Replicas = AbstractContextManager[Callable[[], Pool]]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of a training, as they are kept.
+
+    Args:
+        rows: In the order in which they are kept; the first are held out.
+        left_out: How many were left out, by the reason.
+        answers_written: Answers that the dense model wrote now.
+    """
+
+    rows: tuple[Row, ...]
+    left_out: Mapping[str, int]
+    answers_written: int
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """A recovery, checked and named.
+
+    Args:
+        run: The search that found the mask.
+        search: What it was made of.
+        spec: What to train on, and how.
+        mask: The layers that are gone.
+        what: The model, and what it is assessed by.
+        name: The recovery's.
+        folder: Where its steps are kept.
+        shared: Where its rows and the dense model's logits are kept.
+        on_gpu: Whether a GPU is used.
+    """
+
+    run: SearchRecord
+    search: SearchSpec
+    spec: RecoverSpec
+    mask: Mask
+    what: Assessable
+    name: str
+    folder: Path
+    shared: Path
+    on_gpu: bool
+
+    @property
+    def fingerprint(self) -> str:
+        """The dense model's fingerprint."""
+        return self.what.texts.files.fingerprint
+
+    @functools.cached_property
+    def tokenizer(self) -> Any:
+        """The model's tokenizer, apart from the one that others use."""
+        return load_tokenizer(self.what.info.model)
+
+
+def prepare(
+    run: SearchRecord,
+    ledger: Ledger,
+    search: SearchSpec,
+    spec: RecoverSpec,
+    remove: int | None,
+    what: Assessable | None = None,
+    shared: Path | None = None,
+) -> Recovery:
+    """Check all that can be checked before anything is computed.
+
+    Args:
+        run: The search's record.
+        ledger: Where that is.
+        search: What it was made of.
+        spec: What to train on, and how.
+        remove: The best mask of so many layers; None for the mask that the search found, 0 for the dense model.
+        what: The model, and what it is assessed by, if that was read.
+        shared: Where rows and logits are kept for several masks; None for this one's own folder.
+
+    Raises:
+        UserError: The search has no such mask, its model has changed since, or something named is not there.
+    """
+    mask, evaluation = run.best_of_size(remove).mask, search.evaluation
+    spec.data.check()
+    what = what or read_assessable(spec.assess, evaluation.model, spec.cluster, evaluation.ledger)
+    run.check_weights(what.texts.files.fingerprint)
+    identity = {
+        "model": what.texts.files.fingerprint,
+        "calibrations": dict(run.fingerprints),
+        "mask": list(mask),
+        **identity_of_training(spec),
+        "files": [what.texts.files.tokenizer_fingerprint, *files_of(spec)],
+    }
+    digest = hashlib.sha256(json.dumps(identity, sort_keys=True, default=str).encode()).hexdigest()
+    name = f"recover-m{len(mask)}-{digest[:8]}"
+    folder = ledger.path.parent / "recoveries" / name
+    return Recovery(run, search, spec, mask, what, name, folder, shared or folder, what.info.model.on_gpu)
+
+
+def heal(
+    this: Recovery,
+    ledger: Ledger,
+    out: Path,
+    stages: dict[str, float],
+    observer: Observer,
+    replicas: Replicas | None = None,
+) -> tuple[Rows, Evidence]:
+    """Train a model and write it; what was done before is not done again.
+
+    Args:
+        this: What.
+        ledger: Where answers are kept.
+        out: The folder of the merged checkpoint.
+        stages: Gets the seconds of each stage.
+        observer: Watches.
+        replicas: Of the dense model; None to open some where they are needed.
+
+    Raises:
+        UserError: Something the user named is not there, too small, or does not fit together.
+        EvaluationError: Something failed for good.
+    """
+    spec, run = this.spec, this.run
+    pruned = this.folder / "pruned"
+    for folder in (this.folder, this.shared):
+        folder.mkdir(parents=True, exist_ok=True)
+    with replicas or _replicas(this) as pool:
+        with timed(stages, "data"):
+            found = _rows(this, ledger, pool, observer)
+        if not pruned.is_dir():
+            observer.assessing("writing the pruned checkpoint")
+            with timed(stages, "checkpoints"):
+                export_search(run, this.search, pruned, remove=len(this.mask))
+        taught = None
+        if spec.options.loss == "distill" and not (this.folder / "trained").is_dir():
+            starts = first_scored(found.rows, spec.options.completion_only)
+            folder = this.shared / "teacher"
+            with timed(stages, "logits"):
+                taught = teach(found.rows, starts, spec.options.top_k, folder, pool, observer.assessing)
+    lesson = Lesson.of(found.rows, spec.options, taught)
+    with timed(stages, "training"):
+        training = train(
+            *(pruned, this.tokenizer, lesson, spec.options, this.folder, spec.cluster),
+            on_gpu=this.on_gpu,
+            on_progress=observer.assessing,
+            warn=observer.warn,
+        )
+    evidence = Evidence(
+        recovery_id=this.name,
+        search_id=run.search_id,
+        model=this.search.evaluation.model.name,
+        mask=this.mask,
+        n_layers_dense=this.what.info.n_layers,
+        method=spec.options,
+        rows=len(found.rows),
+        data=_described(spec),
+        left_out=found.left_out,
+        training=training,
+        version=importlib.metadata.version("raysearch"),
+    )
+    if written_by(out) != this.name:
+        observer.assessing("writing the recovered checkpoint")
+        with timed(stages, "checkpoints"):
+            write_checkpoint(pruned, this.folder / "trained", out, evidence)
+    return found, evidence
+
+
+def identity_of_training(spec: RecoverSpec) -> dict[str, Any]:
+    """Return what a training is, in plain values, but for the content of its files."""
+    data = spec.data
+    return {
+        "options": identity_of(spec.options),
+        "data": [identity_of(data.rows), identity_of(data.format), identity_of(data.draw)],
+    }
+
+
+def files_of(spec: RecoverSpec) -> list[str]:
+    """Return the SHA-256 of each file that a training reads."""
+    return [hashlib.sha256(file.read_bytes()).hexdigest() for file in spec.data.rows.files() or ()]
+
+
+def _rows(this: Recovery, ledger: Ledger, replicas: Callable[[], Pool], observer: Observer) -> Rows:
+    """Return the rows to train on, drawn and answered once and then kept."""
+    options, folder = this.spec.options, this.shared
+    if (folder / _CARD).is_file():
+        rows = [json.loads(line) for line in (folder / _ROWS).read_text(encoding="utf-8").splitlines()]
+        card = json.loads((folder / _CARD).read_text(encoding="utf-8"))
+        return Rows(tuple(Row(tuple(one["ids"]), one["n_prompt"]) for one in rows), card["left_out"], 0)
+    observer.assessing("drawing the data")
+    prompts = draw(this)
+    left_out: dict[str, int] = dict(prompts.left_out)
+    kept, texts, n_written = list(prompts.rows), [""] * len(prompts.rows), 0
+    if prompts.questions:
+        answers = [(one.answer, False) for one in prompts.questions]
+        if options.responses == "self":
+            written, n_written = write_answers(
+                prompts.questions, options, this.what, ledger, replicas, observer.assessing
+            )
+            answers = [(one.text, one.cut_off) for one in written]
+        for question, (answer, cut_off) in zip(prompts.questions, answers, strict=True):
+            reason, row = _judged(answer, cut_off), None
+            if reason is None:
+                row = answered(question, answer.strip(), this.tokenizer, "a row of data")
+                reason = "too long" if len(row.ids) > options.max_tokens else None
+            if row is not None and reason is None:
+                kept.append(row)
+                texts.append(answer.strip())
+            elif reason is not None:
+                left_out[reason] = left_out.get(reason, 0) + 1
+    order = np.random.default_rng(options.seed).permutation(len(kept)).tolist()
+    n_rows = n_within((kept[place] for place in order), options.tokens)
+    if n_rows < len(order):
+        left_out["beyond recovery.tokens"] = len(order) - n_rows
+        order = order[:n_rows]
+    check_enough(n_rows, left_out)
+    lines = [
+        json.dumps({"ids": kept[place].ids, "n_prompt": kept[place].n_prompt, "answer": texts[place]}) + "\n"
+        for place in order
+    ]
+    content = "".join(lines)
+    card = {
+        "recovery_id": folder.name,
+        "rows": n_rows,
+        "tokens": sum(len(kept[place].ids) for place in order),
+        "left_out": left_out,
+        "data": _described(this.spec),
+        "answered_by": this.fingerprint if prompts.questions and options.responses == "self" else None,
+        "sha256": hashlib.sha256(content.encode()).hexdigest(),
+    }
+    for file, text in ((folder / _ROWS, content), (folder / _CARD, json.dumps(card, indent=2) + "\n")):
+        unfinished = file.with_name(f"{file.name}.part")
+        unfinished.write_text(text, encoding="utf-8")
+        unfinished.replace(file)
+    return Rows(tuple(kept[place] for place in order), left_out, n_written)
+
+
+def draw(this: Recovery) -> Prompts:
+    """Draw prompts or text apart from the calibration and the assessment."""
+    what = this.what
+    searched = prepare_data(this.search.evaluation, what.info, what.texts).calibrations
+    measured = Measured([*searched, *what.calibrations], this.tokenizer)
+    return draw_prompts(this.spec.data, this.spec.options, this.tokenizer, measured, what.info.max_positions)
+
+
+@contextmanager
+def _replicas(this: Recovery) -> Iterator[Callable[[], Pool]]:
+    """Give the pool of the dense model when it is first needed, closed before the training."""
+    opened: list[Pool] = []
+
+    def replicas() -> Pool:
+        if not opened:
+            opened.append(this.spec.cluster.open(this.what.info.model, _UNITS))
+        return opened[0]
+
+    try:
+        yield replicas
+    finally:
+        for pool in opened:
+            pool.close()
+
+
+def _judged(answer: str, cut_off: bool) -> LeftOut | None:
+    if not answer.strip():
+        return "empty"
+    return "cut off" if cut_off else None
+
+
+def _described(spec: RecoverSpec) -> dict[str, Any]:
+    is_text = isinstance(spec.data.draw, WindowOptions)
+    return {**spec.data.rows.describe(), "responses": None if is_text else spec.options.responses}
+
+
+def check_room(this: Recovery, out: Path) -> None:
+    """Refuse disks that cannot hold what will be written."""
+    needed = _COPIES * 4 * this.what.info.parameters
+    for name, folder in (("--out", out), ("store", this.folder)):
+        there = next(one for one in (folder, *folder.absolute().parents) if one.exists())
+        free = shutil.disk_usage(there).free
+        if free < needed:
+            raise UserError(
+                f"{name}={folder} is on a disk with {free / 2**30:.1f} GiB left, and a recovery may write "
+                f"{needed / 2**30:.1f}; free some space, or name another folder"
+            )

@@ -1,0 +1,200 @@
+"""A short recovery of the best masks of a search, each once, after which they are evaluated as the search does."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from typing_extensions import override
+
+from raysearch.core.mask import Mask
+from raysearch.errors import EvaluationError, UserError
+from raysearch.evaluation.drawing import ModelFiles
+from raysearch.evaluation.pool import Pool
+from raysearch.evaluation.session import EvaluationSession, PreparedData, open_session
+from raysearch.evaluation.spec import identity_of
+from raysearch.ledger.assessments import read_assessments, write_assessment
+from raysearch.ledger.locks import held
+from raysearch.models.loading import describe
+from raysearch.recovery.record import Training
+from raysearch.recovery.spec import RecoverSpec
+from raysearch.search.observer import Observer
+from raysearch.search.record import SearchRecord
+from raysearch.search.refinement import RefinedMask, Refinement, rank_correlation
+from raysearch.search.spec import SearchSpec
+
+if TYPE_CHECKING:  # these bring torch and trl, which a search that the ledger answers does without
+    from raysearch.recovery.healing import Recovery
+
+_OUT = "recovered"
+
+
+@dataclass(frozen=True)
+class _Refined:
+    """What the ledger keeps of a mask after its short recovery.
+
+    Args:
+        recovery_id: The recovery's name.
+        losses: On each calibration.
+        rows: Rows that it was trained and followed on.
+        left_out: Rows that were left out, by the reason.
+        training: The losses of the training.
+        seconds: Of all stages.
+    """
+
+    recovery_id: str
+    losses: tuple[float, ...]
+    rows: int
+    left_out: Mapping[str, int]
+    training: Training
+    seconds: float
+
+
+@dataclass(frozen=True)
+class RecoveryRefiner:
+    """Trains the best masks of a search for a few steps on the same rows.
+
+    Args:
+        masks: How many of the best masks, by their losses.
+        steps: Steps of each training; rows are seen again where they are too few.
+        recover_with: What to train on, and how.
+    """
+
+    masks: int
+    steps: int
+    recover_with: RecoverSpec
+
+    def __post_init__(self) -> None:
+        if self.masks < 2:
+            raise UserError(f"refine.masks={self.masks} leaves nothing to choose from; use 2 or more, or refine=none")
+        if self.steps < 1:
+            raise UserError(f"refine.steps={self.steps} trains nothing; use 1 or more")
+
+    @property
+    def spec(self) -> RecoverSpec:
+        """The recovery of each mask."""
+        options = replace(self.recover_with.options, max_steps=self.steps, epochs=float(self.steps))
+        return replace(self.recover_with, options=options)
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        """All that the losses after it depend on besides the masks and the calibration, JSON values."""
+        return {"masks": self.masks, **self._identity_of_training}
+
+    @property
+    def _identity_of_training(self) -> Mapping[str, Any]:
+        data = self.spec.data
+        identity = {
+            "options": identity_of(self.spec.options),
+            "data": [identity_of(data.rows), identity_of(data.format), identity_of(data.draw)],
+            "files": [hashlib.sha256(file.read_bytes()).hexdigest() for file in data.rows.files() or ()],
+        }
+        plain: dict[str, Any] = json.loads(json.dumps(identity, default=str))
+        return plain
+
+    def check(self) -> None:
+        """See `raysearch.search.spec.Refiner`, as of `refine`."""
+        self.spec.data.check()
+
+    def refine(
+        self, found: Sequence[SearchRecord], search: SearchSpec, session: EvaluationSession, observer: Observer
+    ) -> Refinement:
+        """See `raysearch.search.spec.Refiner`."""
+        ledger, model = session.ledger, session.fingerprints["model"]
+        masks = {run.found.mask: run for run in found}
+        identity = [session.fingerprints, self._identity_of_training]
+        digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
+        name = f"refine-m{len(found[0].found.removed)}-{digest[:8]}"
+        known: dict[Mask, _Refined] = read_assessments(ledger, model, name, masks, _Refined)
+        folder = ledger.path.parent / "recoveries"
+        if len(known) < len(masks):
+            with held(ledger, name, "REFINEMENT", wait=True):
+                known |= read_assessments(ledger, model, name, masks, _Refined)  # of another search, meanwhile
+                for mask in masks.keys() - known.keys():
+                    known[mask] = self._recover(masks[mask], search, session, folder / name, observer)
+                    write_assessment(ledger, model, name, {mask: known[mask]}, _Refined)
+                shutil.rmtree(folder / name / "teacher", ignore_errors=True)
+        refined = []
+        for mask, run in masks.items():
+            one = known[mask]
+            for what in ("pruned", _OUT, *(("trained",) if self.spec.options.method == "full" else ())):
+                shutil.rmtree(folder / one.recovery_id / what, ignore_errors=True)
+            loss, training = session.evaluator.combine(one.losses), one.training
+            refined.append(RefinedMask(mask, run.found.loss, loss, training.steps, training.tokens, one.seconds))
+            numbers = {"recovery.rows": one.rows, "recovery.steps": training.steps, "loss": loss}
+            observer.recovered(run, one.recovery_id, training.points, numbers)
+        rho = rank_correlation([one.loss for one in refined], [one.recovered_loss for one in refined])
+        first = known[refined[0].mask]
+        return Refinement(name, tuple(refined), first.rows, first.left_out, rho)
+
+    def _recover(
+        self, run: SearchRecord, search: SearchSpec, session: EvaluationSession, shared: Path, observer: Observer
+    ) -> _Refined:
+        """Train a mask and evaluate it."""
+        from raysearch.assessment.assess import Assessable
+        from raysearch.recovery.healing import check_room, heal, prepare
+
+        evaluation, nothing = search.evaluation, PreparedData((), ModelFiles(session.info.model))
+        what = Assessable(self.spec.assess, evaluation.model, evaluation.cluster, session.info, (), nothing, nothing)
+        this, stages = prepare(run, session.ledger, search, self.spec, None, what, shared), dict[str, float]()
+        out, telling = this.folder / _OUT, _Telling(f"mask {this.mask}: ", observer)
+        check_room(this, out)
+        rows, evidence = heal(this, session.ledger, out, stages, telling, _replicas_of(session))
+        telling.assessing("evaluating the recovered model")
+        losses = _losses(this, out, session)
+        return _Refined(this.name, losses, len(rows.rows), rows.left_out, evidence.training, sum(stages.values()))
+
+
+class _Telling(Observer):
+    """Passes on what is said of a mask."""
+
+    def __init__(self, prefix: str, observer: Observer) -> None:
+        self._prefix, self._observer = prefix, observer
+
+    @override
+    def assessing(self, line: str) -> None:
+        self._observer.assessing(self._prefix + line)
+
+    @override
+    def warn(self, message: str) -> None:
+        self._observer.warn(self._prefix + message)
+
+
+@contextmanager
+def _replicas_of(session: EvaluationSession) -> Iterator[Callable[[], Pool]]:
+    """Give the search's own replicas, which are then closed: the training needs their memory."""
+    yield lambda: session.evaluator.pool
+    session.evaluator.rest()
+
+
+def _losses(this: Recovery, out: Path, session: EvaluationSession) -> tuple[float, ...]:
+    """Return the loss of a recovered model on each calibration of the search: on the very samples of its masks."""
+    evaluation = this.search.evaluation
+    model = replace(
+        evaluation.model, name=f"{evaluation.model.name} recovered", path=str(out), dtype="auto", revision=None
+    )
+    info = describe(model)
+    files = ModelFiles(info.model)
+    calibrations = [
+        replace(one, fingerprint=_joint(one.fingerprint, files.fingerprint)) for one in session.calibrations
+    ]
+    plain = replace(evaluation, model=model, weighting=None, screening=None)
+    recovered = open_session(plain, info, lambda progress: None, PreparedData(calibrations, files))
+    try:
+        found = recovered.evaluator.evaluate([Mask()])[Mask()]
+    finally:
+        recovered.close()
+    losses = tuple(loss for loss in found.parts if loss is not None)
+    if len(losses) < len(calibrations):
+        raise EvaluationError(f"mask {this.mask}: of its recovered model, {found.failure or 'a loss is not finite'}")
+    return losses
+
+
+def _joint(*fingerprints: str) -> str:
+    return hashlib.sha256("".join(fingerprints).encode()).hexdigest()[:32]

@@ -1,0 +1,141 @@
+"""A search with refine=recover: its best masks are trained alike, and the best after that is the result."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import raysearch
+from raysearch.recovery import healing, training
+from tests.cli.conftest import Run, World, here, run, world
+
+__all__ = ["here", "run", "world"]  # fixtures
+
+pytest.importorskip("trl")
+pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft asks for it
+
+WITH = (
+    "data=file data.path={} data.part=all data.seq_len=16 data.samples=24 recovery.max_tokens=48 recovery.top_k=8 "
+    "recovery.batch_size=4 recovery.micro_batch_size=4 recovery.checkpoint_steps=1 recovery.patience=null"
+)
+
+
+@pytest.fixture
+def words(world: World, here: Path) -> list[str]:
+    """A greedy search whose three best masks are trained for three steps."""
+    other = here / "other.txt"
+    other.write_text(" ".join(reversed(world.text.read_text().split())))
+    refining = ["refine=recover", "refine.steps=3", f"refine.recover_with={WITH.format(other)}"]
+    return ["search", *world.search(), *refining, "--json"]
+
+
+def value(outcome: Any) -> dict[str, Any]:
+    assert outcome.code == 0, outcome.err
+    found: dict[str, Any] = json.loads(outcome.out)
+    return found
+
+
+def test_the_best_mask_after_a_short_recovery_is_the_result(
+    run: Run, words: list[str], here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = value(run(*(word for word in words if not word.startswith("refine"))))
+    found = value(run(*words))
+    assert found["search_id"] != plain["search_id"]
+    masks = found["refinement"]["masks"]
+    assert masks[0]["mask"] == plain["removed"] and len(masks) == 3, "the best mask before is that of the plain search"
+    assert [one["loss"] for one in masks] == sorted(one["loss"] for one in masks)
+    best = min(masks, key=lambda one: one["recovered_loss"])
+    assert found["removed"] == best["mask"] and found["loss"] == best["loss"] != best["recovered_loss"]
+    assert all(one["steps"] == 3 and one["tokens"] == masks[0]["tokens"] > 0 for one in masks)
+    assert -1 <= found["refinement"]["rank_correlation"] <= 1
+    shown = run("show", found["search_id"]).out
+    assert "best after it" in shown and "rank correlation" in shown and found["refinement"]["refinement_id"] in shown
+    assert raysearch.load(found["search_id"]).to_frame().loc[0, "mask"] == "{}"
+    (folder,) = (here / "mlruns/recoveries").glob("refine-*")
+    assert not (folder / "teacher").exists() and (folder / "rows.jsonl").is_file(), "the rows are shared"
+    kept = {one.name for one in (here / "mlruns/recoveries").glob("recover-*/*") if one.is_dir()}
+    assert kept == {"trained"}, "of a recovered model its adapter is kept"
+    with monkeypatch.context() as patch:
+        for name in ("heal", "train"):
+            patch.setattr(healing, name, pytest.fail)
+        again = value(run(*words))
+    assert again["refinement"] == found["refinement"] and again["removed"] == found["removed"]
+    assert value(run("resume", found["search_id"], "--json"))["refinement"] == found["refinement"]
+
+
+def test_the_loss_after_it_is_that_of_the_recovered_checkpoint(
+    run: Run, words: list[str], world: World, here: Path
+) -> None:
+    """Which the same training by hand writes."""
+    found = value(run(*words))
+    other = here / "other.txt"
+    by_hand = [*WITH.format(other).split(), "recovery.max_steps=3", "recovery.epochs=3.0", "assess=none"]
+    text = f"assess.texts.mine=data=file data.path={world.text} data.samples=all data.sampling=sequential"
+    by_hand += [text, "assess.seq_len=16", "assess.limit=4", "assess.probe.enabled=false"]
+    done = run("recover", found["search_id"], *by_hand, "--out", "healed")
+    assert done.code == 0, done.err
+    score = [word for word in world.words(model=here / "healed") if not word.startswith("remove")]
+    (scored,) = value(run("score", *score, "masks=[[]]", "--json"))
+    best = min(found["refinement"]["masks"], key=lambda one: one["recovered_loss"])
+    assert scored["loss"] == pytest.approx(best["recovered_loss"], rel=1e-6)
+
+
+def test_what_screening_dropped_is_known_before_the_best_are_chosen(run: Run, words: list[str]) -> None:
+    many = [*words, "data.samples=64", "data.shard_samples=1"]
+    exact = value(run(*many, "screening=off"))
+    screened = value(run(*many, "screening=confident", "screening.confidence=0.6"))
+    assert screened["evaluations"]["screened"] > 0
+    masks = [[one["mask"] for one in each["refinement"]["masks"]] for each in (exact, screened)]
+    assert masks[0] == masks[1]
+
+
+def test_a_refinement_goes_on_where_it_was_stopped(run: Run, words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = value(run(*words, "store=whole"))
+    fit, trained = training._fit, list[Path]()
+
+    def once(pruned: Path, *args: Any, **options: Any) -> Any:
+        if len(trained) == 1:
+            raise KeyboardInterrupt
+        trained.append(pruned)
+        return fit(pruned, *args, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(training, "_fit", once)
+        assert run(*words).code == 130
+        trained.append(trained[0])
+        patch.setattr(healing, "draw_prompts", pytest.fail)
+        again = value(run(*words))
+    assert len({*trained}) == 3 == len(trained) - 1, "each mask is trained once"
+    same = [[{**one, "seconds": 0} for one in each["refinement"]["masks"]] for each in (whole, again)]
+    assert same[0] == same[1]
+
+
+def test_mistakes_are_one_sentence(run: Run, words: list[str], world: World) -> None:
+    cases = [
+        (["refine.masks=1"], "refine.masks=1 leaves nothing to choose from; use 2 or more, or refine=none"),
+        (["refine.masks=many"], "refine.masks=many"),
+        (["refine.steps=0"], "refine.steps=0 trains nothing; use 1 or more"),
+        (["refine.rate=1"], "refine.rate is no key of this configuration"),
+        (["refine=cover"], "refine=cover is unknown"),
+        (["refine.recover_with='data=file data.path=nothing.txt'"], "data.path=nothing.txt does not exist"),
+        (["refine.recover_with=recovery.rate=1"], "recovery.rate is no key of this configuration"),
+        (
+            ["refine.recover_with=recovery.max_steps=9"],
+            "has recovery.max_steps=9, which refine.steps says",
+        ),
+        (["refine.recover_with=assess=none"], "evaluated as the search does; give words of data and recovery alone"),
+        (["refine.recover_with=3"], "refine.recover_with=3 is no text"),
+        (["objective=kl"], "objective=kl compares with the dense model's own states"),
+        (["remove=auto", "budget.loss=1"], "refine.masks=3 compares masks of one size, and remove=auto is yet to find"),
+        (["searcher=one_shot"], "searcher=one_shot scored"),
+    ]
+    for more, message in cases:
+        refused = run(*words, *more)
+        assert refused.code == 2 and message in refused.err, (more, refused.err)
+        assert refused.err.strip().splitlines()[-1].startswith("error: "), refused.err
+    grid = [word for word in words[1:-1] if not word.startswith("remove")]
+    refused = run("study", *grid, "study.grid.remove=[2]", "study.grid.searcher=[greedy]", "cluster=local")
+    assert refused.code == 2 and "study.recover trains each mask that a study finds" in refused.err
