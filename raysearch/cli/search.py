@@ -27,12 +27,13 @@ raysearch search remove=1..9                           the best mask for each nu
 raysearch search remove=auto budget.loss=0.1           as many as raise the loss by 0.1 at most; or budget.readout=10%
 raysearch search remove=auto budget.speedup=1.2        as few as make it 20 % faster; or budget.memory=-15%
 raysearch search model=Qwen/Qwen3-0.6B model.dtype=bfloat16 data=file data.path=my.txt
+raysearch search refine=recover                        the best mask after a short recovery of the three best
 raysearch search calibration=paper_perplexity          perplexity on C4, after the paper
 raysearch search objective=task_margin data=multiple_choice data.path=my-questions.jsonl
 raysearch search cluster.replicas=2 tracking.uri=http://127.0.0.1:5000
 
 A search that was stopped continues with the same command. Groups: model= data= objective= calibration= searcher=
-cluster= tracking=; see the files in conf/. Layers are 0-based.
+refine= cluster= tracking=; see the files in conf/. Layers are 0-based.
 """
 
 

@@ -116,9 +116,10 @@ class RecoveryRefiner:
         if len(known) < len(masks):
             with held(ledger, name, "REFINEMENT", wait=True):
                 known |= read_assessments(ledger, model, name, masks, _Refined)  # of another search, meanwhile
-                for mask in masks.keys() - known.keys():
-                    known[mask] = self._recover(masks[mask], search, session, folder / name, observer)
-                    write_assessment(ledger, model, name, {mask: known[mask]}, _Refined)
+                for mask, run in masks.items():
+                    if mask not in known:
+                        known[mask] = self._recover(run, search, session, folder / name, observer)
+                        write_assessment(ledger, model, name, {mask: known[mask]}, _Refined)
                 shutil.rmtree(folder / name / "teacher", ignore_errors=True)
         refined = []
         for mask, run in masks.items():

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import Any
 
 from pydantic import model_serializer
 
 from raysearch.assessment.results import Result
+from raysearch.core.estimate import Estimate
+from raysearch.core.formatting import count, figure
 from raysearch.core.json import plain
 from raysearch.core.mask import Mask
 from raysearch.recovery.record import RecoveryRecord, ThreeNumbers, Training, side_by_side
@@ -74,6 +77,19 @@ class Recovered:
             numbers=self.numbers,
         )
 
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the three models' numbers side by side, ± one standard error."""
+        head = "".join(f"<th>{name}</th>" for name in ("", "dense", "pruned", "recovered", "recovered / dense"))
+        rows = []
+        for one in self.numbers:
+            better = "higher" if one.metric.higher_is_better else "lower"
+            metric = f"{one.metric.title} ({one.metric.unit}, {better} is better)"
+            cells = [metric, *map(_shown, (one.dense, one.pruned, one.recovered, one.regained))]
+            rows.append("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>")
+        said = f"<b>{escape(self.recovery_id)}</b>: {escape(self.model)} without layers {self.mask}, trained for "
+        said += f"{count(self.training.steps, 'step')} on {count(self.training.tokens, 'token')}"
+        return f"<p>{said}</p><table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+
     @model_serializer
     def _write(self) -> dict[str, Any]:
         """Lay the three models' numbers side by side."""
@@ -119,3 +135,9 @@ class RecoveryCost:
     seconds: float
     memory_bytes: int
     left_out: Mapping[str, int]
+
+
+def _shown(one: Estimate | None) -> str:
+    if one is None:
+        return ""
+    return figure(one.value) + ("" if one.error is None else f" ± {one.error:.2g}")

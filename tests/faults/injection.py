@@ -189,7 +189,7 @@ def state(store: str) -> str:
         return SEARCHES.find(ledger, "latest").state
 
 
-def wait_for_rows(command: Command, store: str, rows: int) -> None:
+def wait_for_rows(command: Command, store: str, rows: int, table: str = "evaluations") -> None:
     """Returns as soon as the ledger holds so many rows."""
     deadline = time.monotonic() + 300
     while time.monotonic() < deadline:
@@ -198,10 +198,10 @@ def wait_for_rows(command: Command, store: str, rows: int) -> None:
             contextlib.suppress(sqlite3.Error),
             closing(sqlite3.connect(f"file:{store}/ledger.db?mode=ro", uri=True)) as db,
         ):
-            if db.execute("SELECT count(*) FROM evaluations").fetchone()[0] >= rows:
+            if db.execute(f"SELECT count(*) FROM {table}").fetchone()[0] >= rows:
                 return
         time.sleep(0.002)
-    pytest.fail(f"{store} never held {rows} rows")
+    pytest.fail(f"{store} never held {rows} {table}")
 
 
 def kill_at(words: list[str], store: str, rows: int, mark: str = "") -> None:

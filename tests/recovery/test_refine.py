@@ -10,7 +10,7 @@ import pytest
 
 import raysearch
 from raysearch.recovery import healing, training
-from tests.cli.conftest import Run, World, here, run, world
+from tests.cli.conftest import Outcome, Run, World, here, run, world
 
 __all__ = ["here", "run", "world"]  # fixtures
 
@@ -32,10 +32,9 @@ def words(world: World, here: Path) -> list[str]:
     return ["search", *world.search(), *refining, "--json"]
 
 
-def value(outcome: Any) -> dict[str, Any]:
+def value(outcome: Outcome) -> Any:
     assert outcome.code == 0, outcome.err
-    found: dict[str, Any] = json.loads(outcome.out)
-    return found
+    return json.loads(outcome.out)
 
 
 def test_the_best_mask_after_a_short_recovery_is_the_result(

@@ -1,0 +1,100 @@
+"""A recovery that was killed goes on where it was, by the same command: nothing is written or trained twice."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import World, here, world
+from tests.cli.found import found
+from tests.faults.injection import do, start, wait_for_rows
+
+__all__ = ["here", "world"]  # fixtures
+
+pytest.importorskip("trl")
+pytestmark = [pytest.mark.slow, pytest.mark.faults]
+
+PROMPTS, AT_ONCE = 200, 32
+TRAINING = (
+    *("recovery.loss=tokens", "recovery.max_tokens=60", "recovery.max_steps=2", "recovery.batch_size=4"),
+    *("recovery.micro_batch_size=4", "recovery.checkpoint_steps=1"),
+)
+
+
+def assessments(store: str) -> dict[str, str]:
+    """The results in a ledger, by the name of each."""
+    with closing(sqlite3.connect(Path(store) / "ledger.db")) as ledger:
+        return dict(ledger.execute("SELECT assessment || mask, result FROM assessments"))
+
+
+def data(store: str) -> dict[str, bytes]:
+    """The files of rows of a store's recoveries."""
+    files = sorted((Path(store) / "recoveries").glob("*/rows.json*"))
+    return {f"{file.parent.name}/{file.name}": file.read_bytes() for file in files}
+
+
+def test_no_answer_is_written_twice_and_the_data_are_the_same_to_the_byte(world: World, here: Path) -> None:
+    words = world.text.read_text().split()
+    asked = [{"question": " ".join(words[7 * place : 7 * place + 6]), "answer": "law"} for place in range(PROMPTS)]
+    (here / "asked.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in asked))
+    text = f"assess.texts.mine=data=file data.path={world.text} data.samples=all data.sampling=sequential"
+    command = [
+        *(
+            "recover",
+            "latest",
+            "data=questions",
+            "data.path=asked.jsonl",
+            "data.question=question",
+            "data.answer=answer",
+        ),
+        *("data.prompt={question}", "data.samples=all", "data.part=all", "recovery.max_new_tokens=40", *TRAINING),
+        *("assess=none", text, "assess.seq_len=16", "assess.limit=4", "assess.probe.enabled=false", "--json"),
+    ]
+    for store in ("undisturbed", "killed"):
+        found(do("search", *world.search(store=store), "--json"))
+    whole = found(do(*command, "--store", "undisturbed", "--out", "whole"))
+    n_asked = whole["answers_written"]
+    assert n_asked > 4 * AT_ONCE
+    written: dict[str, str] = {}
+    for jobs in (1, 3):
+        process = start(*command, "--store", "killed", "--out", "healed")
+        wait_for_rows(process, "killed", jobs, "assessments")
+        process.kill()
+        now = assessments("killed")
+        assert written.items() <= now.items() and jobs <= len(now) < n_asked / AT_ONCE, "it was killed meanwhile"
+        written = now
+    n_written = sum(len(json.loads(result)["answers"]) for result in written.values())
+    again = found(do(*command, "--store", "killed", "--out", "healed"))
+    assert again["answers_written"] == n_asked - n_written
+    assert written.items() <= assessments("killed").items()
+    assert data("killed") == data("undisturbed") != {}
+    assert again["training"] == {**whole["training"], "seconds": again["training"]["seconds"]}
+
+
+def test_a_refined_search_trains_no_mask_twice(world: World, here: Path) -> None:
+    other = here / "other.txt"
+    other.write_text(" ".join(reversed(world.text.read_text().split())))
+    rows = f"data=file data.path={other} data.part=all data.seq_len=16 data.samples=24 {' '.join(TRAINING)}"
+    recovery = rows.replace(" recovery.max_steps=2", "")
+    command = [
+        "search",
+        *world.search(),
+        "refine=recover",
+        "refine.steps=2",
+        f"refine.recover_with={recovery}",
+        "--json",
+    ]
+    whole = found(do(*command, "store=undisturbed"))["refinement"]
+    process = start(*command, "store=killed")
+    wait_for_rows(process, "killed", 1, "assessments")
+    process.kill()
+    known = assessments("killed")
+    assert 1 <= len(known) < 3, "it was killed meanwhile"
+    again = found(do(*command, "store=killed"))["refinement"]
+    assert known.items() <= assessments("killed").items()
+    assert [{**one, "seconds": 0} for one in again["masks"]] == [{**one, "seconds": 0} for one in whole["masks"]]
+    assert data("killed") == data("undisturbed") != {}
