@@ -146,14 +146,21 @@ _NAME = (
 _NAMED = re.compile(_NAME, re.IGNORECASE)
 _QUERY = re.compile(rf"{_NAME}|sig|sas|key|auth|x-amz-(?:security-token|credential|signature)", re.IGNORECASE)
 _PORT = r"""(?!\d+(?:[/?#"',;)\]}>]|$))"""  # http://host:5000/path@v2 has none
-_USER = rf"""(?:(?:https?|ray)://[^\s/@:'"]*:{_PORT}|(?!(?:https?|ray):)[a-z][a-z0-9+.-]*://[^\s/@:'"]*:)"""
-_ADDRESS = re.compile(rf"""(\b{_USER})[^\s<>]*?@(?![^\s<>,;]*@)""", re.IGNORECASE)
+_USER = (
+    rf"""(?:\b(?:https?|ray)://[^\s/@:'"]*:{_PORT}|\b(?!(?:https?|ray):)[a-z][a-z0-9+.-]*://[^\s/@:'"]*:|"""
+    r"""(?<![\w:/])//[^\s/@:'"]+:)"""
+)
+_ADDRESS = re.compile(rf"""({_USER})[^\s<>]*?@(?![^\s<>,;]*@)""", re.IGNORECASE)
 _ANY_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://.*", re.IGNORECASE | re.DOTALL)
 _ADDRESS_OF_TOKEN = re.compile(r"(\bhttps?://)[^\s/@:'\"]+@", re.IGNORECASE)
 _VALUE = r"""(?:'[^']*'|"[^"]*"|\{[^}]*\}|[^\s&;,'"]+(?:[,'"]\w[^\s&;,'"]*)*)"""
 _ASSIGNED = re.compile(rf"(?<!\w)({_NAME}=){_VALUE}", re.IGNORECASE)
 _IN_QUERY = re.compile(rf"([?&](?:{_QUERY.pattern})=)[^\s&'\"]+", re.IGNORECASE)
-_ENCODED = re.compile(rf"((?:(?<=%3B)|(?<![a-z]))(?:{_NAME})%3D)(?:(?!%3B)[^\s&;'\"])+", re.IGNORECASE)
+_ENCODED = re.compile(
+    rf"((?:(?<=%3B)|(?<![a-z]))(?:{_NAME})%3D)(?:%7B(?:(?!%7D)[^\s&])+(?:%7D)?|(?!%7B)(?:(?!%3B)[^\s&;'\"])+)",
+    re.IGNORECASE,
+)
+_ODBC = re.compile(r"(\w+)\s*=\s*(\{(?:[^}]|\}\})*\}|[^;]*(?:;(?![^;=]*=)[^;]*)*)")
 _HEADER = re.compile(r"\b(Bearer|Basic) [\w+/=.~-]{8,}")
 _LOOKS = re.compile(
     r"(?:\b|(?<=_))(?:hf_[A-Za-z0-9]{20,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}|"
@@ -167,7 +174,7 @@ def redact(text: str) -> str:
 
 
 def redacted(value: Any) -> Any:
-    """Return nested plain values with all secrets in their texts replaced, and all texts under names of secrets."""
+    """Return nested plain values with all secrets in texts and keys replaced, and all texts under names of secrets."""
     return _redacted(value, _known())
 
 
@@ -183,8 +190,8 @@ def hidden_keys(config: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
 def secrets_of_address(address: str) -> set[str]:
     """Return the password of an address and the values of its query that are secret, as typed and as decoded.
 
-    User and password end at the last ``@``, so a password may hold any character. A query may hold a whole ODBC
-    connection string.
+    User and password end at the last ``@``, so a password may hold any character; libraries that end it earlier name
+    what follows, so its parts are returned too. A query may hold a whole ODBC connection string.
     """
     scheme, separator, rest = address.strip().partition("://")
     if not separator or not re.fullmatch(r"[a-zA-Z][\w+.-]*", scheme):
@@ -194,9 +201,15 @@ def secrets_of_address(address: str) -> set[str]:
     if at and scheme in ("http", "https") and not re.search("[/:]", userinfo):
         found = {userinfo}  # a token
     for key, value in parse_qsl(rest.partition("?")[2].partition("#")[0].replace("+", "%2B")):
-        settings = [setting.partition("=") for setting in value.split(";")]  # of ODBC
-        found |= {value} if _QUERY.fullmatch(key) else {one for name, _, one in settings if _NAMED.fullmatch(name)}
-    return {form for one in found if one for form in (one, unquote(one), quote(unquote(one), safe=""), one.strip("{}"))}
+        settings = _ODBC.findall(value)
+        found |= {value} if _QUERY.fullmatch(key) else {one for name, one in settings if _NAMED.fullmatch(name)}
+    found |= {part for one in found for part in re.split("[/@#?]", one)}
+    return {form for one in found if one for form in _forms(one)}
+
+
+def _forms(secret: str) -> tuple[str, ...]:
+    plain = unquote(secret)
+    return secret, plain, quote(plain, safe=""), quote(plain), secret.strip("{}"), plain.strip("{}")
 
 
 def _redact(text: str, secrets: tuple[str, ...]) -> str:
@@ -216,7 +229,9 @@ def _redacted(value: Any, secrets: tuple[str, ...]) -> Any:
         return _redact(value, secrets)
     if isinstance(value, Mapping):
         return {
-            key: HIDDEN if isinstance(item, str) and item and _NAMED.fullmatch(str(key)) else _redacted(item, secrets)
+            _redacted(key, secrets): HIDDEN
+            if isinstance(item, str) and item and _NAMED.fullmatch(str(key))
+            else _redacted(item, secrets)
             for key, item in value.items()
         }
     return [_redacted(item, secrets) for item in value] if isinstance(value, list | tuple) else value

@@ -24,6 +24,8 @@ SECRETS = [
     ("mssql+pyodbc:///?odbc_connect=DRIVER%3Dx%3BUID%3Dme%3BPWD%3Ds3c%2Fr3t%3BDB%3Dx", "mssql+pyodbc:///?odbc_connect=DRIVER%3Dx%3BUID%3Dme%3BPWD%3D***%3BDB%3Dx"),
     ("https://store.example/a?sv=1&sig=Ab%2F9c&se=2", "https://store.example/a?sv=1&sig=***&se=2"),
     ("password='s3c ret' user=me", "password=*** user=me"),
+    ("mssql+pyodbc:///?odbc_connect=PWD%3D%7Bs3%3Bc/r3t%7D%3BDB%3Dx", "mssql+pyodbc:///?odbc_connect=PWD%3D***%3BDB%3Dx"),
+    ("in //me:s3c'r3t@host", "in //me:***@host"),
     ("DRIVER=x;PWD=s3cr'et;UID=me", "DRIVER=x;PWD=***;UID=me"),
     (f"runs_{TOKEN}", "runs_***"),
     (f"model.path={TOKEN}", "model.path=***"),

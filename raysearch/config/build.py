@@ -24,7 +24,7 @@ from raysearch.core.formatting import as_typed
 from raysearch.core.mask import Mask
 from raysearch.core.paths import PathLike, as_path
 from raysearch.core.problem import AUTO, sizes_of
-from raysearch.errors import Mistakes, UserError, redact, redacted, together
+from raysearch.errors import Mistakes, UserError, hidden_keys, redact, redacted, together
 from raysearch.evaluation.screening import Screening
 from raysearch.evaluation.spec import CalibrationSpec, EvaluationSpec
 from raysearch.models.spec import ModelSpec
@@ -78,7 +78,7 @@ def tracked_search_of(config: Mapping[str, Any]) -> tuple[SearchSpec, TrackingOp
     tracking, screening, name = parts.pop("tracking"), parts.pop("screening"), config["choices"]["searcher"]
     if screening.stages:
         parts["evaluation"] = dataclasses.replace(parts["evaluation"], screening=screening)
-    return SearchSpec(searcher_name=name, seed=config["seed"], config=redacted(config), **parts), tracking
+    return SearchSpec(searcher_name=redact(name), seed=config["seed"], config=redacted(config), **parts), tracking
 
 
 def recorded_search(config: Mapping[str, Any]) -> tuple[SearchSpec, TrackingOptions]:
@@ -94,6 +94,10 @@ def recorded_search(config: Mapping[str, Any]) -> tuple[SearchSpec, TrackingOpti
         raise UserError(
             f"the search is on record without {' and '.join(lacking)}, as another version of raysearch wrote it; type "
             "the whole search command again, which goes on from its evaluations"
+        )
+    for key in hidden_keys({"model": {**config["model"], "name": ""}}):
+        raise UserError(
+            f"{key} is on record without its secret, so the model is not found; search again by a path that holds none"
         )
     return tracked_search_of(config)
 
@@ -133,7 +137,7 @@ def tracked_study(words: Sequence[str], config_dir: PathLike | None = None) -> t
         ways = {way: f"{shared} {words}" for way, words in own.items() if words is not None}
         with mistakes:
             choices = choices_of(grid, **rules)
-        options = construct(StudyOptions, "study", section)
+        options = construct(StudyOptions, "study", redacted(section))
     with mistakes:
         if config["choices"]["assess"] != "none" or any(word.startswith("assess.") for word in words):
             assess = assess_spec(config)
@@ -160,7 +164,7 @@ def assess_spec(config: Mapping[str, Any]) -> AssessSpec:
     """Build what to assess masks by from the section ``assess`` of a configuration; see `search_spec`."""
     section = dict(_section(config, "assess"))
     given = {
-        key: {name: {**data, "allow_evaluation_split": True} for name, data in section.pop(key, {}).items()}
+        key: {redact(name): {**data, "allow_evaluation_split": True} for name, data in section.pop(key, {}).items()}
         for key in ("texts", "generation")
     }
     parts = together(
@@ -226,7 +230,9 @@ def tracking_options(config: Mapping[str, Any]) -> TrackingOptions:
         UserError: A value is of the wrong type, or MLflow knows no such address.
     """
     parts = together(folder=lambda: _store(config), ledger=lambda: _ledger(config))
-    options: TrackingOptions = construct(TrackingOptions, "tracking", _section(config, "tracking"), **parts)
+    section = dict(_section(config, "tracking"))
+    section |= redacted({key: section[key] for key in ("experiment",) if key in section})
+    options: TrackingOptions = construct(TrackingOptions, "tracking", section, **parts)
     return options
 
 
@@ -267,11 +273,11 @@ def _cell(
         )
     calibrations = " and ".join(one.name for one in search.evaluation.calibrations)
     return Cell(
-        model=choice.label("model") or search.evaluation.model.name,
-        calibration=choice.label("calibration") or calibrations,
-        searcher=choice.label("searcher") or search.searcher_name,
+        model=redact(choice.label("model") or search.evaluation.model.name),
+        calibration=redact(choice.label("calibration") or calibrations),
+        searcher=redact(choice.label("searcher") or search.searcher_name),
         search=search,
-        draw=choice.label("draw") or "",
+        draw=redact(choice.label("draw") or ""),
     )
 
 
@@ -314,6 +320,7 @@ def _evaluation_spec(config: Mapping[str, Any], other_keys: Collection[str] = ()
 def _model(config: Mapping[str, Any]) -> ModelSpec:
     """The model; with ``model.cache`` a GGUF file is kept beside the ledger."""
     section = dict(_section(config, "model"))
+    section |= redacted({key: section[key] for key in ("name",) if key in section})
     cache = _ledger(config).parent / "converted" if checked(bool, "model.cache", section.pop("cache", True)) else None
     model: ModelSpec = construct(ModelSpec, "model", section, cache=cache)
     return model
@@ -326,7 +333,7 @@ def _calibration_spec(config: Mapping[str, Any]) -> CalibrationSpec:
     )
     choices = config["choices"]
     name = f"{choices['objective']} on {_data_name(choices['data'], config['data'])}"
-    return CalibrationSpec(name, **parts)
+    return CalibrationSpec(redact(name), **parts)
 
 
 def _data_name(choice: str, data: Mapping[str, Any]) -> str:

@@ -29,7 +29,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from raysearch.config.parts import conf_dir, unknown_key
 from raysearch.core.paths import PathLike, as_path
-from raysearch.errors import HIDDEN, Mistakes, UserError, did_you_mean, first_line
+from raysearch.errors import Mistakes, UserError, did_you_mean, first_line
 
 #: Mappings whose keys are the user's own: the axes of a study, and the texts and tasks of an assessment.
 AXES, FREE = "study.grid.", ("assess.texts.", "assess.generation.", "study.recover.")
@@ -387,7 +387,7 @@ def recorded(config: Mapping[str, Any], words: Sequence[str], **here: Any) -> di
         here: Top-level values that depend on where the command is typed.
 
     Raises:
-        UserError: A word is another, or not understood, or a secret is needed that the record does not keep.
+        UserError: A word is another, or not understood.
     """
     for word in words:
         if section_of(word) != "tracking":
@@ -397,8 +397,6 @@ def recorded(config: Mapping[str, Any], words: Sequence[str], **here: Any) -> di
         new = compose("search", words)["tracking"]
         kept = {} if "tracking" in named else {key: tracking[key] for key in tracking if f"tracking.{key}" not in named}
         tracking = new | kept
-    if HIDDEN in str(tracking["experiment"]):
-        raise UserError("tracking.experiment is on record without its secret; give it again with tracking.experiment=…")
     return {**config, **here, "tracking": tracking}
 
 

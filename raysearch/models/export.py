@@ -34,6 +34,7 @@ from raysearch.models.stack import LayerStack, relative_gap, tolerance
 from raysearch.models.surgery import check_mask, remove_layers
 
 _SHAPE = (2, 8)  # samples x tokens of the verification
+_POSITIONS = "max_position_embeddings"
 _NEW_TOKENS = 24
 
 
@@ -166,10 +167,13 @@ def _continue(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None,
     inputs = tokenizer(prompt.encode(errors="replace").decode(), return_tensors="pt", return_token_type_ids=False)
     if inputs["input_ids"].numel() == 0:
         raise UserError(f"--prompt={prompt} holds no token to go on from; give a text, or leave it out")
+    n_tokens, most = inputs["input_ids"].shape[1], getattr(model.config.get_text_config(), _POSITIONS, None)
+    if most is not None and n_tokens > most:
+        raise UserError(f"--prompt holds {n_tokens:,} tokens, and the model has {most:,} positions; give a shorter one")
     generator: Any = model
     with torch.inference_mode(), quiet():
         tokens = generator.generate(**inputs, max_new_tokens=_NEW_TOKENS, do_sample=False)
-    text = tokenizer.decode(tokens[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
+    text = tokenizer.decode(tokens[0, n_tokens:], skip_special_tokens=True)
     return " ".join(str(text).split())
 
 
@@ -216,6 +220,7 @@ def replacing(out: Path) -> Iterator[Path]:
     partial, replaced, lock = (out.with_name(f".{out.name}.{what}") for what in ("partial", "replaced", "lock"))
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
+        lock.touch()  # where no file can be made, as in /proc, the next line would wait for ever
         with FileLock(lock):
             try:
                 if replaced.exists() and not out.exists():

@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from raysearch.core.json import from_json, to_json
+from raysearch.core.json import from_json, to_record
 from raysearch.errors import UnsupportedModelError, UserError, first_line
 from raysearch.models import gguf
 from raysearch.models.kept import Kept, identity_of_files
@@ -228,7 +228,7 @@ def describe(spec: ModelSpec) -> ModelInfo:
         return replace(from_json(ModelInfo, known.decode()), model=model)
     info = _describe(model)
     if identity_of_files(model) == identity:  # else a file was changed while it was read
-        kept.put(key, to_json(info).encode())
+        kept.put(key, to_record(info).encode())
     return info
 
 

@@ -174,6 +174,10 @@ def test_the_tokenizer_goes_along_and_both_models_speak(tmp_path: Path) -> None:
     assert AutoTokenizer.from_pretrained(tmp_path / "pruned")("w7 w9")["input_ids"] == [7, 9]
     assert "AutoTokenizer.from_pretrained" in (tmp_path / "pruned" / "README.md").read_text()
     keys: dict[str, Any] = {"overwrite": False, "evidence": EVIDENCE}
+    with pytest.raises(UserError, match="--prompt holds 9,999 tokens, and the model has"):
+        export_checkpoint(spec, Mask.of(1), tmp_path / "long", prompt="w3 " * 9999, **keys)
+    with pytest.raises(UserError, match="cannot be written .No such file"):
+        export_checkpoint(spec, Mask.of(1), Path("/proc/pruned"), prompt=None, **keys)
     with pytest.raises(UserError, match="--prompt=  holds no token to go on from"):
         export_checkpoint(spec, Mask.of(1), tmp_path / "blank", prompt=" ", **keys)
     assert not (tmp_path / "blank").exists()

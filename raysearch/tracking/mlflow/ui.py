@@ -14,12 +14,14 @@ from pathlib import Path
 from typing import NoReturn
 
 from raysearch.core.escaping import visible
-from raysearch.errors import UserError
+from raysearch.errors import UserError, what_failed
 from raysearch.tracking.mlflow.client import attempt, cause_of, client_of
 from raysearch.tracking.store import Store
 
 # Job workers serve MLflow's GenAI features only, and cost seven processes of 250 MiB each.
 _ENVIRONMENT = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
+
+_OPENS_S = 20.0  #: MLflow itself would try for minutes
 
 
 def serve_ui(folder: Path, uri: str | None, host: str = "127.0.0.1", port: int = 5000) -> NoReturn:
@@ -44,6 +46,11 @@ def serve_ui(folder: Path, uri: str | None, host: str = "127.0.0.1", port: int =
     if store.is_embedded and not (store.folder / "mlflow.db").is_file():
         raise UserError(f"--store={folder} holds no recorded search yet; make one with `raysearch search`")
     _require_free(host, port)
+    if not store.is_embedded:
+        try:
+            attempt(lambda: client_of(store).search_experiments(max_results=1), _OPENS_S)
+        except Exception as error:
+            raise UserError(f"--uri={store.shown} cannot be opened ({cause_of(error)}); correct it") from error
     command = _command(store, host, port)
     # The address may hold a password, so it is not among the command's words, which everybody on the machine can read.
     environment = os.environ | _ENVIRONMENT | {"MLFLOW_BACKEND_STORE_URI": store.uri}
@@ -115,8 +122,8 @@ def _require_free(host: str, port: int) -> None:
         raise UserError(f"--port={port} is no port; use 1024..65535")
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    except OSError as error:
-        raise UserError(f"--host={host} is no address of this machine ({error.strerror}); use 127.0.0.1") from None
+    except (OSError, UnicodeError) as error:
+        raise UserError(f"--host={host} is no address of this machine ({what_failed(error)}); use 127.0.0.1") from None
     with socket.socket(family, kind, protocol) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # one left a moment ago is free
         try:

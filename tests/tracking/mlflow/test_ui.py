@@ -30,6 +30,11 @@ def test_a_server_needs_no_second_one(tmp_path):
         serve_ui(tmp_path, "http://mlflow:5000")
 
 
+def test_a_database_that_cannot_be_opened_is_refused_before_the_server_tries_for_minutes(tmp_path):
+    with pytest.raises(UserError, match="^--uri=mssql.*PWD%3D.*cannot be opened .ModuleNotFoundError.*; correct it"):
+        serve_ui(tmp_path, "mssql+pyodbc:///?odbc_connect=PWD%3Ds3cr3t", port=closed_port())
+
+
 def test_a_port_in_use_is_named_with_the_remedy(tmp_path):
     (tmp_path / "mlflow.db").touch()
     with socket.socket() as other:
@@ -42,7 +47,12 @@ def test_a_port_in_use_is_named_with_the_remedy(tmp_path):
 
 @pytest.mark.parametrize(
     ("host", "port", "named"),
-    [("no.such.host.invalid", 5000, "host=no.such"), ("127.0.0.1", 70000, "port=70000"), ("127.0.0.1", 0, "port=0")],
+    [
+        ("no.such.host.invalid", 5000, "host=no.such"),
+        ("127.0.0.1", 70000, "port=70000"),
+        ("127.0.0.1", 0, "port=0"),
+        ("x" * 99, 5000, "label too long"),
+    ],
 )
 def test_an_impossible_address_is_refused(tmp_path, host, port, named):
     (tmp_path / "mlflow.db").touch()

@@ -1,0 +1,115 @@
+"""Secrets in every option, variable and name of a file are in nothing that any command prints or writes."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import shutil
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+from tests.cli.conftest import Run, World, alone, here, run, world
+
+__all__ = ["here", "run", "world"]  # fixtures
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.faults,
+    pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning"),  # MLflow's own calls of SQLAlchemy
+]
+
+_MARK = b"Zq9Planted"  # in every part of every secret
+_NUMBERS = itertools.count(10**12)
+
+
+def _planted(*between: str) -> str:
+    """A new secret, with these characters between its parts."""
+    parts = [f"{_MARK.decode()}{next(_NUMBERS)}" for _ in range(len(between) + 1)]
+    return parts[0] + "".join(sign + part for sign, part in zip(between, parts[1:], strict=True))
+
+
+def _leaks(folder: Path) -> list[str]:
+    """What stands around every secret in the files of a folder."""
+    return [
+        f"{file.relative_to(folder)}: {content[max(0, match.start() - 60) : match.end()]!r}"
+        for file in folder.rglob("*")
+        if file.is_file() and not file.is_symlink()
+        for content in [file.read_bytes()]
+        for match in re.finditer(_MARK, content)
+    ]
+
+
+def test_no_secret_is_in_what_commands_print_or_write(
+    run: Run, world: World, here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("MLFLOW_TRACKING_PASSWORD", "TEAM_TOKEN", "OPENAI_API_KEY", "PGPASSWORD"):
+        monkeypatch.setenv(name, _planted())
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", _planted("/", "+"))
+    monkeypatch.setenv("HF_TOKEN", f"hf_{_planted()}")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://u:{_planted()}@127.0.0.1:9")
+    monkeypatch.setenv("SAS_URL", f"https://x.blob.core.windows.net/c?sig={_planted('%2B')}&se=2")
+    inputs = tmp_path / f"hf_{_planted()}"
+    model, text = inputs / "model", inputs / f"prose-glpat-{_planted()}.txt"
+    shutil.copytree(world.model, model)
+    shutil.copy(world.text, text)
+    searcher = f"hf_{_planted()}"
+    (inputs / "searcher").mkdir()
+    (inputs / "searcher" / f"{searcher}.yaml").write_text("type: one_shot\n")
+    calibration = ["data=file", f"data.path={text}", "data.samples=8", "data.seq_len=16"]
+    hidden, plain = ([f"model={one}", *calibration, "cluster=inline"] for one in (model, world.model))
+    found = ["remove=2", "searcher=one_shot"]
+    label = f"hf_{_planted()}"
+    texts = [
+        "assess=none",
+        f"assess.texts.{label}='data=file data.path={text} data.samples=4 data.sampling=sequential'",
+        "assess.seq_len=16",
+        "assess.probe.enabled=false",
+    ]
+    printed = []
+    for expected, words in (
+        (0, ["search", *hidden, "remove=2", f"searcher={searcher}", "--config-dir", inputs, "tracking=none"]),
+        (2, ["export", "latest", "--out", "pruned"]),  # the model's path is on record without its secret
+        (0, ["config", *hidden, *found, f"tracking.uri=http://u:{_planted(chr(39), '/')}@h/p"]),
+        (0, ["score", *hidden, "masks=[[1]]", "--json"]),
+        (0, ["data", *hidden]),
+        (0, ["sweep", *hidden, "--also", "objective=kl", "--out", "sweep"]),
+        (0, ["search", *plain, *found, f"tracking.experiment=glpat-{_planted()}"]),
+        (0, ["show", "latest", "--json"]),
+        (2, ["show", "latest", "--gap"]),
+        (0, ["recommend", "latest", "budget.loss=9"]),
+        (0, ["export", "latest", "--out", "pruned", "--prompt", f"the hf_{_planted()} of"]),
+        (2, ["export", "latest", "--out", "pushed", "--push", f"me/hf_{_planted()}"]),
+        (0, ["assess", "latest", *texts]),
+        (2, ["assess", "latest", *texts, f"assess.server=http://u:{_planted('.')}@127.0.0.1:9/v1"]),
+        (2, ["assess", "latest", *texts, f"assess.server=http://127.0.0.1:9/v1?api_key={_planted()}"]),
+        (2, ["search", *plain, *found, "cluster=elastic", f"cluster.address=ray://u:{_planted('/')}@127.0.0.1:9"]),
+        (2, ["recover", "latest", *calibration, *texts, "recovery.responses=data", "--dry-run"]),  # likewise its text's
+        (2, ["resume", "latest"]),
+        (0, ["sync", "latest"]),
+        (2, ["sync", "latest", f"tracking.uri=mssql+pyodbc:///?odbc_connect={quote('PWD=' + _planted(';', '/'))}"]),
+        (2, ["ui", "--uri", f"mssql+pyodbc:///?odbc_connect={quote('PWD={' + _planted(';', '}}') + '};UID=u')}"]),
+        (0, ["search", *plain, *found, f"tracking.uri=//u:{_planted(chr(39))}@host"]),
+        (0, ["search", *plain, *found, f"tracking.uri=https://127.0.0.1:9/x?sv=1&sig={_planted('%2B')}&se=3"]),
+        (2, ["search", *plain, *found, f"tracking.uri=htp://u:{_planted('$', '/', '@')}@host"]),
+        (2, ["search", *plain, *found, f"tracking.url={_planted()}", f"data.path=hf_{_planted()}"]),
+        (2, ["study", *plain[:-1], "study.grid.remove=[2]", f"study.name=glpat-{_planted()}"]),
+        (0, ["ledger", "check", "--json"]),
+        (0, ["ledger", "export", "--out", "tables"]),
+        (0, ["ledger", "clean", "latest"]),
+    ):
+        done = run(*words)
+        assert done.code == expected, (words, done)
+        printed.append((words[0], done.out + done.err))
+    axes = ["study.grid.searcher=[one_shot]", "study.grid.remove=[2]"]
+    axis = f"study.grid.calibration={{'a hf_{_planted()}': data.seed=1}}"
+    for words in (["study", *hidden[:-1], *axes, axis, *texts[1:], "cluster.replicas=1"], ["report", "latest"]):
+        done = alone(*words)
+        assert done.code == 0, done
+        printed.append((words[0], done.out + done.err))
+    assert not [(name, said) for name, said in printed if _MARK.decode() in said]
+    assert len(list(here.rglob("*"))) > 60, "reports, artifacts, tables, a sweep and an export"
+    assert json.loads((here / "pruned" / "raysearch.json").read_text())["mask"]
+    assert not _leaks(here)
