@@ -84,7 +84,7 @@ def mlflow_runs(_: str, folder: Path) -> Any:
     script = (
         "import json, mlflow\n"
         "runs = mlflow.MlflowClient('sqlite:///mlruns/mlflow.db').search_runs(['1'], max_results=5000)\n"
-        "keep = ('loss', 'delta', 'perplexity')\n"
+        "keep = ('loss/pruned', 'loss/delta', 'perplexity/pruned')\n"
         "print(json.dumps(sorted((run.info.run_name, run.info.status, "
         "{key: run.data.metrics.get(key) for key in keep}) for run in runs), default=str))"
     )

@@ -11,10 +11,14 @@ from raysearch.core.json import Number
 from raysearch.core.mask import Mask
 from raysearch.ledger.assessments import read_assessments, write_assessment
 from raysearch.ledger.ledger import Ledger
-from raysearch.search.observer import Observer
+from raysearch.search.observer import Observer, Text
 from raysearch.search.record import SearchRecord
 
-_ASSESSMENT, _ANSWERS = "recorded", "recorded answers"  # in the ledger, where others are named by a fingerprint
+_NUMBERS, _ANSWERS, _TEXTS = (
+    "recorded numbers",
+    "recorded answers",
+    "recorded texts",
+)  # in the ledger, where others are named by a fingerprint
 
 
 @dataclass(frozen=True)
@@ -44,11 +48,15 @@ def record_assessments(
         observer: Gets them; a tracker among them puts them on the searches' MLflow runs.
     """
     for search in searches:
-        if answers := _answers(assessments, search.found.mask):
-            whole_answers = {**_known_answers(ledger, search), **answers}
+        if new_answers := _answers(assessments, search.found.mask):
+            whole_answers = {**_known_answers(ledger, search), **new_answers}
             write_assessment(ledger, _model(search), _ANSWERS, {search.found.mask: whole_answers}, dict[str, _Answers])
+        if new_texts := assessments.texts(search.found.mask):
+            whole_texts = {**recorded_texts(ledger, search), **new_texts}
+            write_assessment(ledger, _model(search), _TEXTS, {search.found.mask: whole_texts}, dict[str, Text])
     record_numbers(ledger, [(search, assessments.named(search.found.mask)) for search in searches], observer)
-    observer.answered([(search, texts) for search in searches if (texts := recorded_answers(ledger, search))])
+    observer.assessed_on([(search, texts) for search in searches if (texts := recorded_texts(ledger, search))])
+    observer.answered([(search, answers) for search in searches if (answers := recorded_answers(ledger, search))])
 
 
 def record_numbers(
@@ -63,16 +71,24 @@ def record_numbers(
     """
     for search, numbers in found:
         whole = {**recorded_assessments(ledger, search), **numbers}
-        write_assessment(ledger, _model(search), _ASSESSMENT, {search.found.mask: whole}, dict[str, Number])
+        write_assessment(ledger, _model(search), _NUMBERS, {search.found.mask: whole}, dict[str, Number])
     observer.assessed(found)
 
 
 def recorded_assessments(ledger: Ledger, search: SearchRecord) -> dict[str, float]:
     """Return all assessed numbers of a search's mask so far, by the names of MLflow's metrics."""
     mask = search.found.mask
-    known = read_assessments(ledger, _model(search), _ASSESSMENT, [mask], dict[str, Number])
+    known = read_assessments(ledger, _model(search), _NUMBERS, [mask], dict[str, Number])
     numbers: dict[str, float] = known.get(mask, {})
     return numbers
+
+
+def recorded_texts(ledger: Ledger, search: SearchRecord) -> dict[str, Text]:
+    """Return all texts that a search's mask was assessed on so far, by name."""
+    mask = search.found.mask
+    known = read_assessments(ledger, _model(search), _TEXTS, [mask], dict[str, Text])
+    texts: dict[str, Text] = known.get(mask, {})
+    return texts
 
 
 def recorded_answers(ledger: Ledger, search: SearchRecord) -> dict[str, str]:

@@ -12,6 +12,7 @@ from pydantic import model_serializer
 from raysearch.core.estimate import Estimate, Metric
 from raysearch.core.json import plain
 from raysearch.core.mask import Mask
+from raysearch.search.observer import Text
 
 
 @dataclass(frozen=True)
@@ -80,11 +81,35 @@ class Assessments:
         """Return a mask's numbers, the dense model's and what is left of those, by the names that MLflow shows."""
         named: dict[str, float] = {}
         for name, result in self.by_mask[mask].items():
-            named[f"assess.{name}"] = result.estimate.value
-            named[f"assess.dense.{name}"] = self.by_mask[Mask()][name].estimate.value
-            if result.retention is not None:
-                named[f"assess.retention.{name}"] = result.retention.value
+            named |= named_estimate(name, "pruned", result.estimate)
+            named |= named_estimate(name, "dense", self.by_mask[Mask()][name].estimate)
+            named |= named_estimate(name, "retention", result.retention)
         return named
+
+    def texts(self, mask: Mask) -> dict[str, Text]:
+        """Return the texts that a mask was assessed on, by name."""
+        details = {name: result.detail for name, result in self.by_mask[mask].items() if "n_tokens" in result.detail}
+        return {
+            name: Text(detail["fingerprint"], detail["data"], detail["n_samples"], detail["n_tokens"])
+            for name, detail in details.items()
+        }
+
+
+def named_estimate(name: str, of: str, estimate: Estimate | None) -> dict[str, float]:
+    """Return a number of an assessment, and its standard error, by the names that MLflow shows.
+
+    Args:
+        name: The metric's: ``hellaswag``.
+        of: Whose it is: ``dense``, ``pruned``, ``retention`` or ``recovered``.
+        estimate: The number; None where there is none.
+
+    Returns:
+        ``{"assess/hellaswag/pruned": 31.2, "assess/hellaswag/pruned_se": 1.4}``; the error where it is known.
+    """
+    if estimate is None:
+        return {}
+    key = f"assess/{name}/{of}"
+    return {key: estimate.value} | ({} if estimate.error is None else {f"{key}_se": estimate.error})
 
 
 @dataclass(frozen=True)

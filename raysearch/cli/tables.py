@@ -478,15 +478,20 @@ def _split_notes(data: Sequence[Mapping[str, Any]]) -> list[str]:
 def assessed_numbers(numbers: Mapping[str, float]) -> Table:
     """Return the table of what a search's mask was assessed at, beside the dense model."""
     table = Table(title="Assessed")
-    prefix, dense, retention = "assess.", "assess.dense.", "assess.retention."
-    healed = "assess.recovered."
-    is_healed = any(key.startswith(healed) for key in numbers)
-    for column in ("", "dense", "pruned", "retention", *(("recovered",) if is_healed else ())):
-        table.add_column(column, justify="left" if not column else "right")
-    for key, value in numbers.items():
-        if not key.startswith((dense, retention, healed)):
-            name = key.removeprefix(prefix)
-            others = [numbers.get(f"{dense}{name}"), value, numbers.get(f"{retention}{name}")]
-            others += [numbers.get(f"{healed}{name}")] if is_healed else []
-            table.add_row(name, *("" if one is None else f"{one:,.4g}" for one in others))
+    metrics = dict.fromkeys(key.rpartition("/")[0] for key in numbers)
+    is_healed = any(key.endswith("/recovered") for key in numbers)
+    columns = ["dense", "pruned", "retention", *(["recovered"] if is_healed else [])]
+    table.add_column("")
+    for column in columns:
+        table.add_column(column, justify="right")
+    for metric in metrics:
+        keys = [f"{metric}/{column}" for column in columns]
+        table.add_row(metric.removeprefix("assess/"), *(_with_error(numbers, key) for key in keys))
     return table
+
+
+def _with_error(numbers: Mapping[str, float], key: str) -> str:
+    if key not in numbers:
+        return ""
+    error = numbers.get(f"{key}_se")
+    return f"{numbers[key]:,.4g}" + ("" if error is None else f" ± {error:.2g}")

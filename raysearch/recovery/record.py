@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from raysearch.assessment.results import Result
+from raysearch.assessment.results import Result, named_estimate
 from raysearch.core.estimate import Estimate, Metric
 from raysearch.core.mask import Mask
 from raysearch.ledger.assessments import read_assessments, write_assessment
@@ -98,17 +98,20 @@ class RecoveryRecord:
     def costs(self) -> dict[str, float]:
         """The cost by the names that MLflow shows."""
         return {
-            "recovery.rows": self.rows,
-            "recovery.steps": self.training.steps,
-            "recovery.tokens": self.training.tokens,
-            "recovery.parameters": self.training.parameters,
-            **{f"recovery.seconds.{stage}": seconds for stage, seconds in self.seconds.items()},
+            "recovery/rows": self.rows,
+            "recovery/steps": self.training.steps,
+            "recovery/tokens": self.training.tokens,
+            "recovery/parameters": self.training.parameters,
+            **{f"recovery/seconds_{stage}": seconds for stage, seconds in self.seconds.items()},
         }
 
     @property
     def named(self) -> dict[str, float]:
         """The recovered model's numbers by the names that MLflow shows."""
-        return {f"assess.recovered.{one.metric.name}": one.recovered.value for one in self.numbers}
+        named: dict[str, float] = {}
+        for one in self.numbers:
+            named |= named_estimate(one.metric.name, "recovered", one.recovered)
+        return named
 
 
 def side_by_side(

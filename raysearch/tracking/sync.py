@@ -7,17 +7,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from raysearch.assessment.recorded import recorded_answers, recorded_assessments
+from raysearch.assessment.recorded import recorded_answers, recorded_assessments, recorded_texts
 from raysearch.core.formatting import count
 from raysearch.errors import UserError, redacted
 from raysearch.ledger.ledger import Ledger
 from raysearch.ledger.table import now
+from raysearch.recovery.record import recoveries_of
 from raysearch.search.record import SEARCHES, SearchRecord, note_mlflow
 from raysearch.search.result import SearchResult
 from raysearch.study.collect import collect, totals_of
 from raysearch.study.record import STUDIES, CellRecord, StudyRecord
 from raysearch.tracking.mlflow.client import attempt, cause_of, client_of, quiet
 from raysearch.tracking.options import TrackingOptions
+from raysearch.tracking.store import Store
 
 
 @dataclass(frozen=True)
@@ -138,18 +140,28 @@ def _sync_search(
             f"{run.search_id} goes on with it, and records it"
         )
     result = run.result if labels is None else replace(run.result, labels=labels, parent=parent)
-    assessed, answers = recorded_assessments(ledger, run), recorded_answers(ledger, run)
     with _writing(tracking):
-        synced = _write_search(tracking, result, assessed, answers)
+        synced = _write_search(tracking, result)
+        _write_assessments(tracking.store, synced.mlflow_run_id, run, ledger)
     note_mlflow(ledger, run.search_id, synced.mlflow_run_id, _section(run.config, tracking))
     return synced
 
 
-def _write_search(
-    tracking: TrackingOptions, result: SearchResult, assessed: Mapping[str, float], answers: Mapping[str, str]
-) -> SyncedSearch:
+def _write_assessments(store: Store, run_id: str, run: SearchRecord, ledger: Ledger) -> None:
+    """Write what the ledger has of a search's mask besides the search: numbers, texts, answers and recoveries."""
+    from raysearch.tracking.mlflow.study import record_answers, record_assessments, record_recovery, record_texts
+
+    record_assessments(store, {run_id: recorded_assessments(ledger, run)})
+    record_texts(store, {run_id: recorded_texts(ledger, run)})
+    record_answers(store, {run_id: recorded_answers(ledger, run)})
+    masks = {trial.mask for trial in run.found.trials} | {run.found.mask}
+    for one in recoveries_of(ledger, run.found.fingerprints["model"], masks):
+        if one.search_id == run.search_id:
+            record_recovery(store, run_id, one.recovery_id, one.training.points, {**one.costs, **one.named})
+
+
+def _write_search(tracking: TrackingOptions, result: SearchResult) -> SyncedSearch:
     """Tell a search again as it was, each event at its own time."""
-    from raysearch.tracking.mlflow.study import record_answers, record_assessments
     from raysearch.tracking.mlflow.writer import MlflowWriter
 
     at = int(1000 * result.began)
@@ -161,8 +173,6 @@ def _write_search(
             writer.trial(trial, at)
         writer.round_done(summary, at)
     writer.finish(result, None, int(1000 * result.ended))
-    record_assessments(tracking.store, {writer.run_id: assessed})
-    record_answers(tracking.store, {writer.run_id: answers})
     return SyncedSearch(result.search_id, writer.run_id, len(result.trials), writer.written)
 
 

@@ -104,9 +104,9 @@ def test_mlflow_shows_it(run: Run, world: World, words: list[str], here: Path) -
     assert {row["expected"] for row in answers} == {"the", "war"}
     assert all(isinstance(row["dense"], str) and row["score"] in (0, 1) for row in answers)
     assert [row["text"] for row in answers] == [row["text"] for row in value["pruned"]["asked"]["detail"]["examples"]]
-    assert metrics["assess.mine"] == pytest.approx(value["pruned"]["mine"]["value"])
-    assert metrics["assess.dense.piqa"] == pytest.approx(value["dense"]["piqa"]["value"])
-    assert metrics["assess.retention.mine"] == pytest.approx(value["pruned"]["mine"]["retention"])
+    assert metrics["assess/mine/pruned"] == pytest.approx(value["pruned"]["mine"]["value"])
+    assert metrics["assess/piqa/dense"] == pytest.approx(value["dense"]["piqa"]["value"])
+    assert metrics["assess/mine/retention"] == pytest.approx(value["pruned"]["mine"]["retention"])
 
 
 @pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")

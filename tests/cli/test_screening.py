@@ -51,9 +51,9 @@ def test_mlflow_and_reports_know_screened_masks(run: Run, here: Path, world: Wor
     children = client.search_runs([experiment.experiment_id], "tags.`raysearch.screened` = 'true'")
     assert len(children) == n_screened
     for child in children:
-        assert child.info.status == "FINISHED" and "loss" not in child.data.metrics
-        low, high = (child.data.metrics[f"screened.{name}"] for name in ("low", "high"))
-        assert low <= child.data.metrics["screened.loss"] <= high
+        assert child.info.status == "FINISHED" and "loss/pruned" not in child.data.metrics
+        low, high = (child.data.metrics[f"screened/{name}"] for name in ("low", "high"))
+        assert low <= child.data.metrics["screened/loss"] <= high
     artifact = client.download_artifacts(result["mlflow_run_id"], "trials.csv", str(here))
     table = csv.DictReader(Path(artifact).read_text().splitlines())
     rows = [row for row in table if row["screened_loss"]]

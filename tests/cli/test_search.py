@@ -124,14 +124,16 @@ def test_mlflow_holds_all_of_it(recorded: tuple[Path, dict[str, Any]], world: Wo
     assert parent.data.params["cluster.replicas"] == "2" and parent.data.params["versions.torch"] == torch.__version__
     assert parent.data.tags["raysearch.searcher"] == "greedy" and parent.data.tags["raysearch.data"] == "file"
     assert json.loads(parent.data.tags["raysearch.removal_order"]) == result["removal_order"]
-    assert parent.data.metrics["loss"] == result["loss"] and parent.data.metrics["evaluations_computed"] == GREEDY
-    path = client.get_metric_history(parent.info.run_id, "path_loss")
+    assert (
+        parent.data.metrics["loss/pruned"] == result["loss"] and parent.data.metrics["evaluations/computed"] == GREEDY
+    )
+    path = client.get_metric_history(parent.info.run_id, "path/loss")
     assert [(one.step, one.value) for one in path] == [(one["n_removed"], one["loss"]) for one in result["path"]]
     files = folder / "mlruns" / "artifacts" / parent.info.run_id / "artifacts"
     assert yaml.safe_load((files / "config.yaml").read_text())["data"]["path"] == str(world.text)
     rows = list(csv.DictReader(io.StringIO((files / "trials.csv").read_text())))
     children = recorded_there.children.values()
-    losses = {one.data.params["removed"]: one.data.metrics["loss"] for one in children}
+    losses = {one.data.params["removed"]: one.data.metrics["loss/pruned"] for one in children}
     assert {row["removed"]: float(row["loss"]) for row in rows} == losses
     assert losses["{}"] == result["dense_loss"]
 

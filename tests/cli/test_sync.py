@@ -69,7 +69,7 @@ def test_a_search_that_mlflow_never_saw_is_written_without_its_model(run: Run, h
     before = recorded(embedded(here / "mlruns"))
     [parent] = of_kind("search", before)
     assert parent.info.run_id == synced["mlflow_run_id"] and parent.info.status == "FINISHED"
-    assert parent.data.metrics["loss"] == result["loss"] and parent.data.metrics["rounds"] == 2
+    assert parent.data.metrics["loss/pruned"] == result["loss"] and parent.data.metrics["progress/rounds"] == 2
     assert parent.data.params["versions.raysearch"] and parent.data.tags["raysearch.searcher"] == "beam"
     assert {child.info.status for child in of_kind("trial", before)} == {"FINISHED"}
     assert parent.info.start_time <= parent.info.end_time <= parent.info.start_time + 1000 * result["seconds"] + 1
@@ -134,13 +134,13 @@ def test_a_study_is_filed_with_its_searches_assessments_and_report(run: Run, her
     before = recorded(embedded(here / "mlruns"))
     [parent] = of_kind("study", before)
     assert (parent.info.run_id, parent.info.status) == (synced["mlflow_run_id"], "FINISHED")
-    assert parent.data.metrics["searches_done"] == 2
+    assert parent.data.metrics["searches/done"] == 2
     files = {file.path for file in MlflowClient(embedded(here / "mlruns")).list_artifacts(parent.info.run_id)}
     assert "report.html" in files
     searches = of_kind("search", before)
     assert {one.data.tags["mlflow.parentRunId"] for one in searches} == {parent.info.run_id}
     assert {one.data.params["study.searcher"] for one in searches} == {"one_shot", "greedy"}
-    assert all("assess.mine" in one.data.metrics for one in searches)
+    assert all("assess/mine/pruned" in one.data.metrics for one in searches)
 
     assert getattr(raysearch.sync("late", store="mlruns"), "study_id", None) == study["study_id"]
     again = found(run("sync", "late", "store=mlruns", "--json"))

@@ -115,7 +115,7 @@ def test_killed_while_mlflow_is_told(here: Path, command: list[str]) -> None:
     recorded = Recorded(Path("killed"))
     recorded.assert_complete(MASKS)
     assert recorded.parent.info.run_id == result["mlflow_run_id"]
-    assert recorded.parent.data.metrics["loss"] == result["loss"]
+    assert recorded.parent.data.metrics["loss/pruned"] == result["loss"]
 
 
 @pytest.mark.parametrize("ending", ["ctrl-c", "sigterm"])

@@ -74,8 +74,8 @@ class RecordedSearch:
         """Assert that MLflow has all of it once, and return the seconds that it took."""
         recorded = Recorded(self.server.url, search_id=search_id or self.undisturbed["search_id"])
         recorded.assert_complete(TRIALS)
-        assert recorded.steps("round_best_loss") == [1, 2, 3] and len(recorded.steps("loss")) == 1
-        seconds: float = recorded.parent.data.metrics["seconds"]
+        assert recorded.steps("progress/round_best_loss") == [1, 2, 3] and len(recorded.steps("loss/pruned")) == 1
+        seconds: float = recorded.parent.data.metrics["cost/seconds"]
         return seconds
 
 

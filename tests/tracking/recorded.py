@@ -48,7 +48,7 @@ class Recorded:
         assert sorted(self.children) == list(range(trials))
         for run in (self.parent, *self.children.values()):
             assert run.info.status == "FINISHED" and "raysearch.failure" not in run.data.tags
-            assert run.data.params and "loss" in run.data.metrics
+            assert run.data.params and "loss/pruned" in run.data.metrics
         for run in self.children.values():
-            assert len(self.client.get_metric_history(run.info.run_id, "loss")) == 1
+            assert len(self.client.get_metric_history(run.info.run_id, "loss/pruned")) == 1
         assert self.artifacts() == ARTIFACTS

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 from raysearch.errors import redact
+from raysearch.tracking.mlflow.views import view_tags
 from raysearch.tracking.store import Store
 
 if TYPE_CHECKING:  # heavy; it is imported where `quiet` holds
@@ -140,9 +141,15 @@ def _experiment_id(client: MlflowClient, store: Store, name: str) -> str:
     from mlflow.exceptions import MlflowException
 
     if found := client.get_experiment_by_name(name):
+        for key, value in view_tags().items() - found.tags.items():  # one that was made by hand, or by an older version
+            client.set_experiment_tag(found.experiment_id, key, value)
         return str(found.experiment_id)
     try:
-        return str(client.create_experiment(name, None if store.is_server else store.artifacts.as_uri(), tags=_KIND))
+        return str(
+            client.create_experiment(
+                name, None if store.is_server else store.artifacts.as_uri(), tags=_KIND | view_tags()
+            )
+        )
     except MlflowException:
         # Searches of a study start together: another may have made it between the look and the leap.
         if found := client.get_experiment_by_name(name):

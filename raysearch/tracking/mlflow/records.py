@@ -1,5 +1,10 @@
 """A search in MLflow's terms: names, tags, params and metrics, within MLflow's limits.
 
+Metrics are named ``group/name``, as MLflow groups them in charts; ``…_se`` is the standard error of its neighbour:
+
+    loss/pruned  loss/dense  loss/delta  loss/delta_se      perplexity/pruned  perplexity/dense
+    path/…       by layers removed                          progress/…  evaluations/…  layer_forwards/…  cost/…
+
 Pure functions of the records in `raysearch.search.result`; nothing here knows the MLflow client.
 """
 
@@ -13,7 +18,6 @@ import re
 import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
-from urllib.parse import quote
 
 from raysearch.core.escaping import csv_cell
 from raysearch.core.measure import Measure
@@ -27,10 +31,8 @@ MAX_PARAM = 6000
 MAX_TAG = 8000
 MAX_POINTS = 1000  # in one batch
 
-_SEARCHES = "tags.`raysearch.kind` = 'search'"
-
 #: The metrics of a round that a process counts of its own work.
-COMPUTED = ("evaluations_computed", "layer_forwards_computed")
+COMPUTED = ("evaluations/computed", "layer_forwards/computed")
 
 #: The groups of the configuration that searches are filtered by.
 _FILTERS = ("searcher", "data", "objective")
@@ -64,6 +66,11 @@ def flatten(config: Mapping[str, Any]) -> dict[str, str]:
 def _key(name: str) -> str:
     """Return the name of a param, metric or tag as MLflow accepts it."""
     return re.sub(r"[^\w\-. :]", "_", name)[:MAX_KEY]
+
+
+def _grouped(group: str, name: str) -> str:
+    """Return the name of a metric in a group; one with slashes of its own would make groups of groups."""
+    return f"{group}/{_key(name)}"[:MAX_KEY]
 
 
 def search_params(header: SearchHeader) -> dict[str, str]:
@@ -110,51 +117,6 @@ def _by_use(labels: Mapping[str, str]) -> list[tuple[str, str]]:
     return sorted(labels.items(), key=lambda item: order.index(item[0]) if item[0] in order else len(order))
 
 
-def study_note(study_id: str, run_id: str, experiment: str) -> str:
-    """Return the description of a study's run: links to views of its searches alone."""
-    search = f"{_SEARCHES} and tags.`mlflow.parentRunId` = '{run_id}'"
-    failed = f"{search} and attributes.status = 'FAILED'"
-    return "\n".join(
-        [
-            f"A study of raysearch: {study_id}.",
-            "",
-            f"- [Its searches, the lowest loss first]({view(experiment, search, 'TABLE')})",
-            f"- [Charts of its searches]({view(experiment, search, 'CHART')})",
-            f"- [What failed]({view(experiment, failed, 'TABLE')})",
-        ]
-    )
-
-
-def view(experiment: str, condition: str, mode: str) -> str:
-    """Return the address of a page of runs, the lowest loss first, from MLflow's own on.
-
-    Args:
-        experiment: Its id.
-        condition: Which runs, in MLflow's words.
-        mode: ``TABLE`` or ``CHART``.
-    """
-    flat = f"orderByKey={quote('metrics.`loss`')}&orderByAsc=true"  # sorted by a metric, runs are not nested
-    return f"#/experiments/{experiment}/runs?searchFilter={quote(condition)}&{flat}&compareRunsMode={mode}"
-
-
-def ui_lines(address: str, experiments: Mapping[str, str]) -> list[str]:
-    """Return what to open in a browser, and what to pick there; MLflow's own address leads to another page.
-
-    Args:
-        address: Of the server.
-        experiments: The names of those that hold searches, by id.
-    """
-    lines = []
-    for number, name in experiments.items():
-        lines += [
-            f"{name}: searches, the lowest loss first: {address}/{view(number, _SEARCHES, 'TABLE')}",
-            f"{name}: charts that compare them: {address}/{view(number, _SEARCHES, 'CHART')}",
-        ]
-    columns = "Columns: the tag raysearch.searcher, the param n_remove, the metrics loss and perplexity or accuracy."
-    axes = "Charts: parallel coordinates of searcher.type, n_remove and loss; a line of best_loss by step, a mask each."
-    return [*lines, columns, axes] if lines else ["There is no search here yet; make one with raysearch search."]
-
-
 def study_tags(labels: Mapping[str, str], parent: str | None) -> dict[str, str]:
     """Return the tags of a search in a study: its parent run, and its labels there."""
     tags = {f"raysearch.study.{axis}": clip(label, MAX_TAG) for axis, label in labels.items()}
@@ -194,6 +156,11 @@ def trial_tags(trial: Trial, parent: str, measure: Measure) -> dict[str, str]:
     return tags | _not_finite(trial_metrics(trial, measure).items())
 
 
+def _readout(measure: Measure, loss: float, of: str) -> dict[str, float]:
+    """Return the readout of a loss by its group: ``{"perplexity/pruned": 41.1}``; nothing where there is none."""
+    return {} if measure.readout is None else {f"{measure.readout}/{of}": measure.read(loss)}
+
+
 def _not_finite(metrics: Iterable[tuple[str, float]]) -> dict[str, str]:
     """Return the tag that names the metrics left out: MLflow would store inf as 1.8e308 and ruin every chart."""
     dropped = sorted({name for name, value in metrics if not math.isfinite(value)})
@@ -203,24 +170,24 @@ def _not_finite(metrics: Iterable[tuple[str, float]]) -> dict[str, str]:
 def trial_metrics(trial: Trial, measure: Measure) -> dict[str, float]:
     """Return the metrics of a child run, infinite ones among them."""
     if trial.screened is not None:
-        return _prefixed("screened.", trial.screened)
+        return _prefixed("screened/", trial.screened)
     if trial.loss is None or trial.delta is None:
         return {}
-    parts = {_key(f"part.{name}"): loss for name, loss in trial.parts.items()}
-    return {"loss": trial.loss, "delta": trial.delta, **named_readout(measure, trial.loss), **parts}
+    parts = {_grouped("part", name): loss for name, loss in trial.parts.items()}
+    return {"loss/pruned": trial.loss, "loss/delta": trial.delta, **_readout(measure, trial.loss, "pruned"), **parts}
 
 
 def round_metrics(summary: RoundSummary) -> dict[str, float]:
     """Return the metrics of the parent run whose step is the round."""
     values = {
-        "rounds": summary.round,
-        "round_best_loss": summary.round_best_loss,
-        "evaluations_requested": summary.n_requested,
-        "evaluations_computed": summary.n_computed,
-        "evaluations_cached": summary.n_cached,
-        "layer_forwards_computed": summary.layer_forwards_computed,
-        "layer_forwards_saved": summary.layer_forwards_naive - summary.layer_forwards_computed,
-        "replica_busy_share": summary.busy_share,
+        "progress/rounds": summary.round,
+        "progress/round_best_loss": summary.round_best_loss,
+        "evaluations/requested": summary.n_requested,
+        "evaluations/computed": summary.n_computed,
+        "evaluations/cached": summary.n_cached,
+        "layer_forwards/computed": summary.layer_forwards_computed,
+        "layer_forwards/saved": summary.layer_forwards_naive - summary.layer_forwards_computed,
+        "cost/replica_busy_share": summary.busy_share,
     }
     return {name: value for name, value in values.items() if value is not None}
 
@@ -232,63 +199,69 @@ def with_earlier(metrics: Mapping[str, float], before: Mapping[str, float]) -> d
         metrics: As of `round_metrics`.
         before: What they computed, by the names in `COMPUTED`; nothing where there were none.
     """
-    earlier = before.get("evaluations_computed", 0), before.get("layer_forwards_computed", 0)
+    earlier = before.get("evaluations/computed", 0), before.get("layer_forwards/computed", 0)
     return {
         **metrics,
-        "evaluations_computed": metrics["evaluations_computed"] + earlier[0],
-        "evaluations_cached": metrics["evaluations_cached"] - earlier[0],
-        "layer_forwards_computed": metrics["layer_forwards_computed"] + earlier[1],
-        "layer_forwards_saved": metrics["layer_forwards_saved"] - earlier[1],
+        "evaluations/computed": metrics["evaluations/computed"] + earlier[0],
+        "evaluations/cached": metrics["evaluations/cached"] - earlier[0],
+        "layer_forwards/computed": metrics["layer_forwards/computed"] + earlier[1],
+        "layer_forwards/saved": metrics["layer_forwards/saved"] - earlier[1],
     }
 
 
 def result_metrics(result: SearchResult) -> dict[str, float]:
     """Return the metrics of the parent run that are known at the end, infinite ones among them."""
     remarks = {
-        _key(f"remark.{name}"): value for name, value in result.remarks.items() if isinstance(value, int | float)
+        _grouped("remark", name): value for name, value in result.remarks.items() if isinstance(value, int | float)
     }
     return remarks | {
-        "dense_loss": result.dense_loss,
-        **named_readout(result.measure, result.dense_loss, "dense_"),
-        "loss": result.loss,
-        **named_readout(result.measure, result.loss),
-        "delta": result.loss - result.dense_loss,
-        **({} if result.delta_error is None else {"delta_error": result.delta_error}),
-        "parameters_removed_share": result.parameters_removed / result.parameters if result.parameters else 0.0,
-        "n_tokens": result.n_tokens,
-        "n_samples": result.n_samples,
-        "layer_tokens_computed": result.layer_tokens.computed,
-        "layer_forwards_alone": result.layer_forwards.alone,
-        "searcher_seconds": result.searcher_seconds,
+        "loss/dense": result.dense_loss,
+        "loss/pruned": result.loss,
+        "loss/delta": result.loss - result.dense_loss,
+        **({} if result.delta_error is None else {"loss/delta_se": result.delta_error}),
+        **_readout(result.measure, result.dense_loss, "dense"),
+        **_readout(result.measure, result.loss, "pruned"),
         **_refinement_metrics(result.refinement),
-        **{name: value for name, value in result.pool.items() if isinstance(value, int | float)},
+        "model/parameters_removed_share": result.parameters_removed / result.parameters if result.parameters else 0.0,
+        "calibration/tokens": result.n_tokens,
+        "calibration/samples": result.n_samples,
+        "cost/layer_tokens_computed": result.layer_tokens.computed,
+        "cost/searcher_seconds": result.searcher_seconds,
+        **{f"cost/{name}": value for name, value in result.pool.items() if isinstance(value, int | float)},
+        "layer_forwards/alone": result.layer_forwards.alone,
     }
 
 
 def _refinement_metrics(refinement: Refinement | None) -> dict[str, float]:
     if refinement is None:
         return {}
-    found, rho = {"recovered_loss": refinement.best.recovered_loss}, refinement.rank_correlation
-    return found if rho is None else {**found, "recovered_rank_correlation": rho}
+    found, rho = {"loss/recovered": refinement.best.recovered_loss}, refinement.rank_correlation
+    return found if rho is None else {**found, "refinement/rank_correlation": rho}
 
 
 def result_series(result: SearchResult) -> dict[str, list[tuple[int, float]]]:
     """Return the charts of the parent run: points of step and value by name, infinite ones among them.
 
-    The steps are numbers of layers removed (``path_…``), and places in a list, which are layers (``remark.…``).
+    The steps are numbers of layers removed (``path/…``), and places in a list, which are layers (``remark/…``).
     """
     path = [(len(trial.mask), trial.loss) for trial in result.path if trial.loss is not None]
-    series = {"path_loss": path}
-    if result.recommendation is not None:
-        for size in result.recommendation.sizes:
-            for name, gained in (("path_speedup", size.speedup), ("path_memory_change", size.memory)):
-                if gained is not None:
-                    series.setdefault(name, []).append((size.n_removed, gained))
+    series = {"path/loss": path}
     if result.measure.readout is not None:
-        series[f"path_{result.measure.readout}"] = [(size, result.measure.read(loss)) for size, loss in path]
+        series[f"path/{result.measure.readout}"] = [(size, result.measure.read(loss)) for size, loss in path]
+    for size in () if result.recommendation is None else result.recommendation.sizes:
+        known = {
+            "path/delta": size.delta,
+            "path/delta_se": size.delta_error,
+            "path/speedup": size.speedup,
+            "path/speedup_se": size.speedup_error,
+            "path/memory_change": size.memory,
+        }
+        for name, number in known.items():
+            if number is not None:
+                series.setdefault(name, []).append((size.n_removed, number))
     for name, value in result.remarks.items():
         if isinstance(value, list):
-            series[_key(f"remark.{name}")] = list(enumerate(value))[:MAX_POINTS]
+            series[_grouped("remark", name)] = list(enumerate(value))[:MAX_POINTS]
     return series
 
 

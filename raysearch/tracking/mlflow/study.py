@@ -11,9 +11,11 @@ from typing import Any
 
 from mlflow.entities import Metric, Param, RunTag
 
-from raysearch.search.observer import LossPoint
+from raysearch.search.observer import LossPoint, Text
 from raysearch.tracking.mlflow import records
 from raysearch.tracking.mlflow.client import client_of, connect, only_one
+from raysearch.tracking.mlflow.datasets import text_input
+from raysearch.tracking.mlflow.views import study_condition, study_note, view_tags
 from raysearch.tracking.store import Store
 
 _AT_ONCE = 1000  # metrics of a batch, the most that MLflow takes
@@ -44,7 +46,9 @@ def begin_study(store: Store, experiment: str, study_id: str, config: Mapping[st
     if "mlflow.note.content" not in run.data.tags:  # the last that is written
         params = records.flatten({"study": config["study"]})
         client.log_batch(run_id, params=[Param(key, value) for key, value in params.items()])
-        client.set_tag(run_id, "mlflow.note.content", records.study_note(study_id, run_id, experiment_id))
+        for key, value in view_tags(study_condition(run_id), study_id).items():
+            client.set_experiment_tag(experiment_id, key, value)
+        client.set_tag(run_id, "mlflow.note.content", study_note(study_id, run_id, experiment_id))
     return run_id
 
 
@@ -105,7 +109,11 @@ def record_recovery(
         run = run or client.create_run(experiment, tags=tags, run_name=name)
         now, found = time.time_ns() // 1_000_000, list[Metric]()
         for point in points:
-            values = {"recovery.loss": point.loss, "recovery.held_out": point.held_out, "recovery.step": point.step}
+            values = {
+                "recovery/loss": point.loss,
+                "recovery/held_out_loss": point.held_out,
+                "recovery/step": point.step,
+            }
             found += [Metric(key, value, now, point.tokens) for key, value in values.items() if value is not None]
         for start in range(0, len(found), _AT_ONCE):
             client.log_batch(run.info.run_id, found[start : start + _AT_ONCE])
@@ -118,7 +126,7 @@ def record_assessments(store: Store, metrics: Mapping[str, Mapping[str, float]])
 
     Args:
         store: Where the runs are kept.
-        metrics: By MLflow's id of a run, by name: ``assess.hellaswag``, ``assess.dense.hellaswag`` …
+        metrics: By MLflow's id of a run, by name: ``assess/hellaswag/pruned``, ``assess/hellaswag/pruned_se`` …
     """
     now = time.time_ns() // 1_000_000
     client = client_of(store)
@@ -127,6 +135,22 @@ def record_assessments(store: Store, metrics: Mapping[str, Mapping[str, float]])
         named = {re.sub(r"[^\w./ -]", "_", name): value for name, value in values.items()}
         new = {name: value for name, value in named.items() if math.isfinite(value) and known.get(name) != value}
         client.log_batch(run_id, [Metric(name, value, now, 0) for name, value in new.items()])
+
+
+def record_texts(store: Store, texts: Mapping[str, Mapping[str, Text]]) -> None:
+    """Note on runs what texts their masks were assessed on; a text that a run has is not noted again.
+
+    Args:
+        store: Where the runs are kept.
+        texts: By MLflow's id of a run, by name.
+    """
+    client = client_of(store)
+    for run_id, by_name in texts.items():
+        inputs = client.get_run(run_id).inputs
+        known = {one.dataset.digest for one in inputs.dataset_inputs} if inputs else set()
+        new = [text_input(name, text) for name, text in by_name.items() if text.fingerprint not in known]
+        if new:
+            client.log_inputs(run_id, new)
 
 
 def record_answers(store: Store, answers: Mapping[str, Mapping[str, str]]) -> None:

@@ -25,7 +25,7 @@ from typing_extensions import override
 
 from raysearch.core.paths import options_for
 from raysearch.search.forecast import RoundCost
-from raysearch.search.observer import LossPoint, StudyHeader, Tracker
+from raysearch.search.observer import LossPoint, StudyHeader, Text, Tracker
 from raysearch.search.record import SearchRecord
 from raysearch.search.result import RoundSummary, SearchHeader, SearchResult
 from raysearch.search.trial import Trial
@@ -128,6 +128,13 @@ class MlflowTracker(Tracker):
         if numbers:
             later = "later: raysearch sync, or the same command again"
             self._attempt("the assessment is", lambda study: study.record_assessments(self._store, numbers), later)
+
+    @override
+    def assessed_on(self, found: Sequence[tuple[SearchRecord, Mapping[str, Text]]]) -> None:
+        texts = {search.mlflow_run_id: of for search, of in found if search.mlflow_run_id is not None}
+        if texts:
+            later = "later: raysearch sync, or the same command again"
+            self._attempt("the texts are", lambda study: study.record_texts(self._store, texts), later)
 
     @override
     def answered(self, found: Sequence[tuple[SearchRecord, Mapping[str, str]]]) -> None:

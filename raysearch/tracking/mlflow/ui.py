@@ -16,6 +16,7 @@ from typing import NoReturn
 from raysearch.core.escaping import visible
 from raysearch.errors import UserError, what_failed
 from raysearch.tracking.mlflow.client import attempt, cause_of, client_of
+from raysearch.tracking.mlflow.views import SEARCHES, ui_lines
 from raysearch.tracking.store import Store
 
 # Job workers serve MLflow's GenAI features only, and cost seven processes of 250 MiB each.
@@ -62,19 +63,18 @@ def serve_ui(folder: Path, uri: str | None, host: str = "127.0.0.1", port: int =
 
 def _links(store: Store, address: str) -> list[str]:
     """Return what to open in a browser, in lines."""
-    from raysearch.tracking.mlflow import records
 
     def with_searches() -> dict[str, str]:
-        client, wanted = client_of(store), "tags.`raysearch.kind` = 'search'"
+        client = client_of(store)
         every = client.search_experiments()
         return {
             one.experiment_id: one.name
             for one in every
-            if client.search_runs([one.experiment_id], wanted, max_results=1)
+            if client.search_runs([one.experiment_id], SEARCHES, max_results=1)
         }
 
     try:
-        return records.ui_lines(address, attempt(with_searches))
+        return ui_lines(address, attempt(with_searches))
     except Exception as error:  # the server tells its own troubles
         return [f"{address} (its searches cannot be listed: {cause_of(error)})"]
 

@@ -26,12 +26,13 @@ from raysearch.search.trial import Trial
 from raysearch.tracking.mlflow import records
 from raysearch.tracking.mlflow.children import Child, complete, make_children
 from raysearch.tracking.mlflow.client import connect, only_one
+from raysearch.tracking.mlflow.datasets import calibration_input
 from raysearch.tracking.store import Store
 
 _PAGE = 1000
 _AT_ONCE = 200  # child runs
 #: Metrics that tell one result of a search from another, whatever the ledger had answered.
-_TELLING = ("loss", "layer_forwards_alone")
+_TELLING = ("loss/pruned", "layer_forwards/alone")
 _DPI = 150
 
 
@@ -89,8 +90,8 @@ class MlflowWriter:
         self.written = 0
         stopped = run.data.tags.get("raysearch.complete") == "false"  # by its budget; a larger one may take it further
         self._was_finished = run.info.status == "FINISHED" and not stopped
-        self._rounds_written = int(run.data.metrics.get("rounds", 0))
-        known = run.data.metrics.get("seconds", 0.0)
+        self._rounds_written = int(run.data.metrics.get("progress/rounds", 0))
+        known = run.data.metrics.get("cost/seconds", 0.0)
         self.seconds_before = known if seconds_before is None else seconds_before
         self._children = self._find_children()
         self._run = run
@@ -136,10 +137,12 @@ class MlflowWriter:
             return
         self._rounds_written = summary.round
         seconds = self.seconds_before + summary.seconds
-        points = self._points(records.with_earlier(counts, self._before) | {"seconds": seconds}, now, summary.round)
+        points = self._points(
+            records.with_earlier(counts, self._before) | {"cost/seconds": seconds}, now, summary.round
+        )
         if summary.best_loss is not None:
-            points += self._points({"best_loss": summary.best_loss}, now, summary.n_requested)
-            points += self._points({"best_loss_by_second": summary.best_loss}, now, int(seconds))
+            points += self._points({"progress/best_loss": summary.best_loss}, now, summary.n_requested)
+            points += self._points({"progress/best_loss_by_second": summary.best_loss}, now, int(seconds))
         self._client.log_batch(self.run_id, points)
 
     def finish(self, result: SearchResult | None, failure: str | None, now: int) -> None:
@@ -153,7 +156,7 @@ class MlflowWriter:
                 for name, series in records.result_series(result).items():
                     chart = [point for step, value in series for point in self._points({name: value}, now, step)]
                     self._client.log_batch(self.run_id, chart)
-                metrics |= {"seconds": self.seconds_before + result.seconds}
+                metrics |= {"cost/seconds": self.seconds_before + result.seconds}
                 self._client.log_batch(self.run_id, self._points(metrics, now, self._rounds_written + 1))
             if result.complete:  # a param is written once
                 self._client.log_batch(self.run_id, params=self._params({"removed": str(result.mask)}))
@@ -205,6 +208,8 @@ class MlflowWriter:
             self._client.update_run(self.run_id, name=records.search_name(self._header.search_id, self._header.labels))
         if self._was_finished:
             return
+        if run.inputs is None or not run.inputs.dataset_inputs:
+            self._client.log_inputs(self.run_id, [calibration_input(self._header)])
         config = yaml.safe_dump(self._header.config, sort_keys=False, allow_unicode=True)
         self._client.log_text(self.run_id, config, "config.yaml")
         data = json.dumps(self._header.data, ensure_ascii=False, indent=2)

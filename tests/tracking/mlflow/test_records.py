@@ -64,32 +64,36 @@ def test_a_trial_reads_as_its_round_and_mask():
 
 def test_infinite_values_are_named_in_a_tag():
     trial = Trial(7, 2, Mask.of(25), 800.0, 797.0, None, cached=False)
-    assert records.trial_tags(trial, "parent", PERPLEXITY)["raysearch.not_finite"] == "perplexity"
+    assert records.trial_tags(trial, "parent", PERPLEXITY)["raysearch.not_finite"] == "perplexity/pruned"
     assert "raysearch.not_finite" not in records.trial_tags(trial, "parent", KL)
 
 
 @pytest.mark.parametrize(
     ("measure", "readout"),
-    [(PERPLEXITY, {"perplexity": pytest.approx(1.6487, abs=1e-4)}), (MARGIN, {"margin": -0.5}), (KL, {})],
+    [(PERPLEXITY, {"perplexity/pruned": pytest.approx(1.6487, abs=1e-4)}), (MARGIN, {"margin/pruned": -0.5}), (KL, {})],
     ids=["perplexity", "margin", "no readout"],
 )
 def test_metrics_are_named_by_the_readout(measure, readout):
     trial = Trial(7, 2, Mask.of(25), 0.5, 0.2, None, cached=False)
-    assert records.trial_metrics(trial, measure) == {"loss": 0.5, "delta": 0.2, **readout}
+    assert records.trial_metrics(trial, measure) == {"loss/pruned": 0.5, "loss/delta": 0.2, **readout}
     result = replace(greedy_search(measure=measure), loss=0.5)
     metrics, series = records.result_metrics(result), records.result_series(result)
-    names = [name for name in (*metrics, *series) if not name.startswith("remark.")]
     assert {name: metrics[name] for name in readout} == readout
-    assert [name for name in names if "loss" not in name and name.startswith(("dense_", "path_"))] == [
-        f"{prefix}_{name}" for prefix in ("dense", "path") for name in readout
-    ]
+    assert metrics["loss/delta_se"] == result.delta_error
+    name = measure.readout
+    others = {f"{name}/dense", f"{name}/pruned", f"path/{name}"} if name else set()
+    known = {key for key in (*metrics, *series) if key.startswith(("perplexity/", "margin/", "path/"))}
+    assert known - {"path/loss"} == others
 
 
 def test_the_losses_of_parts_are_metrics():
-    parts = {"perplexity on c4": 2.5, "margin on a@b": -0.5}
+    parts = {"perplexity on c4": 2.5, "margin on a@b": -0.5, "two/slashes": 1.0}
     trial = Trial(7, 2, Mask.of(25), 0.5, 0.2, None, False, parts)
     metrics = records.trial_metrics(trial, Measure("weighted loss", "set"))
-    assert metrics == {"loss": 0.5, "delta": 0.2, "part.perplexity on c4": 2.5, "part.margin on a_b": -0.5}
+    assert metrics == {
+        **{"loss/pruned": 0.5, "loss/delta": 0.2},
+        **{"part/perplexity on c4": 2.5, "part/margin on a_b": -0.5, "part/two_slashes": 1.0},
+    }
 
 
 @pytest.mark.parametrize(
@@ -145,11 +149,11 @@ def test_remarks_are_metrics_charts_and_tags_within_the_limits_of_mlflow():
         "n" * 300: 2.0,
     }
     odd = replace(result, remarks=remarks)
-    assert records.result_metrics(odd)["remark.gap"] == 1
+    assert records.result_metrics(odd)["remark/gap"] == 1
     assert all(len(key) <= records.MAX_KEY for key in records.result_metrics(odd))
     series = records.result_series(odd)
-    assert series["remark.scores"][:2] == [(0, 0.5), (1, 0.5)] and len(series["remark.scores"]) == records.MAX_POINTS
-    assert series["path_loss"][-1] == (3, result.loss)
+    assert series["remark/scores"][:2] == [(0, 0.5), (1, 0.5)] and len(series["remark/scores"]) == records.MAX_POINTS
+    assert series["path/loss"][-1] == (3, result.loss)
     assert len(records.result_tags(odd)["raysearch.remark.why"]) == records.MAX_TAG
 
 

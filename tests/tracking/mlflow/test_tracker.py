@@ -68,16 +68,16 @@ def test_a_search_is_written_in_full(tmp_path):
     assert parent.data.params["versions.raysearch"] == "0.1.0"
     assert parent.data.params["n_remove"] == "3"
     assert parent.data.params["removed"] == str(search.mask) == parent.data.tags["raysearch.removed"]
-    assert parent.data.metrics["loss"] == pytest.approx(search.loss)
-    assert parent.data.metrics["parameters_removed_share"] == 0.25
-    assert parent.data.metrics["seconds"] == 7.5
-    assert recorded.steps("round_best_loss") == [1, 2, 3]
-    assert recorded.steps("best_loss") == [search.evaluations.requested]
-    assert recorded.steps("best_loss_by_second") == [7]
-    assert recorded.steps("path_loss") == recorded.steps("path_perplexity") == [1, 2, 3]
-    assert recorded.steps("remark.ablation") == list(range(5))
-    assert parent.data.metrics["remark.gap"] == 0.031 and parent.data.tags["raysearch.remark.solver"] == "proven"
-    assert parent.data.metrics["searcher_seconds"] == 0.25 and "raysearch.not_finite" not in parent.data.tags
+    assert parent.data.metrics["loss/pruned"] == pytest.approx(search.loss)
+    assert parent.data.metrics["model/parameters_removed_share"] == 0.25
+    assert parent.data.metrics["cost/seconds"] == 7.5
+    assert recorded.steps("progress/round_best_loss") == [1, 2, 3]
+    assert recorded.steps("progress/best_loss") == [search.evaluations.requested]
+    assert recorded.steps("progress/best_loss_by_second") == [7]
+    assert recorded.steps("path/loss") == recorded.steps("path/perplexity") == [1, 2, 3]
+    assert recorded.steps("remark/ablation") == list(range(5))
+    assert parent.data.metrics["remark/gap"] == 0.031 and parent.data.tags["raysearch.remark.solver"] == "proven"
+    assert parent.data.metrics["cost/searcher_seconds"] == 0.25 and "raysearch.not_finite" not in parent.data.tags
     assert recorded.artifacts() == ARTIFACTS
     files = folder / "artifacts" / run_id / "artifacts"
     assert (files / "trials.csv").is_file()
@@ -88,7 +88,7 @@ def test_a_search_is_written_in_full(tmp_path):
     trial, child = search.trials[-1], recorded.children[len(search.trials) - 1]
     assert child.info.status == "FINISHED"
     assert child.data.params == {"removed": str(trial.mask), "n_removed": "3", "round": "3"}
-    assert child.data.metrics["delta"] == pytest.approx(trial.delta)
+    assert child.data.metrics["loss/delta"] == pytest.approx(trial.delta)
     assert parent.info.start_time <= child.info.start_time <= child.info.end_time <= parent.info.end_time
 
 
@@ -97,10 +97,10 @@ def test_a_search_for_accuracy_is_charted_as_such(tmp_path):
     run_id = tell(tmp_path, search)
     recorded = Recorded(tmp_path)
     metrics = recorded.parent.data.metrics
-    assert metrics["accuracy"] == pytest.approx(search.readout) and "perplexity" not in metrics
-    assert metrics["dense_accuracy"] == pytest.approx(search.dense_readout)
-    assert recorded.steps("path_accuracy") == [1, 2, 3]
-    assert set(recorded.children[0].data.metrics) == {"loss", "delta", "accuracy"}
+    assert metrics["accuracy/pruned"] == pytest.approx(search.readout) and "perplexity/pruned" not in metrics
+    assert metrics["accuracy/dense"] == pytest.approx(search.dense_readout)
+    assert recorded.steps("path/accuracy") == [1, 2, 3]
+    assert set(recorded.children[0].data.metrics) == {"loss/pruned", "loss/delta", "accuracy/pruned"}
     assert recorded.parent.data.tags["raysearch.unit"] == "errors per item"
     csv = tmp_path / "artifacts" / run_id / "artifacts" / "trials.csv"
     assert csv.read_text().startswith("index,round,removed,n_removed,loss,accuracy,delta,")
@@ -118,8 +118,8 @@ def test_a_failed_trial_keeps_its_cause_and_no_metric_is_infinite(tmp_path):
     failed, infinite, huge = (recorded.children[index] for index in range(3))
     assert (failed.info.status, failed.data.tags["raysearch.failure"]) == ("FAILED", "out of memory")
     assert failed.data.metrics == {} == infinite.data.metrics
-    assert infinite.data.tags["raysearch.not_finite"] == "delta,loss,perplexity"
-    assert set(huge.data.metrics) == {"loss", "delta"}
+    assert infinite.data.tags["raysearch.not_finite"] == "loss/delta,loss/pruned,perplexity/pruned"
+    assert set(huge.data.metrics) == {"loss/pruned", "loss/delta"}
     assert recorded.parent.info.status == "FAILED"
     assert recorded.parent.data.tags["raysearch.failure"] == "every replica died"
 
@@ -134,9 +134,9 @@ def test_odd_remarks_ruin_no_chart(tmp_path):
     }
     tell(tmp_path, replace(SEARCH, remarks=odd))
     recorded = Recorded(tmp_path)
-    assert recorded.steps("remark.by layer") == [0, 2]
-    assert recorded.parent.data.metrics["remark.a_b"] == -1 and "remark.gap" not in recorded.parent.data.metrics
-    assert recorded.parent.data.tags["raysearch.not_finite"] == "remark.by layer,remark.gap"
+    assert recorded.steps("remark/by layer") == [0, 2]
+    assert recorded.parent.data.metrics["remark/a_b"] == -1 and "remark/gap" not in recorded.parent.data.metrics
+    assert recorded.parent.data.tags["raysearch.not_finite"] == "remark/by layer,remark/gap"
     assert recorded.parent.data.tags["raysearch.remark.why"].endswith("x…")
 
 
@@ -158,7 +158,7 @@ def test_a_resumed_search_fills_in_what_is_missing(tmp_path, failure, status):
     assert tell(tmp_path) == run_id
     check_complete(tmp_path)
     after = Recorded(tmp_path)
-    assert after.parent.data.metrics["seconds"] == 5.0 + 7.5, "the seconds of both processes"
+    assert after.parent.data.metrics["cost/seconds"] == 5.0 + 7.5, "the seconds of both processes"
     for index, child in before.children.items():
         assert after.children[index].info.run_id == child.info.run_id
         if child.info.status == "FINISHED":
@@ -177,15 +177,15 @@ def test_what_a_killed_search_had_computed_stays_counted(tmp_path):
     )
     tell(tmp_path, replace(SEARCH, rounds=(*rounds, last)))
     metrics = Recorded(tmp_path).parent.data.metrics
-    assert metrics["evaluations_computed"] == ahead.n_computed and metrics["evaluations_cached"] == ahead.n_cached
-    assert metrics["layer_forwards_computed"] == ahead.layer_forwards_computed
+    assert metrics["evaluations/computed"] == ahead.n_computed and metrics["evaluations/cached"] == ahead.n_cached
+    assert metrics["layer_forwards/computed"] == ahead.layer_forwards_computed
 
 
 def test_a_finished_search_told_again_changes_nothing(tmp_path):
     for _ in range(2):
         tell(tmp_path)
     check_complete(tmp_path)
-    assert len(Recorded(tmp_path).steps("loss")) == 1
+    assert len(Recorded(tmp_path).steps("loss/pruned")) == 1
     interrupted = open_tracker(tmp_path)
     repeat(SEARCH, interrupted, rounds=1)
     interrupted.search_ended(None)
@@ -202,21 +202,21 @@ def test_a_search_that_its_budget_stopped_is_not_finished(tmp_path):
     for result, rounds in [(stopped, 1), (stopped, 1), (whole, 3), (whole, 3)]:
         tell(tmp_path, replace(result, rounds=whole.rounds[:rounds]))
         parent = Recorded(tmp_path).parent
-        assert parent.info.status == "FINISHED" and parent.data.metrics["loss"] == result.loss
+        assert parent.info.status == "FINISHED" and parent.data.metrics["loss/pruned"] == result.loss
         assert parent.data.tags["raysearch.complete"] == str(result.complete).lower()
         assert parent.data.params.get("removed") == (str(result.mask) if result.complete else None)
     check_complete(tmp_path)
-    assert len(Recorded(tmp_path).steps("loss")) == 2, "nothing is written twice"
+    assert len(Recorded(tmp_path).steps("loss/pruned")) == 2, "nothing is written twice"
 
 
 def check_complete(folder: Path | str) -> None:
     recorded = Recorded(folder)
     recorded.assert_complete(len(SEARCH.trials))
     for trial in SEARCH.trials:
-        assert recorded.children[trial.index].data.metrics["loss"] == pytest.approx(trial.loss)
-    for metric in ("round_best_loss", "evaluations_computed"):
+        assert recorded.children[trial.index].data.metrics["loss/pruned"] == pytest.approx(trial.loss)
+    for metric in ("progress/round_best_loss", "evaluations/computed"):
         assert recorded.steps(metric) == [1, 2, 3]
-    assert recorded.steps("best_loss") == [SEARCH.evaluations.requested]
+    assert recorded.steps("progress/best_loss") == [SEARCH.evaluations.requested]
 
 
 @pytest.mark.faults
@@ -283,7 +283,7 @@ def test_rows_of_a_database_and_calls_of_a_client_make_the_same_run(tmp_path):
     from raysearch.tracking.mlflow.children import Child, complete, make_children  # its import warns
 
     client, experiment = connect(Store.locate(None, tmp_path), "raysearch")
-    child = Child("r01 {3}", 5, 7, "FAILED", {"raysearch.kind": "trial"}, {"round": "1"}, {"loss": 2.5})
+    child = Child("r01 {3}", 5, 7, "FAILED", {"raysearch.kind": "trial"}, {"round": "1"}, {"loss/pruned": 2.5})
     make_children(client, experiment, [child])
     made = client.create_run(experiment, child.began, dict(child.tags), child.name).info.run_id
     complete(client, made, child)
@@ -292,7 +292,8 @@ def test_rows_of_a_database_and_calls_of_a_client_make_the_same_run(tmp_path):
             "info": {**dict(run.info), "run_id": "", "run_uuid": "", "artifact_uri": len(run.info.artifact_uri)},
             "data": run.data.to_dictionary(),
             "points": [
-                (one.value, one.timestamp, one.step) for one in client.get_metric_history(run.info.run_id, "loss")
+                (one.value, one.timestamp, one.step)
+                for one in client.get_metric_history(run.info.run_id, "loss/pruned")
             ],
         }
         for run in client.search_runs([experiment])
@@ -389,4 +390,4 @@ def test_a_round_without_any_loss_is_recorded(tmp_path):
     tracker.round_done(RoundSummary(1, 3, 3, None, None, 8.0, 24.0, 1.5, 0.5))
     tracker.close()
     metrics = Recorded(tmp_path).parent.data.metrics
-    assert metrics["layer_forwards_saved"] == 16 and "round_best_loss" not in metrics
+    assert metrics["layer_forwards/saved"] == 16 and "progress/round_best_loss" not in metrics

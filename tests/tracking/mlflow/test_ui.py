@@ -7,7 +7,6 @@ import sys
 import time
 import urllib.request
 from pathlib import Path
-from urllib.parse import unquote
 
 import pytest
 
@@ -100,15 +99,24 @@ def test_it_serves_runs_and_their_artifacts(served: Served):
 
 def test_it_prints_where_searches_are_and_what_to_pick(served: Served) -> None:
     lines = _links(Store.locate(None, served.folder), served.url)
-    *_, columns, axes = lines
-    table, charts = (line for line in lines if line.startswith("tests: "))  # other tests have experiments of their own
-    assert table.startswith(f"tests: searches, the lowest loss first: {served.url}/#/experiments/1/runs?searchFilter=")
-    assert table.endswith("&orderByKey=metrics.%60loss%60&orderByAsc=true&compareRunsMode=TABLE")
-    assert charts.endswith("&compareRunsMode=CHART") and "raysearch.searcher" in columns and "searcher.type" in axes
-    condition = unquote(table.partition("searchFilter=")[2].partition("&")[0])
-    asked = {"experiment_ids": ["1"], "filter": condition, "order_by": ["metrics.`loss` ASC"]}
+    table, charts = (line for line in lines if line.startswith("tests:"))
+    assert table.startswith(f"tests: searches, the lowest loss first: {served.url}/#/experiments/1/runs?")
+    assert table.endswith("?viewStateShareKey=raysearch&compareRunsMode=TABLE")
+    assert charts == table.replace("TABLE", "CHART").replace(
+        "searches, the lowest loss first", "charts that compare them"
+    )
+    experiment = json.loads(get(f"{served.url}/api/2.0/mlflow/experiments/get?experiment_id=1"))["experiment"]
+    tags = {tag["key"]: tag["value"] for tag in experiment["tags"]}
+    view = json.loads(tags["mlflow.sharedViewState.raysearch"])
+    assert "tags.`raysearch.searcher`" in view["selectedColumns"] and len(view["compareRunCharts"]) == 4
+    order = f"{view['orderByKey']} ASC"
+    asked = {"experiment_ids": ["1"], "filter": view["searchFilter"], "order_by": [order]}
     found = json.loads(get_json(f"{served.url}/api/2.0/mlflow/runs/search", asked))
-    assert [run["info"]["run_id"] for run in found["runs"]] == [served.run_id]
+    (run,) = found["runs"]
+    assert run["info"]["run_id"] == served.run_id
+    metrics = {f"metrics.`{metric['key']}`" for metric in run["data"]["metrics"]}
+    chosen = {column for column in view["selectedColumns"] if column.startswith("metrics")}
+    assert chosen - metrics == {f"metrics.`{other}/pruned`" for other in ("accuracy", "margin", "cosine")}
 
 
 def get_json(url: str, body: object) -> bytes:

@@ -1,0 +1,65 @@
+"""A search by budget that was killed, among its masks or its speeds, ends with the same table and recommendation."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import World
+from tests.cli.found import evaluations, found, same
+from tests.cli.test_auto import QUICK
+from tests.faults.injection import MANY, SHARDS, do, kill_at, start
+
+pytestmark = [pytest.mark.slow, pytest.mark.faults]
+
+ENOUGH = 0.22  # nats of Kullback-Leibler divergence: some of the layers can go
+
+
+def test_killed_among_masks_and_among_speeds_ends_the_same(here: Path, world: World) -> None:
+    changes = {**MANY, **QUICK, "remove": "auto", "objective": "kl", "budget.loss": ENOUGH}
+    words = ["search", *world.search(**changes), "--json"]
+    result = found(do(*words, "store=undisturbed"))
+    whole = evaluations("undisturbed")
+    sizes = result["recommendation"]["sizes"]
+    assert 1 <= result["recommendation"]["n_removed"] < len(sizes), "the budget is spent"
+
+    for moment in (2 * SHARDS, len(whole) - SHARDS):
+        kill_at(words, "killed", moment)
+    before = evaluations("killed")
+    assert before.items() <= whole.items() and before != whole
+    at_speeds = start(*words, "store=killed")
+    deadline = time.monotonic() + 300
+    while not speeds("killed"):
+        assert time.monotonic() < deadline and at_speeds.process.is_alive(), at_speeds.finish()
+        time.sleep(0.002)
+    at_speeds.kill()
+    measured = speeds("killed")
+    assert evaluations("killed") == whole
+
+    again = found(do(*words, "store=killed"))
+    assert same(again, result) and evaluations("killed") == whole
+    assert again["evaluations"]["computed"] == 0, "all masks were known"
+    assert measured.items() <= speeds("killed").items(), "no speed is measured twice"
+    assert told(again) == told(result)
+    once_more = found(do(*words, "store=killed"))
+    assert once_more["recommendation"] == again["recommendation"], "with the speeds that were measured"
+    assert found(do("recommend", "latest", "--store", "killed", "--json")) == again["recommendation"]
+
+
+def told(result: dict[str, Any]) -> dict[str, Any]:
+    """The table and the recommendation, without speeds, which differ by the moment."""
+    timed = ("speedup", "speedup_error", "memory", "memory_bytes")
+    sizes = [{key: of for key, of in size.items() if key not in timed} for size in result["recommendation"]["sizes"]]
+    return {**result["recommendation"], "sizes": sizes}
+
+
+def speeds(store: str) -> dict[tuple[str, str], str]:
+    """The measured speeds of a ledger, by assessment and mask."""
+    with closing(sqlite3.connect(Path(store) / "ledger.db")) as ledger:
+        rows = ledger.execute("SELECT assessment, mask, result FROM assessments WHERE instr(result, 'decode_s')")
+        return {(assessment, mask): text for assessment, mask, text in rows}
