@@ -237,7 +237,8 @@ def speed_meter(options: SpeedOptions, evaluation: EvaluationSpec, observer: Obs
         for mask, results in found.items():
             decoding, memory = results[DECODE.name].retention, results[MEMORY.name].retention
             assert decoding is not None and memory is not None, "speed_results gives both"
-            speeds[mask] = Speed(decoding.value, decoding.error, memory.value - 1)
+            peak = results[MEMORY.name].estimate.value
+            speeds[mask] = Speed(decoding.value, decoding.error, memory.value - 1, peak)
         return speeds
 
     return measure

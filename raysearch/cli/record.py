@@ -74,7 +74,7 @@ def recommend(
     raysearch recommend latest budget.loss=0.1           at most 0.1 nats over the dense model
     raysearch recommend latest budget.readout=10%        at most 10 % more perplexity, or less accuracy
     raysearch recommend latest budget.speedup=1.2        20 % faster decoding, where raysearch assess measured it
-    raysearch recommend latest budget.memory=-15%
+    raysearch recommend latest budget.memory=-15%         15 % less memory; or the most there may be, budget.memory=6GB
 
     The largest number of layers within the loss is recommended; without a loss, the smallest that gains enough.
     """

@@ -25,7 +25,7 @@ raysearch search                                       greedy, 5 layers of SmolL
 raysearch search searcher=beam searcher.width=3 remove=7 protect=[0,-1]
 raysearch search remove=1..9                           the best mask for each number of layers, in one search
 raysearch search remove=auto budget.loss=0.1           as many as raise the loss by 0.1 at most; or budget.readout=10%
-raysearch search remove=auto budget.speedup=1.2        as few as make it 20 % faster; or budget.memory=-15%
+raysearch search remove=auto budget.speedup=1.2        as few as make it 20 % faster; or budget.memory=-15%, 6GB
 raysearch search model=Qwen/Qwen3-0.6B model.dtype=bfloat16 data=file data.path=my.txt
 raysearch search refine=recover                        the best mask after a short recovery of the three best
 raysearch search calibration=paper_perplexity          perplexity on C4, after the paper

@@ -17,6 +17,7 @@ from raysearch.core.formatting import added, as_typed, count, duration, figure, 
 from raysearch.core.measure import Measure
 from raysearch.core.problem import sizes_of
 from raysearch.core.screened import Screened
+from raysearch.search.recommendation import memory_text
 from raysearch.search.result import SearchResult, uses_evaluation_split
 from raysearch.search.trial import Trial
 
@@ -140,7 +141,7 @@ def budget_table(found: Recommendation) -> Table:
     for size in found.sizes:
         spread = "" if size.speedup_error is None else f" ± {size.speedup_error:.2f}"
         speed = "not measured" if size.speedup is None else f"{size.speedup:.2f}{spread}"
-        memory = "not measured" if size.memory is None else f"{size.memory:+.1%}"
+        memory = "not measured" if size.memory is None else memory_text(size, found.budget)
         misses = [f"misses {part}" for part in size.misses]
         said = "recommended" if size.n_removed == found.n_removed else ", ".join(misses)
         worse = [] if found.measure.readout is None else [_worse(size)]

@@ -369,7 +369,7 @@ def _budget(config: Mapping[str, Any]) -> Budget | None:
     words = [f"budget.{part}={as_typed(value)}" for part, value in given.items() if value is not None]
     budget = Budget.parse(words) if words or config["remove"] == AUTO else None
     if budget is not None and budget.gains and not speed.enabled:
-        asked = " ".join(f"budget.{part}={value:g}" for part, value in budget.gains.items())
+        asked = " ".join(budget.word(part) for part in budget.gains)
         raise UserError(f"{asked} needs speeds, which speed.enabled=false does not measure; leave that out")
     return budget
 

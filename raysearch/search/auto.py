@@ -11,8 +11,8 @@ from raysearch.core.mask import Mask
 from raysearch.core.problem import Problem
 from raysearch.errors import UserError
 from raysearch.evaluation.session import EvaluationSession
-from raysearch.search.recommend import check_readout, facts_of, recommend
-from raysearch.search.recommendation import Budget, Recommendation, SizeFacts, Speed
+from raysearch.search.recommend import check_memory, check_readout, facts_of, recommend
+from raysearch.search.recommendation import Budget, Recommendation, SizeFacts, Speed, memory_text
 from raysearch.search.recorder import SearchRecorder
 from raysearch.search.result import RoundSummary, SearchResult
 from raysearch.search.trial import Trial, best_by_size
@@ -57,13 +57,14 @@ class BudgetedSearch:
         smallest_first = sorted(self.problem.free, key=lambda layer: sizes[layer])
         mask = Mask.of(*smallest_first[-self.problem.n_remove :])
         speed = self.meter(self.session, [mask])[mask]
+        check_memory(self.budget, speed)
         facts = facts_of(mask, 0.0, 0.0, self.session.measure, self.budget, speed=speed)
         if missed := [part for part in facts.misses if part in self.budget.gains]:
-            asked = " and ".join(f"budget.{part}={self.budget.gains[part]:g}" for part in missed)
+            asked = " and ".join(self.budget.word(part) for part in missed)
             raise UserError(
                 f"no mask meets {asked}: without {count(len(mask), 'layer')}, the most that may go, "
-                f"{self.session.info.model.name} is {speed.speedup:.2f} times as fast, memory {speed.memory:+.1%}; ask "
-                "for less"
+                f"{self.session.info.model.name} is {speed.speedup:.2f} times as fast, "
+                f"memory {memory_text(speed, self.budget)}; ask for less"
             )
 
     def follow(self, rounds: Generator[RoundSummary, None, Mask]) -> Generator[RoundSummary, None, Mask]:

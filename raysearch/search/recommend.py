@@ -10,13 +10,14 @@ import numpy as np
 
 from raysearch.core.estimate import error_of_median
 from raysearch.core.formatting import count
+from raysearch.core.formatting import size as size_text
 from raysearch.core.mask import Mask
 from raysearch.core.measure import Measure
 from raysearch.core.problem import AUTO
 from raysearch.errors import UserError
 from raysearch.evaluation.totals import standard_error
 from raysearch.ledger.ledger import Ledger
-from raysearch.search.recommendation import Budget, Recommendation, SizeFacts, Speed
+from raysearch.search.recommendation import Budget, Recommendation, SizeFacts, Speed, memory_text
 from raysearch.search.result import SearchResult
 
 _OTHER_SIZES = "give a larger budget, or search other numbers of layers with remove=1..M"
@@ -42,16 +43,18 @@ def recommend(
     """
     check_readout(budget, result.measure)
     sizes = _sizes(result, budget, ledger, measured or {})
-    for part, value in budget.gains.items():
+    for part in budget.gains:
         if all(part in size.unknown for size in sizes):
             raise UserError(
-                f"budget.{part}={value:g} needs speeds, and none of {result.search_id} is on record; measure them "
+                f"{budget.word(part)} needs speeds, and none of {result.search_id} is on record; measure them "
                 f"with: raysearch assess {result.search_id} --remove M assess=none assess.speed.enabled=true"
             )
+    for size in sizes:
+        check_memory(budget, size)
     good = [size for size in sizes if not size.misses and not size.unknown]
     if not good:
         other = "give another budget" if result.config["remove"] == AUTO else _OTHER_SIZES
-        raise UserError(f"SEARCH={result.search_id} has no mask within {budget}; {_nearest(sizes)}; {other}")
+        raise UserError(f"SEARCH={result.search_id} has no mask within {budget}; {_nearest(sizes, budget)}; {other}")
     chosen = good[0] if budget.only_gains else good[-1]
     return Recommendation(
         result.search_id,
@@ -75,6 +78,27 @@ def check_readout(budget: Budget, measure: Measure) -> None:
     """
     if budget.readout is not None and measure.readout is None:
         raise UserError(f"budget.readout={budget.readout:g} is of a readout, which {measure.unit} has none of")
+
+
+def check_memory(budget: Budget, facts: Speed | SizeFacts) -> None:
+    """Refuse a budget of memory alone that the dense model keeps to.
+
+    Args:
+        budget: The budget.
+        facts: Of any mask, beside the dense model.
+
+    Raises:
+        UserError: No layer has to go.
+    """
+    if not budget.is_of_bytes or budget != Budget(memory=budget.memory):
+        return
+    if facts.memory is not None and facts.memory_bytes is not None:
+        dense_bytes = facts.memory_bytes / (1 + facts.memory)
+        if dense_bytes <= (budget.memory or 0):
+            raise UserError(
+                f"{budget.word('memory')} is no less than the dense model needs, {size_text(dense_bytes)}, so no layer "
+                "has to go; ask for less"
+            )
 
 
 def facts_of(
@@ -104,11 +128,12 @@ def facts_of(
         if error is not None:
             change_error = abs(measure.read(loss + error) - measure.read(loss - error)) / 2 / abs(dense)
     speedup, memory = (None, None) if speed is None else (speed.speedup, speed.memory)
+    memory_bytes = None if speed is None else speed.memory_bytes
     missed = {
         "loss": _over(loss - dense_loss, budget.loss),
         "readout": _over(change, budget.readout),
         "speedup": _over(_negative(speedup), _negative(budget.speedup)),
-        "memory": _over(memory, budget.memory),
+        "memory": _over(memory_bytes if budget.is_of_bytes else memory, budget.memory),
     }
     return SizeFacts(
         len(mask),
@@ -122,6 +147,7 @@ def facts_of(
         speedup,
         None if speed is None else speed.error,
         memory,
+        memory_bytes,
         tuple(part for part, over in missed.items() if over),
         tuple(part for part, over in missed.items() if over is None),
     )
@@ -163,7 +189,7 @@ def _own_speeds(result: SearchResult) -> dict[int, Speed]:
     """Return by size what a search by budget measured itself."""
     sizes = () if result.recommendation is None else result.recommendation.sizes
     return {
-        size.n_removed: Speed(size.speedup, size.speedup_error, size.memory)
+        size.n_removed: Speed(size.speedup, size.speedup_error, size.memory, size.memory_bytes)
         for size in sizes
         if size.speedup is not None and size.memory is not None
     }
@@ -211,7 +237,7 @@ def _recorded_speeds(result: SearchResult, ledger: Ledger) -> dict[int, Speed]:
         if size is not None and isinstance(dense, Mapping):
             ratios = [theirs / mine for theirs, mine in zip(dense["decode_s"], values["decode_s"], strict=True)]
             memory = values[_MEMORY] / dense[_MEMORY] - 1
-            found[size] = Speed(values[_SPEED] / dense[_SPEED], error_of_median(ratios), memory)
+            found[size] = Speed(values[_SPEED] / dense[_SPEED], error_of_median(ratios), memory, values[_MEMORY])
     return found
 
 
@@ -228,7 +254,7 @@ def _reason(chosen: SizeFacts, sizes: Sequence[SizeFacts], budget: Budget, measu
     return f"{said}; with {other.n_removed} {' and '.join(why)}: {_facts(other, budget, measure)}"
 
 
-def _nearest(sizes: Sequence[SizeFacts]) -> str:
+def _nearest(sizes: Sequence[SizeFacts], budget: Budget) -> str:
     """Return what the mask that misses least has."""
     known = [size for size in sizes if not size.unknown] or sizes
     loses = {"loss", "readout"}.intersection(*(size.misses for size in known))
@@ -236,7 +262,7 @@ def _nearest(sizes: Sequence[SizeFacts]) -> str:
     missed = " and ".join(f"budget.{part}" for part in (*near.misses, *near.unknown))
     facts = f"the nearest, of {count(near.n_removed, 'layer')}, misses {missed}: {_change(near)}"
     if near.speedup is not None:
-        facts += f", {near.speedup:.2f} times as fast, memory {near.memory:+.1%}"
+        facts += f", {near.speedup:.2f} times as fast, memory {memory_text(near, budget)}"
     return facts
 
 
@@ -250,7 +276,7 @@ def _facts(size: SizeFacts, budget: Budget, measure: Measure) -> str:
         spread = "" if size.speedup_error is None else f" ± {size.speedup_error:.2f}"
         said.append(f"{size.speedup:.2f}{spread} times as fast")
     if budget.memory is not None and size.memory is not None:
-        said.append(f"memory {size.memory:+.1%}")
+        said.append(f"memory {memory_text(size, budget)}")
     return ", ".join(said)
 
 

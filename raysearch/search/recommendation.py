@@ -7,11 +7,13 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
+from raysearch.core.formatting import size as size_text
 from raysearch.core.mask import Mask
 from raysearch.core.measure import Measure
 from raysearch.errors import UserError, did_you_mean
 
-_NUMBER = re.compile(r"([+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)(%?)")
+_NUMBER = re.compile(r"([+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)\s*(%|[MG]i?B)?")
+_UNITS = {None: 1.0, "%": 0.01, "MB": 1e6, "GB": 1e9, "MiB": 2.0**20, "GiB": 2.0**30}
 
 
 @dataclass(frozen=True)
@@ -22,7 +24,8 @@ class Budget:
         loss: The most that the loss may rise over the dense model's, in the measure's unit.
         readout: The most by which the readout may get worse, as a share of the dense model's: 0.1.
         speedup: The least decoding speed, in multiples of the dense model's: 1.2.
-        memory: The least change of peak memory, as a share of the dense model's: -0.15.
+        memory: The least change of peak memory, as a share of the dense model's: -0.15; or, from 1 on, the most peak
+            memory in bytes.
 
     Raises:
         UserError: A part is not finite or asks for nothing, or there is none.
@@ -43,7 +46,7 @@ class Budget:
             ("loss", lambda value: True, "0.1"),
             ("readout", lambda value: value >= 0, "10%"),
             ("speedup", lambda value: value > 1, "1.2"),
-            ("memory", lambda value: -1 < value < 0, "-15%"),
+            ("memory", lambda value: -1 < value < 0 or value >= 1, "-15% or 6GB"),
         ):
             value = parts[name]
             if value is not None and not (math.isfinite(value) and good(value)):
@@ -51,7 +54,7 @@ class Budget:
 
     @classmethod
     def parse(cls, words: Sequence[str]) -> Budget:
-        """Read ``budget.loss=0.1`` and its like; ``10%`` is 0.1.
+        """Read ``budget.loss=0.1`` and its like; ``10%`` is 0.1, ``6GB`` is 6e9 and of memory alone.
 
         Raises:
             UserError: A word is none of these.
@@ -63,9 +66,11 @@ class Budget:
             number = _NUMBER.fullmatch(text.strip())
             if key not in known:
                 raise UserError(f"{key} is no part of a budget; {did_you_mean(key, list(known))}")
-            if not equals or number is None:
-                raise UserError(f"{word} is no number; write {key}=0.1, or {key}=10%")
-            given[known[key]] = float(number[1]) / (100 if number[2] else 1)
+            is_memory = known[key] == "memory"
+            if not equals or number is None or (number[2] not in (None, "%") and not is_memory):
+                others = "-15%, or {key}=6GB" if is_memory else "0.1, or {key}=10%"
+                raise UserError(f"{word} is no number; write {key}={others.format(key=key)}")
+            given[known[key]] = float(number[1]) * _UNITS[number[2]]
         return cls(**given)
 
     @property
@@ -79,12 +84,18 @@ class Budget:
         parts = {"speedup": self.speedup, "memory": self.memory}
         return {part: value for part, value in parts.items() if value is not None}
 
+    @property
+    def is_of_bytes(self) -> bool:
+        """Whether its memory is a number of bytes, and no change."""
+        return self.memory is not None and self.memory > 0
+
+    def word(self, part: str) -> str:
+        """Return a part as it is given: ``budget.memory=6GB``."""
+        value = getattr(self, part)
+        return f"budget.{part}=" + (f"{value / 1e9:g}GB" if part == "memory" and self.is_of_bytes else f"{value:g}")
+
     def __str__(self) -> str:
-        return " ".join(
-            f"budget.{part.name}={getattr(self, part.name):g}"
-            for part in fields(self)
-            if getattr(self, part.name) is not None
-        )
+        return " ".join(self.word(part.name) for part in fields(self) if getattr(self, part.name) is not None)
 
 
 @dataclass(frozen=True)
@@ -95,11 +106,13 @@ class Speed:
         speedup: Its decoding speed in multiples of the dense model's.
         error: Standard error of that, by repeat; None where it is not known.
         memory: Its peak memory less the dense model's, as a share of that.
+        memory_bytes: Its peak memory; None on records from before that was kept.
     """
 
     speedup: float
     error: float | None
     memory: float
+    memory_bytes: float | None
 
 
 @dataclass(frozen=True)
@@ -118,6 +131,7 @@ class SizeFacts:
         speedup: Its decoding speed in multiples of the dense model's; None where it was not measured.
         speedup_error: Standard error of that, by repeat; None where it is not known.
         memory: Its peak memory less the dense model's, as a share of that; None where it was not measured.
+        memory_bytes: Its peak memory; None where it was not measured.
         misses: The parts of the budget that it misses.
         unknown: The parts of the budget that nothing is known of.
     """
@@ -133,8 +147,16 @@ class SizeFacts:
     speedup: float | None
     speedup_error: float | None
     memory: float | None
+    memory_bytes: float | None = None
     misses: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
+
+
+def memory_text(facts: Speed | SizeFacts, budget: Budget) -> str:
+    """Return the memory of a mask in the terms of a budget: ``-10.5%``, or ``489 MB``; it was measured."""
+    if budget.is_of_bytes and facts.memory_bytes is not None:
+        return size_text(facts.memory_bytes)
+    return f"{facts.memory:+.1%}"
 
 
 @dataclass(frozen=True)

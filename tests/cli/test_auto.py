@@ -118,7 +118,7 @@ def test_what_is_worse_is_told_with_its_error() -> None:
     from raysearch.core.measure import PERPLEXITY
 
     budget = Budget(loss=0.2, readout=0.1, speedup=1.2, memory=-0.1)
-    facts = facts_of(Mask.of(1), 1.1, 1.0, PERPLEXITY, budget, error=0.01, speed=Speed(1.1, 0.02, -0.2))
+    facts = facts_of(Mask.of(1), 1.1, 1.0, PERPLEXITY, budget, error=0.01, speed=Speed(1.1, 0.02, -0.2, None))
     assert facts.readout_change == pytest.approx(0.10517, abs=1e-5)
     assert facts.readout_error == pytest.approx(0.01 * 1.10517, rel=1e-3)
     assert (facts.misses, facts.unknown) == (("readout", "speedup"), ())

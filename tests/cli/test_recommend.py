@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import raysearch
+from raysearch.core.formatting import size as size_text
 from raysearch.errors import UserError
 from raysearch.search.recommendation import Budget
 from tests.cases import assert_refused
@@ -47,7 +48,9 @@ def test_a_loss_or_a_readout_decides(run: Run, world: World, searched: Mapping[i
         "budget.speedup=1.2": "needs speeds, and none of greedy-m3-",
         f"budget.loss={min(rises.values()) - 0.5:.4f}": "has no mask within budget.loss=",
         "budget.los=1": "budget.los is no part of a budget; did you mean 'budget.loss'?",
-        "budget.loss=few": "budget.loss=few is no number",
+        "budget.loss=few": "budget.loss=few is no number; write budget.loss=0.1, or budget.loss=10%",
+        "budget.loss=6GB": "budget.loss=6GB is no number; write budget.loss=0.1, or budget.loss=10%",
+        "budget.memory=6TB": "budget.memory=6TB is no number; write budget.memory=-15%, or budget.memory=6GB",
         "": "the budget is empty",
     }.items():
         outcome = run("recommend", "latest", *words.split())
@@ -66,6 +69,16 @@ def test_measured_speeds_decide(run: Run, searched: Mapping[int, Mapping[str, An
     known = {size.n_removed: (size.speedup, size.speedup_error, size.memory) for size in advice.sizes}
     assert known == {1: (None,) * 3, 2: (*speed, memory), 3: (None,) * 3}
     assert raysearch.recommend("latest", f"budget.memory={memory!r}").n_removed == 2
+    peak = measured["pruned"]["peak_memory_bytes"]["value"]
+    absolute = raysearch.recommend("latest", f"budget.memory={peak / 1e6!r}MB")
+    assert absolute.n_removed == 2 and f", memory {size_text(peak)}; " in absolute.reason
+    with pytest.raises(
+        UserError, match=r"has no mask within budget\.memory=1e-06GB; .* times as fast, memory \S+ k?M?B; "
+    ):
+        raysearch.recommend("latest", "budget.memory=1000")
+    with pytest.raises(UserError, match=r"budget\.memory=6GB is no less than the dense model needs, .*B, so no layer"):
+        raysearch.recommend("latest", "budget.memory=6GB")
+    assert raysearch.recommend("latest", "budget.memory=6GB", "budget.loss=1000").n_removed == 2
     with pytest.raises(UserError, match=r"has no mask within budget\.speedup=1000; the nearest, of 2 layers, misses"):
         raysearch.recommend("latest", "budget.speedup=1000")
 
@@ -76,7 +89,9 @@ def test_what_is_no_budget_is_refused() -> None:
         [
             ({"loss": float("inf")}, "budget.loss=inf is no budget; use a value such as 0.1"),
             ({"speedup": 0.8}, "budget.speedup=0.8 is no budget"),
-            ({"memory": 0.2}, "budget.memory=0.2 is no budget; use a value such as -15%"),
+            ({"memory": 0.2}, "budget.memory=0.2 is no budget; use a value such as -15% or 6GB"),
         ],
     )
     assert Budget.parse(["budget.memory=-15%", "budget.loss=.5"]) == Budget(loss=0.5, memory=-0.15)
+    assert Budget.parse(["budget.memory=6GB"]) == Budget(memory=6e9) and str(Budget(memory=6e9)) == "budget.memory=6GB"
+    assert Budget.parse(["budget.memory=512 MiB"]) == Budget(memory=2.0**29)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from raysearch.core import style
+from raysearch.core.formatting import size as size_text
 from raysearch.core.paths import as_name
 from raysearch.errors import UserError
 from raysearch.reporting.figures.picture import png
@@ -47,8 +48,10 @@ def knee(found: Recommendation) -> Figure:
     _draw(first, found, f"loss over dense\n({found.measure.unit})", "delta", "delta_error", found.budget.loss)
     if gains:
         _draw(others[0], found, "decoding speed\n(× dense)", "speedup", "speedup_error", found.budget.speedup)
-        _draw(others[1], found, "peak memory\n(change)", "memory", None, found.budget.memory)
-        others[1].yaxis.set_major_formatter(lambda value, _: f"{value:+.0%}")
+        is_of_bytes = found.budget.is_of_bytes
+        name, value = ("peak memory", "memory_bytes") if is_of_bytes else ("peak memory\n(change)", "memory")
+        _draw(others[1], found, name, value, None, found.budget.memory)
+        others[1].yaxis.set_major_formatter(lambda y, _: size_text(y) if is_of_bytes else f"{y:+.0%}")
     [first, *others][-1].set_xlabel("layers removed", color=style.INK)
     return figure
 
@@ -63,7 +66,7 @@ def _draw(axes: Axes, found: Recommendation, name: str, value: str, error: str |
             label = f"recommended: {size.mask}"
             axes.plot(size.n_removed, getattr(size, value), "o", color=style.ORANGE, ms=9, zorder=3, label=label)
     if limit is not None:
-        axes.axhline(limit, color=style.GREY, ls="--", lw=1, label=f"budget: {limit:g}")
+        axes.axhline(limit, color=style.GREY, ls="--", lw=1, label="budget")
     axes.set_ylabel(name, color=style.INK)
     axes.set_xticks([size.n_removed for size in found.sizes])
     if axes.get_legend_handles_labels()[0]:
