@@ -11,8 +11,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from typing_extensions import override
-
 from raysearch.core.mask import Mask
 from raysearch.errors import EvaluationError, UserError
 from raysearch.evaluation.drawing import ModelFiles
@@ -24,7 +22,7 @@ from raysearch.ledger.locks import held
 from raysearch.models.loading import describe
 from raysearch.recovery.record import Training
 from raysearch.recovery.spec import RecoverSpec
-from raysearch.search.observer import Observer
+from raysearch.search.observer import Observer, Prefixed
 from raysearch.search.record import SearchRecord
 from raysearch.search.refinement import RefinedMask, Refinement, rank_correlation
 from raysearch.search.spec import SearchSpec
@@ -144,27 +142,12 @@ class RecoveryRefiner:
         evaluation, nothing = search.evaluation, PreparedData((), ModelFiles(session.info.model))
         what = Assessable(self.spec.assess, evaluation.model, evaluation.cluster, session.info, (), nothing, nothing)
         this, stages = prepare(run, session.ledger, search, self.spec, None, what, shared), dict[str, float]()
-        out, telling = this.folder / _OUT, _Telling(f"mask {this.mask}: ", observer)
+        out, telling = this.folder / _OUT, Prefixed(f"mask {this.mask}: ", observer)
         check_room(this, out)
         rows, evidence = heal(this, session.ledger, out, stages, telling, _replicas_of(session))
         telling.assessing("evaluating the recovered model")
         losses = _losses(this, out, session)
         return _Refined(this.name, losses, len(rows.rows), rows.left_out, evidence.training, sum(stages.values()))
-
-
-class _Telling(Observer):
-    """Passes on what is said of a mask."""
-
-    def __init__(self, prefix: str, observer: Observer) -> None:
-        self._prefix, self._observer = prefix, observer
-
-    @override
-    def assessing(self, line: str) -> None:
-        self._observer.assessing(self._prefix + line)
-
-    @override
-    def warn(self, message: str) -> None:
-        self._observer.warn(self._prefix + message)
 
 
 @contextmanager

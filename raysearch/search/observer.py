@@ -188,6 +188,19 @@ class Observers(Observer):
             setattr(self, event, partial(_call_each, [getattr(one, event) for one in observers]))
 
 
+class Prefixed(Observers):
+    """An observer that is told of whom each line and warning is."""
+
+    def __init__(self, prefix: str, observer: Observer) -> None:
+        super().__init__(observer)
+        for event in ("assessing", "warn"):
+            setattr(self, event, partial(_call_with_prefix, getattr(observer, event), prefix))
+
+
+def _call_with_prefix(method: Callable[[str], None], prefix: str, line: str) -> None:
+    method(prefix + line)
+
+
 def _call_each(methods: Sequence[Callable[..., None]], *args: Any) -> None:
     for method in methods:
         method(*args)

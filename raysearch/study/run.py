@@ -16,7 +16,7 @@ from raysearch.core.mask import Mask
 from raysearch.errors import EvaluationError, UserError
 from raysearch.ledger.ledger import Ledger, opened
 from raysearch.ledger.locks import held
-from raysearch.search.observer import Observer, Observers, StudyHeader, Tracker, warn_of_unknown
+from raysearch.search.observer import Observer, Observers, Prefixed, StudyHeader, Tracker, warn_of_unknown
 from raysearch.search.record import SEARCHES, SearchRecord, write_search
 from raysearch.search.run import StudyContext
 from raysearch.study.draws import draws_of, evaluate_held_out
@@ -208,15 +208,19 @@ class _StudyRun:
             first = {Mask(): next(iter(first.values())), **first}
         replicas = model_group.cluster.replica_range(model_group.info.model.on_gpu, _MOST_AT_ONCE).max
         most = max(replicas, *(spec.options.workers for spec in self.spec.recoveries.values()))
+        done, total = 0, len(self.spec.recoveries) * len(first)
         leave = join_ray(model_group.cluster.address, most * model_group.cluster.cpus_per_replica)
         try:
             for way, spec in self.spec.recoveries.items():
                 for mask, number in first.items():
                     run, search = runs[self.search_ids[number]], self.spec.cells[number].search
-                    remove = None if mask else 0
+                    remove, whose = (None, self.spec.cells[number].searcher) if mask else (0, "dense")
+                    done += 1
+                    telling = Prefixed(f"recovery {done} of {total}, {whose}, {way}: ", self.observer)
                     try:
-                        recover_in_study(run, self.ledger, search, spec, way, remove=remove, observer=self.observer)
+                        recover_in_study(run, self.ledger, search, spec, way, remove=remove, observer=telling)
                     except (EvaluationError, UserError) as error:
+                        telling.warn(f"it failed: {error}")
                         failures.append(error)
         finally:
             leave()

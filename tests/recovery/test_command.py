@@ -84,6 +84,8 @@ def test_a_recovered_model_is_a_checkpoint_and_nothing_is_done_twice(
         for name in ("write_checkpoint", "draw_prompts", "teach", "export_search"):
             patch.setattr(healing, name, pytest.fail)
         again = run(*command, "--json")
+        shown_in_notebooks = raysearch.recover(*words, f"data.path={other_text}", out="healed")._repr_html_()
+    assert "<td>mine (perplexity, lower is better)</td>" in shown_in_notebooks and "±" in shown_in_notebooks
     assert again.code == 0, again.err
     assert json.loads(again.out)["recovery_id"] == folder.name
     refused = run("recover", *words, f"data.path={other_text}", "recovery.seed=1", "--out", "healed")
