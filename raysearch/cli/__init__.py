@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import sys
+from difflib import get_close_matches
 from typing import Any, NoReturn
 
 import typer
@@ -68,7 +69,14 @@ def _said_of(error: Any) -> str:
         wrong = error.__cause__.errors()[0]
         wanted = wrong["msg"].removeprefix("Input should be ").partition(",")[0]
         return f"{max(error.param.opts)}={wrong['input']} should be {wanted}"
-    return str(error.format_message()).rstrip(".")
+    said = str(error.format_message()).rstrip(".")
+    option = getattr(error, "option_name", "")
+    if option and "overrides" in {one.name for one in error.ctx.command.params}:
+        likely = get_close_matches(option, error.possibilities or (), cutoff=0.7)
+        if not likely:
+            key = option.lstrip("-").replace("-", "_")
+            said = f"No such option: {option}; keys of the configuration are words without dashes, such as {key}=…"
+    return said
 
 
 def _quiet_libraries() -> None:

@@ -14,7 +14,7 @@ from raysearch.core.json import plain
 from raysearch.core.paths import as_folder
 
 
-@app.command()
+@app.command(short_help="Show a calibration as the model sees it.")
 def data(
     overrides: Overrides = None,
     also: Also = None,
@@ -47,7 +47,7 @@ def data(
         answers.answer([dataclasses.asdict(one) for one in found], *tables.inspections(found))
 
 
-@app.command()
+@app.command(short_help="Remove each single layer, by several calibrations.")
 def sweep(
     overrides: Overrides = None,
     also: Also = None,

@@ -14,7 +14,7 @@ from raysearch.errors import UserError
 from raysearch.search.result import in_brief
 
 
-@app.command()
+@app.command(short_help="List the searches, or show what one of them found.")
 def show(
     search: Annotated[
         str | None, typer.Argument(metavar="[SEARCH]", help="A search, as for resume; default: all of them.")
@@ -57,7 +57,7 @@ def show(
             out.answer({**plain(record), **ranks, **assessed, **healed}, *parts)
 
 
-@app.command()
+@app.command(short_help="Tell how many layers can go by a budget.")
 def recommend(
     search: Search,
     budget: Annotated[
@@ -86,7 +86,7 @@ def recommend(
         out.answer(finite(plain(found)), budget_table(found), sentence(found.reason))
 
 
-@app.command()
+@app.command(short_help="Write the pruned model as a checkpoint or a GGUF file.")
 def export(
     search: Search,
     out: Annotated[Path | None, typer.Option(help="The folder to write a checkpoint to.")] = None,
@@ -136,7 +136,7 @@ def export(
         answers.answer(plain(done), *tables.export_lines(done, out, prompt, public))
 
 
-@app.command()
+@app.command(short_help="Write to MLflow what it lacks of a search or a study.")
 def sync(
     name: SearchOrStudy,
     overrides: Tracking = None,

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from raysearch.recovery.results import RecoveryCost
 
 
-@app.command()
+@app.command(short_help="Train the pruned model to give back what it lost.")
 def recover(
     search: Search,
     overrides: Overrides = None,

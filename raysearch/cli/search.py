@@ -37,7 +37,7 @@ refine= cluster= tracking=; see the files in conf/. Layers are 0-based.
 """
 
 
-@app.command(help=_SEARCH_HELP)
+@app.command(help=_SEARCH_HELP, short_help="Find which layers of a model to remove.")
 def search(
     overrides: Overrides = None,
     config_dir: ConfigDir = None,
@@ -57,7 +57,7 @@ def search(
             _follow(out, partial(api.search, *overrides or [], config_dir=config_dir))
 
 
-@app.command()
+@app.command(short_help="Print a command's configuration, and where each value is from.")
 def config(
     overrides: Overrides = None,
     config_dir: ConfigDir = None,
@@ -97,7 +97,7 @@ def score(overrides: Overrides = None, config_dir: ConfigDir = None, as_json: Js
         out.answer([plain(one) for one in scores], score_table(scores))
 
 
-@app.command()
+@app.command(short_help="Continue a search that was stopped.")
 def resume(
     search: Search,
     overrides: Tracking = None,

@@ -24,7 +24,7 @@ MlflowUrl = Annotated[
 ]
 
 
-@app.command()
+@app.command(short_help="Run a grid of searches that share their work, and report it.")
 def study(
     overrides: Overrides = None,
     config_dir: ConfigDir = None,
@@ -55,7 +55,7 @@ def study(
         _answer(answers, *done)
 
 
-@app.command()
+@app.command(short_help="Write the report of a study, as far as it is done.")
 def report(
     study: Study = "latest",
     out: Out = None,
@@ -80,7 +80,7 @@ def report(
         _answer(answers, *done)
 
 
-@app.command()
+@app.command(short_help="Measure the pruned and the dense model side by side.")
 def assess(
     name: SearchOrStudy,
     overrides: Overrides = None,

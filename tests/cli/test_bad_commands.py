@@ -52,6 +52,8 @@ COMMANDS: list[tuple[str, list[str]]] = [
     ),
     ("ui --uri http://localhost:1", ["--uri=http://localhost:1 is a server already", "browser"]),
     ("ui --host nowhere.invalid --store BAD/ui", ["--host=nowhere.invalid is no address", "127.0.0.1"]),
+    ("search --remove 5", ["No such option: --remove; keys of the configuration are words without dashes", "remove=…"]),
+    ("search --drry-run", ["No such option: --drry-run", "--dry-run"]),
     ("data WORLD --samples=1.5", ["--samples=1.5 should be a valid integer"]),
     ("show --store " + "x" * 300, ["--store=xxx", "cannot be used (File name too long)"]),
     ("sweep WORLD --out BAD/empty.txt", ["--out=BAD/empty.txt is a file", "name a folder"]),
