@@ -16,7 +16,7 @@ from raysearch.tracking.store import Store
 
 if TYPE_CHECKING:  # heavy; it is imported where `quiet` holds
     from mlflow import MlflowClient
-    from mlflow.entities import Run
+    from mlflow.entities import Experiment, Run
 
 # Read by MLflow at its import; a value the user has set wins. Retries bridge a server's restart of some ten seconds,
 # where MLflow's own defaults would hold up the end of a search for many minutes.
@@ -57,6 +57,17 @@ def client_of(store: Store) -> MlflowClient:
 
     store.check()
     return MlflowClient(store.uri)
+
+
+def keep_view(client: MlflowClient, experiment: Experiment) -> None:
+    """Give an experiment the view of its searches if it lacks that: made by hand, or by an older version.
+
+    Args:
+        client: MLflow's.
+        experiment: The experiment.
+    """
+    for key, value in view_tags().items() - experiment.tags.items():
+        client.set_experiment_tag(experiment.experiment_id, key, value)
 
 
 def only_one(client: MlflowClient, runs: Iterable[Run]) -> Run | None:
@@ -141,8 +152,7 @@ def _experiment_id(client: MlflowClient, store: Store, name: str) -> str:
     from mlflow.exceptions import MlflowException
 
     if found := client.get_experiment_by_name(name):
-        for key, value in view_tags().items() - found.tags.items():  # one that was made by hand, or by an older version
-            client.set_experiment_tag(found.experiment_id, key, value)
+        keep_view(client, found)
         return str(found.experiment_id)
     try:
         return str(

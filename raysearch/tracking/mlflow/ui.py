@@ -15,7 +15,7 @@ from typing import NoReturn
 
 from raysearch.core.escaping import visible
 from raysearch.errors import UserError, what_failed
-from raysearch.tracking.mlflow.client import attempt, cause_of, client_of
+from raysearch.tracking.mlflow.client import attempt, cause_of, client_of, keep_view
 from raysearch.tracking.mlflow.views import SEARCHES, ui_lines
 from raysearch.tracking.store import Store
 
@@ -67,11 +67,10 @@ def _links(store: Store, address: str) -> list[str]:
     def with_searches() -> dict[str, str]:
         client = client_of(store)
         every = client.search_experiments()
-        return {
-            one.experiment_id: one.name
-            for one in every
-            if client.search_runs([one.experiment_id], SEARCHES, max_results=1)
-        }
+        with_some = [one for one in every if client.search_runs([one.experiment_id], SEARCHES, max_results=1)]
+        for one in with_some:
+            keep_view(client, one)
+        return {one.experiment_id: one.name for one in with_some}
 
     try:
         return ui_lines(address, attempt(with_searches))

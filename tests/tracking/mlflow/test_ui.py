@@ -9,6 +9,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from mlflow import MlflowClient
 
 from raysearch.errors import UserError
 from raysearch.tracking.mlflow.ui import _links, serve_ui
@@ -98,6 +99,7 @@ def test_it_serves_runs_and_their_artifacts(served: Served):
 
 
 def test_it_prints_where_searches_are_and_what_to_pick(served: Served) -> None:
+    MlflowClient(served.url).set_experiment_tag("1", "mlflow.sharedViewState.raysearch", "of an older version")
     lines = _links(Store.locate(None, served.folder), served.url)
     table, charts = (line for line in lines if line.startswith("tests:"))
     assert table.startswith(f"tests: searches, the lowest loss first: {served.url}/#/experiments/1/runs?")
