@@ -112,12 +112,13 @@ def path_table(measure: Measure, path: Sequence[Trial]) -> Table:
 
 def refinement_parts(measure: Measure, found: Refinement) -> list[Table | str]:
     """Return the table of the best masks before and after a short recovery, and what it says of their order."""
-    losses = _loss_columns(measure)
-    columns = *losses, *(f"recovered: {name}" for name in losses), "steps", "tokens", ""
-    table = _table(f"{found.refinement_id}: the best masks after a short recovery (0-based)", "removed", *columns)
+    after = ["loss after"] if measure.readout is None else ["loss after", f"{measure.readout} after"]
+    columns = *_loss_columns(measure), *after, "steps", "tokens", ""
+    title = f"{found.refinement_id}: the best masks before and after a short recovery (0-based)"
+    table = _table(title, "removed", *columns)
     for one in found.masks:
         cells = *_loss_cells(measure, one.loss), *_loss_cells(measure, one.recovered_loss)
-        said = "best after it" if one == found.best else ""
+        said = "best after" if one == found.best else ""
         table.add_row(str(one.mask), *cells, f"{one.steps:,}", f"{one.tokens:,}", said)
     best = "The best mask before it is the best after it"
     if found.best != found.masks[0]:

@@ -64,8 +64,10 @@ def _files(job: str, choices: Mapping[str, str], folders: Sequence[Path]) -> Ite
             yield from _files(default, choices, folders)
         elif (group := next(iter(default))) in choices:
             name = f"{group}/{choices[group]}.yaml"
-            content, is_global = next(_read(folder / name) for folder in folders if (folder / name).is_file())
-            yield name, content if is_global else {group: content}
+            file = next((folder / name for folder in folders if (folder / name).is_file()), None)
+            if file is not None:  # the data of a weighted objective are no one file
+                content, is_global = _read(file)
+                yield name, content if is_global else {group: content}
 
 
 def _read(file: Path) -> tuple[Mapping[str, Any], bool]:

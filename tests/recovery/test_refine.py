@@ -51,7 +51,7 @@ def test_the_best_mask_after_a_short_recovery_is_the_result(
     assert all(one["steps"] == 3 and one["tokens"] == masks[0]["tokens"] > 0 for one in masks)
     assert -1 <= found["refinement"]["rank_correlation"] <= 1
     shown = run("show", found["search_id"]).out
-    assert "best after it" in shown and "rank correlation" in shown and found["refinement"]["refinement_id"] in shown
+    assert "best after" in shown and "rank correlation" in shown and found["refinement"]["refinement_id"] in shown
     assert raysearch.load(found["search_id"]).to_frame().loc[0, "mask"] == "{}"
     (folder,) = (here / "mlruns/recoveries").glob("refine-*")
     assert not (folder / "teacher").exists() and (folder / "rows.jsonl").is_file(), "the rows are shared"
