@@ -39,7 +39,7 @@ def results() -> StudyResult:
     every = [
         recovered("dense", pruned=10.0, after=9.5),
         recovered("greedy", 1, 2, pruned=12.0, after=11.0),
-        recovered("random", 0, 4, pruned=30.0, after=15.0),
+        recovered("random", 0, 4, pruned=3000.0, after=15.0),
         recovered("reverse", 6, 7, pruned=20.0, after=16.0),
     ]
     cells = [cell(one.found_by, outcome()) for one in every[1:]]
@@ -51,6 +51,7 @@ def test_three_models_stand_side_by_side_with_ranks_and_costs() -> None:
     assert len(numbers.rows) == 8
     greedy = [one.text for one in numbers.rows[2]]
     assert greedy == ["m", "greedy", "2", "distilled", "Prose (perplexity)", "10", "12", "11", "120.0 %", "110.0 %"]
+    assert [one.text for one in numbers.rows[4]][-2:] == ["300 ×", "150.0 %"]
     assert [one.text for one in ranks.rows[0]] == ["m", "2", "distilled", "Prose", "3", "+0.50", "yes"]
     assert [one.text for one in costs.rows[0]][4:] == ["20", "2", "200", "64", "2.5000 → 2.2500", "9.0 s", "10 s"]
     assert "Dense: standard error" in as_csv(numbers)

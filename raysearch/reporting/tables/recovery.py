@@ -14,6 +14,7 @@ from raysearch.reporting.tables import numbers
 from raysearch.reporting.tables.table import Cell, Column, Table, labels, number, tabulate, words
 from raysearch.study.result import RecoveredMask, StudyResult
 
+_MANY = 10  # times as much, from which on no share is written in percent
 _FEW = 3  # masks, below which there is no rank correlation
 
 
@@ -136,14 +137,21 @@ def _ranks(results: StudyResult) -> Iterator[_Ranks]:
 
 
 def _cell(one: Estimate) -> Cell:
-    return Cell(figure(one.value), finite(one.value), one.error, "" if one.error is None else f"± {one.error:.2g}")
+    return Cell(figure(one.value), finite(one.value), one.error, _error(one.error))
 
 
 def _share(one: Estimate | None) -> Cell:
     if one is None:
         return Cell(numbers.UNKNOWN)
-    error = "" if one.error is None else f"± {100 * one.error:.2g}"
-    return Cell(f"{100 * one.value:.1f} %", finite(one.value), one.error, error)
+    if one.value >= _MANY:
+        return Cell(f"{one.value:,.0f} ×", finite(one.value), one.error, _error(one.error))
+    return Cell(f"{100 * one.value:.1f} %", finite(one.value), one.error, _error(one.error and 100 * one.error))
+
+
+def _error(error: float | None) -> str:
+    if error is None:
+        return ""
+    return f"± {error:,.0f}" if error >= 100 else f"± {error:.2g}"
 
 
 def _course(record: RecoveryRecord) -> Cell:
