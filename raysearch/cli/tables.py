@@ -215,8 +215,8 @@ def score_table(scores: Sequence[Score]) -> Table:
 def runs_table(runs: Sequence[SearchRecord]) -> Table:
     """Return the table of all searches of a ledger."""
     table = Table(title="Searches, the newest first (layers are 0-based)")
-    for column in ("run", "state", "model", "data", "objective", "removed", "loss", "updated (UTC)"):
-        table.add_column(column, overflow="fold", no_wrap=column == "run")  # a run's name is there to be copied
+    for column in ("search", "state", "model", "data", "objective", "removed", "loss", "updated (UTC)"):
+        table.add_column(column, overflow="fold", no_wrap=column == "search")  # ids are there to be copied
     for run in runs:
         result, choices = run.result, run.config["choices"]
         table.add_row(
