@@ -61,6 +61,7 @@ def view_tags(condition: str = SEARCHES, key: str = _KEY) -> dict[str, str]:
         "columnOrder": _COLUMNS,
         "compareRunCharts": charts,
         "compareRunSections": [{**section, "isGenerated": False}],
+        "runsHiddenMode": "FIRST_20_RUNS",
         "isAccordionReordered": True,  # else MLflow sorts sections by name
     }
     return {_TAG + key: json.dumps(state)}
