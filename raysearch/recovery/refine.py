@@ -18,6 +18,7 @@ from raysearch.evaluation.pool import Pool
 from raysearch.evaluation.session import EvaluationSession, PreparedData, open_session
 from raysearch.evaluation.spec import identity_of
 from raysearch.ledger.assessments import read_assessments, write_assessment
+from raysearch.ledger.ledger import Ledger
 from raysearch.ledger.locks import held
 from raysearch.models.loading import describe
 from raysearch.recovery.record import Training
@@ -126,11 +127,19 @@ class RecoveryRefiner:
                 shutil.rmtree(folder / one.recovery_id / what, ignore_errors=True)
             loss, training = session.evaluator.combine(one.losses), one.training
             refined.append(RefinedMask(mask, run.found.loss, loss, training.steps, training.tokens, one.seconds))
-            numbers = {"recovery.rows": one.rows, "recovery.steps": training.steps, "loss": loss}
-            observer.recovered(run, one.recovery_id, training.points, numbers)
         rho = rank_correlation([one.loss for one in refined], [one.recovered_loss for one in refined])
         first = known[refined[0].mask]
         return Refinement(name, tuple(refined), first.rows, first.left_out, rho)
+
+    def record(self, run: SearchRecord, ledger: Ledger, observer: Observer) -> None:
+        """See `raysearch.search.spec.Refiner`."""
+        if (refinement := run.found.refinement) is None:
+            return
+        losses, model = {one.mask: one.recovered_loss for one in refinement.masks}, run.found.fingerprints["model"]
+        known = read_assessments(ledger, model, refinement.refinement_id, losses, _Refined)
+        for mask, one in known.items():
+            numbers = {"recovery.rows": one.rows, "recovery.steps": one.training.steps, "loss": losses[mask]}
+            observer.recovered(run, one.recovery_id, one.training.points, numbers)
 
     def _recover(
         self, run: SearchRecord, search: SearchSpec, session: EvaluationSession, shared: Path, observer: Observer

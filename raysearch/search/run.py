@@ -167,7 +167,10 @@ class _Search:
         self._write(state, result)
         self.observer.search_ended(result)
         result = replace(result, mlflow_run_id=self.tracker.close())
-        note_mlflow(self.session.ledger, result.search_id, result.mlflow_run_id)
+        ledger, search_id = self.session.ledger, result.search_id
+        note_mlflow(ledger, search_id, result.mlflow_run_id)
+        if self.spec.refiner is not None:  # now that the tracker has a run to record under
+            self.spec.refiner.record(SEARCHES.some(ledger, [search_id])[search_id], ledger, self.observer)
         return result
 
     def stop(self) -> None:
@@ -214,9 +217,8 @@ class _Search:
         return self.result(refinement.best.mask, refinement=refinement)
 
     def _as_if_found(self, mask: Mask) -> SearchRecord:
-        result, run_id = self.result(mask), self.tracker.run_id
-        fingerprints = self.session.fingerprints
-        return SearchRecord(result.search_id, self.spec.config, "running", None, result, "", fingerprints, run_id)
+        result, fingerprints = self.result(mask), self.session.fingerprints
+        return SearchRecord(result.search_id, self.spec.config, "running", None, result, "", fingerprints)
 
     def result(
         self, found: Mask, recommendation: Recommendation | None = None, refinement: Refinement | None = None

@@ -16,6 +16,7 @@ from raysearch.core.problem import AUTO, Problem, sizes_of
 from raysearch.errors import UserError
 from raysearch.evaluation.session import EvaluationSession
 from raysearch.evaluation.spec import EvaluationSpec, identity_of
+from raysearch.ledger.ledger import Ledger
 from raysearch.models.spec import ModelInfo
 from raysearch.search.observer import Observer
 from raysearch.search.recommendation import Budget
@@ -63,12 +64,16 @@ class Refiner(Protocol):
             found: For each mask the search on record, as if it had found that one.
             search: What it was made of.
             session: What its masks were evaluated on.
-            observer: Watches, and records.
+            observer: Watches.
 
         Raises:
             UserError: Something the user named is not there, or does not fit together.
             EvaluationError: Something failed for good.
         """
+        ...
+
+    def record(self, run: SearchRecord, ledger: Ledger, observer: Observer) -> None:
+        """Tell an observer of the trainings of a refined search that is on record."""
         ...
 
 

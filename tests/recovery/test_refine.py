@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typing_extensions import override
 
 import raysearch
 from raysearch.recovery import healing, training
+from raysearch.search.observer import Observer
 from tests.cli.conftest import Outcome, Run, World, here, run, world
 
 __all__ = ["here", "run", "world"]  # fixtures
@@ -37,6 +39,17 @@ def value(outcome: Outcome) -> Any:
     return json.loads(outcome.out)
 
 
+class Listening(Observer):
+    """Hears of recoveries."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    @override
+    def recovered(self, search: Any, name: str, points: Any, numbers: Any) -> None:
+        self.names.append(name)
+
+
 def test_the_best_mask_after_a_short_recovery_is_the_result(
     run: Run, words: list[str], here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -61,6 +74,8 @@ def test_the_best_mask_after_a_short_recovery_is_the_result(
         for name in ("heal", "train"):
             patch.setattr(healing, name, pytest.fail)
         again = value(run(*words))
+        raysearch.search(*words[1:-1], observer=(listening := Listening()))
+    assert len({*listening.names}) == 3, "trackers are told of each training, also by a search that trains nothing"
     assert again["refinement"] == found["refinement"] and again["removed"] == found["removed"]
     assert value(run("resume", found["search_id"], "--json"))["refinement"] == found["refinement"]
 
