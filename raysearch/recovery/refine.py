@@ -138,7 +138,7 @@ class RecoveryRefiner:
         losses, model = {one.mask: one.recovered_loss for one in refinement.masks}, run.found.fingerprints["model"]
         known = read_assessments(ledger, model, refinement.refinement_id, losses, _Refined)
         for mask, one in known.items():
-            numbers = {"recovery.rows": one.rows, "recovery.steps": one.training.steps, "loss": losses[mask]}
+            numbers = {"recovery/rows": one.rows, "recovery/steps": one.training.steps, "loss": losses[mask]}
             observer.recovered(run, one.recovery_id, one.training.points, numbers)
 
     def _recover(
