@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from raysearch.calibration.objectives.base import Objective
     from raysearch.searchers.base import Searcher
 
+_LISTS = ("sequence_str", "is_instance_of")  # what pydantic says of fields that hold any sequence
 _PACKAGE = Path(__file__).resolve().parents[1]
 
 
@@ -202,7 +203,7 @@ def checked(expected: Any, name: str, value: Any) -> Any:
         found = TypeAdapter(expected).validate_python(value, strict=True)
     except ValidationError as error:
         wanted = dict.fromkeys(
-            "a valid list" if problem["type"] == "sequence_str" else problem["msg"].removeprefix("Input should be ")
+            "a valid list" if problem["type"] in _LISTS else problem["msg"].removeprefix("Input should be ")
             for problem in error.errors()
         )
         quoted = f"; where text reads like something else, quote it twice: {name}=\"'{as_typed(value)}'\""
