@@ -26,6 +26,7 @@ FleetT = TypeVar("FleetT", bound="_Closable")
 _ANSWER_S = 30
 #: How often it is looked whether Ray lives, and how long a cluster's head may be away; Ray ends this process at 60.
 _WATCH_S, _SILENT_S = 1.0, 40.0
+_STUCK_S = 10.0  # in which a call of Ray's looks for signals, if it does
 #: The processes without which a Ray of our own is lost, in words.
 _VITAL = {"raylet": "raylet", "gcs_server": "GCS"}
 #: How often the client server is asked for a process that serves us: about one of ten hangs at its start.
@@ -186,6 +187,47 @@ def joining_ray(
         with contextlib.suppress(UserError):  # if that is what failed, it is raised already
             joined()[1]()
         raise
+
+
+@contextlib.contextmanager
+def raising(check: Callable[[], None], warn: Callable[[str], None]) -> Iterator[None]:
+    """Raise what a check raises once Ray has died, also in the middle of a call of Ray's that would never return.
+
+    Such a call looks for signals at most, and only in the main thread; in any other the context does nothing. Where it
+    does not look, Ray ends the process within a minute, which is said.
+
+    Args:
+        check: As of a `Connection`.
+        warn: Says a sentence.
+
+    Raises:
+        EvaluationError: Ray has died.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    main, is_left = threading.get_ident(), threading.Event()
+
+    def watch() -> None:
+        while not is_left.wait(_WATCH_S):
+            try:
+                check()
+            except EvaluationError as error:
+                signal.pthread_kill(main, signal.SIGUSR2)  # Tune itself uses the other one
+                if not is_left.wait(_STUCK_S):
+                    warn(f"{error}; Ray ends this process within a minute")
+                return
+
+    before = signal.signal(signal.SIGUSR2, lambda *_: check())
+    try:
+        threading.Thread(target=watch, name="ray-raise", daemon=True).start()
+        yield
+    except Exception:
+        check()  # else a library may say less of the same
+        raise
+    finally:
+        is_left.set()
+        signal.signal(signal.SIGUSR2, before)
 
 
 def room() -> Mapping[str, float]:

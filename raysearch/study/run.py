@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TYPE_CHECKING
@@ -17,7 +17,7 @@ from raysearch.errors import EvaluationError, UserError
 from raysearch.ledger.ledger import Ledger, opened
 from raysearch.ledger.locks import held
 from raysearch.search.observer import Observer, Observers, Prefixed, StudyHeader, Tracker, warn_of_unknown
-from raysearch.search.record import SEARCHES, SearchRecord, write_search
+from raysearch.search.record import SEARCHES, SearchRecord, State, write_search
 from raysearch.search.run import StudyContext
 from raysearch.study.draws import draws_of, evaluate_held_out
 from raysearch.study.model_group import ModelGroup, name_searches, prepare
@@ -148,7 +148,7 @@ class _StudyRun:
         """
         failures: list[EvaluationError | UserError] = []
         for model_group, what in zip_longest(self.model_groups, self.assessables):
-            with _replicas(model_group) as replicas:
+            with _replicas(model_group, self.observer.warn) as replicas:
                 self._search_what_is_left(model_group, replicas)
                 self._hold_out(model_group, replicas)
                 try:
@@ -196,7 +196,7 @@ class _StudyRun:
         """Trains each mask of a model in each way, the dense model too as a control, and returns what failed."""
         if not self.spec.recoveries:
             return []
-        from raysearch.cluster.session import join_ray
+        from raysearch.cluster.session import join_ray, raising
         from raysearch.recovery.recover import recover_in_study  # trl takes seconds to import
 
         runs, failures = SEARCHES.some(self.ledger, self.search_ids), list[EvaluationError | UserError]()
@@ -210,7 +210,9 @@ class _StudyRun:
         most = max(replicas, *(spec.options.workers for spec in self.spec.recoveries.values()))
         done, total = 0, len(self.spec.recoveries) * len(first)
         leave = join_ray(model_group.cluster.address, most * model_group.cluster.cpus_per_replica)
-        try:
+        with ExitStack() as stack:
+            stack.callback(leave)
+            stack.enter_context(raising(leave.check, self.observer.warn))
             for way, spec in self.spec.recoveries.items():
                 for mask, number in first.items():
                     run, search = runs[self.search_ids[number]], self.spec.cells[number].search
@@ -220,10 +222,9 @@ class _StudyRun:
                     try:
                         recover_in_study(run, self.ledger, search, spec, way, remove=remove, observer=telling)
                     except (EvaluationError, UserError) as error:
+                        leave.check()
                         telling.warn(f"it failed: {error}")
                         failures.append(error)
-        finally:
-            leave()
         return failures
 
     def _search(self, model_group: ModelGroup, numbers: Sequence[int], replicas: Replicas) -> None:
@@ -251,14 +252,16 @@ class _StudyRun:
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:
-        """Puts on record that the user stopped the searches that were running."""
+        """Puts on record that the user, or the death of Ray, stopped the searches that were running."""
         try:
             yield
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, EvaluationError) as error:
             self.record({})
+            by_user = isinstance(error, KeyboardInterrupt)
             for run in SEARCHES.some(self.ledger, self.search_ids).values():
                 if run.state == "running":
-                    write_search(self.ledger, run.search_id, run.config, "interrupted")
+                    state: State = "interrupted" if by_user else "failed"
+                    write_search(self.ledger, run.search_id, run.config, state, failure=None if by_user else str(error))
             raise
 
 
@@ -287,18 +290,19 @@ def _pool(replicas: Replicas) -> RayPool:
 
 
 @contextmanager
-def _replicas(model_group: ModelGroup) -> Iterator[Callable[[], Replicas]]:
+def _replicas(model_group: ModelGroup, warn: Callable[[str], None]) -> Iterator[Callable[[], Replicas]]:
     """Gives the actors of a model's replicas, which are started when they are first asked for."""
     started: list[ReplicaGroup] = []
+    with ExitStack() as stack:
 
-    def replicas() -> Replicas:
-        if not started:
-            n_units = sum(one.n_shards for one in model_group.prepared.calibrations)
-            started.append(model_group.cluster.start(model_group.info.model, n_units, shared=True))
-        return started[0].replicas
+        def replicas() -> Replicas:
+            if not started:
+                from raysearch.cluster.session import raising
 
-    try:
+                n_units = sum(one.n_shards for one in model_group.prepared.calibrations)
+                started.append(model_group.cluster.start(model_group.info.model, n_units, shared=True))
+                stack.callback(started[0].close)
+                stack.enter_context(raising(started[0].check, warn))
+            return started[0].replicas
+
         yield replicas
-    finally:
-        for group in started:
-            group.close()

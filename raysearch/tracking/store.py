@@ -37,7 +37,8 @@ class Store:
         Where `uri` is from a record, which keeps no password, that is taken from MLflow's own environment variables.
 
         Raises:
-            UserError: MLflow knows no addresses of that kind; the argument is what the user calls it.
+            UserError: MLflow knows no addresses of that kind, or keeps nothing there; the argument is what the user
+                calls it.
         """
         folder = folder.expanduser().resolve()
         scheme, separator, _ = (uri or "").partition("://")
@@ -46,6 +47,10 @@ class Store:
             if scheme not in known:
                 said = f"{argument}={redact(uri or '')} is of a kind that MLflow does not know"
                 raise UserError(f"{said}; {did_you_mean(scheme, known)}")
+        if re.fullmatch(r"sqlite(\+\w+)?:/*(:memory:)?(\?.*)?", uri or ""):
+            raise UserError(
+                f"{argument}={uri} names no file, and what is written is lost; use sqlite:////path/to/file.db"
+            )
         return cls(_with_password(uri) if uri else f"sqlite:///{folder / 'mlflow.db'}", folder)
 
     @property

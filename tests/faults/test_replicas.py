@@ -28,7 +28,7 @@ from raysearch.models.shared_weights import pack, unpack
 from raysearch.models.stack import LayerStack
 from tests.cli.conftest import World
 from tests.cli.found import evaluations, found, same
-from tests.faults.injection import BEAM, MANY, SHARDS, descendants, start, state, wait_for_rows
+from tests.faults.injection import BEAM, MANY, SHARDS, descendants, do, start, state, wait_for_rows
 
 pytestmark = [pytest.mark.slow, pytest.mark.faults]
 
@@ -205,3 +205,19 @@ def test_ray_itself_is_killed(world: World, here: Path, part: str) -> None:
     last = outcome.err.splitlines()[-1]
     assert last.startswith("failed: Ray's ") and last.endswith("the same command goes on from there")
     assert state("disturbed") == "failed"
+
+
+def test_ray_itself_is_killed_under_an_assessment(world: World, here: Path) -> None:
+    assert do("search", *world.search(searcher="one_shot")).code == 0
+    known = len(evaluations("mlruns"))
+    text = f"assess.texts.mine='data=file data.path={world.text} data.samples=all data.sampling=sequential'"
+    how = ["assess=none", text, "assess.seq_len=2", "assess.probe.enabled=false"]
+    command = start("assess", "latest", *how, "cluster=local", "cluster.replicas=1")
+    wait_for_rows(command, "mlruns", known + 1)
+    (pid,) = [pid for pid, line in descendants(command.pid) if line.split()[0].endswith("/raylet")]
+    os.kill(pid, signal.SIGKILL)
+    outcome = command.finish()
+    last = outcome.err.splitlines()[-1]
+    assert (outcome.code, outcome.out) == (1, ""), outcome
+    assert last.startswith("failed: Ray's raylet") and last.endswith("the same command goes on from there")
+    assert do("assess", "latest", *how, "cluster=inline").code == 0

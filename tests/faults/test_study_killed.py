@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import uuid
 from pathlib import Path
 
@@ -10,7 +12,7 @@ import pytest
 from tests.cli.conftest import World
 from tests.cli.found import evaluations, found
 from tests.cli.studies import study_words
-from tests.faults.injection import assert_all_gone, do, kill_at
+from tests.faults.injection import assert_all_gone, descendants, do, kill_at, start, wait_for_rows
 
 pytestmark = [pytest.mark.slow, pytest.mark.faults]
 
@@ -32,3 +34,18 @@ def test_a_study_killed_twice_ends_the_same_and_runs_nothing_twice(world: World,
         for key in ("search_id", "removed", "loss", "dense_loss", "layer_forwards"):
             assert mine[key] == theirs[key]
     assert_all_gone(mark, within_s=30)
+
+
+@pytest.mark.parametrize("part", ["raylet", "gcs_server"])
+def test_ray_itself_is_killed_under_a_study(world: World, here: Path, part: str) -> None:
+    words = ["study", *study_words(world, **{"data.shard_samples": 1})]
+    command = start(*words)
+    wait_for_rows(command, "mlruns", 40)
+    (pid,) = [pid for pid, line in descendants(command.pid) if line.split()[0].endswith(f"/{part}")]
+    os.kill(pid, signal.SIGKILL)
+    outcome = command.finish()
+    assert outcome.code == 1, outcome
+    assert "died, and the replicas with it; what they had evaluated is in the ledger, and the same" in outcome.err
+    assert "Traceback" not in outcome.err
+    again = found(do(*words, "--json"))
+    assert all(cell["removed"] for cell in again["cells"])
