@@ -46,6 +46,7 @@ COMMANDS: list[tuple[str, list[str]]] = [
     ("ui --store BAD/none", ["--store=BAD/none holds no recorded search", "raysearch search"]),
     ("ui --port 0 --store BAD/ui", ["--port=0 is no port", "use"]),
     ("ui --port x", ["--port", "ui --help"]),
+    ("ui --uri sqlite:///", ["--uri=sqlite:/// names no file", "use sqlite:////path"]),
     (
         "ui --uri sqlit:///x.db",
         ["--uri=sqlit:///x.db is of a kind that MLflow does not know", "did you mean 'sqlite'?"],
