@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import functools
 import importlib.util
-import logging
 import os
 import shutil
 import signal
@@ -52,11 +51,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def one_ray() -> Iterator[None]:
     """Ray for all tests of this process that need not start their own: it takes seconds."""
-    import ray
+    from raysearch.cluster.session import join_ray
 
-    ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+    leave = join_ray(None, 4)
     yield
-    ray.shutdown()
+    leave()
 
 
 @pytest.fixture(scope="session")

@@ -29,6 +29,9 @@ _WATCH_S, _SILENT_S = 1.0, 40.0
 _STUCK_S = 10.0  # in which a call of Ray's looks for signals, if it does
 #: The processes without which a Ray of our own is lost, in words.
 _VITAL = {"raylet": "raylet", "gcs_server": "GCS"}
+#: Ray's processes for autoscaling, the dashboard and the collection of logs, by the methods that start them. They take
+#: half of the time that Ray takes to start, are no use to a cluster of our own, and no option of Ray leaves them out.
+_UNUSED = ("start_monitor", "start_api_server", "start_log_monitor")
 #: How often the client server is asked for a process that serves us: about one of ten hangs at its start.
 _CLIENT_ATTEMPTS = 4
 
@@ -57,7 +60,8 @@ def join_ray(address: str | None, cpus: float) -> Connection:
         local = {"num_cpus": max(os.cpu_count() or 1, int(cpus + 0.999)), "include_dashboard": False}
         _make_token()
         try:
-            _start(address="local", **local)
+            with _without_unused():
+                _start(address="local", **local)
         except Exception as error:  # Ray has none of its own for that
             raise UserError(
                 f"Ray does not start on this machine ({first_line(error)}); mend that, try again when it is less "
@@ -284,6 +288,20 @@ def _start(**options: Any) -> None:
     finally:
         if callable(on_termination) and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, on_termination)
+
+
+@contextlib.contextmanager
+def _without_unused() -> Iterator[None]:
+    """Start Ray without the processes that we have no use for."""
+    node = ray._private.node.Node
+    methods = {name: getattr(node, name) for name in _UNUSED if hasattr(node, name)}
+    for name in methods:
+        setattr(node, name, lambda *_, **__: None)
+    try:
+        yield
+    finally:
+        for name, method in methods.items():
+            setattr(node, name, method)
 
 
 def _make_token() -> None:

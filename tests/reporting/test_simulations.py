@@ -66,6 +66,19 @@ def test_a_contrast_of_searchers_that_are_alike_is_rarely_told(draws: int) -> No
         assert one.p == pytest.approx(expected)
 
 
+def test_a_small_error_by_item_lends_no_freedom_to_a_spread_over_three_draws() -> None:
+    """With it, noise is never rejected where the paired t test of the draws alone does not reject it."""
+    frame = frame_of("c", "ab", 3).assign(**{AVERAGE.error: 0.1})
+    for seed in range(STUDIES):
+        values = np.random.default_rng(seed).normal(size=(2, 3))
+        one, other = (
+            frame[frame["searcher"] == name].assign(**{AVERAGE.key: row})
+            for name, row in zip("ab", values, strict=True)
+        )
+        p = difference(Side(one, AVERAGE), Side(other, AVERAGE), AVERAGE).p
+        assert p is not None and p >= stats.ttest_rel(*values).pvalue * (1 - 1e-9)
+
+
 def test_a_difference_of_two_standard_errors_is_found_as_often_as_it_should_be() -> None:
     draws = 6
     frame = frame_of("c", "ab", draws)

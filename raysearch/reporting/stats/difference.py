@@ -10,6 +10,8 @@ Three kinds of noise stand between two searchers, and each is a part of the erro
   wide rather than too narrow. With one draw of a calibration this holds for these masks, not for other samples.
 
 Quantities that are compared by ratios enter by their logarithms. Degrees of freedom are by Welch and Satterthwaite.
+That trusts a spread over few draws or seeds, which is small by chance now and then, as much as the many items beside
+it. So noise is the cause unless it is rejected by the draws or seeds alone as well.
 """
 
 from __future__ import annotations
@@ -46,6 +48,7 @@ class Difference:
         freedom: Degrees of freedom of that.
         n_draws: How many draws it is paired by.
         exact_p: The p of the exact McNemar test, where two masks answered the same items right or wrong; else None.
+        alone: The standard error by draws or seeds alone, and its degrees of freedom; None without several.
     """
 
     value: float
@@ -53,6 +56,7 @@ class Difference:
     freedom: float
     n_draws: int
     exact_p: float | None = None
+    alone: tuple[float, float] | None = None
 
     @property
     def p(self) -> float | None:
@@ -61,24 +65,34 @@ class Difference:
             return 1.0
         if self.error is None or self.exact_p is not None:
             return self.exact_p
-        if self.error == 0:
-            return 0.0
         from scipy.stats import t
 
-        return float(2 * t.sf(abs(self.value) / self.error, self.freedom))
+        # without any error, what was found is certain
+        return max(
+            float(2 * t.sf(abs(self.value) / error, freedom)) if error else 0.0 for error, freedom in self._errors
+        )
 
     def half_width(self, level: float = LEVEL) -> float | None:
         """Half of the interval of confidence 1 - `level`; None if the error is not known."""
         from scipy.stats import t
 
-        return None if self.error is None else float(t.ppf(1 - level / 2, self.freedom) * self.error)
+        return max((float(t.ppf(1 - level / 2, freedom) * error) for error, freedom in self._errors), default=None)
 
     @property
     def detectable(self) -> float | None:
         """The difference that would be told from none four times in five; None if the error is not known."""
         from scipy.stats import t
 
-        return None if self.error is None else float(t.ppf([1 - LEVEL / 2, POWER], self.freedom).sum() * self.error)
+        return max(
+            (float(t.ppf([1 - LEVEL / 2, POWER], freedom).sum() * error) for error, freedom in self._errors),
+            default=None,
+        )
+
+    @property
+    def _errors(self) -> list[tuple[float, float]]:
+        """The standard errors with their degrees of freedom; the most cautious counts."""
+        whole = [] if self.error is None else [(self.error, self.freedom)]
+        return whole if self.alone is None else [*whole, self.alone]
 
     def equivalent(self, margin: float) -> bool | None:
         """Return whether two one-sided tests show that it is within the margin; None if the error is not known."""
@@ -135,22 +149,26 @@ def difference(one: Side, other: Side, quantity: Quantity) -> Difference:
     draws = [draw for draw in one.by_draw if draw in other.by_draw]
     if len(draws) > 1:
         gaps = np.array([one.by_draw[draw].mean() - other.by_draw[draw].mean() for draw in draws])
-        value, parts = float(gaps.mean()), [(float(gaps.var(ddof=1)) / len(gaps), len(gaps) - 1.0)]
-        parts += [] if quantity in (CALIBRATION_LOSS, HELD_OUT_LOSS) else _by_item(one, other)
+        value, few = float(gaps.mean()), [(float(gaps.var(ddof=1)) / len(gaps), len(gaps) - 1.0)]
+        by_item = [] if quantity in (CALIBRATION_LOSS, HELD_OUT_LOSS) else _by_item(one, other)
     else:
-        value, parts = one.score - other.score, _by_item(one, other)
+        value, by_item = one.score - other.score, _by_item(one, other)
         seeds = [_by_seed(side) for side in (one, other)]
+        few = [part for part in seeds if part is not None]
         if any(part is None and side.stochastic for part, side in zip(seeds, (one, other), strict=True)):
-            parts = []  # with one seed, nobody knows what another would have found
-        else:
-            parts += [part for part in seeds if part is not None]
+            few, by_item = [], []  # with one seed, nobody knows what another would have found
     if abs(value) <= _DUST * max(abs(one.score), abs(other.score), 1e-300):
         value = 0.0
-    variance = sum(part for part, _ in parts)
-    spread = sum(part**2 / freedom for part, freedom in parts)
-    freedom = variance**2 / spread if spread > 0 else _NORMAL
+    parts = [*few, *by_item]
+    error, freedom = _total(parts) if parts else (None, _NORMAL)
     exact_p = _mcnemar(one, other) if quantity.group == "accuracy" and len(draws) == 1 and parts else None
-    return Difference(value, math.sqrt(variance) if parts else None, freedom, len(draws), exact_p)
+    return Difference(value, error, freedom, len(draws), exact_p, _total(few) if few else None)
+
+
+def _total(parts: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """Return the root of a sum of variances, and its degrees of freedom by Welch and Satterthwaite."""
+    variance, spread = sum(part for part, _ in parts), sum(part**2 / freedom for part, freedom in parts)
+    return math.sqrt(variance), variance**2 / spread if spread > 0 else _NORMAL
 
 
 def holm(p: Sequence[float | None]) -> list[float | None]:
