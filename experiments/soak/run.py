@@ -219,7 +219,11 @@ def start(command: Command, model: Path, where: Path) -> subprocess.Popen[str]:
     """Start a command."""
     words = [word.replace("MODEL", str(model)) for word in command.words]
     pipe = subprocess.PIPE
-    return subprocess.Popen([sys.executable, "-m", "raysearch", *words], cwd=where, stdout=pipe, stderr=pipe, text=True)
+    return subprocess.Popen(
+        [sys.executable, "-m", "raysearch", *words],
+        **{"cwd": where, "stdout": pipe, "stderr": pipe, "text": True},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # ignored in what a shell runs behind a prompt
+    )
 
 
 def write_model(folder: Path) -> Path:
