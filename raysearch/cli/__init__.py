@@ -70,8 +70,8 @@ def _said_of(error: Any) -> str:
         wanted = wrong["msg"].removeprefix("Input should be ").partition(",")[0]
         return f"{max(error.param.opts)}={wrong['input']} should be {wanted}"
     said = str(error.format_message()).rstrip(".")
-    option = getattr(error, "option_name", "")
-    if option and "overrides" in {one.name for one in error.ctx.command.params}:
+    option = error.option_name if type(error).__name__ == "NoSuchOption" else ""
+    if option and error.ctx and "overrides" in {one.name for one in error.ctx.command.params}:
         likely = get_close_matches(option, error.possibilities or (), cutoff=0.7)
         if not likely:
             key = option.lstrip("-").replace("-", "_")
