@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from raysearch.calibration.calibration import Calibration
 from raysearch.core.formatting import count
 from raysearch.core.mask import Mask
 from raysearch.errors import UserError
-from raysearch.evaluation.pool import Pool, PoolFactory
+from raysearch.evaluation.pool import Pool, PoolFactory, opening
 from raysearch.evaluation.session import EvaluationSession, PreparedData
 from raysearch.evaluation.spec import EvaluationSpec
 from raysearch.generation.arithmetic import Problem
@@ -320,26 +320,13 @@ def _measure_speeds(
     return {mask: speed_results(known[stand_ins[mask]]) for mask in masks}, measured
 
 
-@contextmanager
 def _pool(
     make_pool: Callable[[], Pool] | None, cluster: PoolFactory, model: LocatedModel, n_units: int
-) -> Iterator[Callable[[], Pool]]:
+) -> AbstractContextManager[Callable[[], Pool]]:
     """Give the pool when it is first needed: the one that was offered, which stays open, or one to close at the end."""
     if make_pool is not None:
-        yield functools.cache(make_pool)  # one pool for every stage
-        return
-    opened: list[Pool] = []
-
-    def replicas() -> Pool:
-        if not opened:
-            opened.append(cluster.open(model, n_units))
-        return opened[0]
-
-    try:
-        yield replicas
-    finally:
-        for pool in opened:
-            pool.close()
+        return nullcontext(functools.cache(make_pool))  # one pool for every stage
+    return opening(cluster, model, n_units)
 
 
 def _check_masks(masks: Sequence[Mask], what: Assessable) -> None:

@@ -7,9 +7,9 @@ that is wrong with a command is reported at once.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
@@ -168,10 +168,10 @@ def assess_spec(config: Mapping[str, Any]) -> AssessSpec:
         for key in ("texts", "generation")
     }
     parts = together(
-        functools.partial(_check_seed, config),
+        partial(_check_seed, config),
         rest=lambda: construct(AssessSpec, "assess", section, **given),
         **{
-            key: functools.partial(together, **{name: functools.partial(build_data, data) for name, data in of.items()})
+            key: partial(together, **{name: partial(build_data, data) for name, data in of.items()})
             for key, of in given.items()
         },
     )
@@ -281,7 +281,7 @@ def _cell(
     )
 
 
-@functools.cache
+@cache
 def _chosen_by_studies() -> list[str]:
     """Return the words for what ``conf/study.yaml`` chooses otherwise than ``conf/search.yaml``."""
     of_search = compose("search", [])["choices"]
@@ -302,12 +302,12 @@ def _way(words: str, cluster: Any, assess: AssessSpec | None, config_dir: PathLi
 def _evaluation_spec(config: Mapping[str, Any], other_keys: Collection[str] = ()) -> EvaluationSpec:
     def calibrations() -> list[CalibrationSpec]:
         parts = _section(config, "objective").get("parts")
-        steps = [functools.partial(_calibration_spec, part) for part in ([config] if parts is None else parts)]
+        steps = [partial(_calibration_spec, part) for part in ([config] if parts is None else parts)]
         return [*together(**{str(number): step for number, step in enumerate(steps)}).values()]
 
     parts = together(
-        functools.partial(check_names, "", config, {*_EVALUATION_KEYS, *other_keys}),
-        functools.partial(_check_seed, config),
+        partial(check_names, "", config, {*_EVALUATION_KEYS, *other_keys}),
+        partial(_check_seed, config),
         model=lambda: _model(config),
         calibrations=calibrations,
         weighting=lambda: _weighting(_section(config, "objective")),

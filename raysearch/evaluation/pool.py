@@ -8,6 +8,7 @@ tests what is stated here.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
@@ -171,3 +172,20 @@ class PoolFactory(Protocol):
 def job_failure(job: Job, error: BaseException) -> str:
     """One sentence on a job that failed for good."""
     return f"{job} failed {MAX_ATTEMPTS} times; the last cause: {type(error).__name__}: {last_line(error)}"
+
+
+@contextmanager
+def opening(cluster: PoolFactory, model: LocatedModel, n_units: int) -> Iterator[Callable[[], Pool]]:
+    """Give a pool when it is first needed; it is closed at the end."""
+    opened: list[Pool] = []
+
+    def pool() -> Pool:
+        if not opened:
+            opened.append(cluster.open(model, n_units))
+        return opened[0]
+
+    try:
+        yield pool
+    finally:
+        for one in opened:
+            one.close()

@@ -7,8 +7,8 @@ import hashlib
 import importlib.metadata
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,8 @@ from raysearch.assessment.assess import Assessable, read_assessable
 from raysearch.calibration.windows import WindowOptions
 from raysearch.core.mask import Mask
 from raysearch.errors import UserError
-from raysearch.evaluation.pool import Pool
+from raysearch.evaluation.pool import Pool, opening
 from raysearch.evaluation.session import prepare_data
-from raysearch.evaluation.spec import identity_of
 from raysearch.ledger.ledger import Ledger
 from raysearch.models.loading import load_tokenizer
 from raysearch.recovery.checkpoint import Evidence, write_checkpoint, written_by
@@ -127,8 +126,8 @@ def prepare(
         "model": what.texts.files.fingerprint,
         "calibrations": dict(run.fingerprints),
         "mask": list(mask),
-        **identity_of_training(spec),
-        "files": [what.texts.files.tokenizer_fingerprint, *files_of(spec)],
+        **spec.identity,
+        "files": [what.texts.files.tokenizer_fingerprint, *spec.digests],
     }
     digest = hashlib.sha256(json.dumps(identity, sort_keys=True, default=str).encode()).hexdigest()
     name = f"recover-m{len(mask)}-{digest[:8]}"
@@ -162,7 +161,7 @@ def heal(
     pruned = this.folder / "pruned"
     for folder in (this.folder, this.shared):
         folder.mkdir(parents=True, exist_ok=True)
-    with replicas or _replicas(this) as pool:
+    with replicas or opening(spec.cluster, this.what.info.model, _UNITS) as pool:
         with timed(stages, "data"):
             found = _rows(this, ledger, pool, observer)
         if not pruned.is_dir():
@@ -201,20 +200,6 @@ def heal(
         with timed(stages, "checkpoints"):
             write_checkpoint(pruned, this.folder / "trained", out, evidence)
     return found, evidence
-
-
-def identity_of_training(spec: RecoverSpec) -> dict[str, Any]:
-    """Return what a training is, in plain values, but for the content of its files."""
-    data = spec.data
-    return {
-        "options": identity_of(spec.options),
-        "data": [identity_of(data.rows), identity_of(data.format), identity_of(data.draw)],
-    }
-
-
-def files_of(spec: RecoverSpec) -> list[str]:
-    """Return the SHA-256 of each file that a training reads."""
-    return [hashlib.sha256(file.read_bytes()).hexdigest() for file in spec.data.rows.files() or ()]
 
 
 def _rows(this: Recovery, ledger: Ledger, replicas: Callable[[], Pool], observer: Observer) -> Rows:
@@ -278,23 +263,6 @@ def draw(this: Recovery) -> Prompts:
     searched = prepare_data(this.search.evaluation, what.info, what.texts).calibrations
     measured = Measured([*searched, *what.calibrations], this.tokenizer)
     return draw_prompts(this.spec.data, this.spec.options, this.tokenizer, measured, what.info.max_positions)
-
-
-@contextmanager
-def _replicas(this: Recovery) -> Iterator[Callable[[], Pool]]:
-    """Give the pool of the dense model when it is first needed, closed before the training."""
-    opened: list[Pool] = []
-
-    def replicas() -> Pool:
-        if not opened:
-            opened.append(this.spec.cluster.open(this.what.info.model, _UNITS))
-        return opened[0]
-
-    try:
-        yield replicas
-    finally:
-        for pool in opened:
-            pool.close()
 
 
 def _judged(answer: str, cut_off: bool) -> LeftOut | None:

@@ -16,7 +16,6 @@ from raysearch.errors import EvaluationError, UserError
 from raysearch.evaluation.drawing import ModelFiles
 from raysearch.evaluation.pool import Pool
 from raysearch.evaluation.session import EvaluationSession, PreparedData, open_session
-from raysearch.evaluation.spec import identity_of
 from raysearch.ledger.assessments import read_assessments, write_assessment
 from raysearch.ledger.ledger import Ledger
 from raysearch.ledger.locks import held
@@ -88,12 +87,7 @@ class RecoveryRefiner:
 
     @property
     def _identity_of_training(self) -> Mapping[str, Any]:
-        data = self.spec.data
-        identity = {
-            "options": identity_of(self.spec.options),
-            "data": [identity_of(data.rows), identity_of(data.format), identity_of(data.draw)],
-            "files": [hashlib.sha256(file.read_bytes()).hexdigest() for file in data.rows.files() or ()],
-        }
+        identity = {**self.spec.identity, "files": self.spec.digests}
         plain: dict[str, Any] = json.loads(json.dumps(identity, default=str))
         return plain
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from raysearch.assessment.spec import AssessSpec
 from raysearch.calibration.data import Data
 from raysearch.cluster.options import ClusterOptions
 from raysearch.errors import UserError, did_you_mean
+from raysearch.evaluation.spec import identity_of
 
 Responses = Literal["self", "data"]
 Loss = Literal["tokens", "distill"]
@@ -174,3 +176,17 @@ class RecoverSpec:
     options: RecoveryOptions
     assess: AssessSpec
     cluster: ClusterOptions
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What the training is, in plain values, but for the content of its files."""
+        data = self.data
+        return {
+            "options": identity_of(self.options),
+            "data": [identity_of(data.rows), identity_of(data.format), identity_of(data.draw)],
+        }
+
+    @property
+    def digests(self) -> list[str]:
+        """The SHA-256 of each file that the training reads."""
+        return [hashlib.sha256(file.read_bytes()).hexdigest() for file in self.data.rows.files() or ()]
