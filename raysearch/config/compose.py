@@ -262,14 +262,16 @@ def _read_axis(word: str) -> Any:
 
 
 def _set_axes(resolved: dict[str, Any], axes: Mapping[str, Any]) -> None:
-    """Put axes, whose keys are anybody's, into a study's grid; null takes one away, or one label of a mapping."""
+    """Put axes, whose keys are anybody's, into a study's grid, or one label of a mapping; null takes either away."""
     grid = resolved["study"].get("grid")
     for key, values in axes.items():
         if not isinstance(grid, dict):
             raise UserError(f"study.grid={json.dumps(grid)} is no mapping; give axes such as {key}=[one_shot,greedy]")
         name = key.removeprefix(AXES)
         axis, _, label = name.partition(".")
-        if values is not None:
+        if isinstance(values, str) and isinstance(grid.get(axis), dict) and label:
+            grid[axis][label] = values
+        elif values is not None:
             grid[name] = values
         elif name in grid:
             del grid[name]

@@ -10,6 +10,12 @@ from pathlib import Path
 
 from raysearch.errors import UserError, did_you_mean
 
+#: What ``/proc/cpuinfo`` says of CPUs, of x86 and of ARM, that multiply in a dtype by instructions of their own.
+_INSTRUCTIONS = {
+    "bfloat16": {"avx512_bf16", "amx_bf16", "bf16"},
+    "float16": {"avx512_fp16", "amx_fp16", "fphp"},
+}
+
 
 def resolve_device(device: str) -> str:
     """Return the torch device of ``model.device``, e.g. ``cpu`` or ``cuda:0``; this machine may not have it.
@@ -70,3 +76,12 @@ def processor() -> str:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return platform.processor() or platform.machine()
+
+
+def emulates(dtype: str) -> bool:
+    """Return whether this machine's CPU has no instructions for a dtype; False where Linux does not tell."""
+    with suppress(OSError, StopIteration):
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        flags = next(line.partition(":")[2].split() for line in lines if line.startswith(("flags", "Features")))
+        return dtype in _INSTRUCTIONS and _INSTRUCTIONS[dtype].isdisjoint(flags)
+    return False

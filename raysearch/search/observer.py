@@ -10,11 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
+from raysearch.models.devices import emulates
+
 if TYPE_CHECKING:  # an observer needs none of what these bring along
     from pathlib import Path
 
     from raysearch.calibration.calibration import Calibration
+    from raysearch.cluster.options import ClusterOptions
     from raysearch.evaluation.progress import Progress
+    from raysearch.models.spec import ModelInfo
     from raysearch.search.forecast import RoundCost
     from raysearch.search.record import SearchRecord
     from raysearch.search.result import RoundSummary, SearchHeader, SearchResult
@@ -218,6 +222,15 @@ def warn_of_unknown(calibrations: Sequence[Calibration], observer: Observer) -> 
                 f"{share:.0%} of the tokens of {source} are unknown to the model's tokenizer, so losses say little; "
                 "use a text that it was made for, or the tokenizer that the model was trained with"
             )
+
+
+def warn_of_dtype(info: ModelInfo, cluster: ClusterOptions, observer: Observer) -> None:
+    """Warn of a dtype that this machine's CPU has no instructions for, where the model runs on it."""
+    if cluster.address is None and info.model.device == "cpu" and emulates(info.dtype):
+        observer.warn(
+            f"this CPU has no instructions for {info.dtype} and takes longer than in float32; model.dtype=float32 is "
+            "faster here, in more memory"
+        )
 
 
 def repeat(result: SearchResult, observer: Observer, rounds: int | None = None) -> None:

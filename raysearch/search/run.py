@@ -23,7 +23,7 @@ from raysearch.models.spec import ModelInfo
 from raysearch.search.auto import BudgetedSearch, SpeedMeter
 from raysearch.search.driver import exhaust, run_rounds
 from raysearch.search.forecast import RoundCost, forecast
-from raysearch.search.observer import Observer, Observers, Tracker, warn_of_unknown
+from raysearch.search.observer import Observer, Observers, Tracker, warn_of_dtype, warn_of_unknown
 from raysearch.search.recommendation import Recommendation
 from raysearch.search.record import SEARCHES, SearchRecord, State, note_mlflow, write_search
 from raysearch.search.recorder import SearchRecorder
@@ -123,6 +123,7 @@ def search_rounds(
                 both.search_started(header, expected, head_cost(info))
                 if context is None:
                     warn_of_unknown(session.calibrations, observer)
+                    warn_of_dtype(info, spec.evaluation.cluster, observer)
                 rounds = recorder.follow(run_rounds(spec.sized_searcher, problem, spec.seed, recorder))
                 if spec.refiner is not None:
                     result = yield from search.refined(spec.refiner, (yield from rounds))

@@ -16,7 +16,15 @@ from raysearch.core.mask import Mask
 from raysearch.errors import EvaluationError, UserError
 from raysearch.ledger.ledger import Ledger, opened
 from raysearch.ledger.locks import held
-from raysearch.search.observer import Observer, Observers, Prefixed, StudyHeader, Tracker, warn_of_unknown
+from raysearch.search.observer import (
+    Observer,
+    Observers,
+    Prefixed,
+    StudyHeader,
+    Tracker,
+    warn_of_dtype,
+    warn_of_unknown,
+)
 from raysearch.search.record import SEARCHES, SearchRecord, State, write_search
 from raysearch.search.run import StudyContext
 from raysearch.study.draws import draws_of, evaluate_held_out
@@ -62,6 +70,8 @@ def run_study(spec: StudySpec, observer: Observer, tracker: Tracker, open_tracke
             observer.warn(note)
         texts = [*(one.prepared.calibrations for one in model_groups), *(one.calibrations for one in assessables)]
         warn_of_unknown([one for each in texts for one in each], observer)
+        for group in model_groups:
+            warn_of_dtype(group.info, group.cluster, observer)
         run = _StudyRun(spec, model_groups, search_ids, assessables, tracker.run_id, ledger, observer, open_tracker)
         run.record({})
         with run.interruptible():

@@ -119,6 +119,13 @@ def test_null_takes_an_axis_or_a_label_of_it_from_a_grid_and_nothing_that_is_not
             build.study_spec([*small, f"study.grid.{word}=null"])
 
 
+def test_words_set_one_label_of_an_axis():
+    small = ["study=greedy_or_one_shot", "study.contrasts=[]"]
+    small += ["study.grid.draw=null", "study.grid.searcher.one_shot=null"]
+    spec = build.study_spec([*small, "study.grid.searcher.wide=searcher=beam searcher.width=7"])
+    assert [cell.searcher for cell in spec.cells] == ["greedy", "wide"]
+
+
 @pytest.mark.parametrize(
     ("words", "screening"),
     [

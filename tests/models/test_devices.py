@@ -8,7 +8,7 @@ from accelerate import dispatch_model
 
 from raysearch.core.mask import Mask
 from raysearch.errors import UserError
-from raysearch.models.devices import check_device, resolve_device
+from raysearch.models.devices import check_device, emulates, resolve_device
 from raysearch.models.loading import spread
 from raysearch.models.stack import LayerStack
 from tests.models.families import FAMILIES
@@ -36,3 +36,9 @@ def test_a_gpu_that_is_not_there_is_refused():
     with pytest.raises(UserError, match="model.device=cuda:0 asks for a GPU, .*; use model.device=cpu"):
         check_device("cuda:0")
     assert resolve_device("auto") == "cpu"
+
+
+@pytest.mark.skipif(torch.backends.cpu.get_cpu_capability() not in ("AVX2", "AVX512"), reason="torch tells it of x86")
+def test_the_dtypes_that_a_cpu_has_instructions_for_are_those_that_torch_sees():
+    assert emulates("bfloat16") is not torch.cpu._is_avx512_bf16_supported()
+    assert emulates("float32") is False
