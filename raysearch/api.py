@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from raysearch.recovery.results import Recovered, RecoveryCost
     from raysearch.recovery.spec import RecoverSpec
     from raysearch.search.auto import SpeedMeter
-    from raysearch.search.forecast import RoundCost
+    from raysearch.search.forecast import SearchForecast
     from raysearch.search.forget import Cleaned
     from raysearch.search.gap import Gap
     from raysearch.search.inspection import Inspection
@@ -98,8 +98,8 @@ def config(*overrides: str, of: str = "search", config_dir: PathLike | None = No
     return settings_of(of, _words(overrides, values), config_dir)
 
 
-def forecast(*overrides: str, config_dir: PathLike | None = None, **values: Any) -> list[RoundCost] | None:
-    """Return what each round of a search would cost on an empty ledger; None where that cannot be known.
+def forecast(*overrides: str, config_dir: PathLike | None = None, **values: Any) -> SearchForecast:
+    """Return what a search would cost on an empty ledger.
 
     The arguments are those of `search`. Only the model's configuration is read.
     """

@@ -113,7 +113,8 @@ class SearchDisplay(Display):
         self._expected, self._head_cost = expected, head_cost
         asked = header.config["remove"]
         self._say(f"[bold]{escape(header.search_id)}[/]: remove {asked} of {header.n_layers} layers (0-based)")
-        self._say(forecast_line(expected))
+        refine = header.config.get("refine") or {"masks": 0, "steps": 0}
+        self._say(forecast_line(expected, refine["masks"], refine["steps"]))
 
     @override
     def progress(self, progress: Progress) -> None:
@@ -255,10 +256,11 @@ class StudyDisplay(Display):
         return Group(f"[bold]{self._tally()}[/]", table, escape(line))
 
 
-def forecast_line(expected: Sequence[RoundCost] | None) -> str:
+def forecast_line(expected: Sequence[RoundCost] | None, trainings: int, training_steps: int) -> str:
     """Return what a search is expected to cost, in one sentence; screening saves an unknown part of that."""
+    then = f"; then {trainings} trainings of {count(training_steps, 'step')}" if trainings else ""
     if expected is None:
-        return "its cost cannot be told beforehand"
+        return f"its cost cannot be told beforehand{then}"
     masks = sum(cost.masks for cost in expected)
     layers = sum(cost.layer_forwards for cost in expected)
     heads = sum(cost.head_forwards for cost in expected)
@@ -274,7 +276,7 @@ def forecast_line(expected: Sequence[RoundCost] | None) -> str:
     most, ends = ("at most ", ", as far as the budget allows") if by_budget else ("", "")
     return (
         f"{most}{count(masks, 'mask')} in {count(len(expected), 'round')}{ends}: {about}{layers:,} layer-forwards over "
-        f"the calibration instead of {naive:,}, and {count(heads, 'head-forward')} at most"
+        f"the calibration instead of {naive:,}, and {count(heads, 'head-forward')} at most{then}"
     )
 
 

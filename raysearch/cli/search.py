@@ -51,8 +51,7 @@ def search(
             from raysearch.cli.displays import forecast_line
 
             expected = api.forecast(*overrides or [], config_dir=config_dir)
-            rounds = None if expected is None else [vars(cost) for cost in expected]
-            out.answer({"rounds": rounds}, forecast_line(expected))
+            out.answer(plain(expected), forecast_line(expected.rounds, expected.trainings, expected.training_steps))
         else:
             _follow(out, partial(api.search, *overrides or [], config_dir=config_dir))
 

@@ -47,6 +47,21 @@ class RoundCost:
     optional: bool = False
 
 
+@dataclass(frozen=True)
+class SearchForecast:
+    """The cost of a search on an empty ledger.
+
+    Args:
+        rounds: Of each round; None where that cannot be known.
+        trainings: Masks that are recovered after the rounds.
+        training_steps: Steps of each recovery.
+    """
+
+    rounds: list[RoundCost] | None
+    trainings: int = 0
+    training_steps: int = 0
+
+
 def forecast(
     searcher: Searcher,
     problem: Problem,

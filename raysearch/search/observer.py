@@ -16,7 +16,6 @@ if TYPE_CHECKING:  # an observer needs none of what these bring along
     from pathlib import Path
 
     from raysearch.calibration.calibration import Calibration
-    from raysearch.cluster.options import ClusterOptions
     from raysearch.evaluation.progress import Progress
     from raysearch.models.spec import ModelInfo
     from raysearch.search.forecast import RoundCost
@@ -224,12 +223,12 @@ def warn_of_unknown(calibrations: Sequence[Calibration], observer: Observer) -> 
             )
 
 
-def warn_of_dtype(info: ModelInfo, cluster: ClusterOptions, observer: Observer) -> None:
+def warn_of_dtype(info: ModelInfo, observer: Observer) -> None:
     """Warn of a dtype that this machine's CPU has no instructions for, where the model runs on it."""
-    if cluster.address is None and info.model.device == "cpu" and emulates(info.dtype):
+    if info.model.device == "cpu" and emulates(info.dtype):
         observer.warn(
-            f"this CPU has no instructions for {info.dtype} and takes longer than in float32; model.dtype=float32 is "
-            "faster here, in more memory"
+            f"this machine's CPU has no instructions for {info.dtype} and takes longer than in float32; "
+            "model.dtype=float32 is faster on it, in more memory"
         )
 
 

@@ -22,7 +22,7 @@ from raysearch.models.loading import describe
 from raysearch.models.spec import ModelInfo
 from raysearch.search.auto import BudgetedSearch, SpeedMeter
 from raysearch.search.driver import exhaust, run_rounds
-from raysearch.search.forecast import RoundCost, forecast
+from raysearch.search.forecast import RoundCost, SearchForecast, forecast
 from raysearch.search.observer import Observer, Observers, Tracker, warn_of_dtype, warn_of_unknown
 from raysearch.search.recommendation import Recommendation
 from raysearch.search.record import SEARCHES, SearchRecord, State, note_mlflow, write_search
@@ -58,9 +58,10 @@ class StudyContext:
     make_pool: Callable[[], Pool] | None = None
 
 
-def forecast_search(spec: SearchSpec) -> list[RoundCost] | None:
-    """Return what each round would cost on an empty ledger, as `forecast`; only the model's configuration is read."""
-    return _forecast(spec, describe(spec.evaluation.model))
+def forecast_search(spec: SearchSpec) -> SearchForecast:
+    """Return what a search would cost on an empty ledger; only the model's configuration is read."""
+    rounds, refiner = _forecast(spec, describe(spec.evaluation.model)), spec.refiner
+    return SearchForecast(rounds) if refiner is None else SearchForecast(rounds, refiner.masks, refiner.steps)
 
 
 def run_search(
@@ -123,7 +124,7 @@ def search_rounds(
                 both.search_started(header, expected, head_cost(info))
                 if context is None:
                     warn_of_unknown(session.calibrations, observer)
-                    warn_of_dtype(info, spec.evaluation.cluster, observer)
+                    warn_of_dtype(info, observer)
                 rounds = recorder.follow(run_rounds(spec.sized_searcher, problem, spec.seed, recorder))
                 if spec.refiner is not None:
                     result = yield from search.refined(spec.refiner, (yield from rounds))

@@ -43,6 +43,11 @@ class Refiner(Protocol):
         ...
 
     @property
+    def steps(self) -> int:
+        """Steps of each training."""
+        ...
+
+    @property
     def identity(self) -> Mapping[str, Any]:
         """All that the losses after it depend on besides the masks, JSON values."""
         ...

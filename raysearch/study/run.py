@@ -71,7 +71,7 @@ def run_study(spec: StudySpec, observer: Observer, tracker: Tracker, open_tracke
         texts = [*(one.prepared.calibrations for one in model_groups), *(one.calibrations for one in assessables)]
         warn_of_unknown([one for each in texts for one in each], observer)
         for group in model_groups:
-            warn_of_dtype(group.info, group.cluster, observer)
+            warn_of_dtype(group.info, observer)
         run = _StudyRun(spec, model_groups, search_ids, assessables, tracker.run_id, ledger, observer, open_tracker)
         run.record({})
         with run.interruptible():

@@ -181,6 +181,8 @@ def test_a_dry_run_says_what_it_costs_and_writes_nothing(run: Run, here: Path, w
     assert run("search", *world.search(), "--dry-run").out.startswith("9 masks in 2 rounds: at most 23 layer-forwards")
     rounds = found(run("search", *world.search(), "--dry-run", "--json"))["rounds"]
     assert [one["masks"] for one in rounds] == [5, 4] and rounds[0]["naive_layer_forwards"] == 20
+    refined = run("search", *world.search(), "refine=recover", "refine.steps=7", "--dry-run").out
+    assert refined.endswith("at most; then 3 trainings of 7 steps\n")
     assert not list(here.iterdir())
 
 
