@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
+from raysearch.core.estimate import Estimate, shown
 from raysearch.core.formatting import added, as_typed, count, duration, figure, short_duration
 from raysearch.core.measure import Measure
 from raysearch.core.problem import sizes_of
@@ -360,8 +361,8 @@ def _texts_by_layer(profile: Profile) -> Table:
     table = _table(
         f"{profile.calibration}: the texts without one layer", "layer", *(f"{one[1]} ({one[2]})" for one in known)
     )
-    for layer, shown in enumerate(profile.texts, start=-1):
-        cells = ("–" if shown[key] is None else f"{scale * shown[key]:.1f}" for key, _, _, scale, _ in known)
+    for layer, of_layer in enumerate(profile.texts, start=-1):
+        cells = ("–" if of_layer[key] is None else f"{scale * of_layer[key]:.1f}" for key, _, _, scale, _ in known)
         table.add_row("dense" if layer < 0 else str(layer), *cells, end_section=layer < 0)
     return table
 
@@ -488,12 +489,6 @@ def assessed_numbers(numbers: Mapping[str, float]) -> Table:
         table.add_column(column, justify="right")
     for metric in metrics:
         keys = [f"{metric}/{column}" for column in columns]
-        table.add_row(metric.removeprefix("assess/"), *(_with_error(numbers, key) for key in keys))
+        cells = [Estimate(numbers[key], numbers.get(f"{key}_se")) if key in numbers else None for key in keys]
+        table.add_row(metric.removeprefix("assess/"), *map(shown, cells))
     return table
-
-
-def _with_error(numbers: Mapping[str, float], key: str) -> str:
-    if key not in numbers:
-        return ""
-    error = numbers.get(f"{key}_se")
-    return f"{numbers[key]:,.4g}" + ("" if error is None else f" ± {error:.2g}")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from statistics import stdev
 from typing import Literal
 
+from raysearch.core.formatting import figure
 from raysearch.core.json import Number
 
 Group = Literal["perplexity", "accuracy", "generation", "degeneration", "failures", "probe", "speed"]
@@ -19,6 +20,13 @@ class Estimate:
 
     value: Number
     error: float | None = None
+
+
+def shown(one: Estimate | None) -> str:
+    """Format a number and its standard error, if known; empty for None."""
+    if one is None:
+        return ""
+    return figure(one.value) + ("" if one.error is None else f" ± {one.error:.2g}")
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from peft import PeftModel
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from raysearch.core.estimate import Estimate
+from raysearch.core.estimate import shown
 from raysearch.core.mask import Mask
 from raysearch.errors import UnsupportedModelError
 from raysearch.models.card import RECORD, render_card
@@ -128,7 +128,7 @@ def write_card(folder: Path, name: str, evidence: Evidence, numbers: Sequence[Th
         evidence=evidence,
         name=name,
         numbers=numbers,
-        shown=_shown,
+        shown=shown,
         tokenizer=True,
         has_adapter=(folder / _ADAPTER).is_dir(),
     )
@@ -145,12 +145,6 @@ def written_by(out: Path) -> str | None:
     except (OSError, ValueError, AttributeError):
         return None
     return found if isinstance(found, str) else None
-
-
-def _shown(one: Estimate | None) -> str:
-    if one is None:
-        return ""
-    return f"{one.value:,.4g}" + ("" if one.error is None else f" ± {one.error:.2g}")
 
 
 @torch.inference_mode()

@@ -11,8 +11,8 @@ from typing import Any
 from pydantic import model_serializer
 
 from raysearch.assessment.results import Result
-from raysearch.core.estimate import Estimate
-from raysearch.core.formatting import count, figure
+from raysearch.core.estimate import shown
+from raysearch.core.formatting import count
 from raysearch.core.json import plain
 from raysearch.core.mask import Mask
 from raysearch.recovery.record import RecoveryRecord, ThreeNumbers, Training, side_by_side
@@ -84,7 +84,7 @@ class Recovered:
         for one in self.numbers:
             better = "higher" if one.metric.higher_is_better else "lower"
             metric = f"{one.metric.title} ({one.metric.unit}, {better} is better)"
-            cells = [metric, *map(_shown, (one.dense, one.pruned, one.recovered, one.regained))]
+            cells = [metric, *map(shown, (one.dense, one.pruned, one.recovered, one.regained))]
             rows.append("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>")
         said = f"<b>{escape(self.recovery_id)}</b>: {escape(self.model)} without layers {self.mask}, trained for "
         said += f"{count(self.training.steps, 'step')} on {count(self.training.tokens, 'token')}"
@@ -135,9 +135,3 @@ class RecoveryCost:
     seconds: float
     memory_bytes: int
     left_out: Mapping[str, int]
-
-
-def _shown(one: Estimate | None) -> str:
-    if one is None:
-        return ""
-    return figure(one.value) + ("" if one.error is None else f" ± {one.error:.2g}")
