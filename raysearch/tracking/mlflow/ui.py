@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
+from urllib.error import HTTPError
+from urllib.request import ProxyHandler, build_opener
 
 from raysearch.core.escaping import visible
 from raysearch.errors import UserError, what_failed
@@ -58,7 +60,8 @@ def serve_ui(folder: Path, uri: str | None, host: str = "127.0.0.1", port: int =
     sys.stdout.flush()
     sys.stderr.flush()
     named = f"[{host}]" if ":" in host else host
-    sys.exit(_run(command, environment, lambda: _links(store, f"http://{named}:{port}")))
+    address = f"http://{named}:{port}"
+    sys.exit(_run(command, environment, lambda: _answers(address), lambda: _links(store, address)))
 
 
 def _links(store: Store, address: str) -> list[str]:
@@ -78,10 +81,27 @@ def _links(store: Store, address: str) -> list[str]:
         return [f"{address} (its searches cannot be listed: {cause_of(error)})"]
 
 
-def _run(command: Sequence[str], environment: Mapping[str, str], lines: Callable[[], Sequence[str]]) -> int:
+def _answers(address: str) -> bool:
+    """Return whether MLflow's server is up."""
+    direct = build_opener(ProxyHandler({}))
+    try:
+        with direct.open(f"{address}/health", timeout=5):
+            return True
+    except HTTPError:  # it refuses the name of its host, for instance
+        return True
+    except OSError:
+        return False
+
+
+def _run(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    is_ready: Callable[[], bool],
+    lines: Callable[[], Sequence[str]],
+) -> int:
     """Run a command until it ends by itself, and return its exit code, or until this process is told to end.
 
-    Meanwhile the lines are printed.
+    The lines are printed as soon as it is ready.
 
     Ctrl-C on a terminal reaches all processes of a group, and those that are still importing would each print a
     traceback. So the command has a group of its own, which is ended by SIGTERM.
@@ -100,10 +120,12 @@ def _run(command: Sequence[str], environment: Mapping[str, str], lines: Callable
     servers.append(subprocess.Popen(command, env=environment, process_group=0))
     if is_told.is_set():
         end()
-    for line in lines():
-        if servers[0].poll() is None and not is_told.is_set():
-            sys.stdout.write(visible(line) + "\n")
+    found = lines()
+    while servers[0].poll() is None and not is_told.wait(0.1):
+        if is_ready():
+            sys.stdout.write("".join(visible(line) + "\n" for line in found))
             sys.stdout.flush()
+            break
     code = servers[0].wait()
     return 0 if is_told.is_set() else code
 
