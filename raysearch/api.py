@@ -353,14 +353,14 @@ def show(
         The records, and the ranks of the one search, by number of layers.
     """
     from raysearch.ledger.ledger import opened
-    from raysearch.search.record import SEARCHES
+    from raysearch.search.record import SEARCHES, as_they_stand, find_search
 
     with opened(ledger_path(store, ledger)) as found:
         if search is None:
             if gap:
                 raise UserError("--gap ranks what one search found; name it, as in raysearch show latest --gap")
-            return SEARCHES.all(found), []
-        record = SEARCHES.find(found, search)
+            return as_they_stand(found, SEARCHES.all(found)), []
+        record = find_search(found, search)
         if not gap:
             return [record], []
         from raysearch.search.gap import gaps_of  # which brings torch
@@ -440,11 +440,11 @@ def recommend(
     from raysearch.ledger.ledger import opened
     from raysearch.search.recommend import recommend
     from raysearch.search.recommendation import Budget
-    from raysearch.search.record import SEARCHES
+    from raysearch.search.record import find_search
 
     given = Budget.parse(budget) if budget else None
     with opened(ledger_path(store, ledger)) as found:
-        result = SEARCHES.find(found, checked(str, "search", search)).found
+        result = find_search(found, checked(str, "search", search)).found
         own = None if result.recommendation is None else result.recommendation.budget
         return recommend(result, given or own or Budget(), found)
 
@@ -740,10 +740,10 @@ def _records() -> list[Table[Any]]:
 def _recorded(search: str, store: PathLike, ledger: PathLike | None) -> SearchRecord:
     """Return the search of some name."""
     from raysearch.ledger.ledger import opened
-    from raysearch.search.record import SEARCHES
+    from raysearch.search.record import find_search
 
     with opened(ledger_path(store, ledger)) as found:
-        return SEARCHES.find(found, checked(str, "search", search))
+        return find_search(found, checked(str, "search", search))
 
 
 def _recovery(
@@ -753,9 +753,9 @@ def _recovery(
     from raysearch.config import build
     from raysearch.config import compose as config
     from raysearch.config.overrides import as_overrides
-    from raysearch.search.record import SEARCHES
+    from raysearch.search.record import find_search
 
-    record = SEARCHES.find(ledger, checked(str, "search", search))
+    record = find_search(ledger, checked(str, "search", search))
     if not any(word.startswith("cluster=") for word in words):
         words = [*as_overrides({"cluster": record.config["cluster"]}), *words]
     composed = config.compose("recover", words, config_dir)
@@ -766,10 +766,10 @@ def _recovery(
 
 def _search_or_study(ledger: Ledger, name: str) -> SearchRecord | StudyRecord:
     """Return the study that a name fits, else the search."""
-    from raysearch.search.record import SEARCHES
+    from raysearch.search.record import find_search
     from raysearch.study.record import STUDIES
 
-    return STUDIES.find(ledger, name) if STUDIES.names(ledger, name) else SEARCHES.find(ledger, name)
+    return STUDIES.find(ledger, name) if STUDIES.names(ledger, name) else find_search(ledger, name)
 
 
 def _tracking(record: SearchRecord | StudyRecord, store: Path, ledger: Ledger) -> TrackingOptions:

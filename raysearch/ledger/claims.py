@@ -42,7 +42,7 @@ class Claims:
         with ledger.explaining():
             for left in self._lock_file("").parent.glob(self._lock_file("*").name):
                 remove_if_stale(left)  # of a process that died before it had claimed anything
-            self._held.enter_context(owned(self._lock_file(self._owner), wait=True))  # while another looks at it
+            self._held.enter_context(owned(self._lock_file(self._owner), timeout_s=-1))  # while another looks at it
         ended = threading.Event()
         beat = threading.Thread(target=self._renew, args=(ended,), name="claims", daemon=True)
         beat.start()

@@ -11,26 +11,27 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from filelock import FileLock, Timeout
+from filelock import FileLock, Timeout, lock_descriptor
 
 from raysearch.errors import UserError
 from raysearch.ledger.ledger import Ledger
 
 _SIGNED = b"process "
+_LOOK_S = 0.2  # more than `is_held` keeps a lock from others
 
 
 @contextmanager
-def owned(path: Path, wait: bool) -> Iterator[None]:
+def owned(path: Path, timeout_s: float) -> Iterator[None]:
     """Holds a lock on a file that names this process, and removes the file at the end.
 
     Args:
         path: The file.
-        wait: Whether to wait for it.
+        timeout_s: How long to wait for it; -1 for ever.
 
     Raises:
-        Timeout: Another process holds it, and it is not waited for.
+        Timeout: Another process holds it for longer.
     """
-    with FileLock(path, timeout=-1 if wait else 0, fallback_to_soft=False, on_acquired=_sign):
+    with FileLock(path, timeout=timeout_s, fallback_to_soft=False, on_acquired=_sign):
         try:
             yield
         finally:
@@ -41,7 +42,7 @@ def remove_if_stale(path: Path) -> bool:
     """Remove the lock file of an owner that is dead, and return whether there is none now."""
     try:
         if path.exists():
-            with owned(path, wait=False):
+            with owned(path, timeout_s=0):
                 pass
     except Timeout:
         return False
@@ -61,16 +62,31 @@ def held(ledger: Ledger, name: str, kind: str, *, wait: bool = False) -> Iterato
     Raises:
         UserError: Another process has it, or there is no room for a lock.
     """
-    path = ledger.beside(f"{name}.lock")
+    path = _lock_file(ledger, name)
     with ExitStack() as stack:
         with ledger.explaining():
             try:
-                stack.enter_context(owned(path, wait))
+                stack.enter_context(owned(path, timeout_s=-1 if wait else _LOOK_S))
             except Timeout as taken:
                 raise UserError(
                     f"{kind}={name} is already being run by {owner_of(path)}; wait for that to end, or stop it first"
                 ) from taken
         yield
+
+
+def is_held(ledger: Ledger, name: str) -> bool:
+    """Return whether a living process has the lock of a search or a study, or may have it; nothing is written."""
+    try:
+        with open(_lock_file(ledger, name), "rb") as file:
+            return not lock_descriptor(file.fileno(), blocking=False)
+    except FileNotFoundError:
+        return False
+    except OSError:  # as where somebody else keeps it closed to us
+        return True
+
+
+def _lock_file(ledger: Ledger, name: str) -> Path:
+    return ledger.beside(f"{name}.lock")
 
 
 def _sign(descriptor: int) -> None:

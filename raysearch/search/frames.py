@@ -11,7 +11,7 @@ from raysearch.core.escaping import csv_cell
 from raysearch.core.json import finite, plain
 from raysearch.errors import UserError, did_you_mean
 from raysearch.ledger.ledger import Ledger
-from raysearch.search.record import SEARCHES, SearchRecord
+from raysearch.search.record import SEARCHES, SearchRecord, as_they_stand
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -76,7 +76,7 @@ def export_frames(ledger: Ledger, folder: Path, form: str = "csv") -> dict[Path,
     """
     if form not in _FORMATS:
         raise UserError(f"--format={form} is unknown; {did_you_mean(form, _FORMATS)}")
-    records = SEARCHES.all(ledger)
+    records = as_they_stand(ledger, SEARCHES.all(ledger))
     frames = {
         "searches": searches_frame(records).reset_index(),
         "trials": trials_frame(records).reset_index(),

@@ -5,12 +5,13 @@ They stand in the ledger's own file, so that ``resume``, ``show`` and ``export``
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from raysearch.errors import UserError, redact
 from raysearch.ledger.ledger import Ledger
+from raysearch.ledger.locks import is_held
 from raysearch.ledger.table import Table, now
 from raysearch.search.result import SearchResult
 from raysearch.search.trial import Trial
@@ -25,7 +26,8 @@ class SearchRecord:
     Args:
         search_id: Its name.
         config: Its resolved configuration.
-        state: ``running`` also after a kill: a dead process cannot write its own end. ``stopped`` by its budget.
+        state: ``stopped`` by its budget. The ledger has ``running`` also after a kill, as a dead process cannot write
+            its own end; `as_they_stand` tells.
         failure: Why, if it failed.
         result: What it found; None before the end.
         updated: When the record last changed, ISO 8601, UTC.
@@ -103,6 +105,20 @@ def _merged(ours: SearchRecord, theirs: SearchRecord) -> SearchRecord:
 
 #: All searches of a ledger.
 SEARCHES = Table(SearchRecord, "searches", "search", _merged)
+
+
+def as_they_stand(ledger: Ledger, records: Sequence[SearchRecord]) -> list[SearchRecord]:
+    """Return records with the truth of those that nobody runs any more: they are interrupted. Nothing is written."""
+    ended = [one.search_id for one in records if one.state == "running" and not is_held(ledger, one.search_id)]
+    now = SEARCHES.some(ledger, ended)  # a search writes how it ended before it lets go of its lock
+    true = {name: replace(one, state="interrupted") if one.state == "running" else one for name, one in now.items()}
+    return [true.get(one.search_id, one) for one in records]
+
+
+def find_search(ledger: Ledger, name: str) -> SearchRecord:
+    """Return the one search that a name fits, as it stands; see `Table.find`."""
+    (record,) = as_they_stand(ledger, [SEARCHES.find(ledger, name)])
+    return record
 
 
 def write_search(

@@ -118,6 +118,22 @@ def test_killed_while_mlflow_is_told(here: Path, command: list[str]) -> None:
     assert recorded.parent.data.metrics["loss/pruned"] == result["loss"]
 
 
+def test_show_tells_a_killed_search_from_one_that_runs(run: Run, here: Path, command: list[str]) -> None:
+    def shown() -> list[str]:
+        (listed,) = json.loads(run("show", "--json").out)
+        return [listed["state"], found(run("show", "latest", "--json"))["state"]]
+
+    searching = start(*command)
+    wait_for_rows(searching, "mlruns", 1)
+    os.kill(searching.pid, signal.SIGSTOP)
+    assert shown() == ["running"] * 2
+    searching.kill()
+    assert shown() == ["interrupted"] * 2 and state("mlruns") == "running", "nothing was written"
+    assert "is interrupted, so nothing is found yet; first: raysearch resume" in run("export", "latest", "--out", "x").err
+    found(run("resume", "latest", "--json"))
+    assert shown() == ["finished"] * 2
+
+
 @pytest.mark.parametrize("ending", ["ctrl-c", "sigterm"])
 def test_stopped(run: Run, here: Path, command: list[str], undisturbed: dict[str, Any], ending: str) -> None:
     mark = uuid.uuid4().hex

@@ -1,0 +1,56 @@
+"""Searches on record: how one stands whose process is gone."""
+
+from __future__ import annotations
+
+import os
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from raysearch import api
+from raysearch.ledger.ledger import Ledger
+from raysearch.ledger.locks import held
+from raysearch.search.record import SEARCHES, State, as_they_stand, write_search
+
+CONFIG = {"model": {"name": "tiny"}, "remove": 1}
+
+
+def states(store: Path) -> dict[str, State]:
+    """How the searches of a store stand."""
+    return {one.search_id: one.state for one in api.show(store=store)[0]}
+
+
+def times(folder: Path) -> dict[str, int]:
+    """When the files of a folder were written, but SQLite's shared memory."""
+    return {file.name: file.stat().st_mtime_ns for file in folder.iterdir() if not file.name.endswith("-shm")}
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_what_nobody_runs_is_interrupted(tmp_path: Path, read_only: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    with closing(Ledger(tmp_path / "ledger.db")) as ledger:
+        write_search(ledger, "done", CONFIG, "failed")
+        for name in ("runs", "killed", "killed too"):
+            write_search(ledger, name, CONFIG, "running")
+        ledger.beside("killed.lock").write_text("process 1 on some-host")  # which a dead process leaves
+        with held(ledger, "runs", "SEARCH"):
+            before = times(tmp_path)
+            if read_only:
+                monkeypatch.setattr(os, "access", lambda *_: False)  # root may write anywhere
+            expected = {"done": "failed", "runs": "running", "killed": "interrupted", "killed too": "interrupted"}
+            assert states(tmp_path) == expected
+            assert api.searches(store=tmp_path)["state"].to_dict() == expected
+            assert api.show("runs", store=tmp_path)[0][0].state == "running"
+            assert api.show("killed too", store=tmp_path)[0][0].state == "interrupted"
+            if read_only:
+                assert times(tmp_path) == before
+        assert states(tmp_path)["runs"] == "interrupted"
+        assert SEARCHES.find(ledger, "killed").state == "running", "a look changes no record"
+
+
+def test_a_search_that_ends_meanwhile_has_ended(tmp_path: Path) -> None:
+    with closing(Ledger(tmp_path / "ledger.db")) as ledger:
+        write_search(ledger, "it", CONFIG, "running")
+        seen = SEARCHES.all(ledger)
+        write_search(ledger, "it", CONFIG, "failed", failure="why")
+        assert as_they_stand(ledger, seen) == SEARCHES.all(ledger)
