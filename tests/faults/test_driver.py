@@ -129,7 +129,8 @@ def test_show_tells_a_killed_search_from_one_that_runs(run: Run, here: Path, com
     assert shown() == ["running"] * 2
     searching.kill()
     assert shown() == ["interrupted"] * 2 and state("mlruns") == "running", "nothing was written"
-    assert "is interrupted, so nothing is found yet; first: raysearch resume" in run("export", "latest", "--out", "x").err
+    refused = run("export", "latest", "--out", "x").err
+    assert "is interrupted, so nothing is found yet; first: raysearch resume" in refused
     found(run("resume", "latest", "--json"))
     assert shown() == ["finished"] * 2
 
