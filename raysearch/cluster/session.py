@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from pathlib import Path
+from types import FrameType
 from typing import Any, Protocol, TypeVar
 
 import ray
@@ -222,7 +223,14 @@ def raising(check: Callable[[], None], warn: Callable[[str], None]) -> Iterator[
                     warn(f"{error}; Ray ends this process within a minute")
                 return
 
-    before = signal.signal(signal.SIGUSR2, lambda *_: check())
+    before = signal.getsignal(signal.SIGUSR2)
+
+    def check_all(number: int, frame: FrameType | None) -> None:
+        check()
+        if callable(before):  # as of such a context around this one
+            before(number, frame)
+
+    signal.signal(signal.SIGUSR2, check_all)
     try:
         threading.Thread(target=watch, name="ray-raise", daemon=True).start()
         yield

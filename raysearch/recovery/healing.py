@@ -131,7 +131,7 @@ def prepare(
     }
     digest = hashlib.sha256(json.dumps(identity, sort_keys=True, default=str).encode()).hexdigest()
     name = f"recover-m{len(mask)}-{digest[:8]}"
-    folder = ledger.path.parent / "recoveries" / name
+    folder = ledger.path.absolute().parent / "recoveries" / name  # workers stand in other folders
     return Recovery(run, search, spec, mask, what, name, folder, shared or folder, what.info.model.on_gpu)
 
 

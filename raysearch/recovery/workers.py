@@ -6,6 +6,7 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,7 +17,7 @@ from ray.train.torch import TorchTrainer
 from ray.util.queue import Queue
 
 from raysearch.cluster.options import ClusterOptions
-from raysearch.cluster.session import join_ray, room
+from raysearch.cluster.session import join_ray, raising, room
 from raysearch.errors import EvaluationError, UserError, last_line
 
 T = TypeVar("T")
@@ -46,7 +47,10 @@ def on_workers(
     needs = {"CPU": float(cluster.cpus_per_replica), **({"GPU": 1.0} if on_gpu else {})}
     leave, scratch = join_ray(cluster.address, n * needs["CPU"]), Path(tempfile.mkdtemp(prefix="raysearch-workers-"))
     failures: list[BaseException] = []
-    try:
+    with ExitStack() as stack:
+        stack.callback(shutil.rmtree, scratch, ignore_errors=True)
+        stack.callback(leave)
+        stack.enter_context(raising(leave.check, warn))
         for kind, each in needs.items():  # Ray Train would wait for ever
             if (there := room().get(kind, 0)) < n * each:
                 raise UserError(
@@ -77,9 +81,6 @@ def on_workers(
         listener.join()
         found: T = fitted.return_value
         return found
-    finally:
-        leave()
-        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _work(config: dict[str, Any]) -> Any:

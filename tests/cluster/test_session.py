@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import socket
 import threading
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -191,6 +192,23 @@ def test_a_ray_that_has_died_is_said_once_and_its_fleet_left_alone(
                 check()
         leave()
     assert not fleet.is_closed, "it would be asked in vain"
+
+
+def test_a_death_is_raised_within_a_part_that_joined_nothing_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "_WATCH_S", 0.01)
+    monkeypatch.setattr(session, "_STUCK_S", 60.0)
+    has_died = threading.Event()
+
+    def check() -> None:
+        if has_died.is_set():
+            raise EvaluationError("Ray has died")
+
+    inner = session.Connection(None, is_ours=False)
+    with session.raising(check, pytest.fail), session.raising(inner.check, pytest.fail):
+        has_died.set()
+        with pytest.raises(EvaluationError, match="Ray has died"):
+            time.sleep(5)
+        has_died.clear()
 
 
 def test_the_head_of_a_cluster_is_missed_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
