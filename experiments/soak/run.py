@@ -9,9 +9,11 @@ the same command goes on where it was stopped. The model is a random Llama of si
 from __future__ import annotations
 
 import argparse
+import functools
 import hashlib
 import json
 import random
+import re
 import shutil
 import signal
 import sqlite3
@@ -123,13 +125,10 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     model, log = write_model(folder / "model"), folder / "trials.jsonl"
     done = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
-    expected: dict[str, tuple[Any, Path, float]] = {}
-    for number in range(len(done), options.kills):
-        rng = random.Random(f"{options.seed}-{number}")
+    while sum(len(trial["signals"]) for trial in done) < options.kills:
+        rng = random.Random(f"{options.seed}-{len(done)}")
         name = rng.choice(options.only)
-        if name not in expected:
-            expected[name] = undisturbed(name, folder, model)
-        trial = {"number": number, "command": name, **disturbed(name, expected[name], folder, model, rng)}
+        trial = {"number": len(done), "command": name, **disturbed(name, folder, model, rng)}
         done.append(trial)
         with log.open("a", encoding="utf-8") as file:
             file.write(json.dumps(trial) + "\n")
@@ -138,6 +137,7 @@ def main() -> None:
     sys.exit(any(trial["wrong"] for trial in done))
 
 
+@functools.cache
 def undisturbed(name: str, folder: Path, model: Path) -> tuple[Any, Path, float]:
     """Return what a command gives, a folder as it leaves it, and how long it takes."""
     command = COMMANDS[name]
@@ -157,17 +157,13 @@ def before(command: Command, folder: Path, model: Path, where: Path) -> None:
     if command.needs is None:
         where.mkdir(parents=True)
         return
-    ready = folder / "undisturbed" / command.needs.replace(" ", "-")
-    if not ready.exists():
-        undisturbed(command.needs, folder, model)
+    _, ready, _ = undisturbed(command.needs, folder, model)
     shutil.copytree(ready, where)
 
 
-def disturbed(
-    name: str, expected: tuple[Any, Path, float], folder: Path, model: Path, rng: random.Random
-) -> dict[str, Any]:
+def disturbed(name: str, folder: Path, model: Path, rng: random.Random) -> dict[str, Any]:
     """Kill a command up to three times, let it end, and say what was wrong; empty if nothing was."""
-    command, (answer, _, seconds) = COMMANDS[name], expected
+    command, (answer, _, seconds) = COMMANDS[name], undisturbed(name, folder, model)
     where, signals, wrong = folder / "trial", [], ""
     shutil.rmtree(where, ignore_errors=True)
     before(command, folder, model, where)
@@ -186,7 +182,7 @@ def disturbed(
                 wrong = f"did not end within {END_S:.0f} s of {number.name}"
                 process.communicate()
             else:
-                wrong = "traceback" if "Traceback" in said and number != signal.SIGKILL else wrong
+                wrong = f"traceback: {said}" if has_traceback(said, number) else wrong
     done = run(command, model, where)
     if "raysearch sync" in done.stderr:  # as it says where MLflow took longer than a search waits for it
         raysearch(["sync", "latest"], where)
@@ -202,6 +198,12 @@ def disturbed(
     else:
         shutil.move(where, folder / f"wrong-{time.time():.0f}")
     return {"signals": signals, "wrong": wrong}
+
+
+def has_traceback(said: str, number: signal.Signals) -> bool:
+    """Return whether a signal made a traceback that is not Python's own of a Ctrl-C before the command's first line."""
+    ours = number != signal.SIGINT or re.search(r'cli/__init__\.py", line \d+, in main', said)
+    return "Traceback" in said and number != signal.SIGKILL and bool(ours)
 
 
 def run(command: Command, model: Path, where: Path) -> subprocess.CompletedProcess[str]:
