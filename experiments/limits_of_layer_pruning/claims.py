@@ -62,7 +62,7 @@ def by_method(masks: pd.DataFrame, dense: pd.Series) -> str:
     """The dense model, then each mask."""
     first = {"remove": 0, "searcher": "dense", "removed": "[]", **measures(dense.__getitem__, dense)}
     rows = []
-    for _, one in pd.concat([pd.DataFrame([first]), masks]).iterrows():
+    for _, one in pd.concat([pd.DataFrame([first]), masks]).sort_values("remove", kind="stable").iterrows():
         layers = ", ".join(map(str, json.loads(one["removed"])))
         shares = [f"{100 * one[name]:.0f} %" for name in ("classification", "above chance", "probe")]
         texts = [percent(one[name]) for name in ("python", "code cut off", "rep-4", "within", "across", "cut off")]
@@ -101,8 +101,8 @@ def claims(masks: pd.DataFrame, dense: pd.Series) -> str:
 
 def paired(claim: str, differences: pd.Series, scale: float, unit: str) -> list[str]:
     """A claim that a difference is positive, over the masks, by the exact sign test."""
-    differences = (scale * differences).dropna()
-    other = differences[differences.abs() > 1e-9]
+    differences = (scale * differences).dropna().round(9) + 0.0  # no -0
+    other = differences[differences != 0]
     agree, n = int((other > 0).sum()), len(other)
     p = stats.binomtest(agree, n).pvalue if n else 1.0
     span = f"{differences.min():+.3g} to {differences.max():+.3g}"
