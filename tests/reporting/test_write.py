@@ -24,6 +24,7 @@ from raysearch.errors import UserError
 from raysearch.reporting.figures.palette import palette_of
 from raysearch.reporting.findings import findings
 from raysearch.reporting.stats.analysis import analyse
+from raysearch.reporting.stats.frame import cells_frame
 from raysearch.reporting.tables.leaderboard import leaderboard_tables
 from raysearch.reporting.tables.results import result_tables
 from raysearch.reporting.write import write_report
@@ -145,9 +146,9 @@ def test_no_two_searchers_look_alike() -> None:
     assert len({palette.shapes[name] for name in names[:15]}) == 15
 
 
-def test_the_leaderboard_has_every_searcher_in_every_setting(folder: Path) -> None:
+def test_the_leaderboard_has_every_searcher_in_every_setting() -> None:
     results = replace(synthetic_study(flaws=False), searchers={"greedy": {"type": "beam", "width": 1}})
-    (table,) = leaderboard_tables(analyse(results).frame, results.searchers)
+    (table,) = leaderboard_tables(cells_frame(results), results.searchers)
     assert len(table.columns) == 3 + 4 and len(table.rows) == 7
     ranks = [float(row[1].value or 0) for row in table.rows]
     assert ranks == sorted(ranks) and sum(ranks) == pytest.approx(sum(range(1, 8)))
@@ -169,7 +170,7 @@ def test_ruined_models_do_not_flatten_the_others() -> None:
 def test_losses_of_several_draws_stand_beside_the_mean_of_their_dense_losses() -> None:
     found = [outcome(loss, dense_loss=dense) for loss, dense in ((4.0, 3.8), (3.5, 3.2))]
     results = study(*(make_cell("greedy", one, draw=str(draw)) for draw, one in enumerate(found)))
-    (losses,) = result_tables(results, analyse(results).frame)
+    (losses,) = result_tables(results, cells_frame(results))
     dense, greedy = losses.rows
     shown = {column.title: place for place, column in enumerate(losses.columns)}
     assert dense[shown["Loss"]].value == pytest.approx(3.5)
@@ -268,8 +269,7 @@ def test_markdown_has_the_same_tables(folder: Path, page: Page) -> None:
 
 def test_best_is_bold_and_dense_stands_on_top() -> None:
     results = synthetic_study(flaws=False)
-    analysis = analyse(results)
-    tables = {table.title: table for table in result_tables(results, analysis.frame)}
+    tables = {table.title: table for table in result_tables(results, cells_frame(results))}
     table = tables[f"smollm2-135m, calibrated by {PPL}: assessed checkpoints"]
     assert table.has_dense and table.rows[0][1].text == "Dense"
     for place, column in enumerate(table.columns):
