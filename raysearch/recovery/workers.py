@@ -6,12 +6,13 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 import ray
 import ray.train
+from ray.exceptions import RayError
 from ray.train import RunConfig, ScalingConfig, TrainingFailedError
 from ray.train.torch import TorchTrainer
 from ray.util.queue import Queue
@@ -99,6 +100,7 @@ def _work(config: dict[str, Any]) -> Any:
 
 
 def _listen(told: Queue, listeners: dict[str, Callable[[Any], None]]) -> None:
-    while (message := told.get()) is not None:
-        kind, value = message
-        listeners[kind](value)
+    with suppress(RayError):  # Ray has died, which is said elsewhere
+        while (message := told.get()) is not None:
+            kind, value = message
+            listeners[kind](value)

@@ -80,10 +80,11 @@ class Command:
         """Waits for its end."""
         self.process.join(timeout_s)
         code = self.process.exitcode
-        assert code is not None, f"still running after {timeout_s} s: {self._said('err')}"
-        return Outcome(code, self._said("out"), self._said("err"))
+        assert code is not None, f"still running after {timeout_s} s: {self.said('err')}"
+        return Outcome(code, self.said("out"), self.said("err"))
 
-    def _said(self, stream: str) -> str:
+    def said(self, stream: str) -> str:
+        """What it has written so far: ``out`` or ``err``."""
         return (self.folder / stream).read_text(encoding="utf-8")
 
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sqlite3
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import World, here, world
+from tests.cli.conftest import Outcome, World, here, world
 from tests.cli.found import found
-from tests.faults.injection import do, start, wait_for_rows
+from tests.cli.studies import small_study
+from tests.faults.clusters import wait_for
+from tests.faults.injection import Command, descendants, do, start, wait_for_rows
 
 __all__ = ["here", "world"]  # fixtures
 
@@ -37,23 +41,35 @@ def data(store: str) -> dict[str, bytes]:
     return {f"{file.parent.name}/{file.name}": file.read_bytes() for file in files}
 
 
-def test_no_answer_is_written_twice_and_the_data_are_the_same_to_the_byte(world: World, here: Path) -> None:
+def how(world: World, here: Path) -> list[str]:
+    """The words of a training on what the dense model answers, and of a text to assess by."""
     words = world.text.read_text().split()
     asked = [{"question": " ".join(words[7 * place : 7 * place + 6]), "answer": "law"} for place in range(PROMPTS)]
     (here / "asked.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in asked))
     text = f"assess.texts.mine=data=file data.path={world.text} data.samples=all data.sampling=sequential"
-    command = [
-        *(
-            "recover",
-            "latest",
-            "data=questions",
-            "data.path=asked.jsonl",
-            "data.question=question",
-            "data.answer=answer",
-        ),
+    return [
+        *("data=questions", "data.path=asked.jsonl", "data.question=question", "data.answer=answer"),
         *("data.prompt={question}", "data.samples=all", "data.part=all", "recovery.max_new_tokens=40", *TRAINING),
-        *("assess=none", text, "assess.seq_len=16", "assess.limit=4", "assess.probe.enabled=false", "--json"),
+        *("assess=none", text, "assess.seq_len=16", "assess.limit=4", "assess.probe.enabled=false"),
     ]
+
+
+def kill_ray(command: Command, part: str) -> Outcome:
+    """Takes down a part of the Ray that a command has started, and returns how the command ended."""
+    (pid,) = [pid for pid, line in descendants(command.pid) if line.split()[0].endswith(f"/{part}")]
+    os.kill(pid, signal.SIGKILL)
+    return command.finish()
+
+
+def assert_said(outcome: Outcome) -> None:
+    """Ray's death is one sentence."""
+    assert (outcome.code, outcome.out) == (1, "") and "Traceback" not in outcome.err, outcome
+    last = outcome.err.splitlines()[-1]
+    assert last.startswith("failed: Ray's ") and last.endswith("the same command goes on from there"), outcome.err
+
+
+def test_no_answer_is_written_twice_and_the_data_are_the_same_to_the_byte(world: World, here: Path) -> None:
+    command = ["recover", "latest", *how(world, here), "--json"]
     for store in ("undisturbed", "killed"):
         found(do("search", *world.search(store=store), "--json"))
     whole = found(do(*command, "--store", "undisturbed", "--out", "whole"))
@@ -73,6 +89,31 @@ def test_no_answer_is_written_twice_and_the_data_are_the_same_to_the_byte(world:
     assert written.items() <= assessments("killed").items()
     assert data("killed") == data("undisturbed") != {}
     assert again["training"] == {**whole["training"], "seconds": again["training"]["seconds"]}
+
+
+def test_ray_itself_is_killed(world: World, here: Path) -> None:
+    assert do("search", *world.search(searcher="one_shot")).code == 0
+    command = ["recover", "latest", *how(world, here), "cluster=local", "cluster.replicas=1", "--out", "healed"]
+    process = start(*command)
+    wait_for_rows(process, "mlruns", 1, "assessments")
+    assert_said(kill_ray(process, "raylet"))
+    again = do(*command)
+    assert again.code == 0 and (here / "healed/config.json").is_file(), again
+
+
+@pytest.mark.parametrize("part", ["raylet", "gcs_server"])
+def test_ray_itself_is_killed_under_a_study(world: World, here: Path, part: str) -> None:
+    words = how(world, here)
+    ways = " ".join(word for word in words if not word.startswith("assess"))
+    command = [
+        *("study", *small_study(world, "searcher=[one_shot]"), "remove=2"),
+        *(word for word in words if word.startswith("assess")),
+        f"study.recover_with={ways + ' cluster=local cluster.replicas=1'!r}",
+        "study.recover.plain=recovery.responses=self",
+    ]
+    process = start(*command)
+    wait_for(lambda: "answers of the dense" in process.said("err") or not process.process.is_alive(), 300)
+    assert_said(kill_ray(process, part))
 
 
 def test_a_refined_search_trains_no_mask_twice(world: World, here: Path) -> None:
