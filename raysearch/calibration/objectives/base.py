@@ -162,8 +162,8 @@ def _log_prob(logits: Tensor, tokens: Tensor) -> Tensor:
 
 def log_probs(logits: Tensor) -> Tensor:
     """Return the log-probabilities of all tokens, float32, [n, vocab], as `token_log_probs` has them for some."""
-    logits = logits.float()
-    return logits - logits.logsumexp(-1, keepdim=True)
+    centered = logits.float() - logits.amax(-1, keepdim=True)  # rounds the small numbers of likely tokens more finely
+    return centered - centered.logsumexp(-1, keepdim=True)
 
 
 def to_device(values: npt.NDArray[Any], device: torch.device) -> Tensor:
