@@ -72,16 +72,18 @@ def _may_have_gpus() -> bool:
 
 def processor() -> str:
     """Return the name of this machine's CPU."""
-    with suppress(OSError, StopIteration):
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return platform.processor() or platform.machine()
+    return _told_of_cpu("model name") or platform.processor() or platform.machine()
 
 
 def emulates(dtype: str) -> bool:
     """Return whether this machine's CPU has no instructions for a dtype; False where Linux does not tell."""
+    told = _told_of_cpu("flags", "Features")
+    return told is not None and dtype in _INSTRUCTIONS and _INSTRUCTIONS[dtype].isdisjoint(told.split())
+
+
+def _told_of_cpu(*names: str) -> str | None:
+    """Return what Linux tells of the CPU by one of some names; None where it tells nothing."""
     with suppress(OSError, StopIteration):
         lines = Path("/proc/cpuinfo").read_text().splitlines()
-        flags = next(line.partition(":")[2].split() for line in lines if line.startswith(("flags", "Features")))
-        return dtype in _INSTRUCTIONS and _INSTRUCTIONS[dtype].isdisjoint(flags)
-    return False
+        return next(line.partition(":")[2].strip() for line in lines if line.startswith(names))
+    return None
