@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import re
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from raysearch.errors import UserError
 _MARK = re.compile("\ue000(\\d+)\ue001")  # private characters that stand for a turn's text
 
 _MOST_IN_TEMPLATE = 10**6
+_WIDTH = re.compile(r"[%:][^\d\s%:{}]{0,3}(\d{7,})")  # of a text that is formatted: %10000000d, {:>10000000}
 
 Span = tuple[int, int]  #: first character, and the one after the last
 
@@ -115,6 +117,9 @@ def _apply(messages: Sequence[tuple[str, str]], tokenizer: Any, where: str, ask:
     try:
         return str(tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=ask))
     except Exception as error:  # whatever the template raises: roles it does not know, turns in the wrong order
+        if type(error).__name__ not in ("TemplateError", "UndefinedError"):  # what a row can bring about
+            why = f"the model's chat template cannot be used ({error})"
+            raise UserError(f"{why}; mend it, or use data=questions with data.chat=false") from error
         raise UserError(
             f"{where} does not fit the model's chat template ({error}); mend the row, or leave it out"
         ) from error
@@ -122,10 +127,10 @@ def _apply(messages: Sequence[tuple[str, str]], tokenizer: Any, where: str, ask:
 
 @functools.lru_cache(maxsize=8)
 def _check_template(template: str) -> None:
-    """Refuse a template that writes a text of any length by one operation: ``{{ 'a' * 10000000000 }}``.
+    """Refuse a template that writes a text of any length by few operations: ``{{ 'a' * 10000000000 }}``.
 
     Raises:
-        UserError: It multiplies by large numbers, or raises to powers.
+        UserError: It multiplies by large numbers, pads to a large width, raises to powers, or doubles a text.
     """
     from jinja2 import TemplateError, nodes  # with transformers, which is there by now
     from jinja2.sandbox import SandboxedEnvironment
@@ -134,11 +139,20 @@ def _check_template(template: str) -> None:
         parsed = SandboxedEnvironment(extensions=["jinja2.ext.loopcontrols"]).parse(template)
     except TemplateError:
         return  # transformers knows more tags, and says what is wrong with others
-    if _largest(parsed) > _MOST_IN_TEMPLATE or any(parsed.find_all(nodes.Pow)):
+    doubles = any(map(_doubles, parsed.find_all((nodes.Concat, nodes.Add, nodes.Mul))))
+    if _largest(parsed) > _MOST_IN_TEMPLATE or any(parsed.find_all(nodes.Pow)) or doubles:
         raise UserError(
-            f"the model's chat template raises to a power, or computes with numbers above {_MOST_IN_TEMPLATE:,}, which "
-            "can fill the memory; mend it, or use data=questions with data.chat=false"
+            "the model's chat template raises to a power, adds a text to itself, or computes with numbers above "
+            f"{_MOST_IN_TEMPLATE:,}, which can fill the memory; mend it, or use data=questions with data.chat=false"
         )
+
+
+def _doubles(node: Any) -> bool:
+    """Return whether two parts of a sum or a product are the same and no constant, as in ``x ~ x``."""
+    from jinja2 import nodes
+
+    parts = node.nodes if isinstance(node, nodes.Concat) else [node.left, node.right]
+    return any(one == other and not isinstance(one, nodes.Const) for one, other in itertools.combinations(parts, 2))
 
 
 def _largest(node: Any, times: float = 1) -> float:
@@ -151,8 +165,9 @@ def _largest(node: Any, times: float = 1) -> float:
     from jinja2 import nodes
 
     def numbers(part: nodes.Node) -> list[float]:
-        constants = [part] if isinstance(part, nodes.Const) else part.find_all(nodes.Const)
-        return [abs(one.value) for one in constants if isinstance(one.value, int | float)]
+        constants = [part] if isinstance(part, nodes.Const) else [*part.find_all(nodes.Const)]
+        widths = [width for one in constants if isinstance(one.value, str) for width in _WIDTH.findall(one.value)]
+        return [abs(one.value) for one in constants if isinstance(one.value, int | float)] + [*map(float, widths)]
 
     if isinstance(node, nodes.For):
         times *= max([1, *numbers(node.iter)])

@@ -22,7 +22,7 @@ from raysearch.models.spec import LocatedModel, ModelSpec
 #: CPU threads of a replica; torch crashes where it is asked for many thousands.
 _MOST_THREADS = 1024
 #: A replica with more threads for each core of this machine would do nothing but switch between them.
-_THREADS_OF_A_CORE = 8
+THREADS_OF_A_CORE = 8
 
 if TYPE_CHECKING:
     from raysearch.cluster.pool import Replicas
@@ -140,7 +140,7 @@ class ClusterOptions(PoolFactory):
             return  # GPUs may come with the nodes
         check_device(model.device)
         cores = os.cpu_count() or 1
-        if self.cpus_per_replica > _THREADS_OF_A_CORE * cores:
+        if self.cpus_per_replica > THREADS_OF_A_CORE * cores:
             raise UserError(
                 f"cluster.cpus_per_replica={self.cpus_per_replica} are more threads than the {cores} cores of this "
                 f"machine can run; use 1 … {cores}"

@@ -116,14 +116,8 @@ def _continue(model: Any, texts: Sequence[_Text], decoding: Decoding) -> int:
     for row, text in enumerate(texts):
         ids[row, width - len(text.ids) :], real[row, width - len(text.ids) :] = torch.tensor(text.ids), 1
     most = max(text.prompt.max_new_tokens - len(text.new) for text in texts)
-    config = GenerationConfig(
-        do_sample=False,
-        max_new_tokens=most,
-        repetition_penalty=1.0,  # the model's own settings would take the place of what is not said here
-        no_repeat_ngram_size=0,
-        eos_token_id=None,
-        pad_token_id=0,
-    )
+    config = GenerationConfig(do_sample=False, max_new_tokens=most, pad_token_id=0)
+    own, model.generation_config = model.generation_config, GenerationConfig()  # else it fills in what is not said here
     try:
         found = model.generate(
             ids.to(model.device),
@@ -137,6 +131,8 @@ def _continue(model: Any, texts: Sequence[_Text], decoding: Decoding) -> int:
             f"max_new_tokens={max(text.prompt.max_new_tokens for text in texts)} after a prompt of "
             f"{max(len(text.prompt.ids) for text in texts)} tokens leads beyond the positions of the model; use fewer"
         ) from error
+    finally:
+        model.generation_config = own
     return int(found.numel()) - len(texts)  # the model does not read the last token
 
 
@@ -236,4 +232,7 @@ def _end_tokens(model: Any, tokenizer: Any) -> frozenset[int]:
     """Return the tokens that end a text: the model's, or else the tokenizer's."""
     ends = model.generation_config.eos_token_id
     ends = tokenizer.eos_token_id if ends is None else ends
-    return frozenset([] if ends is None else ends if isinstance(ends, list) else [ends])
+    found = frozenset([] if ends is None else ends if isinstance(ends, list) else [ends])
+    if not all(isinstance(one, int) for one in found):
+        raise UserError(f"the model's generation_config.json has eos_token_id={ends}; give the number of a token there")
+    return found

@@ -136,7 +136,10 @@ class Ledger:
             places = (self._file, self._file.parent)
             self.is_read_only = self._file.is_file() and not all(os.access(one, os.W_OK) for one in places)
             if not self.is_read_only:
+                if self._file.parent.is_file() or self._file.parent.is_char_device():
+                    raise OSError(errno.ENOTDIR, "its folder is a file or a device")
                 self._file.parent.mkdir(parents=True, exist_ok=True)
+                self.beside("lock").touch()  # FileLock would try for ever where no file can be made
             if self._file.is_file() and self._file.stat().st_size == 1:  # which SQLite would take for an empty one
                 raise sqlite3.DatabaseError("file is not a database")
             self.connection = self._connect()

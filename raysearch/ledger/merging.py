@@ -49,6 +49,8 @@ def merge_ledgers(ledger: Ledger, others: Sequence[Path], records: Sequence[Tabl
     for path in others:
         if not path.is_file():
             raise UserError(f"OTHER={path} is no ledger; name the file ledger.db of another store")
+        if path.samefile(ledger.path):
+            raise UserError(f"OTHER={path} is the ledger that the others are merged into; name another")
         with closing(Ledger(path)) as other:
             checked = check_ledger(other, records)
             if not checked.is_whole:

@@ -252,7 +252,7 @@ def _read(path: Path) -> _File:
 
 def _kept(file: _File, mask: Mask, name: str, sizes: GGUFSizes) -> tuple[int, ...]:
     """Return the blocks that stay, once the file is known to be of the model."""
-    parameters = [0] * file.blocks
+    parameters = [0] * min(file.blocks, len(file.reader.tensors))
     vocabulary = sizes.vocab_size
     for tensor in file.reader.tensors:
         if (block := _BLOCK.fullmatch(tensor.name)) and int(block[1]) < len(parameters):

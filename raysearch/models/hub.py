@@ -54,7 +54,8 @@ class HubRepository:
             raise UserError(
                 f"--push={self.name} needs the hub, and HF_HUB_OFFLINE is set; unset it, or leave out --push"
             )
-        if get_token() is None:
+        token = get_token()
+        if token is None or not token.isascii():
             raise UserError(f"--push={self.name} needs a token of the hub; set HF_TOKEN, or log in with: hf auth login")
         self._files()
 

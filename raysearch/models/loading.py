@@ -91,10 +91,16 @@ def load_config(model: LocatedModel) -> PreTrainedConfig:
             _drop_quantization(config)
         _check_causal(model, config)
         n_layers = getattr(config.get_text_config(), "num_hidden_layers", None)
-        if isinstance(n_layers, int) and n_layers > _MOST_LAYERS:
+        if isinstance(n_layers, int) and not 1 <= n_layers <= _MOST_LAYERS:
             raise UnsupportedModelError(
-                f"model={model.name} says num_hidden_layers={n_layers} in its config, but at most {_MOST_LAYERS} "
+                f"model={model.name} says num_hidden_layers={n_layers} in its config, but 1 to {_MOST_LAYERS} "
                 "can be searched; correct the config"
+            )
+        positions = getattr(config.get_text_config(), "max_position_embeddings", None)
+        if isinstance(positions, int) and positions < 1:
+            raise UserError(
+                f"model={model.name} says max_position_embeddings={positions} in its config; give there how many "
+                "tokens it was made for"
             )
     return config
 
@@ -379,13 +385,19 @@ def _explained(model: LocatedModel, part: str = "") -> Iterator[None]:
         yield
     except UserError:
         raise
-    except Exception as error:
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":  # that of tokenizers' Rust
+            raise
         reason = first_line(error).split(". ")[0]
         known = f"{part}model={model.name}" + (f" ({model.path})" if model.path != model.name else "")
         if "trust_remote_code" in str(error):
             message = f"{known} brings its own code; read it, then set model.trust_remote_code=true"
         elif isinstance(error, (ValueError, ImportError)) and "ttention" in str(error):
             message = f"model.attention={model.attention} does not work for {known}: {reason}; use model.attention=auto"
+        elif "ignore_mismatched_sizes" in str(error):
+            message = (
+                f"{known} cannot be loaded: its weights have other shapes than its config says; complete the files"
+            )
         elif "does not recognize this architecture" in str(error):
             raise UnsupportedModelError(
                 f"{known} is of a kind that this transformers does not know: {reason}"

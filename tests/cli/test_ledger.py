@@ -36,5 +36,7 @@ def test_a_ledger_is_checked_merged_exported_and_cleaned(run: Run, here: Path, w
         connection.execute("UPDATE searches SET state = 'running'")
     damaged = run("ledger", "check")
     assert damaged.code == 1 and f"searches: {first['search_id']}" in damaged.out
+    itself = run("ledger", "merge", "mlruns")
+    assert itself.code == 2 and "OTHER=mlruns/ledger.db is the ledger that the others are merged into" in itself.err
     refused = run("ledger", "merge", "mlruns", "--store", "other")
     assert refused.code == 2 and "OTHER=mlruns/ledger.db is damaged (searches: " in refused.err

@@ -70,6 +70,16 @@ def test_greedy_texts_are_those_of_transformers():
         assert (written.n_tokens, written.cut_off) == (len(new), end not in new)
 
 
+def test_the_models_own_settings_change_no_text():
+    model = tiny_model(n_layers=2)
+    plain = generate(model, Numbers(), prompts())[0]
+    model.generation_config.update(num_beams=3, stop_strings=["1"], repetition_penalty=5.0)
+    assert generate(model, Numbers(), prompts())[0] == plain
+    model.generation_config.eos_token_id = "x"
+    with pytest.raises(UserError, match=r"generation_config.json has eos_token_id=x; give the number of a token"):
+        generate(model, Numbers(), prompts())
+
+
 def test_an_answer_ends_at_a_stop():
     model = tiny_model(n_layers=2)
     (whole,), _ = generate(model, Numbers(), [Prompt((3, 4, 5), 20)])

@@ -184,6 +184,8 @@ def test_what_cannot_be_mended_is_refused(tmp_path: Path) -> None:
     other = GGUFSizes(sizes.n_layers + 1, WIDTH, VOCABULARY, sizes.layer_parameters)
     larger = GGUFSizes(sizes.n_layers, WIDTH, VOCABULARY, tuple(2 * size for size in sizes.layer_parameters))
     (tmp_path / "text.gguf").write_text("no model")
+    before, key, after = path.read_bytes().partition(b"llama.block_count\x04\0\0\0")
+    (tmp_path / "deep.gguf").write_bytes(before + key + b"\xff" * 4 + after[4:])
     pruned(path, 3)
 
     def check(case: tuple[str, dict[str, Any], str]) -> None:
@@ -199,6 +201,7 @@ def test_what_cannot_be_mended_is_refused(tmp_path: Path) -> None:
     cases: list[tuple[str, dict[str, Any], str]] = [
         ("dense", {"sizes": other}, "is not the model tiny: layers 4 instead of 5; name a GGUF file of the same"),
         ("dense", {"sizes": larger}, "parameters of layer 0"),
+        ("deep", {}, "layers 4,294,967,295 instead of 4"),
         ("text", {}, "cannot be read as GGUF"),
         ("nowhere", {}, "is no GGUF file; check the path"),
         ("shared", {"keys": {"attention.shared_kv_layers": 2}}, "its last layers share the keys of others"),
