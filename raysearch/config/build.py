@@ -19,7 +19,15 @@ from raysearch.calibration.objectives.weighted import WeightedObjective
 from raysearch.cluster.options import ClusterOptions
 from raysearch.config.compose import compose, compose_calibration, compose_what_fits, section_of
 from raysearch.config.overrides import as_overrides
-from raysearch.config.parts import build_data, build_objective, build_searcher, check_names, checked, construct
+from raysearch.config.parts import (
+    build_data,
+    build_objective,
+    build_searcher,
+    check_names,
+    checked,
+    conf_dir,
+    construct,
+)
 from raysearch.core.formatting import as_typed
 from raysearch.core.mask import Mask
 from raysearch.core.paths import PathLike, as_path
@@ -430,9 +438,8 @@ def _check_seed(config: Mapping[str, Any]) -> None:
 def _section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     section = _given(config, name)
     if not isinstance(section, Mapping):
-        raise UserError(
-            f"{name}={as_typed(section)} is not a section; choose one of conf/{name}/, or set {name}.key=value"
-        )
+        choose = f"choose one of conf/{name}/, or " if (conf_dir() / name).is_dir() else ""
+        raise UserError(f"{name}={as_typed(section)} is not a section; {choose}set {name}.key=value")
     return section
 
 

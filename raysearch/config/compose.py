@@ -288,6 +288,8 @@ def _set_axes(resolved: dict[str, Any], axes: Mapping[str, Any]) -> None:
 def _resolve_parts(resolved: dict[str, Any], words: Sequence[str], config_dir: PathLike | None) -> None:
     """Put in place of each part's words what they stand for, and name all their data as that of the whole."""
     parts, mistakes = resolved["objective"].get("parts"), Mistakes()
+    if parts is None and resolved["objective"].get("type") == "weighted":
+        raise UserError("objective.parts has no value; write each part as {weight: 1.0, of: 'objective=… data=…'}")
     if parts is None:
         return
     for part in parts if isinstance(parts, list) else [parts]:
@@ -331,7 +333,7 @@ def _resolve_recovery(refine: dict[str, Any], config_dir: PathLike | None) -> No
     if refine.get("masks") == 0:
         refine["recover_with"] = None
         return
-    own = _words_of(words)
+    own = _words_of(words, "refine.recover_with=")
     for word in own:
         if section_of(word) not in ("data", "recovery", "seed"):
             raise UserError(
@@ -345,12 +347,12 @@ def _resolve_recovery(refine: dict[str, Any], config_dir: PathLike | None) -> No
     refine["recover_with"] = {"data": whole["data"], "recovery": whole["recovery"], "choices": choices}
 
 
-def _words_of(text: str) -> list[str]:
-    """Return the words of a text, split as a shell does."""
+def _words_of(text: str, name: str = "") -> list[str]:
+    """Return the words of a text, split as a shell does; the name is for messages."""
     try:
         return shlex.split(text)
     except ValueError as error:
-        raise UserError(f"{text!r} is not understood ({error}); write key=value words") from error
+        raise UserError(f"{name}{text!r} is not understood ({error}); write key=value words") from error
 
 
 def compose_calibration(words: str, others: Sequence[str], config_dir: PathLike | None = None) -> dict[str, Any]:

@@ -10,11 +10,13 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import inspect
+import json
 import math
 import pkgutil
 import re
 import typing
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,7 +33,11 @@ if TYPE_CHECKING:
     from raysearch.calibration.objectives.base import Objective
     from raysearch.searchers.base import Searcher
 
-_LISTS = ("sequence_str", "is_instance_of")  # what pydantic says of fields that hold any sequence
+#: What is expected, where pydantic says it in the words of Python.
+_EXPECTED = {
+    **dict.fromkeys(("sequence_str", "is_instance_of"), "a valid list"),
+    **dict.fromkeys(("dataclass_type", "dataclass_exact_type"), "a valid dictionary"),
+}
 _PACKAGE = Path(__file__).resolve().parents[1]
 
 
@@ -203,11 +209,11 @@ def checked(expected: Any, name: str, value: Any) -> Any:
         found = TypeAdapter(expected).validate_python(value, strict=True)
     except ValidationError as error:
         wanted = dict.fromkeys(
-            "a valid list" if problem["type"] in _LISTS else problem["msg"].removeprefix("Input should be ")
+            _EXPECTED.get(problem["type"], problem["msg"].removeprefix("Input should be "))
             for problem in error.errors()
         )
         quoted = f"; where text reads like something else, quote it twice: {name}=\"'{as_typed(value)}'\""
-        remedy = quoted if "a valid string" in wanted else _nearest(value, error)
+        remedy = quoted if "a valid string" in wanted else _nearest(value, error) or _unquote(value)
         raise UserError(f"{name}={as_typed(value)} should be {' or '.join(wanted)}{remedy}") from error
     if not _is_usable(found):
         raise UserError(f"{name}={as_typed(value)} cannot be counted with; use finite numbers of 18 digits at most")
@@ -219,6 +225,14 @@ def _nearest(value: Any, error: ValidationError) -> str:
     expected = " ".join(problem.get("ctx", {}).get("expected", "") for problem in error.errors())
     near = did_you_mean(value, re.findall(r"'(.*?)'", expected)) if isinstance(value, str) else ""
     return f"; {near}" if near.startswith("did") else ""
+
+
+def _unquote(value: Any) -> str:
+    """Return the remedy for a text, perhaps in a list, that looks like what is expected."""
+    with suppress(ValueError, RecursionError):
+        if isinstance(value, str | list) and json.loads(as_typed(value)) != value:
+            return "; leave out the quotes"
+    return ""
 
 
 def _is_usable(value: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import reprlib
 import shlex
@@ -10,6 +11,7 @@ from pathlib import Path
 from raysearch.errors import UserError, what_failed
 
 PathLike = str | os.PathLike[str]
+_MOST_FOLDERS = 255  # Python makes the folders of a path by recursion
 
 
 def as_path(name: str, value: object) -> Path:
@@ -24,8 +26,12 @@ def as_path(name: str, value: object) -> Path:
     """
     if not isinstance(value, str | os.PathLike):
         raise UserError(f"{name}={reprlib.repr(value)} is a {type(value).__name__}; give a path")
+    if value == "":
+        raise UserError(f"{name}= is empty; give a path")
     try:
         path = Path(value).expanduser()
+        if len(path.parts) > _MOST_FOLDERS:
+            raise OSError(errno.ENAMETOOLONG, f"it is more than {_MOST_FOLDERS} folders deep")
         os.lstat(path.resolve())
     except FileNotFoundError:
         return path

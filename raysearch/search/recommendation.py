@@ -66,10 +66,10 @@ class Budget:
             number = _NUMBER.fullmatch(text.strip())
             if key not in known:
                 raise UserError(f"{key} is no part of a budget; {did_you_mean(key, list(known))}")
-            is_memory = known[key] == "memory"
-            if not equals or number is None or (number[2] not in (None, "%") and not is_memory):
-                others = "-15%, or {key}=6GB" if is_memory else "0.1, or {key}=10%"
-                raise UserError(f"{word} is no number; write {key}={others.format(key=key)}")
+            part = known[key]
+            if not equals or number is None or (number[2] not in (None, "%") and part != "memory"):
+                examples = {"memory": ("-15%", "6GB"), "speedup": ("1.2", "120%")}.get(part, ("0.1", "10%"))
+                raise UserError(f"{word} is no number; write {key}={examples[0]}, or {key}={examples[1]}")
             given[known[key]] = float(number[1]) * _UNITS[number[2]]
         return cls(**given)
 

@@ -41,6 +41,8 @@ class Store:
                 calls it.
         """
         folder = folder.expanduser().resolve()
+        if uri == "":
+            raise UserError(f"{argument}= is empty; give an address, or leave it out")
         scheme, separator, _ = (uri or "").partition("://")
         if separator and scheme.partition("+")[0] not in _SCHEMES:
             known = _SCHEMES | {plugin.name for plugin in entry_points(group="mlflow.tracking_store")}

@@ -108,6 +108,7 @@ class TestFile:
             ("a.txt", b"\xe9", "a.txt is not UTF-8; convert the file: iconv -t UTF-8"),
             ("a.json", b'[{"text": "\xe9"}]', "a.json is not UTF-8; convert"),
             ("a.json", b'{"text": "a"}', "a.json holds a JSON object; write one list of JSON objects"),
+            ("a.json", b"null", "a.json holds null; write one list of JSON objects"),
             ("a.json", b'[{"text": "a"}', "a.json is not JSON (line 1: "),
             ("a.json", b'{"text": "a"}\n{"text": "b"}', "(line 2: Extra data); mend it, or call it .jsonl"),
             ("a.json", b'[{"text": "a"}, "b"]', "row 2 of data.path="),

@@ -91,6 +91,10 @@ COMMANDS: list[tuple[str, list[str]]] = [
     ("study STUDY study.grid.remove=[1] study.name=" + "x" * 101, ["cannot name a folder", "at most 100"]),
     ("study STUDY study.grid.remove=[1] study.retries=-1", ["study.retries=-1 is negative"]),
     ("study STUDY study.grid.remove=[1] --out BAD/empty.txt", ["--out=BAD/empty.txt is a file"]),
+    ("config --of foo", ["--of=foo: 'foo' is not one of 'search', 'score'", "config --help"]),
+    ("score WORLD masks=[['0']]", ["masks=[[0]] should be a valid integer; leave out the quotes"]),
+    ("ui --uri=", ["--uri= is empty", "leave it out"]),
+    ("assess greedy-m2-bb assess.tasks=[''] --store BAD/store", ["assess.tasks has an empty name; leave it out"]),
     ("SHOW", ["No such command 'SHOW'"]),
     ("serach", ["No such command 'serach'", "raysearch --help"]),
 ]

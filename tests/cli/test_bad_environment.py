@@ -87,9 +87,10 @@ def in_bash(command: str, *words: str | Path) -> subprocess.CompletedProcess[str
 
 @pytest.mark.slow
 def test_a_full_disk(here: Path, rubbish: Path) -> None:
-    done = in_bash('"$0" -c "$1" show --store "$2" > /dev/full', rubbish / "store")
     said = ["standard output cannot be used (No space left", "make room"]
-    refuses(done.returncode, done.stdout, done.stderr, said, rubbish)
+    for words in ('show --store "$2"', "--version"):
+        done = in_bash(f'"$0" -c "$1" {words} > /dev/full', rubbish / "store")
+        refuses(done.returncode, done.stdout, done.stderr, said, rubbish)
 
 
 @pytest.mark.slow

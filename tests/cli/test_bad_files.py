@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import struct
 from collections.abc import Callable
 from pathlib import Path
 
@@ -57,6 +58,13 @@ def no_words(folder: Path) -> None:
     file = folder / "tokenizer.json"
     content = json.loads(file.read_text())
     content["model"]["vocab"] = {}
+    file.write_text(json.dumps(content))
+
+
+def panic(folder: Path) -> None:
+    file = folder / "tokenizer.json"
+    template = {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "zz", "type_id": 0}}], "pair": []}
+    content = json.loads(file.read_text()) | {"post_processor": template | {"special_tokens": {}}}
     file.write_text(json.dumps(content))
 
 
@@ -149,7 +157,11 @@ def test_models_that_cannot_be(run: Run, here: Path, world: World, tmp_path: Pat
 def test_weights_that_do_not_fit_show_when_they_are_read(run: Run, world: World, tmp_path: Path) -> None:
     for place, (spoil, said) in enumerate(
         [
-            (config(hidden_size=64), "error: model=BAD cannot be loaded"),
+            (
+                config(hidden_size=64),
+                "error: model=BAD cannot be loaded: its weights have other shapes than its config",
+            ),
+            (panic, "error: the tokenizer of model=BAD cannot be loaded: no entry found"),
             (config(num_hidden_layers=7), "error: model=BAD lacks 18 of its weights (model.layers.5.input_layernorm"),
         ]
     ):
@@ -165,7 +177,9 @@ def test_gguf_files_that_cannot_be(
 ) -> None:
     file = tmp_path / "models" / "m.gguf"
     file.parent.mkdir()
-    for wrong, content in {"empty": b"", "cut short": b"GGUF", "rubbish": b"GGUF" + b"\xff" * 60}.items():
+    endless = struct.pack("<4sIQQQcIIQ", b"GGUF", 3, 0, 1, 1, b"a", 9, 0, 2**40)  # a list of so many bytes
+    rubbish = b"GGUF" + b"\xff" * 60
+    for wrong, content in {"empty": b"", "cut short": b"GGUF", "rubbish": rubbish, "endless": endless}.items():
         file.write_bytes(content)
         with subtests.test(wrong):
             assert_refused(run, here, file.parent, world.search(model=file), ["model=BAD/m.gguf cannot be loaded"])

@@ -50,6 +50,7 @@ def test_a_loss_or_a_readout_decides(run: Run, world: World, searched: Mapping[i
         "budget.los=1": "budget.los is no part of a budget; did you mean 'budget.loss'?",
         "budget.loss=few": "budget.loss=few is no number; write budget.loss=0.1, or budget.loss=10%",
         "budget.loss=6GB": "budget.loss=6GB is no number; write budget.loss=0.1, or budget.loss=10%",
+        "budget.speedup=fast": "budget.speedup=fast is no number; write budget.speedup=1.2, or budget.speedup=120%",
         "budget.memory=6TB": "budget.memory=6TB is no number; write budget.memory=-15%, or budget.memory=6GB",
         "": "the budget is empty",
     }.items():

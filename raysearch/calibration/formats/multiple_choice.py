@@ -69,6 +69,10 @@ class MultipleChoiceFormat(Format):
         check_prompt(self.prompt)
         if self.style == "letter" and self.blank is not None:
             raise UserError(f"data.style=letter has no letter for data.blank={self.blank}; use data.blank=null")
+        if self.style == "letter" and "{options" not in self.prompt:
+            raise UserError(
+                "data.style=letter scores letters that data.prompt does not show; put {options} into data.prompt"
+            )
 
     @override
     def read(self, row: Mapping[str, Any], where: str) -> Item:

@@ -162,6 +162,10 @@ def test_refuses_options_that_contradict() -> None:
     cases = [
         ({"prompt": "Answer:"}, "data.prompt='Answer:' takes in no field; name one in braces"),
         ({"style": "letter", "blank": "whole"}, "data.style=letter has no letter for data.blank=whole; use data.blank"),
+        (
+            {"prompt": "{question}", "style": "letter"},
+            "data.style=letter scores letters that data.prompt does not show",
+        ),
     ]
     assert_refused(MultipleChoiceFormat, cases)
 
