@@ -100,11 +100,11 @@ def read_fast() -> Iterator[None]:
     import gguf
 
     class Reader(gguf.GGUFReader):
-        def _get(self, offset: Any, dtype: Any, count: Any = 1, **how: Any) -> Any:
+        def _get(self, offset: Any, dtype: Any, count: Any = 1, override_order: Any = None) -> Any:
             self.data: Any = np.asarray(self.data)  # a plain array over the same memory
             if int(offset) + np.dtype(dtype).itemsize * int(count) > len(self.data):
                 raise ValueError("it ends too early")  # else a wrong length is counted to the end, for hours
-            return super()._get(offset, dtype, count, **how)
+            return super()._get(offset, dtype, count, override_order)
 
     own = {"GGUFReader": gguf.GGUFReader, "get_tensor_name_map": gguf.get_tensor_name_map}
     vars(gguf).update(GGUFReader=Reader, get_tensor_name_map=functools.cache(gguf.get_tensor_name_map))

@@ -185,8 +185,8 @@ class RecoverSpec:
         cores = os.cpu_count() or 1
         if self.cluster.address is None and self.options.workers > THREADS_OF_A_CORE * cores:
             raise UserError(
-                f"recovery.workers={self.options.workers} are more processes than the {cores} cores of this machine can "
-                f"run; use 1 … {cores}, or the GPUs of a cluster with cluster.address=…"
+                f"recovery.workers={self.options.workers} are more processes than the {cores} cores of this machine "
+                f"can run; use 1 … {cores}, or the GPUs of a cluster with cluster.address=…"
             )
 
     @property
