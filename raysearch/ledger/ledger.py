@@ -19,7 +19,7 @@ from contextlib import closing, contextmanager
 from itertools import groupby
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,7 @@ from raysearch.core.mask import Mask
 from raysearch.core.statistic import Subject
 from raysearch.errors import UserError, what_failed
 from raysearch.generation.score import ScoredText
+from raysearch.ledger.machine import keep_for_this_machine
 from raysearch.ledger.texts import pack_texts, unpack_texts
 
 SubjectT = TypeVar("SubjectT", bound=Subject)
@@ -124,7 +125,8 @@ class Ledger:
         path: The SQLite file; made with its folder if it does not exist.
 
     Raises:
-        UserError: The file cannot be opened, is no ledger, or was written by another version.
+        UserError: The file cannot be opened, is no ledger, was written by another version, or is in use on another
+            machine.
     """
 
     def __init__(self, path: Path) -> None:
@@ -144,16 +146,18 @@ class Ledger:
                 raise sqlite3.DatabaseError("file is not a database")
             self.connection = self._connect()
             self.connection.text_factory = _as_text
+            self._machine: BinaryIO | None = None
             try:
                 if self.is_read_only:
                     self._check_format((SCHEMA_VERSION,))
                 else:
                     # SQLite does not wait for a change of journal mode
                     with FileLock(self.beside("lock"), fallback_to_soft=False):
+                        self._machine = keep_for_this_machine(path, self.beside("machine"))
                         self._prepare()
                 self._identity = self._file.stat()
             except BaseException:
-                self.connection.close()  # one left open would keep the next from folding its log into the file
+                self.close()  # one left open would keep the next from folding its log into the file
                 raise
 
     def beside(self, name: str) -> Path:
@@ -338,6 +342,8 @@ class Ledger:
     def close(self) -> None:
         """Closes the file. Closing twice is harmless."""
         self.connection.close()
+        if self._machine is not None:
+            self._machine.close()
 
 
 def _as_text(content: bytes) -> str:
