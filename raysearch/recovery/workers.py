@@ -72,10 +72,11 @@ def on_workers(
         except TrainingFailedError as error:
             told.put(None)
             listener.join()
-            if failures:
-                raise failures[0] from error
-            raise EvaluationError(
-                f"a worker of recovery.workers={n} has died ({last_line(error)}); "
+            for failure in failures:
+                if isinstance(failure, UserError | EvaluationError):
+                    raise failure from error
+            raise EvaluationError(  # of which the others may tell first: connection reset by peer
+                f"a worker of recovery.workers={n} has died ({last_line(failures[0] if failures else error)}); "
                 "the same command goes on from the last checkpoint"
             ) from error
         told.put(None)

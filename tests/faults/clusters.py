@@ -27,8 +27,9 @@ from raysearch.evaluation.unit import Unit, UnitResult
 
 #: In the environment of a node, and so of every process that lives on it.
 MARK = "RAYSEARCH_TEST_NODE"
-#: In the environment of a doomed node, whose replica stops at its third unit: the file that it then makes.
-STUCK = "RAYSEARCH_TEST_STUCK"
+#: In the environment of a doomed node, whose replica stops at some unit: the file that it then makes, and which unit it
+#: is; 0: while it loads.
+STUCK, STUCK_AT = "RAYSEARCH_TEST_STUCK", "RAYSEARCH_TEST_STUCK_AT"
 _ROOT = Path(__file__).parents[2]
 #: Ray takes half a minute by default to miss a node that is suddenly gone.
 _HEALTH = {
@@ -98,10 +99,17 @@ class RayCluster:
         head = ("--head", f"--port={self.port}", f"--temp-dir={self.folder}", "--include-dashboard=false", health)
         return self._start(Node(self.folder), cpus, self.ip, self.within, *head, *words, **settings)
 
-    def add(self, cpus: int, doomed: bool = False, ip: str | None = None, within: Sequence[str] | None = None) -> Node:
-        """Starts another, whose replica gets stuck if it is doomed."""
+    def add(
+        self,
+        cpus: int,
+        doomed: bool = False,
+        ip: str | None = None,
+        within: Sequence[str] | None = None,
+        stuck_at: int = 3,
+    ) -> Node:
+        """Starts another, whose replica gets stuck at one of its units if it is doomed, or while it loads, at 0."""
         node, where = Node(self.folder), self.within if within is None else within
-        fate = {STUCK: str(node.stuck)} if doomed else {}
+        fate = {STUCK: str(node.stuck), STUCK_AT: str(stuck_at)} if doomed else {}
         return self._start(node, cpus, ip or self.ip, where, f"--address={self.address}", **fate)
 
     def start_autoscaling_head(self, cpus: int, most: int, idle_s: float) -> Node:
@@ -179,18 +187,31 @@ class DoomedReplica:
     replica: Any
     asked: int = 0
 
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.replica, name)
+
     @property
-    def calibrations(self) -> Any:
-        """Those of the replica."""
-        return self.replica.calibrations
+    def stack(self) -> Any:
+        """The replica's, which jobs that are no units take once."""
+        self.count()
+        return self.replica.stack
 
     def evaluate(self, unit: Unit) -> UnitResult:
-        """Evaluate on the replica, unless this is the unit at which it gets stuck."""
-        self.asked += 1
-        if self.asked == 3 and STUCK in os.environ:
-            Path(os.environ[STUCK]).touch()
-            time.sleep(3600)
+        """Evaluate on the replica."""
+        self.count()
         return self.replica.evaluate(unit)
+
+    def count(self) -> None:
+        """Gets stuck if this is the unit at which it does."""
+        self.asked += 1
+        stop_at(self.asked)
+
+
+def stop_at(unit: int) -> None:
+    """Gets stuck if this is the unit at which a doomed node does."""
+    if os.environ.get(STUCK_AT) == str(unit):
+        Path(os.environ[STUCK]).touch()
+        time.sleep(3600)
 
 
 _make_replica = replica.make_replica
@@ -198,6 +219,7 @@ _make_replica = replica.make_replica
 
 def make_doomed_replica(*words: Any) -> Any:
     """Takes the place of `make_replica`."""
+    stop_at(0)
     return DoomedReplica(_make_replica(*words))
 
 

@@ -1,0 +1,140 @@
+"""A node is lost in each phase of each kind of work; what comes out is what comes out when nothing happens."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Outcome, Run, World, finish, here, world
+from tests.cli.found import evaluations, found, same
+from tests.faults.clusters import STUCK, STUCK_AT, RayCluster, start, wait_for
+from tests.faults.test_cluster_faults import on
+from tests.faults.test_recovery_killed import TRAINING, assessments, data, how
+
+__all__ = ["here", "world"]  # fixtures
+
+pytestmark = [pytest.mark.slow, pytest.mark.faults]
+
+STEPS = 12
+#: Runs a command on what Linux calls another machine, with this disk: a file with its boot's id, and words.
+ELSEWHERE = 'hostname node-b && mount --bind "$0" /proc/sys/kernel/random/boot_id && exec "$@"'
+
+
+def keys_of(ray_cluster: RayCluster) -> list[str]:
+    """The words of a command on a cluster."""
+    return [f"{key}={value}" for key, value in on(ray_cluster.address).items()]
+
+
+def with_a_node_lost(stuck_at: int, *words: object) -> Outcome:
+    """Types a command on a cluster whose one node with a CPU is lost at a unit of its replica, and another comes."""
+    with RayCluster() as ray_cluster:
+        ray_cluster.start_head(0)
+        node = ray_cluster.add(1, doomed=True, stuck_at=stuck_at)
+        process = start(*words, *keys_of(ray_cluster))
+        wait_for(lambda: node.stuck.exists() or process.poll() is not None, 120)
+        assert process.poll() is None, process.communicate()
+        node.kill()
+        ray_cluster.add(1)
+        return finish(process)
+
+
+def texts(store: str) -> list[tuple[str, str, int, bytes]]:
+    """What was generated, as a ledger has it."""
+    with closing(sqlite3.connect(Path(store) / "ledger.db")) as ledger:
+        return ledger.execute("SELECT calibration, mask, shard, texts FROM texts ORDER BY 1, 2, 3").fetchall()
+
+
+def test_while_it_loads(run: Run, world: World) -> None:
+    search = world.search(data__shard_samples=1, cluster=None)
+    undisturbed = found(run("search", *search, "cluster=inline", "store=undisturbed", "--json"))
+    assert same(found(with_a_node_lost(0, "search", *search, "store=disturbed", "--json")), undisturbed)
+    assert evaluations("disturbed") == evaluations("undisturbed") != {}
+
+
+@pytest.mark.parametrize("kind", ["texts", "generation"])
+def test_while_a_mask_is_assessed(run: Run, world: World, here: Path, kind: str) -> None:
+    asked = world.text.read_text().split()[:8]
+    (here / "asked.jsonl").write_text(
+        "".join(f'{{"question": "what is {one} {n}", "answer": "the"}}\n' for n, one in enumerate(asked))
+    )
+    drawn = {
+        "texts": f"data=file data.path={world.text} data.samples=all data.sampling=sequential data.shard_samples=1",
+        "generation": "data=generation data.path=asked.jsonl data.samples=all data.seq_len=32 data.shard_samples=1 "
+        "data.max_new_tokens=6",
+    }
+    words = ["assess", "latest", "assess=none", f"assess.{kind}.mine={drawn[kind]}", "assess.seq_len=16"]
+    for store in ("undisturbed", "disturbed"):
+        found(run("search", *world.search(searcher="one_shot"), f"store={store}", "--json"))
+    before = evaluations("disturbed")
+    undisturbed = run(*words, "assess.limit=8", "--store", "undisturbed")
+    outcome = with_a_node_lost(3, *words, "assess.limit=8", "--store", "disturbed")
+    assert (outcome.code, outcome.out) == (0, undisturbed.out), outcome
+    assert evaluations("disturbed") == evaluations("undisturbed") != before
+    assert texts("disturbed") == texts("undisturbed") and bool(texts("disturbed")) == (kind == "generation")
+
+
+def test_while_the_dense_model_answers(run: Run, world: World, here: Path) -> None:
+    pytest.importorskip("trl")
+    for store in ("undisturbed", "disturbed"):
+        found(run("search", *world.search(searcher="one_shot"), f"store={store}", "--json"))
+    words = ["recover", "latest", *how(world, here), "--json"]
+    undisturbed = found(run(*words, "--store", "undisturbed", "--out", "whole"))
+    result = found(with_a_node_lost(3, *words, "--store", "disturbed", "--out", "healed"))
+    assert result["answers_written"] == undisturbed["answers_written"] > 3
+    assert data("disturbed") == data("undisturbed") != {}
+    assert assessments("disturbed").keys() == assessments("undisturbed").keys()
+
+
+def test_while_several_processes_train(run: Run, world: World, here: Path) -> None:
+    pytest.importorskip("trl")
+    other = here / "other.txt"
+    other.write_text(" ".join(reversed(world.text.read_text().split())))
+    words = [
+        *("recover", "latest", "data=file", f"data.path={other}", "data.part=all", "data.seq_len=16"),
+        *("data.samples=64", *TRAINING, f"recovery.max_steps={STEPS}", "recovery.workers=2"),
+        *(word for word in how(world, here) if word.startswith("assess")),
+    ]
+    for store in ("undisturbed", "disturbed"):
+        found(run("search", *world.search(searcher="one_shot"), f"store={store}", "--json"))
+    with RayCluster() as ray_cluster:
+        ray_cluster.start_head(0)
+        _, lost = ray_cluster.add(1), ray_cluster.add(1)
+        words += keys_of(ray_cluster)
+        undisturbed = found(finish(start(*words, "--store", "undisturbed", "--out", "whole", "--json")))
+        process = start(*words, "--store", "disturbed", "--out", "healed", "--json")
+        saved = Path("disturbed/recoveries")
+        wait_for(lambda: [*saved.glob("*/checkpoints/checkpoint-2")] or process.poll() is not None, 120)
+        lost.kill()
+        outcome = finish(process)
+        assert (outcome.code, outcome.out) == (1, "") and "Traceback" not in outcome.err, outcome
+        assert "a worker of recovery.workers=2 has died" in outcome.err.splitlines()[-1], outcome.err
+        ray_cluster.add(1)
+        result = found(finish(start(*words, "--store", "disturbed", "--out", "healed", "--json")))
+    assert {**result["training"], "seconds": 0} == {**undisturbed["training"], "seconds": 0}
+
+
+def test_the_driver_is_lost_and_another_machine_has_its_disk(run: Run, world: World, here: Path) -> None:
+    if os.geteuid() != 0 or shutil.which("unshare") is None:
+        pytest.skip("needs root and unshare")
+    search = ["search", *world.search(data__shard_samples=1), "--json"]
+    undisturbed = found(run(*search, "store=undisturbed"))
+    boot_id, stuck = here / "boot_id", here / "stuck"
+    boot_id.write_text("f3b6ad4e-0000-4000-8000-000000000000\n")
+    elsewhere = ["unshare", "--mount", "--uts", "sh", "-c", ELSEWHERE, str(boot_id)]
+    lost = start(*search, "store=disturbed", within=[*elsewhere, "env", f"{STUCK}={stuck}", f"{STUCK_AT}=12"])
+    wait_for(lambda: stuck.exists() or lost.poll() is not None, 60)
+    for command in (search, ["show"]):
+        refused = run(*command, *(["--store", "disturbed"] if command == ["show"] else ["store=disturbed"]))
+        assert (refused.code, refused.out) == (2, ""), refused
+        assert "is in use on another machine, node-b" in refused.err and refused.err.count("\n") == 1, refused.err
+    lost.kill()
+    lost.communicate()
+    known = evaluations("disturbed")
+    result = found(run(*search, "store=disturbed"))
+    assert same(result, undisturbed) and result["evaluations"]["cached"] > 0 and known
+    assert evaluations("disturbed") == evaluations("undisturbed")
