@@ -71,5 +71,6 @@ def _cost_lines(cost: RecoveryCost) -> list[str]:
         f"{count(cost.rows, 'row')}{left_out(cost.left_out)}",
         *answers,
         f"Training: {count(cost.steps, 'step')}, about {count(cost.tokens, 'token')}; "
-        f"{short_duration(cost.step_s)} a step, {duration(cost.seconds)} in all, {cost.memory_bytes / 2**30:.1f} GiB",
+        f"{short_duration(cost.step_s)} a step, {duration(cost.seconds)} of training, "
+        f"{cost.memory_bytes / 2**30:.1f} GiB",
     ]
