@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
+from http.client import HTTPException
 from typing import Any
 
 from raysearch.errors import UserError
@@ -45,7 +47,8 @@ class Server:
         url = url.rstrip("/")
         if model is not None:
             return cls(url, model)
-        found = [one["id"] for one in _ask(f"{url}/models").get("data", [])]
+        with _in_the_protocol(f"{url}/models"):
+            found = [str(one["id"]) for one in _ask(f"{url}/models").get("data", [])]
         if len(found) != 1:
             said = f"lists {', '.join(found)}" if found else "lists no model"
             raise UserError(f"assess.server={url} {said}; name the exported checkpoint with assess.server_model=…")
@@ -71,12 +74,29 @@ class Server:
             **({"top_p": decoding.top_p} if decoding.temperature else {}),
             **({"top_k": decoding.top_k} if decoding.temperature and decoding.top_k else {}),
         }
-        answer = _ask(f"{self.url}/completions", request)
-        (choice,) = answer["choices"]
-        text: str = choice["text"]
-        cut = min((place for stop in prompt.stop if (place := text.find(stop)) >= 0), default=None)
-        n_tokens = answer.get("usage", {}).get("completion_tokens", 0)
-        return Written(text[:cut], n_tokens, cut is None and choice["finish_reason"] == "length")
+        with _in_the_protocol(f"{self.url}/completions"):
+            answer = _ask(f"{self.url}/completions", request)
+            (choice,) = answer["choices"]
+            text: str = choice["text"]
+            cut = min((place for stop in prompt.stop if (place := text.find(stop)) >= 0), default=None)
+            n_tokens = (answer.get("usage") or {}).get("completion_tokens", 0)
+            return Written(text[:cut], n_tokens, cut is None and choice["finish_reason"] == "length")
+
+
+@contextmanager
+def _in_the_protocol(url: str) -> Iterator[None]:
+    """Within the context what a server answers is read; it may be anything.
+
+    Raises:
+        UserError: It is no answer of OpenAI's protocol.
+    """
+    try:
+        yield
+    except (TypeError, ValueError, KeyError, AttributeError) as error:
+        raise UserError(
+            f"assess.server answers {url} otherwise than OpenAI's protocol says ({error!r}); check the address and the "
+            "server"
+        ) from error
 
 
 def _as_text(prompt: Prompt, tokenizer: Any) -> str:
@@ -90,15 +110,15 @@ def _as_text(prompt: Prompt, tokenizer: Any) -> str:
 def _ask(url: str, body: Any = None) -> Any:
     """Return the JSON that a server answers with."""
     data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
     try:
+        request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
         with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
             return json.load(answer)
     except urllib.error.HTTPError as error:
         said = " ".join(error.read().decode(errors="replace").split())[:300]
         remedy = "name the model with assess.server_model=…" if body is None else "use one that offers /completions"
         raise UserError(f"assess.server refuses {url} ({error.code}: {said}); {remedy}") from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError, HTTPException) as error:
         raise UserError(
             f"assess.server does not answer at {url} ({error}); check the address and the server"
         ) from error

@@ -1,0 +1,49 @@
+"""A server that speaks OpenAI's protocol, or something else."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+import pytest
+
+from raysearch.errors import UserError
+from raysearch.generation.prompt import Decoding, Prompt
+from raysearch.generation.server import Server
+
+
+class Tokens:
+    bos_token_id = None
+
+    def decode(self, ids: Any, skip_special_tokens: bool) -> str:
+        return "a"
+
+
+def answering(answer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def urlopen(*_: Any, **__: Any) -> io.BytesIO:
+        return io.BytesIO(json.dumps(answer).encode())
+
+    monkeypatch.setattr("urllib.request.urlopen", urlopen)
+
+
+@pytest.mark.parametrize("answer", [[1], 5, {"data": None}, {"data": [{"name": "x"}]}])
+def test_what_is_no_list_of_models_is_refused(answer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    answering(answer, monkeypatch)
+    with pytest.raises(
+        UserError, match=r"assess.server answers http://h/v1/models otherwise than OpenAI's protocol says"
+    ):
+        Server.at("http://h/v1")
+
+
+@pytest.mark.parametrize("answer", [[], {}, {"choices": []}, {"choices": None}, {"choices": [{"text": None}]}])
+def test_what_is_no_completion_is_refused(answer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    answering(answer, monkeypatch)
+    with pytest.raises(UserError, match=r"/completions otherwise than OpenAI's protocol says"):
+        Server("http://h/v1", "m").generate([Prompt((3, 4), 5, ("x",))], Tokens(), Decoding())
+
+
+@pytest.mark.parametrize("url", ["http://[bad/v1", "http://a b/v1"])
+def test_an_address_that_is_none_is_refused(url: str) -> None:
+    with pytest.raises(UserError, match=r"assess.server does not answer at http://.*check the address"):
+        Server.at(url)
