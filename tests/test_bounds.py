@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -40,7 +41,7 @@ def test_a_chat_template_that_fills_the_memory(template: str) -> None:
         render_task(Task("", "Is it?", SimpleNamespace(opening=""), True), tokenizer, "row 1")  # type: ignore[arg-type]
 
 
-def test_a_model_of_too_many_layers_and_one_of_pipes(tmp_path: Path) -> None:
+def test_a_model_of_too_many_layers_and_one_of_pipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "llama"
     FAMILIES["llama"]().save_pretrained(folder)
     config = json.loads((folder / "config.json").read_text())
@@ -49,6 +50,9 @@ def test_a_model_of_too_many_layers_and_one_of_pipes(tmp_path: Path) -> None:
         (folder / "config.json").write_text(json.dumps(config | {key: value}))
         with pytest.raises(UserError, match=rf"model=tiny says {key}={value} in its config"):
             load_config(locate(spec))
+    with monkeypatch.context() as patch, pytest.raises(UserError, match=r"cannot be read \(Permission denied\); check"):
+        patch.setattr("safetensors.safe_open", Mock(side_effect=PermissionError(13, "Permission denied")))
+        locate(spec)
     os.mkfifo(folder / "tokenizer.json")
     with pytest.raises(UserError, match=r"tokenizer.json is a pipe or a device"):
         locate(spec)

@@ -10,7 +10,7 @@ import json
 import os
 from pathlib import Path
 
-from raysearch.errors import UserError, did_you_mean, first_line
+from raysearch.errors import UserError, did_you_mean, first_line, what_failed
 from raysearch.models import gguf
 from raysearch.models.devices import resolve_device
 from raysearch.models.kept import Kept
@@ -138,6 +138,10 @@ def _check_shards(name: str, folder: Path) -> None:
         except SafetensorError as error:
             raise UserError(
                 f"model={name} cannot be loaded: {folder / shard} is not whole ({error}); complete the download"
+            ) from error
+        except OSError as error:
+            raise UserError(
+                f"model={name} cannot be loaded: {folder / shard} cannot be read ({what_failed(error)}); check the file"
             ) from error
 
 
