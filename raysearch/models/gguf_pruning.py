@@ -358,7 +358,7 @@ def _write(file: _File, out: Path, metadata: Mapping[str, Any], kept: Sequence[i
         value = metadata[name] if name in metadata else _raw(found, kinds)
         if kind is not kinds.ARRAY or value:  # the format's library writes no empty list
             writer.add_key_value(name, value, kind, rest[0] if rest else None)
-    for name in metadata.keys() - reader.fields.keys():
+    for name in sorted(metadata.keys() - reader.fields.keys()):
         value = metadata[name]
         if isinstance(value, str):
             writer.add_string(name, value)

@@ -252,6 +252,8 @@ def _fit(
         if trainer.is_world_process_zero():
             shutil.rmtree(folder / _UNFINISHED, ignore_errors=True)
             model: Any = trainer.accelerator.unwrap_model(trainer.model)
+            for config in getattr(model, "peft_config", {}).values():  # a set, whose order differs between processes
+                config.target_modules = sorted(config.target_modules)
             model.save_pretrained(folder / _UNFINISHED)
     return _history(trainer, micro, 0.0)
 

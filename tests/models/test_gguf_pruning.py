@@ -157,6 +157,7 @@ def test_every_tensor_keeps_its_bytes_and_its_metadata(tmp_path: Path) -> None:
     values = {name: found.contents() for name, found in after.fields.items() if not name.startswith("GGUF.")}
     changed = {name: value for name, value in values.items() if name not in before.fields}
     assert changed == {"raysearch.removed_layers": [0, 2], "raysearch.search": "greedy-m2-1"}
+    assert list(changed) == sorted(changed), "the same bytes in every process"
     mended = {"block_count": 2, "leading_dense_block_count": 1, "attention.head_count_kv": [1, 3]}
     mended |= {"feed_forward_length": [95, 93]}
     for name, found in before.fields.items():
