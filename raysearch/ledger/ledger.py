@@ -153,7 +153,7 @@ class Ledger:
                 else:
                     # SQLite does not wait for a change of journal mode
                     with FileLock(self.beside("lock"), fallback_to_soft=False):
-                        self._machine = keep_for_this_machine(path, self.beside("machine"))
+                        self._machine = keep_for_this_machine(path, self._file.with_name(f"{self._file.name}-machine"))
                         self._prepare()
                 self._identity = self._file.stat()
             except BaseException:

@@ -11,7 +11,7 @@ def tree(*folders: Path) -> dict[Path, int]:
         path: path.stat().st_size if path.is_file() else 0
         for folder in folders
         for path in folder.rglob("*")
-        if not path.name.endswith((".lock", "-wal", "-shm"))
+        if not path.name.endswith((".lock", "-wal", "-shm", "-machine"))
     }
 
 

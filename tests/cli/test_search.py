@@ -189,7 +189,9 @@ def test_a_dry_run_says_what_it_costs_and_writes_nothing(run: Run, here: Path, w
 def test_without_tracking_there_is_a_ledger_alone(run: Run, here: Path, world: World) -> None:
     result = found(run("search", *world.search(), "--json"))
     assert result["mlflow_run_id"] is None
-    assert {path.name for path in (here / "mlruns").iterdir()} <= {"ledger.db", "ledger.db.lock", "converted"}
+    assert {path.name for path in (here / "mlruns").iterdir()} <= {
+        *("ledger.db", "ledger.db.lock", "ledger.db-machine", "converted")
+    }
 
 
 def test_the_users_own_yaml(run: Run, here: Path, world: World) -> None:
