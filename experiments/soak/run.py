@@ -41,27 +41,35 @@ class Command:
         words: What is typed after ``raysearch``; ``MODEL`` stands for the model's folder.
         answer: Reads what it gave, from its standard output and its folder.
         needs: The command that must have run before; its folder is copied.
+        nothing_left: What it says, with an exit code, if an earlier one has done all of it.
     """
 
     words: list[str]
     answer: Callable[[str, Path], Any]
     needs: str | None = None
+    nothing_left: str | None = None
+
+
+def evaluations(store: Path) -> list[Any]:
+    """Return the number of evaluations that a ledger has, and the digest of them all."""
+    with closing(sqlite3.connect(store / "ledger.db")) as ledger:
+        rows = ledger.execute("SELECT * FROM evaluations ORDER BY calibration, subject, shard").fetchall()
+    return [len(rows), hashlib.sha256(repr(rows).encode()).hexdigest()]
 
 
 def found(printed: str, folder: Path) -> Any:
     """Return the mask, its loss, what was requested, and the digest of all losses that the ledger has."""
     result = json.loads(printed)
-    with closing(sqlite3.connect(folder / "mlruns" / "ledger.db")) as ledger:
-        rows = ledger.execute("SELECT * FROM evaluations ORDER BY calibration, subject, shard").fetchall()
     whole = [result["search_id"], result["removed"], result["loss"], result["evaluations"]["requested"]]
-    return [*whole, len(rows), hashlib.sha256(repr(rows).encode()).hexdigest()]
+    return [*whole, *evaluations(folder / "mlruns")]
 
 
 def listed(printed: str, _: Path) -> Any:
-    """Return all that was printed but times and costs."""
+    """Return all that was printed but times, costs, and where an adapter's model lies."""
 
     def plain(value: Any) -> Any:
-        left_out = ("seconds", "cached", "computed", "decode", "prefill", "peak_memory", "ended", "busy_share", "pool")
+        costs = "seconds cached computed decode prefill peak_memory ended busy_share pool"
+        left_out = (*costs.split(), "base_model_name_or_path")
         if isinstance(value, dict):
             return {key: plain(one) for key, one in value.items() if not key.startswith(left_out)}
         return [plain(one) for one in value] if isinstance(value, list) else value
@@ -69,16 +77,19 @@ def listed(printed: str, _: Path) -> Any:
     return plain(json.loads(printed))
 
 
-def exported(_: str, folder: Path) -> Any:
-    """Return the digests of the checkpoint's files, and that nothing else was left."""
-    files = sorted((folder / "out").glob("*"))
-    digests = {one.name: hashlib.sha256(one.read_bytes()).hexdigest() for one in files if one.suffix != ".md"}
-    return [digests, sorted(one.name for one in folder.iterdir())]
+def studied(printed: str, folder: Path) -> Any:
+    """Return what was printed of each search but times and costs, and what the ledger has of all of them."""
+    return [listed(json.dumps(json.loads(printed)["cells"]), folder), *evaluations(folder / "mlruns")]
 
 
-def tables(_: str, folder: Path) -> Any:
-    """Return the tables that were written."""
-    return {one.name: one.read_text(encoding="utf-8") for one in sorted((folder / "tables").glob("*.csv"))}
+def written(_: str, folder: Path) -> Any:
+    """Return the digests of all files outside the store but model cards; of JSON, all but times and costs."""
+    files = [one for one in sorted(folder.rglob("*")) if one.is_file() and one.name != "README.md"]
+    names = {str(one.relative_to(folder)): one for one in files if one.relative_to(folder).parts[0] != "mlruns"}
+    return {
+        name: listed(one.read_text(), folder) if one.suffix == ".json" else hashlib.sha256(one.read_bytes()).hexdigest()
+        for name, one in names.items()
+    }
 
 
 def mlflow_runs(_: str, folder: Path) -> Any:
@@ -94,22 +105,51 @@ def mlflow_runs(_: str, folder: Path) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+_QUIET = ["tracking=none", "--json"]
 _GREEDY = ["search", "model=MODEL", "searcher=greedy", "remove=3", "screening=off", *_DATA]
+_TEXT = "assess.texts.held_out=data=sotu data.part=held_out data.samples=all data.sampling=sequential"
+_ASKED = "assess.generation.asked=data=generation data.path=MODEL/asked.jsonl data.samples=all data.max_new_tokens=8"
+_ASSESS = ["assess=none", "assess.seq_len=48", "assess.limit=8", _TEXT]
+_TRAIN = [f"recovery.{how}" for how in ("max_steps=4", "micro_batch_size=4", "checkpoint_steps=1", "top_k=8")]
+_RECOVER = [*_ASSESS, "assess.probe.enabled=false", "data.samples=40", "data.seq_len=48", *_TRAIN]
 COMMANDS = {
-    "search": Command([*_GREEDY, "tracking=none", "--json"], found),
-    "search, screened": Command(
-        ["search", "model=MODEL", "searcher=beam", "remove=2", *_DATA, "tracking=none", "--json"], found
+    "search": Command([*_GREEDY, *_QUIET], found),
+    "search, screened": Command(["search", "model=MODEL", "searcher=beam", "remove=2", *_DATA, *_QUIET], found),
+    "search by a budget": Command(
+        ["search", "model=MODEL", "remove=auto", "budget.loss=1", "speed.enabled=false", *_DATA, *_QUIET], found
     ),
-    "search with Ray": Command(
-        [*_GREEDY[:-1], "cluster=local", "cluster.replicas=2", "tracking=none", "--json"], found
+    "search of a GGUF file": Command(
+        ["search", "searcher=one_shot", "remove=5", *_DATA, "data.samples=2", *_QUIET], found
     ),
+    "search with Ray": Command([*_GREEDY[:-1], "cluster=local", "cluster.replicas=2", *_QUIET], found),
     "search with MLflow": Command([*_GREEDY, "--json"], mlflow_runs),
     "resume": Command(["resume", "latest", "--json"], found, "search"),
     "score": Command(["score", "model=MODEL", "masks=[[0],[1,2],[3]]", *_DATA, "--json"], listed),
+    "data": Command(["data", "model=MODEL", *_DATA, "--json"], listed),
     "sweep": Command(["sweep", "model=MODEL", *_DATA, "--json"], listed),
-    "export": Command(["export", "latest", "--out", "out", "--overwrite"], exported, "search"),
-    "ledger export": Command(["ledger", "export", "--out", "tables"], tables, "search"),
-    "ledger merge": Command(["ledger", "merge", "mlruns", "--store", "all"], lambda *_: None, "search"),
+    "study": Command(
+        ["study", "model=MODEL", "study.grid.remove=[1,2]", "cluster.replicas=1", *_DATA[:-1], *_QUIET], studied
+    ),
+    "report": Command(["report", "--out", "out"], written, "study"),
+    "assess": Command(["assess", "latest", *_ASSESS, "assess.probe.enabled=true", "--json"], listed, "search"),
+    "assess, answers": Command(["assess", "latest", *_ASSESS[:-1], _ASKED, "--json"], listed, "search"),
+    "recommend": Command(["recommend", "latest", "budget.loss=1", "--json"], listed, "search by a budget"),
+    "recover": Command(["recover", "latest", "--out", "out", *_RECOVER], written, "search"),
+    "sync": Command(["sync", "latest", "tracking=mlflow"], mlflow_runs, "search"),
+    "export": Command(["export", "latest", "--out", "out", "--overwrite"], written, "search"),
+    "export --gguf": Command(
+        ["export", "latest", "--gguf", "out.gguf", "--overwrite"], written, "search of a GGUF file"
+    ),
+    "ledger export": Command(["ledger", "export", "--out", "out"], written, "search"),
+    "ledger merge": Command(
+        ["ledger", "merge", "mlruns", "--store", "all"], lambda _, folder: evaluations(folder / "all"), "search"
+    ),
+    "ledger clean": Command(
+        ["ledger", "clean", "latest", "--yes"],
+        lambda _, folder: evaluations(folder / "mlruns"),
+        "search",
+        nothing_left="holds no search yet",
+    ),
 }
 
 
@@ -127,7 +167,7 @@ def main() -> None:
     done = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
     while sum(len(trial["signals"]) for trial in done) < options.kills:
         rng = random.Random(f"{options.seed}-{len(done)}")
-        name = rng.choice(options.only)
+        name = options.only[len(done) % len(options.only)]
         trial = {"number": len(done), "command": name, **disturbed(name, folder, model, rng)}
         done.append(trial)
         with log.open("a", encoding="utf-8") as file:
@@ -158,16 +198,16 @@ def before(command: Command, folder: Path, model: Path, where: Path) -> None:
         where.mkdir(parents=True)
         return
     _, ready, _ = undisturbed(command.needs, folder, model)
-    shutil.copytree(ready, where)
+    shutil.copytree(ready, where, ignore=shutil.ignore_patterns("converted"))
 
 
 def disturbed(name: str, folder: Path, model: Path, rng: random.Random) -> dict[str, Any]:
-    """Kill a command up to three times, let it end, and say what was wrong; empty if nothing was."""
+    """Kill a command up to four times, let it end, and say what was wrong; empty if nothing was."""
     command, (answer, _, seconds) = COMMANDS[name], undisturbed(name, folder, model)
     where, signals, wrong = folder / "trial", [], ""
     shutil.rmtree(where, ignore_errors=True)
     before(command, folder, model, where)
-    for _ in range(rng.randint(1, 3)):
+    for _ in range(rng.randint(1, 4)):
         number = rng.choice(SIGNALS)
         process = start(command, model, where)
         try:
@@ -178,16 +218,17 @@ def disturbed(name: str, folder: Path, model: Path, rng: random.Random) -> dict[
             try:
                 _, said = process.communicate(timeout=END_S)
             except subprocess.TimeoutExpired:
-                process.kill()
-                wrong = f"did not end within {END_S:.0f} s of {number.name}"
-                process.communicate()
+                process.send_signal(signal.SIGABRT)  # which prints what it was doing
+                _, said = process.communicate()
+                wrong = f"did not end within {END_S:.0f} s of {number.name}: {said}"
             else:
                 wrong = f"traceback: {said}" if has_traceback(said, number) else wrong
     done = run(command, model, where)
     if "raysearch sync" in done.stderr:  # as it says where MLflow took longer than a search waits for it
         raysearch(["sync", "latest"], where)
     checked = raysearch(["ledger", "check", "--store", "all" if (where / "all").exists() else "mlruns"], where)
-    if done.returncode:
+    over = bool(signals) and command.nothing_left is not None and command.nothing_left in done.stderr
+    if done.returncode and not over:
         wrong = f"exit code {done.returncode}: {done.stderr[-500:]}"
     elif checked.returncode:
         wrong = f"the ledger is damaged: {checked.stdout}"
@@ -196,6 +237,7 @@ def disturbed(name: str, folder: Path, model: Path, rng: random.Random) -> dict[
     if not wrong:
         shutil.rmtree(where)
     else:
+        (where / "printed").write_text(done.stdout + done.stderr, encoding="utf-8")
         shutil.move(where, folder / f"wrong-{time.time():.0f}")
     return {"signals": signals, "wrong": wrong}
 
@@ -222,14 +264,14 @@ def start(command: Command, model: Path, where: Path) -> subprocess.Popen[str]:
     words = [word.replace("MODEL", str(model)) for word in command.words]
     pipe = subprocess.PIPE
     return subprocess.Popen(
-        [sys.executable, "-m", "raysearch", *words],
+        [sys.executable, "-X", "faulthandler", "-m", "raysearch", *words],
         **{"cwd": where, "stdout": pipe, "stderr": pipe, "text": True},
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # ignored in what a shell runs behind a prompt
     )
 
 
 def write_model(folder: Path) -> Path:
-    """Write a random Llama of six layers and a tokenizer of single bytes, unless they are there."""
+    """Write a random Llama of six layers, a tokenizer of single bytes and some prompts, unless they are there."""
     if (folder / "config.json").exists():
         return folder
     import torch
@@ -244,6 +286,8 @@ def write_model(folder: Path) -> Path:
     config = LlamaConfig(vocab_size=len(alphabet), num_hidden_layers=6, initializer_range=0.3, **sizes)
     LlamaForCausalLM(config).save_pretrained(folder)
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=alphabet[0]).save_pretrained(folder)
+    asked = [json.dumps({"question": f"What is {number} and {number}?", "answer": 2 * number}) for number in range(16)]
+    (folder / "asked.jsonl").write_text("\n".join(asked))
     return folder
 
 

@@ -34,8 +34,10 @@ def render(dialogue: Dialogue, tokenizer: Any, where: str) -> tuple[str, tuple[S
     Raises:
         UserError: The template does not take the conversation, or rewrites its turns.
     """
-    text = _apply(dialogue.messages, tokenizer, where)
-    marked = _apply([(role, f"\ue000{n}\ue001") for n, (role, _) in enumerate(dialogue.messages)], tokenizer, where)
+    text = apply_template(dialogue.messages, tokenizer, where)
+    marked = apply_template(
+        [(role, f"\ue000{n}\ue001") for n, (role, _) in enumerate(dialogue.messages)], tokenizer, where
+    )
     before, *rest = _MARK.split(marked)  # the beginning, then for each turn its number and the text after it
     spans = []
     at = len(before) if text.startswith(before) else len(text)
@@ -62,7 +64,7 @@ def render_prompt(dialogue: Dialogue, tokenizer: Any, where: str) -> tuple[str, 
     last = max(number for number, (role, _) in enumerate(dialogue.messages) if role == "assistant")
     if not last:
         raise UserError(f"{where} begins with the assistant, so there is nothing to go on from; leave it out")
-    return _apply(dialogue.messages[:last], tokenizer, where, ask=True), dialogue.messages[last][1].strip()
+    return apply_template(dialogue.messages[:last], tokenizer, where, ask=True), dialogue.messages[last][1].strip()
 
 
 def messages_of(sample: Sample, where: str) -> tuple[tuple[tuple[str, str], ...], str]:
@@ -101,15 +103,26 @@ def render_task(task: Task, tokenizer: Any, where: str) -> tuple[str, bool]:
         return f"{whole}\n\n{task.answer.opening}", False
     user = [("user", task.user)]
     try:
-        text = _apply([("system", task.system), *user] if task.system else user, tokenizer, where, ask=True)
+        text = apply_template([("system", task.system), *user] if task.system else user, tokenizer, where, ask=True)
     except UserError:
         if not task.system:
             raise
-        text = _apply([("user", whole)], tokenizer, where, ask=True)
+        text = apply_template([("user", whole)], tokenizer, where, ask=True)
     return text + task.answer.opening, True
 
 
-def _apply(messages: Sequence[tuple[str, str]], tokenizer: Any, where: str, ask: bool = False) -> str:
+def apply_template(messages: Sequence[tuple[str, str]], tokenizer: Any, where: str, ask: bool = False) -> str:
+    """Return turns as text in the model's chat template.
+
+    Args:
+        messages: Each turn's role and content.
+        tokenizer: A transformers tokenizer.
+        where: What they are, for messages: ``row 7``.
+        ask: Whether the text ends in the opening of an answer.
+
+    Raises:
+        UserError: The model has no template, or one that cannot be used or does not take these turns.
+    """
     if not getattr(tokenizer, "chat_template", None):
         raise UserError("data.type=chat needs a model with a chat template, which this one has not; use data=questions")
     _check_template(str(tokenizer.chat_template))
@@ -130,7 +143,8 @@ def _check_template(template: str) -> None:
     """Refuse a template that writes a text of any length by few operations: ``{{ 'a' * 10000000000 }}``.
 
     Raises:
-        UserError: It multiplies by large numbers, pads to a large width, raises to powers, or doubles a text.
+        UserError: It multiplies by large numbers, pads to a large width, raises to powers, doubles a text, or calls
+            jinja2's ``lipsum``, which writes 500 characters for each number.
     """
     from jinja2 import TemplateError, nodes  # with transformers, which is there by now
     from jinja2.sandbox import SandboxedEnvironment
@@ -140,10 +154,12 @@ def _check_template(template: str) -> None:
     except TemplateError:
         return  # transformers knows more tags, and says what is wrong with others
     doubles = any(map(_doubles, parsed.find_all((nodes.Concat, nodes.Add, nodes.Mul))))
-    if _largest(parsed) > _MOST_IN_TEMPLATE or any(parsed.find_all(nodes.Pow)) or doubles:
+    fills = any(node.name == "lipsum" for node in parsed.find_all(nodes.Name))
+    if _largest(parsed) > _MOST_IN_TEMPLATE or any(parsed.find_all(nodes.Pow)) or doubles or fills:
         raise UserError(
-            "the model's chat template raises to a power, adds a text to itself, or computes with numbers above "
-            f"{_MOST_IN_TEMPLATE:,}, which can fill the memory; mend it, or use data=questions with data.chat=false"
+            "the model's chat template raises to a power, adds a text to itself, calls lipsum, or computes with "
+            f"numbers above {_MOST_IN_TEMPLATE:,}, which can fill the memory; mend it, or use data=questions with "
+            "data.chat=false"
         )
 
 

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from raysearch.calibration.batch import Form
 from raysearch.calibration.calibration import Calibration
 from raysearch.calibration.data import Data
-from raysearch.calibration.dialogues import messages_of
+from raysearch.calibration.dialogues import apply_template, messages_of
 from raysearch.calibration.windows import WindowOptions
 from raysearch.core.formatting import count
 from raysearch.errors import UserError
@@ -173,14 +173,8 @@ def answered(question: Question, answer: str, tokenizer: Any, where: str) -> Row
 
 
 def _template(messages: Sequence[tuple[str, str]], tokenizer: Any, where: str, *, ask: bool) -> tuple[int, ...]:
-    turns = [{"role": role, "content": content} for role, content in messages]
-    try:
-        found = tokenizer.apply_chat_template(turns, tokenize=True, add_generation_prompt=ask, return_dict=True)
-    except Exception as error:  # whatever the template raises: roles it does not know, turns in the wrong order
-        raise UserError(
-            f"{where} does not fit the model's chat template ({error}); mend the row, or leave it out"
-        ) from error
-    return tuple(found["input_ids"])
+    text = apply_template(messages, tokenizer, where, ask=ask)
+    return tuple(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
 
 
 def _plain_prompt(messages: Sequence[tuple[str, str]]) -> str:
