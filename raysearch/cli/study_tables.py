@@ -52,9 +52,10 @@ def plan_line(plan: StudyPlan) -> str:
     share = f" ({totals['shared'] / totals['separate']:.0%})" if totals["separate"] else ""
     searches = count(len(plan.cells) + len(plan.unpredictable), "search", "searches")
     left = "" if plan.eta_seconds is None else f"; about {duration(plan.eta_seconds)} of searching"
+    then = f"; then {count(plan.trainings, 'training')} at most" if plan.trainings else ""
     return (
         f"{searches}: {totals['shared']:,} layer-forwards together instead of {totals['separate']:,} one by one"
-        f"{share}, or {totals['naive']:,} by a full forward per mask{left}"
+        f"{share}, or {totals['naive']:,} by a full forward per mask{left}{then}"
     )
 
 

@@ -71,12 +71,14 @@ class StudyPlan:
         unpredictable: The searches left out.
         eta_seconds: How long it takes, by a trial run of the dense model; None if none was made.
         notes: What to tell the user about the searches.
+        trainings: Recoveries that follow, at most: searches that find the same mask share them.
     """
 
     cells: Sequence[CellPlan]
     unpredictable: Sequence[_Labelled]
     eta_seconds: float | None = None
     notes: Sequence[str] = ()
+    trainings: int = 0
 
     @computed_field  # type: ignore[prop-decorator]
     @property
@@ -116,7 +118,9 @@ def plan_study(spec: StudySpec, timeout_s: float = 5.0, with_time: bool = False)
                 naive=sum(cost.naive_layer_forwards for cost in alone),
             )
         )
-    plan = StudyPlan(plans, unpredictable, notes=spec.notes)
+    dense = len({cell.search.evaluation.model for cell in spec.cells}) if spec.options.unpruned else 0
+    trainings = len(spec.recoveries) * (len(spec.cells) + dense)
+    plan = StudyPlan(plans, unpredictable, notes=spec.notes, trainings=trainings)
     return replace(plan, eta_seconds=time_study(spec, plan)) if with_time else plan
 
 

@@ -73,6 +73,7 @@ def test_the_plan_adds_up(cells: Any) -> None:
         "4 searches: 24 layer-forwards together instead of 60 one by one (40%), or 120 by a full forward per mask; "
         "about 1 min 01 s of searching"
     )
+    assert plan_line(replace(plan, trainings=8)).endswith("of searching; then 8 trainings at most")
     console = Console(file=io.StringIO(), width=200, markup=False)
     console.print(plan_table(plan))
     assert "cannot be told" in shown(console) and "120" in shown(console)
@@ -84,6 +85,7 @@ def test_the_plan_adds_up(cells: Any) -> None:
         "unpredictable": [cells[3].labels],
         "eta_seconds": 61,
         "notes": [],
+        "trainings": 0,
         "layer_forwards": {"shared": 24, "separate": 60, "naive": 120},
     }
 

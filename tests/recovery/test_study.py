@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from raysearch.config import build
 from raysearch.recovery import recover
+from raysearch.study.plan import plan_study
 from tests.cli.conftest import Run, World, here, run, world
 from tests.cli.studies import small_study
 
@@ -36,6 +38,7 @@ def test_a_study_recovers_its_masks_and_the_dense_model_once(
         f"study.recover_with={WITH.format(other)}",
         "study.recover.plain=recovery.method=lora",
     ]
+    assert plan_study(build.study_spec(words)).trainings == 2
     done = run("study", *words, "--json")
     assert done.code == 0, done.err
     value = json.loads(done.out)
