@@ -217,7 +217,7 @@ def _time_step(this: Recovery, pruned: Path, rows: list[Row], scratch: Path) -> 
     with quiet(), all_threads():
         lesson = Lesson.of((chosen * n_rows)[:n_rows], options)
         trainer = make_trainer(
-            *(pruned, this.tokenizer, lesson, options, scratch / "timed", this.spec.options.rows_at_once),
+            *(pruned, this.tokenizer, lesson, options, scratch / "timed", this.spec.options.rows_at_once(this.on_gpu)),
             on_gpu=this.on_gpu,
         )
         trainer.args.eval_strategy = trainer.args.save_strategy = "no"

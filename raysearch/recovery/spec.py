@@ -19,6 +19,10 @@ Loss = Literal["tokens", "distill"]
 Method = Literal["lora", "qlora", "full"]
 Dtype = Literal["auto", "float32", "bfloat16"]
 
+#: Rows at once where the user does not say: on a CPU those of a step take up to three times as long together, padded to
+#: the longest, as two by two.
+_AT_ONCE, _AT_ONCE_ON_GPU = 2, 8
+
 
 @dataclass(frozen=True)
 class RecoveryOptions:
@@ -40,7 +44,8 @@ class RecoveryOptions:
         epochs: How often each row is seen.
         max_steps: The most steps; None for no limit but `epochs`.
         batch_size: Rows of a step.
-        micro_batch_size: Rows that go through the model at once; halved where memory does not hold them.
+        micro_batch_size: Rows that go through the model at once; halved where memory does not hold them. None for 8 on
+            a GPU and 2 on a CPU, where rows of other lengths cost less apart.
         workers: Processes that share the rows of a step, one for each GPU, or on CPUs.
         learning_rate: After the warm-up.
         schedule: ``constant``, ``linear`` or ``cosine``, after the warm-up.
@@ -80,7 +85,7 @@ class RecoveryOptions:
     epochs: float = 1.0
     max_steps: int | None = None
     batch_size: int = 8
-    micro_batch_size: int = 8
+    micro_batch_size: int | None = None
     workers: int = 1
     learning_rate: float = 1e-3
     schedule: str = "cosine"
@@ -109,7 +114,7 @@ class RecoveryOptions:
                 f"recovery.batch_size={self.batch_size} is no multiple of recovery.workers={self.workers}; use one "
                 "that is"
             )
-        if self.batch_size % (self.rows_at_once * self.workers):
+        if self.batch_size % (self.rows_at_once() * self.workers):
             raise UserError(
                 f"recovery.batch_size={self.batch_size} is no multiple of recovery.micro_batch_size="
                 f"{self.micro_batch_size}; use one that is"
@@ -156,10 +161,12 @@ class RecoveryOptions:
         if not self.held_out:
             raise UserError("recovery.held_out=0 leaves nothing to follow the loss on; use a share such as 0.1")
 
-    @property
-    def rows_at_once(self) -> int:
-        """Rows that go through the model of a process at once: no more than its part of a step."""
-        return min(self.micro_batch_size, self.batch_size // self.workers)
+    def rows_at_once(self, on_gpu: bool = False) -> int:
+        """Return how many rows go through the model of a process at once: no more than its part of a step."""
+        own = self.batch_size // self.workers
+        if self.micro_batch_size is not None:
+            return min(self.micro_batch_size, own)
+        return max(one for one in range(1, (_AT_ONCE_ON_GPU if on_gpu else _AT_ONCE) + 1) if own % one == 0)
 
 
 @dataclass(frozen=True)

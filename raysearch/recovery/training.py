@@ -38,7 +38,7 @@ from typing_extensions import override
 from raysearch.cluster.options import ClusterOptions
 from raysearch.core.formatting import duration
 from raysearch.errors import UserError, first_line
-from raysearch.evaluation.replica import is_out_of_memory
+from raysearch.evaluation.replica import is_out_of_memory, reuse_freed_memory
 from raysearch.models.loading import quiet
 from raysearch.recovery.progress import Pace
 from raysearch.recovery.prompts import Row
@@ -200,7 +200,7 @@ def train(
     done = folder / "trained"
     if (done / _DONE).is_file():
         return _read_history(done / _DONE)
-    pace, micro = Pace(), options.rows_at_once
+    pace, micro = Pace(), options.rows_at_once(on_gpu)
     fit = partial(_fit, pruned, tokenizer, lesson, options, folder, on_gpu=on_gpu)
     while True:
         last_checkpoint(folder / "checkpoints", options.workers)
@@ -285,11 +285,12 @@ def make_trainer(
     Raises:
         UserError: Names of layers are wrong.
     """
+    reuse_freed_memory()
     n_held_out = held_out(len(lesson.rows), options)
     kept, rest = lesson.part(0, n_held_out), lesson.part(n_held_out, len(lesson.rows))
     bf16 = on_gpu and torch.cuda.is_bf16_supported() if options.dtype == "auto" else options.dtype == "bfloat16"
     n_steps = steps(len(rest.rows), options)
-    each = options.checkpoint_steps or max(1, n_steps // 10)
+    each = options.checkpoint_steps or math.ceil(n_steps / 10)
     config = SFTConfig(
         output_dir=str(folder),
         per_device_train_batch_size=micro_batch_size,

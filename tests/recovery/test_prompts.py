@@ -92,6 +92,13 @@ def test_refuses_options_out_of_range() -> None:
     assert_refused(RecoveryOptions, cases)
 
 
+def test_rows_at_once_divide_those_of_a_step() -> None:
+    assert (RecoveryOptions().rows_at_once(on_gpu=False), RecoveryOptions().rows_at_once(on_gpu=True)) == (2, 8)
+    nine = RecoveryOptions(batch_size=9, workers=3)
+    assert (nine.rows_at_once(on_gpu=False), nine.rows_at_once(on_gpu=True)) == (1, 3)
+    assert RecoveryOptions(batch_size=8, workers=4, micro_batch_size=4).rows_at_once() == 2
+
+
 def test_a_template_that_refuses_a_prompt_is_named() -> None:
     with pytest.raises(UserError, match="row 3 does not fit the model's chat template .roles must alternate"):
         prompt_ids((("system", "x"), ("user", "y")), characters(template=STRICT), "row 3")
