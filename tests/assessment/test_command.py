@@ -127,7 +127,7 @@ MISTAKES: list[tuple[list[str], str]] = [
     (["assess.tasks=[piqa,piqa]"], "assess.tasks=[piqa,piqa] names a task twice"),
     (["assess.tasks=piqa"], "assess.tasks=piqa should be a valid list"),
     (["assess.data_dir=nowhere"], "assess.data_dir=nowhere is not a folder"),
-    (["assess.data_dir="], "assess.data_dir=. holds no piqa/validation.jsonl for piqa of assess.tasks"),
+    (["assess.data_dir="], "assess.data_dir= is empty; give a path"),
     (["assess.data_dir=."], "assess.data_dir=. holds no piqa/validation.jsonl for piqa of assess.tasks"),
     (["assess.task_dir=nowhere"], "assess.task_dir=nowhere is not a folder"),
     (["assess.shots=1"], "takes examples from"),
