@@ -69,8 +69,9 @@ def on_workers(
         )
         try:
             fitted: Any = trainer.fit()
-        except TrainingFailedError as error:
-            told.put(None)
+        except (TrainingFailedError, RayError) as error:  # the latter if an actor of Ray Train itself was on a lost node
+            with suppress(RayError):  # the queue may have been on it too
+                told.put(None)
             listener.join()
             for failure in failures:
                 if isinstance(failure, UserError | EvaluationError):
