@@ -69,7 +69,7 @@ def on_workers(
         )
         try:
             fitted: Any = trainer.fit()
-        except (TrainingFailedError, RayError) as error:  # the latter if an actor of Ray Train itself was on a lost node
+        except (TrainingFailedError, RayError) as error:  # the latter when an actor of Ray Train's dies
             with suppress(RayError):  # the queue may have been on it too
                 told.put(None)
             listener.join()
