@@ -237,6 +237,18 @@ def descendants(ancestor: int) -> list[tuple[int, str]]:
     return [(process, names[process]) for process in family - {ancestor}]
 
 
+def ray_process(command: Command, part: str) -> int:
+    """The number of a part of the Ray that a command starts, as soon as there is one."""
+    deadline = time.monotonic() + 300
+    while time.monotonic() < deadline:
+        assert command.process.is_alive(), command.finish()
+        for pid, line in descendants(command.pid):
+            if line and line.split()[0].endswith(f"/{part}"):
+                return pid
+        time.sleep(0.05)
+    pytest.fail(f"no {part} was started")
+
+
 def assert_all_gone(mark: str, within_s: float) -> None:
     """Nothing that bears the mark is left, or is about to go."""
     deadline = time.monotonic() + within_s

@@ -22,7 +22,7 @@ from raysearch.search.observer import Tracker
 from raysearch.tracking.options import TrackingOptions
 from tests.cli.conftest import Run, World, finish, spawn
 from tests.cli.found import evaluations, found, same
-from tests.faults.injection import MANY, SHARDS, assert_all_gone, descendants, do, kill_at, start, state, wait_for_rows
+from tests.faults.injection import MANY, SHARDS, assert_all_gone, do, kill_at, ray_process, start, state, wait_for_rows
 from tests.tracking.recorded import Recorded
 
 pytestmark = [pytest.mark.slow, pytest.mark.faults]
@@ -93,8 +93,8 @@ def test_ray_itself_is_killed(here: Path, world: World, part: str) -> None:
     words = searching(world, "beam", **{"data.samples": 80, "cluster": "local", "cluster.replicas": 2})
     mark = uuid.uuid4().hex
     search = start(*words, mark=mark, RAY_gcs_rpc_server_reconnect_timeout_s="2")
+    pid = ray_process(search, part)
     wait_for_rows(search, "mlruns", 60)
-    (pid,) = (pid for pid, line in descendants(search.pid) if line.split()[0].endswith(part))
     os.kill(pid, signal.SIGKILL)
     outcome = search.finish()
     assert_all_gone(mark, within_s=30)

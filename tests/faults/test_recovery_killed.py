@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Outcome, World, here, world
+from tests.cli.conftest import World, here, world
 from tests.cli.found import found
 from tests.cli.studies import small_study
 from tests.faults.clusters import wait_for
-from tests.faults.injection import Command, descendants, do, start, wait_for_rows
+from tests.faults.injection import Command, do, ray_process, start, wait_for_rows
 
 __all__ = ["here", "world"]  # fixtures
 
@@ -23,6 +23,7 @@ pytest.importorskip("trl")
 pytestmark = [pytest.mark.slow, pytest.mark.faults]
 
 PROMPTS, AT_ONCE = 200, 32
+MANY = 2000  # as many as take minutes to answer
 TRAINING = (
     *("recovery.loss=tokens", "recovery.max_tokens=60", "recovery.max_steps=2", "recovery.batch_size=4"),
     *("recovery.micro_batch_size=4", "recovery.checkpoint_steps=1"),
@@ -41,10 +42,11 @@ def data(store: str) -> dict[str, bytes]:
     return {f"{file.parent.name}/{file.name}": file.read_bytes() for file in files}
 
 
-def how(world: World, here: Path) -> list[str]:
+def how(world: World, here: Path, prompts: int = PROMPTS) -> list[str]:
     """The words of a training on what the dense model answers, and of a text to assess by."""
     words = world.text.read_text().split()
-    asked = [{"question": " ".join(words[7 * place : 7 * place + 6]), "answer": "law"} for place in range(PROMPTS)]
+    starts = ((place, 7 * place % len(words)) for place in range(prompts))
+    asked = [{"question": " ".join([str(place), *words[at : at + 6]]), "answer": "law"} for place, at in starts]
     (here / "asked.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in asked))
     text = f"assess.texts.mine=data=file data.path={world.text} data.samples=all data.sampling=sequential"
     return [
@@ -54,15 +56,10 @@ def how(world: World, here: Path) -> list[str]:
     ]
 
 
-def kill_ray(command: Command, part: str) -> Outcome:
-    """Takes down a part of the Ray that a command has started, and returns how the command ended."""
-    (pid,) = [pid for pid, line in descendants(command.pid) if line.split()[0].endswith(f"/{part}")]
-    os.kill(pid, signal.SIGKILL)
-    return command.finish()
-
-
-def assert_said(outcome: Outcome) -> None:
-    """Ray's death is one sentence."""
+def kill_ray(command: Command, part: int) -> None:
+    """Takes down a part of the Ray of a command, which says so in one sentence."""
+    os.kill(part, signal.SIGKILL)
+    outcome = command.finish()
     assert (outcome.code, outcome.out) == (1, "") and "Traceback" not in outcome.err, outcome
     last = outcome.err.splitlines()[-1]
     assert last.startswith("failed: Ray's ") and last.endswith("the same command goes on from there"), outcome.err
@@ -95,15 +92,16 @@ def test_ray_itself_is_killed(world: World, here: Path) -> None:
     assert do("search", *world.search(searcher="one_shot")).code == 0
     command = ["recover", "latest", *how(world, here), "cluster=local", "cluster.replicas=1", "--out", "healed"]
     process = start(*command)
+    raylet = ray_process(process, "raylet")
     wait_for_rows(process, "mlruns", 1, "assessments")
-    assert_said(kill_ray(process, "raylet"))
+    kill_ray(process, raylet)
     again = do(*command)
     assert again.code == 0 and (here / "healed/config.json").is_file(), again
 
 
 @pytest.mark.parametrize("part", ["raylet", "gcs_server"])
 def test_ray_itself_is_killed_under_a_study(world: World, here: Path, part: str) -> None:
-    words = how(world, here)
+    words = how(world, here, MANY)
     ways = " ".join(word for word in words if not word.startswith("assess"))
     command = [
         *("study", *small_study(world, "searcher=[one_shot]"), "remove=2"),
@@ -113,7 +111,7 @@ def test_ray_itself_is_killed_under_a_study(world: World, here: Path, part: str)
     ]
     process = start(*command)
     wait_for(lambda: "answers of the dense" in process.said("err") or not process.process.is_alive(), 300)
-    assert_said(kill_ray(process, part))
+    kill_ray(process, ray_process(process, part))
 
 
 def test_a_refined_search_trains_no_mask_twice(world: World, here: Path) -> None:

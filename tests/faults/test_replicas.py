@@ -28,7 +28,7 @@ from raysearch.models.shared_weights import pack, unpack
 from raysearch.models.stack import LayerStack
 from tests.cli.conftest import World
 from tests.cli.found import evaluations, found, same
-from tests.faults.injection import BEAM, MANY, SHARDS, descendants, do, start, state, wait_for_rows
+from tests.faults.injection import BEAM, MANY, SHARDS, descendants, do, ray_process, start, state, wait_for_rows
 
 pytestmark = [pytest.mark.slow, pytest.mark.faults]
 
@@ -83,7 +83,7 @@ class SlowReplica(Replica):
     """Takes its time for the first shard."""
 
     def evaluate(self, unit: Any) -> Any:
-        time.sleep(6.0 if unit.shard == 0 else 0.0)
+        time.sleep(12.0 if unit.shard == 0 else 0.0)
         return super().evaluate(unit)
 
 
@@ -177,7 +177,7 @@ def test_a_pool_does_not_kill_a_replica_that_works_for_another(
     recipe: Any, make_replica: Any, units: list[MaskUnit]
 ) -> None:
     fleet, made = Fleet(1, 1, Needs(cpus=1, gpus=0), idle_s=60), recipe(SlowReplica)
-    patient, hasty = (RayPool(Replicas(fleet, made, 1, unit_timeout_s=limit)) for limit in (60.0, 1.5))
+    patient, hasty = (RayPool(Replicas(fleet, made, 1, unit_timeout_s=limit)) for limit in (60.0, 6.0))
     answered: dict[Any, bytes] = {}
     with closing(fleet):
         answers(hasty, units[2:])  # the replica is loaded
@@ -196,8 +196,8 @@ def test_a_pool_does_not_kill_a_replica_that_works_for_another(
 def test_ray_itself_is_killed(world: World, here: Path, part: str) -> None:
     words = ["search", *world.search(**MANY, cluster="local", **{"cluster.replicas": 1}), "store=disturbed"]
     command = start(*words)
+    pid = ray_process(command, part)
     wait_for_rows(command, "disturbed", 30)
-    (pid,) = [pid for pid, line in descendants(command.pid) if line.split()[0].endswith(f"/{part}")]
     os.kill(pid, signal.SIGKILL)
     outcome = command.finish()
     assert (outcome.code, outcome.out) == (1, ""), outcome
@@ -212,12 +212,12 @@ def test_ray_itself_is_killed_under_an_assessment(world: World, here: Path) -> N
     known = len(evaluations("mlruns"))
     texts = [
         f"assess.texts.t{samples}='data=file data.path={world.text} data.samples={samples} data.sampling=sequential'"
-        for samples in (2000, 1900, 1800, 1700)  # so that much is left when the first rows are there
+        for samples in range(2000, 1200, -100)  # so that much is left when the first rows are there
     ]
     how = ["assess=none", *texts, "assess.seq_len=2", "assess.probe.enabled=false"]
     command = start("assess", "latest", *how, "cluster=local", "cluster.replicas=1")
+    pid = ray_process(command, "raylet")
     wait_for_rows(command, "mlruns", known + 1)
-    (pid,) = [pid for pid, line in descendants(command.pid) if line.split()[0].endswith("/raylet")]
     os.kill(pid, signal.SIGKILL)
     outcome = command.finish()
     last = outcome.err.splitlines()[-1]

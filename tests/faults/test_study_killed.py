@@ -12,7 +12,7 @@ import pytest
 from tests.cli.conftest import World
 from tests.cli.found import evaluations, found
 from tests.cli.studies import study_words
-from tests.faults.injection import assert_all_gone, descendants, do, kill_at, start, wait_for_rows
+from tests.faults.injection import assert_all_gone, do, kill_at, ray_process, start, wait_for_rows
 
 pytestmark = [pytest.mark.slow, pytest.mark.faults]
 
@@ -40,8 +40,8 @@ def test_a_study_killed_twice_ends_the_same_and_runs_nothing_twice(world: World,
 def test_ray_itself_is_killed_under_a_study(world: World, here: Path, part: str) -> None:
     words = ["study", *study_words(world, **{"data.shard_samples": 1})]
     command = start(*words)
+    pid = ray_process(command, part)
     wait_for_rows(command, "mlruns", 40)
-    (pid,) = [pid for pid, line in descendants(command.pid) if line.split()[0].endswith(f"/{part}")]
     os.kill(pid, signal.SIGKILL)
     outcome = command.finish()
     assert outcome.code == 1, outcome
