@@ -289,6 +289,8 @@ def _start(**options: Any) -> None:
     on_termination = signal.getsignal(signal.SIGTERM)
     # Ray prints the logs of its processes that have died on standard output, where results are; `log_to_driver` or not.
     vars(ray._private.worker)["print_to_stdstream"] = lambda *_, **__: None
+    # Its handler in C++, which stays where Ray starts in a thread, ends the process three seconds after SIGTERM.
+    vars(ray._private.ray_constants)["RAY_DISABLE_FAILURE_SIGNAL_HANDLER"] = True
     try:
         ray.init(log_to_driver=False, logging_level=logging.ERROR, **options)
     except SystemExit as error:  # that handler, while Ray starts
