@@ -1,25 +1,26 @@
 """From words or a resolved configuration to the specifications that rooms work by.
 
 Every section's keys are the fields of one class of ours; `raysearch.config.parts` finds it and checks the types. All
-that is wrong with a command is reported at once.
+that is wrong with a command is reported at once, as one `UserError`: keys that are unknown or missing, values of the
+wrong type or out of range. Words are ``key=value`` as on the command line; `config_dir` is as in `compose`.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import shlex
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from raysearch.assessment.spec import AssessSpec, SpeedOptions
 from raysearch.calibration.objectives.weighted import WeightedObjective
 from raysearch.cluster.options import ClusterOptions
-from raysearch.config.compose import compose, compose_calibration, compose_what_fits, section_of
+from raysearch.config.compose import compose, compose_calibration, composed, section_of, words_of
 from raysearch.config.overrides import as_overrides
 from raysearch.config.parts import (
+    Part,
     build_data,
     build_objective,
     build_searcher,
@@ -44,41 +45,48 @@ from raysearch.study.grid import Choice, choices_of
 from raysearch.study.spec import Cell, StudyOptions, StudySpec, one_seed_each
 from raysearch.tracking.options import TrackingOptions
 
-_T = TypeVar("_T")
-_EVALUATION_KEYS = {"model", "data", "objective", "cluster", "store", "ledger", "seed", "choices"}
-_OF_SEARCHES = {"searcher", "screening", "refine", "tracking", "remove", "protect", "budget", "speed"}
+#: The top-level keys of the configuration of an evaluation, and those of a search.
+_OF_EVALUATIONS = {"model", "data", "objective", "cluster", "store", "ledger", "seed", "choices"}
+_OF_SEARCHES = {"searcher", "screening", "refine", "tracking", "remove", "protect", "budget", "speed", *_OF_EVALUATIONS}
 #: The sections that came after the ledger's format 7; a search on record without them is as their defaults say.
 _ADDED_SECTIONS = {"budget", "speed", "refine"}
-#: The sections of a search's configuration.
-_SEARCH_SECTIONS = {"model", "data", "objective", "cluster", "searcher", "screening", "tracking", *_ADDED_SECTIONS}
 
 
 def search_spec(words: Sequence[str], config_dir: PathLike | None = None) -> SearchSpec:
-    """Build a search from the words of ``raysearch search``.
-
-    Args:
-        words: ``key=value`` words, as on the command line.
-        config_dir: A folder of the user's own YAML files, laid out like ``conf/``.
-
-    Raises:
-        UserError: Keys are unknown or missing, or values are of the wrong type or out of range.
-    """
+    """Build a search from the words of ``raysearch search``."""
     return tracked_search(words, config_dir)[0]
 
 
 def tracked_search(words: Sequence[str], config_dir: PathLike | None = None) -> tuple[SearchSpec, TrackingOptions]:
-    """Build a search, and where it is recorded for people to look at; see `search_spec`."""
-    return _from_words(tracked_search_of, "search", words, config_dir)
+    """Build a search, and where it is recorded for people to look at."""
+    with composed("search", words, config_dir) as (config, _):
+        return _tracked_search_of(config)
 
 
-def tracked_search_of(config: Mapping[str, Any]) -> tuple[SearchSpec, TrackingOptions]:
-    """Build both from a configuration composed from ``conf/search.yaml``; see `search_spec`."""
+def recorded_search(config: Mapping[str, Any]) -> tuple[SearchSpec, TrackingOptions]:
+    """Build both from the configuration of a search on record, unless another version of raysearch recorded it."""
+    if _ADDED_SECTIONS - config.keys():
+        now = compose("search", [])
+        config = {**{name: now[name] for name in _ADDED_SECTIONS}, **config}
+    if lacking := sorted(_OF_SEARCHES - config.keys()):
+        raise UserError(
+            f"the search is on record without {' and '.join(lacking)}, as another version of raysearch wrote it; type "
+            "the whole search command again, which goes on from its evaluations"
+        )
+    for key in hidden_keys({"model": {**config["model"], "name": ""}}):
+        raise UserError(
+            f"{key} is on record without its secret, so the model is not found; search again by a path that holds none"
+        )
+    return _tracked_search_of(config)
+
+
+def _tracked_search_of(config: Mapping[str, Any]) -> tuple[SearchSpec, TrackingOptions]:
     parts = together(
         evaluation=lambda: _evaluation_spec(config, _OF_SEARCHES),
-        screening=lambda: construct(Screening, "screening", _section(config, "screening")),
+        screening=lambda: _build(Screening, config, "screening"),
         searcher=lambda: build_searcher(_section(config, "searcher")),
-        remove=lambda: _remove(config["remove"]),
-        protect=lambda: checked(list[int], "protect", config["protect"]),
+        remove=lambda: _remove(_given(config, "remove")),
+        protect=lambda: checked(list[int], "protect", _given(config, "protect")),
         budget=lambda: _budget(config),
         refiner=lambda: _refiner(config),
         tracking=lambda: tracking_options(config),
@@ -89,171 +97,78 @@ def tracked_search_of(config: Mapping[str, Any]) -> tuple[SearchSpec, TrackingOp
     return SearchSpec(searcher_name=redact(name), seed=config["seed"], config=redacted(config), **parts), tracking
 
 
-def recorded_search(config: Mapping[str, Any]) -> tuple[SearchSpec, TrackingOptions]:
-    """Build both from the configuration of a search on record.
-
-    Raises:
-        UserError: As `search_spec`, or another version of raysearch has recorded the search.
-    """
-    if added := _ADDED_SECTIONS - config.keys():
-        config = {**config, **{name: value for name, value in compose("search", []).items() if name in added}}
-    lacking = sorted(_SEARCH_SECTIONS - config.keys())
-    if lacking:
-        raise UserError(
-            f"the search is on record without {' and '.join(lacking)}, as another version of raysearch wrote it; type "
-            "the whole search command again, which goes on from its evaluations"
-        )
-    for key in hidden_keys({"model": {**config["model"], "name": ""}}):
-        raise UserError(
-            f"{key} is on record without its secret, so the model is not found; search again by a path that holds none"
-        )
-    return tracked_search_of(config)
-
-
 def score_spec(words: Sequence[str], config_dir: PathLike | None = None) -> ScoreSpec:
-    """Build masks and how to evaluate them from the words of ``raysearch score``; see `search_spec`."""
-
-    def build(config: Mapping[str, Any]) -> ScoreSpec:
+    """Build masks and how to evaluate them from the words of ``raysearch score``."""
+    with composed("score", words, config_dir) as (config, _):
         parts = together(
-            masks=lambda: _masks(_given(config, "masks")), evaluation=lambda: _evaluation_spec(config, {"masks"})
+            masks=lambda: _masks(_given(config, "masks")),
+            evaluation=lambda: _evaluation_spec(config, {"masks", *_OF_EVALUATIONS}),
         )
         return ScoreSpec(**parts)
 
-    return _from_words(build, "score", words, config_dir)
+
+def evaluation_spec(words: Sequence[str], also: Sequence[str], config_dir: PathLike | None = None) -> EvaluationSpec:
+    """Build an evaluation on the calibration of the words and, beside it, on others: each the words that differ."""
+    mistakes, others = Mistakes(), []
+    with composed("evaluation", words, config_dir) as (config, understood):
+        with mistakes:
+            spec = _evaluation_spec(config)
+            if spec.weighting is not None:
+                raise UserError(
+                    "objective=weighted is several calibrations in one; lay them side by side with --also instead"
+                )
+        for one in also:
+            with mistakes:
+                others.append(_calibration_spec(compose_calibration(one, understood, config_dir)))
+        mistakes.tell()
+    return dataclasses.replace(spec, calibrations=[*spec.calibrations, *others])
 
 
 def study_spec(words: Sequence[str], config_dir: PathLike | None = None) -> StudySpec:
-    """Build a study and all of its searches from the words of ``raysearch study``; see `search_spec`."""
+    """Build a study and all of its searches from the words of ``raysearch study``."""
     return tracked_study(words, config_dir)[0]
 
 
 def tracked_study(words: Sequence[str], config_dir: PathLike | None = None) -> tuple[StudySpec, TrackingOptions]:
-    """Build a study, and where it is recorded for people to look at; see `search_spec`."""
-    mistakes = Mistakes()
-    config, understood = compose_what_fits("study", words, config_dir, mistakes)
+    """Build a study, and where it is recorded for people to look at."""
     cells, choices, options, assess, tracking = [], [], None, None, None
     ways: dict[str, str] = {}
     recoveries: dict[str, RecoverSpec] = {}
-    with mistakes:
-        section = dict(_section(config, "study"))
-        rules = {
-            key: checked(list[dict[str, Any]], f"study.{key}", section.pop(key, [])) for key in ("include", "exclude")
-        }
-        grid = checked(dict[str, Any], "study.grid", section.pop("grid", {}))
-        shared = checked(str, "study.recover_with", section.pop("recover_with", ""))
-        own = checked(dict[str, str | None], "study.recover", section.pop("recover", {}))
-        ways = {way: f"{shared} {words}" for way, words in own.items() if words is not None}
+    mistakes = Mistakes()
+    with composed("study", words, config_dir) as (config, understood):
         with mistakes:
-            choices = choices_of(grid, **rules)
-        options = construct(StudyOptions, "study", redacted(section))
-    with mistakes:
-        if config["choices"]["assess"] != "none" or any(word.startswith("assess.") for word in words):
-            assess = assess_spec(config)
-    with mistakes:
-        tracking = tracking_options(config)
-    for way, its in ways.items():
+            section = _section(config, "study")
+            rules = {
+                key: checked(list[dict[str, Any]], f"study.{key}", section.pop(key, []))
+                for key in ("include", "exclude")
+            }
+            grid = checked(dict[str, Any], "study.grid", section.pop("grid", {}))
+            shared = checked(str, "study.recover_with", section.pop("recover_with", ""))
+            own = checked(dict[str, str | None], "study.recover", section.pop("recover", {}))
+            ways = {way: f"{shared} {words}" for way, words in own.items() if words is not None}
+            with mistakes:
+                choices = choices_of(grid, **rules)
+            options = construct(StudyOptions, "study", redacted(section))
         with mistakes:
-            recoveries[way] = _way(its, config["cluster"], assess, config_dir)
-    for choice in choices:
+            if config["choices"]["assess"] != "none" or any(word.startswith("assess.") for word in words):
+                assess = assess_spec(config)
         with mistakes:
-            cells.append(_cell(choice, understood, config["seed"], tracking, config_dir))
-    with mistakes:
-        if options is not None and len(cells) == len(choices) > 0:
-            options.check_contrasts(cell.searcher for cell in cells)
-    mistakes.tell()
+            tracking = tracking_options(config)
+        for way, its in ways.items():
+            with mistakes:
+                recoveries[way] = _way(way, its, config["cluster"], assess, config_dir)
+        for choice in choices:
+            with mistakes:
+                cells.append(_cell(choice, understood, _given(config, "seed"), tracking, config_dir))
+        with mistakes:
+            if options is not None and len(cells) == len(choices) > 0:
+                options.check_contrasts(cell.searcher for cell in cells)
+        mistakes.tell()
     assert options is not None and tracking is not None, "else they would be among the mistakes"
     typed = [*([] if config_dir is None else ["--config-dir", str(config_dir)]), *words]
     kept, notes = one_seed_each(cells)
     spec = StudySpec(options, kept, assess, _store(config), redacted(config), [*map(redact, typed)], notes, recoveries)
     return spec, tracking
-
-
-def assess_spec(config: Mapping[str, Any]) -> AssessSpec:
-    """Build what to assess masks by from the section ``assess`` of a configuration; see `search_spec`."""
-    section = dict(_section(config, "assess"))
-    given = {
-        key: {redact(name): {**data, "allow_evaluation_split": True} for name, data in section.pop(key, {}).items()}
-        for key in ("texts", "generation")
-    }
-    parts = together(
-        partial(_check_seed, config),
-        rest=lambda: construct(AssessSpec, "assess", section, **given),
-        **{
-            key: partial(together, **{name: partial(build_data, data) for name, data in of.items()})
-            for key, of in given.items()
-        },
-    )
-    return dataclasses.replace(parts.pop("rest"), **parts)
-
-
-def recover_spec(config: Mapping[str, Any]) -> RecoverSpec:
-    """Build a recovery from a configuration composed from ``conf/recover.yaml``; see `search_spec`.
-
-    Without a section ``assess`` its models are not assessed.
-    """
-    install = "pip install 'raysearch[recovery]'"
-    if missing := [name for name in ("peft", "trl") if find_spec(name) is None]:
-        raise UserError(f"recover needs {' and '.join(missing)}; install it with: {install}")
-    parts = together(
-        data=lambda: build_data(_section(config, "data")),
-        options=lambda: construct(RecoveryOptions, "recovery", _section(config, "recovery")),
-        assess=lambda: assess_spec(config) if "assess" in config else AssessSpec(),
-        cluster=lambda: construct(ClusterOptions, "cluster", _section(config, "cluster")),
-    )
-    if parts["options"].method == "qlora" and find_spec("bitsandbytes") is None:
-        raise UserError(f"recovery.method=qlora needs bitsandbytes; install it with: {install}")
-    return RecoverSpec(**parts)
-
-
-def evaluation_spec(words: Sequence[str], also: Sequence[str], config_dir: PathLike | None = None) -> EvaluationSpec:
-    """Build an evaluation: on the calibration of the words, and on others beside it.
-
-    Args:
-        words: As `search_spec`.
-        also: The other calibrations, each by the words that are different.
-        config_dir: As `search_spec`.
-
-    Raises:
-        UserError: As `search_spec`.
-    """
-    mistakes, others = Mistakes(), []
-    config, understood = compose_what_fits("evaluation", words, config_dir, mistakes)
-    with mistakes:
-        spec = _evaluation_spec(config)
-        if spec.weighting is not None:
-            raise UserError(
-                "objective=weighted is several calibrations in one; lay them side by side with --also instead"
-            )
-    for one in also:
-        with mistakes:
-            others.append(_calibration_spec(compose_calibration(one, understood, config_dir)))
-    mistakes.tell()
-    return dataclasses.replace(spec, calibrations=[*spec.calibrations, *others])
-
-
-def tracking_options(config: Mapping[str, Any]) -> TrackingOptions:
-    """Build where searches are recorded for people to look at, from the configuration of a search or a study.
-
-    Raises:
-        UserError: A value is of the wrong type, or MLflow knows no such address.
-    """
-    parts = together(folder=lambda: _store(config), ledger=lambda: _ledger(config))
-    section = dict(_section(config, "tracking"))
-    section |= redacted({key: section[key] for key in ("experiment",) if key in section})
-    options: TrackingOptions = construct(TrackingOptions, "tracking", section, **parts)
-    return options
-
-
-def _from_words(
-    build: Callable[[Mapping[str, Any]], _T], job: str, words: Sequence[str], config_dir: PathLike | None
-) -> _T:
-    """Compose a configuration and build from it; mistakes in words and in values are reported together."""
-    mistakes = Mistakes()
-    config, _ = compose_what_fits(job, words, config_dir, mistakes)
-    with mistakes:
-        built = build(config)
-    mistakes.tell()
-    return built
 
 
 def _cell(
@@ -292,46 +207,94 @@ def _cell(
 @cache
 def _chosen_by_studies() -> list[str]:
     """Return the words for what ``conf/study.yaml`` chooses otherwise than ``conf/search.yaml``."""
-    of_search = compose("search", [])["choices"]
-    return [
-        f"{group}={name}"
-        for group, name in compose("study", [])["choices"].items()
-        if of_search.get(group, name) != name
-    ]
+    of_search, of_study = compose("search", [])["choices"], compose("study", [])["choices"]
+    return [f"{group}={name}" for group, name in of_study.items() if of_search.get(group, name) != name]
 
 
-def _way(words: str, cluster: Any, assess: AssessSpec | None, config_dir: PathLike | None) -> RecoverSpec:
-    """Compose a way of recovering a study's masks, which are assessed as the study's masks are, if those are."""
-    composed = compose("recover", [*as_overrides({"cluster": cluster}), *shlex.split(words)], config_dir)
-    spec = recover_spec(composed)
+def _way(way: str, words: str, cluster: Any, assess: AssessSpec | None, config_dir: PathLike | None) -> RecoverSpec:
+    """Build a way of recovering a study's masks, which are assessed as the study's masks are, if those are."""
+    own = words_of(words, f"study.recover.{way}=")
+    spec = recover_spec(compose("recover", [*as_overrides({"cluster": cluster}), *own], config_dir))
     return spec if assess is None else dataclasses.replace(spec, assess=assess)
 
 
-def _evaluation_spec(config: Mapping[str, Any], other_keys: Collection[str] = ()) -> EvaluationSpec:
-    def calibrations() -> list[CalibrationSpec]:
-        parts = _section(config, "objective").get("parts")
-        steps = [partial(_calibration_spec, part) for part in ([config] if parts is None else parts)]
-        return [*together(**{str(number): step for number, step in enumerate(steps)}).values()]
-
+def assess_spec(config: Mapping[str, Any]) -> AssessSpec:
+    """Build what to assess masks by from the section ``assess`` of a configuration."""
+    section = _section(config, "assess")
+    given = {
+        key: {redact(name): {**data, "allow_evaluation_split": True} for name, data in section.pop(key, {}).items()}
+        for key in ("texts", "generation")
+    }
     parts = together(
-        partial(check_names, "", config, {*_EVALUATION_KEYS, *other_keys}),
+        partial(_check_seed, config),
+        rest=lambda: construct(AssessSpec, "assess", section, **given),
+        **{
+            key: partial(together, **{name: partial(build_data, data) for name, data in of.items()})
+            for key, of in given.items()
+        },
+    )
+    return dataclasses.replace(parts.pop("rest"), **parts)
+
+
+def recover_spec(config: Mapping[str, Any]) -> RecoverSpec:
+    """Build a recovery from a configuration composed from ``conf/recover.yaml``.
+
+    Without a section ``assess`` its models are not assessed.
+    """
+    install = "pip install 'raysearch[recovery]'"
+    if missing := [name for name in ("peft", "trl") if find_spec(name) is None]:
+        raise UserError(f"recover needs {' and '.join(missing)}; install it with: {install}")
+    parts = together(
+        data=lambda: build_data(_section(config, "data")),
+        options=lambda: _build(RecoveryOptions, config, "recovery"),
+        assess=lambda: assess_spec(config) if "assess" in config else AssessSpec(),
+        cluster=lambda: _build(ClusterOptions, config, "cluster"),
+    )
+    if parts["options"].method == "qlora" and find_spec("bitsandbytes") is None:
+        raise UserError(f"recovery.method=qlora needs bitsandbytes; install it with: {install}")
+    return RecoverSpec(**parts)
+
+
+def tracking_options(config: Mapping[str, Any]) -> TrackingOptions:
+    """Build where searches are recorded for people to look at, from the configuration of a search or a study."""
+    parts = together(folder=lambda: _store(config), ledger=lambda: _ledger(config))
+    return construct(TrackingOptions, "tracking", _section(config, "tracking", shown="experiment"), **parts)
+
+
+def speed_options(config: Mapping[str, Any]) -> SpeedOptions:
+    """Build how the speeds of a search by budget are measured."""
+    try:
+        return _build(SpeedOptions, config, "speed")
+    except UserError as error:
+        raise UserError(*(one.replace("assess.speed.", "speed.") for one in error.sentences)) from error
+
+
+def _evaluation_spec(config: Mapping[str, Any], keys: set[str] = _OF_EVALUATIONS) -> EvaluationSpec:
+    """Build an evaluation from a configuration that may have these top-level keys."""
+    parts = together(
+        partial(check_names, "", config, keys),
         partial(_check_seed, config),
         model=lambda: _model(config),
-        calibrations=calibrations,
+        calibrations=lambda: _calibrations(config),
         weighting=lambda: _weighting(_section(config, "objective")),
-        cluster=lambda: construct(ClusterOptions, "cluster", _section(config, "cluster")),
+        cluster=lambda: _build(ClusterOptions, config, "cluster"),
         ledger=lambda: _ledger(config),
     )
     return EvaluationSpec(**{**parts, "model": parts["cluster"].place(parts["model"])})
 
 
 def _model(config: Mapping[str, Any]) -> ModelSpec:
-    """The model; with ``model.cache`` a GGUF file is kept beside the ledger."""
-    section = dict(_section(config, "model"))
-    section |= redacted({key: section[key] for key in ("name",) if key in section})
+    """Build the model; with ``model.cache`` a GGUF file is kept beside the ledger."""
+    section = _section(config, "model", shown="name")
     cache = _ledger(config).parent / "converted" if checked(bool, "model.cache", section.pop("cache", True)) else None
-    model: ModelSpec = construct(ModelSpec, "model", section, cache=cache)
-    return model
+    return construct(ModelSpec, "model", section, cache=cache)
+
+
+def _calibrations(config: Mapping[str, Any]) -> list[CalibrationSpec]:
+    """Build the calibration, or all parts of a weighted one."""
+    parts = _section(config, "objective").get("parts")
+    steps = [partial(_calibration_spec, part) for part in ([config] if parts is None else parts)]
+    return [*together(**{str(number): step for number, step in enumerate(steps)}).values()]
 
 
 def _calibration_spec(config: Mapping[str, Any]) -> CalibrationSpec:
@@ -360,8 +323,7 @@ def _weighting(values: Mapping[str, Any]) -> WeightedObjective | None:
         return None
     weights = tuple(checked(float, "objective.parts: weight", part["weight"]) for part in values["parts"])
     own = {key: value for key, value in values.items() if key not in ("type", "parts", "shared")}
-    weighting: WeightedObjective = construct(WeightedObjective, "objective", own, weights=weights)
-    return weighting
+    return construct(WeightedObjective, "objective", own, weights=weights)
 
 
 def _remove(value: Any) -> int | str:
@@ -375,7 +337,7 @@ def _budget(config: Mapping[str, Any]) -> Budget | None:
     """Return the budget of a search; None where no part of it has a value and ``remove`` asks for none."""
     speed, given = speed_options(config), _section(config, "budget")
     words = [f"budget.{part}={as_typed(value)}" for part, value in given.items() if value is not None]
-    budget = Budget.parse(words) if words or config["remove"] == AUTO else None
+    budget = Budget.parse(words) if words or _given(config, "remove") == AUTO else None
     if budget is not None and budget.gains and not speed.enabled:
         asked = " ".join(budget.word(part) for part in budget.gains)
         raise UserError(f"{asked} needs speeds, which speed.enabled=false does not measure; leave that out")
@@ -384,28 +346,14 @@ def _budget(config: Mapping[str, Any]) -> Budget | None:
 
 def _refiner(config: Mapping[str, Any]) -> RecoveryRefiner | None:
     """Return what recovers the best masks of a search; None where none is to be recovered."""
-    section = dict(_section(config, "refine"))
+    section = _section(config, "refine")
     recovery = section.pop("recover_with", None)
     if section.get("masks") == 0:
         check_names("refine.", section, {"masks", "steps"})
         return None
     assert isinstance(recovery, Mapping), "its words have been resolved"
     spec = recover_spec({**recovery, "cluster": config["cluster"]})
-    refiner: RecoveryRefiner = construct(RecoveryRefiner, "refine", section, recover_with=spec)
-    return refiner
-
-
-def speed_options(config: Mapping[str, Any]) -> SpeedOptions:
-    """Build how the speeds of a search by budget are measured.
-
-    Raises:
-        UserError: A value is of the wrong type or out of range.
-    """
-    try:
-        options: SpeedOptions = construct(SpeedOptions, "speed", _section(config, "speed"))
-    except UserError as error:
-        raise UserError(*(one.replace("assess.speed.", "speed.") for one in error.sentences)) from error
-    return options
+    return construct(RecoveryRefiner, "refine", section, recover_with=spec)
 
 
 def _masks(value: Any) -> list[Mask]:
@@ -422,25 +370,31 @@ def _masks(value: Any) -> list[Mask]:
 
 
 def _ledger(config: Mapping[str, Any]) -> Path:
-    ledger = config["ledger"]
+    ledger = _given(config, "ledger")
     return _store(config) / "ledger.db" if ledger is None else as_path("ledger", checked(str, "ledger", ledger))
 
 
 def _store(config: Mapping[str, Any]) -> Path:
-    return as_path("store", checked(str, "store", config["store"]))
+    return as_path("store", checked(str, "store", _given(config, "store")))
 
 
 def _check_seed(config: Mapping[str, Any]) -> None:
-    if checked(int, "seed", config["seed"]) < 0:
+    if checked(int, "seed", _given(config, "seed")) < 0:
         raise UserError(f"seed={config['seed']} is negative; use 0 or more")
 
 
-def _section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+def _build(part: type[Part], config: Mapping[str, Any], name: str) -> Part:
+    """Build what a section describes as a whole."""
+    return construct(part, name, _section(config, name))
+
+
+def _section(config: Mapping[str, Any], name: str, shown: str = "") -> dict[str, Any]:
+    """Return a section's keys and values, without secrets under the key that is `shown` to others."""
     section = _given(config, name)
     if not isinstance(section, Mapping):
         choose = f"choose one of conf/{name}/, or " if (conf_dir() / name).is_dir() else ""
         raise UserError(f"{name}={as_typed(section)} is not a section; {choose}set {name}.key=value")
-    return section
+    return {**section, **redacted({key: value for key, value in section.items() if key == shown})}
 
 
 def _given(config: Mapping[str, Any], key: str) -> Any:

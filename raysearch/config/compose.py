@@ -14,7 +14,8 @@ import os
 import re
 import reprlib
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -54,34 +55,22 @@ def compose(job: str, words: Sequence[str], config_dir: PathLike | None = None) 
     Raises:
         UserError: Words, keys or values are not understood, or values are missing.
     """
-    mistakes = Mistakes()
-    config, _ = compose_what_fits(job, words, config_dir, mistakes)
-    mistakes.tell()
-    return config
+    with composed(job, words, config_dir) as (config, _):
+        return config
 
 
-def compose_what_fits(
-    job: str, words: Sequence[str], config_dir: PathLike | None, mistakes: Mistakes
-) -> tuple[dict[str, Any], list[str]]:
-    """Compose a configuration of the words without mistakes, so that values can be checked all the same.
+@contextmanager
+def composed(job: str, words: Sequence[str], config_dir: PathLike | None) -> Iterator[tuple[dict[str, Any], list[str]]]:
+    """A configuration of the words without mistakes, which are told with those of what is built of it; see `compose`.
 
-    Returns:
+    Yields:
         The configuration, without the sections that a mistake leaves unusable; and the words that are understood.
-
-    Raises:
-        UserError: There is no configuration at all, because a file is unreadable.
     """
-    folder = None if config_dir is None else as_path("--config-dir", config_dir)
-    groups, axes, values = groups_of(folder), {}, {}
+    mistakes, folder = Mistakes(), None if config_dir is None else as_path("--config-dir", config_dir)
+    given = _by_key(words)
+    groups, taken = groups_of(folder), _groups_of_job(job)
     choices: dict[str, str] = {}
-    taken = _groups_of_job(job)
-    given: dict[str, str] = {}
-    for word in words:
-        if not isinstance(word, str):
-            raise UserError(f"{reprlib.repr(word)} is not understood; give words as text, such as 'remove=5'")
-        key = word.partition("=")[0]
-        given.pop(key, None)  # of a key given twice, the last value counts
-        given[key] = word
+    axes, values = {}, {}
     for key, word in given.items():
         with mistakes:
             if job == "study" and key.startswith(AXES):
@@ -125,7 +114,7 @@ def compose_what_fits(
     for section, finish in (
         ("study", lambda: _set_axes(resolved, axes)),
         ("objective", lambda: _resolve_parts(resolved, words, config_dir)),
-        ("assess", lambda: _resolve_texts(resolved, config_dir)),
+        ("assess", lambda: _resolve_texts(resolved["assess"], config_dir)),
         ("refine", lambda: _resolve_recovery(resolved["refine"], config_dir)),
     ):
         if isinstance(resolved.get(section), dict):
@@ -134,7 +123,21 @@ def compose_what_fits(
             except UserError as error:
                 mistakes.errors.append(error)
                 del resolved[section]
-    return resolved, [word for key, word in given.items() if key in {**choices, **values, **axes}]
+    with mistakes:
+        yield resolved, [word for key, word in given.items() if key in {**choices, **values, **axes}]
+    mistakes.tell()
+
+
+def _by_key(words: Sequence[str]) -> dict[str, str]:
+    """Return words by their keys; of a key given twice, the last value counts."""
+    given: dict[str, str] = {}
+    for word in words:
+        if not isinstance(word, str):
+            raise UserError(f"{reprlib.repr(word)} is not understood; give words as text, such as 'remove=5'")
+        key = word.partition("=")[0]
+        given.pop(key, None)
+        given[key] = word
+    return given
 
 
 @functools.cache
@@ -147,27 +150,29 @@ def _groups_of_job(job: str) -> set[str]:
 
 def _compose_files(job: str, choices: Mapping[str, str], folder: Path | None) -> tuple[DictConfig, Mapping[str, Any]]:
     """Merge the chosen files; return the configuration, and the choice of every group."""
+    chosen = tuple(choices.items())
     if folder is None:
-        return copy.deepcopy(_compose_ours(job, tuple(choices.items())))
+        return copy.deepcopy(_compose_ours(job, chosen))
     _check_files(folder, choices)
-    return _merge(job, [f"hydra.searchpath=[{quoted(f'file://{folder.resolve()}')}]"], choices.items())
-
-
-@functools.cache  # the searches of a study choose the same files again and again, and Hydra needs 0.1 s for each
-def _compose_ours(job: str, choices: tuple[tuple[str, str], ...]) -> tuple[DictConfig, Mapping[str, Any]]:
-    return _merge(job, [], choices)
+    return _merge(job, chosen, folder)
 
 
 def _merge(
-    job: str, search_path: list[str], choices: Iterable[tuple[str, str]]
+    job: str, choices: tuple[tuple[str, str], ...], folder: Path | None = None
 ) -> tuple[DictConfig, Mapping[str, Any]]:
+    words = [f"{group}={quoted(name)}" for group, name in choices]
+    if folder is not None:
+        words.append(f"hydra.searchpath=[{quoted(f'file://{folder.resolve()}')}]")
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        chosen = [f"{group}={quoted(name)}" for group, name in choices]
-        config = hydra_compose(job, [*search_path, *chosen], return_hydra_config=True)
+        config = hydra_compose(job, words, return_hydra_config=True)
     all_choices = dict(config.hydra.runtime.choices)
     with open_dict(config):
         del config["hydra"]
     return config, all_choices
+
+
+#: The searches of a study choose the same files again and again, and Hydra needs 0.1 s for each.
+_compose_ours = functools.cache(_merge)
 
 
 def _check_files(folder: Path, choices: Mapping[str, str]) -> None:
@@ -232,6 +237,8 @@ def _read_choice(word: str, names: Sequence[str]) -> str | None:
 def _read_value(word: str) -> Any:
     """Return a value as Hydra's grammar reads it, as a number, a list or such; anything else is text as it stands."""
     key, value = _split(word)
+    if value == "???":  # OmegaConf's word for a value that is left open
+        raise UserError(f"{key} has no value; give {key}=…")
     if key == "masks" and re.search(r"\d_\d", value):
         raise UserError(f"{word} holds a number with _ in it; write layers as in masks=[[3],[3,5]]")
     try:
@@ -287,38 +294,36 @@ def _set_axes(resolved: dict[str, Any], axes: Mapping[str, Any]) -> None:
 
 def _resolve_parts(resolved: dict[str, Any], words: Sequence[str], config_dir: PathLike | None) -> None:
     """Put in place of each part's words what they stand for, and name all their data as that of the whole."""
-    parts, mistakes = resolved["objective"].get("parts"), Mistakes()
-    if parts is None and resolved["objective"].get("type") == "weighted":
-        raise UserError("objective.parts has no value; write each part as {weight: 1.0, of: 'objective=… data=…'}")
+    objective, mistakes = resolved["objective"], Mistakes()
+    parts, how = objective.get("parts"), "write each part as {weight: 1.0, of: 'objective=… data=…'}"
     if parts is None:
+        if objective.get("type") == "weighted":
+            raise UserError(f"objective.parts has no value; {how}")
         return
     for part in parts if isinstance(parts, list) else [parts]:
         with mistakes:
             if not isinstance(part, dict) or set(part) != {"weight", "of"} or not isinstance(part["of"], str):
-                how = "write each part as {weight: 1.0, of: 'objective=… data=…'}"
                 raise UserError(f"objective.parts has {json.dumps(part)}; {how}")
             part |= compose_calibration(part["of"], words, config_dir)
     mistakes.tell()
     resolved["choices"]["data"] = "+".join(dict.fromkeys(part["choices"]["data"] for part in parts))
 
 
-def _resolve_texts(resolved: dict[str, Any], config_dir: PathLike | None) -> None:
+def _resolve_texts(assess: dict[str, Any], config_dir: PathLike | None) -> None:
     """Put in place of the words of each text and task the data that they name; one without words is left out."""
     mistakes = Mistakes()
     for key, what in (("texts", "text"), ("generation", "task")):
         with mistakes:
-            given = resolved["assess"].get(key, {})
+            given, assess[key] = assess.get(key, {}), {}
             if not isinstance(given, dict) or not all(isinstance(words, str | None) for words in given.values()):
                 raise UserError(
                     f"assess.{key} names each {what} by its words, as in "
                     f"assess.{key}.mine='data=file data.path=my.txt …'"
                 )
-            found = {}
             for name, words in given.items():
                 with mistakes:
                     if words:
-                        found[name] = compose_calibration(words, (), config_dir)["data"]
-            resolved["assess"][key] = found
+                        assess[key][name] = compose_calibration(words, (), config_dir)["data"]
     mistakes.tell()
 
 
@@ -333,7 +338,7 @@ def _resolve_recovery(refine: dict[str, Any], config_dir: PathLike | None) -> No
     if refine.get("masks") == 0:
         refine["recover_with"] = None
         return
-    own = _words_of(words, "refine.recover_with=")
+    own = words_of(words, "refine.recover_with=")
     for word in own:
         if section_of(word) not in ("data", "recovery", "seed"):
             raise UserError(
@@ -342,12 +347,10 @@ def _resolve_recovery(refine: dict[str, Any], config_dir: PathLike | None) -> No
             )
         if word.startswith("recovery.max_steps="):
             raise UserError(f"refine.recover_with has {word}, which refine.steps says; leave it out")
-    whole = compose("recover", own, config_dir)
-    choices = {group: whole["choices"][group] for group in ("data", "recovery")}
-    refine["recover_with"] = {"data": whole["data"], "recovery": whole["recovery"], "choices": choices}
+    refine["recover_with"] = _only(("data", "recovery"), compose("recover", own, config_dir))
 
 
-def _words_of(text: str, name: str = "") -> list[str]:
+def words_of(text: str, name: str = "") -> list[str]:
     """Return the words of a text, split as a shell does; the name is for messages."""
     try:
         return shlex.split(text)
@@ -369,7 +372,7 @@ def compose_calibration(words: str, others: Sequence[str], config_dir: PathLike 
     Raises:
         UserError: As `compose`.
     """
-    own = _words_of(words)
+    own = words_of(words)
     other_data = any(word.startswith(("data=", "calibration=")) for word in own)
     kept = ("seed",) if other_data else ("seed", "data")
     whole = compose("evaluation", [*(word for word in others if section_of(word) in kept), *own], config_dir)
@@ -378,8 +381,14 @@ def compose_calibration(words: str, others: Sequence[str], config_dir: PathLike 
             raise UserError(f"{words!r} has {word}, which is no part of a calibration; say that for the whole command")
     if whole["objective"].get("parts") is not None:
         raise UserError(f"{words!r} is weighted itself; name the parts one by one")
-    choices = {group: whole["choices"][group] for group in ("objective", "data")}
-    return {"objective": whole["objective"], "data": whole["data"], "choices": choices}
+    return _only(("objective", "data"), whole)
+
+
+def _only(groups: Sequence[str], config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return some sections of a configuration, with the chosen files under ``choices``."""
+    return {group: config[group] for group in groups} | {
+        "choices": {group: config["choices"][group] for group in groups}
+    }
 
 
 def recorded(config: Mapping[str, Any], words: Sequence[str], **here: Any) -> dict[str, Any]:

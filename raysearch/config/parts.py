@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 from typing_extensions import is_protocol
@@ -29,10 +29,13 @@ from raysearch.core.paths import as_path
 from raysearch.errors import Mistakes, UserError, did_you_mean, together
 
 if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
     from raysearch.calibration.data import Data
     from raysearch.calibration.objectives.base import Objective
     from raysearch.searchers.base import Searcher
 
+Part = TypeVar("Part", bound="DataclassInstance")
 #: What is expected, where pydantic says it in the words of Python.
 _EXPECTED = {
     **dict.fromkeys(("sequence_str", "is_instance_of"), "a valid list"),
@@ -53,8 +56,7 @@ def build_searcher(values: Mapping[str, Any]) -> Searcher:
     Raises:
         UserError: A key is unknown or missing, or a value is of the wrong type or out of range.
     """
-    searcher: Searcher = _build(("searchers", "bridges"), "method search", "searcher", values)
-    return searcher
+    return _build(("searchers", "bridges"), "method search", "searcher", values)
 
 
 def build_objective(values: Mapping[str, Any]) -> Objective:
@@ -63,8 +65,7 @@ def build_objective(values: Mapping[str, Any]) -> Objective:
     Raises:
         UserError: As `build_searcher`.
     """
-    objective: Objective = _build(("calibration.objectives",), "measure", "objective", values)
-    return objective
+    return _build(("calibration.objectives",), "measure", "objective", values)
 
 
 def build_data(values: Mapping[str, Any]) -> Data:
@@ -130,7 +131,7 @@ def _has(part: type, name: str) -> bool:
     return bool(own) and not getattr(own[0], "__isabstractmethod__", False)
 
 
-def construct(part: type, section: str, values: Mapping[str, Any], **built: Any) -> Any:
+def construct(part: type[Part], section: str, values: Mapping[str, Any], **built: Any) -> Part:
     """Call a dataclass with a section's values, each checked against its field's type.
 
     A class names one wrong value at a time; that value is then left out, to hear what else is wrong.

@@ -148,3 +148,15 @@ def test_files_and_folders_of_the_user_may_have_any_name(tmp_path: Path) -> None
         spec = build.search_spec([f"searcher={name}", "remove=2"], file.parents[1])
         assert (spec.searcher_name, spec.config["searcher"]["width"]) == (name, 7), name
         assert re.fullmatch(r"\w[\w-]*-m2-[0-9a-f]{8}", spec.search_id("")), name
+
+
+@pytest.mark.parametrize("key", ["remove", "seed", "store", "protect", "data.path"])
+def test_a_value_that_is_left_open_is_asked_for(key: str) -> None:
+    with pytest.raises(UserError) as caught:
+        build.search_spec(["data=file", "data.path=x.txt", f"{key}=???"])
+    assert caught.value.sentences == (f"{key} has no value; give {key}=…",)
+
+
+def test_words_of_a_recovery_that_do_not_end_are_told_by_their_key() -> None:
+    with pytest.raises(UserError, match=r"study\.recover\.mine=.* is not understood \(No closing quotation\)"):
+        build.study_spec(["study.grid.remove=[2]", 'study.recover.mine="recovery.method=\'full"'])
