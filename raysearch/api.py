@@ -5,6 +5,12 @@ Arguments that mean the same in all of them:
     *overrides    ``key=value`` words, as on the command line
     **values      the same keys as arguments; a mapping sets the keys inside a group: ``data={"samples": 32}``
     config_dir    a folder of your own YAML files, laid out like ``conf/``
+    search        a search id, the start of one, an MLflow run id, or ``latest``
+    name          the id of a search or a study, the start of one, an MLflow run id, or ``latest`` for the last search
+    remove        of a search on record: its best mask of so many layers, not the one that it found
+    overwrite     whether to replace what is there
+    push          the repository of the Hugging Face Hub that an export is sent to as well, ``OWNER/NAME``
+    public        whether that is one that everyone may read; a new one is private without
     store         the folder that searches write to
     ledger        the ledger, if it is not in the store
     observer      watches; without one, a notebook shows a bar, and warnings become Python warnings
@@ -17,8 +23,8 @@ from __future__ import annotations
 
 import reprlib
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -43,7 +49,6 @@ if TYPE_CHECKING:
     from raysearch.recovery.record import RecoveryRecord
     from raysearch.recovery.results import Recovered, RecoveryCost
     from raysearch.recovery.spec import RecoverSpec
-    from raysearch.search.auto import SpeedMeter
     from raysearch.search.forecast import SearchForecast
     from raysearch.search.forget import Cleaned
     from raysearch.search.gap import Gap
@@ -75,12 +80,9 @@ def search(
         What was found, with every trial.
     """
     from raysearch.config import build
-    from raysearch.search.run import run_search
 
     watching = _observer(observer)
-    spec, tracking = build.tracked_search(_words(overrides, values), config_dir)
-    tracker = tracking.open(watching.warn, watching.recording)
-    return _drawn(run_search(spec, watching, tracker, meter=_meter(spec, watching)), spec)
+    return _run(*build.tracked_search(_words(overrides, values), config_dir), watching)
 
 
 def config(*overrides: str, of: str = "search", config_dir: PathLike | None = None, **values: Any) -> list[Setting]:
@@ -119,14 +121,12 @@ def resume(
     """Go on with a search that was stopped; the ledger answers what was evaluated before.
 
     Args:
-        search: A search id, the start of one, an MLflow run id, or ``latest``.
         *overrides: ``tracking.key=value`` words, for another place to record it in.
         store: The folder that the search wrote to; None for ``mlruns``.
     """
     from raysearch.config import build
     from raysearch.config import compose as config
     from raysearch.errors import hidden_keys
-    from raysearch.search.run import run_search
 
     watching, folder = _observer(observer), store or "mlruns"
     record = _recorded(search, folder, ledger)
@@ -139,8 +139,7 @@ def resume(
         raise UserError(
             f"{key} is on record without its secret; type the whole search command again, which goes on too"
         )
-    tracker, meter = tracking.open(watching.warn, watching.recording), _meter(spec, watching)
-    return _drawn(run_search(spec, watching, tracker, record.search_id, meter), spec)
+    return _run(spec, tracking, watching, record.search_id)
 
 
 def score(
@@ -234,7 +233,6 @@ def study(
         others: its cause stands in the results.
     """
     from raysearch.config import build
-    from raysearch.ledger.ledger import opened
     from raysearch.study.run import run_study
     from raysearch.tracking.sync import mend
 
@@ -242,7 +240,7 @@ def study(
     spec, tracking = build.tracked_study(_words(overrides, values), config_dir)
     out = None if out is None else as_folder("--out", out)
     record = run_study(spec, watching, tracking.open(watching.warn), tracking.elsewhere().open)
-    with opened(spec.ledger) as found:
+    with _opened(spec.store, spec.ledger) as found:
         mend(record, found, tracking, watching.warn)
         return _report(record, found, spec.store, out, watching)
 
@@ -275,11 +273,10 @@ def report(
     Returns:
         What the study found, and the files, the page first.
     """
-    from raysearch.ledger.ledger import opened
     from raysearch.study.record import STUDIES
 
     watching, store, study = _observer(observer), as_path("--store", store), checked(str, "study", study)
-    with opened(ledger_path(store, ledger)) as found:
+    with _opened(store, ledger) as found:
         return _report(STUDIES.find(found, study), found, store, out, watching, mlflow_url)
 
 
@@ -302,8 +299,6 @@ def assess(
         assess("greedy-m5-3fa2c1d0", "assess=none", assess={"tasks": ["piqa"], "limit": 100})
 
     Args:
-        name: The id of a search or a study, the start of one, an MLflow run id, or ``latest`` for the last search.
-        remove: The best mask of so many layers, not the one that the search found.
         out: The folder of a study's report; None for ``reports/<study>`` in the store.
 
     Returns:
@@ -311,27 +306,21 @@ def assess(
     """
     from raysearch.assessment.assess import assess_search
     from raysearch.config import build
-    from raysearch.config import compose as config
-    from raysearch.config.overrides import as_overrides
-    from raysearch.ledger.ledger import opened
     from raysearch.search.observer import Observers
     from raysearch.search.record import SearchRecord
     from raysearch.study.assess import assess_study
     from raysearch.study.record import STUDIES
 
-    watching, store, path = _observer(observer), as_path("--store", store), ledger_path(store, ledger)
+    watching, store = _observer(observer), as_path("--store", store)
     name, remove = checked(str, "name", name), checked(int | None, "--remove", remove)
     out = None if out is None else as_folder("--out", out)
-    words = [*overrides, *as_overrides(values)]
-    with opened(path) as found:
+    words = _words(overrides, values)
+    with _opened(store, ledger) as found:
         record = _search_or_study(found, name)
         if remove is not None and not isinstance(record, SearchRecord):
             raise UserError(f"--remove={remove} is of one search; leave it out for a study, or name the search")
-        if not any(word.startswith("cluster=") for word in words):
-            words = [*as_overrides({"cluster": record.config["cluster"]}), *words]
-        composed = config.compose("assess", words, config_dir)
+        composed, here = _composed("assess", words, record, store, found, config_dir)
         spec = build.assess_spec(composed)
-        here = {"store": str(store), "ledger": str(path), "cluster": composed["cluster"]}
         both = Observers(_tracking(record, store, found).open(watching.warn), watching)
         if isinstance(record, SearchRecord):
             search, _ = build.recorded_search({**record.config, **here})
@@ -352,10 +341,9 @@ def show(
     Returns:
         The records, and the ranks of the one search, by number of layers.
     """
-    from raysearch.ledger.ledger import opened
     from raysearch.search.record import SEARCHES, as_they_stand, find_search
 
-    with opened(ledger_path(store, ledger)) as found:
+    with _opened(store, ledger) as found:
         if search is None:
             if gap:
                 raise UserError("--gap ranks what one search found; name it, as in raysearch show latest --gap")
@@ -369,13 +357,7 @@ def show(
 
 
 def load(search: str = "latest", *, store: PathLike = "mlruns", ledger: PathLike | None = None) -> SearchResult:
-    """Return what a search found, from the ledger.
-
-        load("latest").to_frame()
-
-    Args:
-        search: A search id, the start of one, an MLflow run id, or ``latest``.
-    """
+    """Return what a search found, from the ledger: ``load("latest").to_frame()``."""
     return _recorded(search, store, ledger).found
 
 
@@ -390,16 +372,11 @@ def searches(*, store: PathLike = "mlruns", ledger: PathLike | None = None) -> p
 
 
 def assessed(search: str = "latest", *, store: PathLike = "mlruns", ledger: PathLike | None = None) -> dict[str, float]:
-    """Return all numbers that a search's mask was assessed at, by the names that MLflow shows; empty if it was not.
-
-    Args:
-        search: A search id, the start of one, an MLflow run id, or ``latest``.
-    """
+    """Return all numbers that a search's mask was assessed at, by the names that MLflow shows; empty if it was not."""
     from raysearch.assessment.recorded import recorded_assessments
-    from raysearch.ledger.ledger import opened
     from raysearch.search.record import SEARCHES
 
-    with opened(ledger_path(store, ledger)) as found:
+    with _opened(store, ledger) as found:
         record = SEARCHES.find(found, search)
         return {} if record.result is None else recorded_assessments(found, record)
 
@@ -407,16 +384,11 @@ def assessed(search: str = "latest", *, store: PathLike = "mlruns", ledger: Path
 def recoveries(
     search: str = "latest", *, store: PathLike = "mlruns", ledger: PathLike | None = None
 ) -> list[RecoveryRecord]:
-    """Return the recoveries of a search's masks, in the order in which they came about; empty if there are none.
-
-    Args:
-        search: A search id, the start of one, an MLflow run id, or ``latest``.
-    """
-    from raysearch.ledger.ledger import opened
+    """Return the recoveries of a search's masks, in the order in which they came about; empty if there are none."""
     from raysearch.recovery.record import recoveries_of
     from raysearch.search.record import SEARCHES
 
-    with opened(ledger_path(store, ledger)) as found:
+    with _opened(store, ledger) as found:
         record = SEARCHES.find(found, search)
         if record.result is None:
             return []
@@ -433,17 +405,16 @@ def recommend(
         recommend("latest", "budget.readout=10%", "budget.speedup=1.2")
 
     Args:
-        search: A search id, the start of one, an MLflow run id, or ``latest``; best one of a range, ``remove=1..9``.
+        search: Best one of a range, ``remove=1..9``.
         *budget: ``budget.loss``, ``budget.readout``, ``budget.speedup`` and ``budget.memory``, each with its value;
             without any, those that a search by budget (``remove=auto``) was given.
     """
-    from raysearch.ledger.ledger import opened
     from raysearch.search.recommend import recommend
     from raysearch.search.recommendation import Budget
     from raysearch.search.record import find_search
 
     given = Budget.parse(budget) if budget else None
-    with opened(ledger_path(store, ledger)) as found:
+    with _opened(store, ledger) as found:
         result = find_search(found, checked(str, "search", search)).found
         own = None if result.recommendation is None else result.recommendation.budget
         return recommend(result, given or own or Budget(), found)
@@ -464,13 +435,8 @@ def export(
     """Write what a search found as a checkpoint that plain transformers, vLLM and llama.cpp load.
 
     Args:
-        search: A search id, the start of one, an MLflow run id, or ``latest``.
         out: The folder to write.
-        remove: The best mask of so many layers, not the one that the search found.
-        overwrite: Whether to replace an export that is there.
         prompt: A text for both models to continue, as a spot check.
-        push: The repository of the Hugging Face Hub that it is sent to as well, ``OWNER/NAME``; private if it is new.
-        public: Whether that is one that everyone may read.
     """
     from raysearch.config import build
     from raysearch.search.export import export_search
@@ -499,13 +465,8 @@ def export_gguf(
         export_gguf("latest", out="pruned-Q4_K_M.gguf", source="model-Q4_K_M.gguf")
 
     Args:
-        search: A search id, the start of one, an MLflow run id, or ``latest``.
         out: The file to write.
         source: A GGUF file of the same model, in any quantisation; None for the one that was searched.
-        remove: The best mask of so many layers, not the one that the search found.
-        overwrite: Whether to replace a file that is there.
-        push: The repository of the Hugging Face Hub that it is sent to as well, ``OWNER/NAME``; private if it is new.
-        public: Whether that is one that everyone may read.
     """
     from raysearch.config import build
     from raysearch.search.export import export_search_as_gguf
@@ -537,17 +498,12 @@ def recover(
         recover("latest", "data.path=alpaca.jsonl", out="healed", recovery="paper", data="alpaca")
 
     Args:
-        search: A search id, the start of one, an MLflow run id, or ``latest``.
         out: The folder of the recovered checkpoint.
-        remove: The best mask of so many layers, not the one that the search found.
-        overwrite: Whether to replace a checkpoint that is there.
     """
-    from raysearch.ledger.ledger import opened
     from raysearch.search.observer import Observers
 
     watching, store = _observer(observer), as_path("--store", store)
-    with opened(ledger_path(store, ledger)) as found:
-        record, searched, spec = _recovery(found, search, [*_words(overrides, values)], store, config_dir)
+    with _recovery(search, _words(overrides, values), store, ledger, config_dir) as (record, found, searched, spec):
         from raysearch.recovery.recover import recover_search
 
         both = Observers(_tracking(record, store, found).open(watching.warn), watching)
@@ -565,14 +521,11 @@ def recovery_cost(
     **values: Any,
 ) -> RecoveryCost:
     """Return what a recovery would cost; the arguments are those of `recover`. A step is timed, and nothing is kept."""
-    from raysearch.ledger.ledger import opened
-
-    store = as_path("--store", store)
-    with opened(ledger_path(store, ledger)) as found:
-        record, searched, spec = _recovery(found, search, [*_words(overrides, values)], store, config_dir)
+    words = _words(overrides, values)
+    with _recovery(search, words, as_path("--store", store), ledger, config_dir) as found:
         from raysearch.recovery.recover import recovery_cost
 
-        return recovery_cost(record, found, searched, spec, remove)
+        return recovery_cost(*found, remove)
 
 
 def sync(
@@ -584,36 +537,32 @@ def sync(
         sync("greedy-m5-3fa2c1d0", "tracking.uri=http://127.0.0.1:5000")
 
     Args:
-        name: The id of a search or a study, the start of one, an MLflow run id, or ``latest`` for the last search.
         *overrides: ``tracking.key=value`` words, for another place than the one on record, and ``store=`` or
             ``ledger=`` as of the search.
     """
     from raysearch.config import compose as config
-    from raysearch.ledger.ledger import opened
     from raysearch.tracking.sync import sync
 
-    places = {"store": store, "ledger": ledger}
-    for word in (word for word in overrides if word.partition("=")[0] in places):
-        key, _, value = word.partition("=")
-        places[key] = checked(str, key, value)
-    overrides = tuple(word for word in overrides if word.partition("=")[0] not in places)
-    store, ledger, name = as_path("--store", places["store"]), places["ledger"], checked(str, "name", name)
-    with opened(ledger_path(store, ledger)) as found:
+    said = {word.partition("=")[0]: word.partition("=")[2] for word in overrides}
+    overrides = tuple(word for word in overrides if word.partition("=")[0] not in ("store", "ledger"))
+    store, ledger = as_path("--store", said.get("store", store)), said.get("ledger", ledger)
+    name = checked(str, "name", name)
+    with _opened(store, ledger) as found:
         record = _search_or_study(found, name)
         composed = config.recorded(record.config, overrides)
         tracking = _tracking(replace(record, config=composed), store, found)
         if tracking.type == "none":
-            said = f"SEARCH={name} was run with tracking=none"
-            raise UserError(f"{said}; name a place: tracking=mlflow, and tracking.uri=…")
+            raise UserError(
+                f"SEARCH={name} was run with tracking=none; name a place: tracking=mlflow, and tracking.uri=…"
+            )
         return sync(record, found, tracking)
 
 
 def check_ledger(*, store: PathLike = "mlruns", ledger: PathLike | None = None) -> LedgerCheck:
     """Read every row of a ledger, and say what is damaged."""
     from raysearch.ledger.checking import check_ledger
-    from raysearch.ledger.ledger import opened
 
-    with opened(ledger_path(store, ledger)) as found:
+    with _opened(store, ledger) as found:
         return check_ledger(found, _records())
 
 
@@ -643,10 +592,9 @@ def clean_ledger(
         *searches: Ids, starts of ids, or ``latest``; none to give back space alone.
         really: Whether to do it, or only to count what would go.
     """
-    from raysearch.ledger.ledger import opened
     from raysearch.search.forget import clean
 
-    with opened(ledger_path(store, ledger)) as found:
+    with _opened(store, ledger) as found:
         return clean(found, searches, really=really)
 
 
@@ -662,10 +610,9 @@ def export_ledger(
     Returns:
         The files, each with its number of rows.
     """
-    from raysearch.ledger.ledger import opened
     from raysearch.search.frames import export_frames
 
-    with opened(ledger_path(store, ledger)) as found:
+    with _opened(store, ledger) as found:
         return export_frames(found, as_folder("--out", out), form)
 
 
@@ -682,23 +629,29 @@ def ui(store: PathLike = "mlruns", uri: str | None = None, host: str = "127.0.0.
     serve_ui(as_path("--store", store), uri, host, port)
 
 
-def _meter(spec: SearchSpec, observer: Observer) -> SpeedMeter | None:
-    """Return what measures speeds for a search by budget; None for any other, which needs no assessment."""
-    if spec.budget is None:
-        return None
-    from raysearch.assessment.assess import speed_meter
-    from raysearch.config import build
+def _run(spec: SearchSpec, tracking: TrackingOptions, observer: Observer, resumes: str | None = None) -> SearchResult:
+    """Run a search; what one by budget recommends is drawn to ``reports/<search>/knee.png`` in its store."""
+    from raysearch.search.run import run_search
 
-    return speed_meter(build.speed_options(spec.config), spec.evaluation, observer)
+    meter, tracker = None, tracking.open(observer.warn, observer.recording)
+    if spec.budget is not None:
+        from raysearch.assessment.assess import speed_meter
+        from raysearch.config import build
 
-
-def _drawn(result: SearchResult, spec: SearchSpec) -> SearchResult:
-    """Draw what a search by budget recommends, to ``reports/<search>/knee.png`` in its store, and return the result."""
+        meter = speed_meter(build.speed_options(spec.config), spec.evaluation, observer)
+    result = run_search(spec, observer, tracker, resumes, meter)
     if result.recommendation is not None:
         from raysearch.reporting.figures.knee import write_knee
 
         write_knee(result.recommendation, Path(spec.config["store"]))
     return result
+
+
+def _opened(store: object, ledger: object) -> AbstractContextManager[Ledger]:
+    """Open the ledger that is named, else the store's."""
+    from raysearch.ledger.ledger import opened
+
+    return opened(ledger_path(store, ledger))
 
 
 def _words(overrides: Sequence[str], values: Mapping[str, Any]) -> list[str]:
@@ -739,29 +692,45 @@ def _records() -> list[Table[Any]]:
 
 def _recorded(search: str, store: PathLike, ledger: PathLike | None) -> SearchRecord:
     """Return the search of some name."""
-    from raysearch.ledger.ledger import opened
     from raysearch.search.record import find_search
 
-    with opened(ledger_path(store, ledger)) as found:
+    with _opened(store, ledger) as found:
         return find_search(found, checked(str, "search", search))
 
 
+@contextmanager
 def _recovery(
-    ledger: Ledger, search: str, words: list[str], store: Path, config_dir: PathLike | None
-) -> tuple[SearchRecord, SearchSpec, RecoverSpec]:
-    """Return a search on record, and the recovery that words name, on the search's cluster if they name none."""
+    search: str, words: Sequence[str], store: Path, ledger: PathLike | None, config_dir: PathLike | None
+) -> Iterator[tuple[SearchRecord, Ledger, SearchSpec, RecoverSpec]]:
+    """A search on record, its ledger, what it is made of, and the recovery that words name."""
     from raysearch.config import build
-    from raysearch.config import compose as config
-    from raysearch.config.overrides import as_overrides
     from raysearch.search.record import find_search
 
-    record = find_search(ledger, checked(str, "search", search))
+    with _opened(store, ledger) as found:
+        record = find_search(found, checked(str, "search", search))
+        composed, here = _composed("recover", words, record, store, found, config_dir)
+        searched, _ = build.recorded_search({**record.config, **here})
+        yield record, found, searched, build.recover_spec(composed)
+
+
+def _composed(
+    job: str,
+    words: Sequence[str],
+    record: SearchRecord | StudyRecord,
+    store: Path,
+    ledger: Ledger,
+    config_dir: PathLike | None,
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the configuration of a job for what is on record, and what of the record's is different here.
+
+    The job has the record's cluster, unless words name another.
+    """
+    from raysearch.config import compose as config
+
     if not any(word.startswith("cluster=") for word in words):
-        words = [*as_overrides({"cluster": record.config["cluster"]}), *words]
-    composed = config.compose("recover", words, config_dir)
-    here = {"store": str(store), "ledger": str(ledger.path), "cluster": composed["cluster"]}
-    searched, _ = build.recorded_search({**record.config, **here})
-    return record, searched, build.recover_spec(composed)
+        words = [*_words((), {"cluster": record.config["cluster"]}), *words]
+    composed = config.compose(job, words, config_dir)
+    return composed, {"store": str(store), "ledger": str(ledger.path), "cluster": composed["cluster"]}
 
 
 def _search_or_study(ledger: Ledger, name: str) -> SearchRecord | StudyRecord:
