@@ -2,6 +2,14 @@
 
 Matplotlib is imported when a figure is asked for. The functions draw without pyplot, so nothing global is touched and
 any thread may draw; save a figure with ``figure.savefig(path)``. `Plots` takes pyplot's figures, which notebooks show.
+
+Arguments that mean the same in all of them:
+
+    trials      every trial of the search
+    n_layers    N, the layers of the dense model
+    n_remove    M, the layers that the final mask removes
+    measure     what losses are counted in
+    figure      where to draw; None for a new one
 """
 
 from __future__ import annotations
@@ -34,16 +42,9 @@ def mask_map(
 
     A round is read by its largest masks, since those are what it sets out to find. Its best mask is in full colour; a
     paler cell is a layer that the best one keeps and others of the `TOP` best remove, the darker the more of them.
-
-    Args:
-        trials: Every trial of the search.
-        n_layers: N, the layers of the dense model.
-        n_remove: M, the layers that the final mask removes.
-        measure: What losses are counted in.
-        figure: Where to draw; None for a new one.
     """
     rounds = _best_by_round(trials)
-    final = _best(trial for trial in trials if len(trial.mask) == n_remove)
+    final = next(iter(ranked(trial for trial in trials if len(trial.mask) == n_remove)), None)
     width = min(max(3.2 + 0.2 * n_layers, 8.0), 16.0)
     height = min(max(0.28 * len(rounds), 1.2), 8.5)
     figure = figure or _new(width, height + 2.0)
@@ -107,27 +108,20 @@ def _draw_cells(axes: Axes, rows: Sequence[Mapping[int, Any]], n_layers: int, ru
 def best_so_far(trials: Sequence[Trial], n_remove: int, measure: Measure, figure: Figure | None = None) -> Figure:
     """How the loss came down with the evaluations: every trial a dot, the best so far of each mask size a line.
 
-    Masks that were screened are rings, at their estimates. The scale is chosen for the better masks; those that lose
-    far more are drawn as triangles at its upper edge.
-
-    Args:
-        trials: Every trial of the search.
-        n_remove: M, the layers that the final mask removes; its line is the bold one.
-        measure: What losses are counted in.
-        figure: Where to draw; None for a new one.
+    The line of M is the bold one. Masks that were screened are rings, at their estimates. The scale is chosen for the
+    better masks; those that lose far more are drawn as triangles at its upper edge.
     """
     from matplotlib import colormaps
 
     figure = figure or _new(9.0, 5.0)
     axes = figure.subplots()
-    known = {trial.index: trial.loss for trial in trials if trial.loss is not None and math.isfinite(trial.loss)}
-    dense = next((known[trial.index] for trial in trials if trial.index in known and not trial.mask), None)
+    scored = _scored(trials)
+    dense = next((loss for trial, loss in scored if not trial.mask), None)
+    low, high = _scale(scored)
     points: dict[int, list[tuple[int, float]]] = {}
-    for trial in trials:
-        if trial.index in known and trial.mask:
-            points.setdefault(len(trial.mask), []).append((trial.index, known[trial.index]))
-    losses = [loss for of_size in points.values() for _, loss in of_size]
-    low, high = _scale(losses, dense)
+    for trial, loss in scored:
+        if trial.mask:
+            points.setdefault(len(trial.mask), []).append((trial.index, loss))
     for place, size in enumerate(sorted(points)):
         target = size == n_remove
         colour = style.ORANGE if target else colormaps[style.SIZES](0.15 + 0.8 * place / max(len(points) - 1, 1))
@@ -141,19 +135,12 @@ def best_so_far(trials: Sequence[Trial], n_remove: int, measure: Measure, figure
         label = f"screened ({len(estimates)}): an estimate"
         axes.scatter(*_columns(inside), s=13, facecolors="none", edgecolors=style.GREY, linewidths=0.6, label=label)
     if failed:
-        axes.scatter(
-            failed,
-            [low] * len(failed),
-            s=22,
-            marker="x",
-            color=style.RED,
-            label=f"failed ({len(failed)})",
-            clip_on=False,
-        )
+        label = f"failed ({len(failed)})"
+        axes.scatter(failed, [low] * len(failed), s=22, marker="x", color=style.RED, label=label, clip_on=False)
     axes.set_ylim(low, high)
     title = f"Best loss so far, removing {n_remove} layers"
     _finish_axes(axes, measure, title, "evaluations asked for by the searcher")
-    if above := sum(loss > high for loss in losses):
+    if above := sum(loss > high for trial, loss in scored if trial.mask):
         note = f"▲ {above} masks above the scale" if above > 1 else "▲ 1 mask above the scale"
         axes.set_title(note, color=style.GREY, fontsize=style.SMALL, loc="right")
     if axes.get_legend_handles_labels()[0]:
@@ -175,53 +162,30 @@ def _draw_course(
 
 
 def loss_by_size(trials: Sequence[Trial], n_remove: int, measure: Measure, figure: Figure | None = None) -> Figure:
-    """Draw the loss of the best mask of each number of layers, beginning with the dense model.
-
-    Args:
-        trials: Every trial of the search.
-        n_remove: M, the largest number of layers to show.
-        measure: What losses are counted in.
-        figure: Where to draw; None for a new one.
-    """
-    from matplotlib.ticker import MaxNLocator
-
+    """Draw the loss of the best mask of each number of layers, from the dense model to M."""
     figure = figure or _new(9.0, 5.0)
     axes = figure.subplots()
     dense = [trial for trial in trials if not trial.mask]
-    scored = [(len(trial.mask), trial.loss) for trial in [*dense, *best_by_size(trials, n_remove)]]
-    points = [(size, loss) for size, loss in scored if loss is not None and math.isfinite(loss)]
-    axes.plot(*_columns(points), color=style.ORANGE, marker="o", lw=2)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    _finish_axes(axes, measure, "Best loss by number of layers removed", "layers removed")
+    best = _scored([*dense, *best_by_size(trials, n_remove)])
+    axes.plot(*_columns([(len(trial.mask), loss) for trial, loss in best]), color=style.ORANGE, marker="o", lw=2)
+    _finish_axes_by_size(axes, measure, "Best loss by number of layers removed")
     return figure
 
 
 def trials_by_size(trials: Sequence[Trial], n_remove: int, measure: Measure, figure: Figure | None = None) -> Figure:
-    """Draw every mask that was scored by its number of layers, and through the best of each a line.
-
-    Args:
-        trials: Every trial of the search.
-        n_remove: M, the layers that the final mask removes; its dots are the bold ones.
-        measure: What losses are counted in.
-        figure: Where to draw; None for a new one.
-    """
-    from matplotlib.ticker import MaxNLocator
-
+    """Draw every mask that was scored by its number of layers, and through the best of each a line."""
     figure = figure or _new(9.0, 5.0)
     axes = figure.subplots()
-    scored = [trial for trial in trials if trial.loss is not None and math.isfinite(trial.loss)]
-    losses = [trial.loss for trial in scored if trial.loss is not None]
-    low, high = _scale(losses, next((trial.loss for trial in scored if not trial.mask), None))
+    scored = _scored(trials)
+    low, high = _scale(scored)
+    inside = [(len(trial.mask), loss) for trial, loss in scored if loss <= high]
     for final, colour in ((False, style.BLUE), (True, style.ORANGE)):
-        mine = [(len(trial.mask), trial.loss) for trial in scored if (len(trial.mask) == n_remove) is final]
-        inside = [(size, loss) for size, loss in mine if loss is not None and loss <= high]
-        axes.scatter(*_columns(inside), s=18, color=colour, alpha=0.45, linewidths=0)
-    best = [(len(trial.mask), trial.loss) for trial in best_by_size(scored, max(len(one.mask) for one in scored))]
-    shown = [(size, loss) for size, loss in best if loss is not None and loss <= high]
-    axes.plot(*_columns(shown), color=style.INK, lw=1.2, label="the best of each number")
+        mine = [(size, loss) for size, loss in inside if (size == n_remove) is final]
+        axes.scatter(*_columns(mine), s=18, color=colour, alpha=0.45, linewidths=0)
+    best = {size: min(loss for other, loss in inside if other == size) for size in sorted(dict(inside)) if size}
+    axes.plot([*best], [*best.values()], color=style.INK, lw=1.2, label="the best of each number")
     axes.set_ylim(low, high)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    _finish_axes(axes, measure, f"All {len(scored)} masks that were scored", "layers removed")
+    _finish_axes_by_size(axes, measure, f"All {len(scored)} masks that were scored")
     axes.legend(frameon=False, fontsize=style.SMALL, labelcolor=style.INK)
     return figure
 
@@ -276,6 +240,13 @@ def _shown(width: float, height: float) -> Figure:
     return pyplot.figure(figsize=(width, height), layout="constrained")
 
 
+def _finish_axes_by_size(axes: Axes, measure: Measure, title: str) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    _finish_axes(axes, measure, title, "layers removed")
+
+
 def _finish_axes(axes: Axes, measure: Measure, title: str, x_label: str) -> None:
     axes.set_title(title, color=style.INK, weight="bold", loc="left")
     axes.set_xlabel(x_label, color=style.INK)
@@ -289,8 +260,9 @@ def _finish_axes(axes: Axes, measure: Measure, title: str, x_label: str) -> None
         right.spines[:].set_visible(False)
 
 
-def _best(trials: Iterable[Trial]) -> Trial | None:
-    return next(iter(ranked(trials)), None)
+def _scored(trials: Iterable[Trial]) -> list[tuple[Trial, float]]:
+    """The trials that have a finite loss, each with it."""
+    return [(trial, trial.loss) for trial in trials if trial.loss is not None and math.isfinite(trial.loss)]
 
 
 def _best_by_round(trials: Sequence[Trial]) -> dict[int, list[Trial]]:
@@ -327,9 +299,9 @@ def _every(count: int, at_most: int) -> list[int]:
     return [row for row in range(count) if step == 1 or (row + 1) % step == 0 or row == 0]
 
 
-def _scale(losses: Sequence[float], dense: float | None) -> tuple[float, float]:
+def _scale(scored: Sequence[tuple[Trial, float]]) -> tuple[float, float]:
     """The range of losses to show: all the best, and as many of the others as do not flatten them."""
-    known = sorted([*losses, *([] if dense is None else [dense])])
+    known = sorted(loss for _, loss in scored)
     if not known:
         return 0.0, 1.0
     middle, upper = known[len(known) // 2], known[-1 - len(known) // 20]

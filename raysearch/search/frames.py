@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from raysearch.core.escaping import csv_cell
 from raysearch.core.json import finite, plain
@@ -16,7 +16,6 @@ from raysearch.search.record import SEARCHES, SearchRecord, as_they_stand
 if TYPE_CHECKING:
     import pandas as pd
 
-Format = Literal["csv", "parquet", "jsonl"]
 _FORMATS = ("csv", "jsonl", "parquet")
 
 

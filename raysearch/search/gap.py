@@ -76,9 +76,8 @@ def gaps_of(run: SearchRecord, ledger: Ledger) -> list[Gap]:
     result, best_by_size = run.found, run.found.best_by_size
     if result.measure.unit == WeightedObjective.measure.unit:
         raise UserError(
-            f"SEARCH={run.search_id} cannot be ranked: the ledger holds the parts of its weighted losses, not "
-            f"the losses "
-            "themselves; rank a search on one objective"
+            f"SEARCH={run.search_id} cannot be ranked: the ledger holds the parts of its weighted losses, not the "
+            "losses themselves; rank a search on one objective"
         )
     calibration = result.fingerprints["calibration"]
     divisor = result.measure.divisor(result.n_tokens, result.n_samples)

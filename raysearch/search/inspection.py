@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -101,18 +102,14 @@ def inspect_data(spec: EvaluationSpec, n_shown: int, with_loss: bool, observer: 
         EvaluationError: The dense model cannot be evaluated.
     """
     info = describe(spec.model)
-    nothing = [None] * len(spec.calibrations)
-    losses: Sequence[float | None] = nothing
-    errors: Sequence[float | None] = nothing
+    losses: Sequence[float | None] = [None] * len(spec.calibrations)
+    errors = losses
     prepared = prepare_data(spec, info)
     warn_of_unknown(prepared.calibrations, observer)
     if with_loss:
-        session = open_session(spec, info, observer.progress, prepared)
-        try:
+        with closing(open_session(spec, info, observer.progress, prepared)) as session:
             losses = session.evaluator.evaluate([Mask()])[Mask()].parts
             errors = [standard_errors(one, session.ledger, [Mask()])[0] for one in prepared.calibrations]
-        finally:
-            session.close()
     return [
         Inspection(
             name=one.name,

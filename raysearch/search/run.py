@@ -7,7 +7,7 @@ import platform
 import subprocess
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 
 from raysearch.core.formatting import count
@@ -110,8 +110,8 @@ def search_rounds(
         spec.refiner.check()
     problem = spec.problem(info)  # refuses numbers that do not fit before anything is written, as a searcher may
     expected = _forecast(spec, info) if context is None else None
-    session = _open(spec, info, observer, context)
-    try:
+    shared = (None, None) if context is None else (context.prepared, context.make_pool)
+    with closing(open_session(spec.evaluation, info, observer.progress, *shared)) as session:
         header = _header(spec, session, problem.n_remove, context)
         if resumes not in (None, header.search_id):
             raise _changed(resumes, session)
@@ -148,8 +148,6 @@ def search_rounds(
                 return search.finish("finished", result)
             finally:
                 tracker.close()
-    finally:
-        session.close()
 
 
 @dataclass(frozen=True)
@@ -269,15 +267,8 @@ class _Search:
 
 def _forecast(spec: SearchSpec, info: ModelInfo) -> list[RoundCost] | None:
     costs = forecast(spec.sized_searcher, spec.problem(info), spec.seed, spec.evaluation.objectives)
-    screened = spec.evaluation.screening is not None
-    by_budget = spec.budget is not None
-    return None if costs is None else [replace(cost, screened=screened, optional=by_budget) for cost in costs]
-
-
-def _open(spec: SearchSpec, info: ModelInfo, observer: Observer, context: StudyContext | None) -> EvaluationSession:
-    if context is None:
-        return open_session(spec.evaluation, info, observer.progress)
-    return open_session(spec.evaluation, info, observer.progress, context.prepared, context.make_pool)
+    screened, by_budget = spec.evaluation.screening is not None, spec.budget is not None
+    return costs and [replace(cost, screened=screened, optional=by_budget) for cost in costs]
 
 
 def _changed(search_id: str, session: EvaluationSession) -> UserError:

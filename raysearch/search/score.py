@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,21 +52,16 @@ def score_masks(spec: ScoreSpec, observer: Observer) -> list[Score]:
         UserError: A mask names a layer that the model does not have, or removes all.
         EvaluationError: A mask has no finite loss.
     """
-    info = describe(spec.evaluation.model)
+    info, name = describe(spec.evaluation.model), spec.evaluation.model.name
     last = info.n_layers - 1
     for mask in spec.masks:
         if any(layer > last for layer in mask):
             raise UserError(
-                f"masks=[…,{list(mask)},…] names layer {max(mask)}, but {spec.evaluation.model.name} has layers "
-                f"0 … {last}; "
-                "name only those"
+                f"masks=[…,{list(mask)},…] names layer {max(mask)}, but {name} has layers 0 … {last}; name only those"
             )
         if len(mask) > last:
-            raise UserError(
-                f"masks=[…,{list(mask)},…] removes every layer of {spec.evaluation.model.name}; keep at least one"
-            )
-    session = open_session(spec.evaluation, info, observer.progress)
-    try:
+            raise UserError(f"masks=[…,{list(mask)},…] removes every layer of {name}; keep at least one")
+    with closing(open_session(spec.evaluation, info, observer.progress)) as session:
         warn_of_unknown(session.calibrations, observer)
         evaluations = session.evaluator.evaluate(dict.fromkeys(spec.masks))
         scores = []
@@ -77,5 +73,3 @@ def score_masks(spec: ScoreSpec, observer: Observer) -> list[Score]:
                 Score(mask, session.measure, evaluation.loss, session.n_tokens, session.n_samples, evaluation.cached)
             )
         return scores
-    finally:
-        session.close()

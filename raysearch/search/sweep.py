@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -112,8 +113,7 @@ def run_sweep(spec: EvaluationSpec, observer: Observer) -> Sweep:
         EvaluationError: The dense model cannot be evaluated, or a unit of work failed for good.
     """
     info = describe(spec.model)
-    session = open_session(spec, info, observer.progress)
-    try:
+    with closing(open_session(spec, info, observer.progress)) as session:
         warn_of_unknown(session.calibrations, observer)
         singles = [Mask.of(layer) for layer in range(info.n_layers)]
         evaluations = session.evaluator.evaluate([Mask(), *singles])
@@ -132,8 +132,6 @@ def run_sweep(spec: EvaluationSpec, observer: Observer) -> Sweep:
                 for place, (one, calibration) in enumerate(zip(spec.calibrations, session.calibrations, strict=True))
             ),
         )
-    finally:
-        session.close()
 
 
 def _described(calibration: Calibration, ledger: Ledger, masks: Sequence[Mask]) -> Iterator[Mapping[str, Any]]:

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from raysearch.core.mask import Mask
 from raysearch.core.measure import PERPLEXITY
 from raysearch.search import figures
-from raysearch.search.trial import Trial
+from raysearch.search.trial import Trial, ranked
 from raysearch.testing.tracker_suite import ACCURACY, KL, MARGIN, greedy_search, search_of, simulate_losses
 
 
@@ -114,7 +114,7 @@ def test_ticks_have_three_digits_and_no_dust(number, shown):
 
 def test_ties_go_to_mask_order():
     first, second = (Trial(i, 1, Mask.of(layer), 3.0, 0.2, None, False) for i, layer in ((0, 2), (1, 1)))
-    assert figures._best([first, replace(second)]) == second
+    assert ranked([first, replace(second)])[0] == second
 
 
 def test_a_result_draws_itself_where_notebooks_show_it():
