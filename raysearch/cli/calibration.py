@@ -32,7 +32,7 @@ def data(
     """
     with output(as_json) as answers:
         from raysearch import api
-        from raysearch.cli import tables
+        from raysearch.cli.calibration_tables import inspections
         from raysearch.cli.displays import SearchDisplay
 
         with SearchDisplay(answers.err) as live:
@@ -44,7 +44,7 @@ def data(
                 loss=loss,
                 observer=live,
             )
-        answers.answer([dataclasses.asdict(one) for one in found], *tables.inspections(found))
+        answers.answer([dataclasses.asdict(one) for one in found], *inspections(found))
 
 
 @app.command(short_help="Remove each single layer, by several calibrations.")
@@ -65,7 +65,7 @@ def sweep(
     """
     with output(as_json) as answers:
         from raysearch import api
-        from raysearch.cli import tables
+        from raysearch.cli.calibration_tables import sweep_tables
         from raysearch.cli.displays import SearchDisplay
 
         out = as_folder("--out", out)  # before hours are spent
@@ -74,9 +74,5 @@ def sweep(
             found = api.sweep(*overrides or [], also=also or [], config_dir=config_dir, observer=live)
         written = api.write_sweep(found, remove, out)
         agreements = found.agreements(remove)
-        value = {
-            **plain(found),
-            "agreements": plain(agreements),
-            "files": [str(path) for path in written],
-        }
-        answers.answer(value, *tables.sweep_tables(found, agreements), f"Wrote {', '.join(map(str, written))}")
+        value = {**plain(found), "agreements": plain(agreements), "files": [*map(str, written)]}
+        answers.answer(value, *sweep_tables(found, agreements), f"Wrote {', '.join(map(str, written))}")

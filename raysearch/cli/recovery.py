@@ -59,7 +59,7 @@ def recover(
 
 
 def _cost_lines(cost: RecoveryCost) -> list[str]:
-    from raysearch.cli.recovery_tables import left_out
+    from raysearch.cli.cells import left_out
     from raysearch.core.formatting import count, duration, short_duration
 
     answers = []

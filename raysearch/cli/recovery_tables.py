@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from rich.table import Table
 
-from raysearch.cli.study_tables import estimate_cell, metric_head
-from raysearch.core.estimate import Estimate
+from raysearch.cli.cells import add_sections, left_out, new_table
+from raysearch.cli.study_tables import estimate_cell, metric_head, share_cell
 from raysearch.core.formatting import count, duration
 from raysearch.recovery.record import RecoveryRecord
 
@@ -15,22 +13,15 @@ from raysearch.recovery.record import RecoveryRecord
 def recovery_parts(record: RecoveryRecord) -> list[Table | str]:
     """Return the table of the three models, ± one standard error, and lines on losses and cost."""
     way = f", {record.way}" if record.way else ""
-    table = Table(title=f"{record.recovery_id}{way}: trained without {record.mask}")
-    for column in ("", "dense", "pruned", "recovered", "pruned / dense", "recovered / dense"):
-        table.add_column(column, justify="right" if column else "left")
-    group = None
+    columns = "", "dense", "pruned", "recovered", "pruned / dense", "recovered / dense"
+    table = new_table(f"{record.recovery_id}{way}: trained without {record.mask}", *columns, left=("",))
+    rows = []
     for one in record.numbers:
-        if group not in (None, one.metric.group):
-            table.add_section()
-        group = one.metric.group
         cells = (estimate_cell(number, one.metric) for number in (one.dense, one.pruned, one.recovered))
-        table.add_row(metric_head(one.metric), *cells, _share(one.kept), _share(one.regained))
+        shares = share_cell(one.kept), share_cell(one.regained)
+        rows.append((one.metric.group, (metric_head(one.metric), *cells, *shares)))
+    add_sections(table, rows)
     return [table, *_lines(record)]
-
-
-def left_out(reasons: Mapping[str, int]) -> str:
-    """Return how many rows were left out and why, in brackets; nothing where none were."""
-    return f" ({', '.join(f'{n} {reason}' for reason, n in reasons.items())} left out)" if reasons else ""
 
 
 def _lines(record: RecoveryRecord) -> list[str]:
@@ -45,9 +36,3 @@ def _lines(record: RecoveryRecord) -> list[str]:
     if record.seconds:
         lines.append("Time: " + ", ".join(f"{stage} {duration(seconds)}" for stage, seconds in record.seconds.items()))
     return lines
-
-
-def _share(one: Estimate | None) -> str:
-    if one is None:
-        return ""
-    return f"{one.value:.3f}" + ("" if one.error is None else f" ± {one.error:.3f}")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
+from raysearch.cli.cells import add_sections, new_table
 from raysearch.core.estimate import Estimate, Metric
 from raysearch.core.formatting import added, count, duration
 from raysearch.core.mask import Mask
@@ -26,13 +27,12 @@ _SHOWN = 200  # characters of an example
 
 def plan_table(plan: StudyPlan) -> Table:
     """Return the table of the expected cost of each search of a study."""
-    table = Table(title="Expected cost, in layer-forwards over the calibration", title_justify="left")
     every = [*(one.cell for one in plan.cells), *plan.unpredictable]
     drawn = any(cell.draw for cell in every)
-    for name in ("model", "calibration", "searcher", "M", "seed", *(["draw"] if drawn else [])):
-        table.add_column(name, justify="right" if name in ("M", "seed", "draw") else "left")
-    for name in ("masks", "in this study", "by itself", "a forward a mask"):
-        table.add_column(name, justify="right")
+    words = "model", "calibration", "searcher"
+    costs = "masks", "in this study", "by itself", "a forward a mask"
+    columns = *words, "M", "seed", *(["draw"] if drawn else []), *costs
+    table = new_table("Expected cost, in layer-forwards over the calibration", *columns, left=words, at="left")
     for one in plan.cells:
         numbers = (one.evaluations, one.shared, one.separate, one.naive)
         table.add_row(*one.cell.labels.values(), *(f"{number:,}" for number in numbers))
@@ -61,30 +61,27 @@ def plan_line(plan: StudyPlan) -> str:
 
 def study_table(results: StudyResult) -> Table:
     """Return the table of the results of a study; ± is one standard error over the samples."""
-    table = Table(title=results.study_id, title_justify="left")
-    for name in ("calibration", "M", "searcher", "loss over dense", "removed layers (0-based)", "masks"):
-        table.add_column(name, justify="right" if name in ("M", "loss over dense", "masks") else "left")
+    words = "calibration", "searcher", "removed layers (0-based)"
+    columns = "calibration", "M", "searcher", "loss over dense", "removed layers (0-based)", "masks"
+    table = new_table(results.study_id, *columns, left=words, at="left")
     several_models = len({cell.model for cell in results.cells}) > 1
     several_seeds = len({cell.seed for cell in results.cells}) > 1
     several_draws = len({cell.draw for cell in results.cells}) > 1
-    before = None
+    rows = []
     for cell in sorted(results.cells, key=lambda cell: (cell.model, cell.calibration, cell.remove)):
-        if before not in (None, (cell.model, cell.calibration, cell.remove)):
-            table.add_section()
-        before = cell.model, cell.calibration, cell.remove
         calibration = f"{cell.calibration}, {cell.model}" if several_models else cell.calibration
         searcher = f"{cell.searcher}, seed {cell.seed}" if several_seeds else cell.searcher
         searcher += f", draw {cell.draw}" if several_draws else ""
         if cell.outcome is None:
-            found = cell.state if cell.failure is None else f"{cell.state}: {cell.failure}"
-            table.add_row(calibration, str(cell.remove), searcher, "", found, "")
+            found = "", cell.state if cell.failure is None else f"{cell.state}: {cell.failure}", ""
         else:
             outcome = cell.outcome
             over = added(outcome.loss - outcome.dense_loss, outcome.delta_error)
             stopped = " (budget spent)" if cell.state == "stopped" else ""
-            removed = f"{{{','.join(map(str, outcome.removed))}}}{stopped}"
-            masks = f"{outcome.evaluations:,}"
-            table.add_row(calibration, str(cell.remove), searcher, over, removed, masks)
+            found = over, f"{{{','.join(map(str, outcome.removed))}}}{stopped}", f"{outcome.evaluations:,}"
+        section = cell.model, cell.calibration, cell.remove
+        rows.append((section, (calibration, str(cell.remove), searcher, *found)))
+    add_sections(table, rows)
     return table
 
 
@@ -105,19 +102,15 @@ def study_lines(results: StudyResult, files: Sequence[Path]) -> list[str]:
 
 def assessment_table(title: str, mask: Mask, dense: Mapping[str, Result], pruned: Mapping[str, Result]) -> Table:
     """Return the table of a mask beside the dense model; ± is one standard error over the items."""
-    table = Table(title=title)
-    for column in ("", "dense", f"without {mask}", "retention", "over"):
-        table.add_column(column, justify="left" if column in ("", "over") else "right")
-    group = None
+    table = new_table(title, "", "dense", f"without {mask}", "retention", "over", left=("", "over"))
+    rows = []
     for name, result in pruned.items():
-        if group not in (None, result.metric.group):
-            table.add_section()
-        group = result.metric.group
-        of_dense = _dense_of(result, dense[name])
-        retention = "" if result.retention is None else f"{result.retention.value:.3f}"
-        if result.retention is not None and result.retention.error:
-            retention += f" ± {result.retention.error:.3f}"
-        table.add_row(metric_head(result.metric), *_cells(result, of_dense), retention, result.extent)
+        # the dense model's speed comes from the same measurement
+        of_dense = Estimate(result.detail["dense"]) if result.metric.group == "speed" else dense[name].estimate
+        cells = (estimate_cell(one, result.metric) for one in (of_dense, result.estimate))
+        row = metric_head(result.metric), *cells, share_cell(result.retention), result.extent
+        rows.append((result.metric.group, row))
+    add_sections(table, rows)
     return table
 
 
@@ -176,15 +169,6 @@ def metric_head(metric: Metric) -> str:
     return f"{metric.title} ({unit}, {arrow} is better)"
 
 
-def _dense_of(result: Result, dense: Result) -> Estimate:
-    """Return the dense model's number; that of a speed comes from the same measurement."""
-    return Estimate(result.detail["dense"]) if result.metric.group == "speed" else dense.estimate
-
-
-def _cells(result: Result, dense: Estimate) -> tuple[str, str]:
-    return estimate_cell(dense, result.metric), estimate_cell(result.estimate, result.metric)
-
-
 def estimate_cell(estimate: Estimate, metric: Metric) -> str:
     """Return a number with its standard error."""
     if not math.isfinite(estimate.value):
@@ -194,3 +178,10 @@ def estimate_cell(estimate: Estimate, metric: Metric) -> str:
     value = estimate.value / scale
     shown = f"{value:,.{decimals}f}" if abs(value) < 1e6 else f"{value:.3g}"
     return shown if estimate.error is None else f"{shown} ± {estimate.error / scale:,.{decimals}f}"
+
+
+def share_cell(one: Estimate | None) -> str:
+    """Return a share of the dense model's number, with its standard error if there is one."""
+    if one is None:
+        return ""
+    return f"{one.value:.3f}" + (f" ± {one.error:.3f}" if one.error else "")

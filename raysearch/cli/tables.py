@@ -13,28 +13,25 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
+from raysearch.cli.cells import extent, left_out, loss_cells, loss_columns, new_table, split_notes
 from raysearch.core.estimate import Estimate, shown
 from raysearch.core.formatting import added, as_typed, count, duration, figure, short_duration
 from raysearch.core.measure import Measure
 from raysearch.core.problem import sizes_of
 from raysearch.core.screened import Screened
 from raysearch.search.recommendation import memory_text
-from raysearch.search.result import SearchResult, uses_evaluation_split
+from raysearch.search.result import SearchResult
 from raysearch.search.trial import Trial
 
 if TYPE_CHECKING:  # heavy; `raysearch show` does not need them
-    from pathlib import Path
-
     from raysearch.config.origins import Setting
     from raysearch.models.export import ExportResult
     from raysearch.models.gguf_pruning import GGUFExport
     from raysearch.search.gap import Gap
-    from raysearch.search.inspection import Inspection, Row
     from raysearch.search.recommendation import Recommendation, SizeFacts
     from raysearch.search.record import SearchRecord
     from raysearch.search.refinement import Refinement
     from raysearch.search.score import Score
-    from raysearch.search.sweep import Agreement, Profile, Sweep
     from raysearch.tracking.sync import SyncedSearch, SyncedStudy
 
 _MOST_PARTS = 4  # losses of parts that fit into a table
@@ -61,9 +58,9 @@ def search_tables(result: SearchResult, remove: int | str, in_ledger: str, in_st
 
 def result_table(result: SearchResult) -> Table:
     """Return the closing table of a search; ± is one standard error over the samples."""
-    table = _table(result.search_id, result.model, "dense", "pruned", left=(result.model,))
-    cells = _loss_cells(result.measure, result.dense_loss), _loss_cells(result.measure, result.loss)
-    for row in zip(_loss_columns(result.measure), *cells, strict=True):
+    table = new_table(result.search_id, result.model, "dense", "pruned", left=(result.model,))
+    cells = loss_cells(result.measure, result.dense_loss), loss_cells(result.measure, result.loss)
+    for row in zip(loss_columns(result.measure), *cells, strict=True):
         table.add_row(*row)
     if result.delta_error is not None:
         table.add_row("loss over dense", "", added(result.loss - result.dense_loss, result.delta_error))
@@ -82,7 +79,7 @@ def result_notes(result: SearchResult, in_ledger: str, in_store: str | None) -> 
     evaluations, naive, computed = result.evaluations, result.layer_forwards.naive, result.layer_forwards.computed
     notes += [
         f"Evaluations: {evaluations.requested:,} requested, {evaluations.computed:,} computed, "
-        f"{evaluations.cached:,} cached, each on {_extent(result.measure, result.n_tokens, result.n_samples)}",
+        f"{evaluations.cached:,} cached, each on {extent(result.measure, result.n_tokens, result.n_samples)}",
         f"Layer-forwards: {computed:,.0f} computed, {naive:,.0f} by a full forward per mask"
         + (f" ({naive / computed:.2f}x fewer)" if 0 < computed < naive else ""),
         *_screening_notes(result),
@@ -91,7 +88,7 @@ def result_notes(result: SearchResult, in_ledger: str, in_store: str | None) -> 
         f"{short_duration(result.searcher_seconds / max(1, evaluations.requested))} a mask requested)"
         + (f", replicas busy {result.busy_share:.0%}" if computed else ""),
         *remark_notes(result.remarks),
-        *_split_notes(result.data),
+        *split_notes(result.data),
         "",
         f"Next: raysearch export {result.search_id} --out pruned-model{in_ledger}",
         f"      raysearch show {result.search_id}{in_ledger}",
@@ -104,21 +101,21 @@ def result_notes(result: SearchResult, in_ledger: str, in_store: str | None) -> 
 
 def path_table(measure: Measure, path: Sequence[Trial]) -> Table:
     """Return the table of the best mask of each number of layers."""
-    table = _table("Best by number of layers removed (0-based)", "layers", "removed", *_loss_columns(measure))
+    table = new_table("Best by number of layers removed (0-based)", "layers", "removed", *loss_columns(measure))
     for trial in path:
         assert trial.loss is not None, "the best ones have one"
-        table.add_row(str(len(trial.mask)), str(trial.mask), *_loss_cells(measure, trial.loss))
+        table.add_row(str(len(trial.mask)), str(trial.mask), *loss_cells(measure, trial.loss))
     return table
 
 
 def refinement_parts(measure: Measure, found: Refinement) -> list[Table | str]:
     """Return the table of the best masks before and after a short recovery, and what it says of their order."""
     after = ["loss after"] if measure.readout is None else ["loss after", f"{measure.readout} after"]
-    columns = *_loss_columns(measure), *after, "steps", "tokens", ""
+    columns = *loss_columns(measure), *after, "steps", "tokens", ""
     title = f"{found.refinement_id}: the best masks before and after a short recovery (0-based)"
-    table = _table(title, "removed", *columns)
+    table = new_table(title, "removed", *columns)
     for one in found.masks:
-        cells = *_loss_cells(measure, one.loss), *_loss_cells(measure, one.recovered_loss)
+        cells = *loss_cells(measure, one.loss), *loss_cells(measure, one.recovered_loss)
         said = "best after" if one == found.best else ""
         table.add_row(str(one.mask), *cells, f"{one.steps:,}", f"{one.tokens:,}", said)
     best = "The best mask before it is the best after it"
@@ -126,20 +123,19 @@ def refinement_parts(measure: Measure, found: Refinement) -> list[Table | str]:
         best = f"{found.masks[0].mask} is the best mask before it, {found.best.mask} after it"
     if found.rank_correlation is not None:
         best += f"; the rank correlation of the losses is {found.rank_correlation:+.2f}"
-    left_out = ", ".join(f"{n} {reason}" for reason, n in found.left_out.items())
-    rows = count(found.rows, "row") + (f" ({left_out} left out)" if left_out else "")
+    rows = count(found.rows, "row") + left_out(found.left_out)
     spent = duration(sum(one.seconds for one in found.masks))
     return [table, f"{best}.", f"All were trained on the same {rows}; {spent} together.", ""]
 
 
 def budget_table(found: Recommendation) -> Table:
     """Return the table of what each number of layers costs and gains, with the recommended one marked."""
-    columns = [*_loss_columns(found.measure), "loss over dense", "speed (× dense)", "memory"]
+    columns = [*loss_columns(found.measure), "loss over dense", "speed (× dense)", "memory"]
     if found.measure.readout is not None:
         columns.insert(3, f"{found.measure.readout} worse by")
-    table = _table(f"{found.search_id}: {found.budget}", "layers", "removed", *columns, "")
-    blank = [""] * (len(columns) - len(_loss_columns(found.measure)) - 2)
-    table.add_row("0", "{}", *_loss_cells(found.measure, found.dense_loss), *blank, "1.00", "", "", end_section=True)
+    table = new_table(f"{found.search_id}: {found.budget}", "layers", "removed", *columns, "")
+    blank = [""] * (len(columns) - len(loss_columns(found.measure)) - 2)
+    table.add_row("0", "{}", *loss_cells(found.measure, found.dense_loss), *blank, "1.00", "", "", end_section=True)
     for size in found.sizes:
         spread = "" if size.speedup_error is None else f" ± {size.speedup_error:.2f}"
         speed = "not measured" if size.speedup is None else f"{size.speedup:.2f}{spread}"
@@ -147,7 +143,7 @@ def budget_table(found: Recommendation) -> Table:
         misses = [f"misses {part}" for part in size.misses]
         said = "recommended" if size.n_removed == found.n_removed else ", ".join(misses)
         worse = [] if found.measure.readout is None else [_worse(size)]
-        cells = *_loss_cells(found.measure, size.loss), added(size.delta, size.delta_error), *worse, speed, memory, said
+        cells = *loss_cells(found.measure, size.loss), added(size.delta, size.delta_error), *worse, speed, memory, said
         table.add_row(str(size.n_removed), str(size.mask), *cells)
     return table
 
@@ -165,7 +161,7 @@ def sentence(text: str) -> str:
 
 def settings_table(settings: Sequence[Setting]) -> Table:
     """Return the table of a configuration, a row for each value with its origin."""
-    table = _table("", "key", "value", "from", left=("key", "value", "from"))
+    table = new_table("", "key", "value", "from", left=("key", "value", "from"))
     for setting in settings:
         table.add_row(setting.key, as_typed(setting.value), setting.origin)
     return table
@@ -174,7 +170,7 @@ def settings_table(settings: Sequence[Setting]) -> Table:
 def gap_table(measure: Measure, gaps: Sequence[Gap]) -> Table:
     """Return the table of ranks among all masks."""
     columns = "layers", "removed", "rank", "of", "percentile", "best", f"gap ({measure.unit})"
-    table = _table("Rank among all masks of as many layers (0-based)", *columns)
+    table = new_table("Rank among all masks of as many layers (0-based)", *columns)
     for gap in gaps:
         known = f"{gap.n_known:,} known", f"{gap.n_masks:,}", "", "", ""
         if gap.rank is not None:
@@ -196,7 +192,7 @@ def remark_table(remarks: Mapping[str, Any]) -> Table:
     """Return the table of the lists that a searcher recorded, one row per layer."""
     lists = {name: value for name, value in remarks.items() if isinstance(value, list)}
     columns = (column.replace("_", " ") for column in ("layer", *lists))
-    table = _table("What the searcher made of each layer (0-based)", *columns)
+    table = new_table("What the searcher made of each layer (0-based)", *columns)
     for layer, values in enumerate(zip_longest(*lists.values(), fillvalue="")):
         table.add_row(str(layer), *(value if isinstance(value, str) else figure(value) for value in values))
     return table
@@ -205,11 +201,10 @@ def remark_table(remarks: Mapping[str, Any]) -> Table:
 def score_table(scores: Sequence[Score]) -> Table:
     """Return the table of the losses of masks, at least one."""
     measure = scores[0].measure
-    table = _table("Layers are 0-based", "removed", *_loss_columns(measure), "evaluated on", "cached")
+    table = new_table("Layers are 0-based", "removed", *loss_columns(measure), "evaluated on", "cached")
     for score in scores:
-        extent = _extent(measure, score.n_tokens, score.n_samples)
-        cells = _loss_cells(measure, score.loss, more_decimals=2)
-        table.add_row(str(score.mask), *cells, extent, "yes" if score.cached else "no")
+        cells = *loss_cells(measure, score.loss, more_decimals=2), extent(measure, score.n_tokens, score.n_samples)
+        table.add_row(str(score.mask), *cells, "yes" if score.cached else "no")
     return table
 
 
@@ -239,7 +234,7 @@ def run_tables(run: SearchRecord, most: int, gaps: Sequence[Gap]) -> list[Table 
     if run.result is None:
         return tables
     measure, remarks = run.result.measure, run.result.remarks
-    tables += [path_table(measure, run.result.path), *remark_notes(remarks), *_split_notes(run.result.data)]
+    tables += [path_table(measure, run.result.path), *remark_notes(remarks), *split_notes(run.result.data)]
     if run.result.refinement is not None:
         tables += refinement_parts(measure, run.result.refinement)
     if any(isinstance(value, list) for value in remarks.values()):
@@ -256,16 +251,16 @@ def trials_table(measure: Measure, trials: Sequence[Trial], most: int) -> Table:
     best = sorted(trials, key=lambda one: (-len(one.mask), one.loss is None, one.loss or 0))[:most]
     parts = list(dict.fromkeys(name for trial in trials for name in trial.parts))
     parts = parts if len(parts) <= _MOST_PARTS else []
-    losses, of_parts = _loss_columns(measure), [f"loss of {name}" for name in parts]
+    losses, of_parts = loss_columns(measure), [f"loss of {name}" for name in parts]
     title = f"The {len(best)} best of {len(trials)} masks, largest first (layers are 0-based)"
-    table = _table(title, "removed", *losses, "over dense", *of_parts, "round")
+    table = new_table(title, "removed", *losses, "over dense", *of_parts, "round")
     for trial in best:
         if trial.screened is not None:
             cells = [screened_note(trial.screened), *[""] * (len(losses) + len(parts))]
         elif trial.loss is None or trial.delta is None:
             cells = [trial.failure or "", *[""] * (len(losses) + len(parts))]
         else:
-            cells = [*_loss_cells(measure, trial.loss), f"{trial.delta:+.4f}"]
+            cells = [*loss_cells(measure, trial.loss), f"{trial.delta:+.4f}"]
             cells += [f"{trial.parts[name]:.4f}" for name in parts]
         table.add_row(str(trial.mask), *cells, str(trial.round))
     return table
@@ -330,118 +325,6 @@ def synced_lines(synced: SyncedSearch | SyncedStudy) -> list[str]:
     return [*lines, *synced.left_out]
 
 
-def sweep_tables(sweep: Sweep, agreements: Sequence[Agreement]) -> list[Table]:
-    """Return the table of the loss that each layer adds, with ranks, and that of the agreement of the rankings."""
-    names = [f"{profile.calibration} ({profile.measure.unit})" for profile in sweep.calibrations]
-    layers = _table(
-        f"Loss over dense without one layer of {sweep.model} (0-based), its standard error, its rank", "layer", *names
-    )
-    ranks = [profile.ranks for profile in sweep.calibrations]
-    layers.add_row("dense", *(f"{profile.dense_loss:.4f}" for profile in sweep.calibrations), end_section=True)
-    for layer in range(len(sweep.calibrations[0].losses)):
-        cells = [f"{_added(one, layer)} {rank[layer]:>3}" for one, rank in zip(sweep.calibrations, ranks, strict=True)]
-        layers.add_row(str(layer), *cells)
-    texts = [_texts_by_layer(profile) for profile in sweep.calibrations if profile.texts]
-    if not agreements:
-        return [layers, *texts]
-    first = f"shared among the first {agreements[0].n_remove}"
-    pairs = _table("How far they agree", "calibration", "and", "Spearman", first, left=("calibration", "and"))
-    for one in agreements:
-        pairs.add_row(
-            one.one, one.other, "undefined" if one.spearman is None else f"{one.spearman:+.3f}", str(one.shared)
-        )
-    return [layers, *texts, pairs]
-
-
-def _texts_by_layer(profile: Profile) -> Table:
-    """Return the table of what the texts of a calibration show without each layer."""
-    from raysearch.generation.diagnostics import DESCRIBED
-
-    known = [one for one in DESCRIBED if one[0] in profile.texts[0]]
-    table = _table(
-        f"{profile.calibration}: the texts without one layer", "layer", *(f"{one[1]} ({one[2]})" for one in known)
-    )
-    for layer, of_layer in enumerate(profile.texts, start=-1):
-        cells = ("–" if of_layer[key] is None else f"{scale * of_layer[key]:.1f}" for key, _, _, scale, _ in known)
-        table.add_row("dense" if layer < 0 else str(layer), *cells, end_section=layer < 0)
-    return table
-
-
-def _added(profile: Profile, layer: int) -> str:
-    """Return the loss that a layer's removal adds, with its standard error."""
-    loss = profile.losses[layer]
-    return "failed" if loss is None else added(loss - profile.dense_loss, profile.standard_errors[layer])
-
-
-def inspections(found: Sequence[Inspection]) -> list[Table | str]:
-    """Return the tables of calibrations, and their first samples with the scored tokens in brackets."""
-    parts: list[Table | str] = []
-    for one in found:
-        table = _table(one.name, "what", "value", left=("what", "value"))
-        for name, value in _facts(one).items():
-            table.add_row(name.replace("_", " "), value)
-        parts += [table, *_split_notes([one.description])]
-        for number, sample in enumerate(one.shown, start=1):
-            parts.append(f"\nsample {number} of {one.n_samples:,} (scored tokens between \u27e6 and \u27e7):")
-            parts += [_row_in_words(row) for row in sample.rows]
-            if sample.answer is not None:
-                parts.append(f"  expected: {sample.answer.text}")
-    return parts
-
-
-def _facts(one: Inspection) -> dict[str, str]:
-    """Return the facts of a calibration, by name."""
-    facts = {name: str(value) for name, value in one.description.items() if name not in ("shards", "n_tokens")}
-    facts |= {
-        "evaluated on": _extent(one.measure, one.n_tokens, one.n_samples),
-        "rows": f"{one.n_rows:,} of at most {one.longest:,} tokens, in {one.n_shards:,} shards",
-        "fingerprint": one.fingerprint,
-    }
-    if one.dense_loss is not None:
-        names, cells = _loss_columns(one.measure), _loss_cells(one.measure, one.dense_loss)
-        facts |= {f"dense {name}": cell for name, cell in zip(names, cells, strict=True)}
-    if one.standard_error is not None:
-        facts["standard error of the dense loss"] = f"{one.standard_error:.4f} (by the choice of samples)"
-    return facts
-
-
-def _row_in_words(row: Row) -> str:
-    text = "".join(f"\u27e6{run.text}\u27e7" if run.scored else run.text for run in row.runs)
-    tokens, scored = sum(run.n_tokens for run in row.runs), sum(run.n_tokens for run in row.runs if run.scored)
-    mark = {True: "right", False: "wrong", None: "row"}[row.gold]
-    return f"  [{mark}, {scored} of {tokens} tokens scored] {text}"
-
-
-def _table(title: str, *columns: str, left: Sequence[str] = ("removed", "best")) -> Table:
-    """Return an empty table; columns in `left` are aligned left, all others (numbers) right."""
-    table = Table(title=title)
-    for column in columns:
-        table.add_column(column, justify="left" if column in left else "right")
-    return table
-
-
-def _loss_columns(measure: Measure) -> list[str]:
-    """Return the headers of a loss: its unit, and its readout, if there is one."""
-    return [f"loss ({measure.unit})", *([] if measure.readout is None else [measure.readout])]
-
-
-def _loss_cells(measure: Measure, loss: float, more_decimals: int = 0) -> list[str]:
-    """Return the cells under `_loss_columns`."""
-    cells = [f"{loss:.{4 + more_decimals}f}"]
-    if measure.readout is not None:
-        decimals = 2 if measure.readout == "perplexity" else 4
-        cells.append(f"{measure.read(loss):.{decimals + more_decimals}f}")
-    return cells
-
-
-def _extent(measure: Measure, n_tokens: int, n_samples: int) -> str:
-    """Return the extent of a calibration: ``64 items (1,203 scored tokens)``."""
-    tokens = f"{n_tokens:,} scored tokens"
-    if measure.per != "sample":
-        return tokens
-    return f"{n_samples:,} items ({tokens})" if n_tokens else f"{n_samples:,} items"  # generated ones have none
-
-
 def _screening_notes(result: SearchResult) -> list[str]:
     n_screened = result.evaluations.screened
     if not n_screened:
@@ -469,25 +352,12 @@ def _packing_notes(result: SearchResult) -> list[str]:
     ]
 
 
-def _split_notes(data: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a warning if the samples are of an evaluation split."""
-    if not uses_evaluation_split(data):
-        return []
-    return [
-        "Warning: these samples are of an evaluation split (data.allow_evaluation_split=true): report no results on it"
-    ]
-
-
 def assessed_numbers(numbers: Mapping[str, float]) -> Table:
     """Return the table of what a search's mask was assessed at, beside the dense model."""
-    table = Table(title="Assessed")
-    metrics = dict.fromkeys(key.rpartition("/")[0] for key in numbers)
     is_healed = any(key.endswith("/recovered") for key in numbers)
     columns = ["dense", "pruned", "retention", *(["recovered"] if is_healed else [])]
-    table.add_column("")
-    for column in columns:
-        table.add_column(column, justify="right")
-    for metric in metrics:
+    table = new_table("Assessed", "", *columns, left=("",))
+    for metric in dict.fromkeys(key.rpartition("/")[0] for key in numbers):
         keys = [f"{metric}/{column}" for column in columns]
         cells = [Estimate(numbers[key], numbers.get(f"{key}_se")) if key in numbers else None for key in keys]
         table.add_row(metric.removeprefix("assess/"), *map(shown, cells))

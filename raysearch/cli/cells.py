@@ -1,0 +1,66 @@
+"""What several tables of the terminal have: their columns, and the cells of a loss."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from typing import Any, Literal
+
+from rich.table import Table
+
+from raysearch.core.measure import Measure
+from raysearch.search.result import uses_evaluation_split
+
+Side = Literal["left", "center"]
+
+
+def new_table(title: str, *columns: str, left: Sequence[str] = ("removed", "best"), at: Side = "center") -> Table:
+    """Return an empty table, its title `at` a side; columns in `left` are aligned left, all others (numbers) right."""
+    table = Table(title=title, title_justify=at)
+    for column in columns:
+        table.add_column(column, justify="left" if column in left else "right")
+    return table
+
+
+def add_sections(table: Table, rows: Iterable[tuple[object, Sequence[str]]]) -> None:
+    """Add rows, each the key of its section and its cells, with a line where a section ends."""
+    for _, section in groupby(rows, key=lambda row: row[0]):
+        for _, cells in section:
+            table.add_row(*cells)
+        table.add_section()
+
+
+def loss_columns(measure: Measure) -> list[str]:
+    """Return the headers of a loss: its unit, and its readout, if there is one."""
+    return [f"loss ({measure.unit})", *([] if measure.readout is None else [measure.readout])]
+
+
+def loss_cells(measure: Measure, loss: float, more_decimals: int = 0) -> list[str]:
+    """Return the cells under `loss_columns`."""
+    cells = [f"{loss:.{4 + more_decimals}f}"]
+    if measure.readout is not None:
+        decimals = 2 if measure.readout == "perplexity" else 4
+        cells.append(f"{measure.read(loss):.{decimals + more_decimals}f}")
+    return cells
+
+
+def extent(measure: Measure, n_tokens: int, n_samples: int) -> str:
+    """Return the extent of a calibration: ``64 items (1,203 scored tokens)``."""
+    tokens = f"{n_tokens:,} scored tokens"
+    if measure.per != "sample":
+        return tokens
+    return f"{n_samples:,} items ({tokens})" if n_tokens else f"{n_samples:,} items"  # generated ones have none
+
+
+def split_notes(data: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a warning if the samples are of an evaluation split."""
+    if not uses_evaluation_split(data):
+        return []
+    return [
+        "Warning: these samples are of an evaluation split (data.allow_evaluation_split=true): report no results on it"
+    ]
+
+
+def left_out(reasons: Mapping[str, int]) -> str:
+    """Return how many rows were left out and why, in brackets; nothing where none were."""
+    return f" ({', '.join(f'{n} {reason}' for reason, n in reasons.items())} left out)" if reasons else ""
