@@ -34,10 +34,11 @@ from raysearch.errors import Mistakes, UserError, did_you_mean, first_line
 
 #: Mappings whose keys are the user's own: the axes of a study, and the texts and tasks of an assessment.
 AXES, FREE = "study.grid.", ("assess.texts.", "assess.generation.", "study.recover.")
+_OPEN = "???"  # a value that is yet to be given, as OmegaConf writes it
 #: The sections of which a calibration beside others may say something.
 _CALIBRATION = ("calibration", "objective", "data", "seed")
-#: What Hydra, OmegaConf and PyYAML raise at a file or a value that they do not understand.
 _MOST_VALUES = 100_000  # in a YAML file
+#: What Hydra, OmegaConf and PyYAML raise at a file or a value that they do not understand.
 _UNREADABLE = (HydraException, OmegaConfBaseException, yaml.YAMLError, OSError, ValueError, RecursionError)
 
 
@@ -86,30 +87,30 @@ def composed(job: str, words: Sequence[str], config_dir: PathLike | None) -> Ite
     values = {key: value for key, value in values.items() if section_of(key) not in unknown}
     try:
         config, chosen = _compose_files(job, choices, folder)
-        known = {*(key for key, _ in _nodes(config)), *taken}
+        known = {*dict(items_of(OmegaConf.to_container(config))), *taken}
         for key, value in list(values.items()):
             free = any(key.startswith(one) and one.rstrip(".") in known for one in FREE)
             with mistakes:
                 if not free and key not in known:
                     del values[key]
                     raise UserError(unknown_key("", key, known))
+                if value == _OPEN:
+                    raise UserError(f"{key} has no value; give {key}=…")
                 try:
                     OmegaConf.update(config, key, value, merge=True, force_add=free)
                 except OmegaConfBaseException as error:
                     raise UserError(f"{given[key]} cannot be set; give a value of the kind that {key} has") from error
-        missing = [key for key, node in _nodes(config) if node._value() == "???"]
-        for key in missing:
-            if key not in given:  # else it has been said what is wrong with it
-                mistakes.errors.append(UserError(f"{key} has no value; give {key}=…"))
+        missing = [key for key, value in items_of(OmegaConf.to_container(config)) if value == _OPEN]
         with open_dict(config):
             for section in {section_of(key) for key in missing}:
                 del config[section]
-            for group in {*choices} - {*config, "calibration", *map(section_of, missing)}:
-                config[group] = None  # its file has put its keys elsewhere, which is refused where the section is read
         resolved: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
     except _UNREADABLE as error:
         whose = "" if config_dir is None else f" and the files of --config-dir={config_dir}"
         raise UserError(f"the configuration cannot be composed: {first_line(error)}; check the words{whose}") from error
+    mistakes.errors += [UserError(f"{key} has no value; give {key}=…") for key in missing if key not in given]
+    for group in {*choices} - {*resolved, "calibration", *map(section_of, missing)}:
+        resolved[group] = None  # its file has put its keys elsewhere, which is refused where the section is read
     resolved["choices"] = dict(sorted((group, name) for group, name in chosen.items() if group in groups and name))
     for section, finish in (
         ("study", lambda: _set_axes(resolved, axes)),
@@ -237,8 +238,6 @@ def _read_choice(word: str, names: Sequence[str]) -> str | None:
 def _read_value(word: str) -> Any:
     """Return a value as Hydra's grammar reads it, as a number, a list or such; anything else is text as it stands."""
     key, value = _split(word)
-    if value == "???":  # OmegaConf's word for a value that is left open
-        raise UserError(f"{key} has no value; give {key}=…")
     if key == "masks" and re.search(r"\d_\d", value):
         raise UserError(f"{word} holds a number with _ in it; write layers as in masks=[[3],[3,5]]")
     try:
@@ -439,10 +438,9 @@ def quoted(value: str) -> str:
     return written
 
 
-def _nodes(config: DictConfig, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield every key, dotted, and its node."""
-    for key in config:
-        name, node = prefix + str(key), config._get_node(key)
-        yield name, node
-        if isinstance(node, DictConfig) and not node._is_missing():
-            yield from _nodes(node, f"{name}.")
+def items_of(values: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield every key of nested values, dotted, and what stands there."""
+    for key, value in values.items():
+        yield f"{prefix}{key}", value
+        if isinstance(value, dict):
+            yield from items_of(value, f"{prefix}{key}.")

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from raysearch.config.compose import compose
+from raysearch.config.compose import compose, items_of
 from raysearch.config.parts import conf_dir
 from raysearch.core.paths import PathLike, as_path
 from raysearch.errors import redacted
@@ -43,15 +43,11 @@ def settings_of(job: str, words: Sequence[str], config_dir: PathLike | None = No
     choices: Mapping[str, str] = config.pop("choices")
     given = {word.partition("=")[0] for word in words}
     files = list(_files(job, choices, folders))
-    return [Setting(key, redacted({"": value})[""], _origin(key, given, files)) for key, value in _leaves("", config)]
-
-
-def _leaves(prefix: str, values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    for name, value in values.items():
-        if isinstance(value, Mapping) and value:
-            yield from _leaves(f"{prefix}{name}.", value)
-        else:
-            yield prefix + name, value
+    return [
+        Setting(key, redacted({"": value})[""], _origin(key, given, files))
+        for key, value in items_of(config)
+        if value == {} or not isinstance(value, dict)
+    ]
 
 
 def _files(job: str, choices: Mapping[str, str], folders: Sequence[Path]) -> Iterator[tuple[str, Mapping[str, Any]]]:
