@@ -124,14 +124,14 @@ class SearchDisplay(Display):
             whose = f": {escape(progress.elsewhere)}" if progress.elsewhere else ""
             return self._show(f"waiting for {progress.masks_elsewhere} masks that another search is computing{whose}")
         self._alone_since = None
-        cost = self._cost(progress)
+        cost = progress.layer_forwards + self._head_cost * progress.head_forwards
+        planned = progress.layer_forwards_planned + self._head_cost * progress.head_forwards_planned
         if cost:  # else a round begins
             self._cost_done += cost - self._cost_before
         self._cost_before = cost
         self._seconds_computing = progress.computing_s / max(1, progress.n_replicas)
         by_budget = any(cost.optional for cost in self._expected or [])
         rounds = f"/{len(self._expected)}" if self._expected and not by_budget else ""
-        planned = self._planned(progress)
         left = self._seconds_left(max(planned - cost, self._later_stages(progress)))
         stage = f"  stage {progress.stage}/{progress.stages}" if progress.stage else ""
         self._show(
@@ -174,14 +174,6 @@ class SearchDisplay(Display):
         if waited < _LONG_S:
             return "waiting for replicas to load"
         return f"no replica is ready after {duration(waited)}; on a cluster, ray status tells what it lacks"
-
-    def _cost(self, progress: Progress) -> float:
-        """Return the finished part of a round, in layer-forwards."""
-        return progress.layer_forwards + self._head_cost * progress.head_forwards
-
-    def _planned(self, progress: Progress) -> float:
-        """Return the cost of a whole round, in layer-forwards."""
-        return progress.layer_forwards_planned + self._head_cost * progress.head_forwards_planned
 
     def _seconds_left(self, left: float) -> float | None:
         """Return the seconds left of the search, given the layer-forwards left of this round; None without a speed."""
@@ -266,13 +258,8 @@ def forecast_line(expected: Sequence[RoundCost] | None, trainings: int, training
     heads = sum(cost.head_forwards for cost in expected)
     naive = sum(cost.naive_layer_forwards for cost in expected)
     by_budget = any(cost.optional for cost in expected)
-    about = (
-        "about "
-        if any(cost.estimated for cost in expected)
-        else "at most "
-        if any(cost.screened for cost in expected) and not by_budget
-        else ""
-    )
+    screened = any(cost.screened for cost in expected) and not by_budget
+    about = "about " if any(cost.estimated for cost in expected) else "at most " if screened else ""
     most, ends = ("at most ", ", as far as the budget allows") if by_budget else ("", "")
     return (
         f"{most}{count(masks, 'mask')} in {count(len(expected), 'round')}{ends}: {about}{layers:,} layer-forwards over "

@@ -46,15 +46,16 @@ def show(
             out.answer(listing, tables.runs_table(records))
         else:
             (record,) = records
-            ranks = {"gap": [plain(one) for one in gaps]} if gap else {}
-            numbers = api.assessed(record.search_id, store=store, ledger=ledger)
-            assessed = {"assessed": finite(numbers)} if numbers else {}
-            recoveries = api.recoveries(record.search_id, store=store, ledger=ledger)
-            healed = {"recoveries": [plain(one) for one in recoveries]} if recoveries else {}
-            shown = [tables.assessed_numbers(numbers)] if numbers else []
-            healing = [part for one in recoveries for part in recovery_parts(one)]
-            parts = [*tables.run_tables(record, most, gaps), *shown, *healing]
-            out.answer({**plain(record), **ranks, **assessed, **healed}, *parts)
+            value, parts = plain(record), tables.run_tables(record, most, gaps)
+            if gap:
+                value["gap"] = [plain(one) for one in gaps]
+            if numbers := api.assessed(record.search_id, store=store, ledger=ledger):
+                value["assessed"] = finite(numbers)
+                parts.append(tables.assessed_numbers(numbers))
+            if recoveries := api.recoveries(record.search_id, store=store, ledger=ledger):
+                value["recoveries"] = [plain(one) for one in recoveries]
+                parts += [part for one in recoveries for part in recovery_parts(one)]
+            out.answer(value, *parts)
 
 
 @app.command(short_help="Tell how many layers can go by a budget.")

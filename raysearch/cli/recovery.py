@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from raysearch.cli.app import ConfigDir, Json, LedgerFile, Overrides, Remove, Search, Store, app
 from raysearch.cli.output import GOES_ON, output
 from raysearch.core.json import plain
-
-if TYPE_CHECKING:
-    from raysearch.recovery.results import RecoveryCost
 
 
 @app.command(short_help="Train the pruned model to give back what it lost.")
@@ -40,14 +37,14 @@ def recover(
     with output(as_json) as answers:
         from raysearch import api
         from raysearch.cli.displays import Display
-        from raysearch.cli.recovery_tables import recovery_parts
+        from raysearch.cli.recovery_tables import cost_lines, recovery_parts
         from raysearch.core.formatting import duration
         from raysearch.errors import UserError
 
         common: dict[str, Any] = {"remove": remove, "config_dir": config_dir, "store": store, "ledger": ledger}
         if dry_run:
             cost = api.recovery_cost(search, *overrides or [], **common)
-            answers.answer(plain(cost), *_cost_lines(cost))
+            answers.answer(plain(cost), *cost_lines(cost))
             return
         if out is None:
             raise UserError("--out has no value; name the folder of the recovered checkpoint")
@@ -56,21 +53,3 @@ def recover(
             done = api.recover(search, *overrides or [], out=out, overwrite=overwrite, observer=live, **common)
         parts = recovery_parts(done.record(""))
         answers.answer(plain(done), *parts, f"Wrote {done.out} in {duration(done.seconds)}")
-
-
-def _cost_lines(cost: RecoveryCost) -> list[str]:
-    from raysearch.cli.cells import left_out
-    from raysearch.core.formatting import count, duration, short_duration
-
-    answers = []
-    if cost.answers:
-        answers.append(
-            f"The dense model writes {count(cost.answers, 'answer')}, {count(cost.answer_tokens, 'token')} at most"
-        )
-    return [
-        f"{count(cost.rows, 'row')}{left_out(cost.left_out)}",
-        *answers,
-        f"Training: {count(cost.steps, 'step')}, about {count(cost.tokens, 'token')}; "
-        f"{short_duration(cost.step_s)} a step, {duration(cost.seconds)} of training, "
-        f"{cost.memory_bytes / 2**30:.1f} GiB",
-    ]

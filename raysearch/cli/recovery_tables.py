@@ -1,13 +1,18 @@
-"""The table and the lines of a recovery."""
+"""The table and the lines of a recovery, and of its cost."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from rich.table import Table
 
 from raysearch.cli.cells import add_sections, left_out, new_table
 from raysearch.cli.study_tables import estimate_cell, metric_head, share_cell
-from raysearch.core.formatting import count, duration
-from raysearch.recovery.record import RecoveryRecord
+from raysearch.core.formatting import count, duration, short_duration
+
+if TYPE_CHECKING:
+    from raysearch.recovery.record import RecoveryRecord
+    from raysearch.recovery.results import RecoveryCost
 
 
 def recovery_parts(record: RecoveryRecord) -> list[Table | str]:
@@ -22,6 +27,18 @@ def recovery_parts(record: RecoveryRecord) -> list[Table | str]:
         rows.append((one.metric.group, (metric_head(one.metric), *cells, *shares)))
     add_sections(table, rows)
     return [table, *_lines(record)]
+
+
+def cost_lines(cost: RecoveryCost) -> list[str]:
+    """Return what a recovery would cost, line by line."""
+    rows = f"{count(cost.rows, 'row')}{left_out(cost.left_out)}"
+    writes = f"The dense model writes {count(cost.answers, 'answer')}, {count(cost.answer_tokens, 'token')} at most"
+    trains = (
+        f"Training: {count(cost.steps, 'step')}, about {count(cost.tokens, 'token')}; "
+        f"{short_duration(cost.step_s)} a step, {duration(cost.seconds)} of training, "
+        f"{cost.memory_bytes / 2**30:.1f} GiB"
+    )
+    return [rows, writes, trains] if cost.answers else [rows, trains]
 
 
 def _lines(record: RecoveryRecord) -> list[str]:

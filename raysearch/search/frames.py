@@ -98,13 +98,12 @@ def _losses(ledger: Ledger) -> Iterator[tuple[str, str, int, int, float]]:
 
 
 def _write(frame: pd.DataFrame, file: Path) -> Path:
+    texts = frame.select_dtypes(exclude=["number", "bool"])
     if file.suffix == ".parquet":
-        texts = frame.select_dtypes(exclude=["number", "bool"])
         frame.assign(**{name: texts[name].map(str, na_action="ignore") for name in texts}).to_parquet(file, index=False)
     elif file.suffix == ".jsonl":  # pandas would write fifteen digits of each number, not all
         rows = (json.dumps(finite(row)) for row in frame.to_dict("records"))
         file.write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
     else:
-        texts = frame.select_dtypes(exclude=["number", "bool"])
         frame.assign(**{name: texts[name].map(csv_cell) for name in texts}).to_csv(file, index=False)
     return file
