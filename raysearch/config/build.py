@@ -65,9 +65,8 @@ def tracked_search(words: Sequence[str], config_dir: PathLike | None = None) -> 
 
 def recorded_search(config: Mapping[str, Any]) -> tuple[SearchSpec, TrackingOptions]:
     """Build both from the configuration of a search on record, unless another version of raysearch recorded it."""
-    if _ADDED_SECTIONS - config.keys():
-        now = compose("search", [])
-        config = {**{name: now[name] for name in _ADDED_SECTIONS}, **config}
+    if added := _ADDED_SECTIONS - config.keys():
+        config = {**config, **{name: value for name, value in compose("search", []).items() if name in added}}
     if lacking := sorted(_OF_SEARCHES - config.keys()):
         raise UserError(
             f"the search is on record without {' and '.join(lacking)}, as another version of raysearch wrote it; type "
