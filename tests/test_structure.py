@@ -43,6 +43,7 @@ EDGES = {
     "peft": ("recovery/",),
     "trl": ("recovery/training.py",),
     "bitsandbytes": ("recovery/training.py",),
+    "liger_kernel": ("models/fused_head.py",),
     "lm_eval": ("assessment/harness.py", "assessment/task_files.py"),
 }
 

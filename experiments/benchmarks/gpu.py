@@ -9,7 +9,6 @@ the long last part stops at a shard, and says how many it has measured.
 """
 
 import argparse
-import importlib.util
 import json
 import platform
 import re
@@ -21,17 +20,18 @@ from typing import Any
 
 import numpy as np
 import torch
-from mfu import Shape, calibration_of, matrix_peak, random_batch, random_llama, seconds, utilisation
-from torch.nn import functional
+from mfu import Shape, calibration_of, matrix_peak, random_batch, random_llama, seconds, utilisation, work_of
 from walk_vs_loop import plain_losses
 
 from raysearch.calibration.batch import Batch
 from raysearch.calibration.calibration import Calibration
 from raysearch.calibration.objectives.base import token_log_probs
 from raysearch.core.mask import Mask
+from raysearch.errors import UserError
 from raysearch.evaluation.prefix import plan_prefixes
 from raysearch.evaluation.replica import Replica
 from raysearch.evaluation.unit import MaskUnit
+from raysearch.models.devices import check_fused_head
 from raysearch.models.stack import LayerStack, predicting
 
 
@@ -118,12 +118,19 @@ def main() -> None:
     report.add("Walk and plain loop, bit for bit", lambda: same_bits(replica, calibration, middle), device)
     report.add("Against other ways, one shard", lambda: against(replica, calibration, masks, device), device)
     report.add("Matrix peak used", lambda: used(replica, calibration, middle, device), device)
-    report.add("Optional kernels", lambda: kernels(stack, shard, device), device)
+    report.add("Compiled layer", lambda: compiled_layer(stack, shard, device), device)
+    report.add("Head, and model.fused_head", lambda: heads(stack, shard, device), device)
     for samples in size.other_shards:
         cut = calibration_of(batch, samples)
         title = f"Shards of {samples} x {size.seq_len} tokens"
         report.add(title, lambda cut=cut: used(replica, cut, middle, device), device)
-    report.add("One-shot", lambda: one_shot(replica, calibration, masks, device, deadline), device)
+    fuses = not fused_head_lacks(device)
+    until = (time.perf_counter() + deadline) / 2 if fuses else deadline
+    report.add("One-shot", lambda: one_shot(replica, calibration, masks, device, until), device)
+    if fuses:
+        fused = Replica(LayerStack(model, fused_head=True), [calibration])
+        title = "One-shot with model.fused_head=true"
+        report.add(title, lambda: one_shot(fused, calibration, masks, device, deadline), device)
     print(f"{report.minutes:.1f} minutes; kept in {options.out}")
     failed = [part for part, found in report.parts.items() if "failed" in found]
     if failed:
@@ -204,32 +211,61 @@ def used(replica: Replica, calibration: Calibration, masks: tuple[Mask, ...], de
 
 
 @torch.no_grad()
-def kernels(stack: LayerStack, shard: Batch, device: str) -> dict[str, Any]:
-    """Seconds of a layer with and without torch.compile, and of the head with and without cut-cross-entropy."""
+def compiled_layer(stack: LayerStack, shard: Batch, device: str) -> dict[str, Any]:
+    """Seconds of a layer with and without torch.compile."""
     captured = stack.capture(shard.inputs)
     hidden, call = captured.embedded, captured.calls[0]
-    states = predicting(hidden, shard.inputs)
     found: dict[str, Any] = {"attention without a mask tensor": call.kwargs.get("attention_mask") is None}
     found["layer, s"] = best(lambda: stack.run_layer(0, hidden, captured), device)
-    found["head, s"] = best(lambda: token_log_probs(states, shard, stack), device)
     if device == "cuda":
         compiled = torch.compile(stack.layers[0])
         found["layer compiled, s"] = best(lambda: compiled(hidden, *call.args, **call.kwargs), device)
-    if device == "cuda" and importlib.util.find_spec("cut_cross_entropy"):
-        from cut_cross_entropy import linear_cross_entropy
-
-        head = stack.model.get_output_embeddings().weight
-        targets, last = torch.from_numpy(shard.targets).to(device), stack.last_hidden(states)
-        found["head by cut-cross-entropy, s"] = best(
-            lambda: linear_cross_entropy(last, head, targets, reduction="none"), device
-        )
-    else:
-        found["head by cut-cross-entropy, s"] = "not installed" if device == "cuda" else "needs a GPU"
-    width, vocabulary = states.shape[1], stack.vocab_size
-    logits = functional.linear(states[:1], stack.model.get_output_embeddings().weight)
-    assert logits.shape == (1, vocabulary)
-    found["head at the matrix peak, s"] = 2 * len(states) * width * vocabulary / matrix_peak(hidden.dtype, device)
     return found
+
+
+@torch.no_grad()
+def heads(stack: LayerStack, shard: Batch, device: str) -> dict[str, Any]:
+    """Seconds of the head on a shard and their share of the matrix peak, plain and fused, and how far these differ."""
+    states = predicting(stack.capture(shard.inputs).embedded, shard.inputs)
+    work = 2 * len(states) * states.shape[1] * stack.vocab_size / matrix_peak(states.dtype, device)
+    plain = token_log_probs(states, shard, stack)
+    taken = best(lambda: token_log_probs(states, shard, stack), device)
+    found: dict[str, Any] = {
+        "head at the matrix peak, s": work,
+        "head, s": taken,
+        "head, share of the peak": work / taken,
+    }
+    if device == "cuda":
+        found["head, its log-probabilities compiled, s"] = best(compiled_log_probs(states, shard, stack), device)
+    if lacks := fused_head_lacks(device):
+        return {**found, "fused head": lacks}
+    stack = LayerStack(stack.model, fused_head=True)
+    stack.verify()
+    fused, again = (token_log_probs(states, shard, stack) for _ in range(2))
+    taken = best(lambda: token_log_probs(states, shard, stack), device)
+    found |= {"fused head, s": taken, "fused head, share of the peak": work / taken}
+    found["largest difference of a token, nats"] = float((fused - plain).abs().max())
+    found["difference of the mean, nats"] = float((fused - plain).mean())
+    return checked(found, torch.equal(fused, again))
+
+
+def compiled_log_probs(states: torch.Tensor, shard: Batch, stack: LayerStack) -> Callable[[], Any]:
+    """What torch.compile alone makes of `token_log_probs`: one pass over the logits of the model's own tail."""
+    compiled = torch.compile(
+        lambda logits, wanted: logits.gather(1, wanted)[:, 0].float() - logits.float().logsumexp(-1)
+    )
+    targets, rows = torch.from_numpy(shard.targets).to(states.device)[:, None], max(1, 2**27 // stack.vocab_size)
+    parts = list(zip(states.split(rows), targets.split(rows), strict=True))
+    return lambda: [compiled(stack.logits(part), wanted) for part, wanted in parts]
+
+
+def fused_head_lacks(device: str) -> str:
+    """Why the fused head cannot be measured here; empty if it can be."""
+    try:
+        check_fused_head(device)
+    except UserError as error:
+        return str(error)
+    return ""
 
 
 def best(work: Callable[[], Any], device: str) -> float:
@@ -241,6 +277,8 @@ def one_shot(
     replica: Replica, calibration: Calibration, masks: tuple[Mask, ...], device: str, deadline: float
 ) -> dict[str, Any]:
     """All single layers on the whole calibration, as many shards as there is time for."""
+    peak = matrix_peak(replica.stack.model.dtype, device)
+    evaluate(replica, calibration, masks[:1])
     spent: list[float] = []
     for shard in range(calibration.n_shards):
         if spent and time.perf_counter() + max(spent) > deadline:
@@ -253,6 +291,7 @@ def one_shot(
         "tokens": f"{calibration.n_samples} x {calibration.shards[0].input_ids.shape[1]}",
         "shards measured": f"{len(spent)} of {calibration.n_shards}",
         "whole calibration, s": sum(spent) * calibration.n_shards / len(spent),
+        "share of the peak": work_of(replica.stack, masks, calibration.shards[0]) / peak * len(spent) / sum(spent),
     }
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 #: These compute numbers, and so must be the same on every node.
 _PACKAGES = ("raysearch", "torch", "transformers")
+_FUSED_HEAD = "liger-kernel"
 
 
 @dataclass(frozen=True)
@@ -91,16 +92,24 @@ class ReplicaActor:
         return self._replica
 
 
-def own_versions() -> dict[str, str]:
-    """Return the versions that this process has of the packages that compute numbers."""
-    return {name: importlib.metadata.version(name) for name in _PACKAGES}
+def own_versions(fused_head: bool = False) -> dict[str, str]:
+    """Return the versions that this process has of the packages that compute numbers.
+
+    Args:
+        fused_head: Whether the model's fused head is one of them.
+    """
+    return {name: importlib.metadata.version(name) for name in (*_PACKAGES, *([_FUSED_HEAD] if fused_head else []))}
 
 
 def _check_versions(wanted: Mapping[str, str]) -> None:
     """Refuse to compute with other packages than the driver's."""
-    for name, version in own_versions().items():
-        if version != wanted[name]:
+    for name, version in wanted.items():
+        try:
+            own = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            own = "not installed"
+        if own != version:
             raise UserError(
-                f"the node {socket.gethostname()} has {name} {version}, but the search runs with {wanted[name]}; "
+                f"the node {socket.gethostname()} has {name} {own}, but the search runs with {version}; "
                 "install the same on both, or numbers could differ"
             )

@@ -16,7 +16,7 @@ from typing_extensions import override
 
 from raysearch.errors import UserError
 from raysearch.evaluation.pool import Pool, PoolFactory
-from raysearch.models.devices import check_device, n_gpus
+from raysearch.models.devices import check_device, check_fused_head, n_gpus
 from raysearch.models.spec import LocatedModel, ModelSpec
 
 #: CPU threads of a replica; torch crashes where it is asked for many thousands.
@@ -126,6 +126,8 @@ class ClusterOptions(PoolFactory):
 
     @override
     def check_model(self, model: LocatedModel) -> None:  # Ray itself would wait for ever
+        if model.fused_head:
+            check_fused_head(model.device)
         gpus = self.gpus(model.on_gpu)
         there = n_gpus() if gpus else 0
         if self.backend == "ray" and gpus and not model.on_gpu:
@@ -230,7 +232,8 @@ class ClusterOptions(PoolFactory):
         try:
             there = replace(model, device="cuda") if on_gpu else model  # an actor sees the GPUs that Ray gave it
             make = functools.partial(make_replica, there, self.cpus_per_replica, tokenizer, needs.gpus > 1)
-            recipe = [ray.put(Recipe(make, packed, own_versions()))]  # kept: what nobody refers to is evicted
+            versions = own_versions(model.fused_head)
+            recipe = [ray.put(Recipe(make, packed, versions))]  # kept: what nobody refers to is evicted
             del packed
         except BaseException:
             leave()

@@ -234,7 +234,7 @@ def make_replica(
     try:
         module = load_model(model, device) if packed is None else torch.nn.Module.to(unpack(*packed), device)
         module = spread(module, model.name) if over_gpus else module
-        return Replica(LayerStack(module, model.compile), (), threads, load)
+        return Replica(LayerStack(module, model.compile, model.fused_head), (), threads, load)
     except Exception as error:
         if not is_out_of_memory(error.__cause__ or error):  # the stack's check may have put it in other words
             raise

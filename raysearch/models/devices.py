@@ -58,6 +58,20 @@ def check_device(device: str) -> None:
         raise UserError(f"model.device={device} is not there; torch sees {count}: use cuda:0 … cuda:{count - 1}")
 
 
+def check_fused_head(device: str) -> None:
+    """Refuse `model.fused_head` where its kernel cannot run.
+
+    Raises:
+        UserError: The model is not on a GPU, or the kernel is not installed.
+    """
+    if device == "cpu":
+        raise UserError(
+            "model.fused_head=true is a kernel for GPUs, but the model runs on the CPU; use model.fused_head=false"
+        )
+    if importlib.util.find_spec("liger_kernel") is None:
+        raise UserError("model.fused_head=true needs liger-kernel; install it with: pip install 'raysearch[kernels]'")
+
+
 def _may_have_gpus() -> bool:
     """Return whether torch may see a GPU, without importing it: not where it is built for CPUs alone."""
     package = importlib.util.find_spec("torch")

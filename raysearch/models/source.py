@@ -32,10 +32,8 @@ def locate(spec: ModelSpec) -> LocatedModel:
     check_dtype(spec.dtype)
     _check_name("model.attention", spec.attention, _ATTENTIONS)
     device, name, path = resolve_device(spec.device), spec.name, spec.path
-    settings = {
-        key: getattr(spec, key)
-        for key in ("name", "path", "dtype", "attention", "revision", "trust_remote_code", "compile", "cache")
-    }
+    kept = ("name", "path", "dtype", "attention", "revision", "trust_remote_code", "compile", "fused_head", "cache")
+    settings = {key: getattr(spec, key) for key in kept}
     local, file = Path(os.path.expanduser(path)), gguf_file(spec)
     if file is not None:
         if not os.path.isfile(file):

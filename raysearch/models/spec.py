@@ -21,6 +21,7 @@ class ModelSpec:
         revision: A branch, tag or commit of a hub id; None for its main branch.
         trust_remote_code: Whether code that comes with the checkpoint may run.
         compile: Whether layers are compiled by `torch.compile` before they evaluate masks.
+        fused_head: Whether log-probabilities of tokens come from Liger's kernel (`raysearch.models.fused_head`).
         cache: The folder where a GGUF file is kept as safetensors, and what is known of files; None to read them
             each time.
     """
@@ -33,6 +34,7 @@ class ModelSpec:
     revision: str | None = None
     trust_remote_code: bool = False
     compile: bool = False
+    fused_head: bool = False
     cache: Path | None = None
 
 
@@ -50,6 +52,7 @@ class LocatedModel:
         revision: As in `ModelSpec`.
         trust_remote_code: As in `ModelSpec`.
         compile: As in `ModelSpec`.
+        fused_head: As in `ModelSpec`.
         is_hub: Whether `location` is a hub id.
         digest: The SHA-256 of the GGUF file that it is; None for others.
         gguf: The name of that file inside the folder; None if the folder holds it as safetensors.
@@ -66,6 +69,7 @@ class LocatedModel:
     revision: str | None = None
     trust_remote_code: bool = False
     compile: bool = False
+    fused_head: bool = False
     is_hub: bool = False
     digest: str | None = None
     gguf: str | None = None
@@ -112,5 +116,7 @@ class ModelInfo:
     @property
     def numerics(self) -> dict[str, Any]:
         """All but weights, tokens and threads that the last bits of a number depend on."""
-        device, compiled = self.model.device.partition(":")[0], {"compile": True} if self.model.compile else {}
-        return {"dtype": self.dtype, "attention": self.model.attention, "device": device, **compiled}
+        model = self.model
+        chosen = {"compile": True} if model.compile else {}
+        chosen |= {"fused_head": True} if model.fused_head else {}
+        return {"dtype": self.dtype, "attention": model.attention, "device": model.device.partition(":")[0], **chosen}

@@ -28,10 +28,11 @@ from transformers import Cache, PreTrainedModel
 from transformers.cache_utils import CacheLayerMixin
 
 from raysearch.calibration.batch import Batch, Inputs
-from raysearch.calibration.objectives.base import to_device
+from raysearch.calibration.objectives.base import log_probs, to_device
 from raysearch.calibration.packing import pack
 from raysearch.core.mask import Mask
-from raysearch.errors import UnsupportedModelError, UserError
+from raysearch.errors import UnsupportedModelError, UserError, first_line
+from raysearch.models.fused_head import FusedHead, find_fused_head
 from raysearch.models.layers import LayerCall, find_stack, plain_logits
 
 _VERIFY_SHAPE = (2, 8)  # samples x tokens
@@ -57,13 +58,14 @@ class LayerStack:
     Args:
         model: A causal decoder in eval mode. It is left exactly as it was after every call.
         compiled: Whether `run_layer` runs layers compiled by `torch.compile`, where no gradient is needed.
+        fused_head: Whether log-probabilities of tokens come from a fused kernel, where no gradient is needed.
 
     Raises:
         UnsupportedModelError: The model does not run one stack of layers, each once and in order.
     """
 
-    def __init__(self, model: PreTrainedModel, compiled: bool = False) -> None:
-        self.model, self.compiled = model, compiled
+    def __init__(self, model: PreTrainedModel, compiled: bool = False, fused_head: bool = False) -> None:
+        self.model, self.compiled, self._fuses = model, compiled, fused_head
         self._layers, self._conventions = find_stack(model)
         # One graph for all shapes, so that the bits of a loss do not depend on which shape came first.
         compile_layer = functools.partial(torch.compile, dynamic=True)
@@ -178,6 +180,24 @@ class LayerStack:
             output = self.model.base_model(input_ids=ids, use_cache=False)
         return output.last_hidden_state[:, 0]
 
+    def fused_log_probs(self, hidden: Tensor, tokens: Tensor) -> Tensor | None:
+        """Return the log-probability of a token after each position, by the fused kernel.
+
+        Args:
+            hidden: The hidden state that leaves the last kept layer, [n, d].
+            tokens: The tokens, int64, [n].
+
+        Returns:
+            In nats, float32, [n]; None without positions, with gradients enabled, or if the kernel is not to be used.
+        """
+        if not self._fuses or torch.is_grad_enabled() or not len(hidden):
+            return None
+        return self._fused_head.log_probs(self.last_hidden(hidden), tokens)
+
+    @functools.cached_property
+    def _fused_head(self) -> FusedHead:
+        return find_fused_head(self.model, self)
+
     def packs(self, batch: Batch) -> bool:
         """Return whether packed choices have the same states as plain rows, tested on a batch with the dense model.
 
@@ -229,6 +249,7 @@ class LayerStack:
 
         Raises:
             UnsupportedModelError: They differ, or the layers exchange more than the hidden state.
+            UserError: The fused kernel is to be used, but does not compute this model's head.
         """
         kind = self.model.config.model_type
         try:
@@ -240,12 +261,13 @@ class LayerStack:
             raise UnsupportedModelError(
                 f"{kind} cannot be run layer by layer ({type(error).__name__}: {error}); use {remedy}"
             ) from error
+        if self._fuses:
+            self._compare_heads(kind)
 
     def _compare(self, kind: str) -> None:
         """Make the comparison of `verify`."""
-        vocabulary = min(self.model.config.get_text_config().vocab_size, _VERIFY_TOKENS)
-        tokens = np.random.default_rng(0).integers(vocabulary, size=_VERIFY_SHAPE)
-        captured = self.capture(Batch(tokens, np.ones_like(tokens, dtype=np.bool_)).inputs)
+        batch = self._random_batch()
+        captured = self.capture(batch.inputs)
         if captured.embedded.ndim != 3:
             raise UnsupportedModelError(
                 f"{kind} passes a hidden state of shape {list(captured.embedded.shape)} from layer to layer, "
@@ -263,7 +285,7 @@ class LayerStack:
                 )
             walked = self.logits(hidden.flatten(0, 1))
             with self.bypassed(mask):
-                own = plain_logits(self.model, torch.tensor(tokens)).flatten(0, 1)
+                own = plain_logits(self.model, torch.tensor(batch.input_ids)).flatten(0, 1)
             if not own.isfinite().all():
                 raise UnsupportedModelError(
                     f"{kind} gives non-finite logits in {own.dtype}; "
@@ -275,6 +297,31 @@ class LayerStack:
                     f"{kind} does more between its layers than pass the hidden state on (with {mask} removed "
                     f"the logits differ by {gap:.1e} of the largest); use another architecture"
                 )
+
+    def _compare_heads(self, kind: str) -> None:
+        """Compare the log-probabilities of the fused kernel with those of the model's own tail."""
+        batch = self._random_batch()
+        hidden = self._states(batch.inputs)
+        own, tokens = log_probs(self.logits(hidden)), to_device(batch.targets, hidden.device)
+        try:
+            fused = self._fused_head.log_probs(self.last_hidden(hidden), tokens)
+        except (UserError, torch.OutOfMemoryError):
+            raise
+        except Exception as error:
+            raise UserError(
+                f"model.fused_head=true does not work for {kind} here ({type(error).__name__}: {first_line(error)}); "
+                "use model.fused_head=false"
+            ) from error
+        gap = relative_gap(fused, own.gather(1, tokens[:, None].to(own.device))[:, 0].to(fused.device))
+        if not gap <= tolerance(self.model.dtype):
+            raise UserError(
+                f"model.fused_head=true gives other log-probabilities than {kind} itself (they differ by {gap:.1e} of "
+                "the largest); use model.fused_head=false"
+            )
+
+    def _random_batch(self) -> Batch:
+        tokens = np.random.default_rng(0).integers(min(self.vocab_size, _VERIFY_TOKENS), size=_VERIFY_SHAPE)
+        return Batch(tokens, np.arange(tokens.shape[1]) > np.zeros_like(tokens))
 
     def _attention_mask(self, inputs: Inputs) -> Tensor | None:
         """Return the mask as transformers takes it: integers [P, L], or an addend to attention scores, [P, 1, L, L]."""

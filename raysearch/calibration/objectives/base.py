@@ -46,6 +46,10 @@ class Head(Protocol):
         """Turn hidden states [n, d] into the input of the output projection, [n, d]: after the final norm, if any."""
         ...
 
+    def fused_log_probs(self, hidden: Tensor, tokens: Tensor) -> Tensor | None:
+        """Return log p(token | hidden state) in nats, float32 [n], by a fused kernel; None where none is to be used."""
+        ...
+
 
 class Objective(ABC):
     """A loss that a search minimises. Its options are its constructor's arguments and part of the fingerprint.
@@ -146,13 +150,17 @@ def token_log_probs(states: Tensor, batch: Batch, head: Head) -> Tensor:
     """
     import torch
 
+    targets = to_device(batch.targets, states.device)
+    fused = head.fused_log_probs(states, targets)
+    if fused is not None:
+        return fused.double()
     rows = max(1, _FLOATS_AT_ONCE.get(states.device.type, 2**19) // head.vocab_size)
 
     def of_tokens(slice_: Tensor, wanted: Tensor) -> Tensor:
         pairs = zip(head.logits(slice_).split(rows), wanted[:, None].split(rows), strict=True)
         return torch.cat([_log_prob(logits.float(), tokens) for logits, tokens in pairs])
 
-    return by_chunk(head, of_tokens, states, to_device(batch.targets, states.device))
+    return by_chunk(head, of_tokens, states, targets)
 
 
 def _log_prob(logits: Tensor, tokens: Tensor) -> Tensor:
