@@ -157,7 +157,7 @@ def _masked_logits(stack: LayerStack, mask: Mask, tokens: np.ndarray[Any, np.dty
 @torch.inference_mode()
 def _logits(model: PreTrainedModel, tokens: np.ndarray[Any, np.dtype[np.int64]]) -> Tensor:
     """Return the logits of a plain forward, [B, T, vocabulary]."""
-    return plain_logits(model, torch.tensor(tokens))
+    return plain_logits(model, torch.tensor(tokens, device=model.device))
 
 
 def _continue(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, prompt: str | None) -> str | None:

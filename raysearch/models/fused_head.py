@@ -57,7 +57,7 @@ class FusedHead:
         from liger_kernel.transformers.functional import liger_fused_linear_cross_entropy
 
         weight, bias = self.projection.weight, self.projection.bias
-        states = last_hidden.to(weight.device) * self.scale
+        states = last_hidden.to(weight) * self.scale
         with torch.cuda.device_of(weight):  # Triton launches on the current one
             losses: Tensor = liger_fused_linear_cross_entropy(
                 states,
@@ -117,5 +117,5 @@ def _find(projection: nn.Linear, model: PreTrainedModel, tail: Head) -> FusedHea
     is_whole = len(entered) == 1 and logits.shape == (len(known), projection.out_features)
     if not is_whole or not torch.allclose(logits, expected.expand_as(logits), rtol=1e-5):
         return None
-    last = tail.last_hidden(hidden).to(known.device)
+    last = tail.last_hidden(hidden).to(entered[0])
     return FusedHead(projection, scale, cap) if torch.equal(entered[0].view_as(last), last) else None

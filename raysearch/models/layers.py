@@ -94,7 +94,7 @@ def find_stack(model: PreTrainedModel) -> tuple[tuple[nn.Module, ...], tuple[Con
         for index, blocks in enumerate(lists):
             for block in dict.fromkeys(blocks):
                 hooks.callback(block.register_forward_hook(watch(index), with_kwargs=True).remove)
-        plain_logits(model, torch.zeros(1, 2, dtype=torch.int64))
+        plain_logits(model, torch.zeros(1, 2, dtype=torch.int64, device=model.device))
     stacks = [index for index, blocks in enumerate(lists) if [layer for layer, _ in called[index]] == list(blocks)]
     stacks = [index for index in stacks if len(set(lists[index])) == len(lists[index])]
     if len(stacks) != 1:
@@ -105,7 +105,10 @@ def find_stack(model: PreTrainedModel) -> tuple[tuple[nn.Module, ...], tuple[Con
 
 
 def plain_logits(model: PreTrainedModel, input_ids: Tensor, read: bool = True, **inputs: Tensor | None) -> Tensor:
-    """Return the logits, [B, T, vocabulary], of the model's own forward without a cache; maybe fewer if not `read`."""
+    """Return the logits, [B, T, vocabulary], of the model's own forward without a cache; maybe fewer if not `read`.
+
+    They are on the device of `input_ids`, also if the model is spread over several.
+    """
     given = {name: value.to(model.device) for name, value in inputs.items() if value is not None}
     options: dict[str, Any] = {"use_cache": False, **given}
     if not read and "logits_to_keep" in inspect.signature(model.forward).parameters:
@@ -113,5 +116,5 @@ def plain_logits(model: PreTrainedModel, input_ids: Tensor, read: bool = True, *
         options["logits_to_keep"] = torch.zeros(1, dtype=torch.int64)
     if getattr(model.config, "output_router_logits", False):
         options["output_router_logits"] = False  # a loss over the layers' routers, which may not run
-    logits: Tensor = model(input_ids=input_ids.to(model.device), **options).logits
+    logits: Tensor = model(input_ids=input_ids, **options).logits
     return logits

@@ -70,6 +70,7 @@ class LayerStack:
         # One graph for all shapes, so that the bits of a loss do not depend on which shape came first.
         compile_layer = functools.partial(torch.compile, dynamic=True)
         self._runners = tuple(compile_layer(layer) for layer in self._layers) if compiled else self._layers
+        self._tail_mask = self._find_tail_mask()
 
     @property
     def n_layers(self) -> int:
@@ -109,7 +110,7 @@ class LayerStack:
         with self._replaced(range(self.n_layers), record):
             plain_logits(
                 self.model,
-                torch.tensor(inputs.input_ids),
+                torch.tensor(inputs.input_ids, device=self.model.device),
                 read=False,
                 attention_mask=self._attention_mask(inputs),
                 position_ids=positions,
@@ -163,7 +164,7 @@ class LayerStack:
             The logits, [n, vocabulary].
         """
         with self._leaving(hidden):
-            output = plain_logits(self.model, torch.zeros(len(hidden), 1, dtype=torch.int64))
+            output = plain_logits(self.model, _no_tokens(hidden), attention_mask=self._tail_mask)
         return output[:, 0]
 
     def last_hidden(self, hidden: Tensor) -> Tensor:
@@ -176,9 +177,28 @@ class LayerStack:
             The hidden state after the final norm, if there is one, [n, d].
         """
         with self._leaving(hidden):
-            ids = torch.zeros(len(hidden), 1, dtype=torch.int64, device=self.model.device)
-            output = self.model.base_model(input_ids=ids, use_cache=False)
+            mask = {} if self._tail_mask is None else {"attention_mask": self._tail_mask}
+            output = self.model.base_model(input_ids=_no_tokens(hidden), use_cache=False, **mask)
         return output.last_hidden_state[:, 0]
+
+    @torch.no_grad()
+    def _find_tail_mask(self) -> Tensor | None:
+        """Return a mask for the tail that transformers takes as it is; None for a model that computes from it.
+
+        No layer runs in the tail, so none sees it. Without one transformers looks at the positions of the tokens, for
+        which a GPU has to be waited for at every call.
+        """
+        ids = torch.zeros(1, 1, dtype=torch.int64, device=self.model.device)
+        mask = torch.zeros(1, 1, 1, 1, dtype=self.model.dtype, device=self.model.device)
+        with self._replaced(range(self.n_layers), lambda layer, hidden, call: hidden):
+            plain = plain_logits(self.model, ids)
+            try:
+                masked = plain_logits(self.model, ids, attention_mask=mask)
+            except torch.OutOfMemoryError:
+                raise
+            except Exception:
+                return None
+        return mask if torch.equal(masked, plain) else None
 
     def fused_log_probs(self, hidden: Tensor, tokens: Tensor) -> Tensor | None:
         """Return the log-probability of a token after each position, by the fused kernel.
@@ -285,7 +305,7 @@ class LayerStack:
                 )
             walked = self.logits(hidden.flatten(0, 1))
             with self.bypassed(mask):
-                own = plain_logits(self.model, torch.tensor(batch.input_ids)).flatten(0, 1)
+                own = plain_logits(self.model, torch.tensor(batch.input_ids, device=hidden.device)).flatten(0, 1)
             if not own.isfinite().all():
                 raise UnsupportedModelError(
                     f"{kind} gives non-finite logits in {own.dtype}; "
@@ -312,7 +332,7 @@ class LayerStack:
                 f"model.fused_head=true does not work for {kind} here ({type(error).__name__}: {first_line(error)}); "
                 "use model.fused_head=false"
             ) from error
-        gap = relative_gap(fused, own.gather(1, tokens[:, None].to(own.device))[:, 0].to(fused.device))
+        gap = relative_gap(fused, own.gather(1, tokens[:, None])[:, 0].to(fused.device))
         if not gap <= tolerance(self.model.dtype):
             raise UserError(
                 f"model.fused_head=true gives other log-probabilities than {kind} itself (they differ by {gap:.1e} of "
@@ -327,11 +347,11 @@ class LayerStack:
         """Return the mask as transformers takes it: integers [P, L], or an addend to attention scores, [P, 1, L, L]."""
         if inputs.attention_mask is None:
             return None
-        mask = torch.tensor(inputs.attention_mask)
+        mask, dtype = torch.tensor(inputs.attention_mask, device=self.model.device), self.model.dtype
         if mask.ndim == 2:
             return mask.long()
-        dtype = self.model.dtype
-        return torch.zeros(mask.shape, dtype=dtype).masked_fill_(~mask, torch.finfo(dtype).min)[:, None]
+        addend = torch.zeros(mask.shape, dtype=dtype, device=mask.device)
+        return addend.masked_fill_(~mask, torch.finfo(dtype).min)[:, None]
 
     @contextlib.contextmanager
     def _leaving(self, hidden: Tensor) -> Iterator[None]:
@@ -376,6 +396,11 @@ def _skip(layer: int, hidden: Tensor, call: LayerCall) -> Tensor:
             nothing = hidden.new_zeros(hidden.shape[0], 1, hidden.shape[1], 1)
             cache.update(nothing, nothing, layer)
     return hidden
+
+
+def _no_tokens(hidden: Tensor) -> Tensor:
+    """Return the tokens of n sequences of one, [n, 1], on the device of the states that take their place."""
+    return torch.zeros(len(hidden), 1, dtype=torch.int64, device=hidden.device)
 
 
 def predicting(hidden: Tensor, inputs: Inputs) -> Tensor:

@@ -149,4 +149,4 @@ def written_by(out: Path) -> str | None:
 
 @torch.inference_mode()
 def _logits(model: Any, tokens: Tensor) -> Tensor:
-    return plain_logits(model, tokens)
+    return plain_logits(model, tokens.to(model.device))

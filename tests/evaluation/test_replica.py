@@ -1,5 +1,7 @@
 import numpy as np
 import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from raysearch.core.mask import Mask
 from raysearch.evaluation.unit import MaskUnit
@@ -22,6 +24,28 @@ def test_a_masks_numbers_do_not_depend_on_its_company(make_replica, calibration)
     for mask in MASKS:
         alone = replica.evaluate(MaskUnit(calibration.fingerprint, 0, (mask,))).values[mask]
         assert alone.tobytes() == together[mask].tobytes()
+
+
+class _Reads(TorchDispatchMode):
+    """Counts the numbers that Python reads from tensors, for each of which a GPU would be waited for."""
+
+    n = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.n += func is torch.ops.aten._local_scalar_dense.default
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_gpu_is_waited_for_once_a_unit_not_once_a_mask(make_replica, calibration, monkeypatch):
+    from raysearch.calibration.objectives import base
+
+    monkeypatch.setattr(base, "_LOGITS_AT_ONCE", {"cpu": 3 * 128})
+    replica, reads = make_replica(), []
+    for masks in (MASKS[:1], MASKS):
+        with _Reads() as mode:
+            replica.evaluate(MaskUnit(calibration.fingerprint, 0, masks))
+        reads.append(mode.n)
+    assert reads == [1, 1]  # transformers looks at the positions of the rows
 
 
 def test_the_result_names_its_cost(make_replica, calibration):

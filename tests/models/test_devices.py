@@ -2,15 +2,19 @@
 
 import copy
 
+import numpy as np
 import pytest
 import torch
 from accelerate import dispatch_model
+from accelerate.hooks import AlignDevicesHook, add_hook_to_module
 
+from raysearch.calibration.batch import Batch
+from raysearch.calibration.objectives.base import token_log_probs
 from raysearch.core.mask import Mask
 from raysearch.errors import UserError
 from raysearch.models.devices import check_device, emulates, resolve_device
 from raysearch.models.loading import spread
-from raysearch.models.stack import LayerStack
+from raysearch.models.stack import LayerStack, predicting
 from tests.models.families import FAMILIES
 
 
@@ -23,6 +27,22 @@ def test_layers_with_hooks_walk_like_those_without():
         inputs = torch.arange(8)[None]
         with LayerStack(plain).bypassed(Mask.of(1)) as one, LayerStack(hooked).bypassed(Mask.of(1)) as other:
             assert torch.equal(one(inputs).logits, other(inputs).logits), family
+
+
+def test_the_tail_of_a_model_on_two_devices_stays_where_its_states_are():
+    """The second device is one without data, from which nothing can be copied to the first."""
+    model = FAMILIES["llama"]()
+    stack, batch = LayerStack(model), Batch(np.full((2, 5), 3), np.arange(5) > np.zeros((2, 5)))
+    captured = stack.capture(batch.inputs)
+    embed, norm = model.get_input_embeddings(), model.get_submodule("model.norm")
+    for module in (*stack.layers[2:], norm, model.get_output_embeddings()):
+        add_hook_to_module(module.to("meta"), AlignDevicesHook("meta"))
+    add_hook_to_module(model, AlignDevicesHook(io_same_device=True))
+    embed.register_forward_pre_hook(lambda _, args: (torch.zeros(args[0].shape, dtype=torch.int64),))
+    with torch.no_grad():
+        states = predicting(stack.walk(captured, Mask.of(1)), batch.inputs)
+        assert states.device.type == "meta"
+        assert token_log_probs(states, batch, stack).device.type == "meta"
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="says what happens without a GPU")
