@@ -21,6 +21,7 @@ from raysearch.calibration.batch import Batch
 from raysearch.calibration.calibration import Calibration
 from raysearch.calibration.objectives.base import token_log_probs
 from raysearch.calibration.objectives.perplexity import PerplexityObjective
+from raysearch.cluster.actor import _check_versions, own_versions
 from raysearch.cluster.options import ClusterOptions
 from raysearch.core.mask import Mask
 from raysearch.core.statistic import Statistic
@@ -182,6 +183,14 @@ def test_is_refused_without_a_gpu_or_the_package(tmp_path: Path, monkeypatch: py
         ClusterOptions().check_model(on_cpu)
     with pytest.raises(UserError, match=r"needs liger-kernel; install it with: pip install 'raysearch\[kernels\]'"):
         ClusterOptions().check_model(on_gpu)
+
+
+def test_a_node_needs_the_package_too() -> None:
+    with pytest.raises(
+        UserError, match=r"has liger-kernel .*, but the search runs with 0\.0; install the same on both"
+    ):
+        _check_versions({**own_versions(), "liger-kernel": "0.0"})
+    _check_versions(own_versions())
 
 
 def test_numbers_of_a_fused_head_are_other_numbers(tmp_path: Path) -> None:
