@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -26,23 +25,6 @@ FILLINGS = ("full", "none", "left", "bottom", "right", "top")
 LINES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (5, 1.5, 1, 1.5)))
 SIMILARITIES, SIZES = "Blues", "viridis_r"  # colour maps: from none to all alike; from few to many layers
 _PER_INCH = 12.5  # characters of a legend, at its size
-
-
-@dataclass(frozen=True)
-class Palette:
-    """The colour, shape and line of each searcher and the filling of each calibration, in every figure.
-
-    Args:
-        colours: By searcher.
-        shapes: By searcher, so that points differ without their colours too; no two of 240 have both in common.
-        lines: By searcher, the same for lines.
-        fillings: By calibration.
-    """
-
-    colours: Mapping[str, str]
-    shapes: Mapping[str, str]
-    lines: Mapping[str, Any]
-    fillings: Mapping[str, Any]
 
 
 def within(values: Iterable[float], reach: float = 4.0) -> tuple[float, float]:

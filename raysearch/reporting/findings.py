@@ -149,7 +149,7 @@ def _over_settings(ranking: Ranking) -> Finding:
     told = ranking.behind(best)
     lead = (
         f"{numbers.capital(best)} has the best mean rank by {ranking.quantity.title}, "
-        f"{numbers.rank(ranking.ranks[best])} of {len(ranking.ranks)} over {ranking.n_settings} settings"
+        f"{numbers.three(ranking.ranks[best])} of {len(ranking.ranks)} over {ranking.n_settings} settings"
     )
     worse = [
         f"{pair.worse} ({numbers.probability(pair.sign_p)})"

@@ -14,7 +14,7 @@ import pandas as pd
 
 from raysearch.core.escaping import markdown
 from raysearch.core.formatting import count
-from raysearch.reporting.figures.palette import palette_of
+from raysearch.reporting.figures.palette import Palette
 from raysearch.reporting.findings import Finding
 from raysearch.reporting.sections import Section
 from raysearch.reporting.stats.analysis import Analysis
@@ -51,7 +51,7 @@ def html_page(
         script_hash=f"sha256-{b64encode(sha256(script.encode()).digest()).decode()}",
         drawn=drawn,
         inline=_inline,
-        swatches=palette_of(analysis.results).colours,
+        swatches=Palette.of(analysis.results).colours,
         shown=_shown,
         safe_link=_safe_link,
     )
@@ -112,14 +112,14 @@ def _shown(table: Table) -> dict[str, Any]:
     labels = [[row[place].text for place in groups] for row in table.rows]
     body = []
     for number, row in enumerate(table.rows):
-        same = _n_alike(labels[number - 1], labels[number]) if number else 0
+        before = labels[number - 1] if number else None
         cells = []
         for place in kept:
             depth = groups.index(place) + 1 if place in groups else 0
-            if not depth or same < depth:
+            if not depth or before is None or before[:depth] != labels[number][:depth]:
                 span = _span(labels, number, depth) if depth else 1
                 cells.append({"cell": row[place], "kind": table.columns[place].kind, "span": span})
-        opens = number > 0 and same < len(groups)
+        opens = before is not None and before != labels[number]
         kind = "dense" if table.has_dense and number == 0 else "first" if opens else "plain"
         body.append({"kind": kind, "cells": cells})
     return {"heads": [table.columns[place] for place in kept], "rows": body}
@@ -127,13 +127,8 @@ def _shown(table: Table) -> dict[str, Any]:
 
 def _span(labels: Sequence[Sequence[str]], start: int, depth: int) -> int:
     """How many rows from this one on have the same labels, to that depth."""
-    alike = itertools.takewhile(lambda one: _n_alike(labels[start], one) >= depth, labels[start:])
-    return sum(1 for _ in alike)
-
-
-def _n_alike(some: Sequence[str], others: Sequence[str]) -> int:
-    """How many labels are the same, from the first on."""
-    return next((n for n, (a, b) in enumerate(zip(some, others, strict=True)) if a != b), len(some))
+    alike = itertools.takewhile(lambda one: one[:depth] == labels[start][:depth], labels[start:])
+    return len(list(alike))
 
 
 def _is_idle(table: Table, place: int) -> bool:

@@ -10,7 +10,7 @@ import pandas as pd
 from raysearch.reporting.figures.failures import failure_pictures
 from raysearch.reporting.figures.headline import headline_pictures
 from raysearch.reporting.figures.masks import mask_pictures, similarity_pictures
-from raysearch.reporting.figures.palette import palette_of
+from raysearch.reporting.figures.palette import Palette
 from raysearch.reporting.figures.picture import Picture
 from raysearch.reporting.figures.probe import probe_pictures
 from raysearch.reporting.figures.quality import (
@@ -29,7 +29,7 @@ from raysearch.reporting.tables.cost import cost_table, searches_table, totals_t
 from raysearch.reporting.tables.leaderboard import leaderboard_tables
 from raysearch.reporting.tables.recovery import recovery_tables
 from raysearch.reporting.tables.results import degeneration_tables, result_tables
-from raysearch.reporting.tables.table import Table
+from raysearch.reporting.tables.table import Table, present
 from raysearch.reporting.tables.verdict import (
     contrast_table,
     effect_table,
@@ -71,7 +71,7 @@ class Section:
 
 def sections(analysis: Analysis) -> list[Section]:
     """Every part that follows the findings; empty ones too, if there is a word to say of them."""
-    results, frame, palette = analysis.results, analysis.frame, palette_of(analysis.results)
+    results, frame, palette = analysis.results, analysis.frame, Palette.of(analysis.results)
     quality = analysis.averages[-1] if analysis.averages else None
     every = [
         Section(
@@ -84,7 +84,7 @@ def sections(analysis: Analysis) -> list[Section]:
             "verdicts", "Verdicts", "Which searcher, which calibration",
             intro="Named contrasts; searchers over all settings; setting by setting, what is told from the best.",
             needs="No search has finished.",
-            tables=_there(
+            tables=present(
                 contrast_table(analysis.contrasts),
                 ranking_table(analysis.rankings),
                 *verdict_tables([*analysis.by_loss, *analysis.by_held_out, *analysis.by_average]),
@@ -120,7 +120,7 @@ def sections(analysis: Analysis) -> list[Section]:
             intro="How far searchers, and calibrations, agree on which layers go.",
             needs="Needs masks of at least two searchers or calibrations.",
             pictures=similarity_pictures(frame),
-            tables=_there(agreement_table(analysis.agreements), cross_table(analysis.cross)),
+            tables=present(agreement_table(analysis.agreements), cross_table(analysis.cross)),
         ),
         Section(
             "tradeoff", "Trade-off", "Perplexity against accuracy",
@@ -132,24 +132,24 @@ def sections(analysis: Analysis) -> list[Section]:
             intro="Rank correlations over the searchers of a setting.",
             needs="Needs checkpoints that were assessed, by four searchers or more in a setting.",
             pictures=correlation_pictures(analysis.correlations),
-            tables=_there(correlation_table(analysis.correlations)),
+            tables=present(correlation_table(analysis.correlations)),
         ),
         Section(
             "variance", "Variance", "Calibration or searcher: which matters more?",
             needs="Needs assessed checkpoints of at least two calibrations and two searchers.",
             pictures=variance_pictures(analysis.splits),
-            tables=_there(variance_table(analysis.splits)),
+            tables=present(variance_table(analysis.splits)),
         ),
         Section(
             "additivity", "Additivity", "Do layers cost together what they cost apart?",
             needs="Needs a search that scores layers alone and together, such as CBO.",
-            tables=_there(additivity_table(results)),
+            tables=present(additivity_table(results)),
         ),
         Section(
             "costs", "Cost", "What it cost",
             needs="No search has finished.",
             pictures=cost_pictures(analysis.by_loss, palette),
-            tables=_there(totals_table(frame), cost_table(frame, quality), budget_table(results)),
+            tables=present(totals_table(frame), cost_table(frame, quality), budget_table(results)),
         ),
         Section(
             "progress", "Progress", "How the searches went",
@@ -160,21 +160,17 @@ def sections(analysis: Analysis) -> list[Section]:
             "unfinished", "Unfinished", "Searches that did not finish",
             intro="What failed, and why; what was stopped; what has not run. What a stopped search found is used, and "
             "marked †.",
-            tables=_there(unfinished_table(frame)),
+            tables=present(unfinished_table(frame)),
         ),
         Section(
             "searches", "Searches", "Every search",
             intro=_states(frame),
             needs="The study has no search.",
-            tables=_there(searches_table(frame)),
+            tables=present(searches_table(frame)),
             folded=True,
         ),
     ]  # fmt: skip
     return [one for one in every if one.needs or not one.empty]
-
-
-def _there(*tables: Table | None) -> list[Table]:
-    return [table for table in tables if table is not None]
 
 
 def _states(frame: pd.DataFrame) -> str:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from raysearch.core.estimate import Estimate, Metric
 from raysearch.core.mask import Mask
 from raysearch.recovery.record import RecoveryRecord, ThreeNumbers, Training
-from raysearch.reporting.figures.palette import palette_of
+from raysearch.reporting.figures.palette import Palette
 from raysearch.reporting.figures.picture import svg
 from raysearch.reporting.figures.recovery import recovery_pictures
 from raysearch.reporting.tables.recovery import recovery_tables
@@ -58,11 +58,11 @@ def test_three_models_stand_side_by_side_with_ranks_and_costs() -> None:
 
 
 def test_losses_are_drawn_by_tokens() -> None:
-    (picture,) = recovery_pictures(results(), palette_of(results()))
+    (picture,) = recovery_pictures(results(), Palette.of(results()))
     assert "greedy, M = 2: 2.5000 to 2.2500 after 200 tokens" in picture.alt
     assert "distilled" in svg(picture.figure, picture.name)
 
 
 def test_a_study_without_recoveries_has_nothing_of_them() -> None:
     nothing = study(cell("greedy", outcome()))
-    assert recovery_tables(nothing) == [] and recovery_pictures(nothing, palette_of(nothing)) == []
+    assert recovery_tables(nothing) == [] and recovery_pictures(nothing, Palette.of(nothing)) == []

@@ -21,7 +21,7 @@ from markdown_it import MarkdownIt
 from raysearch.core.estimate import Estimate, Group, Metric
 from raysearch.core.style import within
 from raysearch.errors import UserError
-from raysearch.reporting.figures.palette import palette_of
+from raysearch.reporting.figures.palette import Palette
 from raysearch.reporting.findings import findings
 from raysearch.reporting.stats.analysis import analyse
 from raysearch.reporting.stats.frame import cells_frame
@@ -141,7 +141,7 @@ def test_the_page_of_168_searches_is_small(tmp_path: Path, monkeypatch: pytest.M
 
 def test_no_two_searchers_look_alike() -> None:
     names = [f"searcher {number}" for number in range(60)]
-    palette = palette_of(StudyResult("s", "s", [make_cell(name, None) for name in names], {"m": 12}, (), {}, {}))
+    palette = Palette.of(StudyResult("s", "s", [make_cell(name, None) for name in names], {"m": 12}, (), {}, {}))
     assert len({(palette.colours[name], palette.shapes[name]) for name in names}) == 60
     assert len({palette.shapes[name] for name in names[:15]}) == 15
 

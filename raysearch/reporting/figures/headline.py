@@ -12,8 +12,9 @@ from typing import Any
 import pandas as pd
 
 from raysearch.core import style
+from raysearch.reporting.figures.palette import Palette
 from raysearch.reporting.figures.picture import Picture, grid, pictures
-from raysearch.reporting.figures.quality import log_scale, searcher_keys
+from raysearch.reporting.figures.quality import log_scale
 from raysearch.reporting.stats.analysis import Analysis
 from raysearch.reporting.stats.frame import CALIBRATION_LOSS, Quantity, panels
 from raysearch.reporting.tables import numbers
@@ -23,7 +24,7 @@ _RUINED = 300  # times the lowest perplexity: what is higher is off the scale
 _Panel = tuple[int, pd.DataFrame]  # M, and a row a searcher of a calibration
 
 
-def headline_pictures(analysis: Analysis, palette: style.Palette) -> list[Picture]:
+def headline_pictures(analysis: Analysis, palette: Palette) -> list[Picture]:
     """For each model a row of points a calibration, a point a searcher, a panel an M; none without a mask.
 
     They show the first average that checkpoints were assessed by. Where there is none they show the loss over the
@@ -39,7 +40,7 @@ def headline_pictures(analysis: Analysis, palette: style.Palette) -> list[Pictur
     return pictures("headline", found, partial(_headline, quantity, palette))
 
 
-def _headline(quantity: Quantity, palette: style.Palette, name: str, model: str, found: Sequence[_Panel]) -> Picture:
+def _headline(quantity: Quantity, palette: Palette, name: str, model: str, found: Sequence[_Panel]) -> Picture:
     calibrations = list(dict.fromkeys(one for _, means in found for one in means["calibration"]))
     searchers = list(dict.fromkeys(one for _, means in found for one in means["searcher"]))
     figure, places = grid(len(found), 0.75 + 0.5 * len(calibrations), sharey=True)
@@ -51,12 +52,7 @@ def _headline(quantity: Quantity, palette: style.Palette, name: str, model: str,
         for one in means.itertuples():
             step = searchers.index(one.searcher) / max(1, len(searchers) - 1) - 0.5
             row = calibrations.index(one.calibration) + _SPREAD * step
-            look: dict[str, Any] = {
-                "marker": palette.shapes[one.searcher],
-                "color": palette.colours[one.searcher],
-                "ms": 6,
-                "mew": 1.2,
-            }
+            look = {**palette.point(one.searcher), "ms": 6, "mew": 1.2}
             if one.value > high:
                 edge: dict[str, Any] = {"transform": axes.get_yaxis_transform(), "clip_on": False, "fillstyle": "none"}
                 axes.plot(1.0, row, **look, **edge)
@@ -78,7 +74,7 @@ def _headline(quantity: Quantity, palette: style.Palette, name: str, model: str,
         if quantity.ratio:
             log_scale(axes)
         style.finish(axes, "x")
-    style.legend(figure, searcher_keys(searchers, palette))
+    style.legend(figure, palette.point_keys(searchers))
     caption = (
         "A row a calibration, a point a searcher (the mean over draws and seeds), a bar the median of a row. Rows "
         "apart: the calibration matters; points of a row apart: the searcher matters. Hollow, at the right edge: off "

@@ -16,6 +16,7 @@ import pandas as pd
 
 from raysearch.core import style
 from raysearch.core.mask import Mask
+from raysearch.reporting.figures.palette import Palette
 from raysearch.reporting.figures.picture import Picture, grid, pictures
 from raysearch.reporting.stats.agreement import masks_of, similarity
 from raysearch.reporting.stats.frame import Setting, panels, settings
@@ -31,7 +32,7 @@ _Map = tuple[Setting, Mapping[str, Sequence[Mask]]]
 _Matrix = tuple[int, pd.Series]  # M, and the masks by calibration and searcher
 
 
-def mask_pictures(frame: pd.DataFrame, n_layers: Mapping[str, int], palette: style.Palette) -> list[Picture]:
+def mask_pictures(frame: pd.DataFrame, n_layers: Mapping[str, int], palette: Palette) -> list[Picture]:
     """For each model the maps of its settings: layers across, searchers down."""
     maps = ((setting, masks_of(cells).droplevel("calibration").to_dict()) for setting, cells in settings(frame))
     return pictures("masks", ((one[0].model, one) for one in maps if one[1]), partial(_mask_picture, n_layers, palette))
@@ -43,9 +44,7 @@ def similarity_pictures(frame: pd.DataFrame) -> list[Picture]:
     return pictures("similarity", (one for one in matrices if len(one[1][1]) > 1), _similarity_picture)
 
 
-def _mask_picture(
-    n_layers: Mapping[str, int], palette: style.Palette, name: str, model: str, maps: list[_Map]
-) -> Picture:
+def _mask_picture(n_layers: Mapping[str, int], palette: Palette, name: str, model: str, maps: list[_Map]) -> Picture:
     from matplotlib.patches import Patch
 
     ordered = sorted(maps, key=lambda one: one[0].remove)
@@ -82,7 +81,7 @@ def _shares(masks: Sequence[Mask], n_layers: int) -> npt.NDArray[np.float64] | N
     return np.mean([[layer in mask for layer in range(n_layers)] for mask in masks], axis=0) if masks else None
 
 
-def _draw_masks(axes: Axes, shares: Mapping[str, npt.NDArray[np.float64] | None], palette: style.Palette) -> None:
+def _draw_masks(axes: Axes, shares: Mapping[str, npt.NDArray[np.float64] | None], palette: Palette) -> None:
     known = [of for of in shares.values() if of is not None]
     foot, n_layers = len(shares) + 0.25, len(known[0])
     for row, (name, of) in enumerate(shares.items()):

@@ -11,8 +11,8 @@ from functools import partial
 import pandas as pd
 
 from raysearch.core import style
+from raysearch.reporting.figures.palette import Palette
 from raysearch.reporting.figures.picture import Picture, grid, pictures
-from raysearch.reporting.figures.quality import searcher_keys
 from raysearch.reporting.stats.frame import Quantity, quantity_of
 from raysearch.reporting.tables import numbers
 from raysearch.study.result import StudyResult
@@ -20,7 +20,7 @@ from raysearch.study.result import StudyResult
 _Panel = tuple[Quantity, float, pd.Series]  # what, the dense model's, and the masks' by searcher, calibration and M
 
 
-def probe_pictures(results: StudyResult, frame: pd.DataFrame, palette: style.Palette) -> list[Picture]:
+def probe_pictures(results: StudyResult, frame: pd.DataFrame, palette: Palette) -> list[Picture]:
     """Return for each model the arithmetic probe by M, a line a searcher; none where it was not asked."""
     panels: list[tuple[str, _Panel]] = []
     asked = [metric for metric in results.metrics if metric.group == "probe"]
@@ -33,7 +33,7 @@ def probe_pictures(results: StudyResult, frame: pd.DataFrame, palette: style.Pal
     return pictures("probe", panels, partial(_draw, palette))
 
 
-def _draw(palette: style.Palette, name: str, model: str, panels: Sequence[_Panel]) -> Picture:
+def _draw(palette: Palette, name: str, model: str, panels: Sequence[_Panel]) -> Picture:
     figure, places = grid(len(panels), 2.9)
     for axes, (quantity, dense, means) in zip(places, panels, strict=True):
         for (searcher, calibration), values in means.groupby(level=[0, 1], observed=True):
@@ -41,12 +41,10 @@ def _draw(palette: style.Palette, name: str, model: str, panels: Sequence[_Panel
             axes.plot(
                 [0, *sizes],
                 [dense, *values],
-                color=palette.colours[searcher],
-                ls=palette.lines[searcher],
-                marker=palette.shapes[searcher],
                 fillstyle=palette.fillings[calibration],
                 ms=5,
                 lw=1.4,
+                **palette.line(searcher),
             )
         axes.axhline(dense, color=style.GREY, lw=0.9, ls="--")
         axes.set_xticks([0, *sorted(set(means.index.get_level_values("remove")))])
@@ -56,7 +54,7 @@ def _draw(palette: style.Palette, name: str, model: str, panels: Sequence[_Panel
     searchers, calibrations = (
         list(dict.fromkeys(every.get_level_values(level))) for level in ("searcher", "calibration")
     )
-    style.legend(figure, searcher_keys(searchers, palette, calibrations))
+    style.legend(figure, palette.point_keys(searchers, calibrations))
     caption = (
         "The first digit of small problems such as (9 + 8) * 2: how often it is the likeliest of the ten, and its mean "
         "log-probability; the mean over draws and seeds. Dashed: the dense model."

@@ -5,13 +5,14 @@ Source: Kim et al. 2026 (arXiv 2604.24938), Figures 2 and 3, Table 4.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
 from raysearch.core import style
+from raysearch.reporting.figures.palette import Palette
 from raysearch.reporting.figures.picture import Picture, grid, pictures
 from raysearch.reporting.stats.comparison import Comparison
 from raysearch.reporting.stats.correlation import Correlation
@@ -38,7 +39,7 @@ _PART_NAMES = {
 _Points = tuple[int, pd.DataFrame]  # M, and a row a searcher of a calibration
 
 
-def tradeoff_pictures(results: StudyResult, frame: pd.DataFrame, palette: style.Palette) -> list[Picture]:
+def tradeoff_pictures(results: StudyResult, frame: pd.DataFrame, palette: Palette) -> list[Picture]:
     """For each model the average perplexity against the average accuracy, a panel an M; none unless both are there."""
     both = [one for one in averages(results) if one.group in ("perplexity", "accuracy") and has(frame, one)]
     if len(both) < 2:
@@ -56,7 +57,7 @@ def _points(cells: pd.DataFrame, perplexity: Quantity, accuracy: Quantity) -> pd
 
 
 def _tradeoff(
-    results: StudyResult, both: Sequence[Quantity], palette: style.Palette, name: str, model: str, found: list[_Points]
+    results: StudyResult, both: Sequence[Quantity], palette: Palette, name: str, model: str, found: list[_Points]
 ) -> Picture:
     of_dense = averages_of(results.dense.get(model, {}), results)
     dense = [of_dense[one.key].value for one in both if one.key in of_dense]
@@ -68,13 +69,12 @@ def _tradeoff(
                 one.perplexity,
                 one.accuracy,
                 yerr=one.error if one.error >= 0 else None,
-                color=palette.colours[one.searcher],
-                marker=palette.shapes[one.searcher],
                 fillstyle=palette.fillings[one.calibration],
                 ms=size,
                 mew=1.2,
                 elinewidth=0.9,
                 ls="",
+                **palette.point(one.searcher),
             )
         if len(dense) == 2:
             axes.plot(*dense, "*", color=style.INK, ms=13)
@@ -83,9 +83,8 @@ def _tradeoff(
         log_scale(axes)
         style.finish(axes)
     every = pd.concat([points for _, points in found])
-    style.legend(
-        figure, searcher_keys(every["searcher"].unique(), palette, every["calibration"].unique(), dense=len(dense) == 2)
-    )
+    names = every["searcher"].unique(), every["calibration"].unique()
+    style.legend(figure, palette.point_keys(*names, dense=len(dense) == 2))
     caption = (
         "Up and to the left is better. Colour and shape: searcher; filling: calibration; bars: one standard error of "
         "accuracy."
@@ -111,32 +110,13 @@ def log_scale(axes: Axes) -> None:
     axes.xaxis.set_minor_formatter(NullFormatter())
 
 
-def searcher_keys(
-    searchers: Iterable[str], palette: style.Palette, calibrations: Sequence[str] = (), dense: bool = False
-) -> list[Any]:
-    """The entries of a legend: searchers, fillings of calibrations if there are several, the dense model."""
-    from matplotlib.lines import Line2D
-
-    point = partial(Line2D, [], [], ls="", ms=7)
-    keys = [
-        point(marker=palette.shapes[name], color=palette.colours[name], label=style.short(name, 40))
-        for name in searchers
-    ]
-    if len(calibrations) > 1:
-        keys += [
-            point(marker="o", color=style.INK, fillstyle=palette.fillings[name], label=style.short(name, 40))
-            for name in calibrations
-        ]
-    return [*keys, point(marker="*", color=style.INK, label="dense", ms=11)] if dense else keys
-
-
-def cost_pictures(comparisons: Sequence[Comparison], palette: style.Palette) -> list[Picture]:
+def cost_pictures(comparisons: Sequence[Comparison], palette: Palette) -> list[Picture]:
     """For each model the loss against what a search costs, a panel a setting; the band is what ties with the best."""
     priced = [one for one in comparisons if any(rival.cost > 0 for rival in one.rivals)]
     return pictures("cost", ((one.setting.model, one) for one in priced), partial(_cost, palette))
 
 
-def _cost(palette: style.Palette, name: str, model: str, comparisons: list[Comparison]) -> Picture:
+def _cost(palette: Palette, name: str, model: str, comparisons: list[Comparison]) -> Picture:
     from matplotlib.lines import Line2D
 
     figure, places = grid(len(comparisons), 2.8)
@@ -160,7 +140,7 @@ def _cost(palette: style.Palette, name: str, model: str, comparisons: list[Compa
         title = f"{style.short(comparison.setting.calibration, 34)}, M = {comparison.setting.remove}"
         style.name_axes(axes, title, "layer-forwards of the search alone (log scale)", "calibration loss")
         style.finish(axes)
-    keys = searcher_keys(dict.fromkeys(rival.searcher for one in comparisons for rival in one.rivals), palette)
+    keys = palette.point_keys(dict.fromkeys(rival.searcher for one in comparisons for rival in one.rivals))
     keys.append(Line2D([], [], ls="", marker="o", mfc=style.WHITE, mec=style.INK, label="hollow: told from the best"))
     style.legend(figure, keys)
     caption = (

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from raysearch.core import style
+from raysearch.reporting.figures.palette import Palette
 from raysearch.reporting.figures.picture import Picture, grid, pictures
 from raysearch.reporting.tables import numbers
 from raysearch.study.result import RecoveredMask, StudyResult
@@ -15,7 +16,7 @@ from raysearch.study.result import RecoveredMask, StudyResult
 _Panel = tuple[str, list[RecoveredMask]]  # a way of training, and the masks that were trained so
 
 
-def recovery_pictures(results: StudyResult, palette: style.Palette) -> list[Picture]:
+def recovery_pictures(results: StudyResult, palette: Palette) -> list[Picture]:
     """Return for each model the loss by tokens, a panel a way of training, a line a mask."""
     panels: list[tuple[str, _Panel]] = []
     known = [one for one in results.recovered if one.record.training.held_out]
@@ -24,7 +25,7 @@ def recovery_pictures(results: StudyResult, palette: style.Palette) -> list[Pict
     return pictures("recovery", panels, partial(_draw, palette))
 
 
-def _draw(palette: style.Palette, name: str, model: str, panels: Sequence[_Panel]) -> Picture:
+def _draw(palette: Palette, name: str, model: str, panels: Sequence[_Panel]) -> Picture:
     from matplotlib.lines import Line2D
 
     figure, places = grid(len(panels), 2.9)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
 from raysearch.core import style
+from raysearch.reporting.figures.palette import Palette
 from raysearch.reporting.figures.picture import Picture, grid, pictures
 from raysearch.reporting.figures.quality import log_scale
 from raysearch.reporting.tables import numbers
@@ -23,7 +24,7 @@ _Paths = tuple[str, str, Mapping[str, Mapping[int, float]]]  # calibration, unit
 _Courses = tuple[int, str, pd.DataFrame]  # M, calibration, the searches
 
 
-def path_pictures(results: StudyResult, palette: style.Palette) -> list[Picture]:
+def path_pictures(results: StudyResult, palette: Palette) -> list[Picture]:
     """For each model the lowest loss by number of layers removed, a panel a calibration, a line a searcher.
 
     Of a searcher's searches the one with the largest M is drawn, its draws and seeds together as their mean.
@@ -36,7 +37,7 @@ def path_pictures(results: StudyResult, palette: style.Palette) -> list[Picture]
     return pictures("paths", shown, partial(_path_picture, palette))
 
 
-def progress_pictures(results: StudyResult, palette: style.Palette) -> list[Picture]:
+def progress_pictures(results: StudyResult, palette: Palette) -> list[Picture]:
     """For each model the best loss so far by evaluations, a panel a setting, a line a search."""
     recorded = _recorded(results, "best_so_far")
     panels = (
@@ -64,14 +65,13 @@ def _paths(cells: pd.DataFrame) -> dict[str, dict[int, float]]:
     return paths
 
 
-def _path_picture(palette: style.Palette, name: str, model: str, panels: list[_Paths]) -> Picture:
+def _path_picture(palette: Palette, name: str, model: str, panels: list[_Paths]) -> Picture:
     figure, places = grid(len(panels), 3.3)
     for axes, (calibration, unit, paths) in zip(places, panels, strict=True):
         dense = next(iter(paths.values()))[0]
         bottom, top = style.within([dense, *(path[max(path)] for path in paths.values())])
         for searcher, points in paths.items():
-            look = {"color": palette.colours[searcher], "ls": palette.lines[searcher]}
-            axes.plot(list(points), list(points.values()), marker=palette.shapes[searcher], ms=4, lw=1.6, **look)
+            axes.plot(list(points), list(points.values()), ms=4, lw=1.6, **palette.line(searcher))
             for size, loss in points.items():
                 if loss > top:
                     style.mark_beyond(axes, size, palette.colours[searcher])
@@ -79,7 +79,7 @@ def _path_picture(palette: style.Palette, name: str, model: str, panels: list[_P
         axes.set_ylim(bottom, top)
         axes.set_xticks(range(max(max(path) for path in paths.values()) + 1))
         _finish(axes, calibration, "layers removed (0: dense)", unit)
-    style.legend(figure, _lines(dict.fromkeys(searcher for *_, paths in panels for searcher in paths), palette))
+    style.legend(figure, palette.line_keys(searcher for *_, paths in panels for searcher in paths))
     caption = (
         "The lowest loss that a search met at each number of layers removed, on its way to the largest M; the mean "
         "over draws and seeds. Dashed: the dense model. An arrow: the loss lies off the scale, which is chosen for the "
@@ -93,7 +93,7 @@ def _path_picture(palette: style.Palette, name: str, model: str, panels: list[_P
     return Picture(name, f"{model}: loss by number of layers removed", caption, alt, figure)
 
 
-def _progress_picture(palette: style.Palette, name: str, model: str, panels: list[_Courses]) -> Picture:
+def _progress_picture(palette: Palette, name: str, model: str, panels: list[_Courses]) -> Picture:
     ordered = sorted(panels, key=lambda panel: panel[0])
     figure, places = grid(len(panels), 2.9)
     for axes, (remove, calibration, cells) in zip(places, ordered, strict=True):
@@ -112,9 +112,7 @@ def _progress_picture(palette: style.Palette, name: str, model: str, panels: lis
         if ends:
             axes.set_ylim(*_window(ends))
         _finish(axes, f"{calibration}, M = {remove}", "evaluations (log scale)", cells["outcome"].iloc[0].measure.unit)
-    style.legend(
-        figure, _lines(dict.fromkeys(searcher for *_, cells in ordered for searcher in cells["searcher"]), palette)
-    )
+    style.legend(figure, palette.line_keys(searcher for *_, cells in ordered for searcher in cells["searcher"]))
     caption = (
         "The lowest loss of a mask with M layers after so many evaluations, a line a search, so several for several "
         "draws or seeds; dots mark the last improvement. The scale is chosen for where searches end; lines may enter "
@@ -133,24 +131,6 @@ def _progress_picture(palette: style.Palette, name: str, model: str, panels: lis
 def _finish(axes: Axes, title: str, x_label: str, unit: str) -> None:
     style.name_axes(axes, style.short(title, 48), x_label, f"loss ({unit})")
     style.finish(axes)
-
-
-def _lines(searchers: Iterable[str], palette: style.Palette) -> list[Any]:
-    from matplotlib.lines import Line2D
-
-    return [
-        Line2D(
-            [],
-            [],
-            color=palette.colours[name],
-            ls=palette.lines[name],
-            marker=palette.shapes[name],
-            ms=5,
-            lw=1.8,
-            label=style.short(name, 40),
-        )
-        for name in searchers
-    ]
 
 
 def _window(ends: Sequence[tuple[float, float]]) -> tuple[float, float]:

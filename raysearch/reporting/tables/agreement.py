@@ -54,7 +54,7 @@ def correlation_table(correlations: Sequence[Correlation]) -> Table | None:
         words("Another", "second.title"),
         number("Searchers", "n"),
         number("ρ", "rho", numbers.rho),
-        Column("p", lambda one: Cell(numbers.probability(one.p), one.p)),
+        number("p", "p", numbers.probability),
         Column("95 % interval", _interval),
     ]
     note = (

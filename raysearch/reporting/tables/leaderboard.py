@@ -12,7 +12,7 @@ from raysearch.core.formatting import as_typed
 from raysearch.core.json import finite
 from raysearch.reporting.stats.frame import Setting, searcher_means
 from raysearch.reporting.tables import numbers
-from raysearch.reporting.tables.table import Cell, Column, Table, number, tabulate
+from raysearch.reporting.tables.table import Cell, Column, Table, number, present, tabulate
 
 _NOTE = (
     "The loss over the dense model's on the calibration, in its unit, the mean over draws and seeds; bold: the lowest. "
@@ -41,8 +41,7 @@ def leaderboard_tables(frame: pd.DataFrame, options: Mapping[str, Mapping[str, A
     """
     means = searcher_means(frame)
     models = list(dict.fromkeys(means.index.get_level_values("model")))
-    tables = [_leaderboard(number, model, means.xs(model), options) for number, model in enumerate(models, 1)]
-    return [table for table in tables if table is not None]
+    return present(*(_leaderboard(place, model, means.xs(model), options) for place, model in enumerate(models, 1)))
 
 
 def _leaderboard(place: int, model: str, means: pd.DataFrame, options: Mapping[str, Mapping[str, Any]]) -> Table | None:
@@ -63,7 +62,7 @@ def _leaderboard(place: int, model: str, means: pd.DataFrame, options: Mapping[s
     ]
     columns = [
         Column("Searcher", lambda line: Cell(line.searcher, small=line.options), kind="who"),
-        number("Mean rank", "rank", numbers.rank),
+        number("Mean rank", "rank", numbers.three),
         *(_setting(setting, best) for setting, best in zip(settings, deltas.min(axis="columns"), strict=True)),
         number("Evaluations", "evaluations", numbers.amount),
     ]

@@ -100,14 +100,8 @@ def rho(number: float) -> str:
 
 
 @_if_known
-def rank(number: float) -> str:
-    """A rank, or a mean of ranks: ``1``, ``2.5``."""
-    return f"{number:.3g}"
-
-
-@_if_known
 def three(number: float) -> str:
-    """A number in three digits, for words about a figure."""
+    """A number in three digits: a mean of ranks, or one in words about a figure."""
     return f"{number:.3g}"
 
 

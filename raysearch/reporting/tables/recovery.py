@@ -11,7 +11,7 @@ from raysearch.core.formatting import figure, short_duration
 from raysearch.core.json import finite
 from raysearch.recovery.record import RecoveryRecord, ThreeNumbers
 from raysearch.reporting.tables import numbers
-from raysearch.reporting.tables.table import Cell, Column, Table, labels, number, tabulate, words
+from raysearch.reporting.tables.table import Cell, Column, Table, labels, number, present, tabulate, words
 from raysearch.study.result import RecoveredMask, StudyResult
 
 _MANY = 10  # times as much, from which on no share is written in percent
@@ -58,9 +58,7 @@ class _Ranks:
 
 def recovery_tables(results: StudyResult) -> list[Table]:
     """Return the tables of a study's recoveries; none if it has none."""
-    return [
-        table for table in (_numbers_table(results), _ranks_table(results), _costs_table(results)) if table is not None
-    ]
+    return present(_numbers_table(results), _ranks_table(results), _costs_table(results))
 
 
 def _numbers_table(results: StudyResult) -> Table | None:

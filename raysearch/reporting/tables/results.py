@@ -30,7 +30,7 @@ from raysearch.reporting.stats.frame import (
     settings,
 )
 from raysearch.reporting.tables import numbers
-from raysearch.reporting.tables.table import Cell, Column, Table, layers, number, tabulate
+from raysearch.reporting.tables.table import Cell, Column, Table, layers, number, present, tabulate
 from raysearch.study.result import StudyResult
 
 LOSS_NOTE = (
@@ -85,35 +85,40 @@ class _Found:
 def degeneration_tables(results: StudyResult, frame: pd.DataFrame) -> list[Table]:
     """For each model and calibration what the generated texts show besides their scores; M below M."""
     quantities = [one for one in _quantities(results, frame) if one.group == "degeneration"]
-    by_calibration = itertools.groupby(settings(frame), key=lambda pair: pair[0][:2])
-    found = []
-    for place, ((model, calibration), parts) in enumerate(by_calibration, 1):
-        dense = {column_of(name): one for name, one in results.dense.get(model, {}).items()}
-        title = f"{model}, calibrated by {calibration}"
-        found.append(_assessed_table(f"texts_{place}", title, list(parts), quantities, dense, TEXTS_NOTE))
-    return [table for table in found if table is not None]
+    return present(
+        *(
+            _assessed_table(f"texts_{place}", title, panels, quantities, dense, TEXTS_NOTE)
+            for place, title, panels, dense in _by_calibration(results, frame)
+        )
+    )
 
 
 def result_tables(results: StudyResult, frame: pd.DataFrame) -> list[Table]:
     """For each model and calibration the losses on it, then what the checkpoints were assessed by; M below M."""
     quantities = [one for one in _quantities(results, frame) if one.group not in ("degeneration", "failures")]
-    by_calibration = itertools.groupby(settings(frame), key=lambda pair: pair[0][:2])
     found = []
-    for place, ((model, calibration), parts) in enumerate(by_calibration, 1):
-        panels, title = list(parts), f"{model}, calibrated by {calibration}"
-        dense = {column_of(name): one for name, one in results.dense.get(model, {}).items()}
-        dense |= averages_of(results.dense.get(model, {}), results)
+    for place, title, panels, dense in _by_calibration(results, frame):
+        of = panels[0][0][:2]
         outcomes = {
-            one.draw: one.outcome
-            for one in results.cells
-            if (one.model, one.calibration) == (model, calibration) and one.outcome
+            one.draw: one.outcome for one in results.cells if (one.model, one.calibration) == of and one.outcome
         }
         dense_loss = fmean(one.dense_loss for one in outcomes.values())
         found += [
             _loss_table(f"losses_{place}", title, panels, next(iter(outcomes.values())).measure, dense_loss),
             _assessed_table(f"results_{place}", title, panels, quantities, dense),
         ]
-    return [table for table in found if table is not None]
+    return present(*found)
+
+
+def _by_calibration(
+    results: StudyResult, frame: pd.DataFrame
+) -> Iterator[tuple[int, str, _Panels, dict[str, Estimate]]]:
+    """Yield a number, a title, the settings and the dense model's results of each model and calibration."""
+    groups = itertools.groupby(settings(frame), key=lambda pair: pair[0][:2])
+    for place, ((model, calibration), panels) in enumerate(groups, 1):
+        assessed = results.dense.get(model, {})
+        dense = {column_of(name): one for name, one in assessed.items()} | averages_of(assessed, results)
+        yield place, f"{model}, calibrated by {calibration}", list(panels), dense
 
 
 def _quantities(results: StudyResult, frame: pd.DataFrame) -> list[Quantity]:

@@ -102,6 +102,11 @@ def tabulate(
     return Table(name, title, columns, [*dense, *rows], note, has_dense) if rows else None
 
 
+def present(*tables: Table | None) -> list[Table]:
+    """Return the tables that there are."""
+    return [table for table in tables if table is not None]
+
+
 def words(title: str, path: str, **options: Any) -> Column:
     """Return a column of an attribute that is a text.
 
@@ -144,18 +149,14 @@ def as_markdown(table: Table) -> str:
 
 def as_csv(table: Table) -> str:
     """Comma-separated values in full precision, standard errors in columns of their own."""
-    with_error = [any(cell.error is not None for cell in column) for column in zip(*table.rows, strict=True)]
-    head: list[str] = []
-    for column, errors in zip(table.columns, with_error, strict=True):
-        head += [column.title] + [f"{column.title}: standard error"] * errors
+    columns: list[list[float | int | str | None]] = []
+    for column, *cells in zip(table.columns, *table.rows, strict=True):
+        columns.append([column.title, *(cell.text if cell.value is None else cell.value for cell in cells)])
+        if any(cell.error is not None for cell in cells):
+            columns.append([f"{column.title}: standard error", *(cell.error for cell in cells)])
     buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(map(csv_cell, head))
-    for row in table.rows:
-        values: list[float | int | str | None] = []
-        for cell, errors in zip(row, with_error, strict=True):
-            values += [cell.text if cell.value is None else cell.value] + [cell.error] * errors
-        writer.writerow(map(csv_cell, values))
+    lines = zip(*columns, strict=True)
+    csv.writer(buffer, lineterminator="\n").writerows(map(csv_cell, line) for line in lines)
     return buffer.getvalue()
 
 

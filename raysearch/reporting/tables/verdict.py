@@ -51,7 +51,7 @@ def ranking_table(rankings: Sequence[Ranking]) -> Table | None:
     columns = [
         Column("By", lambda row: Cell(row[0].quantity.title), kind="w", groups=True),
         Column("Searcher", lambda row: Cell(row[1]), kind="who"),
-        Column("Mean rank", lambda row: Cell(numbers.rank(row[0].ranks[row[1]]), row[0].ranks[row[1]])),
+        Column("Mean rank", lambda row: Cell(numbers.three(row[0].ranks[row[1]]), row[0].ranks[row[1]])),
         Column("Beside the best", _beside_the_best),
         Column("Told to be better than", lambda row: Cell(", ".join(row[0].behind(row[1])) or "none"), kind="w"),
     ]
@@ -135,7 +135,7 @@ def effect_table(effects: Sequence[CalibrationEffect]) -> Table | None:
         words("Than", "second"),
         Column("Better by", lambda one: Cell(numbers.difference(one.gain, one.quantity), one.gain)),
         Column("95 % interval", _interval),
-        Column("p", lambda one: Cell(numbers.probability(one.p), one.p)),
+        number("p", "p", numbers.probability),
         Column("Searchers", lambda one: Cell(f"{one.n_better} of {one.n_searchers}", one.n_searchers)),
         number("Draws", "n_draws", may_hide=True),
     ]
@@ -181,10 +181,6 @@ def variance_table(splits: Sequence[Split]) -> Table | None:
         "together. Calibration losses are not split: their units differ."
     )
     return tabulate("variance", "What results vary with", columns, splits, note)
-
-
-def _raw(one: Split) -> Cell:
-    return Cell(f"{numbers.percent(one.raw.calibration)} / {numbers.percent(one.raw.searcher)}")
 
 
 def _share(part: str, one: Split) -> Cell:

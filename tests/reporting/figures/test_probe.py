@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from raysearch.core.estimate import Estimate, Metric
-from raysearch.reporting.figures.palette import palette_of
+from raysearch.reporting.figures.palette import Palette
 from raysearch.reporting.figures.probe import probe_pictures
 from raysearch.reporting.stats.frame import cells_frame
 from tests.reporting.cells import cell, outcome, study
@@ -23,7 +23,7 @@ def test_a_searcher_is_a_line_from_the_dense_model_down() -> None:
         for size, value in values.items()
     ]
     results = replace(study(*found, metrics=(TOP_1,)), dense={"m": {TOP_1.name: Estimate(30.0)}})
-    (picture,) = probe_pictures(results, cells_frame(results), palette_of(results))
+    (picture,) = probe_pictures(results, cells_frame(results), Palette.of(results))
     lines = [np.asarray(line.get_xydata()) for line in picture.figure.axes[0].get_lines()[:2]]
     assert lines[0] == pytest.approx(np.array([[0, 30], [2, 20], [5, 10]]))
     assert lines[1] == pytest.approx(np.array([[0, 30], [2, 15], [5, 5]]))
@@ -32,4 +32,4 @@ def test_a_searcher_is_a_line_from_the_dense_model_down() -> None:
 
 def test_no_probe_no_figure() -> None:
     results = study(cell("greedy", outcome()))
-    assert probe_pictures(results, cells_frame(results), palette_of(results)) == []
+    assert probe_pictures(results, cells_frame(results), Palette.of(results)) == []
