@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from raysearch.assessment.context import AssessContext
 from raysearch.assessment.generation import assess_generation, read_generation
 from raysearch.assessment.harness import TaskJob, task_result
 from raysearch.assessment.perplexity import measure_perplexities, read_texts
@@ -159,17 +160,16 @@ def assess_masks(
     texts, tasks, jobs = what.texts.calibrations, what.generation.calibrations, _missing_jobs(what, ledger, masks)
     n_units = len(jobs) + sum(one.n_shards for one in (*texts, *tasks)) + (len(masks) if what.problems else 0)
     with _pool(make_pool, what.cluster, what.info.model, n_units) as replicas:
-        perplexities, n_perplexities = measure_perplexities(
-            list(what.spec.texts), texts, masks, what.info.n_layers, ledger, replicas, on_progress
-        )
+        context = AssessContext(masks, what.info.n_layers, ledger, replicas, on_progress)
+        perplexities, n_perplexities = measure_perplexities(list(what.spec.texts), texts, context)
         answers, n_answers = assess_generation(
-            *(list(what.spec.generation), tasks, masks, what.info.n_layers, ledger, replicas, on_progress),
+            *(list(what.spec.generation), tasks, context),
             server=None if what.spec.server is None else Server.at(what.spec.server, what.spec.server_model),
             tokenizer=what.texts.files.tokenizer,
         )
-        probes, n_probes = _probe(what, ledger, masks, replicas, on_progress)
-        _run_tasks(what, ledger, jobs, replicas, on_progress)
-        speeds, n_speeds = _measure_speeds(what, ledger, masks, replicas, on_progress)
+        probes, n_probes = _probe(what, context)
+        _run_tasks(what, jobs, context)
+        speeds, n_speeds = _measure_speeds(what, context)
     by_mask = {mask: {**perplexities[mask], **answers[mask], **probes[mask]} for mask in masks}
     for source in what.sources:
         known = what.known(ledger, source, masks)
@@ -232,7 +232,10 @@ def speed_meter(options: SpeedOptions, evaluation: EvaluationSpec, observer: Obs
         raise UserError(*(one.replace("assess.speed.", "speed.") for one in error.sentences)) from error
 
     def measure(session: EvaluationSession, masks: Sequence[Mask]) -> dict[Mask, Speed]:
-        found, _ = _measure_speeds(what, session.ledger, masks, lambda: session.evaluator.pool, observer.assessing)
+        context = AssessContext(
+            masks, what.info.n_layers, session.ledger, lambda: session.evaluator.pool, observer.assessing
+        )
+        found, _ = _measure_speeds(what, context)
         speeds = {}
         for mask, results in found.items():
             decoding, memory = results[DECODE.name].retention, results[MEMORY.name].retention
@@ -257,65 +260,46 @@ def _missing_jobs(what: Assessable, ledger: Ledger, masks: Sequence[Mask]) -> li
     return jobs
 
 
-def _run_tasks(
-    what: Assessable,
-    ledger: Ledger,
-    jobs: Sequence[TaskJob],
-    replicas: Callable[[], Pool],
-    on_progress: Callable[[str], None],
-) -> None:
+def _run_tasks(what: Assessable, jobs: Sequence[TaskJob], context: AssessContext) -> None:
     """Run tasks, each durable as soon as it is done."""
-    if not jobs:
-        return
+    if jobs:
+        context.on_progress(f"lm-eval: 0 of {count(len(jobs), 'job')}")
     names = {source.name: what.name_of(source) for source in what.sources}
-    on_progress(f"lm-eval: 0 of {count(len(jobs), 'job')}")
-    for done, (job, found) in enumerate(filter(None, replicas().run(jobs)), start=1):
-        write_assessment(ledger, what.texts.files.fingerprint, names[job.task], {job.mask: found})
-        on_progress(f"lm-eval: {done} of {count(len(jobs), 'job')}, the last {job}")
+    for done, (job, found) in context.run(jobs):
+        write_assessment(context.ledger, what.texts.files.fingerprint, names[job.task], {job.mask: found})
+        context.on_progress(f"lm-eval: {done} of {count(len(jobs), 'job')}, the last {job}")
 
 
-def _probe(
-    what: Assessable,
-    ledger: Ledger,
-    masks: Sequence[Mask],
-    replicas: Callable[[], Pool],
-    on_progress: Callable[[str], None],
-) -> tuple[dict[Mask, dict[str, Result]], int]:
+def _probe(what: Assessable, context: AssessContext) -> tuple[dict[Mask, dict[str, Result]], int]:
     """Return what the masks know of arithmetic; and how many of them were asked now."""
-    problems, model = what.problems, what.texts.files.fingerprint
+    problems, model, masks = what.problems, what.texts.files.fingerprint, context.masks
     if not problems:
         return {mask: {} for mask in masks}, 0
     name = what.named({"probe": [problem.prompt for problem in problems], "batch_size": what.spec.batch_size})
-    known = read_assessments(ledger, model, name, masks)
+    known = read_assessments(context.ledger, model, name, masks)
     jobs = [ProbeJob(mask, problems, what.spec.batch_size) for mask in masks if mask not in known]
-    for done, (job, found) in enumerate(filter(None, replicas().run(jobs) if jobs else ()), start=1):
-        write_assessment(ledger, model, name, {job.mask: found})
+    for done, (job, found) in context.run(jobs):
+        write_assessment(context.ledger, model, name, {job.mask: found})
         known[job.mask] = found
-        on_progress(f"arithmetic probe: {done} of {count(len(jobs), 'mask')}")
+        context.on_progress(f"arithmetic probe: {done} of {count(len(jobs), 'mask')}")
     return {mask: probe_results(known[mask], known[Mask()]) for mask in masks}, len(jobs)
 
 
-def _measure_speeds(
-    what: Assessable,
-    ledger: Ledger,
-    masks: Sequence[Mask],
-    replicas: Callable[[], Pool],
-    on_progress: Callable[[str], None],
-) -> tuple[dict[Mask, dict[str, Result]], int]:
+def _measure_speeds(what: Assessable, context: AssessContext) -> tuple[dict[Mask, dict[str, Result]], int]:
     """Return the speed and memory of the masks that stand for these; and how many of those were measured now."""
-    options, model = what.spec.speed, what.texts.files.fingerprint
+    options, model, masks = what.spec.speed, what.texts.files.fingerprint, context.masks
     if not options.enabled:
         return {mask: {} for mask in masks}, 0
     where = machine(torch.device(what.info.model.device))
     name = what.named({"speed": vars(options), "machine": where})
     stand_ins = {mask: alike(mask, what.info) for mask in masks}
     asked = list(dict.fromkeys(stand_ins.values()))
-    known = read_assessments(ledger, model, name, asked)
+    known = read_assessments(context.ledger, model, name, asked)
     measured = 0
     if set(asked) - set(known):  # then all of them, for speeds of one run alone compare
-        on_progress(f"speed: {count(len(asked), 'model')} in turn")
-        ((_, known),) = filter(None, replicas().run([SpeedJob(tuple(asked), options)]))
-        write_assessment(ledger, model, name, known)
+        context.on_progress(f"speed: {count(len(asked), 'model')} in turn")
+        ((_, (_, known)),) = context.run([SpeedJob(tuple(asked), options)])
+        write_assessment(context.ledger, model, name, known)
         measured = len(asked)
     return {mask: speed_results(known[stand_ins[mask]]) for mask in masks}, measured
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, get_args
 
+from raysearch.assessment.context import AssessContext
 from raysearch.assessment.paired import mean, retention
-from raysearch.assessment.perplexity import evaluate_on, local_rows
+from raysearch.assessment.perplexity import local_rows
 from raysearch.assessment.results import Result
 from raysearch.assessment.spec import AssessSpec
 from raysearch.calibration.calibration import Calibration
@@ -20,7 +21,7 @@ from raysearch.core.estimate import Estimate, Metric
 from raysearch.core.formatting import count
 from raysearch.core.mask import Mask
 from raysearch.errors import UserError
-from raysearch.evaluation.pool import Pool, PoolFactory
+from raysearch.evaluation.pool import PoolFactory
 from raysearch.evaluation.session import PreparedData, prepare_data
 from raysearch.evaluation.spec import CalibrationSpec, EvaluationSpec
 from raysearch.generation.checks import check_of
@@ -30,7 +31,6 @@ from raysearch.generation.score import ScoredText
 from raysearch.generation.scoring import FailureClass
 from raysearch.generation.server import Server
 from raysearch.ledger.assessments import assessment_fingerprint
-from raysearch.ledger.ledger import Ledger
 from raysearch.models.spec import ModelInfo, ModelSpec
 
 _TITLES = {
@@ -71,11 +71,7 @@ def read_generation(
 def assess_generation(
     names: Sequence[str],
     tasks: Sequence[Calibration],
-    masks: Sequence[Mask],
-    n_layers: int,
-    ledger: Ledger,
-    make_pool: Callable[[], Pool],
-    on_progress: Callable[[str], None],
+    context: AssessContext,
     server: Server | None = None,
     tokenizer: Any = None,
 ) -> tuple[dict[Mask, dict[str, Result]], int]:
@@ -84,11 +80,7 @@ def assess_generation(
     Args:
         names: What the tasks are called.
         tasks: The tasks, as `read_generation` gave them.
-        masks: Distinct masks, the dense one among them.
-        n_layers: N.
-        ledger: What is known.
-        make_pool: Gives the pool when it is first needed; it is not closed.
-        on_progress: Told in a line how far it is.
+        context: The masks.
         server: A server of one mask's checkpoint, which answers for it.
         tokenizer: The model's, to write prompts for the server.
 
@@ -99,19 +91,18 @@ def assess_generation(
         UserError: The server does not answer, or there are several masks that it might serve.
         EvaluationError: A unit failed for good.
     """
-    if not tasks:
-        return {mask: {} for mask in masks}, 0
-    if server is not None and len([mask for mask in masks if mask]) != 1:
+    masks, ledger = context.masks, context.ledger
+    if tasks and server is not None and len([mask for mask in masks if mask]) != 1:
         raise UserError(f"assess.server={server.url} serves one checkpoint, so it is for one search; name that")
     resident = [mask for mask in masks if server is None or mask == Mask()]
-    _, computed = evaluate_on(tasks, resident, n_layers, ledger, make_pool, "answers", on_progress)
+    _, computed = replace(context, masks=resident).evaluate(tasks, "answers")
     results: dict[Mask, dict[str, Result]] = {mask: {} for mask in masks}
     for name, task in zip(names, tasks, strict=True):
         dense = ledger.texts(task.fingerprint, Mask())
         for mask in masks:
             own = task
             if server is not None and mask not in resident:
-                own, answered = _answered(server, task, mask, ledger, tokenizer, on_progress)
+                own, answered = _answered(server, task, mask, context, tokenizer)
                 computed += answered
             texts = ledger.texts(own.fingerprint, mask)
             results[mask][name] = _result(name, own, texts, dense)
@@ -120,25 +111,20 @@ def assess_generation(
 
 
 def _answered(
-    server: Server,
-    task: Calibration,
-    mask: Mask,
-    ledger: Ledger,
-    tokenizer: Any,
-    on_progress: Callable[[str], None],
+    server: Server, task: Calibration, mask: Mask, context: AssessContext, tokenizer: Any
 ) -> tuple[Calibration, bool]:
     """Return the task as it is kept of a server, once the ledger has all answers; and whether any had been missing."""
     objective = task.objective
     assert isinstance(objective, GenerationAccuracyObjective)
     own = replace(task, fingerprint=assessment_fingerprint({"task": task.fingerprint, "server": asdict(server)}))
-    known = ledger.known(own.fingerprint, [mask]).get(mask, {})
+    known = context.ledger.known(own.fingerprint, [mask]).get(mask, {})
     missing = [number for number in range(task.n_shards) if number not in known]
     for done, number in enumerate(missing):
-        on_progress(f"answers of {server.model}: {done} of {count(len(missing), 'shard')}")
+        context.on_progress(f"answers of {server.model}: {done} of {count(len(missing), 'shard')}")
         shard = task.shards[number]
         written = server.generate(objective.prompts(shard), tokenizer, objective.decoding)
         found = objective.scored(written, shard.answers or ())
-        ledger.record(own.fingerprint, number, {mask: found.losses.numpy()}, {mask: found.texts})
+        context.ledger.record(own.fingerprint, number, {mask: found.losses.numpy()}, {mask: found.texts})
     return own, bool(missing)
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from raysearch.assessment.context import AssessContext
 from raysearch.assessment.results import Result
 from raysearch.assessment.spec import AssessSpec
 from raysearch.calibration.calibration import Calibration
@@ -16,17 +16,14 @@ from raysearch.calibration.objectives.perplexity import PerplexityObjective
 from raysearch.calibration.rows import Rows
 from raysearch.calibration.windows import WindowOptions
 from raysearch.core.estimate import Estimate, Metric
-from raysearch.core.formatting import count, duration, written
+from raysearch.core.formatting import count
 from raysearch.core.mask import Mask
 from raysearch.core.measure import PERPLEXITY
 from raysearch.errors import EvaluationError, UserError
-from raysearch.evaluation.evaluator import Evaluation, Evaluator
-from raysearch.evaluation.pool import Pool, PoolFactory
-from raysearch.evaluation.progress import Progress
+from raysearch.evaluation.pool import PoolFactory
 from raysearch.evaluation.session import PreparedData, prepare_data
 from raysearch.evaluation.spec import CalibrationSpec, EvaluationSpec
 from raysearch.evaluation.totals import contributions, sample_losses, standard_errors
-from raysearch.ledger.ledger import Ledger
 from raysearch.models.spec import ModelInfo, ModelSpec
 
 _TITLES = {"wikitext2": "WikiText-2", "c4": "C4", "lambada": "LAMBADA", "sotu": "State of the Union"}
@@ -64,24 +61,14 @@ def read_texts(
 
 
 def measure_perplexities(
-    names: Sequence[str],
-    texts: Sequence[Calibration],
-    masks: Sequence[Mask],
-    n_layers: int,
-    ledger: Ledger,
-    make_pool: Callable[[], Pool],
-    on_progress: Callable[[str], None],
+    names: Sequence[str], texts: Sequence[Calibration], context: AssessContext
 ) -> tuple[dict[Mask, dict[str, Result]], int]:
     """Return the perplexity of every mask on every text.
 
     Args:
         names: What the texts are called.
         texts: The texts, as `read_texts` gave them.
-        masks: Distinct masks, the dense one among them.
-        n_layers: N.
-        ledger: What is known.
-        make_pool: Gives the pool when it is first needed; it is not closed.
-        on_progress: Told in a line how far it is.
+        context: The masks.
 
     Returns:
         By mask, by text; and how many of the numbers had to be computed.
@@ -89,10 +76,8 @@ def measure_perplexities(
     Raises:
         EvaluationError: A unit failed for good, or the dense model's loss is not finite.
     """
-    if not texts:
-        return {mask: {} for mask in masks}, 0
-
-    evaluations, computed = evaluate_on(texts, masks, n_layers, ledger, make_pool, "perplexity", on_progress)
+    masks, ledger = context.masks, context.ledger
+    evaluations, computed = context.evaluate(texts, "perplexity")
     results: dict[Mask, dict[str, Result]] = {mask: {} for mask in masks}
     for place, (name, text) in enumerate(zip(names, texts, strict=True)):
         losses = {mask: evaluations[mask].parts[place] for mask in masks}
@@ -108,44 +93,6 @@ def measure_perplexities(
             items = tuple(contributions(samples[mask], weights).tolist()) if is_known else ()
             results[mask][name] = replace(found, items=items)
     return results, computed
-
-
-def evaluate_on(
-    calibrations: Sequence[Calibration],
-    masks: Sequence[Mask],
-    n_layers: int,
-    ledger: Ledger,
-    make_pool: Callable[[], Pool],
-    title: str,
-    on_progress: Callable[[str], None],
-) -> tuple[dict[Mask, Evaluation], int]:
-    """Evaluate masks on calibrations; the arguments are those of `measure_perplexities`.
-
-    Returns:
-        An evaluation of each mask; and how many numbers, of a mask on a calibration, had to be computed.
-    """
-    started = time.monotonic()
-
-    def progress(now: Progress) -> None:
-        if now.masks_elsewhere:
-            return on_progress(f"{title}: waiting for {count(now.masks_elsewhere, 'mask')} of another process")
-        share = now.layer_forwards / max(now.layer_forwards_planned, 1e-9)
-        passed = time.monotonic() - started
-        left = f", {duration(passed / share - passed)} left" if 0 < share < 1 and title != "perplexity" else ""
-        on_progress(
-            f"{title}: {share:.0%} of {count(now.masks_planned, 'mask')}, {count(now.n_replicas, 'replica')}"
-            f"{written(now.tokens_per_s)}{left}"
-        )
-
-    known = [ledger.known(one.fingerprint, masks) for one in calibrations]
-    computed = sum(
-        len(of.get(mask, ())) < one.n_shards for one, of in zip(calibrations, known, strict=True) for mask in masks
-    )
-    evaluator = Evaluator(calibrations, n_layers, ledger, make_pool, on_progress=progress, owns_pool=False)
-    try:
-        return evaluator.evaluate(masks), computed
-    finally:
-        evaluator.close()
 
 
 def local_rows(key: str, name: str, rows: Rows, data_dir: Path | None) -> Rows:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from raysearch.assessment.results import Assessments
 from raysearch.core.json import Number
@@ -14,11 +15,8 @@ from raysearch.ledger.ledger import Ledger
 from raysearch.search.observer import Observer, Text
 from raysearch.search.record import SearchRecord
 
-_NUMBERS, _ANSWERS, _TEXTS = (
-    "recorded numbers",
-    "recorded answers",
-    "recorded texts",
-)  # in the ledger, where others are named by a fingerprint
+#: In the ledger, where others are named by a fingerprint.
+_NUMBERS, _ANSWERS, _TEXTS = "recorded numbers", "recorded answers", "recorded texts"
 
 
 @dataclass(frozen=True)
@@ -48,12 +46,8 @@ def record_assessments(
         observer: Gets them; a tracker among them puts them on the searches' MLflow runs.
     """
     for search in searches:
-        if new_answers := _answers(assessments, search.found.mask):
-            whole_answers = {**_known_answers(ledger, search), **new_answers}
-            write_assessment(ledger, _model(search), _ANSWERS, {search.found.mask: whole_answers}, dict[str, _Answers])
-        if new_texts := assessments.texts(search.found.mask):
-            whole_texts = {**recorded_texts(ledger, search), **new_texts}
-            write_assessment(ledger, _model(search), _TEXTS, {search.found.mask: whole_texts}, dict[str, Text])
+        _add(ledger, search, _ANSWERS, _answers(assessments, search.found.mask), _Answers)
+        _add(ledger, search, _TEXTS, assessments.texts(search.found.mask), Text)
     record_numbers(ledger, [(search, assessments.named(search.found.mask)) for search in searches], observer)
     observer.assessed_on([(search, texts) for search in searches if (texts := recorded_texts(ledger, search))])
     observer.answered([(search, answers) for search in searches if (answers := recorded_answers(ledger, search))])
@@ -70,32 +64,25 @@ def record_numbers(
         observer: Gets them.
     """
     for search, numbers in found:
-        whole = {**recorded_assessments(ledger, search), **numbers}
-        write_assessment(ledger, _model(search), _NUMBERS, {search.found.mask: whole}, dict[str, Number])
+        _add(ledger, search, _NUMBERS, numbers, Number)
     observer.assessed(found)
 
 
 def recorded_assessments(ledger: Ledger, search: SearchRecord) -> dict[str, float]:
     """Return all assessed numbers of a search's mask so far, by the names of MLflow's metrics."""
-    mask = search.found.mask
-    known = read_assessments(ledger, _model(search), _NUMBERS, [mask], dict[str, Number])
-    numbers: dict[str, float] = known.get(mask, {})
-    return numbers
+    return _known(ledger, search, _NUMBERS, Number)
 
 
 def recorded_texts(ledger: Ledger, search: SearchRecord) -> dict[str, Text]:
     """Return all texts that a search's mask was assessed on so far, by name."""
-    mask = search.found.mask
-    known = read_assessments(ledger, _model(search), _TEXTS, [mask], dict[str, Text])
-    texts: dict[str, Text] = known.get(mask, {})
-    return texts
+    return _known(ledger, search, _TEXTS, Text)
 
 
 def recorded_answers(ledger: Ledger, search: SearchRecord) -> dict[str, str]:
     """Return all answers of a search's mask so far beside the dense model's: JSON Lines, an item each, by task."""
     return {
         name: "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in _rows(ledger, search.found.mask, one))
-        for name, one in _known_answers(ledger, search).items()
+        for name, one in _known(ledger, search, _ANSWERS, _Answers).items()
     }
 
 
@@ -125,11 +112,18 @@ def _answers(assessments: Assessments, mask: Mask) -> dict[str, _Answers]:
     }
 
 
-def _known_answers(ledger: Ledger, search: SearchRecord) -> dict[str, _Answers]:
+def _known(ledger: Ledger, search: SearchRecord, what: str, kind: Any) -> dict[str, Any]:
+    """Return what the ledger has of a search's mask by name, each of a type."""
     mask = search.found.mask
-    known = read_assessments(ledger, _model(search), _ANSWERS, [mask], dict[str, _Answers])
-    answers: dict[str, _Answers] = known.get(mask, {})
-    return answers
+    found: dict[str, Any] = read_assessments(ledger, _model(search), what, [mask], dict[str, kind]).get(mask, {})
+    return found
+
+
+def _add(ledger: Ledger, search: SearchRecord, what: str, new: Mapping[str, Any], kind: Any) -> None:
+    """Put something beside what the ledger has of a search's mask."""
+    if new:
+        whole = {**_known(ledger, search, what, kind), **new}
+        write_assessment(ledger, _model(search), what, {search.found.mask: whole}, dict[str, kind])
 
 
 def _model(search: SearchRecord) -> str:
