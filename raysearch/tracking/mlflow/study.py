@@ -18,8 +18,6 @@ from raysearch.tracking.mlflow.datasets import text_input
 from raysearch.tracking.mlflow.views import study_condition, study_note, view_tags
 from raysearch.tracking.store import Store
 
-_AT_ONCE = 1000  # metrics of a batch, the most that MLflow takes
-
 
 def begin_study(store: Store, experiment: str, study_id: str, config: Mapping[str, Any], reopen: bool = True) -> str:
     """Make the study's run, or go on with the one that is there.
@@ -78,14 +76,11 @@ def end_study(store: Store, run_id: str, metrics: Mapping[str, float], files: Se
         metrics: Numbers by name; those that are not finite are left out, and those that it has.
         files: What to keep with the run: files, and folders as a whole.
     """
+    record_assessments(store, {run_id: metrics})
     client = client_of(store)
-    run = client.get_run(run_id)
-    for name, value in metrics.items():
-        if math.isfinite(value) and run.data.metrics.get(name) != value:
-            client.log_metric(run_id, name, value)
     for file in files:
         client.log_artifact(run_id, str(file))  # a folder goes there as a whole
-    if run.info.status != "FINISHED":
+    if client.get_run(run_id).info.status != "FINISHED":
         client.set_terminated(run_id, "FINISHED")
 
 
@@ -115,8 +110,8 @@ def record_recovery(
                 "recovery/step": point.step,
             }
             found += [Metric(key, value, now, point.tokens) for key, value in values.items() if value is not None]
-        for start in range(0, len(found), _AT_ONCE):
-            client.log_batch(run.info.run_id, found[start : start + _AT_ONCE])
+        for start in range(0, len(found), records.MAX_POINTS):
+            client.log_batch(run.info.run_id, found[start : start + records.MAX_POINTS])
         client.set_terminated(run.info.run_id)
     record_assessments(store, {run.info.run_id: numbers})
 

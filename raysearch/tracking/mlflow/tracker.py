@@ -124,24 +124,15 @@ class MlflowTracker(Tracker):
 
     @override
     def assessed(self, found: Sequence[tuple[SearchRecord, Mapping[str, float]]]) -> None:
-        numbers = {search.mlflow_run_id: values for search, values in found if search.mlflow_run_id is not None}
-        if numbers:
-            later = "later: raysearch sync, or the same command again"
-            self._attempt("the assessment is", lambda study: study.record_assessments(self._store, numbers), later)
+        self._put("the assessment is", found, lambda study, numbers: study.record_assessments(self._store, numbers))
 
     @override
     def assessed_on(self, found: Sequence[tuple[SearchRecord, Mapping[str, Text]]]) -> None:
-        texts = {search.mlflow_run_id: of for search, of in found if search.mlflow_run_id is not None}
-        if texts:
-            later = "later: raysearch sync, or the same command again"
-            self._attempt("the texts are", lambda study: study.record_texts(self._store, texts), later)
+        self._put("the texts are", found, lambda study, texts: study.record_texts(self._store, texts))
 
     @override
     def answered(self, found: Sequence[tuple[SearchRecord, Mapping[str, str]]]) -> None:
-        answers = {search.mlflow_run_id: texts for search, texts in found if search.mlflow_run_id is not None}
-        if answers:
-            later = "later: raysearch sync, or the same command again"
-            self._attempt("answers are", lambda study: study.record_answers(self._store, answers), later)
+        self._put("answers are", found, lambda study, answers: study.record_answers(self._store, answers))
 
     @override
     def recovered(
@@ -176,6 +167,15 @@ class MlflowTracker(Tracker):
                 self._say(f"nothing was written for {self._timeout_s:g} s")
             self._thread.join(min(_SHOW_S, self._timeout_s))
         return self.run_id
+
+    def _put(
+        self, subject: str, found: Sequence[tuple[SearchRecord, _T]], write: Callable[[ModuleType, dict[str, _T]], None]
+    ) -> None:
+        """Put something of searches on their runs, where they have some."""
+        by_run = {search.mlflow_run_id: of for search, of in found if search.mlflow_run_id is not None}
+        if by_run:
+            later = "later: raysearch sync, or the same command again"
+            self._attempt(subject, lambda study: write(study, by_run), later)
 
     def _attempt(self, subject: str, work: Callable[[ModuleType], _T], later: str) -> _T | None:
         """Do some work by `raysearch.tracking.mlflow.study` now; say so if it fails or takes too long."""
