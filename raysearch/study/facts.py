@@ -34,21 +34,15 @@ def facts_of(study: StudySpec, model_groups: Sequence[ModelGroup]) -> dict[str, 
                 f"{_in_words(calibration.description)}"
             )
             facts[subject] = f"{facts[subject]}; {fact}" if subject in facts else fact  # a weighted one has parts
-    versions = {name: _version(name) for name in _PACKAGES}
-    facts["versions"] = (
-        ", ".join(
-            [f"{name} {version}" for name, version in versions.items() if version],
-        )
-        + f", Python {platform.python_version()}"
-    )
+    versions = [f"{name} {version}" for name in _PACKAGES if (version := _version(name))]
+    facts["versions"] = ", ".join([*versions, f"Python {platform.python_version()}"])
     facts["machine"] = _machine(model_groups)
     return {subject: redact(fact) for subject, fact in facts.items()}
 
 
 def _label(study: StudySpec, calibration: Any) -> str:
     """The study's label of a calibration."""
-    labels = [cell.calibration for cell in study.cells if calibration in cell.search.evaluation.calibrations]
-    return labels[0]
+    return next(cell.calibration for cell in study.cells if calibration in cell.search.evaluation.calibrations)
 
 
 def _in_words(description: Mapping[str, Any]) -> str:

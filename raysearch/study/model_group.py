@@ -70,9 +70,8 @@ def prepare(study: StudySpec) -> list[ModelGroup]:
             raise UserError(f"cluster.backend={cluster.backend} runs no study; use cluster=local")
         if (cluster.address or "").startswith("ray://"):
             raise UserError(
-                f"cluster.address={cluster.address} runs no study, whose searches stay with their "
-                f"ledger; run it "
-                "on a node of the cluster with cluster.address=auto, for instance by ray job submit"
+                f"cluster.address={cluster.address} runs no study, whose searches stay with their ledger; run it on a "
+                "node of the cluster with cluster.address=auto, for instance by ray job submit"
             )
         groups.setdefault((evaluation.model, cluster), []).append(number)
     model_groups = []

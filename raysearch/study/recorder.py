@@ -39,8 +39,7 @@ def record_study(
         parent: MLflow's id of it.
         assessed: By the label of a model: added to what was assessed before.
     """
-    records = SEARCHES.some(ledger, search_ids)
-    results = {search_id: record.result for search_id, record in records.items() if record.result is not None}
+    results = found_results(ledger, search_ids)
     shared: dict[str, float] = {}
     errors: dict[str, float | None] = {}
     held_out: dict[int, float] = {}
@@ -91,6 +90,12 @@ def record_study(
         )
 
     STUDIES.change(ledger, study.study_id, changed)
+
+
+def found_results(ledger: Ledger, search_ids: Sequence[str]) -> dict[str, SearchResult]:
+    """Return what searches found so far, by their ids; those that have found nothing are left out."""
+    runs = SEARCHES.some(ledger, search_ids)
+    return {search_id: run.result for search_id, run in runs.items() if run.result is not None}
 
 
 def found_masks(

@@ -30,7 +30,7 @@ from raysearch.search.run import StudyContext
 from raysearch.study.draws import draws_of, evaluate_held_out
 from raysearch.study.model_group import ModelGroup, name_searches, prepare
 from raysearch.study.record import STUDIES, AssessedMasks, StudyRecord
-from raysearch.study.recorder import found_masks, record_study
+from raysearch.study.recorder import found_masks, found_results, record_study
 from raysearch.study.spec import Budget, StudySpec
 
 if TYPE_CHECKING:  # these bring Ray and torch, which a study that the ledger answers does without
@@ -181,9 +181,7 @@ class _StudyRun:
         """Evaluates what was found by one draw of a calibration on the samples of its other draws."""
         every = draws_of(self.spec, model_group)
         if every:
-            runs = SEARCHES.some(self.ledger, self.search_ids)
-            results = {search_id: run.result for search_id, run in runs.items() if run.result is not None}
-            masks = found_masks(model_group, self.search_ids, results)
+            masks = found_masks(model_group, self.search_ids, found_results(self.ledger, self.search_ids))
             for draws in every:
                 evaluate_held_out(draws, masks, model_group.info.n_layers, self.ledger, lambda: _pool(replicas()))
             self.record({})

@@ -38,19 +38,19 @@ class Cell:
     @property
     def labels(self) -> dict[str, str]:
         """Its labels, by the columns of a table of searches."""
-        return {
-            "model": self.model,
-            "calibration": self.calibration,
-            "searcher": self.searcher,
-            "remove": str(self.search.remove),
-            "seed": str(self.search.seed),
-            **({"draw": self.draw} if self.draw else {}),
-        }
+        search = self.search
+        return cell_labels(self.model, self.calibration, self.searcher, search.remove, search.seed, self.draw)
 
     def __str__(self) -> str:
         draw = f", draw {self.draw}" if self.draw else ""
         searcher = f"{self.searcher}, M={self.search.remove}, seed {self.search.seed}{draw}"
         return f"{searcher}, {self.calibration}, {self.model}"
+
+
+def cell_labels(model: str, calibration: str, searcher: str, remove: object, seed: int, draw: str) -> dict[str, str]:
+    """Return what a study calls a search, as `Cell.labels`."""
+    labels = {"model": model, "calibration": calibration, "searcher": searcher, "remove": str(remove)}
+    return {**labels, "seed": str(seed), **({"draw": draw} if draw else {})}
 
 
 @dataclass(frozen=True)

@@ -71,7 +71,6 @@ class SearchTrial(tune.Trainable):
     def setup(self, config: dict[str, Any], tasks: Mapping[int, TrialTask], budget: Budget) -> None:  # type: ignore[override]
         """Begins a search; nothing is computed before the first step."""
         self._tasks, self._budget = tasks, budget
-        self._observer = _Warnings()
         self._standing: dict[str, Any] = {}
         self._rounds = self._begin(config)
 

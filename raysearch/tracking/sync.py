@@ -17,6 +17,7 @@ from raysearch.search.record import SEARCHES, SearchRecord, note_mlflow
 from raysearch.search.result import SearchResult
 from raysearch.study.collect import collect, totals_of
 from raysearch.study.record import STUDIES, CellRecord, StudyRecord
+from raysearch.study.spec import cell_labels
 from raysearch.tracking.mlflow.client import attempt, cause_of, client_of, quiet
 from raysearch.tracking.options import TrackingOptions
 from raysearch.tracking.store import Store
@@ -202,15 +203,7 @@ def _sync_study(study: StudyRecord, ledger: Ledger, tracking: TrackingOptions) -
 
 
 def _labels(cell: CellRecord, run: SearchRecord) -> dict[str, str]:
-    """Return the labels of a search in its study, as `Cell.labels`."""
-    return {
-        "model": cell.model,
-        "calibration": cell.calibration,
-        "searcher": cell.searcher,
-        "remove": str(run.config["remove"]),
-        "seed": str(cell.seed),
-        **({"draw": cell.draw} if cell.draw else {}),
-    }
+    return cell_labels(cell.model, cell.calibration, cell.searcher, run.config["remove"], cell.seed, cell.draw)
 
 
 def _section(config: Mapping[str, Any], tracking: TrackingOptions) -> dict[str, Any]:
