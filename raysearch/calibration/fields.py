@@ -42,6 +42,21 @@ def take_text(row: Mapping[str, Any], key: str, field: str, where: str) -> str:
     return value
 
 
+def take_answer(row: Mapping[str, Any], key: str, field: str, where: str) -> str:
+    """Return the text or number in a field, as text; see `take`.
+
+    Raises:
+        UserError: There is no such field, or it is empty or holds something else.
+    """
+    value = take(row, key, field, where)
+    text = as_text(value)
+    if text is None:
+        raise UserError(f"{where} holds {kind_of(value)} in data.{key}={field}; name a field of text or numbers")
+    if not text.strip():
+        raise UserError(f"{where} has an empty data.{key}={field}; fill it in, or leave the row out")
+    return text
+
+
 def as_text(value: Any) -> str | None:
     """Return a text or a number as text; None for anything else."""
     return str(value) if isinstance(value, str | int | float) and not isinstance(value, bool) else None

@@ -10,7 +10,7 @@ from typing import Any, get_args
 from typing_extensions import override
 
 from raysearch.calibration.batch import Form
-from raysearch.calibration.fields import as_text, check_prompt, fill, kind_of, take, take_text
+from raysearch.calibration.fields import check_prompt, fill, take_answer, take_text
 from raysearch.calibration.formats.base import Format, Task
 from raysearch.calibration.items import ItemOptions
 from raysearch.errors import UserError, did_you_mean
@@ -88,15 +88,7 @@ class GenerationFormat(Format):
     @override
     def read(self, row: Mapping[str, Any], where: str) -> Task:
         row = _fields(row)
-        expected = ""
-        if self.answer is not None:
-            value = take(row, "answer", self.answer, where)
-            text = as_text(value)
-            if text is None:
-                raise UserError(f"{where} holds {kind_of(value)} in data.answer={self.answer}; name a field of text")
-            if not text.strip():
-                raise UserError(f"{where} has an empty data.answer={self.answer}; fill it in, or leave the row out")
-            expected = text
+        expected = "" if self.answer is None else take_answer(row, "answer", self.answer, where)
         tests = None
         if self.check == "code":
             assert self.tests is not None, "checked"

@@ -9,10 +9,9 @@ from typing import Any
 from typing_extensions import override
 
 from raysearch.calibration.batch import Form
-from raysearch.calibration.fields import as_text, check_prompt, fill, kind_of, take, take_text
+from raysearch.calibration.fields import check_prompt, fill, take_answer, take_text
 from raysearch.calibration.formats.base import Format, Item
 from raysearch.calibration.items import ItemOptions
-from raysearch.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -44,22 +43,12 @@ class QuestionsFormat(Format):
 
     @override
     def read(self, row: Mapping[str, Any], where: str) -> Item:
-        expected = None if self.expected is None else _answer(row, "expected", self.expected, where).strip()
+        expected = None if self.expected is None else take_answer(row, "expected", self.expected, where).strip()
         return Item(
             prompt=fill(self.prompt, row, where, question=self.question),
-            choices=(_answer(row, "answer", self.answer, where),),
+            choices=(take_answer(row, "answer", self.answer, where),),
             gold=0,
             separator=self.separator,
             group="" if self.group is None else take_text(row, "group", self.group, where),
             answer=expected,
         )
-
-
-def _answer(row: Mapping[str, Any], key: str, field: str, where: str) -> str:
-    value = take(row, key, field, where)
-    text = as_text(value)
-    if text is None:
-        raise UserError(f"{where} holds {kind_of(value)} in data.{key}={field}; name a field of text or numbers")
-    if not text.strip():
-        raise UserError(f"{where} has an empty data.{key}={field}; fill it in, or leave the row out")
-    return text
