@@ -50,7 +50,7 @@ class ItemOptions:
     at_most: int | None = None
 
     def __post_init__(self) -> None:
-        check_draw(1 if self.samples == "all" else self.samples, self.seq_len, self.seed, self.shard_samples)
+        check_draw(self.samples, self.seq_len, self.seed, self.shard_samples, self.at_most)
         for key, known in (("sampling", ItemSampling), ("balance", Balance), ("score", Score)):
             if (value := getattr(self, key)) not in get_args(known):
                 raise UserError(f"data.{key}={value} is unknown; {did_you_mean(value, get_args(known))}")

@@ -56,7 +56,7 @@ class WindowOptions:
     at_most: int | None = None
 
     def __post_init__(self) -> None:
-        check_draw(1 if self.samples == "all" else self.samples, self.seq_len, self.seed, self.shard_samples)
+        check_draw(self.samples, self.seq_len, self.seed, self.shard_samples, self.at_most)
         if self.sampling not in get_args(Sampling):
             raise UserError(
                 f"data.sampling={self.sampling} is unknown; {did_you_mean(self.sampling, get_args(Sampling))}"
@@ -66,8 +66,6 @@ class WindowOptions:
                 f"data.samples=all takes a text in order, not by data.sampling={self.sampling}; give a number of "
                 "samples, or data.sampling=sequential, or data.sampling=whole"
             )
-        if self.at_most is not None and self.at_most < 1:
-            raise UserError(f"data.at_most={self.at_most} takes nothing; use 1 or more, or null")
 
     @property
     def most(self) -> float:
@@ -77,13 +75,15 @@ class WindowOptions:
         return self.samples
 
 
-def check_draw(samples: int, seq_len: int, seed: int, shard_samples: int | None) -> None:
+def check_draw(
+    samples: int | Literal["all"], seq_len: int, seed: int, shard_samples: int | None, at_most: int | None
+) -> None:
     """Refuse values of the options that windows and items share.
 
     Raises:
         UserError: An option is out of range.
     """
-    if samples < 1:
+    if samples != "all" and samples < 1:
         raise UserError(f"data.samples={samples} draws nothing; use 1 or more")
     if seq_len < 2:
         raise UserError(f"data.seq_len={seq_len} leaves no token to predict; use 2 or more")
@@ -91,6 +91,8 @@ def check_draw(samples: int, seq_len: int, seed: int, shard_samples: int | None)
         raise UserError(f"data.seed={seed} is negative; use 0 or more")
     if shard_samples is not None and shard_samples < 1:
         raise UserError(f"data.shard_samples={shard_samples} makes empty shards; use 1 or more, or null")
+    if at_most is not None and at_most < 1:
+        raise UserError(f"data.at_most={at_most} takes nothing; use 1 or more, or null")
 
 
 def draw_windows(documents: Iterator[str], tokenizer: Tokenizer, options: WindowOptions) -> npt.NDArray[np.int64]:
