@@ -228,13 +228,13 @@ class _Memory:
         with suppress(OSError):
             (_PROC / "clear_refs").write_text("5")  # Linux: the peak starts anew
             return cls(device, _resident("VmRSS"), "VmHWM")
-        return cls(device, _peak_ever(), "ru_maxrss: growth over the process's earlier peak alone, so a lower bound")
+        return cls(device, peak_bytes(), "ru_maxrss: growth over the process's earlier peak alone, so a lower bound")
 
     def growth(self) -> int:
         """Return the peak since then, less what was in use before, in bytes."""
         if self.device.type == "cuda":
             return torch.cuda.max_memory_allocated(self.device) - self.before_bytes
-        peak = _resident("VmHWM") if self.source == "VmHWM" else _peak_ever()
+        peak = _resident("VmHWM") if self.source == "VmHWM" else peak_bytes()
         return max(0, peak - self.before_bytes)
 
 
@@ -244,7 +244,8 @@ def _resident(name: str) -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))
 
 
-def _peak_ever() -> int:
+def peak_bytes() -> int:
+    """Return the most memory that this process has had."""
     unit = 1 if platform.system() == "Darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 

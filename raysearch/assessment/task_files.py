@@ -18,6 +18,7 @@ from filelock import FileLock
 
 from raysearch.assessment.spec import AssessSpec
 from raysearch.errors import UserError, did_you_mean
+from raysearch.models.kept import sha256
 
 _TEMPLATES = Path(__file__).with_name("tasks")
 _PLACEHOLDER = "DATA_DIR"
@@ -155,9 +156,9 @@ def _ready(name: str, data_dir: Path, spec: AssessSpec, own: Sequence[str], stor
             f"assess.shots={spec.shots} takes examples from {train}, which is not there; put it there, or use "
             "assess.shots=null"
         )
-    files = {"task": _digest(_TEMPLATES / f"{name}.yaml"), "data": _digest(file)}
+    files = {"task": sha256(_TEMPLATES / f"{name}.yaml"), "data": sha256(file)}
     if train.is_file():
-        files["train"] = _digest(train)
+        files["train"] = sha256(train)
     return write_task_files(data_dir, store), files
 
 
@@ -192,9 +193,4 @@ def _nearest(name: str, known: Sequence[str]) -> str:
 def _digest_of_folder(folder: Path) -> dict[str, str]:
     """Return the digests of all files of a folder: task files, their helpers, and data beside them."""
     files = (file for file in sorted(folder.rglob("*")) if file.is_file() and "__pycache__" not in file.parts)
-    return {file.relative_to(folder).as_posix(): _digest(file) for file in files}
-
-
-def _digest(file: Path) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+    return {file.relative_to(folder).as_posix(): sha256(file) for file in files}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from raysearch.calibration.data import Data
 from raysearch.cluster.options import THREADS_OF_A_CORE, ClusterOptions
 from raysearch.errors import UserError, did_you_mean
 from raysearch.evaluation.spec import identity_of
+from raysearch.models.kept import sha256
 
 Responses = Literal["self", "data"]
 Loss = Literal["tokens", "distill"]
@@ -208,4 +208,4 @@ class RecoverSpec:
     @property
     def digests(self) -> list[str]:
         """The SHA-256 of each file that the training reads."""
-        return [hashlib.sha256(file.read_bytes()).hexdigest() for file in self.data.rows.files() or ()]
+        return [sha256(file) for file in self.data.rows.files() or ()]
