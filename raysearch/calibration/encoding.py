@@ -188,12 +188,12 @@ def _tokenise(wording: _Wording, tokenizer: Any) -> tuple[list[int], list[int]]:
         ids = list(tokenizer(wording.text, **options)["input_ids"])
         spans = [-1] * len(ids)
         for number, span in enumerate(wording.spans):
-            first, last = (_shared(ids, tokenizer(wording.text[:edge], **options)["input_ids"]) for edge in span)
+            first, last = (n_shared(ids, tokenizer(wording.text[:edge], **options)["input_ids"]) for edge in span)
             spans[first:last] = [number] * (last - first)
     return ids, [-1] * len(ids[:1]) + spans[1:]
 
 
-def _shared(ids: Sequence[int], others: Sequence[int]) -> int:
+def n_shared(ids: Sequence[int], others: Sequence[int]) -> int:
     """Return how many tokens two rows begin with in common."""
     differ = (place for place, (one, other) in enumerate(zip(ids, others, strict=False)) if one != other)
     return next(differ, min(len(ids), len(others)))

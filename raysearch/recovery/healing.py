@@ -7,6 +7,7 @@ import hashlib
 import importlib.metadata
 import json
 import shutil
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from raysearch.ledger.ledger import Ledger
 from raysearch.models.loading import load_tokenizer
 from raysearch.recovery.checkpoint import Evidence, write_checkpoint, written_by
 from raysearch.recovery.progress import timed
-from raysearch.recovery.prompts import LeftOut, Measured, Prompts, Row, answered, check_enough, draw_prompts, n_within
+from raysearch.recovery.prompts import Measured, Prompts, Row, check_enough, draw_prompts, n_within, row_of
 from raysearch.recovery.responses import write_answers
 from raysearch.recovery.spec import RecoverSpec
 from raysearch.recovery.teacher import teach
@@ -211,7 +212,7 @@ def _rows(this: Recovery, ledger: Ledger, replicas: Callable[[], Pool], observer
         return Rows(tuple(Row(tuple(one["ids"]), one["n_prompt"]) for one in rows), card["left_out"], 0)
     observer.assessing("drawing the data")
     prompts = draw(this)
-    left_out: dict[str, int] = dict(prompts.left_out)
+    left_out = Counter(prompts.left_out)
     kept, texts, n_written = list(prompts.rows), [""] * len(prompts.rows), 0
     if prompts.questions:
         answers = [(one.answer, False) for one in prompts.questions]
@@ -221,15 +222,12 @@ def _rows(this: Recovery, ledger: Ledger, replicas: Callable[[], Pool], observer
             )
             answers = [(one.text, one.cut_off) for one in written]
         for question, (answer, cut_off) in zip(prompts.questions, answers, strict=True):
-            reason, row = _judged(answer, cut_off), None
-            if reason is None:
-                row = answered(question, answer.strip(), this.tokenizer, "a row of data")
-                reason = "too long" if len(row.ids) > options.max_tokens else None
-            if row is not None and reason is None:
+            row = row_of(question, answer.strip(), cut_off, options, this.tokenizer)
+            if isinstance(row, Row):
                 kept.append(row)
                 texts.append(answer.strip())
-            elif reason is not None:
-                left_out[reason] = left_out.get(reason, 0) + 1
+            else:
+                left_out[row] += 1
     order = np.random.default_rng(options.seed).permutation(len(kept)).tolist()
     n_rows = n_within((kept[place] for place in order), options.tokens)
     if n_rows < len(order):
@@ -254,7 +252,7 @@ def _rows(this: Recovery, ledger: Ledger, replicas: Callable[[], Pool], observer
         unfinished = file.with_name(f"{file.name}.part")
         unfinished.write_text(text, encoding="utf-8")
         unfinished.replace(file)
-    return Rows(tuple(kept[place] for place in order), left_out, n_written)
+    return Rows(tuple(kept[place] for place in order), dict(left_out), n_written)
 
 
 def draw(this: Recovery) -> Prompts:
@@ -263,12 +261,6 @@ def draw(this: Recovery) -> Prompts:
     searched = prepare_data(this.search.evaluation, what.info, what.texts).calibrations
     measured = Measured([*searched, *what.calibrations], this.tokenizer)
     return draw_prompts(this.spec.data, this.spec.options, this.tokenizer, measured, what.info.max_positions)
-
-
-def _judged(answer: str, cut_off: bool) -> LeftOut | None:
-    if not answer.strip():
-        return "empty"
-    return "cut off" if cut_off else None
 
 
 def _described(spec: RecoverSpec) -> dict[str, Any]:

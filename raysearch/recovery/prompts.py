@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -13,6 +14,7 @@ from raysearch.calibration.batch import Form
 from raysearch.calibration.calibration import Calibration
 from raysearch.calibration.data import Data
 from raysearch.calibration.dialogues import apply_template, messages_of
+from raysearch.calibration.encoding import n_shared
 from raysearch.calibration.windows import WindowOptions
 from raysearch.core.formatting import count
 from raysearch.errors import UserError
@@ -115,7 +117,7 @@ def draw_prompts(
     """
     _check_lengths(options, max_positions)
     data.check()
-    left_out: dict[str, int] = {}
+    left_out = Counter[str]()
     if isinstance(data.draw, WindowOptions):
         batch = data.samples(tokenizer, Form.TEXT, max_positions).batch
         rows = [Row(tuple(ids[:n].tolist())) for ids, n in zip(batch.input_ids, batch.lengths.tolist(), strict=True)]
@@ -123,7 +125,7 @@ def draw_prompts(
         if overlapping := len(rows) - len(kept):
             left_out["overlapping"] = overlapping
         check_enough(len(kept), left_out)
-        return Prompts((), tuple(kept), left_out)
+        return Prompts((), tuple(kept), dict(left_out))
     questions = []
     for located in data.items().samples:
         messages, answer = messages_of(located.sample, located.where)
@@ -140,9 +142,9 @@ def draw_prompts(
         if reason is None:
             questions.append(Question(messages, answer, ids))
         else:
-            left_out[reason] = left_out.get(reason, 0) + 1
+            left_out[reason] += 1
     check_enough(len(questions), left_out)
-    return Prompts(tuple(questions), (), left_out)
+    return Prompts(tuple(questions), (), dict(left_out))
 
 
 def prompt_ids(messages: Sequence[tuple[str, str]], tokenizer: Any, where: str) -> tuple[int, ...]:
@@ -156,6 +158,20 @@ def prompt_ids(messages: Sequence[tuple[str, str]], tokenizer: Any, where: str) 
     return _template(messages, tokenizer, where, ask=True)
 
 
+def row_of(question: Question, answer: str, cut_off: bool, options: RecoveryOptions, tokenizer: Any) -> Row | LeftOut:
+    """Return a question and its answer as a row, or why it is left out.
+
+    Raises:
+        UserError: As `answered`.
+    """
+    if not answer:
+        return "empty"
+    if cut_off:
+        return "cut off"
+    row = answered(question, answer, tokenizer, "a row of data")
+    return "too long" if len(row.ids) > options.max_tokens else row
+
+
 def answered(question: Question, answer: str, tokenizer: Any, where: str) -> Row:
     """Return a prompt and an answer as a row; the answer begins where it differs from the prompt alone.
 
@@ -167,9 +183,7 @@ def answered(question: Question, answer: str, tokenizer: Any, where: str) -> Row
     else:
         text = _plain_prompt(question.messages) + answer + (tokenizer.eos_token or "")
         ids = tuple(tokenizer(text, verbose=False)["input_ids"])
-    pairs = zip(question.ids, ids, strict=False)
-    common = next((at for at, (one, other) in enumerate(pairs) if one != other), min(len(question.ids), len(ids)))
-    return Row(ids, common)
+    return Row(ids, n_shared(question.ids, ids))
 
 
 def _template(messages: Sequence[tuple[str, str]], tokenizer: Any, where: str, *, ask: bool) -> tuple[int, ...]:

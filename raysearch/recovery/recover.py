@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import resource
 import shutil
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +10,7 @@ import torch
 
 from raysearch.assessment.assess import assess_masks, check_tasks, read_assessable
 from raysearch.assessment.recorded import record_assessments, record_numbers
+from raysearch.assessment.speed import peak_bytes
 from raysearch.core.mask import Mask
 from raysearch.core.paths import as_path
 from raysearch.ledger.ledger import Ledger
@@ -23,7 +22,7 @@ from raysearch.models.spec import ModelSpec
 from raysearch.recovery.checkpoint import Evidence, write_card, written_by
 from raysearch.recovery.healing import Recovery, Rows, check_room, draw, heal, prepare
 from raysearch.recovery.progress import Pace, timed
-from raysearch.recovery.prompts import Row, answered, check_enough, n_within
+from raysearch.recovery.prompts import Row, check_enough, n_within, row_of
 from raysearch.recovery.record import RecoveryRecord, recoveries_of, write_recovery
 from raysearch.recovery.results import Recovered, RecoveryCost
 from raysearch.recovery.spec import RecoverSpec
@@ -109,7 +108,7 @@ def _recover(this: Recovery, ledger: Ledger, out: Path, overwrite: bool, observe
     """Train, write and assess a model; what was done before is not done again."""
     pace = Pace()
     if written_by(out) != this.name:
-        check_destination(replace(locate(this.search.evaluation.model)), out, overwrite)
+        check_destination(locate(this.search.evaluation.model), out, overwrite)
         check_room(this, out)
     check_tasks(this.what, ledger)
     stages: dict[str, float] = {}
@@ -150,8 +149,8 @@ def recovery_cost(
     if prompts.rows:
         rows, answers = list(prompts.rows), 0
     elif options.responses == "data":
-        rows = [answered(one, one.answer, this.tokenizer, "a row of data") for one in prompts.questions]
-        rows, answers = [row for row in rows if len(row.ids) <= options.max_tokens], 0
+        found = (row_of(one, one.answer, False, options, this.tokenizer) for one in prompts.questions)
+        rows, answers = [row for row in found if isinstance(row, Row)], 0
     else:  # the longest answers that there may be
         filler = (this.tokenizer.eos_token_id or 0,) * options.max_new_tokens
         rows = [Row((one.ids + filler)[: options.max_tokens], len(one.ids)) for one in prompts.questions]
@@ -209,8 +208,9 @@ def _assess(
 
 def _time_step(this: Recovery, pruned: Path, rows: list[Row], scratch: Path) -> tuple[float, int]:
     """Return the seconds of a step on rows of mean length, and the most memory that it took, in bytes."""
-    options, n_workers = replace(this.spec.options, workers=1), this.spec.options.workers
-    options = replace(options, loss="tokens", max_steps=2, epochs=1.0, warmup_steps=0, patience=None)
+    options = replace(
+        this.spec.options, workers=1, loss="tokens", max_steps=2, epochs=1.0, warmup_steps=0, patience=None
+    )
     n_rows = min(len(rows), 2 * options.batch_size + 1)
     options = replace(options, held_out=0.5 / n_rows)
     chosen = sorted(rows, key=lambda row: len(row.ids))[len(rows) // 2 :][:n_rows]
@@ -225,10 +225,7 @@ def _time_step(this: Recovery, pruned: Path, rows: list[Row], scratch: Path) -> 
         if this.on_gpu:
             torch.cuda.reset_peak_memory_stats()
         trainer.train()
-        timed = Pace()
+        pace = Pace()
         trainer.train()
-    if this.on_gpu:
-        memory = torch.cuda.max_memory_allocated()
-    else:
-        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-    return timed.seconds / 2 / n_workers, memory
+    memory = torch.cuda.max_memory_allocated() if this.on_gpu else peak_bytes()
+    return pace.seconds / 2 / this.spec.options.workers, memory

@@ -6,7 +6,7 @@ Source: section 5 of `On the Limits of Layer Pruning for Generative Reasoning`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from typing_extensions import override
@@ -25,6 +25,7 @@ from raysearch.recovery.prompts import Question
 from raysearch.recovery.spec import RecoveryOptions
 
 _AT_ONCE = 32  # prompts of a job: what is lost when a replica dies
+_Kept = dict[str, list[Written]]  # what the ledger has of a job
 
 
 @dataclass(frozen=True)
@@ -84,12 +85,12 @@ def write_answers(
         names.append(what.named({"answers": [one.ids for one in prompts], **_named(options)}))
     model, found = what.texts.files.fingerprint, dict[AnswerJob, list[Written]]()
     for job, name in zip(jobs, names, strict=True):
-        if known := read_assessments(ledger, model, name, [Mask()], dict[str, Any]):
-            found[job] = [Written(**one) for one in known[Mask()]["answers"]]
+        if known := read_assessments(ledger, model, name, [Mask()], _Kept):
+            found[job] = known[Mask()]["answers"]
     missing, pace = [job for job in jobs if job not in found], Pace()
     of_job = dict(zip(jobs, names, strict=True))
     for done, (job, written) in enumerate(filter(None, replicas().run(missing) if missing else ()), start=1):
-        write_assessment(ledger, model, of_job[job], {Mask(): {"answers": [asdict(one) for one in written]}})
+        write_assessment(ledger, model, of_job[job], {Mask(): {"answers": written}}, _Kept)
         found[job] = written
         left = duration(pace.left(done, len(missing)))
         on_progress(f"answers of the dense model: {done} of {len(missing)} jobs, {left} left")

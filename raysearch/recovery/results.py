@@ -8,12 +8,11 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from pydantic import model_serializer
+from pydantic import SerializerFunctionWrapHandler, model_serializer
 
 from raysearch.assessment.results import Result
 from raysearch.core.estimate import shown
 from raysearch.core.formatting import count
-from raysearch.core.json import plain
 from raysearch.core.mask import Mask
 from raysearch.recovery.record import RecoveryRecord, ThreeNumbers, Training, side_by_side
 
@@ -90,24 +89,10 @@ class Recovered:
         said += f"{count(self.training.steps, 'step')} on {count(self.training.tokens, 'token')}"
         return f"<p>{said}</p><table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
 
-    @model_serializer
-    def _write(self) -> dict[str, Any]:
-        """Lay the three models' numbers side by side."""
-        models = {"dense": self.dense, "pruned": self.pruned, "recovered": self.recovered}
-        return {
-            "recovery_id": self.recovery_id,
-            "search_id": self.search_id,
-            "model": self.model,
-            "removed": self.mask.layers,
-            "out": str(self.out),
-            "rows": self.rows,
-            "left_out": dict(self.left_out),
-            "answers_written": self.answers_written,
-            "training": plain(self.training),
-            "stages": dict(self.stages),
-            **{name: plain(of, dict[str, Result]) for name, of in models.items()},
-            "seconds": self.seconds,
-        }
+    @model_serializer(mode="wrap")
+    def _write(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Call the mask what it removes, as in other results."""
+        return {"removed" if name == "mask" else name: value for name, value in write(self).items()}
 
 
 @dataclass(frozen=True)

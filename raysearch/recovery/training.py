@@ -12,7 +12,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -37,6 +37,7 @@ from typing_extensions import override
 
 from raysearch.cluster.options import ClusterOptions
 from raysearch.core.formatting import duration
+from raysearch.core.json import from_json, to_json
 from raysearch.errors import UserError, first_line
 from raysearch.evaluation.replica import is_out_of_memory, reuse_freed_memory
 from raysearch.models.loading import quiet
@@ -199,7 +200,7 @@ def train(
     """
     done = folder / "trained"
     if (done / _DONE).is_file():
-        return _read_history(done / _DONE)
+        return from_json(Training, (done / _DONE).read_text(encoding="utf-8"))
     pace, micro = Pace(), options.rows_at_once(on_gpu)
     fit = partial(_fit, pruned, tokenizer, lesson, options, folder, on_gpu=on_gpu)
     while True:
@@ -226,7 +227,7 @@ def train(
         warn(f"memory does not hold so many rows at once; {micro} of them from here on, and more steps are summed")
     training = replace(training, seconds=pace.seconds)
     unfinished = folder / _UNFINISHED
-    (unfinished / _DONE).write_text(json.dumps(asdict(training)), encoding="utf-8")
+    (unfinished / _DONE).write_text(to_json(training), encoding="utf-8")
     unfinished.rename(done)
     shutil.rmtree(folder / "checkpoints", ignore_errors=True)
     return training
@@ -255,7 +256,7 @@ def _fit(
             for config in getattr(model, "peft_config", {}).values():  # a set, whose order differs between processes
                 config.target_modules = sorted(config.target_modules)
             model.save_pretrained(folder / _UNFINISHED)
-    return _history(trainer, micro, 0.0)
+    return _history(trainer, micro)
 
 
 @contextmanager
@@ -418,7 +419,7 @@ def last_checkpoint(folder: Path, workers: int = 1) -> str | None:
     return None
 
 
-def _history(trainer: SFTTrainer, micro: int, seconds: float) -> Training:
+def _history(trainer: SFTTrainer, micro: int) -> Training:
     points, model = list[LossPoint](), cast(Module, trainer.model)
     log: list[dict[str, Any]] = trainer.state.log_history
     for one in log:
@@ -431,11 +432,6 @@ def _history(trainer: SFTTrainer, micro: int, seconds: float) -> Training:
         best_step=trainer.state.best_global_step or trainer.state.global_step,
         tokens=int(trainer.state.num_input_tokens_seen),
         parameters=sum(one.numel() for one in model.parameters() if one.requires_grad),
-        seconds=seconds,
+        seconds=0.0,  # known to `train`
         micro_batch_size=micro,
     )
-
-
-def _read_history(file: Path) -> Training:
-    values = json.loads(file.read_text(encoding="utf-8"))
-    return Training(**{**values, "points": tuple(LossPoint(**one) for one in values["points"])})
