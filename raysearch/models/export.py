@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from filelock import FileLock
 from torch import Tensor
@@ -30,10 +31,9 @@ from raysearch.models.layers import plain_logits
 from raysearch.models.loading import load_model, load_tokenizer, quiet
 from raysearch.models.source import locate
 from raysearch.models.spec import LocatedModel, ModelSpec
-from raysearch.models.stack import LayerStack, relative_gap, tolerance
+from raysearch.models.stack import LayerStack, probe_tokens, relative_gap, tolerance
 from raysearch.models.surgery import check_mask, remove_layers
 
-_SHAPE = (2, 8)  # samples x tokens of the verification
 _POSITIONS = "max_position_embeddings"
 _NEW_TOKENS = 24
 
@@ -95,7 +95,7 @@ def export_checkpoint(
     check_mask(mask, stack.n_layers)
     tokenizer = _tokenizer(located, prompt)
     before = _continue(stack.model, tokenizer, prompt)
-    tokens = np.random.default_rng(0).integers(min(1000, stack.model.config.get_text_config().vocab_size), size=_SHAPE)
+    tokens = probe_tokens(stack.model)
     expected = _masked_logits(stack, mask, tokens)
     n_layers, parameters_dense, kind = stack.n_layers, stack.model.num_parameters(), stack.model.config.model_type
 
@@ -113,7 +113,7 @@ def export_checkpoint(
         _write_documents(folder, out.name, pruned, evidence, tokenizer=tokenizer is not None)
         del model, stack  # never two models in memory
         reloaded = _reload(folder, located, kind)
-        gap = relative_gap(_logits(reloaded, tokens), expected)
+        gap = relative_gap(own_logits(reloaded, tokens), expected)
         if not gap <= tolerance(reloaded.dtype):
             raise UnsupportedModelError(
                 f"{kind} cannot be exported without {mask}: the reloaded checkpoint's logits differ by {gap:.1e} of "
@@ -147,7 +147,7 @@ def _tokenizer(model: LocatedModel, prompt: str | None) -> PreTrainedTokenizerBa
         return None
 
 
-def _masked_logits(stack: LayerStack, mask: Mask, tokens: np.ndarray[Any, np.dtype[np.int64]]) -> Tensor:
+def _masked_logits(stack: LayerStack, mask: Mask, tokens: npt.NDArray[np.int64]) -> Tensor:
     """Return the logits of the walk without the mask's layers, [B, T, vocabulary]."""
     captured = stack.capture(Batch(tokens, np.ones_like(tokens, dtype=np.bool_)).inputs)
     hidden = stack.walk(captured, mask)
@@ -155,7 +155,7 @@ def _masked_logits(stack: LayerStack, mask: Mask, tokens: np.ndarray[Any, np.dty
 
 
 @torch.inference_mode()
-def _logits(model: PreTrainedModel, tokens: np.ndarray[Any, np.dtype[np.int64]]) -> Tensor:
+def own_logits(model: PreTrainedModel, tokens: npt.NDArray[np.int64]) -> Tensor:
     """Return the logits of a plain forward, [B, T, vocabulary]."""
     return plain_logits(model, torch.tensor(tokens, device=model.device))
 

@@ -218,7 +218,7 @@ class _File:
         """All blocks, those that predict further tokens included."""
         return int(self.get("block_count"))
 
-    def refused(self, why: str, remedy: str) -> UserError:
+    def refused(self, why: str, remedy: str = "export a checkpoint with --out") -> UserError:
         """Return the sentence that refuses it."""
         return UserError(f"{self.path} cannot be pruned: {why}; {remedy}")
 
@@ -261,7 +261,7 @@ def _kept(file: _File, mask: Mask, name: str, sizes: GGUFSizes) -> tuple[int, ..
             vocabulary = int(tensor.shape[1])
     n_layers, hidden_size = file.blocks - file.get(_PREDICTING), file.get("embedding_length")
     if not any(parameters):
-        raise file.refused(f"{file.architecture} keeps no layers as blk.N tensors", "export a checkpoint with --out")
+        raise file.refused(f"{file.architecture} keeps no layers as blk.N tensors")
     facts = [("layers", n_layers, sizes.n_layers, 0.0), ("hidden state's width", hidden_size, sizes.hidden_size, 0.0)]
     facts.append(("words of the vocabulary", vocabulary, sizes.vocab_size, _ROUGHLY))
     facts += [
@@ -287,11 +287,10 @@ def _mended(file: _File, kept: Sequence[int], mask: Mask) -> dict[str, Any]:
     changed: dict[str, Any] = {f"{prefix}block_count": len(kept)}
     depths = _DEPTHS.get(file.architecture, ())
     for depth in {n_layers, len(kept)} & set(depths) if len(kept) < n_layers else ():
-        why = f"llama.cpp computes a {file.architecture} of {depth} layers in a way of its own"
-        raise file.refused(why, "export a checkpoint with --out")
+        raise file.refused(f"llama.cpp computes a {file.architecture} of {depth} layers in a way of its own")
     for key, why in _FIXED.items():
         if file.get(key) and len(kept) < n_layers:
-            raise file.refused(why, "export a checkpoint with --out")
+            raise file.refused(why)
     known = {_LEADING, _PREDICTING, *_FIXED, *(rule.key for rule in _RULES if _period(file, rule) is not None)}
     for name, found in file.reader.fields.items():
         key = name.removeprefix(prefix)
@@ -302,8 +301,7 @@ def _mended(file: _File, kept: Sequence[int], mask: Mask) -> dict[str, Any]:
             if len(value) == n_layers:
                 changed[name] = [value[layer] for layer in kept]
             elif key in _LISTS:
-                why = f"{name} has {len(value)} values for {n_layers} layers"
-                raise file.refused(why, "export a checkpoint with --out")
+                raise file.refused(f"{name} has {len(value)} values for {n_layers} layers")
         elif _SUSPECT.search(key) and key not in known and value and len(kept) < n_layers:
             raise file.refused(f"what {name}={value} says of the layers that stay is unknown", "use --out")
     if _LEADING in file:
@@ -354,7 +352,7 @@ def _write(file: _File, out: Path, metadata: Mapping[str, Any], kept: Sequence[i
             continue
         kind, *rest = found.types
         if len(rest) > 1:
-            raise file.refused(f"{name} is a list of lists", "export a checkpoint with --out")
+            raise file.refused(f"{name} is a list of lists")
         value = metadata[name] if name in metadata else _raw(found, kinds)
         if kind is not kinds.ARRAY or value:  # the format's library writes no empty list
             writer.add_key_value(name, value, kind, rest[0] if rest else None)

@@ -275,8 +275,6 @@ def fingerprint(model: LocatedModel) -> str:
     Raises:
         UserError: As `load_config`.
     """
-    if model.digest is not None:
-        return model.digest
     patterns = ["config.json", "*.safetensors", "*.safetensors.index.json", "adapter_config.json"]
     return _named(model, [*patterns, "**/*.py"] if model.trust_remote_code else patterns)
 
@@ -290,13 +288,13 @@ def writing_fingerprint(model: LocatedModel) -> str:
     Raises:
         UserError: As `load_config`.
     """
-    if model.digest is not None:
-        return model.digest
     return _named(model, _FOR_WRITING)
 
 
 def _named(model: LocatedModel, patterns: Sequence[str]) -> str:
-    """Return the commit of a hub id, else the SHA-256 over the files of a model's folder that patterns fit."""
+    """Return the digest of a GGUF file, the commit of a hub id, or the SHA-256 over the files that patterns fit."""
+    if model.digest is not None:
+        return model.digest
     folder = model.folder
     if model.is_hub:
         commit: str | None = getattr(load_config(model), "_commit_hash", None)

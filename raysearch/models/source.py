@@ -32,8 +32,7 @@ def locate(spec: ModelSpec) -> LocatedModel:
     check_dtype(spec.dtype)
     _check_name("model.attention", spec.attention, _ATTENTIONS)
     device, name, path = resolve_device(spec.device), spec.name, spec.path
-    kept = ("name", "path", "dtype", "attention", "revision", "trust_remote_code", "compile", "fused_head", "cache")
-    settings = {key: getattr(spec, key) for key in kept}
+    settings = {key: value for key, value in vars(spec).items() if key != "device"}
     local, file = Path(os.path.expanduser(path)), gguf_file(spec)
     if file is not None:
         if not os.path.isfile(file):

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from transformers import Cache, PreTrainedModel
@@ -35,8 +36,8 @@ from raysearch.errors import UnsupportedModelError, UserError, first_line
 from raysearch.models.fused_head import FusedHead, find_fused_head
 from raysearch.models.layers import LayerCall, find_stack, plain_logits
 
-_VERIFY_SHAPE = (2, 8)  # samples x tokens
-_VERIFY_TOKENS = 1000  # drawn from the low ids: the high ones are special (images …)
+_PROBE_SHAPE = (2, 8)  # samples x tokens
+_PROBE_IDS = 1000  # the low ids, to draw from: the high ones are special (images …)
 
 
 @dataclass(frozen=True)
@@ -340,7 +341,7 @@ class LayerStack:
             )
 
     def _random_batch(self) -> Batch:
-        tokens = np.random.default_rng(0).integers(min(self.vocab_size, _VERIFY_TOKENS), size=_VERIFY_SHAPE)
+        tokens = probe_tokens(self.model)
         return Batch(tokens, np.arange(tokens.shape[1]) > np.zeros_like(tokens))
 
     def _attention_mask(self, inputs: Inputs) -> Tensor | None:
@@ -406,6 +407,12 @@ def _no_tokens(hidden: Tensor) -> Tensor:
 def predicting(hidden: Tensor, inputs: Inputs) -> Tensor:
     """Return those of the states [P, L, d] that predict the scored tokens, [n, d]."""
     return hidden.flatten(0, 1)[to_device(inputs.predictors, hidden.device)]
+
+
+def probe_tokens(model: PreTrainedModel) -> npt.NDArray[np.int64]:
+    """Return random tokens, the same each time, on which two computations of a model are compared: int64, [B, T]."""
+    n_ids = min(model.config.get_text_config().vocab_size, _PROBE_IDS)
+    return np.random.default_rng(0).integers(n_ids, size=_PROBE_SHAPE)
 
 
 def tolerance(dtype: torch.dtype) -> float:

@@ -9,25 +9,21 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from peft import PeftModel
-from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from raysearch.core.estimate import shown
 from raysearch.core.mask import Mask
 from raysearch.errors import UnsupportedModelError
 from raysearch.models.card import RECORD, render_card
-from raysearch.models.export import replacing
-from raysearch.models.layers import plain_logits
+from raysearch.models.export import own_logits, replacing
 from raysearch.models.loading import quiet
-from raysearch.models.stack import relative_gap, tolerance
+from raysearch.models.stack import probe_tokens, relative_gap, tolerance
 from raysearch.recovery.record import ThreeNumbers, Training
 from raysearch.recovery.spec import RecoveryOptions
 
 _ADAPTER = "adapter"
 _MODELS = ("dense", "pruned", "recovered")
-_SHAPE = (2, 8)  # samples x tokens of the verification
 
 
 @dataclass(frozen=True)
@@ -76,15 +72,14 @@ def write_checkpoint(pruned: Path, trained: Path, out: Path, evidence: Evidence)
     """
     with replacing(out) as folder, quiet():
         base: PreTrainedModel = AutoModelForCausalLM.from_pretrained(pruned, dtype="auto").eval()
-        dtype, n_tokens = base.dtype, min(1000, base.config.get_text_config().vocab_size)
-        tokens = torch.randint(n_tokens, _SHAPE, generator=torch.Generator().manual_seed(0))
+        dtype, tokens = base.dtype, probe_tokens(base)
         model: Any
         if evidence.method.method == "full":
             model = AutoModelForCausalLM.from_pretrained(trained, dtype=dtype).eval()
-            expected = _logits(model, tokens)
+            expected = own_logits(model, tokens)
         else:
-            adapted = PeftModel.from_pretrained(base, str(trained)).eval()
-            expected = _logits(adapted, tokens)
+            adapted: Any = PeftModel.from_pretrained(base, str(trained)).eval()
+            expected = own_logits(adapted, tokens)
             model = adapted.merge_and_unload()
             shutil.copytree(trained, folder / _ADAPTER, ignore=shutil.ignore_patterns("history.json", "README.md"))
         model.save_pretrained(folder)
@@ -94,7 +89,7 @@ def write_checkpoint(pruned: Path, trained: Path, out: Path, evidence: Evidence)
         for weights in folder.glob("**/*.safetensors"):  # written readable by the owner only
             weights.chmod((folder / "config.json").stat().st_mode)
         reloaded = AutoModelForCausalLM.from_pretrained(folder).eval()
-        gap = relative_gap(_logits(reloaded, tokens), expected)
+        gap = relative_gap(own_logits(reloaded, tokens), expected)
         if not gap <= 10 * tolerance(dtype):  # merging adds in another order
             raise UnsupportedModelError(
                 f"the recovered model cannot be written: its logits differ by {gap:.1e} of the largest when it is "
@@ -145,8 +140,3 @@ def written_by(out: Path) -> str | None:
     except (OSError, ValueError, AttributeError):
         return None
     return found if isinstance(found, str) else None
-
-
-@torch.inference_mode()
-def _logits(model: Any, tokens: Tensor) -> Tensor:
-    return plain_logits(model, tokens.to(model.device))
