@@ -65,6 +65,7 @@ class Recovery:
 
     Args:
         run: The search that found the mask.
+        ledger: Where that is, and answers are kept.
         search: What it was made of.
         spec: What to train on, and how.
         mask: The layers that are gone.
@@ -76,6 +77,7 @@ class Recovery:
     """
 
     run: SearchRecord
+    ledger: Ledger
     search: SearchSpec
     spec: RecoverSpec
     mask: Mask
@@ -107,14 +109,8 @@ def prepare(
 ) -> Recovery:
     """Check all that can be checked before anything is computed.
 
-    Args:
-        run: The search's record.
-        ledger: Where that is.
-        search: What it was made of.
-        spec: What to train on, and how.
-        remove: The best mask of so many layers; None for the mask that the search found, 0 for the dense model.
-        what: The model, and what it is assessed by, if that was read.
-        shared: Where rows and logits are kept for several masks; None for this one's own folder.
+    The arguments are those of `recover_search`. The model, and what it is assessed by, is read if it was not; rows and
+    logits are kept in a folder that several masks share, or else in this one's own.
 
     Raises:
         UserError: The search has no such mask, its model has changed since, or something named is not there.
@@ -133,12 +129,11 @@ def prepare(
     digest = hashlib.sha256(json.dumps(identity, sort_keys=True, default=str).encode()).hexdigest()
     name = f"recover-m{len(mask)}-{digest[:8]}"
     folder = ledger.path.absolute().parent / "recoveries" / name  # workers stand in other folders
-    return Recovery(run, search, spec, mask, what, name, folder, shared or folder, what.info.model.on_gpu)
+    return Recovery(run, ledger, search, spec, mask, what, name, folder, shared or folder, what.info.model.on_gpu)
 
 
 def heal(
     this: Recovery,
-    ledger: Ledger,
     out: Path,
     stages: dict[str, float],
     observer: Observer,
@@ -148,7 +143,6 @@ def heal(
 
     Args:
         this: What.
-        ledger: Where answers are kept.
         out: The folder of the merged checkpoint.
         stages: Gets the seconds of each stage.
         observer: Watches.
@@ -164,7 +158,7 @@ def heal(
         folder.mkdir(parents=True, exist_ok=True)
     with replicas or opening(spec.cluster, this.what.info.model, _UNITS) as pool:
         with timed(stages, "data"):
-            found = _rows(this, ledger, pool, observer)
+            found = _rows(this, pool, observer)
         if not pruned.is_dir():
             observer.assessing("writing the pruned checkpoint")
             with timed(stages, "checkpoints"):
@@ -203,7 +197,7 @@ def heal(
     return found, evidence
 
 
-def _rows(this: Recovery, ledger: Ledger, replicas: Callable[[], Pool], observer: Observer) -> Rows:
+def _rows(this: Recovery, replicas: Callable[[], Pool], observer: Observer) -> Rows:
     """Return the rows to train on, drawn and answered once and then kept."""
     options, folder = this.spec.options, this.shared
     if (folder / _CARD).is_file():
@@ -218,7 +212,7 @@ def _rows(this: Recovery, ledger: Ledger, replicas: Callable[[], Pool], observer
         answers = [(one.answer, False) for one in prompts.questions]
         if options.responses == "self":
             written, n_written = write_answers(
-                prompts.questions, options, this.what, ledger, replicas, observer.assessing
+                prompts.questions, options, this.what, this.ledger, replicas, observer.assessing
             )
             answers = [(one.text, one.cut_off) for one in written]
         for question, (answer, cut_off) in zip(prompts.questions, answers, strict=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -61,8 +62,8 @@ def recover_search(
         EvaluationError: Something failed for good.
     """
     this = prepare(run, ledger, search, spec, remove)
-    result = _recover(this, ledger, as_path("--out", out).absolute(), overwrite, observer)
-    record = _record(this, ledger, result, "", observer)
+    result = _recover(this, as_path("--out", out).absolute(), overwrite, observer)
+    record = _record(this, result, "", observer)
     if this.mask == run.found.mask:
         record_numbers(ledger, [(run, record.named)], observer)
     return result
@@ -80,49 +81,38 @@ def recover_in_study(
 ) -> RecoveryRecord:
     """Recover a mask for its numbers alone, once; of the models only an adapter is kept.
 
-    Args:
-        run: The search's record.
-        ledger: Where that is.
-        search: What it was made of.
-        spec: What to train on, how, and what to assess.
-        way: The study's label of that.
-        remove: 0 for the dense model, None for the mask that the search found.
-        observer: Watches, and records.
-
-    Raises:
-        UserError: As `recover_search`.
-        EvaluationError: As `recover_search`.
+    The arguments are those of `recover_search`, and the study's label of the way in which a model is trained.
     """
     this = prepare(run, ledger, search, spec, remove)
-    for known in recoveries_of(ledger, this.fingerprint, [this.mask]):
+    for known in recoveries_of(this.ledger, this.fingerprint, [this.mask]):
         if known.recovery_id == this.name:
-            return write_recovery(ledger, this.fingerprint, replace(known, way=way))
+            return write_recovery(this.ledger, this.fingerprint, replace(known, way=way))
     out = this.folder / "recovered"
-    record = _record(this, ledger, _recover(this, ledger, out, True, observer), way, observer)
+    record = _record(this, _recover(this, out, True, observer), way, observer)
     for folder in (out, this.folder / "pruned", *([this.folder / "trained"] if spec.options.method == "full" else [])):
         shutil.rmtree(folder)
     return record
 
 
-def _recover(this: Recovery, ledger: Ledger, out: Path, overwrite: bool, observer: Observer) -> Recovered:
+def _recover(this: Recovery, out: Path, overwrite: bool, observer: Observer) -> Recovered:
     """Train, write and assess a model; what was done before is not done again."""
     pace = Pace()
     if written_by(out) != this.name:
         check_destination(locate(this.search.evaluation.model), out, overwrite)
         check_room(this, out)
-    check_tasks(this.what, ledger)
+    check_tasks(this.what, this.ledger)
     stages: dict[str, float] = {}
-    with held(ledger, this.name, "RECOVERY"):
-        found, evidence = heal(this, ledger, out, stages, observer)
+    with held(this.ledger, this.name, "RECOVERY"):
+        found, evidence = heal(this, out, stages, observer)
         shutil.rmtree(this.folder / "teacher", ignore_errors=True)
         with timed(stages, "assessment"):
-            result = _assess(this, ledger, found, evidence, out, observer)
+            result = _assess(this, found, evidence, out, observer)
         write_card(out, out.name, evidence, result.numbers)
     return replace(result, stages=stages, seconds=pace.seconds)
 
 
-def _record(this: Recovery, ledger: Ledger, result: Recovered, way: str, observer: Observer) -> RecoveryRecord:
-    record = write_recovery(ledger, this.fingerprint, result.record(way))
+def _record(this: Recovery, result: Recovered, way: str, observer: Observer) -> RecoveryRecord:
+    record = write_recovery(this.ledger, this.fingerprint, result.record(way))
     observer.recovered(this.run, this.name, record.training.points, {**record.costs, **record.named})
     return record
 
@@ -132,18 +122,8 @@ def recovery_cost(
 ) -> RecoveryCost:
     """Return what a recovery would cost, by drawing its prompts and timing a step; nothing is kept.
 
-    Args:
-        run: The search's record.
-        ledger: Where that is.
-        search: What it was made of.
-        spec: What to train on, and how.
-        remove: The best mask of so many layers; None for the mask that the search found.
-
-    Raises:
-        UserError: As `recover_search`.
+    The arguments are those of `recover_search`.
     """
-    import tempfile
-
     this, options = prepare(run, ledger, search, spec, remove), spec.options
     prompts = draw(this)
     if prompts.rows:
@@ -177,10 +157,9 @@ def recovery_cost(
     )
 
 
-def _assess(
-    this: Recovery, ledger: Ledger, found: Rows, evidence: Evidence, out: Path, observer: Observer
-) -> Recovered:
+def _assess(this: Recovery, found: Rows, evidence: Evidence, out: Path, observer: Observer) -> Recovered:
     """Assess dense, pruned and recovered; what the ledger knows is not computed again."""
+    ledger = this.ledger
     before = assess_masks(this.what, ledger, [this.mask], on_progress=observer.assessing)
     if this.mask == this.run.found.mask:
         record_assessments(ledger, [this.run], before, observer)

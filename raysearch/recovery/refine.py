@@ -147,7 +147,7 @@ class RecoveryRefiner:
         this, stages = prepare(run, session.ledger, search, self.spec, None, what, shared), dict[str, float]()
         out, telling = this.folder / _OUT, Prefixed(f"mask {this.mask}: ", observer)
         check_room(this, out)
-        rows, evidence = heal(this, session.ledger, out, stages, telling, _replicas_of(session))
+        rows, evidence = heal(this, out, stages, telling, _replicas_of(session))
         telling.assessing("evaluating the recovered model")
         losses = _losses(this, out, session)
         return _Refined(this.name, losses, len(rows.rows), rows.left_out, evidence.training, sum(stages.values()))
