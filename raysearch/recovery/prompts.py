@@ -115,7 +115,7 @@ def draw_prompts(
     Raises:
         UserError: The data cannot be read, or nothing is left.
     """
-    _check_lengths(options, max_positions)
+    _check_lengths(data, options, max_positions)
     data.check()
     left_out = Counter[str]()
     if isinstance(data.draw, WindowOptions):
@@ -203,11 +203,16 @@ def _runs(words: Sequence[str], n: int) -> Iterator[int]:
     return (hash(tuple(words[at : at + n])) for at in range(len(words) - n + 1))
 
 
-def _check_lengths(options: RecoveryOptions, max_positions: int | None) -> None:
+def _check_lengths(data: Data, options: RecoveryOptions, max_positions: int | None) -> None:
     if max_positions is not None and options.max_tokens > max_positions:
         raise UserError(
             f"recovery.max_tokens={options.max_tokens} is longer than the {max_positions} positions of the model; use "
             f"{max_positions} or less"
+        )
+    if isinstance(data.draw, WindowOptions) and data.draw.seq_len > options.max_tokens:  # the trainer would cut it
+        raise UserError(
+            f"data.seq_len={data.draw.seq_len} is longer than recovery.max_tokens={options.max_tokens}, the most of a "
+            f"row; use data.seq_len={options.max_tokens} or less, or more recovery.max_tokens"
         )
 
 
