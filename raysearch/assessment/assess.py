@@ -5,16 +5,16 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from raysearch.assessment.context import AssessContext
-from raysearch.assessment.generation import assess_generation, read_generation
+from raysearch.assessment.generation import assess_generation, task_specs
 from raysearch.assessment.harness import TaskJob, task_result
-from raysearch.assessment.perplexity import measure_perplexities, read_texts
+from raysearch.assessment.perplexity import measure_perplexities, text_specs
 from raysearch.assessment.probe import ProbeJob, probe_problems, probe_results
 from raysearch.assessment.recorded import record_assessments
 from raysearch.assessment.results import Assessments, Result, SearchAssessment
@@ -26,7 +26,7 @@ from raysearch.core.formatting import count
 from raysearch.core.mask import Mask
 from raysearch.errors import UserError
 from raysearch.evaluation.pool import Pool, PoolFactory, opening
-from raysearch.evaluation.session import EvaluationSession, PreparedData
+from raysearch.evaluation.session import EvaluationSession, PreparedData, prepare_data
 from raysearch.evaluation.spec import EvaluationSpec
 from raysearch.generation.arithmetic import Problem
 from raysearch.generation.server import Server
@@ -110,10 +110,26 @@ def read_assessable(
     _check_speed(spec, model, info)
     cluster.check_model(info.model)
     sources = find_tasks(spec, ledger.parent)
-    texts = read_texts(spec, model, cluster, ledger, info, known)
-    generation = read_generation(spec, model, cluster, ledger, info, texts)
+    evaluation = EvaluationSpec(model, text_specs(spec, model.name, info.max_positions), cluster, ledger)
+    texts = _prepare("texts", evaluation, info, known)
+    generation = _prepare("generation", replace(evaluation, calibrations=task_specs(spec)), info, texts)
     problems = probe_problems(spec.probe, texts.files.tokenizer) if spec.probe.enabled else ()
     return Assessable(spec, model, cluster, info, sources, texts, generation, problems)
+
+
+def _prepare(key: str, evaluation: EvaluationSpec, info: ModelInfo, known: PreparedData | None) -> PreparedData:
+    """Draw and tokenise the samples of a key of the assessment, which its messages name.
+
+    Raises:
+        UserError: Data are missing, or too short, or would have to run code without permission.
+    """
+    try:
+        return prepare_data(evaluation, info, known)
+    except UserError as error:
+        if not str(error).startswith(("data.", "objective.")):
+            raise
+        said = str(error).replace("objective.", "assess.answers.")
+        raise UserError(f"assess.{key}: {said}; or a folder of local files with assess.data_dir=…") from error
 
 
 def check_tasks(what: Assessable, ledger: Ledger | None) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any, get_args
 
 from raysearch.assessment.context import AssessContext
@@ -21,9 +20,7 @@ from raysearch.core.estimate import Estimate, Metric
 from raysearch.core.formatting import count
 from raysearch.core.mask import Mask
 from raysearch.errors import UserError
-from raysearch.evaluation.pool import PoolFactory
-from raysearch.evaluation.session import PreparedData, prepare_data
-from raysearch.evaluation.spec import CalibrationSpec, EvaluationSpec
+from raysearch.evaluation.spec import CalibrationSpec
 from raysearch.generation.checks import check_of
 from raysearch.generation.diagnostics import DESCRIBED, describe_texts
 from raysearch.generation.examples import examples, worst
@@ -31,7 +28,6 @@ from raysearch.generation.score import ScoredText
 from raysearch.generation.scoring import FailureClass
 from raysearch.generation.server import Server
 from raysearch.ledger.assessments import assessment_fingerprint
-from raysearch.models.spec import ModelInfo, ModelSpec
 
 _TITLES = {
     "gsm8k": "GSM8K",
@@ -47,25 +43,16 @@ _EXAMPLES = 3  # of each kind
 _UNITS = {"rouge": "ROUGE-L"}
 
 
-def read_generation(
-    spec: AssessSpec, model: ModelSpec, cluster: PoolFactory, ledger: Path, info: ModelInfo, known: PreparedData | None
-) -> PreparedData:
-    """Draw and tokenise the prompts of each task.
+def task_specs(spec: AssessSpec) -> list[CalibrationSpec]:
+    """Return the tasks of an assessment that are answered by a text, as calibrations.
 
     Raises:
-        UserError: Data are missing, or offer no such tasks, or would have to run code without permission.
+        UserError: Data offer no such tasks.
     """
-    try:
-        chosen = [
-            CalibrationSpec(f"answers to {name}", spec.answers.objective, _as_assessed(name, data, spec))
-            for name, data in spec.generation.items()
-        ]
-        return prepare_data(EvaluationSpec(model, chosen, cluster, ledger), info, known)
-    except UserError as error:
-        if not str(error).startswith(("data.", "objective.")):
-            raise
-        said = str(error).replace("objective.", "assess.answers.")
-        raise UserError(f"assess.generation: {said}; or a folder of local files with assess.data_dir=…") from error
+    return [
+        CalibrationSpec(f"answers to {name}", spec.answers.objective, _as_assessed(name, data, spec))
+        for name, data in spec.generation.items()
+    ]
 
 
 def assess_generation(
@@ -79,7 +66,7 @@ def assess_generation(
 
     Args:
         names: What the tasks are called.
-        tasks: The tasks, as `read_generation` gave them.
+        tasks: The tasks, as `task_specs` names them.
         context: The masks.
         server: A server of one mask's checkpoint, which answers for it.
         tokenizer: The model's, to write prompts for the server.

@@ -20,44 +20,33 @@ from raysearch.core.formatting import count
 from raysearch.core.mask import Mask
 from raysearch.core.measure import PERPLEXITY
 from raysearch.errors import EvaluationError, UserError
-from raysearch.evaluation.pool import PoolFactory
-from raysearch.evaluation.session import PreparedData, prepare_data
-from raysearch.evaluation.spec import CalibrationSpec, EvaluationSpec
+from raysearch.evaluation.spec import CalibrationSpec
 from raysearch.evaluation.totals import contributions, sample_losses, standard_errors
-from raysearch.models.spec import ModelInfo, ModelSpec
 
 _TITLES = {"wikitext2": "WikiText-2", "c4": "C4", "lambada": "LAMBADA", "sotu": "State of the Union"}
 _FILES = ("test", "evaluation", "validation")  # of a text in a data folder, the first there is
 
 
-def read_texts(
-    spec: AssessSpec,
-    model: ModelSpec,
-    cluster: PoolFactory,
-    ledger: Path,
-    info: ModelInfo,
-    known: PreparedData | None,
-) -> PreparedData:
-    """Read and tokenise the texts.
+def text_specs(spec: AssessSpec, name: str, max_positions: int | None) -> list[CalibrationSpec]:
+    """Return the texts of an assessment, as calibrations.
+
+    Args:
+        spec: What to assess.
+        name: The model's, for messages.
+        max_positions: The longest sequence that it takes, in tokens; None if it sets no limit.
 
     Raises:
-        UserError: A text is missing, or too short, or its windows are too long for the model.
+        UserError: Windows are too long for the model, or a text is not taken in order.
     """
-    if spec.texts and info.max_positions is not None and spec.seq_len > info.max_positions:
+    if spec.texts and max_positions is not None and spec.seq_len > max_positions:
         raise UserError(
-            f"assess.seq_len={spec.seq_len} is longer than the {info.max_positions} positions of {model.name}; "
-            f"use {info.max_positions} or less"
+            f"assess.seq_len={spec.seq_len} is longer than the {max_positions} positions of {name}; "
+            f"use {max_positions} or less"
         )
-    chosen = [
-        CalibrationSpec(f"perplexity on {name}", PerplexityObjective(), _as_assessed(name, data, spec))
-        for name, data in spec.texts.items()
+    return [
+        CalibrationSpec(f"perplexity on {text}", PerplexityObjective(), _as_assessed(text, data, spec))
+        for text, data in spec.texts.items()
     ]
-    try:
-        return prepare_data(EvaluationSpec(model, chosen, cluster, ledger), info, known)
-    except UserError as error:
-        if not str(error).startswith("data."):
-            raise
-        raise UserError(f"assess.texts: {error}; or a folder of local files with assess.data_dir=…") from error
 
 
 def measure_perplexities(
@@ -67,7 +56,7 @@ def measure_perplexities(
 
     Args:
         names: What the texts are called.
-        texts: The texts, as `read_texts` gave them.
+        texts: The texts, as `text_specs` names them.
         context: The masks.
 
     Returns:
