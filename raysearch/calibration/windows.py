@@ -133,12 +133,7 @@ def draw_windows(documents: Iterator[str], tokenizer: Tokenizer, options: Window
 def draw_documents(documents: Iterator[str], tokenizer: Tokenizer, options: WindowOptions) -> list[list[int]]:
     """Take documents, each as a row of its own, cut where it is too long: random ones (``truncated``) or the first.
 
-    A document of fewer than two tokens predicts nothing and is skipped.
-
-    Args:
-        documents: The text.
-        tokenizer: A transformers tokenizer, or anything called like one.
-        options: How many documents, and the most tokens of each.
+    A document of fewer than two tokens predicts nothing and is skipped. The arguments are those of `draw_windows`.
 
     Returns:
         Token ids, ordered by length and then by content, so that neighbours need little padding.

@@ -42,9 +42,8 @@ def additivity_table(results: StudyResult) -> Table | None:
         for union in cell.outcome.unions if cell.outcome else ():
             found[cell.model, cell.calibration, union.size][union] = None
     lines = [_Line(*of, list(masks)) for of, masks in found.items() if len(masks) >= _FEW]
-    lines.sort(key=lambda line: line.remove)
     order = list(dict.fromkeys((cell.model, cell.calibration) for cell in results.cells))
-    lines.sort(key=lambda line: order.index((line.model, line.calibration)))
+    lines.sort(key=lambda line: (order.index((line.model, line.calibration)), line.remove))
     columns = [
         *labels(),
         Column("Masks", lambda line: Cell(f"{len(line.masks):,}", len(line.masks))),
