@@ -108,6 +108,14 @@ class Side:
         self.stochastic = bool(cells["stochastic"].any())
         self.n = len(cells)
 
+    def within(self, draws: Sequence[str]) -> Side:
+        """Return the side with its searches of some draws alone."""
+        return (
+            self
+            if len(draws) == len(self.by_draw)
+            else Side(self._cells[self._cells["draw"].isin(draws)], self._quantity)
+        )
+
     @cached_property
     def by_draw(self) -> Mapping[str, npt.NDArray[np.float64]]:
         """The values of each draw, one a seed; logarithms where the quantity is compared by ratios."""
@@ -145,8 +153,11 @@ class Side:
 
 
 def difference(one: Side, other: Side, quantity: Quantity) -> Difference:
-    """Return by how much one side is above the other."""
+    """Return by how much one side is above the other on the draws that both have; without any, no error is known."""
     draws = [draw for draw in one.by_draw if draw in other.by_draw]
+    if not draws:
+        return Difference(one.score - other.score, None, _NORMAL, 0)
+    one, other = one.within(draws), other.within(draws)
     if len(draws) > 1:
         gaps = np.array([one.by_draw[draw].mean() - other.by_draw[draw].mean() for draw in draws])
         value, few = float(gaps.mean()), [(float(gaps.var(ddof=1)) / len(gaps), len(gaps) - 1.0)]

@@ -100,6 +100,14 @@ def test_draws_are_paired():
     assert found.rivals[1].noise == pytest.approx((interval.high - interval.low) / 2)
 
 
+def test_an_unfinished_study_compares_on_the_draws_that_both_have():
+    losses = {"0": 1.0, "1": 3.0, "2": 3.2}
+    whole = [cell("a", outcome(loss, delta_error=0.01), draw=draw) for draw, loss in losses.items()]
+    one = compared(*whole, cell("b", outcome(1.005, delta_error=0.01), draw="0"))
+    assert one.rivals[1].behind == 0 and one.rivals[1].tied, "not 1.4 apart: that is between draws"
+    assert compared(*whole, cell("b", outcome(9.0, delta_error=0.01), draw="3")).rivals[1].tied is None
+
+
 def test_items_are_paired():
     rng = np.random.default_rng(1)
     hard = rng.normal(size=200)  # what items have in common is most of their spread
