@@ -1,0 +1,111 @@
+"""The claims of the README on longer answers to all of HumanEval, from ``humaneval.csv``: a row for each answer.
+
+Nothing else is read. Prints Markdown; ``results/humaneval.md`` is what it prints of ``results/``. With a store, it
+takes the answers from its ledger first.
+
+    python experiments/limits_of_layer_pruning/humaneval_claims.py experiments/limits_of_layer_pruning/results
+    python experiments/limits_of_layer_pruning/humaneval_claims.py … --store mlruns
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import pandas as pd
+from claims import table, verdict
+from scipy import stats
+from statsmodels.stats.multitest import multipletests
+
+import raysearch
+from raysearch.core.mask import Mask
+from raysearch.ledger.ledger import opened
+
+SYNTAX = ("parenthesis", "other syntax")
+DENSE = "{}"
+
+
+def main() -> None:
+    """Prints the tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("results", type=Path)
+    parser.add_argument("--store", type=Path)
+    options = parser.parse_args()
+    file = options.results / "humaneval.csv"
+    if options.store:
+        answers_of(options.store).to_csv(file, index=False)
+    answers = pd.read_csv(file, keep_default_na=False)
+    answers["python"] = ~answers["failure"].isin(SYNTAX)
+    answers["cut_off"] = answers["cut_off"].astype(bool)
+    masks = {name: of.set_index("item") for name, of in answers.groupby("removed", sort=False)}
+    dense = masks.pop(DENSE)
+    print(f"## {len(dense)} answers of each model\n\n{shares({DENSE: dense, **masks})}\n")
+    print(f"## Against the dense model, item by item\n\n{tests(dense, masks)}")
+
+
+def answers_of(store: Path) -> pd.DataFrame:
+    """Return every answer of the store's ledger, and the searchers that found its mask."""
+    found = raysearch.searches(store=store)
+    found["searcher"] = [search_id.rpartition("-m")[0] for search_id in found.index]
+    rows = []
+    with opened(store / "ledger.db") as ledger:
+        (calibration,) = {one for (one,) in ledger.read("SELECT DISTINCT calibration FROM texts")}
+        distinct = found.sort_values("remove").groupby("removed", sort=False)["searcher"]
+        methods = {DENSE: ["dense"], **{mask: sorted(set(of)) for mask, of in distinct}}
+        for removed, names in methods.items():
+            mask = Mask.of(*json.loads(f"[{removed[1:-1]}]"))
+            rows += [
+                {
+                    "removed": removed,
+                    "searcher": " and ".join(names),
+                    "item": item,
+                    "tokens": text.n_tokens,
+                    "cut_off": int(text.cut_off),
+                    "failure": text.score.failure or "",
+                }
+                for item, text in enumerate(ledger.texts(calibration, mask))
+            ]
+    return pd.DataFrame(rows)
+
+
+def shares(masks: dict[str, pd.DataFrame]) -> str:
+    """How many answers of each model end, are Python, and why they fail."""
+    rows = []
+    for name, of in masks.items():
+        ended = of[~of["cut_off"]]
+        failed = [f"{100 * (of['failure'] == one).mean():.0f} %" for one in ("undefined name", "assertion", "")]
+        rows.append(
+            [
+                *(name.count(",") + 1 if name != DENSE else 0, of["searcher"].iloc[0], name[1:-1]),
+                *(f"{100 * share:.0f} %" for share in (of["cut_off"].mean(), of["python"].mean())),
+                f"{100 * ended['python'].mean():.0f} % of {len(ended)}" if len(ended) else "–",
+                *failed,
+            ]
+        )
+    heads = ["M", "method", "layers", "cut off", "Python", "Python, of those that end"]
+    return table([*heads, "undefined name", "failed assertion", "passes"], rows)
+
+
+def tests(dense: pd.DataFrame, masks: dict[str, pd.DataFrame]) -> str:
+    """Whether fewer answers are Python: McNemar's exact test on all items, and on those that both models ended."""
+    rows = []
+    for kind in ("all items", "both end"):
+        counted = {}
+        for name, of in masks.items():
+            pairs = dense.join(of, suffixes=("", "_mask"))
+            if kind == "both end":
+                pairs = pairs[~pairs["cut_off"] & ~pairs["cut_off_mask"]]
+            lost = int((pairs["python"] & ~pairs["python_mask"]).sum())
+            won = int((~pairs["python"] & pairs["python_mask"]).sum())
+            p = stats.binomtest(lost, lost + won).pvalue if lost + won else 1.0
+            counted[name] = (len(pairs), lost, won, p)
+        corrected = multipletests([p for *_, p in counted.values()], method="holm")[1]
+        for (name, (n, lost, won, _)), p in zip(counted.items(), corrected, strict=True):
+            rows.append([name[1:-1], kind, n, lost, won, verdict(lost, lost + won, float(p))])
+    heads = ["layers", "items", "n", "Python before, not after", "after, not before", "less of it is Python (Holm)"]
+    return table(heads, rows)
+
+
+if __name__ == "__main__":
+    main()
