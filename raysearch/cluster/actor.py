@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import gc
 import importlib.metadata
 import os
 import socket
@@ -50,7 +50,7 @@ class ReplicaActor:
     def __init__(self) -> None:
         self._replica: Replica | None = None
         self._pool: str | None = None
-        threading.Thread(target=importlib.import_module, args=["raysearch.evaluation.replica"], daemon=True).start()
+        threading.Thread(target=_import_replica, daemon=True).start()
 
     def load(self, pool: str, recipe: list[Any]) -> str:
         """Make the replica, and return the name of its machine."""
@@ -90,6 +90,23 @@ class ReplicaActor:
             _check_versions(known.versions)
             self._replica = known.make(known.packed)
         return self._replica
+
+
+def _import_replica() -> None:
+    """Import what a replica needs, and look for no garbage among its million objects: that takes a sixth as long."""
+    gc.disable()
+    try:
+        import raysearch.evaluation.replica  # noqa: F401
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+def make_there(*args: Any) -> Replica:
+    """Make a replica by `raysearch.evaluation.replica.make_replica`, which only the replica's process imports."""
+    from raysearch.evaluation.replica import make_replica
+
+    return make_replica(*args)
 
 
 def own_versions(fused_head: bool = False) -> dict[str, str]:

@@ -192,9 +192,10 @@ class ClusterOptions(PoolFactory):
     def start(self, model: LocatedModel, n_units: int, *, shared: bool = False) -> ReplicaGroup:
         """Start replicas as Ray actors.
 
-        On a CPU the model is loaded once, its weights travel to each machine once, and all replicas there share them.
-        On GPUs each replica loads its own copy straight onto its device: from the hub's cache of its node, or, if
-        replicas are elsewhere and the model is a folder here, from what travels as on a CPU.
+        On a CPU the model is loaded once, its weights travel to each machine once, and all replicas there share them;
+        those of a kept GGUF file they share as they map it, and this process needs no torch. On GPUs each replica loads
+        its own copy straight onto its device: from the hub's cache of its node, or, if replicas are elsewhere and the
+        model is a folder here, from what travels as on a CPU.
 
         Args:
             model: The model.
@@ -203,14 +204,17 @@ class ClusterOptions(PoolFactory):
         """
         import ray
 
-        from raysearch.cluster.actor import Recipe, own_versions
+        from raysearch.cluster.actor import Recipe, make_there, own_versions
         from raysearch.cluster.fleet import Fleet, Needs, RemoteFleet, shared_fleet
         from raysearch.cluster.pool import Replicas
         from raysearch.cluster.session import joining_ray, room
 
         on_gpu = model.on_gpu
         needs = Needs(self.cpus_per_replica, self.gpus(on_gpu))
-        travels = not on_gpu or (self.address is not None and not model.is_hub)
+        if self.address is not None or ray.is_initialized():  # replicas may be on other machines
+            travels = not on_gpu or (self.address is not None and not model.is_hub)
+        else:
+            travels = not on_gpu and not model.is_kept
 
         @functools.cache
         def replicas() -> ReplicaRange:
@@ -221,17 +225,18 @@ class ClusterOptions(PoolFactory):
             return make(replicas().min, replicas().max, needs, self.idle_s)
 
         cpus = self.replica_range(on_gpu, n_units).max * needs.cpus
+        packed = tokenizer = None
         with joining_ray(self.address, cpus, make_fleet) as joined:  # beside it, what takes seconds to import and read
-            from raysearch.evaluation.replica import make_replica
-            from raysearch.models.loading import load_model, load_tokenizer
-            from raysearch.models.shared_weights import pack
+            if travels:
+                from raysearch.models.loading import load_model, load_tokenizer
+                from raysearch.models.shared_weights import pack
 
-            packed = pack(load_model(model, device="cpu")) if travels else None
-            tokenizer = load_tokenizer(model) if travels and self.address is not None else None
+                packed = pack(load_model(model, device="cpu"))
+                tokenizer = None if self.address is None else load_tokenizer(model)
             fleet, leave, check = joined()
         try:
             there = replace(model, device="cuda") if on_gpu else model  # an actor sees the GPUs that Ray gave it
-            make = functools.partial(make_replica, there, self.cpus_per_replica, tokenizer, needs.gpus > 1)
+            make = functools.partial(make_there, there, self.cpus_per_replica, tokenizer, needs.gpus > 1)
             versions = own_versions(model.fused_head)
             recipe = [ray.put(Recipe(make, packed, versions))]  # kept: what nobody refers to is evicted
             del packed

@@ -111,12 +111,23 @@ def load_tokenizer(model: LocatedModel) -> PreTrainedTokenizerBase:
     Raises:
         UserError: The checkpoint has none, or it cannot be read.
     """
-    from transformers import AutoTokenizer
-
     with _reading(model, "the tokenizer of "):
-        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(**_files(model))
+        tokenizer: PreTrainedTokenizerBase = _tokenizer_class(model).from_pretrained(**_files(model))
         tokenizer("a")  # loading alone accepts one without a vocabulary
     return tokenizer
+
+
+def _tokenizer_class(model: LocatedModel) -> Any:
+    """Return what reads the tokenizer. That of a kept GGUF file is mostly of a class that needs no torch."""
+    if model.is_kept:
+        said = json.loads((model.folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+        if said.get("tokenizer_class") == "TokenizersBackend":
+            from transformers import TokenizersBackend
+
+            return TokenizersBackend
+    from transformers import AutoTokenizer  # imports torch, to look into the model's config
+
+    return AutoTokenizer
 
 
 def load_model(model: LocatedModel, device: str | None = None) -> PreTrainedModel:
@@ -173,13 +184,12 @@ def _read_model(model: LocatedModel, device: str) -> PreTrainedModel:
 def _keep(model: LocatedModel, loaded: PreTrainedModel, folder: Path) -> None:
     """Write a model read from a GGUF file to a folder, with its tokenizer; nothing if it would not be the same."""
     from safetensors import SafetensorError
-    from transformers import AutoTokenizer
 
     try:
         with quiet():
             tokenizer = load_tokenizer(model)
             tokenizer.save_pretrained(folder)
-            again = AutoTokenizer.from_pretrained(folder)
+            again = load_tokenizer(replace(model, location=str(folder), gguf=None))
             if tokenizer_fingerprint(again) == tokenizer_fingerprint(tokenizer):
                 loaded.save_pretrained(folder)
                 return

@@ -86,6 +86,11 @@ class LocatedModel:
         """Whether it runs on a GPU."""
         return self.device != "cpu"
 
+    @property
+    def is_kept(self) -> bool:
+        """Whether the folder is our own copy of a GGUF file, which nobody changes."""
+        return self.digest is not None and self.gguf is None
+
 
 @dataclass(frozen=True)
 class ModelInfo:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from raysearch.evaluation import replica
 from raysearch.models import loading
 from tests.cli.conftest import Run, World
 from tests.cli.test_search import found
+from tests.models.conftest import write_llama
 
 HEAVY = {"torch", "transformers", "ray", "mlflow", "pandas", "scipy", "matplotlib", "datasets", "sklearn"}
 IMPORTED = """
@@ -73,3 +75,17 @@ def test_a_study_that_the_ledger_answers_needs_neither_torch_nor_ray(run: Run, h
         said = subprocess.run(command, capture_output=True, text=True, cwd=here, check=True).stderr.splitlines()[-1]
         code, *modules = said.split()
         assert code == "0" and not {"torch", "transformers", "ray"} & set(modules), again
+
+
+def test_a_search_of_a_kept_gguf_file_leaves_torch_to_its_replicas(run: Run, here: Path, world: World) -> None:
+    model = write_llama(here / "model.gguf")
+    words = {"model": model, "searcher": "one_shot"}
+    assert run("search", *world.search(**words, data__seed=1)).code == 0  # which keeps it
+    again = ["search", *world.search(**words, cluster="local", cluster__replicas=2), "--json"]
+    done = subprocess.run([sys.executable, "-c", IMPORTED, *again], capture_output=True, text=True, cwd=here, check=True)
+    code, *modules = done.stderr.splitlines()[-1].split()
+    assert code == "0" and "ray" in modules and not {"torch", "pandas", "datasets", "sklearn"} & set(modules)
+    inline = found(run("search", *world.search(**words, store="elsewhere"), "--json"))
+    mapped = json.loads(done.stdout)
+    assert mapped["evaluations"]["computed"] == inline["evaluations"]["computed"]
+    assert (mapped["loss"], mapped["dense_loss"]) == (inline["loss"], inline["dense_loss"])
