@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import errno
+import gc
 import logging
 import os
 import re
@@ -29,6 +31,9 @@ def main() -> NoReturn:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # also where SIGINT itself is ignored, as under nohup
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # of a terminal that is lost; nohup ignores it
         signal.signal(signal.SIGHUP, signal.default_int_handler)
+    # Most objects are those of imports and stay: to look for garbage among them takes a second, most of it at the end.
+    gc.set_threshold(10_000, 10, 10)
+    atexit.register(gc.freeze)
     try:
         prepare_streams()
         _quiet_libraries()
