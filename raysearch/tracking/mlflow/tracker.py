@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 Event = Callable[["MlflowWriter"], None]
 _T = TypeVar("_T")
 _SHOW_S = 0.5
+_HEAD_START_S = 10.0
 
 
 class MlflowTracker(Tracker):
@@ -200,6 +201,8 @@ class MlflowTracker(Tracker):
             self._changed.notify_all()
 
     def _work(self, header: SearchHeader, now: int) -> None:
+        with self._changed:  # its import takes two seconds of processor time, which the first unit has a better use for
+            self._changed.wait_for(lambda: self._events or self._closing, _HEAD_START_S)
         last = False
         while not last:
             try:

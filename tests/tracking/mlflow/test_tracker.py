@@ -391,3 +391,17 @@ def test_a_round_without_any_loss_is_recorded(tmp_path):
     tracker.close()
     metrics = Recorded(tmp_path).parent.data.metrics
     assert metrics["layer_forwards/saved"] == 16 and "progress/round_best_loss" not in metrics
+
+
+def test_nothing_is_written_before_there_is_something_to_tell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began: list[str] = []
+    monkeypatch.setattr(MlflowTracker, "_write", lambda self, header, now: began.append(header.search_id))
+    tracker = open_tracker(tmp_path)
+    tracker.search_started(SEARCH)
+    time.sleep(0.2)
+    assert not began
+    tracker.trial(SEARCH.trials[0])
+    tracker.close()
+    assert began == [SEARCH.search_id]
