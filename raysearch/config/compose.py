@@ -14,7 +14,7 @@ import os
 import re
 import reprlib
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -153,27 +153,34 @@ def _compose_files(job: str, choices: Mapping[str, str], folder: Path | None) ->
     """Merge the chosen files; return the configuration, and the choice of every group."""
     chosen = tuple(choices.items())
     if folder is None:
-        return copy.deepcopy(_compose_ours(job, chosen))
+        return copy.deepcopy(_merge(job, chosen))
     _check_files(folder, choices)
-    return _merge(job, chosen, folder)
+    files = [(file, file.stat()) for file in sorted(folder.glob("*/*.yaml")) if file.exists()]
+    state = tuple((str(file), stat.st_mtime_ns, stat.st_size) for file, stat in files)
+    return copy.deepcopy(_merge(job, chosen, folder.resolve(), state))
 
 
+@functools.cache  # the searches of a study choose the same files again and again, and Hydra needs 0.1 s for each
 def _merge(
-    job: str, choices: tuple[tuple[str, str], ...], folder: Path | None = None
+    job: str, choices: tuple[tuple[str, str], ...], folder: Path | None = None, state: Hashable = None
 ) -> tuple[DictConfig, Mapping[str, Any]]:
+    """Merge the chosen files.
+
+    Args:
+        job: A file in ``conf/``.
+        choices: The chosen file of each group.
+        folder: The user's own files.
+        state: Changes whenever one of them does.
+    """
     words = [f"{group}={quoted(name)}" for group, name in choices]
     if folder is not None:
-        words.append(f"hydra.searchpath=[{quoted(f'file://{folder.resolve()}')}]")
+        words.append(f"hydra.searchpath=[{quoted(f'file://{folder}')}]")
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         config = hydra_compose(job, words, return_hydra_config=True)
     all_choices = dict(config.hydra.runtime.choices)
     with open_dict(config):
         del config["hydra"]
     return config, all_choices
-
-
-#: The searches of a study choose the same files again and again, and Hydra needs 0.1 s for each.
-_compose_ours = functools.cache(_merge)
 
 
 def _check_files(folder: Path, choices: Mapping[str, str]) -> None:

@@ -63,38 +63,64 @@ class SearchForecast:
 
 
 def forecast(
-    searcher: Searcher,
-    problem: Problem,
-    seed: int,
-    objectives: Sequence[Objective],
-    known: set[Mask | Statistic] | None = None,
-    timeout_s: float = 2.0,
+    searcher: Searcher, problem: Problem, seed: int, objectives: Sequence[Objective], timeout_s: float = 2.0
 ) -> list[RoundCost] | None:
-    """Rehearse a search against made-up scores, which are the same for every search.
+    """Return what a search would cost on an empty ledger; see `Forecaster`."""
+    return Forecaster(timeout_s).forecast(searcher, problem, seed, objectives)
+
+
+class Forecaster:
+    """Forecasts many searches, and rehearses those that ask for the same masks once: whatever these are evaluated on.
 
     Args:
-        searcher: The algorithm.
-        problem: The space of legal masks.
-        seed: Seeds the searcher.
-        objectives: What is computed; several are taken to have as many samples each.
-        known: What the ledger is taken to know, to which what this search asks for is added; None for nothing.
-        timeout_s: How long the rehearsal may take.
-
-    Returns:
-        The expected cost of each round. If the rehearsal takes too long, the rounds it did not come to are taken to be
-        like the others, where the searcher can `count` its masks; else None.
-
-    Raises:
-        UserError: The searcher asks for gradients that the objectives do not have.
+        timeout_s: How long a rehearsal may take, in seconds of processor time: a busy machine forecasts the same.
     """
-    known = set() if known is None else known
-    rehearsal = _Rehearsal(problem, objectives, known, time.monotonic() + timeout_s)
-    try:
-        run_searcher(searcher, problem, seed, rehearsal)
-    except _TooSlow:
-        count = searcher.count(problem)
-        return None if count is None else rehearsal.rounds + rehearsal.rest(count)
-    return rehearsal.rounds
+
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        # What each search asked for; None at the end if it took too long.
+        self._asked: list[tuple[tuple[Searcher, Problem, int], list[Round | Statistic | None]]] = []
+
+    def forecast(
+        self,
+        searcher: Searcher,
+        problem: Problem,
+        seed: int,
+        objectives: Sequence[Objective],
+        known: set[Mask | Statistic] | None = None,
+    ) -> list[RoundCost] | None:
+        """Rehearse a search against made-up scores, which are the same for every search.
+
+        Args:
+            searcher: The algorithm.
+            problem: The space of legal masks.
+            seed: Seeds the searcher.
+            objectives: What is computed; several are taken to have as many samples each.
+            known: What the ledger is taken to know, to which what this search asks for is added; None for nothing.
+
+        Returns:
+            The expected cost of each round. If the rehearsal takes too long, the rounds it did not come to are taken to
+            be like the others, where the searcher can `count` its masks; else None.
+
+        Raises:
+            UserError: The searcher asks for gradients that the objectives do not have.
+        """
+        known = set() if known is None else known
+        rehearsal = _Rehearsal(problem, objectives, known, time.process_time() + self._timeout_s)
+        search = searcher, problem, seed
+        asked = next((asked for other, asked in self._asked if other == search), None)
+        try:
+            if asked is None:
+                run_searcher(searcher, problem, seed, rehearsal)
+                self._asked.append((search, rehearsal.asked))
+            else:
+                rehearsal.repeat(asked)
+        except _TooSlow:
+            if asked is None:
+                self._asked.append((search, [*rehearsal.asked, None]))
+            count = searcher.count(problem)
+            return None if count is None else rehearsal.rounds + rehearsal.rest(count)
+        return rehearsal.rounds
 
 
 class _Rehearsal(Oracle):
@@ -103,6 +129,7 @@ class _Rehearsal(Oracle):
     def __init__(
         self, problem: Problem, objectives: Sequence[Objective], known: set[Mask | Statistic], deadline: float
     ) -> None:
+        self.asked: list[Round | Statistic | None] = []
         self.rounds: list[RoundCost] = []
         self._problem, self._objectives, self._deadline = problem, objectives, deadline
         self._layer_costs = np.random.default_rng(0).random(problem.n_layers)
@@ -111,7 +138,32 @@ class _Rehearsal(Oracle):
 
     @override
     def evaluate(self, proposed: Round) -> Scores:
-        if time.monotonic() > self._deadline:
+        self._count_round(proposed)
+        return Scores({mask: float(self._layer_costs[list(mask)].sum()) for mask in proposed.masks})
+
+    @override
+    def measure(self, statistic: Statistic) -> NDArray[np.float64]:
+        """Return the same numbers for every statistic, or ones."""
+        self._count_statistic(statistic)
+        shape = statistic.shape(self._problem.n_layers)
+        return np.broadcast_to(self._layer_costs, (1, *shape)) if len(shape) == 1 else np.ones((1, *shape))
+
+    @override
+    def note(self, remark: Remark) -> None:
+        """Do nothing; made-up scores are worth no remark."""
+
+    def repeat(self, asked: Sequence[Round | Statistic | None]) -> None:
+        """Count what was asked for in another rehearsal of the same search."""
+        for request in asked:
+            if request is None:
+                raise _TooSlow
+            elif isinstance(request, Round):
+                self._count_round(request)
+            else:
+                self._count_statistic(request)
+
+    def _count_round(self, proposed: Round) -> None:
+        if time.process_time() > self._deadline:
             raise _TooSlow
         n_layers = self._problem.n_layers
         new = [mask for mask in proposed.masks if mask not in self._known]
@@ -121,22 +173,16 @@ class _Rehearsal(Oracle):
         self.rounds.append(RoundCost(len(proposed.masks), layers + self._surveyed, heads, naive))
         self._known.update(proposed.masks)
         self._surveyed = self._surveyed_naively = 0
-        return Scores({mask: float(self._layer_costs[list(mask)].sum()) for mask in proposed.masks})
+        self.asked.append(proposed)
 
-    @override
-    def measure(self, statistic: Statistic) -> NDArray[np.float64]:
+    def _count_statistic(self, statistic: Statistic) -> None:
         """Add what a statistic runs to the round after it."""
         check_statistic(statistic, self._objectives)
         cost = statistic.passes * self._problem.n_layers
         self._surveyed_naively += cost
         self._surveyed += 0 if statistic in self._known else cost
         self._known.add(statistic)
-        shape = statistic.shape(self._problem.n_layers)
-        return np.broadcast_to(self._layer_costs, (1, *shape)) if len(shape) == 1 else np.ones((1, *shape))
-
-    @override
-    def note(self, remark: Remark) -> None:
-        """Do nothing; made-up scores are worth no remark."""
+        self.asked.append(statistic)
 
     def rest(self, masks: int) -> list[RoundCost]:
         """Return the rounds left of so many masks: as large as the last one, at the average cost of all."""

@@ -26,7 +26,7 @@ from raysearch.evaluation.spec import CalibrationSpec, EvaluationSpec
 from raysearch.evaluation.unit import MaskUnit
 from raysearch.models.loading import describe
 from raysearch.models.spec import ModelSpec
-from raysearch.search.forecast import forecast
+from raysearch.search.forecast import Forecaster
 from raysearch.study.model_group import ModelGroup, prepare
 from raysearch.study.spec import Cell, StudySpec
 
@@ -98,13 +98,13 @@ def plan_study(spec: StudySpec, timeout_s: float = 5.0, with_time: bool = False)
     Raises:
         UserError: A search does not fit its model.
     """
-    shape, known = cache(describe), _Known()
+    shape, known, forecaster = cache(describe), _Known(), Forecaster(timeout_s)
     plans, unpredictable = [], []
     for cell in spec.cells:
         search, evaluation = cell.search, cell.search.evaluation
         args = search.sized_searcher, search.problem(shape(evaluation.model)), search.seed, evaluation.objectives
-        alone = forecast(*args, timeout_s=timeout_s)
-        added = None if alone is None else forecast(*args, known.subjects(evaluation), timeout_s)
+        alone = forecaster.forecast(*args)
+        added = None if alone is None else forecaster.forecast(*args, known.subjects(evaluation))
         if alone is None or added is None:
             unpredictable.append(cell)
             continue

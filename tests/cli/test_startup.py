@@ -82,7 +82,9 @@ def test_a_search_of_a_kept_gguf_file_leaves_torch_to_its_replicas(run: Run, her
     words = {"model": model, "searcher": "one_shot"}
     assert run("search", *world.search(**words, data__seed=1)).code == 0  # which keeps it
     again = ["search", *world.search(**words, cluster="local", cluster__replicas=2), "--json"]
-    done = subprocess.run([sys.executable, "-c", IMPORTED, *again], capture_output=True, text=True, cwd=here, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORTED, *again], capture_output=True, text=True, cwd=here, check=True
+    )
     code, *modules = done.stderr.splitlines()[-1].split()
     assert code == "0" and "ray" in modules and not {"torch", "pandas", "datasets", "sklearn"} & set(modules)
     inline = found(run("search", *world.search(**words, store="elsewhere"), "--json"))

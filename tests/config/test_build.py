@@ -160,3 +160,10 @@ def test_a_value_that_is_left_open_is_asked_for(key: str) -> None:
 def test_words_of_a_recovery_that_do_not_end_are_told_by_their_key() -> None:
     with pytest.raises(UserError, match=r"study\.recover\.mine=.* is not understood \(No closing quotation\)"):
         build.study_spec(["study.grid.remove=[2]", 'study.recover.mine="recovery.method=\'full"'])
+
+
+def test_a_file_of_the_user_that_has_changed_is_read_again(tmp_path: Path) -> None:
+    (tmp_path / "searcher").mkdir()
+    for width in (2, 13):
+        (tmp_path / "searcher" / "wide.yaml").write_text(f"type: beam\nwidth: {width}\n", encoding="utf-8")
+        assert build.search_spec(["searcher=wide"], tmp_path).config["searcher"]["width"] == width

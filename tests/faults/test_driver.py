@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from hydra.errors import HydraException
 
-from raysearch.config.compose import _compose_ours
+from raysearch.config.compose import _merge
 from raysearch.core.mask import Mask
 from raysearch.evaluation.replica import Replica
 from raysearch.search import run as search_run
@@ -183,7 +183,7 @@ def test_stopped_where_a_library_makes_an_error_of_it(
             raise HydraException from error
 
     monkeypatch.setattr("raysearch.config.compose.hydra_compose", compose)
-    _compose_ours.cache_clear()
+    _merge.cache_clear()
     outcome = run(*command)
     assert (outcome.code, outcome.out, outcome.err) == (130, "", "stopped; the same command again goes on from here\n")
 

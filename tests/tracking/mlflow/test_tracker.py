@@ -393,9 +393,7 @@ def test_a_round_without_any_loss_is_recorded(tmp_path):
     assert metrics["layer_forwards/saved"] == 16 and "progress/round_best_loss" not in metrics
 
 
-def test_nothing_is_written_before_there_is_something_to_tell(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_written_before_there_is_something_to_tell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     began: list[str] = []
     monkeypatch.setattr(MlflowTracker, "_write", lambda self, header, now: began.append(header.search_id))
     tracker = open_tracker(tmp_path)
