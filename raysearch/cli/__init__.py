@@ -101,4 +101,3 @@ def _quiet_libraries() -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # it tells of kernels that it cannot download
     logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it tells of a home that it cannot write to
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # a searcher's small matrices lose by more, and replicas work

@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from threadpoolctl import ThreadpoolController
 
 from raysearch.core.mask import Mask
 from raysearch.core.problem import Problem
@@ -62,9 +63,13 @@ def check_requests(searcher: Searcher, problem: Problem, seed: int) -> SearchGen
     scored: set[Mask] = set()
     generator = searcher.search(problem, np.random.default_rng(seed))
     answer: Any = None
+    libraries = ThreadpoolController()
     try:
         while True:
-            match request := generator.send(answer):
+            # Its matrices are small: several threads take twenty times as long where replicas work on the same cores.
+            with libraries.limit(limits=1, user_api="blas"):
+                request = generator.send(answer)
+            match request:
                 case Round():
                     for mask in request.masks:
                         if not problem.is_legal(mask):

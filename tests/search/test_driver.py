@@ -1,6 +1,7 @@
 """The driver of searchers: what breaks the contract is an error of the searcher."""
 
 import pytest
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from raysearch.core.mask import Mask
 from raysearch.core.problem import Problem
@@ -29,3 +30,24 @@ def test_an_unscored_result_is_the_searchers_fault():
     problem = Problem.create(4, 1)
     with pytest.raises(ContractError, match="without a score"):
         run_searcher(Guess(), problem, 0, ToyOracle(problem, additive_loss(problem, 0)))
+
+
+def test_a_searcher_computes_in_one_thread() -> None:
+    seen: list[list[int]] = []
+
+    def look() -> None:
+        seen.append([library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"])
+
+    class Looking(Searcher):
+        def search(self, problem, rng):
+            look()
+            yield Round([Mask.of(1)])
+            look()
+            return Mask.of(1)
+
+    problem = Problem.create(4, 1)
+    with threadpool_limits(2, "blas"):
+        run_searcher(Looking(), problem, 0, ToyOracle(problem, additive_loss(problem, 0)))
+        look()
+    first, second, after = map(set, seen)
+    assert first == second == {1} and after == {2}
