@@ -2,9 +2,9 @@
 
     python experiments/benchmarks/startup.py --repeats 5
 
-Each run is a process of its own that does the steps of ``raysearch search`` on the demo one after another; in the
-command itself Ray starts while the weights are read. ``--cold`` reads the GGUF file anew in each run, as the very first
-search does.
+Each run is a process of its own that does the steps of ``raysearch search`` on the demo one after another. Samples are
+drawn anew in each, as in a first search on new data. ``--cold`` reads the GGUF file anew as well, as the very first
+search does: in this process, while Ray starts.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 WORDS = ["searcher=greedy", "remove=5", "model.dtype=bfloat16", "data.samples=8", "data.seq_len=128"]
 
@@ -48,7 +47,7 @@ def main() -> None:
 
 
 def phases(store: Path) -> dict[str, list[float]]:
-    """Return seconds, and seconds of this process's CPU, for each step from the command to the first unit."""
+    """Return seconds, and CPU seconds, of each step from the command to the first unit."""
     taken: dict[str, list[float]] = {}
 
     @contextmanager
@@ -58,54 +57,47 @@ def phases(store: Path) -> dict[str, list[float]]:
         taken[name] = [time.perf_counter() - wall, time.process_time() - cpu]
 
     with phase("imports"):
-        import ray
-        import transformers
-        from transformers import PreTrainedModel  # noqa: F401  # its modelling code, which is imported when it is named
-
-        from raysearch.cluster.actor import Recipe, own_versions
-        from raysearch.cluster.fleet import Fleet, Needs
-        from raysearch.cluster.pool import RayPool, Replicas
-        from raysearch.cluster.session import join_ray
         from raysearch.config import build
         from raysearch.core.mask import Mask
-        from raysearch.evaluation.replica import make_replica
+        from raysearch.evaluation.pool import Job
         from raysearch.evaluation.session import prepare_data
         from raysearch.evaluation.unit import MaskUnit
-        from raysearch.models.loading import describe, load_model
-        from raysearch.models.shared_weights import pack
-
-        transformers.logging.set_verbosity_error()
+        from raysearch.models.kept import Kept
+        from raysearch.models.loading import describe
     with phase("config"):
-        spec = build.search_spec([*WORDS, f"store={store}"])
+        spec = build.search_spec([*WORDS, f"store={store}", f"data.seed={time.time_ns() % 2**31}"])
     with phase("model's sizes"):
         info = describe(spec.evaluation.model)
     with phase("calibration"):
         (calibration,) = prepare_data(spec.evaluation, info).calibrations
-    with phase("weights"):
-        packed = pack(load_model(info.model, "cpu"))
     with phase("Ray"):
-        leave = join_ray(None, 2)
-    with phase("first unit"):
-        recipe: list[Any] = [
-            ray.put(Recipe(lambda packed: make_replica(info.model, 1, None, False, packed), packed, own_versions()))
-        ]
-        fleet = Fleet(1, 1, Needs(1, 0), 300)
-        pool = RayPool(Replicas(fleet, recipe, 1), fleet.close)
+        pool = spec.evaluation.cluster.open(info.model, calibration.n_shards)
+    with phase("first unit, with the start of its replicas"):
         unit = MaskUnit(calibration.fingerprint, 0, (Mask(),))
         next(filter(None, pool.run([unit], {calibration.fingerprint: calibration})))
+
+    class ProcessorTime(Job):
+        def run(self, replica: object) -> float:
+            return time.process_time()
+
+    ((_, cpu),) = filter(None, pool.run([ProcessorTime()]))
+    taken["a replica, until then"] = [0.0, cpu]
     pool.close()
-    leave()
+    Kept(info.model.cache).open()  # as a search does at its end
+    prepare_data(spec.evaluation, describe(spec.evaluation.model))
     return taken
 
 
 def show(runs: list[dict[str, list[float]]]) -> None:
-    """Print a table of medians, and of shares of all."""
+    """Print a table of medians."""
     medians = {name: [statistics.median(run[name][kind] for run in runs) for kind in (0, 1)] for name in runs[0]}
-    total = sum(wall for wall, _ in medians.values())
-    print("| step | seconds | CPU seconds of the driver | share |\n|---|---|---|---|")
-    for name, (wall, cpu) in medians.items():
-        print(f"| {name} | {wall:.2f} | {cpu:.2f} | {wall / total:.0%} |")
-    print(f"| all, n = {len(runs)} | {total:.2f} | {sum(cpu for _, cpu in medians.values()):.2f} | 100% |")
+    _, replica = medians.popitem()[1]
+    wall, cpu = map(sum, zip(*medians.values(), strict=True))
+    print("| step | seconds | CPU seconds of the driver |\n|---|---|---|")
+    for name, (of_step, cpu_of_step) in medians.items():
+        print(f"| {name} | {of_step:.2f} | {cpu_of_step:.2f} |")
+    print(f"| all, n = {len(runs)} | {wall:.2f} | {cpu:.2f} |")
+    print(f"\nA replica, with the start of its process: {replica:.2f} CPU seconds.")
 
 
 if __name__ == "__main__":
