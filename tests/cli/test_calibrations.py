@@ -224,6 +224,7 @@ def test_text_that_is_unknown_to_the_tokenizer_is_told_of_once(run, world, here)
     assert "unknown to the model's" not in run("score", *world.words(), "masks=[[3]]").err
 
 
+@pytest.mark.usefixtures("one_ray")
 def test_a_dtype_without_instructions_is_told_of_once(run, world, monkeypatch):
     monkeypatch.setattr(observer, "emulates", lambda dtype: dtype == "bfloat16")
     said = "warning: this machine's CPU has no instructions for bfloat16 and takes longer than in float32; "

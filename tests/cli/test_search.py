@@ -244,25 +244,6 @@ def test_a_model_that_computes_nonsense_is_refused(run: Run, here: Path, world: 
     assert outcome.err == "error: llama gives non-finite logits in torch.float32; check its weights\n"
 
 
-def test_help_imports_nothing_that_takes_long() -> None:
-    script = """
-import sys
-from raysearch.cli import main
-for command in ("", "search", "score", "resume", "show", "export", "ui", "sync", "study", "report", "assess", "data"):
-    sys.argv = ["raysearch", *command.split(), "--help"]
-    try:
-        main()
-    except SystemExit:
-        heavy = {"torch", "ray", "mlflow", "transformers", "hydra", "pandas", "matplotlib"} & set(sys.modules)
-        print("IMPORTED", *heavy)
-"""
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stderr == ""
-    assert [line.strip() for line in done.stdout.splitlines() if line.startswith("IMPORTED")] == ["IMPORTED"] * 12
-    for command in ("", "search", "score", "resume", "show", "export", "ui"):
-        assert f"Usage: raysearch {command}".rstrip() in done.stdout
-
-
 def test_a_shell_completes_commands_and_options() -> None:
     for typed, expected in {"recom": "recommend", "export --gg": "--gguf"}.items():
         asked = {"COMP_WORDS": f"raysearch {typed}", "COMP_CWORD": str(1 + typed.count(" "))}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -16,25 +17,40 @@ from tests.cli.conftest import Run, World
 from tests.cli.test_search import found
 from tests.models.conftest import write_llama
 
-HEAVY = {"torch", "transformers", "ray", "mlflow", "pandas", "scipy", "matplotlib", "datasets", "sklearn"}
+HEAVY = {"torch", "transformers", "ray", "mlflow", "hydra", "pandas", "scipy", "matplotlib", "datasets", "sklearn"}
 IMPORTED = """
-import sys
+import json, sys
 from raysearch.cli import main
-try:
-    main()
-except SystemExit as end:
-    code = end.code
-print(code or 0, *sorted({name.partition(".")[0] for name in sys.modules}), file=sys.stderr)
+for words in json.loads(sys.argv[1]):
+    sys.argv[1:] = words
+    try:
+        main()
+    except SystemExit as end:
+        print("IMPORTED", end.code or 0, *sorted({name.partition(".")[0] for name in sys.modules}), flush=True)
 """
 
 
-def test_help_and_show_import_nothing_heavy(run: Run, here: Path, world: World) -> None:
+def imported(*commands: Sequence[str]) -> tuple[list[set[str]], str, str]:
+    """Type commands that go well in one process; return what is imported after each, and what they print."""
+    words = [sys.executable, "-c", IMPORTED, json.dumps(commands)]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    ends = [line.split()[1:] for line in done.stdout.splitlines() if line.startswith("IMPORTED")]
+    assert len(ends) == len(commands) and all(code == "0" for code, *_ in ends), done
+    return [set(modules) for _, *modules in ends], done.stdout, done.stderr
+
+
+def test_help_imports_nothing_heavy() -> None:
+    names = ("search", "score", "resume", "show", "export", "ui", "sync", "study", "report", "assess", "data")
+    modules, printed, said = imported(["--help"], *([name, "--help"] for name in names))
+    assert said == "" and not HEAVY & set().union(*modules)
+    for command in ("", *names):
+        assert f"Usage: raysearch {command}".rstrip() in printed
+
+
+def test_show_imports_nothing_heavy(run: Run, here: Path, world: World) -> None:
     assert run("search", *world.search()).code == 0
-    for words in (["--help"], ["search", "--help"], ["show"], ["show", "latest"], ["show", "latest", "--json"]):
-        command = [sys.executable, "-c", IMPORTED, *words]
-        said = subprocess.run(command, capture_output=True, text=True, cwd=here, check=True).stderr.splitlines()[-1]
-        code, *modules = said.split()
-        assert code == "0" and not HEAVY & set(modules), words
+    modules, *_ = imported(["show"], ["show", "latest"], ["show", "latest", "--json"])
+    assert not HEAVY - {"hydra"} & set().union(*modules)
 
 
 def test_a_search_that_the_ledger_answers_starts_no_ray_and_reads_no_weights(
@@ -54,11 +70,8 @@ def test_a_search_that_the_ledger_answers_needs_neither_torch_nor_transformers(
 ) -> None:
     before = found(run("search", *world.search(), "--json"))
     again = [*world.search(cluster="local"), "--json"]
-    for words in (["search", *again], ["search", *again, "searcher=one_shot"], ["resume", before["search_id"]]):
-        command = [sys.executable, "-c", IMPORTED, *words]
-        said = subprocess.run(command, capture_output=True, text=True, cwd=here, check=True).stderr.splitlines()[-1]
-        code, *modules = said.split()
-        assert code == "0" and not {"torch", "transformers", "ray"} & set(modules), words
+    modules, *_ = imported(["search", *again], ["search", *again, "searcher=one_shot"], ["resume", before["search_id"]])
+    assert not {"torch", "transformers", "ray"} & set().union(*modules)
 
 
 def test_a_study_that_the_ledger_answers_needs_neither_torch_nor_ray(run: Run, here: Path, world: World) -> None:
@@ -70,11 +83,8 @@ def test_a_study_that_the_ledger_answers_needs_neither_torch_nor_ray(run: Run, h
     ]
     for remove in (1, 2):
         assert run("search", *world.search(remove=remove, screening="off")).code == 0
-    for again in (words, ["report"]):
-        command = [sys.executable, "-c", IMPORTED, *again]
-        said = subprocess.run(command, capture_output=True, text=True, cwd=here, check=True).stderr.splitlines()[-1]
-        code, *modules = said.split()
-        assert code == "0" and not {"torch", "transformers", "ray"} & set(modules), again
+    modules, *_ = imported(words, ["report"])
+    assert not {"torch", "transformers", "ray"} & set().union(*modules)
 
 
 def test_a_search_of_a_kept_gguf_file_leaves_torch_to_its_replicas(run: Run, here: Path, world: World) -> None:
@@ -82,12 +92,9 @@ def test_a_search_of_a_kept_gguf_file_leaves_torch_to_its_replicas(run: Run, her
     words = {"model": model, "searcher": "one_shot"}
     assert run("search", *world.search(**words, data__seed=1)).code == 0  # which keeps it
     again = ["search", *world.search(**words, cluster="local", cluster__replicas=2), "--json"]
-    done = subprocess.run(
-        [sys.executable, "-c", IMPORTED, *again], capture_output=True, text=True, cwd=here, check=True
-    )
-    code, *modules = done.stderr.splitlines()[-1].split()
-    assert code == "0" and "ray" in modules and not {"torch", "pandas", "datasets", "sklearn"} & set(modules)
+    (modules,), printed, _ = imported(again)
+    assert "ray" in modules and not {"torch", "pandas", "datasets", "sklearn"} & modules
     inline = found(run("search", *world.search(**words, store="elsewhere"), "--json"))
-    mapped = json.loads(done.stdout)
+    mapped = json.loads(printed.partition("IMPORTED")[0])
     assert mapped["evaluations"]["computed"] == inline["evaluations"]["computed"]
     assert (mapped["loss"], mapped["dense_loss"]) == (inline["loss"], inline["dense_loss"])

@@ -22,9 +22,8 @@ def test_every_combination_in_the_order_of_the_axes():
 
 
 def test_null_takes_a_label_away_that_another_file_has():
-    assert words({**GRID, "searcher": {**GRID["searcher"], "one": None}, "remove": [5]}) == [
-        ("searcher=beam", "searcher.width=3", "remove=5")
-    ]
+    searchers = {"beam 3": "searcher=beam searcher.width=3", "one": None}
+    assert words({"searcher": searchers, "remove": [5]}) == [("searcher=beam", "searcher.width=3", "remove=5")]
 
 
 def test_labels_by_dimension():
