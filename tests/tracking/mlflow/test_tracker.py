@@ -20,15 +20,12 @@ from tests.tracking.conftest import Served, closed_port, start_python
 from tests.tracking.recorded import ARTIFACTS, Recorded
 
 # MLflow's own calls of SQLAlchemy.
-pytestmark = pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning"),
+    pytest.mark.usefixtures("tables"),
+]
 
 SEARCH = greedy_search(n_layers=5)
-
-
-@pytest.fixture(autouse=True)
-def _store_with_tables(tmp_path: Path, store_with_tables: Path) -> None:
-    """MLflow takes a second or more to make its tables, so most tests start on a copy."""
-    shutil.copy(store_with_tables, tmp_path / "mlflow.db")
 
 
 class TestTracker(TrackerSuite):

@@ -72,12 +72,12 @@ ui.serve_ui(Path("."), None, port={closed_port()})
         assert process.wait(60) == 3
 
 
-def test_ctrl_c_while_the_server_is_being_imported_ends_quietly(store_with_tables: Path) -> None:
+def test_ctrl_c_while_the_server_is_being_imported_ends_quietly(tables: None, tmp_path: Path) -> None:
     script = f"from raysearch.tracking.mlflow.ui import serve_ui; serve_ui(Path('.'), None, port={closed_port()})"
     for wait_s in (0.5, 2.5):
         with subprocess.Popen(
             [sys.executable, "-c", f"from pathlib import Path; print('begins', flush=True); {script}"],
-            cwd=store_with_tables.parent,
+            cwd=tmp_path,
             env=os.environ | {"PYTHONPATH": str(ROOT)},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -128,11 +128,11 @@ def get_json(url: str, body: object) -> bytes:
 
 
 @pytest.mark.faults
-def test_sigterm_leaves_nothing_behind(store_with_tables: Path) -> None:
+def test_sigterm_leaves_nothing_behind(tables: None, tmp_path: Path) -> None:
     """Ctrl-C is sent at the end of all tests; see `served`."""
     port = closed_port()
     script = f"from raysearch.tracking.mlflow.ui import serve_ui; serve_ui(Path('.'), None, port={port})"
-    with start_python(f"from pathlib import Path; {script}", store_with_tables.parent, subprocess.DEVNULL) as process:
+    with start_python(f"from pathlib import Path; {script}", tmp_path, subprocess.DEVNULL) as process:
         assert get(f"http://127.0.0.1:{port}/health", wait_s=120) == b"OK"
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
