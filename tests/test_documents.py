@@ -139,6 +139,7 @@ def smaller(job: str, words: list[str], model: Path) -> list[str]:
 
 
 @pytest.mark.real
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "document",
     [
