@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +26,34 @@ WITH = (
 )
 
 
-@pytest.fixture
-def words(world: World, here: Path) -> list[str]:
+@pytest.fixture(scope="module")
+def other(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same words in another order."""
+    file = tmp_path_factory.mktemp("refine") / "other.txt"
+    file.write_text(" ".join(reversed(world.text.read_text().split())))
+    return file
+
+
+@pytest.fixture(scope="module")
+def words(world: World, other: Path) -> list[str]:
     """A greedy search whose three best masks are trained for three steps."""
-    other = here / "other.txt"
-    other.write_text(" ".join(reversed(world.text.read_text().split())))
     refining = ["refine=recover", "refine.steps=3", f"refine.recover_with={WITH.format(other)}"]
     return ["search", *world.search(), *refining, "--json"]
+
+
+@pytest.fixture(scope="module")
+def whole(words: list[str], other: Path) -> Path:
+    """The store of that search, done once for all tests, which work on copies."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(other.parent)
+        raysearch.search(*words[1:-1])
+    return other.parent / "mlruns"
+
+
+@pytest.fixture
+def refined(whole: Path, here: Path) -> None:
+    """That search is done here."""
+    shutil.copytree(whole, here / "mlruns")
 
 
 def value(outcome: Outcome) -> Any:
@@ -51,9 +73,9 @@ class Listening(Observer):
 
 
 def test_the_best_mask_after_a_short_recovery_is_the_result(
-    run: Run, words: list[str], here: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, words: list[str], refined: None, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain = value(run(*(word for word in words if not word.startswith("refine"))))
+    plain = value(run(*(word for word in words if not word.startswith("refine")), "store=plain"))
     found = value(run(*words))
     assert found["search_id"] != plain["search_id"]
     masks = found["refinement"]["masks"]
@@ -81,11 +103,10 @@ def test_the_best_mask_after_a_short_recovery_is_the_result(
 
 
 def test_the_loss_after_it_is_that_of_the_recovered_checkpoint(
-    run: Run, words: list[str], world: World, here: Path
+    run: Run, words: list[str], refined: None, other: Path, world: World, here: Path
 ) -> None:
     """Which the same training by hand writes."""
     found = value(run(*words))
-    other = here / "other.txt"
     by_hand = [*WITH.format(other).split(), "recovery.max_steps=3", "recovery.epochs=3.0", "assess=none"]
     text = f"assess.texts.mine=data=file data.path={world.text} data.samples=all data.sampling=sequential"
     by_hand += [text, "assess.seq_len=16", "assess.limit=4", "assess.probe.enabled=false"]
@@ -98,7 +119,7 @@ def test_the_loss_after_it_is_that_of_the_recovered_checkpoint(
 
 
 def test_what_screening_dropped_is_known_before_the_best_are_chosen(run: Run, words: list[str]) -> None:
-    many = [*words, "data.samples=64", "data.shard_samples=1"]
+    many = [*words, "data.samples=64", "data.shard_samples=1", "refine.steps=1"]
     exact = value(run(*many, "screening=off"))
     screened = value(run(*many, "screening=confident", "screening.confidence=0.6"))
     assert screened["evaluations"]["screened"] > 0
@@ -106,8 +127,10 @@ def test_what_screening_dropped_is_known_before_the_best_are_chosen(run: Run, wo
     assert masks[0] == masks[1]
 
 
-def test_a_refinement_goes_on_where_it_was_stopped(run: Run, words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = value(run(*words, "store=whole"))
+def test_a_refinement_goes_on_where_it_was_stopped(
+    run: Run, words: list[str], whole: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    undisturbed = value(run(*words, f"store={whole}"))
     fit, trained = training._fit, list[Path]()
 
     def once(pruned: Path, *args: Any, **options: Any) -> Any:
@@ -123,7 +146,7 @@ def test_a_refinement_goes_on_where_it_was_stopped(run: Run, words: list[str], m
         patch.setattr(healing, "draw_prompts", pytest.fail)
         again = value(run(*words))
     assert len({*trained}) == 3 == len(trained) - 1, "each mask is trained once"
-    same = [[{**one, "seconds": 0} for one in each["refinement"]["masks"]] for each in (whole, again)]
+    same = [[{**one, "seconds": 0} for one in each["refinement"]["masks"]] for each in (undisturbed, again)]
     assert same[0] == same[1]
 
 
