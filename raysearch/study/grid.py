@@ -3,7 +3,7 @@
 An axis is a list of values, or a mapping from a label to the words that it stands for:
 
     searcher: [one_shot, greedy]                                the words searcher=one_shot, searcher=greedy
-    searcher: {beam 3: searcher=beam searcher.width=3}          the words as they stand; null takes a label away
+    searcher: {beam 3: searcher=beam searcher.width=3}          the words as they stand
     remove: [5, 7]
     draw: [0, 1, 2]                                             the words data.seed=0, data.seed=1, data.seed=2
 """
@@ -76,7 +76,6 @@ def choices_of(
 def _values(axis: str, values: Any) -> dict[str, str]:
     """The words of each label of an axis."""
     if isinstance(values, Mapping):
-        values = {label: words for label, words in values.items() if words is not None}
         for label, words in values.items():
             if not isinstance(words, str) or "=" not in words or not _closes(words):
                 raise UserError(

@@ -21,11 +21,6 @@ def test_every_combination_in_the_order_of_the_axes():
     ]
 
 
-def test_null_takes_a_label_away_that_another_file_has():
-    searchers = {"beam 3": "searcher=beam searcher.width=3", "one": None}
-    assert words({"searcher": searchers, "remove": [5]}) == [("searcher=beam", "searcher.width=3", "remove=5")]
-
-
 def test_labels_by_dimension():
     choice = choices_of({"objective": ["kl"], "data": ["c4"], "data.samples": [8], "searcher.width": [2]})[0]
     assert choice.label("calibration") == "kl, c4, 8"
