@@ -22,6 +22,7 @@ from typing import Any
 
 import pytest
 
+from raysearch.cluster import actor
 from raysearch.evaluation import replica
 from raysearch.evaluation.unit import Unit, UnitResult
 
@@ -218,14 +219,14 @@ _make_replica = replica.make_replica
 
 
 def make_doomed_replica(*words: Any) -> Any:
-    """Takes the place of `make_replica`."""
+    """Takes the place of `make_replica` and `make_there`."""
     stop_at(0)
     return DoomedReplica(_make_replica(*words))
 
 
 def use_doomed_replicas() -> None:
     """Has this process make such replicas, wherever they live."""
-    vars(replica)["make_replica"] = make_doomed_replica
+    vars(replica)["make_replica"] = vars(actor)["make_there"] = make_doomed_replica
 
 
 def start(*words: object, within: Sequence[str] = ()) -> subprocess.Popen[str]:
