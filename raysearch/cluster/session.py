@@ -84,7 +84,7 @@ class Connection:
     """
 
     def __init__(self, look: Callable[[], str | None] | None, is_ours: bool = True) -> None:
-        self._is_ours = is_ours
+        self._look, self._is_ours = look, is_ours
         self._left = threading.Event()
         self._died: str | None = None
         if look is not None:
@@ -107,6 +107,8 @@ class Connection:
         Raises:
             EvaluationError: It has.
         """
+        if self._died is None and self._look is _dead:  # which takes no time; a second later Ray may have ended us
+            self._died = _dead()
         if self._died is not None:
             raise EvaluationError(
                 f"{self._died} has died, and the replicas with it; what they had evaluated is in the ledger, and the "
