@@ -72,7 +72,7 @@ class DrawnItems:
         samples: The drawn samples.
         rows_read: Rows read, duplicates and skipped ones included.
         duplicates: Rows equal to an earlier one.
-        skipped: Rows that were too short to make a sample.
+        skipped: Rows that make no sample.
         groups: Samples drawn of each sub-task of the data; empty where there is only one.
     """
 
@@ -139,13 +139,13 @@ def _group(located: Located) -> str:
 
 def _check_enough(samples: int, found: int, duplicates: int, skipped: int) -> None:
     if not found and skipped:
-        raise UserError(f"all rows of the data ({skipped}) are too short to make an item; give longer documents")
+        raise UserError(f"none of the {skipped} rows of the data makes an item; give longer documents or other rows")
     if not found:
         raise UserError("data holds no rows; choose another source")
     if found < samples:
         left_out = [
             f"{count} {what}"
-            for count, what in ((duplicates, "duplicates"), (skipped, "rows too short to make an item"))
+            for count, what in ((duplicates, "duplicates"), (skipped, "rows that make no item"))
             if count
         ]
         without = f", without {' and '.join(left_out)}" if left_out else ""

@@ -99,7 +99,7 @@ class Format(ABC):
             where: Names the row in messages: ``row 17 of data.path=items.jsonl``.
 
         Returns:
-            The sample; None to skip a row that is valid but too short to make one.
+            The sample; None for a row that is skipped: too short to make one, or left out by the user's wish.
 
         Raises:
             UserError: The row cannot be read in this format.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 from typing_extensions import override
 
@@ -16,6 +16,10 @@ from raysearch.errors import UserError, did_you_mean
 
 #: The names of the three roles in data sets: OpenAI's and ShareGPT's.
 _ROLES = {"system": "system", "user": "user", "human": "user", "assistant": "assistant", "gpt": "assistant"}
+_CALLS = ("tool_calls", "function_calls", "function_call")
+_LEAVE_OUT = "leave the row out, or set data.unusable=skip"
+
+Unusable = Literal["refuse", "skip"]
 
 
 @dataclass(frozen=True)
@@ -24,24 +28,38 @@ class ChatFormat(Format):
 
     Args:
         messages: The field of the turns: a list of ``{"role": …, "content": …}``, or of ``{"from": …, "value": …}``.
+        unusable: What becomes of conversations with tools, with empty turns, or without an answer: ``refuse`` names
+            the first one and stops, ``skip`` leaves them out.
     """
 
     messages: str = "messages"
+    unusable: Unusable = "refuse"
 
     offers = frozenset({Form.TEXT, Form.PROMPT})
     draws = ItemOptions
 
+    def __post_init__(self) -> None:
+        if self.unusable not in get_args(Unusable):
+            raise UserError(
+                f"data.unusable={self.unusable} is unknown; {did_you_mean(self.unusable, get_args(Unusable))}"
+            )
+
     @override
-    def read(self, row: Mapping[str, Any], where: str) -> Dialogue:
+    def read(self, row: Mapping[str, Any], where: str) -> Dialogue | None:
         turns = take(row, "messages", self.messages, where)
         if not isinstance(turns, list) or not turns:
             kind = "an empty list" if turns == [] else kind_of(turns)
             raise UserError(
                 f'{where} holds {kind} in data.messages={self.messages}; write [{{"role": "user", "content": …}}, …]'
             )
-        messages = tuple(_turn(turn, number, where) for number, turn in enumerate(turns, start=1))
-        if "assistant" not in (role for role, _ in messages):
-            raise UserError(f"{where} has no turn of the assistant, so nothing is answered; leave the row out")
+        try:
+            messages = tuple(_turn(turn, number, where) for number, turn in enumerate(turns, start=1))
+            if "assistant" not in (role for role, _ in messages):
+                raise UserError(f"{where} has no turn of the assistant, so nothing is answered; {_LEAVE_OUT}")
+        except UserError:
+            if self.unusable == "skip":
+                return None
+            raise
         return Dialogue(messages)
 
 
@@ -50,7 +68,11 @@ def _turn(turn: Any, number: int, where: str) -> tuple[str, str]:
         raise UserError(f'turn {number} of {where} is no message; write {{"role": "user", "content": …}}')
     role, content = (turn["role"], turn["content"]) if "role" in turn else (turn["from"], turn["value"])
     if not isinstance(role, str) or role not in _ROLES:
-        raise UserError(f"turn {number} of {where} has the role {role!r}; {did_you_mean(str(role), _ROLES)}")
+        raise UserError(
+            f"turn {number} of {where} has the role {role!r} ({did_you_mean(str(role), _ROLES)}); {_LEAVE_OUT}"
+        )
+    if any(turn.get(key) for key in _CALLS):
+        raise UserError(f"turn {number} of {where} calls a tool, which is not in its text; {_LEAVE_OUT}")
     if not isinstance(content, str) or not content.strip():
-        raise UserError(f"turn {number} of {where} has no text; fill it in, or leave the row out")
+        raise UserError(f"turn {number} of {where} has no text; {_LEAVE_OUT}")
     return _ROLES[role], content

@@ -31,16 +31,26 @@ def test_names_the_row_and_the_way_out() -> None:
         ([], f"{WHERE} holds an empty list in data.messages=messages; write "),
         (["hi"], f"turn 1 of {WHERE} is no message; write "),
         ([{"role": "user"}], f"turn 1 of {WHERE} is no message; write "),
-        ([{"role": "usr", "content": "a"}], f"turn 1 of {WHERE} has the role 'usr'; did you mean 'user'?"),
-        ([{"role": ["user"], "content": "a"}], f"turn 1 of {WHERE} has the role ['user']; did you mean 'user'?"),
+        (
+            [{"role": "usr", "content": "a"}],
+            f"turn 1 of {WHERE} has the role 'usr' (did you mean 'user'?); leave the row out, or set",
+        ),
+        (
+            [{"role": ["user"], "content": "a"}],
+            f"turn 1 of {WHERE} has the role ['user'] (did you mean 'user'?); leave",
+        ),
         (
             [{"role": "user", "content": "a"}, {"role": "assistant", "content": " "}],
-            f"turn 2 of {WHERE} has no text; f",
+            f"turn 2 of {WHERE} has no text; leave",
         ),
-        ([{"role": "user", "content": [{"type": "image"}]}], f"turn 1 of {WHERE} has no text; fill it in, or leave"),
+        ([{"role": "user", "content": [{"type": "image"}]}], f"turn 1 of {WHERE} has no text; leave"),
         (
             [{"role": "user", "content": "a"}],
             f"{WHERE} has no turn of the assistant, so nothing is answered; leave the",
+        ),
+        (
+            [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "tool_calls": [{}]}],
+            f"turn 2 of {WHERE} calls a tool, which is not in its text; leave the row out, or set data.unusable=skip",
         ),
     ]
     assert_refused(lambda messages: ChatFormat().read({"messages": messages}, WHERE), cases)
@@ -49,3 +59,20 @@ def test_names_the_row_and_the_way_out() -> None:
 def test_names_a_missing_field() -> None:
     with pytest.raises(UserError, match=r"row 3 of .* has no data.messages=messages; did you mean 'message'\?"):
         ChatFormat().read({"message": []}, WHERE)
+
+
+def test_leaves_out_what_it_cannot_use() -> None:
+    """Rows of the shape of Dolci, in which some conversations call tools."""
+    plain = {"function_calls": None, "functions": None}
+    asked, said = ({**plain, "role": role, "content": role} for role in ("user", "assistant"))
+    called = {**said, "content": None, "function_calls": "search(query='a')"}
+    told = {**said, "role": "environment"}
+    usable = [[asked, said], [{**asked, "role": "system", "functions": "[]"}, asked, said]]
+    unusable = [[asked, called, told, said], [asked, {**called, "content": "I look."}], [asked], [asked, told], ["a"]]
+    read = [ChatFormat(unusable="skip").read({"messages": turns}, WHERE) for turns in (*usable, *unusable)]
+    assert [dialogue is not None for dialogue in read] == [True, True, *[False] * len(unusable)]
+
+
+def test_names_an_unknown_choice() -> None:
+    with pytest.raises(UserError, match=r"data.unusable=skp is unknown; did you mean 'skip'\?"):
+        ChatFormat(unusable="skp")  # type: ignore[arg-type]

@@ -177,11 +177,11 @@ class TestData:
     @pytest.mark.parametrize(
         ("documents", "message"),
         [
-            ([RAIN, ""], "all rows of the data (2) are too short to make an item; give longer documents"),
+            ([RAIN, ""], "none of the 2 rows of the data makes an item; give longer documents or other rows"),
             (
                 [*DOCUMENTS, DOCUMENTS[0], RAIN],
-                "data.samples=64 items were asked, but the data holds 8, without 1 duplicates and 1 rows too short to "
-                "make an item; use data.samples=8 or more data",
+                "data.samples=64 items were asked, but the data holds 8, without 1 duplicates and 1 rows that make "
+                "no item; use data.samples=8 or more data",
             ),
         ],
     )
