@@ -239,10 +239,13 @@ def study(
     watching = _observer(observer)
     spec, tracking = build.tracked_study(_words(overrides, values), config_dir)
     out = None if out is None else as_folder("--out", out)
-    record = run_study(spec, watching, tracking.open(watching.warn), tracking.elsewhere().open)
+    record, failures = run_study(spec, watching, tracking.open(watching.warn), tracking.elsewhere().open)
     with _opened(spec.store, spec.ledger) as found:
         mend(record, found, tracking, watching.warn)
-        return _report(record, found, spec.store, out, watching)
+        written = _report(record, found, spec.store, out, watching)
+    if failures:  # all else is done, and in the report
+        raise failures[0]
+    return written
 
 
 def plan(*overrides: str, config_dir: PathLike | None = None, **values: Any) -> StudyPlan:

@@ -23,7 +23,7 @@ def figure(value: float | None) -> str:
 def size(n_bytes: float) -> str:
     """Format a size in bytes: ``512 B``, ``1.5 MB``, ``2.3 GB``."""
     for unit in ("B", "kB", "MB"):
-        if n_bytes < 1000:
+        if n_bytes < 999.5:  # else it is rounded to the next unit
             return f"{n_bytes:.3g} {unit}"
         n_bytes /= 1000
     return f"{n_bytes:,.1f} GB"
@@ -38,7 +38,7 @@ def duration(seconds: float | None) -> str:
     """Format a time in seconds, minutes or hours; a question mark if it is unknown."""
     if seconds is None:
         return "?"
-    if seconds < 60:
+    if round(seconds) < 60:
         return f"{seconds:.0f} s"
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)

@@ -38,7 +38,8 @@ class EvaluationSession:
         info: The model's shape.
         calibrations: What masks are evaluated on.
         measure: The unit of the loss.
-        fingerprints: Of ``calibration``, ``model`` and ``text``.
+        fingerprints: Of ``calibration``, ``model`` and ``text``; of a weighted calibration its ``parts`` too, by whose
+            fingerprints evaluations are kept, with spaces between them.
         ledger: What is known.
         evaluator: Evaluates masks.
         keep: Keeps what was read of files beside the ledger, if that was not yet possible; called after a search.
@@ -132,6 +133,8 @@ def open_session(
         "model": prepared.files.fingerprint,
         "text": _joint([one.text_fingerprint for one in calibrations], spec.weighting),
     }
+    if spec.weighting is not None:
+        fingerprints["parts"] = " ".join(one.fingerprint for one in calibrations)
     measure = calibrations[0].measure if spec.weighting is None else spec.weighting.measure
 
     def keep() -> None:

@@ -84,9 +84,9 @@ class BudgetedSearch:
                     found: Mask = stop.value
                     return found
                 yield summary
-                best = self._best()[-1]
-                if self._ends(best):
-                    return best.mask
+                best = self._best()
+                if best and self._ends(best[-1]):
+                    return best[-1].mask
         finally:
             rounds.close()
 

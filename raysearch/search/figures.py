@@ -36,20 +36,20 @@ _MAX_SIZES_NAMED = 8
 
 
 def mask_map(
-    trials: Sequence[Trial], n_layers: int, n_remove: int, measure: Measure, figure: Figure | None = None
+    trials: Sequence[Trial], n_layers: int, found: Mask, measure: Measure, figure: Figure | None = None
 ) -> Figure:
-    """Which layers the best masks of each round removed, round below round, and the final mask at the foot.
+    """Which layers the best masks of each round removed, round below round, and the mask that was found at the foot.
 
     A round is read by its largest masks, since those are what it sets out to find. Its best mask is in full colour; a
     paler cell is a layer that the best one keeps and others of the `TOP` best remove, the darker the more of them.
     """
     rounds = _best_by_round(trials)
-    final = next(iter(ranked(trial for trial in trials if len(trial.mask) == n_remove)), None)
+    final = next((trial for trial in trials if trial.mask == found and trial.loss is not None), None)
     width = min(max(3.2 + 0.2 * n_layers, 8.0), 16.0)
     height = min(max(0.28 * len(rounds), 1.2), 8.5)
     figure = figure or _new(width, height + 2.0)
     above, foot = figure.subplots(2, 1, sharex=True, height_ratios=(height, 0.34))
-    figure.suptitle(f"Layers removed in each round: {n_remove} of {n_layers}", color=style.INK, weight="bold")
+    figure.suptitle(f"Layers removed in each round: {len(found)} of {n_layers}", color=style.INK, weight="bold")
     _draw_rounds(above, rounds, n_layers, measure)
     _draw_final(foot, final, n_layers)
     keys: dict[Any, str] = {style.BLUE: "removed by the best mask of the round"}
@@ -199,32 +199,32 @@ class Plots:
     Args:
         seen: Every trial of the search.
         n_layers: N, the layers of the dense model.
-        n_remove: M, the layers that the final mask removes.
+        found: The mask that it found.
         measure: What losses are counted in.
     """
 
     seen: Sequence[Trial] = field(repr=False)
     n_layers: int
-    n_remove: int
+    found: Mask
     measure: Measure
 
     def path(self, figure: Figure | None = None) -> Axes:
         """Draw the loss of the best mask of each number of layers; see `loss_by_size`."""
-        return loss_by_size(self.seen, self.n_remove, self.measure, figure or _shown(7.0, 4.0)).axes[0]
+        return loss_by_size(self.seen, len(self.found), self.measure, figure or _shown(7.0, 4.0)).axes[0]
 
     def masks(self, figure: Figure | None = None) -> tuple[Axes, Axes]:
         """Draw which layers each round removed, and below them the final mask; see `mask_map`."""
         figure = figure or _shown(9.0, 4.5)
-        rounds, final = mask_map(self.seen, self.n_layers, self.n_remove, self.measure, figure).axes
+        rounds, final = mask_map(self.seen, self.n_layers, self.found, self.measure, figure).axes
         return rounds, final
 
     def progress(self, figure: Figure | None = None) -> Axes:
         """Draw how the loss came down with the evaluations; see `best_so_far`."""
-        return best_so_far(self.seen, self.n_remove, self.measure, figure or _shown(8.0, 4.0)).axes[0]
+        return best_so_far(self.seen, len(self.found), self.measure, figure or _shown(8.0, 4.0)).axes[0]
 
     def trials(self, figure: Figure | None = None) -> Axes:
         """Draw every mask by its number of layers; see `trials_by_size`."""
-        return trials_by_size(self.seen, self.n_remove, self.measure, figure or _shown(7.0, 4.0)).axes[0]
+        return trials_by_size(self.seen, len(self.found), self.measure, figure or _shown(7.0, 4.0)).axes[0]
 
 
 def _new(width: float, height: float) -> Figure:

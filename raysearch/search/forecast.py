@@ -166,11 +166,12 @@ class _Rehearsal(Oracle):
         if time.process_time() > self._deadline:
             raise _TooSlow
         n_layers = self._problem.n_layers
+        masks = [mask for mask in proposed.masks if mask]  # the dense model is not counted
         new = [mask for mask in proposed.masks if mask not in self._known]
         costs = [passes(objective, new, n_layers) for objective in self._objectives]
         layers, heads = (round(sum(cost) / len(costs)) for cost in zip(*costs, strict=True))
-        naive = naive_layer_forwards(proposed.masks, n_layers) + self._surveyed_naively
-        self.rounds.append(RoundCost(len(proposed.masks), layers + self._surveyed, heads, naive))
+        naive = naive_layer_forwards(masks, n_layers) + self._surveyed_naively
+        self.rounds.append(RoundCost(len(masks), layers + self._surveyed, heads, naive))
         self._known.update(proposed.masks)
         self._surveyed = self._surveyed_naively = 0
         self.asked.append(proposed)

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from raysearch.errors import UserError
 from raysearch.ledger.ledger import Ledger
-from raysearch.search.record import SEARCHES
+from raysearch.ledger.locks import is_held
+from raysearch.search.record import SEARCHES, SearchRecord
 
 
 @dataclass(frozen=True)
@@ -32,8 +34,8 @@ class Cleaned:
 def clean(ledger: Ledger, names: Sequence[str], *, really: bool) -> Cleaned:
     """Forget searches, and give the space of what is gone back to the disk.
 
-    The evaluations of a search go with it unless another search on record is of the same calibration. What another
-    command needs of them later is computed again.
+    The evaluations of a search go with it unless another search on record is of the same calibration, or of one that
+    it is a part of. What another command needs of them later is computed again.
 
     Args:
         ledger: The ledger.
@@ -41,11 +43,14 @@ def clean(ledger: Ledger, names: Sequence[str], *, really: bool) -> Cleaned:
         really: Whether to do it, or only to count.
 
     Raises:
-        UserError: A name fits no search or several, or another process uses the ledger.
+        UserError: A name fits no search or several, or a search that would lose something is running.
     """
     gone = {record.search_id: record for record in (SEARCHES.find(ledger, name) for name in names)}
-    stay = {one.fingerprints.get("calibration") for one in SEARCHES.all(ledger) if one.search_id not in gone}
-    calibrations = {one.fingerprints.get("calibration") for one in gone.values()} - stay - {None}
+    for name in gone:
+        if is_held(ledger, name):
+            raise UserError(f"SEARCH={name} is running; wait for its end, or stop it first")
+    stay = {one for record in SEARCHES.all(ledger) if record.search_id not in gone for one in _calibrations(record)}
+    calibrations = {one for record in gone.values() for one in _calibrations(record)} - stay
     before = ledger.path.stat().st_size
     rows = dict.fromkeys(("evaluations", "texts"), 0)
     with ledger.transaction() as connection:
@@ -60,3 +65,9 @@ def clean(ledger: Ledger, names: Sequence[str], *, really: bool) -> Cleaned:
     if really:
         ledger.compact()
     return Cleaned(ledger.path, list(gone), rows, (before, ledger.path.stat().st_size), really)
+
+
+def _calibrations(record: SearchRecord) -> list[str]:
+    """Return the fingerprints that a search's evaluations are kept by: of a weighted one, those of its parts."""
+    fingerprints = record.fingerprints
+    return fingerprints.get("parts", fingerprints.get("calibration", "")).split()

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from raysearch.core.escaping import csv_cell
 from raysearch.core.json import finite, plain
@@ -17,6 +21,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _FORMATS = ("csv", "jsonl", "parquet")
+_ROWS_AT_ONCE = 1 << 14  # shards' losses
 
 
 def searches_frame(records: Sequence[SearchRecord]) -> pd.DataFrame:
@@ -56,7 +61,7 @@ def evaluations_frame(ledger: Ledger) -> pd.DataFrame:
     """
     import pandas as pd
 
-    return pd.DataFrame(_losses(ledger), columns=["calibration", "mask", "shard", "sample", "loss"])
+    return pd.concat(_evaluations(ledger), ignore_index=True)
 
 
 def export_frames(ledger: Ledger, folder: Path, form: str = "csv") -> dict[Path, int]:
@@ -76,34 +81,65 @@ def export_frames(ledger: Ledger, folder: Path, form: str = "csv") -> dict[Path,
     if form not in _FORMATS:
         raise UserError(f"--format={form} is unknown; {did_you_mean(form, _FORMATS)}")
     records = as_they_stand(ledger, SEARCHES.all(ledger))
-    frames = {
-        "searches": searches_frame(records).reset_index(),
-        "trials": trials_frame(records).reset_index(),
-        "evaluations": evaluations_frame(ledger),
+    frames: dict[str, Iterable[pd.DataFrame]] = {
+        "searches": [searches_frame(records).reset_index()],
+        "trials": [trials_frame(records).reset_index()],
+        "evaluations": _evaluations(ledger),
     }
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        return {_write(frame, folder / f"{name}.{form}"): len(frame) for name, frame in frames.items()}
+        files = {folder / f"{name}.{form}": parts for name, parts in frames.items()}
+        return {file: _write(parts, file) for file, parts in files.items()}
     except OSError as error:
         raise UserError(f"--out={folder} cannot be written ({error.strerror}); name another folder") from error
 
 
-def _losses(ledger: Ledger) -> Iterator[tuple[str, str, int, int, float]]:
-    calibrations = [name for (name,) in ledger.read("SELECT DISTINCT calibration FROM evaluations")]
-    for calibration in calibrations:
+def _evaluations(ledger: Ledger) -> Iterator[pd.DataFrame]:
+    """Yield all evaluations, some at a time, so that memory holds those of any ledger; at least one frame."""
+    rows: list[tuple[str, str, int, NDArray[np.float64]]] = []
+    for (calibration,) in ledger.read("SELECT DISTINCT calibration FROM evaluations"):
         for mask, shards in ledger.masks(calibration):
-            for shard, losses in shards.items():
-                for sample, loss in enumerate(losses):
-                    yield calibration, str(mask), shard, sample, float(loss)
+            rows += [(calibration, str(mask), shard, losses) for shard, losses in shards.items()]
+            if len(rows) >= _ROWS_AT_ONCE:
+                yield _by_sample(rows)
+                rows.clear()
+    yield _by_sample(rows)
 
 
-def _write(frame: pd.DataFrame, file: Path) -> Path:
-    texts = frame.select_dtypes(exclude=["number", "bool"])
-    if file.suffix == ".parquet":
-        frame.assign(**{name: texts[name].map(str, na_action="ignore") for name in texts}).to_parquet(file, index=False)
-    elif file.suffix == ".jsonl":  # pandas would write fifteen digits of each number, not all
-        rows = (json.dumps(finite(row)) for row in frame.to_dict("records"))
-        file.write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
-    else:
-        frame.assign(**{name: texts[name].map(csv_cell) for name in texts}).to_csv(file, index=False)
-    return file
+def _by_sample(rows: Sequence[tuple[str, str, int, NDArray[np.float64]]]) -> pd.DataFrame:
+    """Return the losses of shards as a table with a row for each sample."""
+    import pandas as pd
+
+    calibrations, masks, shards, losses = zip(*rows, strict=True) if rows else ((), (), (), ())
+    sizes = [len(one) for one in losses]
+    columns = {"calibration": calibrations, "mask": masks, "shard": shards}
+    repeated = {name: np.repeat(np.array(values, dtype=object), sizes) for name, values in columns.items()}
+    frame = pd.DataFrame(repeated).astype({"shard": int})
+    frame["sample"] = np.concatenate([np.arange(0), *map(np.arange, sizes)])
+    frame["loss"] = np.concatenate([np.zeros(0), *losses])
+    return frame
+
+
+def _write(parts: Iterable[pd.DataFrame], file: Path) -> int:
+    """Write a table that comes in parts, and return its number of rows."""
+    n_rows = 0
+    with ExitStack() as stack:
+        parquet = None
+        lines = None if file.suffix == ".parquet" else stack.enter_context(file.open("w", encoding="utf-8", newline=""))
+        for frame in parts:
+            texts = frame.select_dtypes(exclude=["number", "bool"])
+            if lines is None:
+                from pyarrow import Table
+                from pyarrow.parquet import ParquetWriter
+
+                written = frame.assign(**{name: texts[name].map(str, na_action="ignore") for name in texts})
+                table = Table.from_pandas(written, schema=parquet and parquet.schema, preserve_index=False)
+                parquet = parquet or stack.enter_context(ParquetWriter(file, table.schema))
+                parquet.write_table(table)
+            elif file.suffix == ".jsonl":  # pandas would write fifteen digits of each number, not all
+                lines.writelines(f"{json.dumps(finite(row))}\n" for row in frame.to_dict("records"))
+            else:
+                written = frame.assign(**{name: texts[name].map(csv_cell) for name in texts})
+                written.to_csv(lines, index=False, header=not n_rows)
+            n_rows += len(frame)
+    return n_rows

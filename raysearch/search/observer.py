@@ -145,6 +145,14 @@ class Observer:
             numbers: What it cost, and what the model was assessed at, by name.
         """
 
+    def study_stopped(self, run_id: str | None, search_ids: Sequence[str]) -> None:
+        """The user, or the death of Ray, stopped a study.
+
+        Args:
+            run_id: The tracker's id of the study, if it has one.
+            search_ids: The searches that were running.
+        """
+
     def study_reported(self, run_id: str | None, totals: Mapping[str, float], files: Sequence[Path]) -> None:
         """A study's report was written.
 

@@ -38,8 +38,9 @@ class SearchRecorder(Oracle):
         started: When the search began, by `time.perf_counter`.
         part_names: The names of its calibrations, where there are several.
 
-    What it keeps: every trial and round, losses by mask, what the searcher put on the record and measured, and what the
-    search has asked for, computed, and would have computed on an empty ledger.
+    What it keeps: every trial and round, losses by mask, the mask of the lowest loss that removes M layers (ties in
+    mask order), what the searcher put on the record and measured, and what the search has asked for, computed, and
+    would have computed on an empty ledger.
     """
 
     problem: Problem
@@ -51,6 +52,7 @@ class SearchRecorder(Oracle):
     rounds: list[tuple[Round, Scores]] = field(default_factory=list)
     summaries: list[RoundSummary] = field(default_factory=list)
     losses: dict[Mask, float] = field(default_factory=dict)
+    best: Mask | None = None
     remarks: dict[str, RemarkValue] = field(default_factory=dict)
     statistics: list[Statistic] = field(default_factory=list)
     n_requested: int = 0
@@ -70,11 +72,6 @@ class SearchRecorder(Oracle):
                 found: Mask = stop.value
                 return found
             yield self.summaries[-1]
-
-    @property
-    def best(self) -> Mask | None:
-        """The mask with the lowest loss of those that remove M layers; None before there is one."""
-        return next(iter(self.solutions), None)
 
     @property
     def solutions(self) -> list[Mask]:
@@ -185,6 +182,10 @@ class SearchRecorder(Oracle):
     def _tell(self, mask: Mask, evaluation: Evaluation, number: int) -> None:
         if evaluation.loss is not None:
             self.losses[mask] = evaluation.loss
+            if self.problem.is_solution(mask) and (
+                self.best is None or (evaluation.loss, mask) < (self.losses[self.best], self.best)
+            ):
+                self.best = mask
         trial = Trial(
             index=len(self.trials),
             round=number,

@@ -37,7 +37,7 @@ class SearchHeader:
         measure: What losses are counted in.
         data: What the samples of each calibration are, plain values: where they are from, how many, and
             ``evaluation_split`` where they are kept for evaluation.
-        fingerprints: Hex digests by subject: ``calibration``, ``model``, ``text``.
+        fingerprints: Hex digests by subject: ``calibration``, ``model``, ``text``, and ``parts`` where it is weighted.
         versions: Version by package: raysearch, torch, transformers, ray, mlflow, python.
         git_commit: The commit of the working folder, when it is a git checkout.
         n_layers: N.
@@ -224,11 +224,16 @@ class SearchResult(SearchHeader):
 
     @property
     def path(self) -> tuple[Trial, ...]:
-        """The best trial of each number of layers that the search scored, from 1 to M; all for ``remove=auto``."""
+        """The best trial of each number of layers that the search scored, from 1 to M; all for ``remove=auto``.
+
+        For M it is that of the result, which need not have the lowest loss: after a short recovery, or of equal ones.
+        """
         most = len(self.removed) if self.recommendation is None else self.recommendation.sizes[-1].n_removed
         order = self.removal_order or ()
         passed = {Mask.of(*order[: place + 1]) for place in range(len(order))}
-        return best_by_size(self.trials, most, passed)
+        found = next(trial for trial in self.trials if trial.mask == self.mask and trial.loss is not None)
+        best = {len(trial.mask): trial for trial in best_by_size(self.trials, most, passed)} | {len(found.mask): found}
+        return tuple(best[size] for size in sorted(best))
 
     @property
     def began(self) -> float:
@@ -245,9 +250,8 @@ class SearchResult(SearchHeader):
 
     @property
     def best_by_size(self) -> dict[int, Trial]:
-        """The best trial of each number of layers, as `path`, but that of the result for M."""
-        found = next(trial for trial in self.trials if trial.mask == self.mask and trial.loss is not None)
-        return {len(trial.mask): trial for trial in self.path} | {len(self.removed): found}
+        """The trials of `path`, by their number of layers."""
+        return {len(trial.mask): trial for trial in self.path}
 
     def to_frame(self) -> pd.DataFrame:
         """Return the trials as a table, a row for each mask in the order of proposal; the dense model comes first.
@@ -286,7 +290,7 @@ class SearchResult(SearchHeader):
     @property
     def plot(self) -> Plots:
         """Its figures, as Matplotlib axes: ``result.plot.path()``, ``.masks()``, ``.progress()``, ``.trials()``."""
-        return Plots(self.trials, self.n_layers, len(self.removed), self.measure)
+        return Plots(self.trials, self.n_layers, self.mask, self.measure)
 
     @model_serializer(mode="wrap")
     def _write(self, write: SerializerFunctionWrapHandler, info: SerializationInfo) -> dict[str, Any]:

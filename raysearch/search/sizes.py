@@ -9,7 +9,7 @@ import numpy as np
 from typing_extensions import override
 
 from raysearch.core.problem import Problem
-from raysearch.searchers.base import Searcher, SearchGenerator
+from raysearch.searchers.base import Round, Searcher, SearchGenerator
 
 
 def for_sizes(searcher: Searcher, sizes: range) -> Searcher:
@@ -37,6 +37,8 @@ class EachSize(Searcher):
         for search, request in zip(searches, requests, strict=True):
             try:
                 while True:
+                    if isinstance(request, Round):  # all sizes share the error budget of screening
+                        request = replace(request, of=len(self.sizes) * request.of)
                     request = search.send((yield request))
             except StopIteration as stop:
                 found = stop.value

@@ -69,7 +69,7 @@ class GeneticSearcher(Searcher):
             raise UserError(f"searcher.population={self.population} is too many masks to draw; use at most {_MOST}")
         if self.generations < 1:
             raise UserError(f"searcher.generations={self.generations} breeds nothing; use 1 or more")
-        if self.elitism < 0 or self.n_elite >= self.population:
+        if not 0 <= self.elitism < 1 or self.n_elite >= self.population:
             raise UserError(
                 f"searcher.elitism={self.elitism} is not a share of the {self.population} masks that leaves room for "
                 "children; use 0 or more, and less than 1"

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ from raysearch.cluster.options import ReplicaGroup
 from raysearch.core.mask import Mask
 from raysearch.errors import EvaluationError, UserError
 from raysearch.ledger.ledger import Ledger, opened
-from raysearch.ledger.locks import held
+from raysearch.ledger.locks import held, is_held
 from raysearch.search.observer import (
     Observer,
     Observers,
@@ -38,11 +39,17 @@ if TYPE_CHECKING:  # these bring Ray and torch, which a study that the ledger an
     from raysearch.cluster.pool import RayPool, Replicas
     from raysearch.study.trials import OpenTracker
 
+#: Why a part of a study could not be done.
+Failure = EvaluationError | UserError
+
 _MOST_AT_ONCE = 4
 _SECONDS_BETWEEN_RECORDS = 20
+_MOST_OF_TIME = 20  # times that a record took, before the next: those of large studies take seconds
 
 
-def run_study(spec: StudySpec, observer: Observer, tracker: Tracker, open_tracker: OpenTracker) -> StudyRecord:
+def run_study(
+    spec: StudySpec, observer: Observer, tracker: Tracker, open_tracker: OpenTracker
+) -> tuple[StudyRecord, Sequence[Failure]]:
     """Run all searches of a study that are not done yet, or go on with it where it was stopped.
 
     Args:
@@ -52,11 +59,12 @@ def run_study(spec: StudySpec, observer: Observer, tracker: Tracker, open_tracke
         open_tracker: Makes the tracker of a search, in the process that runs it.
 
     Returns:
-        Its record; what the searches found, or why they did not, stands in their own.
+        Its record, and what could not be held out, assessed or recovered; what the searches found, or why they did
+        not, stands in their own.
 
     Raises:
         UserError: A search does not fit its model, its data or the machine; then none is run.
-        EvaluationError: What was found cannot be assessed.
+        EvaluationError: Ray has died.
         KeyboardInterrupt: The user stopped it; the same command goes on.
     """
     model_groups = prepare(spec)
@@ -75,8 +83,8 @@ def run_study(spec: StudySpec, observer: Observer, tracker: Tracker, open_tracke
         run = _StudyRun(spec, model_groups, search_ids, assessables, tracker.run_id, ledger, observer, open_tracker)
         run.record({})
         with run.interruptible():
-            run.work()
-        return STUDIES.find(ledger, spec.study_id)
+            failures = run.work()
+        return STUDIES.find(ledger, spec.study_id), failures
 
 
 def _header(spec: StudySpec, search_ids: Sequence[str], ledger: Ledger) -> StudyHeader:
@@ -149,25 +157,24 @@ class _StudyRun:
         """Writes down where the study stands, and what was assessed, by the label of a model."""
         record_study(self.spec, self.ledger, self.search_ids, self.model_groups, self.parent, assessed)
 
-    def work(self) -> None:
+    def work(self) -> list[Failure]:
         """Runs one model's searches on its replicas, then assesses and recovers what they found; then the next model's.
 
-        Raises:
-            EvaluationError: What was found cannot be assessed, or recovered. All else has been.
-            UserError: The same, since a task or its data cannot be loaded.
+        Returns:
+            Why something that was found could not be held out, assessed or recovered, as where a task's data cannot be
+            loaded. All else has been.
         """
-        failures: list[EvaluationError | UserError] = []
+        failures: list[Failure] = []
         for model_group, what in zip_longest(self.model_groups, self.assessables):
             with _replicas(model_group, self.observer.warn) as replicas:
                 self._search_what_is_left(model_group, replicas)
-                self._hold_out(model_group, replicas)
-                try:
-                    self._assess(model_group, what, replicas)
-                except (EvaluationError, UserError) as error:
-                    failures.append(error)
+                for work in (self._hold_out, partial(self._assess, what)):
+                    try:
+                        work(model_group, replicas)
+                    except (EvaluationError, UserError) as error:
+                        failures.append(error)
             failures += self._recover(model_group)
-        if failures:
-            raise failures[0]
+        return failures
 
     def _search_what_is_left(self, model_group: ModelGroup, replicas: Callable[[], Replicas]) -> None:
         """Runs the searches of a model that are not done."""
@@ -186,7 +193,7 @@ class _StudyRun:
                 evaluate_held_out(draws, masks, model_group.info.n_layers, self.ledger, lambda: _pool(replicas()))
             self.record({})
 
-    def _assess(self, model_group: ModelGroup, what: Assessable | None, replicas: Callable[[], Replicas]) -> None:
+    def _assess(self, what: Assessable | None, model_group: ModelGroup, replicas: Callable[[], Replicas]) -> None:
         """Assesses what the searches of a model have found, if that is asked for."""
         if what is not None:
             from raysearch.study.assess import assess_found
@@ -200,14 +207,14 @@ class _StudyRun:
             )
             self.record({model_group.label(self.spec): found})
 
-    def _recover(self, model_group: ModelGroup) -> list[EvaluationError | UserError]:
+    def _recover(self, model_group: ModelGroup) -> list[Failure]:
         """Trains each mask of a model in each way, the dense model too as a control, and returns what failed."""
         if not self.spec.recoveries:
             return []
         from raysearch.cluster.session import join_ray, raising
         from raysearch.recovery.recover import recover_in_study  # trl takes seconds to import
 
-        runs, failures = SEARCHES.some(self.ledger, self.search_ids), list[EvaluationError | UserError]()
+        runs, failures = SEARCHES.some(self.ledger, self.search_ids), list[Failure]()
         first: dict[Mask, int] = {}
         for number in model_group.numbers:
             if (run := runs.get(self.search_ids[number])) is not None and run.result is not None:
@@ -266,10 +273,13 @@ class _StudyRun:
         except (KeyboardInterrupt, EvaluationError) as error:
             self.record({})
             by_user = isinstance(error, KeyboardInterrupt)
+            stopped = []
             for run in SEARCHES.some(self.ledger, self.search_ids).values():
-                if run.state == "running":
+                if run.state == "running" and not is_held(self.ledger, run.search_id):  # by another command
                     state: State = "interrupted" if by_user else "failed"
                     write_search(self.ledger, run.search_id, run.config, state, failure=None if by_user else str(error))
+                    stopped.append(run.search_id)
+            self.observer.study_stopped(self.parent, stopped)
             raise
 
 
@@ -277,13 +287,15 @@ class _Recording(Observer):
     """Keeps the study's record up to date while its searches run, for reports that are written meanwhile."""
 
     def __init__(self, run: _StudyRun) -> None:
-        self._run, self._recorded = run, time.monotonic()
+        self._run, self._next = run, time.monotonic() + _SECONDS_BETWEEN_RECORDS
 
     @override
     def cell_ended(self, cell: int, failure: str | None) -> None:
-        if time.monotonic() - self._recorded > _SECONDS_BETWEEN_RECORDS:
+        began = time.monotonic()
+        if began > self._next:
             self._run.record({})
-            self._recorded = time.monotonic()
+            ended = time.monotonic()
+            self._next = ended + max(_SECONDS_BETWEEN_RECORDS, _MOST_OF_TIME * (ended - began))
 
     @override
     def warn(self, message: str) -> None:

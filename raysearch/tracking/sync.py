@@ -18,7 +18,7 @@ from raysearch.search.result import SearchResult
 from raysearch.study.collect import collect, totals_of
 from raysearch.study.record import STUDIES, CellRecord, StudyRecord
 from raysearch.study.spec import cell_labels
-from raysearch.tracking.mlflow.client import attempt, cause_of, client_of, quiet
+from raysearch.tracking.mlflow.client import attempt, cause_of, quiet
 from raysearch.tracking.options import TrackingOptions
 from raysearch.tracking.store import Store
 
@@ -107,7 +107,7 @@ def mend(study: StudyRecord, ledger: Ledger, tracking: TrackingOptions, warn: Ca
     if tracking.type == "none" or parent is None:
         return
     try:
-        open_runs = attempt(lambda: _open_runs(tracking, parent))
+        open_runs = attempt(lambda: _open_runs(tracking.store, parent))
         known = SEARCHES.some(ledger, [cell.search_id for cell in study.cells])
         for cell in study.cells:
             run = known.get(cell.search_id)
@@ -119,12 +119,11 @@ def mend(study: StudyRecord, ledger: Ledger, tracking: TrackingOptions, warn: Ca
         )
 
 
-def _open_runs(tracking: TrackingOptions, parent: str) -> set[str]:
+def _open_runs(store: Store, parent: str) -> set[str]:
     """Return MLflow's ids of the searches of a study that have not ended there."""
-    client = client_of(tracking.store)
-    experiment = client.get_run(parent).info.experiment_id
-    wanted = f"tags.`mlflow.parentRunId` = '{parent}' and attributes.status = 'RUNNING'"
-    return {run.info.run_id for run in client.search_runs([experiment], wanted, max_results=1000)}
+    from raysearch.tracking.mlflow.study import open_runs
+
+    return {run.info.run_id for run in open_runs(store, parent)}
 
 
 def _sync_search(
@@ -184,7 +183,11 @@ def _sync_study(study: StudyRecord, ledger: Ledger, tracking: TrackingOptions) -
         parent = begin_study(tracking.store, tracking.experiment, study.study_id, study.config, reopen=False)
     config = {**study.config, "tracking": _section(study.config, tracking)}
     if (parent, config) != (study.mlflow_run_id, study.config):
-        STUDIES.write(ledger, replace(study, config=config, mlflow_run_id=parent, updated=now()))
+        STUDIES.change(  # a command may have added to it by now
+            ledger,
+            study.study_id,
+            lambda found: replace(found or study, config=config, mlflow_run_id=parent, updated=now()),
+        )
     known = SEARCHES.some(ledger, [cell.search_id for cell in study.cells])
     found = {name: run for name, run in known.items() if run.result is not None}
     searches = tuple(

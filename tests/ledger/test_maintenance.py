@@ -13,6 +13,7 @@ from raysearch.errors import UserError
 from raysearch.ledger.assessments import read_assessments, write_assessment
 from raysearch.ledger.checking import check_ledger
 from raysearch.ledger.ledger import Ledger
+from raysearch.ledger.locks import held
 from raysearch.ledger.merging import merge_ledgers
 from raysearch.ledger.table import Table
 from raysearch.search.forget import clean
@@ -144,6 +145,23 @@ def test_searches_are_forgotten_with_what_no_other_has(ledger):
     assert [one.search_id for one in SEARCHES.all(ledger)] == ["c"]
     assert not ledger.known("one", [A]) and len(ledger.known("two", [A])[A]) == 50
     assert check_ledger(ledger, RECORDS).is_whole
+
+
+def test_a_weighted_search_has_the_evaluations_of_its_parts(ledger):
+    whole = {"calibration": "joint", "parts": "one two"}
+    for name, fingerprints in (("alone", {"calibration": "one"}), ("weighted", whole)):
+        write_search(ledger, name, CONFIG, "running", fingerprints=fingerprints)
+    for calibration in ("one", "two"):
+        ledger.record(calibration, 0, {A: np.zeros(4)})
+    assert clean(ledger, ["alone"], really=True).rows["evaluations"] == 0
+    assert ledger.known("one", [A])
+    assert clean(ledger, ["weighted"], really=True).rows["evaluations"] == 2
+
+
+def test_a_search_that_runs_is_not_forgotten(ledger):
+    write_search(ledger, "a", CONFIG, "running", fingerprints={"calibration": "one"})
+    with held(ledger, "a", "SEARCH"), pytest.raises(UserError, match="SEARCH=a is running; wait for its end"):
+        clean(ledger, ["a"], really=False)
 
 
 @pytest.mark.parametrize("form", ["csv", "jsonl", "parquet"])

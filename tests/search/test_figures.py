@@ -27,7 +27,7 @@ def texts(figure: Figure) -> set[str]:
 
 def test_mask_map_shows_rounds_and_the_final_mask():
     search = greedy_search(n_layers=30, n_remove=5)
-    figure = figures.mask_map(search.trials, 30, 5, PERPLEXITY)
+    figure = figures.mask_map(search.trials, 30, search.mask, PERPLEXITY)
     assert draw(figure).startswith(b"\x89PNG")
     above, foot = figure.axes
     assert np.asarray(above.images[0].get_array()).shape[:2] == (5, 30)
@@ -41,7 +41,7 @@ def test_mask_map_takes_long_searches_of_deep_models():
     loss = simulate_losses(80)
     rounds = [[Mask.of(n % 80, (n + 7) % 80)] for n in range(300)]
     search = search_of(rounds, loss, 80, 2, "long")
-    figure = figures.mask_map(search.trials, 80, 2, PERPLEXITY)
+    figure = figures.mask_map(search.trials, 80, search.mask, PERPLEXITY)
     width, height = figure.get_size_inches()
     assert width <= 16 and height <= 11
     draw(figure)
@@ -81,7 +81,7 @@ def texts_of(figure: Figure) -> set[str]:
     ids=["none", "dense", "failed", "infinite", "one"],
 )
 def test_hardly_anything_can_be_drawn(trials):
-    draw(figures.mask_map(trials, 4, 1, PERPLEXITY))
+    draw(figures.mask_map(trials, 4, Mask.of(0), PERPLEXITY))
     draw(figures.best_so_far(trials, 1, PERPLEXITY))
     draw(figures.loss_by_size(trials, 1, PERPLEXITY))
 

@@ -15,6 +15,7 @@ from raysearch.core.problem import Problem
 from raysearch.core.statistic import Statistic
 from raysearch.search.forecast import Forecaster, forecast
 from raysearch.searchers.base import Searcher, SearchGenerator
+from raysearch.searchers.cbo import CboSearcher
 from raysearch.searchers.genetic import GeneticSearcher
 from raysearch.searchers.importance import ImportanceSearcher
 
@@ -60,3 +61,9 @@ def test_a_rehearsal_that_took_too_long_is_not_tried_again() -> None:
     searcher, forecaster = Counted(GeneticSearcher()), Forecaster(-1)
     assert [forecaster.forecast(searcher, PROBLEM, 0, [PerplexityObjective()]) for _ in range(2)] == [None, None]
     assert len(searcher.starts) == 1
+
+
+def test_the_dense_model_is_not_counted() -> None:
+    costs = forecast(CboSearcher(k=4), Problem(6, 2), seed=0, objectives=[PerplexityObjective()])
+    assert costs is not None and costs[0].masks == 6 + 15
+    assert costs[0].naive_layer_forwards == 6 * 5 + 15 * 4

@@ -111,3 +111,10 @@ def test_a_dense_model_whose_loss_is_no_number_is_refused(recorder):
     }
     with pytest.raises(UserError, match="with nothing removed, the loss is nan; its weights are damaged"):
         recorder.evaluate(Round([Mask.of(0)]))
+
+
+def test_the_best_is_the_first_in_mask_order_of_the_lowest(recorder):
+    run_searcher(Slow(), recorder.problem, 0, recorder)
+    recorder.evaluate(Round([Mask.of(2), Mask.of(3)]))
+    assert recorder.best == recorder.solutions[0] == Mask.of(3)
+    assert recorder.summaries[-1].best_loss == 0.5

@@ -6,6 +6,8 @@ import json
 import math
 from dataclasses import replace
 
+from matplotlib.text import Text
+
 from raysearch.core.json import from_json, to_json
 from raysearch.core.mask import Mask
 from raysearch.search.result import SearchResult, in_brief
@@ -62,5 +64,9 @@ def test_a_result_in_brief_is_json_without_what_it_is_made_of() -> None:
 def test_the_best_of_each_size_is_that_of_the_result_for_its_own() -> None:
     search = greedy_search()
     other = next(trial for trial in search.trials if len(trial.mask) == 3 and trial.mask != search.mask)
-    best = replace(search, removed=other.mask.layers).best_by_size
+    found = replace(search, removed=other.mask.layers)
+    best = found.best_by_size
     assert [*best] == [1, 2, 3] and best[3] == other and best[2] == search.path[1]
+    assert found.path[-1] == other and in_brief(found)["path"][-1]["removed"] == list(other.mask)
+    shown = found.plot.masks()[1].get_figure()
+    assert shown is not None and f"{other.loss:.3f}" in {text.get_text() for text in shown.findobj(Text)}

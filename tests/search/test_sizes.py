@@ -51,6 +51,11 @@ def test_a_size_that_is_too_much_is_refused_before_anything_is_scored():
         drive(EachSize(ExhaustiveSearcher(limit=10), range(1, 4)), Problem(7, 3), never)
 
 
+def test_all_sizes_share_the_error_budget_of_screening():
+    _, rounds = drive(for_sizes(RandomSubsetSearcher(k=4), range(2, 5)), PROBLEM, LOSS)
+    assert [one.of for one in rounds] == [3, 3, 3]
+
+
 def test_a_forecast_counts_every_size():
     costs = forecast(
         for_sizes(ExhaustiveSearcher(), range(1, 4)), Problem(6, 3), seed=0, objectives=[PerplexityObjective()]

@@ -55,6 +55,7 @@ REFUSED: list[tuple[Any, dict[str, Any], str]] = [
     (GeneticSearcher, {"population": 1}, "searcher.population=1 cannot breed; use 2 or more"),
     (GeneticSearcher, {"generations": 0}, "searcher.generations=0 breeds nothing"),
     (GeneticSearcher, {"elitism": 1.0}, "searcher.elitism=1.0 is not a share"),
+    (GeneticSearcher, {"elitism": math.nan}, "searcher.elitism=nan is not a share"),
     (GeneticSearcher, {"elitism": -0.1}, "searcher.elitism=-0.1 is not a share"),
     (GeneticSearcher, {"mutation": 1.5}, "searcher.mutation=1.5 is not a probability"),
     (GeneticSearcher, {"prior": "magic"}, "searcher.prior=magic is unknown; choose one of: ablation, influence, none"),

@@ -48,6 +48,7 @@ def test_an_assessment_that_fails_stops_no_other_model(world: World, run: Run, m
         patch.setattr(assessing, "assess_found", fails_once)
         outcome = run("study", *words, "--json")
     assert (outcome.code, outcome.err.splitlines()[-1]) == (1, "failed: out of luck")
+    assert next(Path("mlruns/reports").glob("*/report.html")).is_file(), "it ends with a report all the same"
     as_far = json.loads(run("report", "latest", "--json").out)
     assert [cell["state"] for cell in as_far["cells"]] == ["finished"] * 2
     assert all(cell["layer_forwards"]["shared"] > 0 for cell in as_far["cells"])

@@ -15,9 +15,9 @@ Not a searcher: `cbo` chooses among these solvers.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, islice
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,7 @@ Array = NDArray[np.float64]
 State = tuple[int, ...]
 
 _CHUNK = 1 << 17  # energies held at once
+_BLOCK = 1 << 17  # states of a half held at once
 _STARTS = 200  # local searches
 _EPSILON = 1e-12  # of the energy scale: less is rounding, not progress
 _OPTIMAL, _INFEASIBLE = 0, 2  # scipy's status codes
@@ -106,9 +107,13 @@ def enumerate_lowest(model: Ising, size: int, count: int) -> LowestStates:
     left, right = free_of_walls.part(slice(half)), free_of_walls.part(slice(half, n))
     found: list[State] = []
     energies = np.zeros(0)
-    for n_left in range(max(0, size - (n - half)), min(size, half) + 1):
-        lefts = list(combinations(range(half), n_left))
-        rights = list(combinations(range(half, n), size - n_left))
+    blocks = (
+        (lefts, rights)
+        for n_left in range(max(0, size - (n - half)), min(size, half) + 1)
+        for lefts in _in_blocks(combinations(range(half), n_left))
+        for rights in _in_blocks(combinations(range(half, n), size - n_left))
+    )
+    for lefts, rights in blocks:
         left_rows, right_rows = as_rows(lefts, n)[:, :half], as_rows(rights, n)[:, half:]
         # Two more columns add the energies of the halves within the same product.
         left_side = np.column_stack([left_rows, left.energies(left_rows), np.ones(len(lefts))])
@@ -127,6 +132,12 @@ def enumerate_lowest(model: Ising, size: int, count: int) -> LowestStates:
             found, energies = [found[index] for index in best], energies[best]
     states = model.sorted_states(found)
     return LowestStates.of(states, proven=len(states))
+
+
+def _in_blocks(states: Iterator[State]) -> Iterator[list[State]]:
+    """Yield states in lists that memory holds as rows."""
+    while block := list(islice(states, _BLOCK)):
+        yield block
 
 
 def swap_lowest(model: Ising, size: int, count: int, rng: np.random.Generator) -> LowestStates:

@@ -60,6 +60,8 @@ def draw_masks(
     if problem.n_solutions <= 100 * (count + len(avoid)):  # few are left, so list them
         left = [mask for mask in all_masks(problem) if mask not in avoid and mask not in drawn]
         drawn.update((left[index], None) for index in rng.permutation(len(left))[: count - len(drawn)])
+    elif logits is not None:  # which leave too few masks within reach
+        return [*drawn, *draw_masks(problem, rng, count - len(drawn), {*avoid, *drawn})]
     return list(drawn)
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mlflow.entities import Metric, Param, RunTag
+from mlflow.entities import Metric, Param, Run, RunTag
 
 from raysearch.search.observer import LossPoint, Text
 from raysearch.tracking.mlflow import records
@@ -82,6 +82,35 @@ def end_study(store: Store, run_id: str, metrics: Mapping[str, float], files: Se
         client.log_artifact(run_id, str(file))  # a folder goes there as a whole
     if client.get_run(run_id).info.status != "FINISHED":
         client.set_terminated(run_id, "FINISHED")
+
+
+def stop_study(store: Store, run_id: str, search_ids: Collection[str]) -> None:
+    """End the study's run, and those of searches that were running, as killed.
+
+    Args:
+        store: Where runs are kept.
+        run_id: MLflow's id of the study's run.
+        search_ids: The searches.
+    """
+    client = client_of(store)
+    for run in open_runs(store, run_id):
+        if run.data.tags.get("raysearch.search_id") in search_ids:
+            client.set_terminated(run.info.run_id, "KILLED")
+    client.set_terminated(run_id, "KILLED")
+
+
+def open_runs(store: Store, parent: str) -> Sequence[Run]:
+    """Return the runs of a study's searches that have not ended.
+
+    Args:
+        store: Where runs are kept.
+        parent: MLflow's id of the study's run.
+    """
+    client = client_of(store)
+    experiment = client.get_run(parent).info.experiment_id
+    wanted = f"tags.`mlflow.parentRunId` = '{parent}' and attributes.status = 'RUNNING'"
+    found: Sequence[Run] = client.search_runs([experiment], wanted, max_results=1000)
+    return found
 
 
 def record_recovery(

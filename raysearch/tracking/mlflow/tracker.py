@@ -146,6 +146,12 @@ class MlflowTracker(Tracker):
             )
 
     @override
+    def study_stopped(self, run_id: str | None, search_ids: Sequence[str]) -> None:
+        if run_id is not None:
+            later = "it stays RUNNING there until the same command ends"
+            self._attempt("its stop is", lambda study: study.stop_study(self._store, run_id, search_ids), later)
+
+    @override
     def study_reported(self, run_id: str | None, totals: Mapping[str, float], files: Sequence[Path]) -> None:
         if run_id is not None:
             later = "later: raysearch sync, with the study's id"

@@ -232,7 +232,7 @@ class MlflowWriter:
         n_layers, n_remove, measure = self._header.n_layers, len(result.removed), self._header.measure
         self._client.log_text(self.run_id, records.trials_csv(trials, measure), "trials.csv")
         for name, figure in (
-            ("mask_map.png", figures.mask_map(trials, n_layers, n_remove, measure)),
+            ("mask_map.png", figures.mask_map(trials, n_layers, result.mask, measure)),
             ("best_so_far.png", figures.best_so_far(trials, n_remove, measure)),
             ("loss_by_size.png", figures.loss_by_size(trials, n_remove, measure)),
         ):

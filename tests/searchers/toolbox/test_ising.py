@@ -63,6 +63,7 @@ def test_enumeration_in_many_chunks_is_the_same(monkeypatch):
     model = random_model(14, seed=1)
     whole = enumerate_lowest(model, 5, 20)
     monkeypatch.setattr(ising, "_CHUNK", 7)
+    monkeypatch.setattr(ising, "_BLOCK", 5)
     assert enumerate_lowest(model, 5, 20) == whole
 
 

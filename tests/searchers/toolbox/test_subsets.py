@@ -53,3 +53,10 @@ def test_runs_are_consecutive():
     ]
     for length, found in enumerate(expected, start=1):
         assert runs([4, 3, 2, 6, 9, 8], length) == [Mask(layers) for layers in found]
+
+
+def test_masks_beyond_those_of_known_costs_are_drawn_evenly():
+    problem = Problem.create(32, 7)
+    costs = np.where(np.arange(32) < 8, 1.0, np.nan)
+    drawn = draw_masks(problem, np.random.default_rng(0), 15, logits=logits_of(costs, temperature=1.0))
+    assert len(set(drawn)) == 15

@@ -101,3 +101,19 @@ def test_nothing_is_recorded_where_nothing_is_asked(tmp_path: Path) -> None:
     tracker.assessed([])
     assert options.link(None) is None
     assert not (tmp_path / "none").exists()
+
+
+def test_a_study_that_is_stopped_is_killed_with_what_was_running(options: TrackingOptions) -> None:
+    header = StudyHeader("my-study-3", {"study": {}}, ["greedy", "beam"])
+    parent = begin(options, header)
+    assert parent is not None
+    client = MlflowClient(options.store.uri)
+    experiment = client.get_run(parent).info.experiment_id
+    runs = {}
+    for name in ("greedy", "beam"):
+        tags = {"mlflow.parentRunId": parent, "raysearch.search_id": name}
+        runs[name] = client.create_run(experiment, tags=tags).info.run_id
+    options.open(fail).study_stopped(parent, ["greedy"])
+    states = [client.get_run(run_id).info.status for run_id in (parent, runs["greedy"], runs["beam"])]
+    assert states == ["KILLED", "KILLED", "RUNNING"], "what has ended is told by its own"
+    assert begin(options, header) == parent and client.get_run(parent).info.status == "RUNNING"
