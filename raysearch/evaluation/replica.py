@@ -185,7 +185,7 @@ class Replica:
                     hidden = held.pop()
                 case Op.SCORE:
                     mask = plan.masks[step.index]
-                    states = predicting(hidden, inputs)
+                    states = predicting(hidden, inputs).to(self.stack.last_device)
                     if objective.compares and mask == Mask():  # the first to be scored
                         dense = states
                     if mask in wanted:

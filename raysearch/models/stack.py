@@ -89,6 +89,11 @@ class LayerStack:
         """The layers in order."""
         return self._layers
 
+    @property
+    def last_device(self) -> torch.device:
+        """The device of the last layer, which is another than that of the first in a model over several GPUs."""
+        return next(self._layers[-1].parameters()).device
+
     @torch.no_grad()
     def capture(self, inputs: Inputs) -> Captured:
         """Run the model's own forward with recording stand-ins in place of all layers.

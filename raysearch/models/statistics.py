@@ -60,12 +60,16 @@ def measure(
 def block_influence(stack: LayerStack, batch: Batch) -> Tensor:
     """Return 1 - cos(h_i, h_{i+1}), the mean over each sample's tokens: float64 [B, N]."""
     _, states = _forward(stack, batch)
-    tokens = _real_tokens(batch).to(states[0].device)
-    rows = [
-        ((1 - functional.cosine_similarity(before.float(), after.float(), dim=-1).double()) * tokens).sum(1)
-        for before, after in itertools.pairwise(states)
-    ]
+    tokens = _real_tokens(batch)
+    rows = [_influence(before.to(after.device), after, tokens) for before, after in itertools.pairwise(states)]
+    rows = [row.to(states[-1].device) for row in rows]
     return _by_sample(batch, torch.stack(rows, dim=1)) / _by_sample(batch, tokens.sum(1, keepdim=True))
+
+
+def _influence(before: Tensor, after: Tensor, tokens: Tensor) -> Tensor:
+    """Return the sum of 1 - cos(before, after) over each row's real tokens, float64 [R]."""
+    cosines = functional.cosine_similarity(before.float(), after.float(), dim=-1).double()
+    return ((1 - cosines) * tokens.to(after.device)).sum(1)
 
 
 def angular_distance(stack: LayerStack, batch: Batch, tokens: Tensor) -> Tensor:
@@ -84,7 +88,8 @@ def angular_distance(stack: LayerStack, batch: Batch, tokens: Tensor) -> Tensor:
     row_of_token, place = torch.nonzero(tokens, as_tuple=True)
     totals = torch.zeros(len(tokens), depths, depths, dtype=torch.float64)
     for row, at in zip(row_of_token.split(_TOKENS_AT_ONCE), place.split(_TOKENS_AT_ONCE), strict=True):
-        vectors = functional.normalize(torch.stack([state[row, at] for state in states], dim=1).double(), dim=-1)
+        found = torch.stack([state[row, at].to(states[-1].device) for state in states], dim=1)
+        vectors = functional.normalize(found.double(), dim=-1)
         angles = (vectors @ vectors.mT).clamp(-1, 1).arccos() / torch.pi
         totals.index_add_(0, row, angles.cpu())
     totals.diagonal(dim1=1, dim2=2).zero_()  # arccos is steep where the cosine is 1
@@ -99,7 +104,7 @@ def gate_gradients(stack: LayerStack, batch: Batch, objective: Objective) -> Ten
     """
     rows = torch.zeros(len(batch.input_ids), stack.n_layers, dtype=torch.float64)
     for step in _backward(stack, batch, objective):
-        added = (step.after - step.before).float()
+        added = (step.after - step.before.to(step.after.device)).float()
         rows[:, step.layer] = (step.gradient.float() * added).flatten(1).sum(1, dtype=torch.float64).cpu()
     rows = _by_sample(batch, rows)
     if objective.measure.per != "token":

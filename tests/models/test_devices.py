@@ -10,11 +10,19 @@ from accelerate.hooks import AlignDevicesHook, add_hook_to_module
 
 from raysearch.calibration.batch import Batch
 from raysearch.calibration.objectives.base import token_log_probs
+from raysearch.calibration.objectives.hidden_cosine import HiddenCosineObjective
+from raysearch.calibration.objectives.kl import KLObjective
+from raysearch.calibration.objectives.perplexity import PerplexityObjective
 from raysearch.core.mask import Mask
+from raysearch.core.statistic import Statistic
 from raysearch.errors import UserError
+from raysearch.evaluation.costs import plan_of
+from raysearch.evaluation.replica import Replica
+from raysearch.models import statistics
 from raysearch.models.devices import check_device, emulates, resolve_device
 from raysearch.models.loading import spread
 from raysearch.models.stack import LayerStack, predicting
+from raysearch.models.statistics import measure
 from tests.models.families import FAMILIES
 
 
@@ -29,8 +37,9 @@ def test_layers_with_hooks_walk_like_those_without():
             assert torch.equal(one(inputs).logits, other(inputs).logits), family
 
 
-def test_the_tail_of_a_model_on_two_devices_stays_where_its_states_are():
-    """The second device is one without data, from which nothing can be copied to the first."""
+@pytest.fixture
+def on_two_devices(monkeypatch):
+    """A stack with its upper half on a device without data, from which nothing but the results is taken; a batch."""
     model = FAMILIES["llama"]()
     stack, batch = LayerStack(model), Batch(np.full((2, 5), 3), np.arange(5) > np.zeros((2, 5)))
     captured = stack.capture(batch.inputs)
@@ -39,10 +48,38 @@ def test_the_tail_of_a_model_on_two_devices_stays_where_its_states_are():
         add_hook_to_module(module.to("meta"), AlignDevicesHook("meta"))
     add_hook_to_module(model, AlignDevicesHook(io_same_device=True))
     embed.register_forward_pre_hook(lambda _, args: (torch.zeros(args[0].shape, dtype=torch.int64),))
+    monkeypatch.setattr(stack, "capture", lambda inputs: captured)
+    monkeypatch.setattr(torch.Tensor, "cpu", lambda tensor: torch.zeros_like(tensor, device="cpu"))
+    return stack, batch
+
+
+def test_the_tail_of_a_model_on_two_devices_stays_where_its_states_are(on_two_devices):
+    stack, batch = on_two_devices
+    captured = stack.capture(batch.inputs)
     with torch.no_grad():
         states = predicting(stack.walk(captured, Mask.of(1)), batch.inputs)
         assert states.device.type == "meta"
         assert token_log_probs(states, batch, stack).device.type == "meta"
+
+
+def test_masks_of_a_model_on_two_devices_are_scored_on_the_second(on_two_devices):
+    stack, batch = on_two_devices
+    replica = Replica.__new__(Replica)  # no check of the losses, which have no data
+    replica.stack = stack
+    masks = [Mask(), Mask.of(0), Mask.of(2, 3)]
+    for objective in (PerplexityObjective(), KLObjective(), HiddenCosineObjective()):
+        plan = plan_of(objective, masks, stack.n_layers)
+        assert set(replica._walk(plan, masks, batch, batch.inputs, objective)) == set(masks)
+
+
+def test_statistics_of_a_model_on_two_devices(on_two_devices, monkeypatch):
+    stack, batch = on_two_devices
+    for statistic in (Statistic.BLOCK_INFLUENCE, Statistic.ANGULAR_DISTANCE_ALL):
+        measure(statistic, stack, [batch], PerplexityObjective())
+    before, after = torch.zeros(2, 5, 32), torch.zeros(2, 5, 32, device="meta")
+    step = statistics._BackwardStep(2, before, after, after, {})  # autograd would take the gradient back
+    monkeypatch.setattr(statistics, "_backward", lambda *_: [step])
+    measure(Statistic.GATE_GRADIENTS, stack, [batch], PerplexityObjective())
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="says what happens without a GPU")
