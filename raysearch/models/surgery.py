@@ -63,14 +63,18 @@ def check_mask(mask: Mask, n_layers: int) -> None:
 def shrink_config(config: PreTrainedConfig, kept: Sequence[int], n_layers: int) -> None:
     """Rewrite a (text) config for the kept layers, in place.
 
-    Per-layer lists are filtered, lists of layer indices renumbered, and counts of leading layers recounted. Other rules
-    that depend on the layers' places (a period, say) cannot be rewritten; the export's verification detects them.
+    Per-layer lists are filtered, lists and keys of layer indices renumbered, and counts of leading layers recounted.
+    Other rules that depend on the layers' places (a period, say) cannot be rewritten; the export's verification detects
+    them.
 
     Args:
         config: The config of the dense model.
         kept: The layers that stay, ascending.
         n_layers: N, the layers of the dense model.
     """
+    by_layer = config.to_dict().get("per_layer_config") if getattr(config, "is_heterogeneous", False) else None
+    if by_layer is not None:
+        config.per_layer_config = None  # its places are those of the dense model
     changed: dict[str, Any] = {}
     for name, value in vars(config).items():
         if name.startswith("_") or name.endswith(("token_id", "token_ids")):
@@ -84,6 +88,9 @@ def shrink_config(config: PreTrainedConfig, kept: Sequence[int], n_layers: int) 
     # Last, since the config may derive other values from its depth.
     for name, value in (changed | {"num_hidden_layers": len(kept)}).items():
         setattr(config, name, value)
+    if by_layer is not None:
+        given = {int(layer): values for layer, values in by_layer.items()}
+        config.per_layer_config = {place: given[layer] for place, layer in enumerate(kept) if layer in given}
 
 
 def _are_indices(name: str, value: Sequence[Any], n_layers: int) -> bool:

@@ -130,7 +130,7 @@ FAMILIES = _builders(
             **_SLIDING,
             "num_kv_shared_layers": 0,
             "hidden_size_per_layer_input": 0,
-            "global_head_dim": 8,
+            "global_head_dim": 16,
         },
         "seed_oss": {**_WIDTHS, **_HEAD},
     }

@@ -68,6 +68,15 @@ def test_lists_of_layer_indices_are_renumbered(tmp_path: Path) -> None:
         assert config_value(spec, mask, "mlp_only_layers", tmp_path / "pruned") == left, mask
 
 
+def test_values_by_layer_go_with_their_layers(tmp_path: Path) -> None:
+    spec = dense("gemma4_text", tmp_path)
+    for mask, left in [(Mask.of(0), ["0", "2"]), (Mask.of(1, 2), ["1"])]:
+        values = config_value(spec, mask, "per_layer_config", tmp_path / "pruned")
+        assert values == {layer: {"head_dim": 16} for layer in left}, mask
+    with pytest.raises(UnsupportedModelError, match=r"without \{3\}: its layer 2 would have to be full_attention, but"):
+        exported(spec, Mask.of(3), tmp_path / "last")
+
+
 def test_counts_of_leading_layers_are_recounted(tmp_path: Path) -> None:
     spec = dense("glm4_moe", tmp_path)
     for mask, left in [(Mask.of(0), 1), (Mask.of(0, 1), 0), (Mask.of(3), 2)]:
