@@ -230,6 +230,8 @@ class LayerStack:
         Args:
             batch: Items with choices, the longest ones, since the attention of a layer may have a limited window.
         """
+        if self.model.config.get_text_config()._attn_implementation not in ("sdpa", "eager"):
+            return False  # others take no mask of this kind, and FlashAttention's kernel would read beyond it
         try:
             packed = self._states(pack(batch))
         except (UserError, torch.OutOfMemoryError):

@@ -1,6 +1,7 @@
 """Packed choices give the states of plain rows, or are not used: in every family."""
 
 import numpy as np
+import pytest
 import torch
 
 from raysearch.calibration.batch import Batch, Choices
@@ -35,6 +36,13 @@ def test_packing_is_used_where_it_is_exact():
             assert relative_gap(stack._states(pack(batch)), stack._states(batch.inputs)) <= 1e-5
 
     assert_each(FAMILIES, check)
+
+
+def test_packing_is_not_tried_with_attention_that_takes_no_mask(monkeypatch):
+    stack = LayerStack(FAMILIES["llama"]())
+    stack.model.config._attn_implementation = "flash_attention_2"
+    monkeypatch.setattr(stack, "_states", lambda _: pytest.fail("it may end the CUDA context"))
+    assert stack.packs(items()) is False
 
 
 def test_the_last_hidden_state_is_that_of_transformers():
