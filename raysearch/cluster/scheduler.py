@@ -181,7 +181,7 @@ class Scheduler:
             self._loaded[call.replica].busy_s += seconds
 
     def failed(self, call: Call, error: BaseException) -> None:
-        """Note that a call raised an error. A replica that could not load is replaced.
+        """Note that a call raised an error. A replica that could not load, or whose CUDA is broken, is replaced.
 
         Raises:
             UserError: The error is one.
@@ -192,9 +192,12 @@ class Scheduler:
             if call.job is None:
                 self._lost.add(call.replica)
             raise error
-        if call.job is None:
+        if call.job is None or "CUDA error" in str(error):  # after one, every call of the process fails at once
             return self.lost(call, error)
         self._end(call)
+        if call.replica in self._idle:  # another one gets the job, if there is one
+            self._idle.remove(call.replica)
+            self._idle.insert(0, call.replica)
         self._retry(call, error)
 
     def lost(self, call: Call, error: BaseException) -> None:

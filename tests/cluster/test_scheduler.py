@@ -119,6 +119,25 @@ def test_a_failed_job_goes_first_and_ends_the_round_at_the_third_failure():
     assert scheduler.stats.units_redone == 3
 
 
+def test_a_failed_job_goes_to_another_replica():
+    scheduler = loaded("one", "two", "three")
+    scheduler.begin(UNITS[:1], None, 0)
+    tried = []
+    for _ in range(2):
+        (call,) = scheduler.assign(0)
+        tried.append(call.replica)
+        scheduler.failed(call, RuntimeError("odd"))
+    assert tried == ["three", "two"] and scheduler.demand().lost == set()
+
+
+def test_a_replica_whose_cuda_is_broken_is_replaced():
+    scheduler = loaded("one", "two")
+    scheduler.begin(UNITS[:1], None, 0)
+    (call,) = scheduler.assign(0)
+    scheduler.failed(call, RuntimeError("CUDA error: device-side assert triggered"))
+    assert scheduler.demand().lost == {"two"} and pairs(scheduler.assign(0)) == {"one": UNITS[0]}
+
+
 def test_an_error_of_the_user_is_raised_at_once():
     scheduler = loaded("one")
     scheduler.begin([JOB], None, 0)
