@@ -36,6 +36,7 @@ from raysearch.errors import UnsupportedModelError, UserError, first_line
 from raysearch.models.fused_head import FusedHead, find_fused_head
 from raysearch.models.layers import LayerCall, find_stack, plain_logits
 
+_MOST_GRAPHS = 64  # of the layers' code: one for each kind of layer, with and without a mask, of one row and of several
 _PROBE_SHAPE = (2, 8)  # samples x tokens
 _PROBE_IDS = 1000  # the low ids, to draw from: the high ones are special (images …)
 
@@ -68,9 +69,7 @@ class LayerStack:
     def __init__(self, model: PreTrainedModel, compiled: bool = False, fused_head: bool = False) -> None:
         self.model, self.compiled, self._fuses = model, compiled, fused_head
         self._layers, self._conventions = find_stack(model)
-        # One graph for all shapes, so that the bits of a loss do not depend on which shape came first.
-        compile_layer = functools.partial(torch.compile, dynamic=True)
-        self._runners = tuple(compile_layer(layer) for layer in self._layers) if compiled else self._layers
+        self._runners = tuple(_compiled(layer) for layer in self._layers) if compiled else self._layers
         self._tail_mask = self._find_tail_mask()
 
     @property
@@ -395,6 +394,20 @@ class LayerStack:
                 vars(self._layers[layer]).pop("forward", None)
                 if own is not None:
                     vars(self._layers[layer])["forward"] = own
+
+
+def _compiled(layer: nn.Module) -> Callable[..., Any]:
+    """Return a layer compiled for all shapes at once, so that a loss does not depend on which shape came first.
+
+    Beyond a number of graphs dynamo would run layers as they are without saying so; here that is an error.
+    """
+    run, config = torch.compile(layer, dynamic=True), torch._dynamo.config
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        with config.patch(recompile_limit=_MOST_GRAPHS, fail_on_recompile_limit_hit=True):
+            return run(*args, **kwargs)
+
+    return forward
 
 
 def _skip(layer: int, hidden: Tensor, call: LayerCall) -> Tensor:

@@ -17,7 +17,7 @@ from raysearch.core.mask import Mask
 from raysearch.errors import UnsupportedModelError, UserError
 from raysearch.models.stack import LayerStack, relative_gap
 from tests.cases import assert_each
-from tests.models.families import FAMILIES, HYBRIDS, N_LAYERS, REFUSED, UNEXPORTABLE, VOCABULARY, tiny
+from tests.models.families import _WIDTHS, FAMILIES, HYBRIDS, N_LAYERS, REFUSED, UNEXPORTABLE, VOCABULARY, tiny
 
 torch.set_num_threads(1)
 
@@ -72,14 +72,21 @@ def test_the_walk_equals_the_model_with_the_layers_deleted() -> None:
     assert_each([*FAMILIES, *HYBRIDS], check)
 
 
-def test_compiled_layers_walk_alike(monkeypatch: pytest.MonkeyPatch) -> None:
-    graphs: list[Any] = []
+@pytest.fixture
+def graphs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The graphs that are handed to the compiler, in whose place they are run as they are: it takes half a minute."""
+    found: list[Any] = []
 
-    def keep(graph: Any, inputs: Any) -> Any:  # in place of the compiler, which takes half a minute
-        graphs.append(graph)
+    def keep(graph: Any, inputs: Any) -> Any:
+        found.append(graph)
         return graph.forward
 
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend=keep))
+    torch._dynamo.reset()
+    return found
+
+
+def test_compiled_layers_walk_alike(graphs: list[Any]) -> None:
     model = FAMILIES["llama"]()
     compiled, plain = LayerStack(model, compiled=True), LayerStack(model)
     compiled.verify()
@@ -88,6 +95,21 @@ def test_compiled_layers_walk_alike(monkeypatch: pytest.MonkeyPatch) -> None:
             relative_gap(walk(compiled, mask, Batch(TOKENS, SCORED)), walk(plain, mask, Batch(TOKENS, SCORED))) < 1e-6
         )
     assert 0 < len(graphs) < N_LAYERS  # the layers share their code
+
+
+@torch.no_grad()
+def test_layers_of_many_kinds_are_compiled_all_the_same(graphs: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    kinds = [nn.SiLU, nn.GELU, nn.ReLU, nn.Tanh, nn.Sigmoid, nn.Mish, nn.ELU, nn.SELU, nn.Softplus, nn.Softsign]
+    model = tiny("llama", **_WIDTHS | {"num_hidden_layers": len(kinds)})
+    stack = LayerStack(model, compiled=True)
+    for layer, kind in zip(stack.layers, kinds, strict=True):
+        setattr(layer.get_submodule("mlp"), "act_fn", kind())  # noqa: B010
+    walk(stack, Mask(), Batch(TOKENS, SCORED))
+    assert len(graphs) == len(kinds) > 8, "dynamo's own limit, beyond which it runs layers as they are"
+    torch._dynamo.reset()
+    monkeypatch.setattr("raysearch.models.stack._MOST_GRAPHS", 2)
+    with pytest.raises(UnsupportedModelError, match=r"recompile_limit.*; use model\.compile=false"):
+        LayerStack(model, compiled=True).verify()
 
 
 def test_the_walk_equals_the_model_with_the_layers_bypassed() -> None:
