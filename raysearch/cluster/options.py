@@ -114,15 +114,23 @@ class ClusterOptions(PoolFactory):
             raise UserError(
                 f"cluster.gpus_per_replica={self.gpus_per_replica} splits a GPU; above 1, use a whole number"
             )
+        if self.backend == "inline" and self.gpus_per_replica != "auto" and self.gpus_per_replica > 1:
+            raise UserError(
+                f"cluster.gpus_per_replica={self.gpus_per_replica:g} needs cluster.backend=ray; cluster.backend=inline "
+                "loads the model onto one GPU"
+            )
         if self.idle_s < 0:
             raise UserError(f"cluster.idle_s={self.idle_s:g} is negative; use 0 or more seconds")
         if self.unit_timeout_s != "auto" and self.unit_timeout_s <= 0:
             raise UserError(f"cluster.unit_timeout_s={self.unit_timeout_s:g} leaves no time; use seconds, or auto")
 
     def place(self, model: ModelSpec) -> ModelSpec:
-        """Return the model as replicas elsewhere hold it: on GPUs if they have some, whatever this machine has."""
-        has_gpus = self.address is not None and self.gpus_per_replica != "auto" and self.gpus_per_replica > 0
-        return replace(model, device="cuda") if has_gpus and model.device == "auto" else model
+        """Return the model as replicas hold it: on the CPU without GPUs of theirs, else on those of other machines."""
+        if model.device != "auto" or self.gpus_per_replica == "auto":
+            return model
+        if self.gpus_per_replica == 0:
+            return replace(model, device="cpu")
+        return model if self.address is None else replace(model, device="cuda")
 
     @override
     def check_model(self, model: LocatedModel) -> None:  # Ray itself would wait for ever
@@ -130,6 +138,17 @@ class ClusterOptions(PoolFactory):
             check_fused_head(model.device)
         gpus = self.gpus(model.on_gpu)
         there = n_gpus() if gpus else 0
+        if model.on_gpu and not gpus:
+            raise UserError(
+                f"cluster.gpus_per_replica=0 leaves replicas without a GPU, but model.device={model.device} asks for "
+                "one; use model.device=cpu, or cluster.gpus_per_replica=auto"
+            )
+        _, _, index = model.device.partition(":")
+        if self.backend == "ray" and index:
+            raise UserError(
+                f"model.device={model.device} names one GPU, but Ray gives each replica its own; use model.device=cuda "
+                f"with CUDA_VISIBLE_DEVICES={index} in the environment, or cluster=inline"
+            )
         if self.backend == "ray" and gpus and not model.on_gpu:
             raise UserError(
                 f"cluster.gpus_per_replica={gpus:g} asks for GPUs, but the model runs on the CPU; "

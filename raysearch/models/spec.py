@@ -16,7 +16,7 @@ class ModelSpec:
         path: A hub id, a folder, a ``.gguf`` file, or ``installed:<package>`` for a GGUF file inside a package.
         dtype: auto, float32, bfloat16 or float16; auto is the checkpoint's own, and for GGUF (whose weights are
             dequantised) bfloat16 on CUDA and float32 on the CPU.
-        device: auto, cpu, cuda or cuda:<index>; auto is CUDA when there is one.
+        device: auto, cpu, cuda or, with the backend inline, cuda:<index>; auto is CUDA when there is one.
         attention: auto, sdpa, eager or flash_attention_2; auto is sdpa where the architecture has it, else eager.
         revision: A branch, tag or commit of a hub id; None for its main branch.
         trust_remote_code: Whether code that comes with the checkpoint may run.

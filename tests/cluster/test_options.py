@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -16,6 +17,32 @@ from tests.models.families import FAMILIES
 def test_ranges_that_are_none(least, most):
     with pytest.raises(UserError, match=rf"cluster.replicas={{min:{least},max:{most}}} is no range"):
         ReplicaRange(least, most)
+
+
+def test_the_device_follows_from_the_gpus_of_a_replica() -> None:
+    def placed(device: str = "auto", address: str | None = None, gpus: float | Literal["auto"] = "auto") -> str:
+        options = ClusterOptions(address=address, gpus_per_replica=gpus)
+        return options.place(ModelSpec("tiny", "tiny", device=device)).device
+
+    assert placed() == placed(gpus=2) == placed(address="auto") == "auto"
+    assert placed(gpus=0) == placed(gpus=0, address="auto") == "cpu"
+    assert placed(gpus=1, address="auto") == "cuda" and placed("cpu", "auto", 1) == "cpu"
+
+
+def test_devices_that_replicas_would_not_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    FAMILIES["llama"]().save_pretrained(tmp_path)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 4)
+    model = locate(ModelSpec("tiny", str(tmp_path), device="cuda:3"))
+    ClusterOptions("inline").check_model(model)
+    with pytest.raises(
+        UserError, match="cuda:3 names one GPU, but .*; use model.device=cuda with CUDA_VISIBLE_DEVICES=3"
+    ):
+        ClusterOptions().check_model(model)
+    with pytest.raises(UserError, match="gpus_per_replica=0 leaves replicas without a GPU.*; use model.device=cpu"):
+        ClusterOptions(gpus_per_replica=0).check_model(model)
+    with pytest.raises(UserError, match="gpus_per_replica=4 needs cluster.backend=ray"):
+        ClusterOptions("inline", gpus_per_replica=4)
 
 
 def test_more_threads_than_the_cores_can_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
