@@ -256,6 +256,8 @@ def _describe(model: LocatedModel) -> ModelInfo:
     from raysearch.models.layers import layer_lists
 
     config = load_config(model)
+    if model.is_hub:  # a replica on another node may start after the next push
+        model = replace(model, revision=_commit(model))
     with _reading(model), torch.device("meta"):
         skeleton = AutoModelForCausalLM.from_config(
             config, attn_implementation=_attention(model), trust_remote_code=model.trust_remote_code
@@ -305,20 +307,24 @@ def _named(model: LocatedModel, patterns: Sequence[str]) -> str:
     """Return the digest of a GGUF file, the commit of a hub id, or the SHA-256 over the files that patterns fit."""
     if model.digest is not None:
         return model.digest
-    folder = model.folder
     if model.is_hub:
-        commit: str | None = getattr(load_config(model), "_commit_hash", None)
-        if commit:
-            return commit
-        from huggingface_hub import snapshot_download
-
-        with _reading(model):
-            folder = Path(snapshot_download(model.location, revision=model.revision, local_files_only=True))
+        load_config(model)
+        return _commit(model)
+    folder = model.folder
     files = {file for pattern in patterns for file in folder.glob(pattern) if file.is_file()}
     names = sorted(file.relative_to(folder).as_posix() for file in files)
     kept = Kept(model.cache)
     listing = "".join(f"{name} {kept.sha256(folder / name)}\n" for name in names)
     return hashlib.sha256(listing.encode()).hexdigest()
+
+
+def _commit(model: LocatedModel) -> str:
+    """Return the commit of a hub id, whose config is in the hub's cache; transformers no longer tells it."""
+    from huggingface_hub import try_to_load_from_cache
+
+    config = try_to_load_from_cache(model.location, "config.json", revision=model.revision)
+    assert isinstance(config, str), "it has been read"
+    return Path(config).parent.name
 
 
 def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:

@@ -97,7 +97,7 @@ class ModelInfo:
     """The sizes of a model, from its config alone; tied weights count once.
 
     Args:
-        model: The model.
+        model: The model; one of the hub at the commit that its fingerprint names.
         n_layers: N, the layers of the dense model.
         parameters: Parameters of the whole model.
         layer_parameters: Parameters of each layer.

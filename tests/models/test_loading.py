@@ -72,6 +72,22 @@ def test_describe_counts_tied_weights_once(tmp_path: Path) -> None:
         assert info.parameters == sum(parameter.numel() for parameter in model.parameters()), family
 
 
+def test_a_model_of_the_hub_stays_at_the_commit_of_its_fingerprint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    main = tmp_path / "models--me--tiny" / "refs" / "main"
+    main.parent.mkdir(parents=True)
+    for commit, family in (("b" * 40, "qwen2"), ("a" * 40, "llama")):
+        FAMILIES[family]().save_pretrained(main.parents[1] / "snapshots" / commit)
+        main.write_text(commit)
+    info, before = describe(spec("me/tiny")), fingerprint(locate(spec("me/tiny")))
+    main.write_text("b" * 40)
+    assert fingerprint(info.model) == before == "a" * 40
+    assert load_model(info.model).config.model_type == "llama"
+    assert describe(spec("me/tiny")).model.revision == "b" * 40
+
+
 def test_describe_reads_no_weights(folder: Path) -> None:
     save_file({"none of the model's": torch.zeros(1)}, folder / "model.safetensors")
     assert describe(spec(folder)).n_layers == N_LAYERS
