@@ -63,14 +63,15 @@ class LayerStack:
         fused_head: Whether log-probabilities of tokens come from a fused kernel, where no gradient is needed.
 
     Raises:
-        UnsupportedModelError: The model does not run one stack of layers, each once and in order.
+        UnsupportedModelError: The model does not run, or not one stack of layers, each once and in order.
     """
 
     def __init__(self, model: PreTrainedModel, compiled: bool = False, fused_head: bool = False) -> None:
         self.model, self.compiled, self._fuses = model, compiled, fused_head
-        self._layers, self._conventions = find_stack(model)
-        self._runners = tuple(_compiled(layer) for layer in self._layers) if compiled else self._layers
-        self._tail_mask = self._find_tail_mask()
+        with self._explained():
+            self._layers, self._conventions = find_stack(model)
+            self._runners = tuple(_compiled(layer) for layer in self._layers) if compiled else self._layers
+            self._tail_mask = self._find_tail_mask()
 
     @property
     def n_layers(self) -> int:
@@ -279,17 +280,25 @@ class LayerStack:
             UserError: The fused kernel is to be used, but does not compute this model's head.
         """
         kind = self.model.config.model_type
-        try:
+        with self._explained():
             self._compare(kind)
+        if self._fuses:
+            self._compare_heads(kind)
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Turn an error of the model's own code into one sentence."""
+        try:
+            yield
         except (UserError, torch.OutOfMemoryError):
             raise
         except Exception as error:
-            remedy = "model.compile=false" if self.compiled else "another architecture"
+            flash = self.model.config.get_text_config()._attn_implementation == "flash_attention_2"
+            remedy = "model.attention=auto" if flash else "another architecture"
             raise UnsupportedModelError(
-                f"{kind} cannot be run layer by layer ({type(error).__name__}: {error}); use {remedy}"
+                f"{self.model.config.model_type} cannot be run layer by layer ({type(error).__name__}: {error}); "
+                f"use {'model.compile=false' if self.compiled else remedy}"
             ) from error
-        if self._fuses:
-            self._compare_heads(kind)
 
     def _compare(self, kind: str) -> None:
         """Make the comparison of `verify`."""

@@ -72,6 +72,25 @@ def test_the_walk_equals_the_model_with_the_layers_deleted() -> None:
     assert_each([*FAMILIES, *HYBRIDS], check)
 
 
+def test_an_error_of_the_first_forward_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(error: Exception) -> LayerStack:
+        def forward(*_: Any, **__: Any) -> None:
+            raise error
+
+        model = FAMILIES["llama"]()
+        monkeypatch.setattr(model.get_submodule("model.layers.1.self_attn"), "forward", forward)
+        return LayerStack(model)
+
+    with pytest.raises(UnsupportedModelError, match=r"llama cannot .* \(RuntimeError: odd\); use another architecture"):
+        fails(RuntimeError("odd"))
+    with pytest.raises(torch.OutOfMemoryError):
+        fails(torch.OutOfMemoryError())
+    model = FAMILIES["llama"]()
+    model.config._attn_implementation = "flash_attention_2"  # which a CPU does not have
+    with pytest.raises(UnsupportedModelError, match=r"llama cannot be run layer by layer .*; use model.attention=auto"):
+        LayerStack(model)
+
+
 @pytest.fixture
 def graphs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The graphs that are handed to the compiler, in whose place they are run as they are: it takes half a minute."""
