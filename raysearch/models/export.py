@@ -171,9 +171,11 @@ def _continue(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None,
     n_tokens, most = inputs["input_ids"].shape[1], getattr(model.config.get_text_config(), _POSITIONS, None)
     if most is not None and n_tokens > most:
         raise UserError(f"--prompt holds {n_tokens:,} tokens, and the model has {most:,} positions; give a shorter one")
+    # The last new token is not fed in, so that it needs no position.
+    new_tokens = _NEW_TOKENS if most is None else min(_NEW_TOKENS, most - n_tokens + 1)
     generator: Any = model
     with torch.inference_mode(), quiet():
-        tokens = generator.generate(**inputs, max_new_tokens=_NEW_TOKENS, do_sample=False)
+        tokens = generator.generate(**inputs, max_new_tokens=new_tokens, do_sample=False)
     text = tokenizer.decode(tokens[0, n_tokens:], skip_special_tokens=True)
     return " ".join(str(text).split())
 

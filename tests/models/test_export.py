@@ -166,14 +166,29 @@ def test_a_file_in_the_way_is_refused(tmp_path: Path) -> None:
         exported(spec, Mask.of(1), tmp_path / "file", overwrite=True)
 
 
-def test_the_tokenizer_goes_along_and_both_models_speak(tmp_path: Path) -> None:
+def speaking(family: str, tmp_path: Path) -> ModelSpec:
+    """A dense model with a tokenizer whose words are w0 … w127."""
     from tokenizers import Tokenizer, models, pre_tokenizers
 
-    spec = dense("llama", tmp_path)
+    spec = dense(family, tmp_path)
     words = {f"w{index}": index for index in range(128)}
     backend = Tokenizer(models.WordLevel(words, unk_token="w0"))
     backend.pre_tokenizer = pre_tokenizers.Whitespace()
     PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="w0").save_pretrained(spec.path)
+    return spec
+
+
+def test_a_prompt_may_reach_to_the_last_position(tmp_path: Path) -> None:
+    spec = speaking("gpt2", tmp_path)
+    for n_tokens, most in ((60, 5), (64, 1)):
+        report = export_checkpoint(
+            spec, Mask.of(1), tmp_path / "out", overwrite=True, evidence=EVIDENCE, prompt="w3 " * n_tokens
+        )
+        assert report.after and len(report.after.split()) <= most
+
+
+def test_the_tokenizer_goes_along_and_both_models_speak(tmp_path: Path) -> None:
+    spec = speaking("llama", tmp_path)
     report = export_checkpoint(
         spec, Mask.of(1), tmp_path / "pruned", overwrite=False, evidence=EVIDENCE, prompt="w3 w4 w5"
     )
