@@ -22,7 +22,7 @@ from raysearch.evaluation.pool import (
     ReplicaStats,
     job_failure,
 )
-from raysearch.evaluation.replica import Replica
+from raysearch.evaluation.replica import Replica, release
 
 
 class InlinePool(Pool):
@@ -33,7 +33,7 @@ class InlinePool(Pool):
     """
 
     def __init__(self, make_replica: Callable[[], Replica]) -> None:
-        self._replica = make_replica()
+        self._replica: Replica | None = make_replica()
         self._replica_stats = ReplicaStats(platform.node())
         self._stats = PoolStats([self._replica_stats])
 
@@ -54,11 +54,12 @@ class InlinePool(Pool):
         calibrations: Mapping[str, Calibration] = NO_CALIBRATIONS,
         cutter: Cutter | None = None,
     ) -> Iterator[tuple[JobT, Any]]:
+        assert self._replica is not None, "the pool is open"
         for job in jobs:
             if (name := job.calibration) is not None and name in calibrations:
                 self._replica.calibrations.setdefault(name, calibrations[name])
             started = time.perf_counter()
-            result = self._result(job)
+            result = self._result(job, self._replica)
             passed = time.perf_counter() - started
             self._replica_stats.units += 1
             self._replica_stats.busy_s += passed
@@ -67,12 +68,13 @@ class InlinePool(Pool):
 
     @override
     def close(self) -> None:
-        """The replica ends with the pool."""
+        self._replica = None
+        release()
 
-    def _result(self, job: Job) -> Any:
+    def _result(self, job: Job, replica: Replica) -> Any:
         for attempt in range(1, MAX_ATTEMPTS + 1):
             try:
-                return job.run(self._replica)
+                return job.run(replica)
             except UserError:
                 raise
             except Exception as error:

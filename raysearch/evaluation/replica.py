@@ -101,7 +101,7 @@ class Replica:
             except Exception as error:
                 if not is_out_of_memory(error):
                     raise
-            _release()  # here, where nothing holds on to the error's frames and their tensors
+            release()  # here, where nothing holds on to the error's frames and their tensors
             self._halve(unit, calibration)
 
     def _evaluate(self, unit: Unit, calibration: Calibration) -> UnitResult:
@@ -162,7 +162,7 @@ class Replica:
             except Exception as error:
                 if not is_out_of_memory(error):
                     raise
-            _release()
+            release()
             length //= 2
         return None
 
@@ -262,7 +262,7 @@ def reuse_freed_memory() -> None:
         libc.mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
 
 
-def _release() -> None:
+def release() -> None:
     """Free what PyTorch and Python keep without using it."""
     gc.collect()
     if torch.cuda.is_available():
