@@ -98,7 +98,7 @@ def llama_cpp_command(mask: Mask) -> str:
     return f"llama-quantize --prune-layers {','.join(map(str, mask))} model.gguf pruned.gguf Q8_0"
 
 
-def model_card(pruned: Pruned, evidence: Evidence, name: str, *, tokenizer: bool) -> str:
+def model_card(pruned: Pruned, evidence: Evidence, name: str, *, tokenizer: bool, misread: str | None = None) -> str:
     """Return the README.md of an exported checkpoint.
 
     Args:
@@ -106,6 +106,7 @@ def model_card(pruned: Pruned, evidence: Evidence, name: str, *, tokenizer: bool
         evidence: The search that found the mask.
         name: The checkpoint's folder name.
         tokenizer: Whether the checkpoint holds a tokenizer.
+        misread: Why llama.cpp would run another model; None if it would not.
     """
     share = pruned.parameters / pruned.parameters_dense
     rows = [
@@ -120,6 +121,7 @@ def model_card(pruned: Pruned, evidence: Evidence, name: str, *, tokenizer: bool
         rows=rows,
         name=name,
         tokenizer=tokenizer,
+        misread=misread,
         llama_cpp_command=llama_cpp_command,
     )
 
@@ -171,7 +173,8 @@ def render_card(template: Path, **values: Any) -> str:
 
     Args:
         template: The template's file.
-        values: What it shows; ``name``, the checkpoint's folder, and ``tokenizer``, whether it has one, among them.
+        values: What it shows; among them ``name``, the checkpoint's folder, ``tokenizer``, whether it has one, and
+            ``misread``, why llama.cpp would run another model, for templates of checkpoints.
     """
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),

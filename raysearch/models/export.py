@@ -1,4 +1,4 @@
-"""Exports a pruned model as a checkpoint that transformers, vLLM and llama.cpp load without changes.
+"""Exports a pruned model as a checkpoint that transformers and vLLM load without changes, and mostly llama.cpp.
 
 The checkpoint is written beside its destination, loaded again with plain transformers, compared with the masked dense
 model, and only then renamed into place. So `out` is either complete and verified, or unchanged.
@@ -27,6 +27,7 @@ from raysearch.core.mask import Mask
 from raysearch.core.paths import as_path
 from raysearch.errors import UnsupportedModelError, UserError, redact, redacted, what_failed
 from raysearch.models.card import RECORD, Evidence, Pruned, mergekit_yaml, model_card
+from raysearch.models.gguf_pruning import misread_by_llama_cpp
 from raysearch.models.layers import plain_logits
 from raysearch.models.loading import load_model, load_tokenizer, quiet
 from raysearch.models.source import locate
@@ -211,8 +212,9 @@ def _reload(folder: Path, model: LocatedModel, kind: str) -> PreTrainedModel:
 
 def _write_documents(folder: Path, name: str, pruned: Pruned, evidence: Evidence, *, tokenizer: bool) -> None:
     """Write the model card, the mergekit recipe and the record for machines."""
+    misread = misread_by_llama_cpp(folder, pruned.mask, pruned.n_layers_dense)
     documents = {
-        "README.md": redact(model_card(pruned, evidence, name, tokenizer=tokenizer)),
+        "README.md": redact(model_card(pruned, evidence, name, tokenizer=tokenizer, misread=misread)),
         "mergekit.yaml": redact(mergekit_yaml(pruned)),
         RECORD: export_record(pruned.mask, pruned.n_layers_dense, evidence),
     }

@@ -9,6 +9,7 @@ Source: the GGUF specification, and llama.cpp's `src/models/*.cpp` for what foll
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import uuid
@@ -145,6 +146,9 @@ _FIXED = {
 }
 #: Numbers of layers that llama.cpp takes for a certain model, which it computes in another way.
 _DEPTHS = {"gemma2": (46,), "gemma3": (62,), "exaone4": (64,), "deepseek2": (26, 27, 48), "baichuan": (32, 40)}
+#: Architectures that llama.cpp names in another way than transformers.
+_RENAMED = {"olmo3": "olmo2", "deepseekv2": "deepseek2", "deepseekv3": "deepseek2"}
+_CHECKPOINT = "a checkpoint (--out) with transformers or vLLM"
 _LEADING = "leading_dense_block_count"
 _PREDICTING = "nextn_predict_layers"
 
@@ -218,7 +222,7 @@ class _File:
         """All blocks, those that predict further tokens included."""
         return int(self.get("block_count"))
 
-    def refused(self, why: str, remedy: str = "export a checkpoint with --out") -> UserError:
+    def refused(self, why: str, remedy: str = f"use {_CHECKPOINT}") -> UserError:
         """Return the sentence that refuses it."""
         return UserError(f"{self.path} cannot be pruned: {why}; {remedy}")
 
@@ -303,7 +307,7 @@ def _mended(file: _File, kept: Sequence[int], mask: Mask) -> dict[str, Any]:
             elif key in _LISTS:
                 raise file.refused(f"{name} has {len(value)} values for {n_layers} layers")
         elif _SUSPECT.search(key) and key not in known and value and len(kept) < n_layers:
-            raise file.refused(f"what {name}={value} says of the layers that stay is unknown", "use --out")
+            raise file.refused(f"what {name}={value} says of the layers that stay is unknown")
     if _LEADING in file:
         changed[prefix + _LEADING] = sum(layer < file.get(_LEADING) for layer in kept)
     for rule in _RULES:
@@ -318,12 +322,48 @@ def _mended(file: _File, kept: Sequence[int], mask: Mask) -> dict[str, Any]:
         else:
             raise file.refused(
                 f"{rule.about} follows from their places, one in {period}, and no such number fits without {mask}",
-                "choose a mask that keeps the pattern, or export a checkpoint with --out",
+                f"choose a mask that keeps the pattern, or use {_CHECKPOINT}",
             )
         if number != period:
             changed[f"{prefix}{rule.key}"] = number
     changed["raysearch.removed_layers"] = list(mask)
     return changed
+
+
+def misread_by_llama_cpp(folder: Path, mask: Mask, n_layers: int) -> str | None:
+    """Return what llama.cpp would get wrong in a pruned checkpoint that is converted, since it goes by layers' places.
+
+    Args:
+        folder: The checkpoint, of which the config alone is read.
+        mask: The layers that were removed.
+        n_layers: N, the layers of the dense model.
+
+    Returns:
+        What llama.cpp does, as the end of a sentence; None if it would run the same model, as far as is known here.
+    """
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    config, kept = config.get("text_config") or config, mask.kept(n_layers)
+    kind = _letters(config["model_type"].removesuffix("_text"))
+    kind = _RENAMED.get(kind, kind)
+    depths = [depth for name, of in _DEPTHS.items() if _letters(name) == kind for depth in of]
+    if mask and {n_layers, len(kept)} & set(depths):
+        return f"computes a {config['model_type']} of {n_layers} or {len(kept)} layers in a way of its own"
+    for rule in _RULES:
+        named = [name for name in (*rule.defaults, *rule.always) if _letters(name) == kind]
+        given = None if rule.key is None else config.get(rule.key.rpartition(".")[2])
+        period = given if type(given) is int else rule.defaults.get(named[0]) if named else None
+        if rule.needs is not None:
+            window = config.get(rule.needs.rpartition(".")[2])
+            if not named or window == 0 or (window is None and named[0] not in rule.always):
+                continue
+        if period and any(rule.kind(layer, period) != rule.kind(place, period) for place, layer in enumerate(kept)):
+            return f"tells {rule.about} from their places, which have changed"
+    return None
+
+
+def _letters(name: str) -> str:
+    """Return the letters and digits of a name."""
+    return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
 def _period(file: _File, rule: _Rule) -> int | None:

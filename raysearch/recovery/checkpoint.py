@@ -17,6 +17,7 @@ from raysearch.core.mask import Mask
 from raysearch.errors import UnsupportedModelError
 from raysearch.models.card import RECORD, render_card
 from raysearch.models.export import own_logits, replacing
+from raysearch.models.gguf_pruning import misread_by_llama_cpp
 from raysearch.models.loading import quiet
 from raysearch.models.stack import probe_tokens, relative_gap, tolerance
 from raysearch.recovery.record import ThreeNumbers, Training
@@ -125,6 +126,7 @@ def write_card(folder: Path, name: str, evidence: Evidence, numbers: Sequence[Th
         numbers=numbers,
         shown=shown,
         tokenizer=True,
+        misread=misread_by_llama_cpp(folder, evidence.mask, evidence.n_layers_dense),
         has_adapter=(folder / _ADAPTER).is_dir(),
     )
     for file, text in ((folder / "README.md", card), (folder / RECORD, json.dumps(record, indent=2) + "\n")):

@@ -15,6 +15,7 @@ import raysearch.models.export as export
 from raysearch.core.mask import Mask
 from raysearch.errors import UnsupportedModelError, UserError
 from raysearch.models.export import ExportResult, export_checkpoint
+from raysearch.models.gguf_pruning import misread_by_llama_cpp
 from raysearch.models.spec import ModelSpec
 from tests.cases import assert_each
 from tests.models.families import FAMILIES, HYBRIDS, N_LAYERS, UNEXPORTABLE, tiny
@@ -75,6 +76,27 @@ def test_values_by_layer_go_with_their_layers(tmp_path: Path) -> None:
         assert values == {layer: {"head_dim": 16} for layer in left}, mask
     with pytest.raises(UnsupportedModelError, match=r"without \{3\}: its layer 2 would have to be full_attention, but"):
         exported(spec, Mask.of(3), tmp_path / "last")
+
+
+def test_the_card_leaves_llama_cpp_out_where_it_would_run_another_model(tmp_path: Path) -> None:
+    spec, out = dense("smollm3", tmp_path), tmp_path / "out"
+    for mask, fits in ((Mask.of(3), True), (Mask.of(0), False)):
+        exported(spec, mask, out, overwrite=True)
+        card = (out / "README.md").read_text()
+        assert ("| Ollama |" in card, "llama-quantize" in card, "convert_hf_to_gguf" in card) == (fits, fits, fits)
+        assert ("llama.cpp tells which layers rotate positions from their places, which" in card) is not fits
+
+
+def test_what_llama_cpp_tells_from_places(tmp_path: Path) -> None:
+    windows = "tells which layers attend to a window only from their places, which have changed"
+    cases = [("llama", Mask.of(1), None), ("gemma2", Mask.of(0, 1), None), ("gemma2", Mask.of(2), windows)]
+    cases += [("gpt_oss", Mask.of(0), windows), ("gemma3", Mask.of(1), None), ("gemma4_text", Mask.of(1), None)]
+    cases += [("olmo2", Mask.of(1), None), ("exaone4", Mask.of(3), None)]
+    for family, mask, said in cases:
+        dense(family, tmp_path / family)
+        assert misread_by_llama_cpp(tmp_path / family / "dense", mask, N_LAYERS) == said, (family, mask)
+    wording = "computes a gemma2 of 46 or 4 layers in a way of its own"
+    assert misread_by_llama_cpp(tmp_path / "gemma2" / "dense", Mask.of(*range(4, 46)), 46) == wording
 
 
 def test_counts_of_leading_layers_are_recounted(tmp_path: Path) -> None:
