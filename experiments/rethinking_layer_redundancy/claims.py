@@ -94,6 +94,7 @@ def cell(row: Mapping[Any, Any]) -> CellResult:
         uses_objective=row.get("uses_objective", row["searcher"] not in BASELINES),
         stochastic=row.get("stochastic", row["searcher"] in STOCHASTIC),
         held_out=row.get("held_out"),
+        held_out_by_draw=json.loads(row.get("held_out_by_draw") or "{}"),
         n_free=N_LAYERS,
         state=row["state"],
         outcome=outcome,

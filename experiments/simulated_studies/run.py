@@ -1,7 +1,8 @@
 """How often a report says "clear" of nothing: studies of random numbers, with searchers and calibrations alike.
 
 Each study has 2 calibrations x 2 M x 5 searchers x 3 draws. A mask has a quality of its own, that of the draw of its
-samples, and noise wherever it is measured; nothing depends on searcher or calibration. With ``--effect`` the first
+samples, and noise wherever it is measured, of which all masks that a searcher finds have a part in common on the same
+samples; nothing depends on searcher or calibration. With ``--effect`` the first
 searcher is better in every number by so many standard errors of the named contrast, which is then to be found.
 
     python experiments/simulated_studies/run.py --studies 400
@@ -29,8 +30,9 @@ METRICS = (
     Metric("acc", "Accuracy", "accuracy", "%", True),
 )
 N_ITEMS, SPREAD, NOISE = 100, 0.1, 0.1
-#: The standard error of a contrast over three draws by held-out loss: two masks, each on the two other draws.
-ERROR = float(np.sqrt(2 * (SPREAD**2 + NOISE**2 / 2) / len(DRAWS)))
+#: The standard error of a contrast over three draws by held-out loss: two masks, each on the two other draws, whose
+#: samples suit all masks of a searcher alike, and each mask by itself.
+ERROR = float(np.sqrt(2 * (SPREAD**2 + NOISE**2 + NOISE**2 / 2) / len(DRAWS)))
 
 
 def main() -> None:
@@ -65,9 +67,15 @@ def simulated_study(rng: np.random.Generator, effect: float = 0.0) -> StudyResul
 
 
 def _cells(rng: np.random.Generator, of_draw: dict[tuple[str, str], float], effect: float) -> Iterator[CellResult]:
-    for calibration, remove, searcher, draw in itertools.product(CALIBRATIONS, SIZES, SEARCHERS, DRAWS):
+    suits = {key: NOISE * rng.normal() for key in itertools.product(CALIBRATIONS, SIZES, SEARCHERS, DRAWS)}
+    for calibration, remove, searcher, draw in suits:
         better = effect if searcher == "a" else 0.0
         quality = 1.0 + SPREAD * rng.normal() - better
+        held_out = {
+            other: quality + suits[calibration, remove, searcher, other] + NOISE * rng.normal()
+            for other in DRAWS
+            if other != draw
+        }
         items = rng.random(N_ITEMS) < 0.5 + 0.05 * rng.normal() + better
         perplexity = float(np.exp(2.0 + of_draw[calibration, draw] + SPREAD * rng.normal() - better))
         accuracy = 100 * items.mean()
@@ -95,7 +103,8 @@ def _cells(rng: np.random.Generator, of_draw: dict[tuple[str, str], float], effe
             "",
             draw=draw,
             stochastic=True,
-            held_out=quality + float(np.mean(NOISE * rng.normal(size=len(DRAWS) - 1))),
+            held_out=float(np.mean([*held_out.values()])),
+            held_out_by_draw=held_out,
             n_free=30,
             state="finished",
             outcome=outcome,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pandas as pd
@@ -40,7 +41,12 @@ def write_report(results: StudyResult, out: Path) -> list[Path]:
         "report.html": html_page(analysis, found, parts, drawn),
         "report.md": markdown_page(analysis, found, parts),
         "cells.csv": analysis.frame.drop(columns="items")
-        .assign(removed=analysis.frame["removed"].map(list))
+        .assign(
+            removed=analysis.frame["removed"].map(list),
+            held_out_by_draw=analysis.frame["held_out_by_draw"].map(
+                lambda losses: json.dumps(losses) if losses else None
+            ),
+        )
         .map(csv_cell)
         .to_csv(index=False, lineterminator="\n"),
         "dense.csv": _dense(results).map(csv_cell).to_csv(index=False, lineterminator="\n"),

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from statistics import fmean
 
 from raysearch.calibration.calibration import Calibration
 from raysearch.core.mask import Mask
@@ -74,8 +73,8 @@ def evaluate_held_out(
                 evaluator.close()
 
 
-def held_out_losses(draws: Draws, masks: Mapping[int, Mask], ledger: Ledger) -> dict[int, float]:
-    """Return the mean loss of each mask on the other draws, by its search's place, where the ledger has them all."""
+def held_out_losses(draws: Draws, masks: Mapping[int, Mask], ledger: Ledger) -> dict[int, dict[str, float]]:
+    """Return the loss of each mask on each other draw, by its search's place, where the ledger has them all."""
     losses: dict[tuple[str, Mask], float] = {}
     for draw, calibration in draws.samples.items():
         known = ledger.known(calibration.fingerprint, list(dict.fromkeys(masks.values())))
@@ -84,7 +83,8 @@ def held_out_losses(draws: Draws, masks: Mapping[int, Mask], ledger: Ledger) -> 
                 losses[draw, mask] = total(shards, calibration.n_shards) / calibration.divisor
     found = {}
     for number, own in draws.places.items():
-        elsewhere = [losses.get((draw, masks.get(number, Mask())), math.nan) for draw in draws.samples if draw != own]
-        if number in masks and all(map(math.isfinite, elsewhere)):
-            found[number] = fmean(elsewhere)
+        mask = masks.get(number, Mask())
+        elsewhere = {draw: losses.get((draw, mask), math.nan) for draw in draws.samples if draw != own}
+        if number in masks and all(map(math.isfinite, elsewhere.values())):
+            found[number] = elsewhere
     return found

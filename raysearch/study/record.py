@@ -32,6 +32,7 @@ class CellRecord:
         uses_objective: Whether its searcher does; one that does not is a baseline.
         stochastic: Whether another seed may give its searcher another mask.
         held_out: The loss of its mask on the samples of the other draws, their mean; None where there are none.
+        held_out_by_draw: The same on each of them, by its label; empty on records from before that was kept.
         n_free: How many layers may be removed, that is, are not protected; None where it is not known.
     """
 
@@ -47,6 +48,7 @@ class CellRecord:
     uses_objective: bool = True
     stochastic: bool = False
     held_out: float | None = None
+    held_out_by_draw: Mapping[str, float] = field(default_factory=dict)
     n_free: int | None = None
 
 

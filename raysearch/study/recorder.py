@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
+from statistics import fmean
 
 from raysearch.calibration.calibration import Calibration
 from raysearch.core.mask import Mask
@@ -42,7 +43,7 @@ def record_study(
     results = found_results(ledger, search_ids)
     shared: dict[str, float] = {}
     errors: dict[str, float | None] = {}
-    held_out: dict[int, float] = {}
+    held_out: dict[int, dict[str, float]] = {}
     free: dict[int, int] = {}
     for model_group in model_groups:
         for numbers in model_group.groups(study):
@@ -74,7 +75,8 @@ def record_study(
             draw=cell.draw,
             uses_objective=cell.search.searcher.uses_objective,
             stochastic=cell.search.searcher.stochastic,
-            held_out=held_out.get(number),
+            held_out=fmean(held_out[number].values()) if number in held_out else None,
+            held_out_by_draw=held_out.get(number, {}),
             n_free=free.get(number),
         )
         for number, (cell, search_id) in enumerate(zip(study.cells, search_ids, strict=True))

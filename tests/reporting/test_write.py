@@ -183,7 +183,9 @@ def test_a_study_assessed_by_texts_too_has_a_report(tmp_path: Path) -> None:
     metrics = tuple(Metric(kind, kind, kind, "%", True) for kind in kinds)
     found = [
         make_cell(
-            searcher, outcome(3.0 + place, removed=(place, 2), assessed={kind: Estimate(5.0 + place) for kind in kinds})
+            searcher,
+            outcome(3.0 + place, removed=(place, 2), assessed={kind: Estimate(5.0 + place) for kind in kinds}),
+            held_out_by_draw={"1": 3.5} if place else {},
         )
         for place, searcher in enumerate(("one_shot", "greedy"))
     ]
@@ -191,6 +193,7 @@ def test_a_study_assessed_by_texts_too_has_a_report(tmp_path: Path) -> None:
     names = {file.relative_to(tmp_path).as_posix() for file in write_report(results, tmp_path)}
     assert names >= {"figures/tradeoff_1.svg", "figures/probe_1.svg", "tables/texts_1.csv"}
     assert set(pd.read_csv(tmp_path / "dense.csv")["metric"]) == {*kinds}
+    assert pd.read_csv(tmp_path / "cells.csv")["held_out_by_draw"].fillna("").tolist() == ["", '{"1": 3.5}']
 
 
 def test_every_figure_has_words(page: Page) -> None:

@@ -72,7 +72,7 @@ def test_masks_of_one_draw_are_evaluated_on_the_others_and_contrasts_are_answere
         same = [
             one for one in cells if one["draw"] == other and one["removed"] == masks[cell["searcher"], cell["draw"]]
         ]
-        assert cell["held_out"] is not None
+        assert cell["held_out_by_draw"] == {other: cell["held_out"]}
         assert all(cell["held_out"] == pytest.approx(one["loss"]) for one in same)
     assert {cell["calibration"] for cell in cells} == {cells[0]["calibration"]}, "another draw is no other calibration"
     with opened(Path("mlruns/ledger.db")) as ledger:

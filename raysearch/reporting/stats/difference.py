@@ -3,7 +3,8 @@
 Three kinds of noise stand between two searchers, and each is a part of the error of their difference:
 
 - **by draw**: with several draws of the calibration's samples, the differences within each draw are a sample, and their
-  mean is tested by Student's paired t. This holds for other draws, and has the noise of the seeds in it.
+  mean is tested by Student's paired t. This holds for other draws, and has the noise of the seeds in it. Held-out
+  losses of two draws are of the same samples in part, see `_held_out`.
 - **by seed**: with one draw, the spread over seeds on either side, as in Welch's test.
 - **by item**: the choice of the samples, windows or items that a number was measured on. The same ones for both, so
   their differences count where they are kept; else the two errors are joined as if of different items, which is too
@@ -125,6 +126,14 @@ class Side:
         return {draw: values[draws == draw] for draw in dict.fromkeys(draws)}
 
     @cached_property
+    def elsewhere(self) -> pd.DataFrame | None:
+        """Held-out losses, masks' draws down and samples' across, the mean over seeds; None if not kept."""
+        losses = self._cells["held_out_by_draw"]
+        return (
+            pd.DataFrame([*losses], [*self._cells["draw"]]).groupby(level=0).mean() if losses.map(bool).all() else None
+        )
+
+    @cached_property
     def score(self) -> float:
         """The mean over draws of the means over seeds."""
         return statistics.fmean(float(values.mean()) for values in self.by_draw.values())
@@ -160,7 +169,8 @@ def difference(one: Side, other: Side, quantity: Quantity) -> Difference:
     one, other = one.within(draws), other.within(draws)
     if len(draws) > 1:
         gaps = np.array([one.by_draw[draw].mean() - other.by_draw[draw].mean() for draw in draws])
-        value, few = float(gaps.mean()), [(float(gaps.var(ddof=1)) / len(gaps), len(gaps) - 1.0)]
+        by_draw = float(gaps.var(ddof=1)) / len(gaps), len(gaps) - 1.0
+        value, few = float(gaps.mean()), [_held_out(one, other, *by_draw) if quantity == HELD_OUT_LOSS else by_draw]
         by_item = [] if quantity in (CALIBRATION_LOSS, HELD_OUT_LOSS) else _by_item(one, other)
     else:
         value, by_item = one.score - other.score, _by_item(one, other)
@@ -208,6 +218,26 @@ def _by_item(one: Side, other: Side) -> list[tuple[float, float]]:
     if one.error is None or other.error is None:
         return []
     return [(one.error**2 + other.error**2, _NORMAL)]
+
+
+def _held_out(one: Side, other: Side, variance: float, freedom: float) -> tuple[float, float]:
+    """The variance of a mean difference of held-out losses, with its degrees of freedom.
+
+    Masks of two draws are evaluated on samples that they share, so the differences within draws are not independent.
+    Both draws are noise: that of the masks (rows) and that of the samples (columns). Together this is too wide rather
+    than too narrow; so are records that kept the means alone, where all of it may come from the samples.
+
+    Args:
+        one: A side.
+        other: Another.
+        variance: That of the mean, if the differences were independent.
+        freedom: Its degrees of freedom.
+    """
+    if one.elsewhere is None or other.elsewhere is None:
+        return freedom**2 * variance, freedom
+    gaps = one.elsewhere - other.elsewhere
+    means = [gaps.mean(axis=axis).dropna() for axis in (0, 1)]
+    return sum(float(of.var()) / len(of) for of in means), min(map(len, means)) - 1.0
 
 
 def _mcnemar(one: Side, other: Side) -> float | None:

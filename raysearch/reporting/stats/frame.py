@@ -21,7 +21,7 @@ _AVERAGED: tuple[Group, ...] = ("perplexity", "accuracy", "generation")
 
 _LABELS = ("model", "calibration", "searcher", "remove", "seed", "draw", "state", "failure", "search_id", "link")
 _DECLARED = ("uses_objective", "stochastic")
-_FOUND = ("comparable", "removed", "unit", "items")
+_FOUND = ("comparable", "removed", "unit", "items", "held_out_by_draw")
 _NUMBERS = (
     *("dense_loss", "loss", "loss_error", "delta", "error_to_best", "held_out", "held_out_error", "evaluations"),
     "n_free",
@@ -124,7 +124,8 @@ def cells_frame(results: StudyResult) -> pd.DataFrame:
 
     Returns:
         Columns of labels (``model`` … ``link``), ``comparable`` (it found a mask of the size asked for), ``removed`` (a
-        tuple), numbers of the search (``loss``, ``delta`` over dense, ``layer_forwards_alone`` …), every metric as
+        tuple), ``held_out_by_draw`` (a mapping), numbers of the search (``loss``, ``delta`` over dense,
+        ``layer_forwards_alone`` …), every metric as
         ``assessed.<name>`` and the averages, each with its standard error beside it as ``…_error``. Models,
         calibrations and searchers are categories in the study's order, so groups come out in that order.
     """
@@ -203,6 +204,7 @@ def _row(cell: CellResult, results: StudyResult) -> dict[str, Any]:
             "comparable": False,
             "removed": (),
             "items": {},
+            "held_out_by_draw": {},
         }
     of_size = len(found.removed) in (0, cell.remove)  # nothing removed: the mask is not known, its numbers are
     derived = {

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 from raysearch.core.estimate import Estimate, Metric
+from raysearch.core.json import from_json
 from raysearch.reporting.stats.frame import averages, averages_of
+from raysearch.study.record import CellRecord
 from tests.reporting.cells import study
 
 
@@ -17,3 +19,11 @@ def test_average_needs_every_metric_and_joins_errors_in_quadrature():
 
 def test_speeds_are_not_averaged():
     assert averages(study(metrics=(Metric("t", "t", "speed", "tokens/s", True),))) == []
+
+
+def test_records_from_before_held_out_losses_were_kept_by_draw_are_read():
+    before = (
+        '{"model": "m", "calibration": "c", "searcher": "a", "remove": 2, "seed": 0, "search_id": "s", "held_out": 3.5}'
+    )
+    record = from_json(CellRecord, before)
+    assert (record.held_out, record.held_out_by_draw) == (3.5, {})
