@@ -38,7 +38,7 @@ class Rival:
         masks: The distinct masks that it found.
         uses_objective: Whether it does; one that does not is a baseline.
         behind: By how much it is worse than the best: a difference, or one of logarithms for quantities that are
-            compared by ratios; 0 for the best itself.
+            compared by ratios; 0 for the best itself. Infinite where both numbers are: nothing is best.
         noise: How large a difference noise alone explains in 19 of 20 cases; None if it is not known.
         p: That noise alone explains the difference, corrected for the number of pairs; None if it is not known.
         detectable: A difference that would be told from none four times in five, before correction; None if not known.
@@ -150,7 +150,7 @@ def compare(
         for one, other in itertools.combinations([rival.searcher for rival in order], 2)
     }
     corrected = dict(zip(pairs, holm([pair.p for pair in pairs.values()]), strict=True))
-    best = order[0]
+    best = order[0] if math.isfinite(order[0].mean) else replace(order[0], behind=math.inf, p=None)
     others = [
         _beside(one, pairs[best.searcher, one.searcher], corrected[best.searcher, one.searcher], quantity, margin)
         for one in order[1:]
@@ -179,9 +179,10 @@ def _rival(searcher: str, cells: pd.DataFrame, quantity: Quantity) -> Rival:
 
 
 def _beside(one: Rival, gap: Difference, p: float | None, quantity: Quantity, margin: float | None) -> Rival:
+    behind = quantity.sign * gap.value
     return replace(
         one,
-        behind=max(0.0, quantity.sign * gap.value) if gap.value else 0.0,
+        behind=math.inf if math.isnan(behind) else max(0.0, behind),
         noise=gap.half_width(),
         p=p,
         detectable=gap.detectable,

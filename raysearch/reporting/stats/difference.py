@@ -167,26 +167,29 @@ def difference(one: Side, other: Side, quantity: Quantity) -> Difference:
     if not draws:
         return Difference(one.score - other.score, None, _NORMAL, 0)
     one, other = one.within(draws), other.within(draws)
+    value = one.score - other.score
+    if not math.isfinite(value):  # a ruined model, of which nothing can be measured
+        return Difference(value, None, _NORMAL, len(draws))
     if len(draws) > 1:
         gaps = np.array([one.by_draw[draw].mean() - other.by_draw[draw].mean() for draw in draws])
         by_draw = float(gaps.var(ddof=1)) / len(gaps), len(gaps) - 1.0
-        value, few = float(gaps.mean()), [_held_out(one, other, *by_draw) if quantity == HELD_OUT_LOSS else by_draw]
-        by_item = [] if quantity in (CALIBRATION_LOSS, HELD_OUT_LOSS) else _by_item(one, other)
+        few = [_held_out(one, other, *by_draw) if quantity == HELD_OUT_LOSS else by_draw]
+        items = [] if quantity in (CALIBRATION_LOSS, HELD_OUT_LOSS) else by_item(one, other)
     else:
-        value, by_item = one.score - other.score, _by_item(one, other)
+        items = by_item(one, other)
         seeds = [_by_seed(side) for side in (one, other)]
         few = [part for part in seeds if part is not None]
         if any(part is None and side.stochastic for part, side in zip(seeds, (one, other), strict=True)):
-            few, by_item = [], []  # with one seed, nobody knows what another would have found
+            few, items = [], []  # with one seed, nobody knows what another would have found
     if abs(value) <= _DUST * max(abs(one.score), abs(other.score), 1e-300):
         value = 0.0
-    parts = [*few, *by_item]
-    error, freedom = _total(parts) if parts else (None, _NORMAL)
+    parts = [*few, *items]
+    error, freedom = total(parts) if parts else (None, _NORMAL)
     exact_p = _mcnemar(one, other) if quantity.group == "accuracy" and len(draws) == 1 and parts else None
-    return Difference(value, error, freedom, len(draws), exact_p, _total(few) if few else None)
+    return Difference(value, error, freedom, len(draws), exact_p, total(few) if few else None)
 
 
-def _total(parts: Sequence[tuple[float, float]]) -> tuple[float, float]:
+def total(parts: Sequence[tuple[float, float]]) -> tuple[float, float]:
     """Return the root of a sum of variances, and its degrees of freedom by Welch and Satterthwaite."""
     variance, spread = sum(part for part, _ in parts), sum(part**2 / freedom for part, freedom in parts)
     return math.sqrt(variance), variance**2 / spread if spread > 0 else _NORMAL
@@ -206,7 +209,7 @@ def holm(p: Sequence[float | None]) -> list[float | None]:
     return [None if one is None else next(left) for one in p]
 
 
-def _by_item(one: Side, other: Side) -> list[tuple[float, float]]:
+def by_item(one: Side, other: Side) -> list[tuple[float, float]]:
     """The variance of the difference by the choice of items, with its degrees of freedom; nothing if not known."""
     if one.items is not None and other.items is not None:
         gaps = [a - b for a, b in zip(one.items, other.items, strict=True)]

@@ -11,9 +11,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
-from raysearch.reporting.stats.difference import LEVEL, holm
+from raysearch.reporting.stats.difference import LEVEL, Difference, Side, by_item, holm, total
 from raysearch.reporting.stats.frame import Panel, Quantity, panels
 
 _DIGITS = 12  # that differences must have in common to be tied
@@ -30,10 +31,11 @@ class CalibrationEffect:
         second: The other one.
         gain: How much better, at least 0: the mean difference; the mean ratio, at least 1, of a quantity that is
             compared by ratios.
-        low: Lower end of Student's 95 % interval of the gain; None with one searcher and draw.
+        low: Lower end of the 95 % interval of the gain; None with one searcher and draw.
         high: Its upper end.
         p: Corrected by Holm's method for the pairs of the panel. By Welch's test over draws, where each calibration has
-            several; else by Wilcoxon's signed ranks over searchers, which holds for these samples. None if not known.
+            several, with the noise of the items, and without it as well; else by Wilcoxon's signed ranks over
+            searchers, which holds for these samples and items. None if not known.
         n_searchers: How many searchers are compared.
         n_better: How many of them are better by the first.
         n_draws: The fewest draws of the two.
@@ -78,7 +80,9 @@ def _pairs(panel: Panel, cells: pd.DataFrame, quantity: Quantity) -> Iterator[Ca
         if len(common):
             best, second = sorted(pair, key=lambda one: -tables[one][common].to_numpy().mean())
             distinct = [(masks[best, one], masks[second, one]) for one in common]
-            yield _effect(panel, quantity, best, second, tables[best][common], tables[second][common], distinct)
+            mine = cells[cells["searcher"].isin(common)]
+            items = by_item(*(Side(mine[mine["calibration"] == one], quantity) for one in (best, second)))
+            yield _effect(panel, quantity, best, second, tables[best][common], tables[second][common], distinct, items)
 
 
 def _effect(
@@ -89,28 +93,32 @@ def _effect(
     better: pd.DataFrame,
     worse: pd.DataFrame,
     masks: Sequence[tuple[frozenset[tuple[int, ...]], ...]],
+    items: Sequence[tuple[float, float]],
 ) -> CalibrationEffect:
     """Compare two tables of scores, draws down and searchers across; more is better.
 
-    Searchers with the same masks on both sides are one in the test over searchers.
+    Searchers with the same masks on both sides are one in the test over searchers. `items` are the variances of the
+    gain by the choice of items, with their degrees of freedom.
     """
-    from scipy.stats import ttest_ind, ttest_rel, wilcoxon
+    from scipy.stats import ttest_rel
 
     by_searcher = better.mean() - worse.mean()
     has_masks = np.array([all(all(one) for one in pair) for pair in masks])
     distinct = ~(pd.Series(masks, by_searcher.index).duplicated() & has_masks)
     n_draws = min(len(better), len(worse))
-    p, low, high = math.nan, math.nan, math.nan
-    gain = float(by_searcher.mean())
+    p, low, high = None, math.nan, math.nan
+    gain = round(float(by_searcher.mean()), _DIGITS)
     if n_draws > 1:
-        test = ttest_ind(better.mean(axis=1), worse.mean(axis=1), equal_var=False)
-        low, high = test.confidence_interval(1 - LEVEL)
-        p = float(test.pvalue)
+        draws = [
+            (float(means.var()) / len(means), len(means) - 1.0) for means in (better.mean(axis=1), worse.mean(axis=1))
+        ]
+        noise = Difference(gain, *total([*draws, *items]), n_draws, alone=total(draws))
+        p, half = noise.p, noise.half_width() or 0.0
+        low, high = gain - half, gain + half
     elif len(by_searcher) > 1:
         low, high = ttest_rel(better.mean(), worse.mean()).confidence_interval(1 - LEVEL)
-        gaps = np.round(by_searcher[distinct & (by_searcher != 0)], _DIGITS)
-        method = "exact" if gaps.abs().is_unique else "asymptotic"  # of ties scipy resamples, which takes seconds
-        p = float(wilcoxon(gaps, method=method).pvalue) if len(gaps) else 1.0
+        gaps = by_searcher[distinct].round(_DIGITS).to_numpy()
+        p = signed_rank_p(gaps[gaps != 0])
     read = math.exp if quantity.ratio else float
     is_known = math.isfinite(low)
     return CalibrationEffect(
@@ -121,8 +129,25 @@ def _effect(
         gain=read(gain),
         low=read(low) if is_known else None,
         high=read(high) if is_known else None,
-        p=None if math.isnan(p) else p,
+        p=p,
         n_searchers=len(by_searcher),
         n_better=int((by_searcher > 0).sum()),
         n_draws=n_draws,
     )
+
+
+def signed_rank_p(gaps: npt.NDArray[np.float64]) -> float:
+    """Return the two-sided p of Wilcoxon's signed ranks, of all 2^n signs; equal sizes share the mean of their ranks.
+
+    Args:
+        gaps: Differences other than 0, [n].
+    """
+    from scipy.stats import rankdata
+
+    ranks = np.rint(2 * rankdata(np.abs(gaps))).astype(int)  # whole numbers, so few sums are possible
+    shares = np.ones(1)  # of the signs, by the sum of the ranks of positive ones
+    for rank in ranks:
+        shares = (np.pad(shares, (0, rank)) + np.pad(shares, (rank, 0))) / 2
+    middle = ranks.sum() / 2
+    far = np.abs(np.arange(len(shares)) - middle) >= abs(ranks[gaps > 0].sum() - middle)
+    return float(shares[far].sum())

@@ -28,7 +28,7 @@ def verdict_tables(comparisons: Sequence[Comparison]) -> list[Table | None]:
     """For each quantity: in each setting the best searcher, which others are not told from it, and how fine that is."""
     columns = [
         *labels("setting."),
-        Column("Best", lambda one: Cell(one.best.searcher, small=_level(one), best=True), kind="name"),
+        Column("Best", lambda one: Cell(one.best.searcher, small=_level(one), best=one.best.behind == 0), kind="name"),
         Column("Not told from it", _others, kind="w"),
         Column("Cheapest as good", _cheapest, kind="name", may_hide=True),
         Column("How sure", lambda one: Cell(one.verdict, small=_unpredictable(one)), kind="w"),
@@ -141,8 +141,9 @@ def effect_table(effects: Sequence[CalibrationEffect]) -> Table | None:
     ]
     note = (
         "Means over the searchers that use the objective and have a result by both; perplexities by their geometric "
-        "mean ratio. With several draws of each calibration: Welch's test and interval over draws. With one draw: "
-        "Wilcoxon's signed ranks and Student's interval over searchers, which hold for these samples alone. p: "
+        "mean ratio. With several draws of each calibration: Welch's test and interval over draws, with the noise of "
+        "the items that both are assessed on. With one draw: Wilcoxon's signed ranks and Student's interval over "
+        "searchers, which hold for these samples and items alone. p: "
         "corrected by Holm's method for the pairs of a panel. Bold: p <= 0.05."
     )
     ordered = sorted(effects, key=lambda one: (models.index(one.panel.model), one.panel.remove))
@@ -178,7 +179,8 @@ def variance_table(splits: Sequence[Split]) -> Table | None:
         "and p of the F test. With several draws of a calibration these are nested in it, and the calibration is "
         "tested against them; with one, a calibration cannot be told from its samples, and the test holds for these "
         "alone. With one draw and several seeds the rest is the seeds'; with one seed it holds interaction and noise "
-        "together. Calibration losses are not split: their units differ."
+        "together. All of it is about the items that were assessed, the same ones for all; others have noise of "
+        "their own. Calibration losses are not split: their units differ."
     )
     return tabulate("variance", "What results vary with", columns, splits, note)
 

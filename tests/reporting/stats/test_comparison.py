@@ -10,8 +10,8 @@ from statsmodels.stats.multitest import multipletests
 from raysearch.core.estimate import Estimate, Metric
 from raysearch.reporting.stats.comparison import compare
 from raysearch.reporting.stats.difference import holm
-from raysearch.reporting.stats.frame import averages, cells_frame, settings
-from tests.reporting.cells import ACCURACY, cell, compared, outcome, study
+from raysearch.reporting.stats.frame import averages, cells_frame, quantity_of, settings
+from tests.reporting.cells import ACCURACY, PERPLEXITY_METRIC, cell, compared, outcome, study
 
 
 def test_two_searchers_are_told_apart_beyond_the_normal_quantile_of_their_errors():
@@ -106,6 +106,20 @@ def test_an_unfinished_study_compares_on_the_draws_that_both_have():
     one = compared(*whole, cell("b", outcome(1.005, delta_error=0.01), draw="0"))
     assert one.rivals[1].behind == 0 and one.rivals[1].tied, "not 1.4 apart: that is between draws"
     assert compared(*whole, cell("b", outcome(9.0, delta_error=0.01), draw="3")).rivals[1].tied is None
+
+
+def test_a_ruined_model_is_neither_the_best_nor_tied():
+    def found(*perplexities: float) -> list[tuple[float, bool | None]]:
+        assessed = [{"ppl": Estimate(one, None if math.isinf(one) else 0.1)} for one in perplexities]
+        made = [cell(str(i), outcome(removed=(0, i + 1), assessed=one)) for i, one in enumerate(assessed)]
+        results = study(*made, metrics=(PERPLEXITY_METRIC,))
+        ((setting, cells),) = settings(cells_frame(results))
+        comparison = compare(setting, cells, quantity_of(PERPLEXITY_METRIC))
+        assert comparison is not None
+        return [(one.behind, one.tied) for one in comparison.rivals]
+
+    assert found(10.0, math.inf, math.inf) == [(0.0, True), (math.inf, None), (math.inf, None)]
+    assert found(math.inf, math.inf) == [(math.inf, None)] * 2
 
 
 def test_items_are_paired():

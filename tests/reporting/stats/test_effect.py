@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from scipy import stats
 
 from raysearch.core.estimate import Estimate
 from raysearch.reporting.stats.agreement import cross_agreements
-from raysearch.reporting.stats.effect import calibration_effects
+from raysearch.reporting.stats.effect import calibration_effects, signed_rank_p
 from raysearch.reporting.stats.frame import averages, cells_frame
 from tests.reporting.cells import ACCURACY, PERPLEXITY_METRIC, cell, grid, outcome, study
 
@@ -71,6 +73,37 @@ def test_with_several_draws_calibrations_are_told_apart_by_these():
     sides = [np.mean([values[c, s] for s in "abcdefgh"], axis=0) for c in (found.best, found.second)]
     assert found.p == pytest.approx(stats.ttest_ind(*sides, equal_var=False).pvalue)
     assert found.n_draws == 3
+
+
+def test_draws_that_happen_to_agree_are_not_told_apart_within_the_noise_of_the_items():
+    made = []
+    for calibration, n_right in (("x", 50), ("y", 52)):
+        right = np.roll(np.arange(100) < n_right, n_right)
+        for searcher, draw in itertools.product("ab", "012"):
+            items = right.astype(float)
+            items[99] = calibration == "x" and draw == "0"  # the draws differ by one item
+            assessed = {"acc": Estimate(items.sum(), 5.0)}
+            made.append(cell(searcher, outcome(assessed=assessed, items={"acc": tuple(items)}), calibration, draw=draw))
+    results = study(*made, metrics=(ACCURACY,))
+    frame = cells_frame(results)
+    (found,) = calibration_effects(frame, *averages(results))
+    sides = [
+        np.mean([*frame[frame["calibration"] == one]["items"].map(lambda of: of["assessed.acc"][0])], 0) for one in "xy"
+    ]
+    assert found.p is not None and found.p >= stats.ttest_rel(*sides).pvalue > 0.05
+    assert found.low is not None and found.low < 0
+    (by_draws_alone,) = calibration_effects(
+        frame.assign(items=[{}] * len(frame), accuracy_average_error=0.0), *averages(results)
+    )
+    assert by_draws_alone.clear is True
+
+
+@pytest.mark.parametrize("gaps", [[1, 1, 2, 3, 4], [1, -1, 2, 2, 2, -5], [3, 3, 3], [-1], []])
+def test_signed_ranks_are_exact_where_sizes_are_equal(gaps: list[float]):
+    ranks = stats.rankdata(np.abs(gaps))
+    sums = np.array([ranks[np.array(signs, bool)].sum() for signs in itertools.product((0, 1), repeat=len(gaps))])
+    far = np.abs(sums - ranks.sum() / 2) >= abs(ranks[np.array(gaps) > 0].sum() - ranks.sum() / 2)
+    assert signed_rank_p(np.array(gaps, float)) == pytest.approx(far.mean())
 
 
 def test_searchers_with_the_same_masks_are_one_in_the_rank_test():
