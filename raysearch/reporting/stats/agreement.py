@@ -80,11 +80,11 @@ class CrossAgreement:
 
 
 def agreements(frame: pd.DataFrame, n_layers: Mapping[str, int]) -> list[Agreement]:
-    """The agreement of each setting in which two searchers have a mask."""
+    """The agreement of each setting in which two searchers have a mask of the same draw."""
     found = []
     for setting, cells in settings(frame[frame["uses_objective"]]):
         known = cells[cells["removed"].map(bool)]
-        if known["searcher"].nunique() > 1:
+        if (known.groupby("draw")["searcher"].nunique() > 1).any():
             free = known["n_free"].iloc[0]
             found.append(_agreement(setting, known, n_layers[setting.model] if math.isnan(free) else int(free)))
     return found

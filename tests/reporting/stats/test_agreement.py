@@ -47,6 +47,11 @@ def test_chance_is_over_the_layers_that_may_go():
     assert found.chance == expected_jaccard(6, 2)
 
 
+def test_masks_of_different_draws_alone_are_no_pair():
+    made = [cell("a", outcome(removed=(0, 1)), draw="0"), cell("b", outcome(removed=(0, 1)), draw="1")]
+    assert agreements(cells_frame(study(*made)), {"m": 12}) == []
+
+
 def test_draws_of_one_searcher_are_the_baseline_and_baselines_are_left_out():
     masks = {("a", "0"): (0, 1), ("a", "1"): (0, 2), ("b", "0"): (0, 1), ("b", "1"): (0, 2), ("reverse", "0"): (8, 9)}
     made = [
