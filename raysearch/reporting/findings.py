@@ -6,9 +6,10 @@ The evidence stands in the tables and figures of the section that a finding name
 from __future__ import annotations
 
 import itertools
+import math
 import statistics
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -46,6 +47,9 @@ class Finding:
     section: str = ""
 
 
+_MISSED = "would be missed more often than one time in five with these samples"
+
+
 def findings(analysis: Analysis) -> list[Finding]:
     """Return the findings, the recommendation first; a study too small for one of them says so or leaves it out."""
     if not analysis.by_loss and not analysis.by_average:
@@ -80,19 +84,23 @@ def contrast_finding(one: Contrast) -> Finding:
     if one.half_width is None:
         verdict = f"Whether {one.first} is better than {one.second} {where} cannot be told: no noise is known ({over})."
         return Finding(question, verdict, "cannot tell", "verdicts")
-    better = "better" if one.gain > 0 else "worse"
-    by = f"by {numbers.three(abs(one.gain))} ± {numbers.three(one.half_width)} {one.unit}"
+    if not one.gain and not one.half_width:
+        return Finding(
+            question, f"{one.first} and {one.second} found the same {where} ({over}).", "measured", "verdicts"
+        )
+    better, noise = "better" if one.gain > 0 else "worse", f"± {numbers.three(one.half_width)} {one.unit}"
+    by = f"by {numbers.three(abs(one.gain))} {noise}"
+    found = f"{better} {by}" if one.gain else f"neither better nor worse {noise}"
     test = f"95 %, {over}, {numbers.probability(one.p)}"
     if one.told:
         verdict = f"{one.first} is {better} than {one.second} {where}: {by} ({test})."
     elif one.equivalent:
-        verdict = f"{one.first} is as good as {one.second} within the margin {where}: {better} {by} ({test})."
+        verdict = f"{one.first} is as good as {one.second} within the margin {where}: {found} ({test})."
         return Finding(question, _with_draws(verdict, one), "clear", "verdicts")
     else:
         verdict = (
-            f"{one.first} and {one.second} are not told apart {where}: {one.first} is {better} {by} "
-            f"({test}). A difference below {numbers.three(one.detectable)} {one.unit} would mostly be missed "
-            "with these samples"
+            f"{one.first} and {one.second} are not told apart {where}: {one.first} is {found} "
+            f"({test}). A difference below {numbers.three(one.detectable)} {one.unit} {_MISSED}"
         )
         verdict += f"; to see one of this size takes about {one.draws_needed} draws." if one.draws_needed else "."
     return Finding(question, _with_draws(verdict, one), "clear" if one.told else "not told apart", "verdicts")
@@ -114,13 +122,18 @@ def _searchers(analysis: Analysis) -> Iterator[Finding]:
         verdict = f"Only one searcher was tried in each setting ({only}): there is nothing to compare it with."
         yield Finding("Searcher", verdict, "cannot tell", "results")
         return
-    quantity, n = several[0].quantity, len(several)
-    over_all = next((one for one in analysis.rankings if one.quantity == quantity), None)
-    if over_all is not None:
-        yield _over_settings(over_all)
-    verdicts = Counter(one.verdict for one in several)
+    for quantity in dict.fromkeys(one.quantity for one in several):
+        over_all = next((one for one in analysis.rankings if one.quantity == quantity), None)
+        if over_all is not None:
+            yield _over_settings(over_all)
+        yield from _in_settings(quantity, [one for one in several if one.quantity == quantity], len(several))
+
+
+def _in_settings(quantity: Quantity, several: Sequence[Comparison], n_all: int) -> Iterator[Finding]:
+    """Which searchers are told from the best of a setting by a quantity, corrected for the settings of all of them."""
+    n, verdicts = len(several), Counter(one.verdict for one in several)
     told = Counter(
-        rival.searcher for one in several for rival in one.rivals if rival.p is not None and n * rival.p <= LEVEL
+        rival.searcher for one in several for rival in one.rivals if rival.p is not None and n_all * rival.p <= LEVEL
     )
     if verdicts["cannot tell"]:
         where = of_all(verdicts["cannot tell"], n, "setting")
@@ -129,7 +142,7 @@ def _searchers(analysis: Analysis) -> Iterator[Finding]:
         yield Finding("Searchers in a setting", verdict, "cannot tell", "verdicts")
     if told:
         names = numbers.listed([f"{name} ({times} of {n})" for name, times in told.most_common()], most=12)
-        corrected = "" if n == 1 else f" (corrected for {n} settings)"
+        corrected = "" if n_all == 1 else f" (corrected for {n_all} settings)"
         verdict = f"Told to be worse than the best by {quantity.title}, in so many settings: {names}{corrected}."
         yield Finding("Searchers in a setting", verdict, "clear", "verdicts")
     elif verdicts["cannot tell"] < n:
@@ -139,8 +152,23 @@ def _searchers(analysis: Analysis) -> Iterator[Finding]:
 
 def _finest(several: Sequence[Comparison]) -> str:
     """How large a difference would have been seen."""
-    seen = [one.detectable for one in several if one.detectable]
-    return f"; a difference below {numbers.three(min(seen))} would mostly be missed with these samples" if seen else ""
+    seen = _by_unit([(one.detectable, one.unit) for one in several if one.detectable], min)
+    return f"; a difference below {' or '.join(seen)} {_MISSED}" if seen else ""
+
+
+def _by_unit(sizes: Iterable[tuple[float, str]], end: Callable[[Iterable[float]], float]) -> list[str]:
+    """The least or the largest of some sizes, unit by unit."""
+    units: dict[str, list[float]] = {}
+    for size, unit in sizes:
+        units.setdefault(unit, []).append(size)
+    return [f"{numbers.three(end(of))} {unit}".rstrip() for unit, of in units.items()]
+
+
+def _more(one: float, other: float) -> tuple[str, str]:
+    """Return the words of a comparison: ``more … than``, ``less … than``, ``as much … as``."""
+    if math.isclose(one, other, abs_tol=1e-12):
+        return "as much", "as"
+    return "more" if one > other else "less", "than"
 
 
 def _over_settings(ranking: Ranking) -> Finding:
@@ -253,11 +281,11 @@ def _variance(analysis: Analysis) -> Iterator[Finding]:
         medians = (
             f" (medians; the calibration's is larger {of_all(more, len(parts), 'case')})" if len(parts) > 1 else ""
         )
-        what = numbers.capital(parts[0].title)
+        what, (how, than) = numbers.capital(parts[0].title), _more(calibration, searcher)
         drawn = "" if all(one.drawn for one in parts) else ", a calibration being one draw of its samples"
         verdict = (
-            f"{what} varies {'more' if calibration > searcher else 'less'} with the calibration "
-            f"than with the searcher: {numbers.percent(calibration)} against {numbers.percent(searcher)} of the "
+            f"{what} varies {how} with the calibration "
+            f"{than} with the searcher: {numbers.percent(calibration)} against {numbers.percent(searcher)} of the "
             f"variance, noise taken off{medians}{drawn}."
         )
         apart = {_larger_share(one) for one in parts}
@@ -297,8 +325,9 @@ def _agreement(analysis: Analysis) -> Iterator[Finding]:
     across = statistics.fmean(one.mean for one in between) if between else None
     scale = "(1: the same layers, 0: none)"
     if inside is not None and across is not None:
+        how, than = _more(inside, across)
         verdict = (
-            f"Searchers under one calibration agree {'more' if inside > across else 'less'} on layers than one "
+            f"Searchers under one calibration agree {how} on layers {than} one "
             f"searcher under two calibrations: mean Jaccard similarity {numbers.similarity(inside)} against "
             f"{numbers.similarity(across)} {scale}"
         )
@@ -344,7 +373,7 @@ def correlation_sentence(members: Sequence[Correlation]) -> str:
     """Return median, range and signs of some correlations, as section 5.3 of arXiv 2604.24938 gives them."""
     rhos = [one.rho for one in members if one.rho is not None]
     signs = Counter("positive" if rho > 0 else "negative" for rho in rhos if rho)
-    counts = " and ".join(f"{number} {sign}" for sign, number in sorted(signs.items(), reverse=True))
+    counts = " and ".join(f"{number} {sign}" for sign, number in sorted(signs.items(), reverse=True)) or "none but zero"
     return (
         f"median ρ {numbers.rho(statistics.median(rhos))}, range {numbers.rho(min(rhos))} to {numbers.rho(max(rhos))}, "
         f"{counts} of {len(rhos)}."
@@ -354,23 +383,28 @@ def correlation_sentence(members: Sequence[Correlation]) -> str:
 def _seeds(analysis: Analysis) -> Finding:
     """How far a searcher's random numbers move its loss."""
     frame = analysis.frame[analysis.frame["comparable"]]
-    ratios, seeded = [], False
-    for one in analysis.by_loss:
-        spreads = [rival.spread for rival in one.rivals if rival.spread is not None]
-        seeded |= bool(spreads)
-        if spreads and one.rivals[-1].behind > 0:
-            ratios.append(max(spreads) / one.rivals[-1].behind)
-    if not seeded and not frame["stochastic"].any():
+    spreads = [
+        (max(known), one.rivals[-1].behind, one.unit)
+        for one in analysis.by_loss
+        if (known := [rival.spread for rival in one.rivals if rival.spread is not None])
+    ]
+    if not spreads and not frame["stochastic"].any():
         verdict = "No searcher draws random numbers: every seed finds the same mask."
         return Finding("Seeds", verdict, "measured", "results")
-    if not seeded:
+    if not spreads:
         verdict = "Every search ran with one seed: how much a searcher's random numbers matter is not measured."
         return Finding("Seeds", verdict, "cannot tell", "results")
-    if not ratios:
-        return Finding("Seeds", "Seeds make no difference.", "measured", "results")
+    ratios = [spread / gap for spread, gap, _ in spreads if gap > 0]
+    without = [(spread, unit) for spread, gap, unit in spreads if spread and not gap]
+    parts = (
+        [f"{numbers.percent(max(ratios))} of the gap between the best and the worst searcher"] if any(ratios) else []
+    )
+    parts += [f"{size}, where there is no such gap" for size in _by_unit(without, max)]
+    up_to = " and ".join(parts)
     verdict = (
-        f"Over seeds, a searcher's loss has a standard deviation of up to {numbers.percent(max(ratios))} of the gap "
-        "between the best and the worst searcher."
+        f"Over seeds, a searcher's loss has a standard deviation of up to {up_to}."
+        if parts
+        else "Seeds make no difference."
     )
     return Finding("Seeds", verdict, "measured", "results")
 
@@ -389,7 +423,7 @@ def _sharing(analysis: Analysis) -> Iterator[Finding]:
 
 def _unfinished(analysis: Analysis) -> Iterator[Finding]:
     """How many searches the findings leave out."""
-    missing = int((analysis.frame["state"] != "finished").sum())
+    missing = int((~analysis.frame["state"].isin(["finished", "stopped"])).sum())
     if missing:
         verb = "is" if missing == 1 else "are"
         verdict = f"{missing} of {len(analysis.frame)} searches {verb} not finished; the findings are about the others."

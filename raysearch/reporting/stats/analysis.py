@@ -12,7 +12,15 @@ from raysearch.reporting.stats.comparison import Comparison, comparisons
 from raysearch.reporting.stats.contrast import Contrast, contrasts
 from raysearch.reporting.stats.correlation import Correlation, correlations
 from raysearch.reporting.stats.effect import CalibrationEffect, calibration_effects
-from raysearch.reporting.stats.frame import CALIBRATION_LOSS, HELD_OUT_LOSS, Quantity, averages, cells_frame, has
+from raysearch.reporting.stats.frame import (
+    CALIBRATION_LOSS,
+    HELD_OUT_LOSS,
+    Quantity,
+    Setting,
+    averages,
+    cells_frame,
+    has,
+)
 from raysearch.reporting.stats.ranking import Ranking, ranking
 from raysearch.reporting.stats.variance import Split, Spread, splits, spreads
 from raysearch.study.result import StudyResult
@@ -57,8 +65,9 @@ class Analysis:
 
     @property
     def by_fresh_loss(self) -> Sequence[Comparison]:
-        """By held-out loss where it is known, which flatters nobody; else by the loss on the calibration."""
-        return self.by_held_out or self.by_loss
+        """In each setting by held-out loss where it is known, which flatters nobody; else that on the calibration."""
+        held_out = {one.setting: one for one in self.by_held_out}
+        return [held_out.get(one.setting, one) for one in self.by_loss]
 
 
 def analyse(results: StudyResult) -> Analysis:
@@ -89,9 +98,14 @@ def analyse(results: StudyResult) -> Analysis:
 
 def study_contrasts(results: StudyResult, frame: pd.DataFrame) -> list[Contrast]:
     """Answer the contrasts of a study: by held-out loss, else by that on the calibration, and each average."""
-    losses = [one for one in (HELD_OUT_LOSS, CALIBRATION_LOSS) if has(frame, one)][:1]
-    asked = [*losses, *(one for one in averages(results) if has(frame, one))]
-    return contrasts(frame, results.contrasts, [(one, margin_of(one, results.margin)) for one in asked])
+    held_out = frame["held_out"].where(frame["comparable"])
+    counts = held_out.groupby([frame[name] for name in Setting._fields], observed=True).transform("count")
+    asked = [one for one in (HELD_OUT_LOSS, CALIBRATION_LOSS, *averages(results)) if has(frame, one)]
+    return contrasts(
+        frame.assign(loss=frame["loss"].where(counts == 0)),
+        results.contrasts,
+        [(one, margin_of(one, results.margin)) for one in asked],
+    )
 
 
 def margin_of(quantity: Quantity, margin: Margin) -> float | None:

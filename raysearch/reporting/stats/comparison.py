@@ -73,11 +73,13 @@ class Comparison:
         setting: Where.
         quantity: By what.
         rivals: Every searcher that has the quantity, best first; the first is the best.
+        unit: Of differences: ``nats per token``, ``points``; nats of logarithms.
     """
 
     setting: Setting
     quantity: Quantity
     rivals: Sequence[Rival]
+    unit: str = ""
 
     @property
     def best(self) -> Rival:
@@ -103,8 +105,8 @@ class Comparison:
 
     @property
     def detectable(self) -> float | None:
-        """The least difference from the best that would be told of any rival four times in five, before correction."""
-        return max((one.detectable for one in self.rivals[1:] if one.detectable is not None), default=None)
+        """Of any rival the least difference that would be told four times in five, before correction."""
+        return min((one.detectable for one in self.rivals[1:] if one.detectable is not None), default=None)
 
     @property
     def verdict(self) -> Verdict:
@@ -155,7 +157,7 @@ def compare(
         _beside(one, pairs[best.searcher, one.searcher], corrected[best.searcher, one.searcher], quantity, margin)
         for one in order[1:]
     ]
-    return Comparison(setting, quantity, [best, *others])
+    return Comparison(setting, quantity, [best, *others], quantity.difference_unit or str(cells["unit"].iloc[0]))
 
 
 def comparisons(frame: pd.DataFrame, quantity: Quantity, margin: float | None = None) -> list[Comparison]:

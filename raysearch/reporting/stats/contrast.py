@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
-from raysearch.reporting.stats.difference import LEVEL, POWER, Side, difference, holm
+from raysearch.reporting.stats.difference import LEVEL, POWER, Difference, Side, difference, holm
 from raysearch.reporting.stats.frame import Quantity, Setting, settings
 from raysearch.study.spec import sides_of
 
@@ -99,18 +99,20 @@ def _contrast(
         unit=quantity.difference_unit or str(cells["unit"].iloc[0]),
         n_draws=gap.n_draws,
         n_seeds=int(max(one.groupby("draw")["seed"].nunique().max() for one in (mine, theirs))),
-        draws_needed=_draws_needed(gap.value, gap.error, gap.n_draws),
+        draws_needed=_draws_needed(gap),
     )
 
 
-def _draws_needed(value: float, error: float | None, n_draws: int) -> int | None:
-    """How many draws would show a difference of this size, if it were the true one."""
-    if n_draws < 2 or not error or not value:
+def _draws_needed(gap: Difference) -> int | None:
+    """How many draws would show a difference of this size, if it were the true one; the noise of items stays."""
+    if gap.n_draws < 2 or not gap.error or gap.alone is None or not gap.value:
         return None
     from statsmodels.stats.power import TTestPower
 
-    effect = abs(value) / (error * math.sqrt(n_draws))
-    power = TTestPower()
+    of_draws, power = gap.alone[0] ** 2 * gap.n_draws, TTestPower()
+    of_items = max(0.0, gap.error**2 - gap.alone[0] ** 2)
     numbers = range(2, _MOST_DRAWS + 1)
-    place = bisect.bisect_left(numbers, POWER, key=lambda n: power.power(effect, n, LEVEL))
+    place = bisect.bisect_left(
+        numbers, POWER, key=lambda n: power.power(abs(gap.value) / math.sqrt(of_draws + n * of_items), n, LEVEL)
+    )
     return numbers[place] if place < len(numbers) else None

@@ -32,7 +32,7 @@ def verdict_tables(comparisons: Sequence[Comparison]) -> list[Table | None]:
         Column("Not told from it", _others, kind="w"),
         Column("Cheapest as good", _cheapest, kind="name", may_hide=True),
         Column("How sure", lambda one: Cell(one.verdict, small=_unpredictable(one)), kind="w"),
-        Column("Would be seen", lambda one: Cell(_size(one.detectable, one.quantity.difference_unit), one.detectable)),
+        Column("Would be seen", lambda one: Cell(_size(one.detectable, one.unit), one.detectable)),
     ]
     return [
         tabulate(
@@ -89,7 +89,7 @@ def contrast_table(contrasts: Sequence[Contrast]) -> Table | None:
     note = (
         "Paired by draw. Perplexities by their logarithms. p: corrected by Holm's method for all answers of a "
         "contrast. Would be seen: the difference that is told from none four times in five with these samples. Draws "
-        "needed: to see one of the size found."
+        "needed: to see one of the size found; more draws do not lessen the noise of the items."
     )
     return tabulate("contrasts", "Named contrasts", columns, contrasts, note)
 
