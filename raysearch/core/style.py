@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -58,7 +59,12 @@ def short(label: str, most: int = 26) -> str:
     if len(label) > most:
         tail = most // 3
         label = label[: most - tail - 1].rstrip() + "…" + label[-tail:].lstrip()
-    return label.replace("$", r"\$")
+    return plain(label)
+
+
+def plain(label: str) -> str:
+    """A label in which nothing is read as a formula."""
+    return re.sub(r"(?<!\\)\$", r"\\$", label)
 
 
 def blend(colour: str, strength: float) -> tuple[float, float, float]:
@@ -73,9 +79,9 @@ def blend(colour: str, strength: float) -> tuple[float, float, float]:
 
 def name_axes(axes: Axes, title: str, x: str = "", y: str = "") -> None:
     """Write a panel's title and the names of its axes."""
-    axes.set_title(title, fontsize=TITLE, color=INK, loc="left")
-    axes.set_xlabel(x, fontsize=TEXT, color=INK)
-    axes.set_ylabel(y, fontsize=TEXT, color=INK)
+    axes.set_title(plain(title), fontsize=TITLE, color=INK, loc="left")
+    axes.set_xlabel(plain(x), fontsize=TEXT, color=INK)
+    axes.set_ylabel(plain(y), fontsize=TEXT, color=INK)
 
 
 def finish(axes: Axes, grid: str = "both") -> None:
@@ -97,6 +103,8 @@ def legend(figure: Figure, handles: list[Any]) -> None:
     """A legend under a figure, in as many columns as fit."""
     if not handles:
         return
+    for handle in handles:
+        handle.set_label(plain(str(handle.get_label())))
     longest = max(len(str(handle.get_label())) for handle in handles) + 6
     fitting = max(1, int(figure.get_figwidth() * _PER_INCH) // longest)
     rows = -(-len(handles) // fitting)

@@ -157,7 +157,7 @@ def _draw_course(
     axes.scatter(*_columns(inside), s=13, color=colour, alpha=0.35, linewidths=0)
     axes.scatter(outside, [high] * len(outside), s=18, marker="^", color=colour, alpha=0.4, linewidths=0, clip_on=False)
     best = list(itertools.accumulate(points, lambda before, new: (new[0], min(before[1], new[1]))))
-    label = name and f"{name}: best {best[-1][1]:.3f}" + (" (target)" if target else "")
+    label = name and f"{style.plain(name)}: best {best[-1][1]:.3f}" + (" (target)" if target else "")
     axes.step(*_columns(best), where="post", color=colour, lw=2.4 if target else 1.3, label=label)
 
 
@@ -248,13 +248,13 @@ def _finish_axes_by_size(axes: Axes, measure: Measure, title: str) -> None:
 
 
 def _finish_axes(axes: Axes, measure: Measure, title: str, x_label: str) -> None:
-    axes.set_title(title, color=style.INK, weight="bold", loc="left")
+    axes.set_title(style.plain(title), color=style.INK, weight="bold", loc="left")
     axes.set_xlabel(x_label, color=style.INK)
-    axes.set_ylabel(f"loss ({measure.unit})", color=style.INK)
+    axes.set_ylabel(style.plain(f"loss ({measure.unit})"), color=style.INK)
     style.finish(axes, "y")
     if measure.readout is not None:
         right = axes.secondary_yaxis("right")
-        right.set_ylabel(measure.readout, color=style.INK)
+        right.set_ylabel(style.plain(measure.readout), color=style.INK)
         right.yaxis.set_major_formatter(lambda loss, _: _rounded(measure.read(loss)))
         right.tick_params(colors=style.INK, length=3)
         right.spines[:].set_visible(False)

@@ -55,12 +55,19 @@ def test_three_models_stand_side_by_side_with_ranks_and_costs() -> None:
     assert [one.text for one in ranks.rows[0]] == ["m", "2", "distilled", "Prose", "3", "+0.50", "yes"]
     assert [one.text for one in costs.rows[0]][4:] == ["20", "2", "200", "64", "2.5000 → 2.2500", "9.0 s", "10 s"]
     assert "Dense: standard error" in as_csv(numbers)
+    assert as_csv(ranks).splitlines()[1].startswith("m,2,distilled,Prose,3,0.5,")
 
 
 def test_losses_are_drawn_by_tokens() -> None:
     (picture,) = recovery_pictures(results(), Palette.of(results()))
     assert "greedy, M = 2: 2.5000 to 2.2500 after 200 tokens" in picture.alt
     assert "distilled" in svg(picture.figure, picture.name)
+
+
+def test_labels_that_look_like_formulas_are_drawn() -> None:
+    named = [replace(one, found_by="a$_$b") for one in results().recovered]
+    (picture,) = recovery_pictures(replace(results(), recovered=named), Palette.of(results()))
+    assert "a$_$b, M = 2" in svg(picture.figure, picture.name)
 
 
 def test_a_study_without_recoveries_has_nothing_of_them() -> None:

@@ -201,6 +201,35 @@ def test_every_figure_has_words(page: Page) -> None:
     assert all(label and len(label) > 40 for label in page.labels)
 
 
+def test_labels_that_look_like_formulas_or_references_are_drawn_as_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("raysearch.reporting.write.png", lambda figure: b"")
+    odd = ["a$_$b", 'href="#x" id="q"', "url(#x)", "plain"]
+    metrics = (
+        Metric("acc", "a$_$c", "accuracy", "%", True),
+        Metric("ppl", "$\\foo$", "perplexity", "perplexity", False),
+    )
+    found = [
+        make_cell(
+            searcher,
+            outcome(
+                1.0 + place,
+                removed=(place, 9 - row),
+                path={1: 0.6, 2: 1.0},
+                best_so_far=((1, 2.0), (10, 1.0)),
+                assessed={"acc": Estimate(50.0 - place, 1.0), "ppl": Estimate(10.0 + place, 0.1)},
+            ),
+            calibration,
+        )
+        for place, searcher in enumerate(odd)
+        for row, calibration in enumerate(odd[:2])
+    ]
+    write_report(study(*found, metrics=metrics), tmp_path)
+    drawn = Page((tmp_path / "figures" / "cost_1.svg").read_text(encoding="utf-8")).texts
+    assert {*odd} <= {*drawn}
+
+
 def test_runs_are_linked(page: Page) -> None:
     linked = {link for link in page.links if link.startswith("http")}
     recorded = {cell.link for cell in synthetic_study().cells if cell.link}

@@ -44,7 +44,8 @@ def knee(found: Recommendation) -> Figure:
     first, *others = figure.subplots(
         3 if gains else 1, 1, sharex=True, squeeze=False, height_ratios=[2, 1, 1][: 3 if gains else 1]
     )[:, 0]
-    figure.suptitle(f"{found.model}: {found.n_removed} layers can go by {found.budget}", color=style.INK, weight="bold")
+    title = style.plain(f"{found.model}: {found.n_removed} layers can go by {found.budget}")
+    figure.suptitle(title, color=style.INK, weight="bold")
     _draw(first, found, f"loss over dense\n({found.measure.unit})", "delta", "delta_error", found.budget.loss)
     if gains:
         _draw(others[0], found, "decoding speed\n(× dense)", "speedup", "speedup_error", found.budget.speedup)
@@ -67,7 +68,7 @@ def _draw(axes: Axes, found: Recommendation, name: str, value: str, error: str |
             axes.plot(size.n_removed, getattr(size, value), "o", color=style.ORANGE, ms=9, zorder=3, label=label)
     if limit is not None:
         axes.axhline(limit, color=style.GREY, ls="--", lw=1, label="budget")
-    axes.set_ylabel(name, color=style.INK)
+    axes.set_ylabel(style.plain(name), color=style.INK)
     axes.set_xticks([size.n_removed for size in found.sizes])
     if axes.get_legend_handles_labels()[0]:
         axes.legend(frameon=False, fontsize=style.SMALL, labelcolor=style.INK)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 _Panel = TypeVar("_Panel")
 _UNTOLD = ("Date", "Creator", "Format", "Type")  # of a figure's metadata
+_TAG = re.compile(r"<\w[^<>]*>")
 
 
 @dataclass(frozen=True)
@@ -103,11 +104,13 @@ def svg(figure: Figure, name: str) -> str:
     text = re.sub(r'(?<= d=")[^"]+', lambda found: " ".join(found[0].split()), text)
     text = re.sub(r"-?\d+\.\d{3,}(?=[^<>]*>)", lambda found: f"{float(found[0]):.2f}", text)  # 1/100 of a point
     text = re.sub(r">\s*\n\s*<", ">\n<", text)
-    used = set(re.findall(r'href="#([^"]+)"|url\(#([^)]+)\)', text))
-    used = {name for pair in used for name in pair if name}
-    text = re.sub(r' id="([^"]+)"', lambda found: found[0] if found[1] in used else "", text)
-    names = dict.fromkeys(re.findall(r'\bid="([^"]+)"', text))
+    tags = " ".join(_TAG.findall(text))  # labels may look like any of this
+    used = {name for pair in re.findall(r'href="#([^"]+)"|url\(#([^)]+)\)', tags) for name in pair}
+    names = [one for one in dict.fromkeys(re.findall(r' id="([^"]+)"', tags)) if one in used]
     new = {old: f"{name}-{number}" for number, old in enumerate(names)}
-    text = re.sub(r'\bid="([^"]+)"', lambda found: f'id="{new[found[1]]}"', text)
-    text = re.sub(r'href="#([^"]+)"', lambda found: f'href="#{new[found[1]]}"', text)
-    return re.sub(r"url\(#([^)]+)\)", lambda found: f"url(#{new[found[1]]})", text)
+
+    def renamed(tag: re.Match[str]) -> str:
+        known = re.sub(r' id="([^"]+)"', lambda found: found[0] if found[1] in new else "", tag[0])
+        return re.sub(r'( id="|href="#|url\(#)([^")]+)', lambda found: found[1] + new.get(found[2], found[2]), known)
+
+    return _TAG.sub(renamed, text)

@@ -247,5 +247,5 @@ def variance_pictures(splits: Sequence[Split]) -> list[Picture]:
 
 def _name_rows(axes: Axes, labels: Sequence[str]) -> None:
     """Write the labels of rows from the top down."""
-    axes.set_yticks(range(len(labels)), labels)
+    axes.set_yticks(range(len(labels)), [style.plain(label) for label in labels])
     axes.set_ylim(len(labels) - 0.4, -0.6)

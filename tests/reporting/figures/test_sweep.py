@@ -1,7 +1,10 @@
+from dataclasses import replace
+
 from matplotlib.colors import to_hex
 from matplotlib.patches import Rectangle
 
 from raysearch.core.style import ORANGE
+from raysearch.reporting.figures.picture import svg
 from raysearch.reporting.figures.sweep import sweep_figure, write_sweep
 from raysearch.search.sweep import Sweep
 from tests.search.test_sweep import FLAT, ONE, OTHER
@@ -21,6 +24,8 @@ def test_the_figure_has_a_panel_for_each_and_marks_the_first(tmp_path):
         for axes in figure.axes
     ]
     assert marked == [[1, 3], [0, 1], []]  # where all are tied, none stands out
+    odd = replace(ONE, calibration="a$_$b")
+    assert "a$_$b (dense 1.0000)" in svg(sweep_figure(Sweep("$x$ and $_$", (odd,)), 2), "odd")
     picture, table = write_sweep(Sweep("tiny", (ONE, OTHER)), 2, tmp_path / "new" / "folder")
     assert picture.stat().st_size > 0
     assert table.read_text().splitlines()[1:5] == [

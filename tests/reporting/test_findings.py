@@ -1,0 +1,127 @@
+"""What findings say of small, equal and unfinished studies."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+from scipy import stats
+
+from raysearch.core.estimate import Estimate
+from raysearch.core.measure import PERPLEXITY, Measure
+from raysearch.reporting.findings import contrast_findings, findings
+from raysearch.reporting.stats.analysis import analyse
+from raysearch.reporting.stats.contrast import contrasts
+from raysearch.reporting.stats.difference import LEVEL, POWER
+from raysearch.reporting.stats.frame import averages, cells_frame
+from raysearch.study.result import StudyResult
+from tests.reporting.cells import ACCURACY, cell, compared, grid, outcome, study
+
+MARGIN = Measure("nats of margin per question", "sample", "margin")
+
+
+def verdicts(results: StudyResult, question: str) -> list[str]:
+    return [one.verdict for one in findings(analyse(results)) if one.question == question]
+
+
+def test_seeds_that_move_a_lone_searcher_make_a_difference() -> None:
+    def seeded(*losses: float) -> StudyResult:
+        return study(*(cell("random", outcome(x), seed=i, stochastic=True) for i, x in enumerate(losses)))
+
+    (moved,) = verdicts(seeded(1.0, 2.0, 5.0), "Seeds")
+    assert "a standard deviation of up to 2.08 nats per token, where there is no such gap." in moved
+    assert verdicts(seeded(1.0, 1.0), "Seeds") == ["Seeds make no difference."]
+
+
+def test_what_would_be_missed_is_the_least_of_the_rivals_in_its_unit() -> None:
+    losses = [
+        cell(name, outcome(loss, delta_error=error))
+        for name, loss, error in zip("abc", (1.0, 1.001, 1.1), (0.01, 0.01, 3.0), strict=True)
+    ]
+    found = compared(*losses)
+    assert found.detectable == found.rivals[1].detectable < found.rivals[2].detectable
+    margins = [
+        cell(name, outcome(loss, delta_error=0.2, measure=MARGIN), "questions")
+        for name, loss in (("a", -1.0), ("b", -1.1))
+    ]
+    (verdict,) = verdicts(study(*losses, *margins), "Searchers in a setting")
+    assert "a difference below 0.0396 nats per token or 0.792 nats of margin per question would be missed" in verdict
+
+
+def test_draws_do_not_lessen_the_noise_of_the_items() -> None:
+    def found(by_item: float) -> int | None:
+        values = {("c", "a"): [50.0, 51.0, 54.0], ("c", "b"): [50.0, 49.0, 50.0]}
+        results = grid(values, axis="draw")
+        (quantity,) = averages(results)
+        frame = cells_frame(results).assign(**{quantity.error: by_item})
+        (one,) = contrasts(frame, ["a - b"], [(quantity, None)])
+        return one.draws_needed
+
+    (effect,) = [2.0 / np.std([0.0, 2.0, 4.0], ddof=1)]
+    few = found(0.0)
+    assert few is not None
+    power = [stats.nct.sf(stats.t.ppf(1 - LEVEL / 2, n - 1), n - 1, effect * np.sqrt(n)) for n in (few - 1, few)]
+    assert power[0] < POWER <= power[1] + 1e-3
+    more = found(0.3)
+    assert more is not None and more > few
+    assert found(1.0) is None, "2 points of 1.4 times 1 are not seen by any number of draws"
+
+
+def test_each_setting_is_told_by_held_out_loss_or_else_by_that_on_the_calibration() -> None:
+    made = [
+        cell(name, outcome(loss + 0.1 * draw), "drawn", draw=str(draw), held_out=loss + 0.1 * draw)
+        for (name, loss), draw in itertools.product((("a", 1.0), ("b", 2.0)), range(3))
+    ]
+    made += [cell(name, outcome(loss, delta_error=0.1), "once", draw="0") for name, loss in (("a", 1.0), ("b", 2.0))]
+    results = replace(study(*made), contrasts=["a - b"])
+    of = {one.setting.calibration: one.quantity.key for one in analyse(results).contrasts}
+    assert of == {"drawn": "held_out", "once": "loss"}
+    found = verdicts(results, "Searchers in a setting")
+    assert [" by held-out calibration loss" in one for one in found] == [True, False]
+    assert len(contrast_findings(results)) == 2
+
+
+def test_the_same_mask_is_said_to_be_the_same() -> None:
+    made = [cell(name, outcome(delta_error=0.1), error_to_best=0.0) for name in ("greedy", "beam")]
+    (found,) = contrast_findings(replace(study(*made), contrasts=["greedy - beam"]))
+    assert (found.sure, found.verdict) == (
+        "measured",
+        "greedy and beam found the same by calibration loss (c, m, M = 2) (one draw, one seed).",
+    )
+
+
+def test_equal_losses_of_two_masks_are_neither_better_nor_worse() -> None:
+    made = [cell(name, outcome(delta_error=0.1, removed=(i, 9))) for i, name in enumerate(("greedy", "beam"))]
+    (found,) = contrast_findings(replace(study(*made), contrasts=["greedy - beam"]))
+    assert "greedy is neither better nor worse ± 0.277 nats per token" in found.verdict
+
+
+def test_equal_shares_and_similarities_are_as_much() -> None:
+    values = {("x", "a"): [50.0], ("x", "b"): [51.0], ("y", "a"): [51.0], ("y", "b"): [50.0]}
+    (shares,) = verdicts(grid(values), "Calibration or searcher")
+    assert "varies as much with the calibration as with the searcher: 0 % against 0 %" in shares
+    (masks,) = verdicts(study(*(cell(name, outcome(), c) for name in "ab" for c in "xy")), "Agreement of masks")
+    assert "agree as much on layers as one searcher" in masks
+
+
+def test_rankings_without_any_correlation_are_counted_too() -> None:
+    made = [
+        cell(name, outcome(loss, removed=(0, i + 1), assessed={"acc": Estimate(value)}))
+        for i, (name, loss, value) in enumerate(zip("abcd", (1, 2, 3, 4), (2.0, 4.0, 1.0, 3.0), strict=True))
+    ]
+    (found,) = verdicts(study(*made, metrics=(ACCURACY,)), "Does a better loss help")
+    assert found.endswith("range +0.00 to +0.00, none but zero of 1.")
+
+
+def test_a_stopped_search_is_one_of_those_that_findings_are_about() -> None:
+    stopped = replace(cell("b", outcome(2.0, removed=(3, 4), measure=PERPLEXITY)), state="stopped")
+    assert verdicts(study(cell("a", outcome()), stopped), "Completeness") == []
+    assert (
+        "1 of 2 searches is not finished" in verdicts(study(cell("a", outcome()), cell("b", None)), "Completeness")[0]
+    )
+
+
+def test_a_study_of_which_each_searcher_has_done_another_draw_has_findings() -> None:
+    made = [cell(name, outcome(), draw=draw) for name, draw in zip("ab", "01", strict=True)]
+    assert findings(analyse(study(*made)))
