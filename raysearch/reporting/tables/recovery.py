@@ -84,7 +84,7 @@ def _ranks_table(results: StudyResult) -> Table | None:
         *labels(calibration=False),
         words("Way", "way"),
         words("Number", "metric.title"),
-        number("Masks", "before", lambda masks: str(len(masks))),
+        Column("Masks", lambda one: Cell(str(len(one.before)), len(one.before))),
         number("ρ", "rho", numbers.rho),
         Column("Best before is best after", lambda one: Cell("yes" if one.same_best else "no"), kind="w"),
     ]
