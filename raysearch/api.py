@@ -416,7 +416,7 @@ def recommend(
     from raysearch.search.recommendation import Budget
     from raysearch.search.record import find_search
 
-    given = Budget.parse(budget) if budget else None
+    given = Budget.parse(checked(list[str], "budget", [*budget])) if budget else None
     with _opened(store, ledger) as found:
         result = find_search(found, checked(str, "search", search)).found
         own = None if result.recommendation is None else result.recommendation.budget
@@ -546,8 +546,9 @@ def sync(
     from raysearch.config import compose as config
     from raysearch.tracking.sync import sync
 
-    said = {word.partition("=")[0]: word.partition("=")[2] for word in overrides}
-    overrides = tuple(word for word in overrides if word.partition("=")[0] not in ("store", "ledger"))
+    words = checked(list[str], "words", [*overrides])
+    said = {word.partition("=")[0]: word.partition("=")[2] for word in words}
+    overrides = tuple(word for word in words if word.partition("=")[0] not in ("store", "ledger"))
     store, ledger = as_path("--store", said.get("store", store)), said.get("ledger", ledger)
     name = checked(str, "name", name)
     with _opened(store, ledger) as found:

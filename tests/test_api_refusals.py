@@ -67,6 +67,8 @@ CALLS: dict[str, tuple[Callable[[], object], list[str]]] = {
     "store that is a number": (lambda: raysearch.report(store=7), ["--store=7 is a int"]),  # type: ignore[arg-type]
     "study that is none": (lambda: raysearch.report(None), ["study=null should be a valid string"]),  # type: ignore[arg-type]
     "store that is not there": (lambda: raysearch.report(store="none"), ["there is no ledger at none/ledger.db"]),
+    "budget that is a number": (lambda: raysearch.recommend("latest", 3), ["budget=[3] should be a valid string"]),  # type: ignore[arg-type]
+    "words to sync that are none": (lambda: raysearch.sync("x", 3), ["words=[3] should be a valid string"]),  # type: ignore[arg-type]
     "grid that is a list": (lambda: raysearch.study(study={"grid": [1]}), ["study.grid"]),
     "layers of a mask": (lambda: Mask.of(1, 1), ["mask=[1, 1] repeats a layer"]),
 }
