@@ -17,6 +17,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -104,7 +105,18 @@ class _Text:
         tail = self._decoded(self.new[-longest - 4 :])  # a token is a byte or more; others may complete a character
         return any(stop in tail for stop in self.prompt.stop)
 
-    def _decoded(self, ids: Sequence[int]) -> str:
+    @cached_property
+    def _before(self) -> tuple[int, ...]:
+        """The last tokens of the prompt that are whole characters: the decoders of some tokenizers drop a first space."""
+        ids = self.prompt.ids
+        return next((end for n in range(1, 9) if "\ufffd" not in self._plain(end := ids[-n:])), ())
+
+    def _decoded(self, new: Sequence[int]) -> str:
+        """Return the text of new tokens, as it stands after the prompt."""
+        before, text = self._plain(self._before), self._plain([*self._before, *new])
+        return text[len(before) :] if text.startswith(before) else self._plain(new)
+
+    def _plain(self, ids: Sequence[int]) -> str:
         return str(self.tokenizer.decode(ids, skip_special_tokens=True))
 
 

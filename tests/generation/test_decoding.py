@@ -6,6 +6,8 @@ import random
 import numpy as np
 import pytest
 import torch
+from tokenizers import Tokenizer, decoders, models
+from transformers import PreTrainedTokenizerFast
 
 from raysearch.core.mask import Mask
 from raysearch.errors import UserError
@@ -88,6 +90,44 @@ def test_an_answer_ends_at_a_stop():
     assert whole.text.startswith(cut.text) and f" {fourth}" not in cut.text
     assert not cut.cut_off and cut.n_tokens <= 4
     assert cut.n_tokens == len(cut.text.split()) + 1
+
+
+def pieces(decoder: decoders.Decoder, *words: str) -> PreTrainedTokenizerFast:
+    """A tokenizer whose tokens are these words."""
+    model = models.BPE({word: number for number, word in enumerate(("</s>", *words))}, [], byte_fallback=True)
+    made = Tokenizer(model)
+    made.decoder = decoder
+    return PreTrainedTokenizerFast(tokenizer_object=made, eos_token="</s>")
+
+
+#: As in Llama 2, Mistral 7B, TinyLlama and Phi 3.
+STRIP = decoders.Sequence(
+    [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+)
+
+
+@pytest.mark.parametrize(
+    ("decoder", "prompt", "new", "text"),
+    [
+        (STRIP, [":", "<0x0A>"], ["▁▁▁▁", "return"], "    return"),
+        (STRIP, ["a", "▁"], ["▁", "b"], " b"),
+        (STRIP, ["</s>"], ["▁b"], "b"),  # the space that stands for the beginning of a text
+        (STRIP, ["<0xC3>", "<0xBC>"], ["▁b"], " b"),
+        (STRIP, ["<0x0A>"], ["<0xC3>", "<0xBC>"], "ü"),
+        (STRIP, ["<0x0A>"], ["<0xC3>"], "\ufffd"),
+        (decoders.ByteLevel(), ["a", "Ċ"], ["Ġ", "b"], " b"),
+        (decoders.ByteLevel(), ["Ã", "¼"], ["Ġ", "Ã"], " \ufffd"),
+    ],
+)
+def test_an_answer_keeps_the_space_it_begins_with(decoder, prompt, new, text):
+    tokenizer = pieces(decoder, *sorted({*prompt, *new} - {"</s>"}))
+    ids, added = tokenizer.convert_tokens_to_ids(prompt), tokenizer.convert_tokens_to_ids(new)
+    for stop in ((), (text[:2],)):
+        one = decoding._Text(Prompt(tuple(ids), len(new), stop), tokenizer, frozenset({0}), None)
+        for token in added:
+            one.add(token)
+        assert one.written() == Written("" if stop else text, len(new), not stop)
+        assert one.done
 
 
 def test_drawn_tokens_follow_the_probabilities():
