@@ -34,10 +34,9 @@ def render(dialogue: Dialogue, tokenizer: Any, where: str) -> tuple[str, tuple[S
     Raises:
         UserError: The template does not take the conversation, or rewrites its turns.
     """
-    text = apply_template(dialogue.messages, tokenizer, where)
-    marked = apply_template(
-        [(role, f"\ue000{n}\ue001") for n, (role, _) in enumerate(dialogue.messages)], tokenizer, where
-    )
+    text = apply_template(dialogue.messages, tokenizer, where, thinking=dialogue.thinking)
+    marks = [(role, f"\ue000{n}\ue001") for n, (role, _) in enumerate(dialogue.messages)]
+    marked = apply_template(marks, tokenizer, where, thinking=dialogue.thinking)
     before, *rest = _MARK.split(marked)  # the beginning, then for each turn its number and the text after it
     spans = []
     at = len(before) if text.startswith(before) else len(text)
@@ -64,7 +63,8 @@ def render_prompt(dialogue: Dialogue, tokenizer: Any, where: str) -> tuple[str, 
     last = max(number for number, (role, _) in enumerate(dialogue.messages) if role == "assistant")
     if not last:
         raise UserError(f"{where} begins with the assistant, so there is nothing to go on from; leave it out")
-    return apply_template(dialogue.messages[:last], tokenizer, where, ask=True), dialogue.messages[last][1].strip()
+    text = apply_template(dialogue.messages[:last], tokenizer, where, ask=True, thinking=dialogue.thinking)
+    return text, dialogue.messages[last][1].strip()
 
 
 def messages_of(sample: Sample, where: str) -> tuple[tuple[tuple[str, str], ...], str]:
@@ -102,16 +102,19 @@ def render_task(task: Task, tokenizer: Any, where: str) -> tuple[str, bool]:
     if task.chat is False or not has_template:
         return f"{whole}\n\n{task.answer.opening}", False
     user = [("user", task.user)]
+    ask = functools.partial(apply_template, tokenizer=tokenizer, where=where, ask=True, thinking=task.thinking)
     try:
-        text = apply_template([("system", task.system), *user] if task.system else user, tokenizer, where, ask=True)
+        text = ask([("system", task.system), *user] if task.system else user)
     except UserError:
         if not task.system:
             raise
-        text = apply_template([("user", whole)], tokenizer, where, ask=True)
+        text = ask([("user", whole)])
     return text + task.answer.opening, True
 
 
-def apply_template(messages: Sequence[tuple[str, str]], tokenizer: Any, where: str, ask: bool = False) -> str:
+def apply_template(
+    messages: Sequence[tuple[str, str]], tokenizer: Any, where: str, ask: bool = False, thinking: bool | None = None
+) -> str:
     """Return turns as text in the model's chat template.
 
     Args:
@@ -119,16 +122,24 @@ def apply_template(messages: Sequence[tuple[str, str]], tokenizer: Any, where: s
         tokenizer: A transformers tokenizer.
         where: What they are, for messages: ``row 7``.
         ask: Whether the text ends in the opening of an answer.
+        thinking: Whether the template asks for thinking before the answer; None for its own way.
 
     Raises:
-        UserError: The model has no template, or one that cannot be used or does not take these turns.
+        UserError: The model has no template, or one that cannot be used, knows no `thinking`, or does not take these
+            turns.
     """
     if not getattr(tokenizer, "chat_template", None):
         raise UserError("data.type=chat needs a model with a chat template, which this one has not; use data=questions")
     _check_template(str(tokenizer.chat_template))
+    if thinking is not None and "enable_thinking" not in str(tokenizer.chat_template):
+        raise UserError(
+            f"data.thinking={str(thinking).lower()} is nothing that the model's chat template knows (enable_thinking); "
+            "use data.thinking=null"
+        )
     turns = [{"role": role, "content": content} for role, content in messages]
+    options = {} if thinking is None else {"enable_thinking": thinking}
     try:
-        return str(tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=ask))
+        return str(tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=ask, **options))
     except Exception as error:  # whatever the template raises: roles it does not know, turns in the wrong order
         if type(error).__name__ not in ("TemplateError", "UndefinedError"):  # what a row can bring about
             why = f"the model's chat template cannot be used ({error})"

@@ -107,7 +107,7 @@ class _Text:
 
     @cached_property
     def _before(self) -> tuple[int, ...]:
-        """The last tokens of the prompt that are whole characters: the decoders of some tokenizers drop a first space."""
+        """The last whole character of the prompt: the decoders of some tokenizers drop the first space of a text."""
         ids = self.prompt.ids
         return next((end for n in range(1, 9) if "\ufffd" not in self._plain(end := ids[-n:])), ())
 

@@ -46,11 +46,13 @@ class Question:
         messages: Role and content of each turn up to the answer.
         answer: Of the data; empty where there is none.
         ids: The prompt's tokens, up to where the answer begins.
+        thinking: As of a `Task`.
     """
 
     messages: tuple[tuple[str, str], ...]
     answer: str
     ids: tuple[int, ...]
+    thinking: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -131,7 +133,8 @@ def draw_prompts(
         messages, answer = messages_of(located.sample, located.where)
         if options.system and messages[0][0] != "system":
             messages = (("system", options.system), *messages)
-        ids = prompt_ids(messages, tokenizer, located.where)
+        thinking = getattr(located.sample, "thinking", None)
+        ids = prompt_ids(messages, tokenizer, located.where, thinking)
         reason: LeftOut | None = None
         if len(ids) > options.max_prompt_tokens:
             reason = "too long"
@@ -140,14 +143,16 @@ def draw_prompts(
         elif options.responses == "data" and not answer.strip():
             reason = "without an answer"
         if reason is None:
-            questions.append(Question(messages, answer, ids))
+            questions.append(Question(messages, answer, ids, thinking))
         else:
             left_out[reason] += 1
     check_enough(len(questions), left_out)
     return Prompts(tuple(questions), (), dict(left_out))
 
 
-def prompt_ids(messages: Sequence[tuple[str, str]], tokenizer: Any, where: str) -> tuple[int, ...]:
+def prompt_ids(
+    messages: Sequence[tuple[str, str]], tokenizer: Any, where: str, thinking: bool | None = None
+) -> tuple[int, ...]:
     """Return the tokens of a prompt, up to where the answer begins.
 
     Raises:
@@ -155,7 +160,7 @@ def prompt_ids(messages: Sequence[tuple[str, str]], tokenizer: Any, where: str) 
     """
     if not tokenizer.chat_template:
         return tuple(tokenizer(_plain_prompt(messages), verbose=False)["input_ids"])
-    return _template(messages, tokenizer, where, ask=True)
+    return _template(messages, tokenizer, where, ask=True, thinking=thinking)
 
 
 def row_of(question: Question, answer: str, cut_off: bool, options: RecoveryOptions, tokenizer: Any) -> Row | LeftOut:
@@ -179,15 +184,18 @@ def answered(question: Question, answer: str, tokenizer: Any, where: str) -> Row
         UserError: The model's chat template does not take them.
     """
     if tokenizer.chat_template:
-        ids = _template((*question.messages, ("assistant", answer)), tokenizer, where, ask=False)
+        turns = (*question.messages, ("assistant", answer))
+        ids = _template(turns, tokenizer, where, ask=False, thinking=question.thinking)
     else:
         text = _plain_prompt(question.messages) + answer + (tokenizer.eos_token or "")
         ids = tuple(tokenizer(text, verbose=False)["input_ids"])
     return Row(ids, n_shared(question.ids, ids))
 
 
-def _template(messages: Sequence[tuple[str, str]], tokenizer: Any, where: str, *, ask: bool) -> tuple[int, ...]:
-    text = apply_template(messages, tokenizer, where, ask=ask)
+def _template(
+    messages: Sequence[tuple[str, str]], tokenizer: Any, where: str, *, ask: bool, thinking: bool | None
+) -> tuple[int, ...]:
+    text = apply_template(messages, tokenizer, where, ask=ask, thinking=thinking)
     return tuple(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
 
 
@@ -230,6 +238,7 @@ def check_enough(n_left: int, left_out: dict[str, int]) -> None:
     """
     if n_left < 2:
         reasons = " and ".join(f"{n} {reason}" for reason, n in left_out.items()) or "none was drawn"
-        raise UserError(
-            f"data leaves {count(n_left, 'row')} to train on ({reasons}); use more data.samples=… or other data"
-        )
+        remedy = "more data.samples=… or other data"
+        if 2 * left_out.get("cut off", 0) > sum(left_out.values()):
+            remedy = "more recovery.max_new_tokens, or data.thinking=false with a model that thinks before it answers"
+        raise UserError(f"data leaves {count(n_left, 'row')} to train on ({reasons}); use {remedy}")

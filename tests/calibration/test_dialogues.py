@@ -4,10 +4,12 @@ from typing import Any
 
 import pytest
 
-from raysearch.calibration.dialogues import render, render_prompt
+from raysearch.calibration.dialogues import render, render_prompt, render_task
 from raysearch.calibration.formats.base import Dialogue
+from raysearch.calibration.formats.chat import ChatFormat
+from raysearch.calibration.formats.generation import GenerationFormat
 from raysearch.errors import UserError
-from tests.calibration.tokenizers import PLAIN, STRICT, characters
+from tests.calibration.tokenizers import PLAIN, STRICT, THINKING, characters
 from tests.cases import assert_refused
 
 TALK = Dialogue((("user", "a"), ("assistant", " b c "), ("user", "b c"), ("assistant", "d")))
@@ -41,6 +43,25 @@ def test_asks_for_the_last_answer() -> None:
     assert (prompt, answer) == ("<user>a</s><assistant> b c </s><user>b c</s><assistant>", "d")
     later = Dialogue((*TALK.messages, ("user", "thanks")))
     assert render_prompt(later, characters(template=PLAIN), "row 1") == (prompt, answer)
+
+
+def test_a_model_that_thinks_is_told_not_to() -> None:
+    tokenizer, row = characters(template=THINKING), {"messages": [*_turns("a", "b")], "q": "a", "a": "b"}
+    for thinking, end in ((None, ""), (True, ""), (False, "<no>")):
+        chat, task = (
+            ChatFormat(thinking=thinking).read(row, "row 1"),
+            GenerationFormat("{q}", "exact", "a", thinking=thinking).read(row, "row 1"),
+        )
+        assert isinstance(chat, Dialogue)
+        assert render_prompt(chat, tokenizer, "row 1")[0] == f"<user>a</s><assistant>{end}"
+        assert render_task(task, tokenizer, "row 1")[0] == f"<user>a</s><assistant>{end}"
+        assert render(chat, tokenizer, "row 1")[0] == "<user>a</s><assistant>b</s>"
+    with pytest.raises(UserError, match=r"data.thinking=false is nothing that .* knows .*; use data.thinking=null"):
+        render_task(task, characters(template=PLAIN), "row 1")
+
+
+def _turns(question: str, answer: str) -> tuple[dict[str, str], ...]:
+    return {"role": "user", "content": question}, {"role": "assistant", "content": answer}
 
 
 @pytest.mark.real

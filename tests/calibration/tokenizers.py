@@ -19,6 +19,12 @@ STRICT = (
     "{% if add_generation_prompt %}<assistant>{% endif %}"
 )
 
+#: As Qwen 3's: thinks unless told not to.
+THINKING = PLAIN.replace(
+    "<assistant>{% endif %}",
+    "<assistant>{% if enable_thinking is defined and enable_thinking is false %}<no>{% endif %}{% endif %}",
+)
+
 
 def characters(bos: bool = False, template: str | None = None) -> Any:
     """A token a character, its code; after ``<s>`` if wanted."""

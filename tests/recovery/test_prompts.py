@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,11 +12,15 @@ import pytest
 
 from raysearch.calibration.batch import Batch
 from raysearch.calibration.calibration import Calibration
+from raysearch.calibration.data import Data
+from raysearch.calibration.formats.chat import ChatFormat
+from raysearch.calibration.items import ItemOptions
 from raysearch.calibration.objectives.perplexity import PerplexityObjective
+from raysearch.calibration.rows import Rows
 from raysearch.errors import UserError
-from raysearch.recovery.prompts import Measured, Question, answered, prompt_ids
+from raysearch.recovery.prompts import Measured, Question, answered, check_enough, draw_prompts, prompt_ids
 from raysearch.recovery.spec import RecoveryOptions
-from tests.calibration.tokenizers import PLAIN, STRICT, characters
+from tests.calibration.tokenizers import PLAIN, STRICT, THINKING, characters
 from tests.cases import assert_refused
 
 #: As Qwen's and SmolLM2's, with a system prompt of its own and a line break after a turn.
@@ -34,6 +40,27 @@ def test_an_answer_is_what_follows_the_prompt_in_templates_of_every_family() -> 
         question = Question(messages, "", prompt_ids(messages, tokenizer, "row"))
         row = answered(question, "yes", tokenizer, "row")
         assert tokenizer.decode(row.ids[row.n_prompt :]).replace(" ", "") == answer.replace(" ", ""), template
+
+
+def test_a_model_that_thinks_is_told_not_to(tmp_path: Path) -> None:
+    (file := tmp_path / "chats.jsonl").write_text(
+        "".join(
+            json.dumps({"messages": [{"role": "user", "content": c}, {"role": "assistant", "content": c}]}) + "\n"
+            for c in "xyz"
+        )
+    )
+    tokenizer = characters(template=THINKING)
+    data = Data(Rows(str(file)), ChatFormat(thinking=False), ItemOptions("all"))
+    found = draw_prompts(data, RecoveryOptions(), tokenizer, measured([], tokenizer), None)
+    ends = {tokenizer.decode(one.ids).replace(" ", "")[-4:] for one in found.questions}
+    assert (len(found.questions), ends) == (3, {"<no>"})
+
+
+def test_answers_that_are_cut_off_name_their_limit() -> None:
+    with pytest.raises(UserError, match=r"\(3 cut off and 1 empty\); use more recovery.max_new_tokens, or data.think"):
+        check_enough(1, {"cut off": 3, "empty": 1})
+    with pytest.raises(UserError, match=r"\(1 cut off and 1 empty\); use more data.samples"):
+        check_enough(1, {"cut off": 1, "empty": 1})
 
 
 def measured(texts: Sequence[str], tokenizer: Any) -> Measured:

@@ -52,9 +52,11 @@ class Dialogue:
 
     Args:
         messages: Role (``system``, ``user``, ``assistant``) and content of each turn, in order.
+        thinking: As of a `Task`.
     """
 
     messages: tuple[tuple[str, str], ...]
+    thinking: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,7 @@ class Task:
         system: The system prompt; empty for none.
         chat: Whether it is asked in the model's chat template; None where the model has one.
         group: The sub-task it belongs to; empty where there is only one.
+        thinking: Whether the chat template asks for thinking before the answer; None for its own way.
     """
 
     user: str
@@ -74,6 +77,7 @@ class Task:
     system: str = ""
     chat: bool | None = None
     group: str = ""
+    thinking: bool | None = None
 
 
 Sample = Text | Item | Dialogue | Task

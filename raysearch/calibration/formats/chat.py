@@ -30,10 +30,12 @@ class ChatFormat(Format):
         messages: The field of the turns: a list of ``{"role": …, "content": …}``, or of ``{"from": …, "value": …}``.
         unusable: What becomes of conversations with tools, with empty turns, or without an answer: ``refuse`` names
             the first one and stops, ``skip`` leaves them out.
+        thinking: Whether the chat template asks for thinking before the answer; None for its own way.
     """
 
     messages: str = "messages"
     unusable: Unusable = "refuse"
+    thinking: bool | None = None
 
     offers = frozenset({Form.TEXT, Form.PROMPT})
     draws = ItemOptions
@@ -60,7 +62,7 @@ class ChatFormat(Format):
             if self.unusable == "skip":
                 return None
             raise
-        return Dialogue(messages)
+        return Dialogue(messages, self.thinking)
 
 
 def _turn(turn: Any, number: int, where: str) -> tuple[str, str]:

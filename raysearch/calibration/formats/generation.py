@@ -31,6 +31,7 @@ class GenerationFormat(Format):
         system: The system prompt.
         opening: The template of the answer's beginning, which is put into the model's mouth.
         chat: Whether it is asked in the model's chat template; None where the model has one.
+        thinking: Whether the chat template asks for thinking before the answer; None for its own way.
         pattern: Of a check by ``regex``: what is found last counts, or its first group.
         tests: The template of the tests of a check of ``code``.
         tests_plus: The template of more tests, told apart; None for none.
@@ -50,6 +51,7 @@ class GenerationFormat(Format):
     system: str = ""
     opening: str = ""
     chat: bool | None = None
+    thinking: bool | None = None
     pattern: str | None = None
     tests: str | None = None
     tests_plus: str | None = None
@@ -103,6 +105,7 @@ class GenerationFormat(Format):
             user=fill(self.prompt, row, where),
             system=self.system,
             chat=self.chat,
+            thinking=self.thinking,
             group="" if self.group is None else take_text(row, "group", self.group, where),
             answer=Answer(
                 text=expected,
