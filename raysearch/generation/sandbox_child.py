@@ -38,6 +38,7 @@ _BEYOND = {
     **{"open_tree": (428, 428), "move_mount": (429, 429), "fsopen": (430, 430), "fsmount": (432, 432)},
     **{"mount_setattr": (442, 442), "bpf": (321, 280), "perf_event_open": (298, 241), "userfaultfd": (323, 282)},
     **{"add_key": (248, 217), "request_key": (249, 218), "keyctl": (250, 219)},
+    **{"rt_sigaction": (13, 134)},  # a handler sees all that the function knows which it interrupts
     # Memory that no limit of a process counts.
     **{"memfd_create": (319, 279), "memfd_secret": (447, 447), "shmget": (29, 194), "shmat": (30, 196)},
     **{"msgget": (68, 186), "semget": (64, 190), "mq_open": (240, 180)},
@@ -90,27 +91,45 @@ def _enter(frame: FrameType) -> tuple[str, str]:
     token = job[int(n_code) + int(n_tests) :]
     sys.argv[:] = [""]
     sys.path += folders
-    _shut_off(int(cpu_s), int(memory), int(scratch), int(parent))
-    sys.addaudithook(_make_guard(frame, int(result), token))
+    proc = os.stat("/proc").st_dev
+    read_only = _shut_off(int(cpu_s), int(memory), int(scratch), int(parent))
+    sys.addaudithook(_make_guard(frame, int(result), token, None if read_only else proc))
     return code, tests
 
 
-def _make_guard(frame: FrameType, result: int, token: bytes) -> Callable[[str, tuple[Any, ...]], None]:
-    """Return an audit hook that knows the verdict's token, which nothing else does, and refuses what could find it."""
-    caller, write, reaching = sys._getframe, os.write, _REACHING
+def _make_guard(
+    frame: FrameType, result: int, token: bytes, proc: int | None
+) -> Callable[[str, tuple[Any, ...]], None]:
+    """Return an audit hook that knows the verdict's token, which nothing else does, and refuses what could find it.
+
+    Where there is a /proc, memory is a file. `proc` is its device: the kernel resolves a file's name, links and all, as
+    it will when it opens it; a name that is not found now may be one in another folder, and is refused as well.
+
+    Whatever is called from the hook sees the token in its frame, so it calls nothing that a program can replace.
+    """
+    caller, write, reaching, stat, kind, names = sys._getframe, os.write, _REACHING, os.stat, type, (str, bytes, int)
+    refused, forbidden = ImportError, PermissionError
 
     def guard(event: str, args: tuple[Any, ...]) -> None:
         if event == _END:
             if caller(1) is frame:
                 write(result, token)
         elif event.startswith(reaching) or (event == "import" and args[0] in ("ctypes", "_ctypes")):
-            raise ImportError(f"the sandbox refuses {event}")
+            raise refused(f"the sandbox refuses {event}")
+        elif event == "open" and proc is not None:
+            # An object could give another name the next time.
+            if kind(args[0]) not in names or stat(args[0]).st_dev == proc:
+                raise forbidden("the sandbox refuses this file")
 
     return guard
 
 
-def _shut_off(cpu_s: int, memory: int, scratch: int, parent: int) -> None:
-    """Give up, for good, all that reaches beyond this process; sizes in bytes."""
+def _shut_off(cpu_s: int, memory: int, scratch: int, parent: int) -> bool:
+    """Give up, for good, all that reaches beyond this process; sizes in bytes.
+
+    Returns:
+        Whether the disk is read-only and /proc empty, which takes namespaces.
+    """
     import ctypes  # here alone, for the program must not find it
 
     libc = ctypes.CDLL(None, use_errno=True)
@@ -118,6 +137,7 @@ def _shut_off(cpu_s: int, memory: int, scratch: int, parent: int) -> None:
     if os.getppid() != parent:
         os._exit(1)
     read_only = _enter_namespaces(libc, scratch)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # asyncio would put its own in the place of Python's
     for limit, soft, hard in (
         (resource.RLIMIT_CPU, cpu_s, cpu_s + 1),
         (resource.RLIMIT_AS, memory, memory),
@@ -136,6 +156,7 @@ def _shut_off(cpu_s: int, memory: int, scratch: int, parent: int) -> None:
     del kept
     for name in [name for name in sys.modules if name.partition(".")[0] in ("ctypes", "_ctypes")]:
         del sys.modules[name]
+    return read_only
 
 
 def _call(result: int, what: str) -> None:

@@ -1,5 +1,31 @@
 """Programs that try to pass a test that they fail, or to leave something behind; ``assert False`` follows each."""
 
+#: Finds the verdict's token behind the tests, where memory is a file.
+_SCAN = """
+import os, re
+with WAY as maps, WAY as memory:
+    for line in maps:
+        start, end = (int(edge, 16) for edge in line.split()[0].split(b'-'))
+        try: found = re.search(rb'assert False([0-9a-f]{32})', os.pread(memory.fileno(), end - start, start))
+        except (OSError, OverflowError, MemoryError): continue
+        for file in range(3, 64) if found else ():
+            try: os.write(file, found[1])
+            except OSError: pass
+        if found: os._exit(0)""".replace("WAY", "WAY('maps')", 1).replace("WAY as", "WAY('mem') as")
+
+#: Finds it among what the functions that are running know.
+_STEAL = """
+import os, sys
+def steal(*rest):
+    frame = sys._getframe()
+    while frame := frame.f_back:
+        if isinstance(token := frame.f_locals.get('token'), bytes):
+            for file in range(3, 64):
+                try: os.write(file, token)
+                except OSError: pass
+            os._exit(0)
+"""
+
 #: Ends well, or claims to.
 CHEATS = {
     "leave at once": "import os; os._exit(0)",
@@ -60,6 +86,22 @@ os._exit(0)""",
     "write memory": "import ctypes; ctypes.memmove(id(1), id(2), 28)",
     "import its reach anew": "import sys; sys.modules.pop('ctypes', 0); import _ctypes; _ctypes.dlopen(None, 0)",
     "read memory as a file": "open('/proc/self/mem', 'rb').read(1)",
+    "search memory": _SCAN.replace("WAY", "(lambda name: open(f'/proc/self/{name}', 'rb', 0))"),
+    "search it from its folder": _SCAN.replace("WAY", "(os.chdir('/proc/self'), lambda name: open(name, 'rb', 0))[1]"),
+    "search it by a link": _SCAN.replace("WAY", "(lambda name: open(f'/dev/fd/../{name}', 'rb', 0))"),
+    "search it by a folder's number": _SCAN.replace(
+        "WAY", "(lambda name: os.fdopen(os.open(f'proc/self/{name}', 0, dir_fd=os.open('/', 0)), 'rb', 0))"
+    ),
+    "search it by a name that changes": """
+import io
+class Name:
+    def __init__(self, *names): self.names = [*names]
+    def __fspath__(self): return self.names.pop(0)
+"""
+    + _SCAN.replace("WAY", "(lambda name: io.FileIO(Name(f'/proc/self/{name}', '/dev/null')))"),
+    "let its guard call": _STEAL + "import builtins; builtins.ImportError = steal\nimport ctypes",
+    "look at its guard by a signal": _STEAL
+    + "import signal; signal.signal(14, steal); signal.setitimer(0, 0.01, 0.001)\nwhile True: sys.audit('x')",
     "unpickle an exit": """
 import os, pickle
 class Exit:

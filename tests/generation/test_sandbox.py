@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from raysearch.errors import UserError
+from raysearch.generation import sandbox
 from raysearch.generation.sandbox import Limits, Outcome, Program, run_program, run_programs
 from tests.generation.attacks import CHEATS, ESCAPES
 
@@ -48,7 +49,16 @@ def test_failures_say_why() -> None:
     assert outcome("x = 1\0").parses is False
 
 
-def test_nothing_passes_that_should_not_and_nothing_is_left(tmp_path: Path) -> None:
+@pytest.mark.parametrize("namespaces", [True, False])
+def test_nothing_passes_that_should_not_and_nothing_is_left(
+    namespaces: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not namespaces:  # the kernel refuses them
+        (child := tmp_path / "sandbox_child.py").write_text(
+            sandbox._CHILD.read_text().replace("if libc.unshare(", "if True or libc.unshare(")
+        )
+        monkeypatch.setattr(sandbox, "_CHILD", child)
+        assert not outcome("open('x', 'w')").passed and outcome("open('/etc/passwd')").passed
     folder = tmp_path / "mine"
     folder.mkdir()
     (sentinel := folder / "file").write_text("mine")
