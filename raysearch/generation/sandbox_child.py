@@ -116,10 +116,10 @@ def _make_guard(
                 write(result, token)
         elif event.startswith(reaching) or (event == "import" and args[0] in ("ctypes", "_ctypes")):
             raise refused(f"the sandbox refuses {event}")
-        elif event == "open" and proc is not None:
-            # An object could give another name the next time.
-            if kind(args[0]) not in names or stat(args[0]).st_dev == proc:
-                raise forbidden("the sandbox refuses this file")
+        elif proc is None or event != "open":
+            return
+        elif kind(args[0]) not in names or stat(args[0]).st_dev == proc:  # an object could give another name next time
+            raise forbidden("the sandbox refuses this file")
 
     return guard
 

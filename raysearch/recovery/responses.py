@@ -24,7 +24,9 @@ from raysearch.recovery.progress import Pace
 from raysearch.recovery.prompts import Question
 from raysearch.recovery.spec import RecoveryOptions
 
-_AT_ONCE = 32  # prompts of a job: what is lost when a replica dies
+#: Prompts of a job: what is lost when a replica dies. A GPU has some times the rows that it writes at once, so that
+#: new ones take the places of those that have ended.
+_AT_ONCE, _AT_ONCE_ON_GPU = 32, 512
 _Kept = dict[str, list[Written]]  # what the ledger has of a job
 
 
@@ -76,10 +78,10 @@ def write_answers(
     decoding = Decoding(options.temperature, 0, options.top_p, options.seed)
     # Prompts of like length beside each other; an answer depends on its prompt and its seed.
     order = sorted(range(len(questions)), key=lambda place: (len(questions[place].ids), questions[place].ids))
-    jobs, names = [], []
-    for start in range(0, len(order), _AT_ONCE):
+    jobs, names, at_once = [], [], _AT_ONCE_ON_GPU if what.info.model.on_gpu else _AT_ONCE
+    for start in range(0, len(order), at_once):
         prompts = tuple(
-            Prompt(questions[place].ids, options.max_new_tokens) for place in order[start : start + _AT_ONCE]
+            Prompt(questions[place].ids, options.max_new_tokens) for place in order[start : start + at_once]
         )
         jobs.append(AnswerJob(prompts, decoding))
         names.append(what.named({"answers": [one.ids for one in prompts], **_named(options)}))

@@ -134,11 +134,53 @@ def test_drawn_tokens_follow_the_probabilities():
     logits = torch.tensor([1.0, 3.0, 2.0, -1.0, 2.5])
     options = Decoding(0.7, top_k=3, top_p=0.95)
     draws = np.linspace(0, 1, 20001, endpoint=False)
-    drawn = [decoding._draw(logits, float(draw), options, 0.0)[0] for draw in draws]
+    drawn = decoding._chosen(logits.expand(len(draws), -1), draws.tolist(), options, torch.zeros(len(draws)).double())
+    drawn = drawn[0].tolist()
     kept = torch.tensor([1, 4, 2])
     expected = (logits[kept].double() / 0.7).softmax(-1)
     for token, share in zip(kept.tolist(), expected.tolist(), strict=True):
         assert abs(drawn.count(token) / len(drawn) - share) < 1e-3
+
+
+def drawn_alone(logits: torch.Tensor, draw: float, options: Decoding) -> int:
+    """The first token, by number, up to which the probabilities add up to more than `draw`, in plain words."""
+    logits = logits.double() / options.temperature
+    order = sorted(range(len(logits)), key=lambda token: (-float(logits[token]), token))
+    kept = order[: options.top_k or None]
+    if options.top_p < 1:
+        below = logits[kept].softmax(-1).cumsum(-1)
+        kept = kept[: int((below < options.top_p).sum()) + 1]
+    kept.sort()
+    up_to = logits[kept].softmax(-1).cumsum(-1)
+    return kept[min(int((up_to <= draw).sum()), len(kept) - 1)]
+
+
+@pytest.mark.parametrize("options", [*WAYS.values(), Decoding(1.0, top_p=0.7), Decoding(0.5, top_k=100)])
+def test_rows_drawn_at_once_are_those_drawn_alone(options):
+    torch.manual_seed(0)
+    # As coarse as those of half precision, so that many are equal.
+    logits = torch.randn(200, 40).mul(2).round(decimals=0 if options.top_k else 1)
+    draws = [0.0, 1 - 2**-53, *torch.rand(198, dtype=torch.float64).tolist()]
+    found = decoding._chosen(logits, draws, options, torch.zeros(200).double())[0].tolist()
+    if options.temperature:
+        assert found == [drawn_alone(*one, options) for one in zip(logits, draws, strict=True)]
+    else:
+        assert found == logits.argmax(-1).tolist()
+
+
+def test_a_choice_that_an_error_could_change_is_told():
+    """Each of 2,000 rows is changed by less than the margin: where the token is another, that was not sure."""
+    torch.manual_seed(0)
+    logits, draws = torch.randn(2000, 20), torch.rand(2000, dtype=torch.float64).tolist()
+    for options in (*WAYS.values(), Decoding(1.0, top_p=0.7)):
+        margins = torch.full((2000,), 0.005, dtype=torch.float64)
+        token, sure = decoding._chosen(logits, draws, options, margins)
+        changed = 0
+        for _ in range(5):
+            other, _ = decoding._chosen(logits + 0.005 * (torch.rand(2000, 20) - 0.5), draws, options, margins)
+            assert not (sure.bool() & (token != other)).any()
+            changed += int((token != other).sum())
+        assert changed > 5 and sure.double().mean() > 0.5
 
 
 @pytest.mark.parametrize(
