@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 from typing import Any, get_args
 
 from raysearch.assessment.context import AssessContext
-from raysearch.assessment.paired import mean, retention
+from raysearch.assessment.paired import mean, parts, retention
 from raysearch.assessment.perplexity import local_rows
 from raysearch.assessment.results import Result
 from raysearch.assessment.spec import AssessSpec
@@ -129,7 +129,7 @@ def _result(name: str, task: Calibration, texts: Sequence[ScoredText], dense: Se
         "examples": _examples(task, texts, dense),
     }
     extent, expected = f"{count(len(texts), 'item')}, {unit}", tuple(_expected(task))
-    return Result(metric, mean(scores), retention(scores, reference), extent, detail, expected=expected)
+    return Result(metric, mean(scores), retention(scores, reference), extent, detail, parts(scores), expected)
 
 
 def _expected(task: Calibration) -> list[str]:

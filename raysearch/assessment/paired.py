@@ -16,6 +16,11 @@ def mean(values: Sequence[float]) -> Estimate:
     return Estimate(middle, math.sqrt(math.fsum((value - middle) ** 2 for value in values) / (n - 1) / n))
 
 
+def parts(values: Sequence[float]) -> tuple[float, ...]:
+    """Return what each item adds to the mean."""
+    return tuple(value / len(values) for value in values)
+
+
 def retention(values: Sequence[float], dense: Sequence[float]) -> Estimate | None:
     """Return what is left of the dense model's mean, None if that is 0; its error counts the items as pairs.
 

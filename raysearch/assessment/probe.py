@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from typing_extensions import override
 
-from raysearch.assessment.paired import mean, retention
+from raysearch.assessment.paired import mean, parts, retention
 from raysearch.assessment.results import Result
 from raysearch.assessment.spec import ProbeOptions
 from raysearch.calibration.batch import Inputs
@@ -122,6 +122,6 @@ def probe_results(found: Mapping[str, Sequence[float]], dense: Mapping[str, Sequ
     change = mean([one - other for one, other in zip(found["log_p"], dense["log_p"], strict=True)])
     detail = {"change": change.value, "change_error": change.error}
     return {
-        TOP_1.name: Result(TOP_1, mean(right), retention(right, of_dense), extent, {}),
-        LOG_P.name: Result(LOG_P, mean(found["log_p"]), None, extent, detail),
+        TOP_1.name: Result(TOP_1, mean(right), retention(right, of_dense), extent, {}, parts(right)),
+        LOG_P.name: Result(LOG_P, mean(found["log_p"]), None, extent, detail, parts(found["log_p"])),
     }

@@ -72,6 +72,7 @@ def test_texts_are_kept_and_those_of_the_model_without_the_layers(
     }
     assert {one.text for one in found} == alone
     assert result.estimate.value == pytest.approx(100 * sum(one.score.value for one in found) / len(found))
+    assert result.items == tuple(100 * one.score.value / len(found) for one in found)
     assert result.detail["tokens"] == sum(one.n_tokens for one in found) / len(found)
     assert result.metric.group == "generation" and result.extent.startswith("6 items")
 
