@@ -88,7 +88,8 @@ class Assessable:
         """Return the ledger's name of a task's results."""
         spec = self.spec
         options = {"limit": spec.task_limit, "shots": spec.shots, "batch_size": spec.batch_size}
-        return self.named({**source.identity, **options})
+        chat = {"chat": True} if spec.chat else {}  # else as it was named before there was a choice
+        return self.named({**source.identity, **options, **chat})
 
 
 def read_assessable(
@@ -113,6 +114,8 @@ def read_assessable(
     evaluation = EvaluationSpec(model, text_specs(spec, model.name, info.max_positions), cluster, ledger)
     texts = _prepare("texts", evaluation, info, known)
     generation = _prepare("generation", replace(evaluation, calibrations=task_specs(spec)), info, texts)
+    if spec.chat and not getattr(texts.files.tokenizer, "chat_template", None):
+        raise UserError("assess.chat=true needs a model with a chat template, which this one has not; leave it out")
     problems = probe_problems(spec.probe, texts.files.tokenizer) if spec.probe.enabled else ()
     return Assessable(spec, model, cluster, info, sources, texts, generation, problems)
 
@@ -265,14 +268,11 @@ def speed_meter(options: SpeedOptions, evaluation: EvaluationSpec, observer: Obs
 
 def _missing_jobs(what: Assessable, ledger: Ledger, masks: Sequence[Mask]) -> list[TaskJob]:
     """Return the tasks on masks that the ledger lacks; masks of a task follow each other."""
-    spec, jobs = what.spec, []
+    spec, jobs = what.spec, list[TaskJob]()
+    options = (spec.task_limit, spec.shots, spec.batch_size, spec.answers.run_code, spec.chat)
     for source in what.sources:
         known, folder = what.known(ledger, source, masks), None if source.folder is None else str(source.folder)
-        jobs += [
-            TaskJob(mask, source.name, folder, spec.task_limit, spec.shots, spec.batch_size, spec.answers.run_code)
-            for mask in masks
-            if mask not in known
-        ]
+        jobs += [TaskJob(mask, source.name, folder, *options) for mask in masks if mask not in known]
     return jobs
 
 

@@ -55,6 +55,7 @@ class TaskJob(Job):
         shots: Examples in a prompt; None for what the task defines.
         batch_size: Rows at once.
         run_code: Whether a task may run the code that the model writes, as lm-eval does: without a sandbox.
+        chat: Whether it is asked in the model's chat template.
     """
 
     mask: Mask
@@ -64,6 +65,7 @@ class TaskJob(Job):
     shots: int | None
     batch_size: int
     run_code: bool = False
+    chat: bool = False
 
     @property
     @override
@@ -112,6 +114,7 @@ class TaskJob(Job):
                     bootstrap_iters=_BOOTSTRAPS,
                     log_samples=True,
                     confirm_run_unsafe_code=self.run_code,
+                    apply_chat_template=self.chat,
                 )
         return _plain(found, self.task)
 

@@ -98,6 +98,7 @@ class AssessSpec:
         limit: The most items of each task, and windows or documents of each text; None for all.
         share: The share of the items of each lm-eval task, in place of `limit`.
         shots: Worked examples in a prompt; None for what each task defines, mostly none.
+        chat: Whether lm-eval's tasks are asked in the model's chat template, worked examples as turns before.
         batch_size: Rows that a task runs at once.
         probe: The arithmetic probe.
         speed: How speed is measured.
@@ -115,6 +116,7 @@ class AssessSpec:
     limit: int | None = None
     share: float | None = None
     shots: int | None = None
+    chat: bool = False
     batch_size: int = 8
     probe: ProbeOptions = ProbeOptions()
     speed: SpeedOptions = SpeedOptions()

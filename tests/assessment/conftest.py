@@ -110,9 +110,15 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
 def assess(world: World, ledger: Ledger) -> Assess:
     """Assesses masks of the tiny model by words under ``assess``, inline unless told otherwise."""
 
-    def call(masks: list[Mask], *words: str, cluster: ClusterOptions | None = None, **options: Any) -> Assessments:
+    def call(
+        masks: list[Mask],
+        *words: str,
+        cluster: ClusterOptions | None = None,
+        folder: Path = world.model,
+        **options: Any,
+    ) -> Assessments:
         spec = assess_spec(compose("assess", ["assess=none", *words]))
-        model = ModelSpec("tiny", str(world.model))
+        model = ModelSpec("tiny", str(folder))
         what = read_assessable(spec, model, cluster or ClusterOptions("inline"), ledger.path)
         return assess_masks(what, ledger, masks, **options)
 

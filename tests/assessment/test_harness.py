@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from tests.cli.conftest import World
 MASK = Mask.of(0, 2)
 
 
-def by_lm_eval(world: World, mask: Mask, tasks: list[str], folder: Path) -> dict[str, Any]:
+def by_lm_eval(world: World, mask: Mask, tasks: list[str], folder: Path, **options: Any) -> dict[str, Any]:
     """What lm-eval says of a model whose layers are deleted, without any of our code."""
     from lm_eval import simple_evaluate
     from lm_eval.models.huggingface import HFLM
@@ -39,6 +40,7 @@ def by_lm_eval(world: World, mask: Mask, tasks: list[str], folder: Path) -> dict
         tasks=tasks,
         task_manager=TaskManager(include_path=str(folder), include_defaults=False),
         bootstrap_iters=0,
+        **options,
     )
     return found["results"]
 
@@ -62,6 +64,28 @@ def test_accuracies_are_those_of_lm_eval(assess: Assess, world: World, items: Pa
         assert (result.metric.unit, result.metric.group) == ("%", "accuracy")
         assert result.detail["n_items"] == len(ROWS[rows_of(task)])
     assert found.values[MASK]["piqa"].error is not None, "an accuracy's error has a formula"
+
+
+def test_chat_models_are_asked_in_their_template(assess: Assess, world: World, items: Path, tmp_path: Path) -> None:
+    words = ["assess.tasks=[piqa]", f"assess.data_dir={items}", "assess.batch_size=1"]
+    with pytest.raises(UserError, match="assess.chat=true needs a model with a chat template, which this one has not"):
+        assess([], *words, "assess.chat=true")
+    shutil.copytree(world.model, tmp_path / "model")
+    (tmp_path / "model" / "chat_template.jinja").write_text(
+        "{% for m in messages %}the people . {{ m.content }} . {% endfor %}"
+        "{% if add_generation_prompt %}the great army . {% endif %}"
+    )
+    world = replace(world, model=tmp_path / "model")
+    (folder := tmp_path / "tasks").mkdir()
+    files = write_task_files(items, folder)
+    found = {}
+    for chat in (False, True):
+        expected = by_lm_eval(world, Mask(), ["piqa"], files, apply_chat_template=chat)["piqa"]
+        found[chat] = assess([], *words, f"assess.chat={str(chat).lower()}", folder=world.model)
+        assert found[chat].computed == 1
+        assert found[chat].values[Mask()]["piqa"].value == 100 * expected["acc_norm,none"]
+    items_of = [one.by_mask[Mask()]["piqa"].items for one in found.values()]
+    assert items_of[0] != items_of[1]
 
 
 def test_known_tasks_load_no_model(assess: Assess, items: Path) -> None:
