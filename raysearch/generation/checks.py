@@ -15,6 +15,7 @@ from raysearch.generation.score import Score
 Match = Check | Literal["auto"]
 
 _NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
+_MARKED = re.compile(rf"(?<!#)####\s*[$€£]?({_NUMBER.pattern})")
 
 
 def check_of(answer: Answer, match: Match = "auto") -> Check:
@@ -71,10 +72,10 @@ def _chooses(text: str, answer: Answer) -> bool:
 
 
 def _number(text: str) -> float | None:
-    """Return the first number after ``####``, or else the last one; None if there is none."""
-    _, marked, after = text.partition("####")
-    numbers = _NUMBER.findall(after if marked else text)
-    return float(numbers[0 if marked else -1].replace(",", "")) if numbers else None
+    """Return the first number that directly follows ``####``, or else the last one; None if there is none."""
+    marked = _MARKED.search(text)
+    numbers = [marked[1]] if marked else _NUMBER.findall(text)
+    return float(numbers[-1].replace(",", "")) if numbers else None
 
 
 def _words(text: str) -> list[str]:
