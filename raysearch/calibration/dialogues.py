@@ -7,12 +7,18 @@ import itertools
 import math
 import re
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
 from raysearch.calibration.formats.base import Dialogue, Item, Sample, Task
 from raysearch.errors import UserError
 
 _MARK = re.compile("\ue000(\\d+)\ue001")  # private characters that stand for a turn's text
+
+#: What stands where a template writes today's date, for a text that is the same tomorrow: the date that Llama's have
+#: where none is known.
+_DATE = datetime(2024, 7, 26)
+_TODAY = re.compile(r"""strftime_now\((["'])(.*?)\1\)""")
 
 _MOST_IN_TEMPLATE = 10**6
 _WIDTH = re.compile(r"[%:][^\d\s%:{}]{0,3}(\d{7,})")  # of a text that is formatted: %10000000d, {:>10000000}
@@ -137,7 +143,9 @@ def apply_template(
             "use data.thinking=null"
         )
     turns = [{"role": role, "content": content} for role, content in messages]
-    options = {} if thinking is None else {"enable_thinking": thinking}
+    options: dict[str, Any] = {} if thinking is None else {"enable_thinking": thinking}
+    if isinstance(tokenizer.chat_template, str):
+        options["chat_template"] = _TODAY.sub(lambda call: repr(_DATE.strftime(call[2])), tokenizer.chat_template)
     try:
         return str(tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=ask, **options))
     except Exception as error:  # whatever the template raises: roles it does not know, turns in the wrong order

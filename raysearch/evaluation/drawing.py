@@ -6,7 +6,6 @@ import io
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import date
 from functools import cached_property
 from typing import Any
 
@@ -14,7 +13,6 @@ import numpy as np
 
 from raysearch.calibration.batch import Batch, Choices, Form
 from raysearch.calibration.data import Data, Drawn
-from raysearch.calibration.windows import WindowOptions
 from raysearch.core.json import from_json, to_json
 from raysearch.evaluation.spec import identity_of
 from raysearch.generation.answer import Answer
@@ -109,8 +107,6 @@ def _identity(
         "tokenizer": files.identity,
         "max_positions": max_positions,
         "rows": {str(file): kept.sha256(file) for file in rows},
-        # A chat template may write the date.
-        "date": None if isinstance(data.draw, WindowOptions) else date.today().isoformat(),
     }
 
 

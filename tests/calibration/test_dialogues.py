@@ -60,6 +60,13 @@ def test_a_model_that_thinks_is_told_not_to() -> None:
         render_task(task, characters(template=PLAIN), "row 1")
 
 
+def test_templates_that_write_the_date_write_the_same_one_every_day() -> None:
+    of_llama = "{% if not date_string is defined %}{% set date_string = strftime_now('%d %b %Y') %}{% endif %}"
+    tokenizer = characters(template=of_llama + "{{ date_string }}, {{ strftime_now('%Y-%m-%d') }}: " + PLAIN)
+    text, _ = render(TALK, tokenizer, "row 1")
+    assert text.startswith("26 Jul 2024, 2024-07-26: <user>")
+
+
 def _turns(question: str, answer: str) -> tuple[dict[str, str], ...]:
     return {"role": "user", "content": question}, {"role": "assistant", "content": answer}
 
