@@ -121,7 +121,7 @@ STRIP = decoders.Sequence(
 )
 def test_an_answer_keeps_the_space_it_begins_with(decoder, prompt, new, text):
     tokenizer = pieces(decoder, *sorted({*prompt, *new} - {"</s>"}))
-    ids, added = tokenizer.convert_tokens_to_ids(prompt), tokenizer.convert_tokens_to_ids(new)
+    ids, added = ([tokenizer.vocab[piece] for piece in words] for words in (prompt, new))
     for stop in ((), (text[:2],)):
         one = decoding._Text(Prompt(tuple(ids), len(new), stop), tokenizer, frozenset({0}), None)
         for token in added:
@@ -134,8 +134,8 @@ def test_drawn_tokens_follow_the_probabilities():
     logits = torch.tensor([1.0, 3.0, 2.0, -1.0, 2.5])
     options = Decoding(0.7, top_k=3, top_p=0.95)
     draws = np.linspace(0, 1, 20001, endpoint=False)
-    drawn = decoding._chosen(logits.expand(len(draws), -1), draws.tolist(), options, torch.zeros(len(draws)).double())
-    drawn = drawn[0].tolist()
+    alike = logits.expand(len(draws), -1)
+    drawn, _ = decoding._chosen(alike, draws.tolist(), options, torch.zeros(len(draws)).double()).tolist()
     kept = torch.tensor([1, 4, 2])
     expected = (logits[kept].double() / 0.7).softmax(-1)
     for token, share in zip(kept.tolist(), expected.tolist(), strict=True):

@@ -21,6 +21,6 @@ def test_a_first_round_in_which_all_fails_ends_with_its_cause() -> None:
     nothing: Any = SimpleNamespace(trials=[])
     search = BudgetedSearch(Budget.parse(["budget.loss=1"]), Problem(4, 3), nothing, nothing, lambda *_: {})
     following = search.follow(rounds())
-    assert next(following) == "summary"
+    next(following)
     with pytest.raises(EvaluationError, match="the loss is nan"):
         next(following)
