@@ -92,6 +92,15 @@ class Recovery:
         """The dense model's fingerprint."""
         return self.what.texts.files.fingerprint
 
+    @property
+    def asked(self) -> dict[str, str]:
+        """What the models are to be assessed by, speed aside: names, and all that each number depends on."""
+        spec, what = self.what.spec, self.what
+        samples = zip((*spec.texts, *spec.generation), what.calibrations, strict=True)
+        probe = {"probe": what.named({"probe": [one.prompt for one in what.problems]})} if what.problems else {}
+        tasks = {one.name: what.name_of(one) for one in what.sources}
+        return {name: one.fingerprint for name, one in samples} | tasks | probe
+
     @functools.cached_property
     def tokenizer(self) -> Any:
         """The model's tokenizer, apart from the one that others use."""
@@ -119,11 +128,13 @@ def prepare(
     spec.data.check()
     what = what or read_assessable(spec.assess, evaluation.model, spec.cluster, evaluation.ledger)
     run.check_weights(what.texts.files.fingerprint)
+    measured = sorted(one.text_fingerprint for one in what.calibrations)
     identity = {
         "model": what.texts.files.fingerprint,
         "calibrations": dict(run.fingerprints),
         "mask": list(mask),
         **spec.identity,
+        **({"measured": measured} if measured else {}),  # rows are drawn apart from it
         "files": [what.texts.files.tokenizer_fingerprint, *spec.digests],
     }
     digest = hashlib.sha256(json.dumps(identity, sort_keys=True, default=str).encode()).hexdigest()

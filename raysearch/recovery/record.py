@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -82,6 +82,7 @@ class RecoveryRecord:
         training: The losses, and what they cost.
         seconds: Of each stage, in the process where it took longest.
         numbers: What the three models were assessed at.
+        asked: What those depend on, by the names of texts and tasks.
     """
 
     recovery_id: str
@@ -93,6 +94,7 @@ class RecoveryRecord:
     training: Training
     seconds: Mapping[str, float]
     numbers: tuple[ThreeNumbers, ...]
+    asked: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def costs(self) -> dict[str, float]:
@@ -141,13 +143,17 @@ def write_recovery(ledger: Ledger, model: str, record: RecoveryRecord) -> Recove
         record: The recovery.
 
     Returns:
-        What is on record now: stages that were done by an earlier process have the seconds of that one.
+        What is on record now: stages that were done by an earlier process have the seconds of that one, and numbers
+        that were assessed earlier alone are there too.
     """
     known = {one.recovery_id: one for one in recoveries_of(ledger, model, [record.mask])}
     if (before := known.get(record.recovery_id)) is not None:
         stages = {**before.seconds, **record.seconds}
         longest = {stage: max(one.seconds.get(stage, 0.0) for one in (before, record)) for stage in stages}
-        record = replace(record, seconds=longest, way=record.way or before.way)
+        now = {one.metric.name for one in record.numbers}
+        numbers = (*(one for one in before.numbers if one.metric.name not in now), *record.numbers)
+        asked = {**before.asked, **record.asked}
+        record = replace(record, seconds=longest, way=record.way or before.way, numbers=numbers, asked=asked)
     every = [*{**known, record.recovery_id: record}.values()]
     write_assessment(ledger, model, _RECOVERIES, {record.mask: every}, list[RecoveryRecord])
     return record

@@ -85,7 +85,7 @@ def recover_in_study(
     """
     this = prepare(run, ledger, search, spec, remove)
     for known in recoveries_of(this.ledger, this.fingerprint, [this.mask]):
-        if known.recovery_id == this.name:
+        if known.recovery_id == this.name and this.asked.items() <= known.asked.items():
             return write_recovery(this.ledger, this.fingerprint, replace(known, way=way))
     out = this.folder / "recovered"
     record = _record(this, _recover(this, out, True, observer), way, observer)
@@ -112,7 +112,7 @@ def _recover(this: Recovery, out: Path, overwrite: bool, observer: Observer) -> 
 
 
 def _record(this: Recovery, result: Recovered, way: str, observer: Observer) -> RecoveryRecord:
-    record = write_recovery(this.ledger, this.fingerprint, result.record(way))
+    record = write_recovery(this.ledger, this.fingerprint, replace(result.record(way), asked=this.asked))
     observer.recovered(this.run, this.name, record.training.points, {**record.costs, **record.named})
     return record
 

@@ -90,8 +90,9 @@ def test_a_recovered_model_is_a_checkpoint_and_nothing_is_done_twice(
     assert "<td>mine (perplexity, lower is better)</td>" in shown_in_notebooks and "±" in shown_in_notebooks
     assert again.code == 0, again.err
     assert json.loads(again.out)["recovery_id"] == folder.name
-    refused = run("recover", *words, f"data.path={other_text}", "recovery.seed=1", "--out", "healed")
-    assert refused.code == 2 and "is not empty; name another folder, or replace it with --overwrite" in refused.err
+    for other in ("recovery.seed=1", "assess.limit=3"):  # rows are drawn apart from what is assessed
+        refused = run("recover", *words, f"data.path={other_text}", other, "--out", "healed")
+        assert refused.code == 2 and "is not empty; name another folder, or replace it with --overwrite" in refused.err
 
 
 def test_text_that_was_measured_is_left_out(run: Run, words: list[str], world: World) -> None:

@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 from raysearch.config import build
-from raysearch.recovery import recover
+from raysearch.recovery import recover, training
 from raysearch.study.plan import plan_study
+from tests.assessment.conftest import items
 from tests.cli.conftest import Run, World, here, run, world
 from tests.cli.studies import small_study
 
-__all__ = ["here", "run", "world"]  # fixtures
+__all__ = ["here", "items", "run", "world"]  # fixtures
 
 pytest.importorskip("trl")
 
@@ -27,7 +28,7 @@ WITH = (
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft asks transformers for it
 @pytest.mark.slow
 def test_a_study_recovers_its_masks_and_the_dense_model_once(
-    run: Run, world: World, here: Path, one_ray: None, monkeypatch: pytest.MonkeyPatch
+    run: Run, world: World, here: Path, items: Path, one_ray: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = here / "other.txt"
     other.write_text(" ".join(reversed(world.text.read_text().split())))
@@ -55,7 +56,13 @@ def test_a_study_recovers_its_masks_and_the_dense_model_once(
     assert len(costs) == 1 + len(recovered) and "Tokens" in costs[0]
     kept = [folder for folder in (here / "mlruns/recoveries").glob("*/*") if folder.name in ("pruned", "recovered")]
     assert kept == [], "a study keeps no models"
-    monkeypatch.setattr(recover, "_recover", pytest.fail)
-    again = run("study", *words, "--json")
+    with monkeypatch.context() as patch:
+        patch.setattr(recover, "_recover", pytest.fail)
+        again = run("study", *words, "--json")
     assert again.code == 0, again.err
     assert json.loads(again.out)["recovered"] == recovered
+    monkeypatch.setattr(training, "make_trainer", pytest.fail)
+    more = run("study", *words, "assess.tasks=[piqa]", f"assess.data_dir={items}", "--json")
+    assert more.code == 0, more.err
+    for one in json.loads(more.out)["recovered"]:
+        assert [number["metric"]["name"] for number in one["record"]["numbers"]] == ["mine", "piqa"]
