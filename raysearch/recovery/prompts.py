@@ -21,6 +21,7 @@ from raysearch.errors import UserError
 from raysearch.recovery.spec import RecoveryOptions
 
 _RUN = 13  # words in a row that two texts have in common by copying: GPT-3's measure of contamination
+_FEWEST = 4  # words of a text that is no everyday phrase
 
 LeftOut = Literal["overlapping", "too long", "without an answer", "cut off", "empty", "beyond recovery.tokens"]
 
@@ -53,6 +54,11 @@ class Question:
     answer: str
     ids: tuple[int, ...]
     thinking: bool | None = None
+
+    def learned(self, options: RecoveryOptions) -> list[str]:
+        """Return the texts of it that a model is trained on, but for the system prompt."""
+        turns = [content for role, content in self.messages if role != "system"]
+        return [*turns, self.answer] if options.responses == "data" else turns
 
 
 @dataclass(frozen=True)
@@ -91,15 +97,11 @@ class Measured:
             for ids, length in zip(shard.input_ids, shard.lengths, strict=True)
         ]
 
-    def holds(self, text: str) -> bool:
-        """Return whether all of a text stands in one of the samples or another."""
+    def shared(self, text: str) -> set[int]:
+        """Return the runs of 13 words that a text has in common with samples, or all of one of 4 … 12 words, hashed."""
         words = _words(text)
         n = min(_RUN, len(words))
-        return n > 0 and all(run in self._runs(n) for run in _runs(words, n))
-
-    def touches(self, text: str) -> bool:
-        """Return whether 13 words in a row of a text stand in a sample as well."""
-        return any(run in self._runs(_RUN) for run in _runs(_words(text), _RUN))
+        return self._runs(n).intersection(_runs(words, n)) if n >= _FEWEST else set()
 
 
 def draw_prompts(
@@ -123,27 +125,31 @@ def draw_prompts(
     if isinstance(data.draw, WindowOptions):
         batch = data.samples(tokenizer, Form.TEXT, max_positions).batch
         rows = [Row(tuple(ids[:n].tolist())) for ids, n in zip(batch.input_ids, batch.lengths.tolist(), strict=True)]
-        kept = [row for row in rows if not measured.touches(tokenizer.decode(row.ids))]
+        kept = [row for row in rows if not measured.shared(tokenizer.decode(row.ids))]
         if overlapping := len(rows) - len(kept):
             left_out["overlapping"] = overlapping
         check_enough(len(kept), left_out)
         return Prompts((), tuple(kept), dict(left_out))
-    questions = []
+    drawn, questions = [], []
     for located in data.items().samples:
         messages, answer = messages_of(located.sample, located.where)
         if options.system and messages[0][0] != "system":
             messages = (("system", options.system), *messages)
         thinking = getattr(located.sample, "thinking", None)
         ids = prompt_ids(messages, tokenizer, located.where, thinking)
+        drawn.append(Question(messages, answer, ids, thinking))
+    shared = [set().union(*map(measured.shared, one.learned(options))) for one in drawn]
+    often = Counter(run for runs in shared for run in runs)
+    for question, runs in zip(drawn, shared, strict=True):
         reason: LeftOut | None = None
-        if len(ids) > options.max_prompt_tokens:
+        if len(question.ids) > options.max_prompt_tokens:
             reason = "too long"
-        elif measured.holds(messages[-1][1]):
+        elif any(often[run] <= len(drawn) / 2 for run in runs):  # what most rows have is their template's
             reason = "overlapping"
-        elif options.responses == "data" and not answer.strip():
+        elif options.responses == "data" and not question.answer.strip():
             reason = "without an answer"
         if reason is None:
-            questions.append(Question(messages, answer, ids, thinking))
+            questions.append(question)
         else:
             left_out[reason] += 1
     check_enough(len(questions), left_out)

@@ -83,11 +83,42 @@ class Joined:
 
 
 def test_what_was_measured_is_found() -> None:
-    known = measured([SPEECH, "Question: how many apples are there?\nAnswer: 4"], Joined())
-    assert known.touches("it says: " + SPEECH[7:85] + " and so on"), "thirteen words in a row"
-    assert not known.touches(SPEECH[:40] + " something else " + SPEECH[60:]), "no thirteen words in a row"
-    assert known.holds("How many apples are there?") and known.holds(SPEECH.upper())
-    assert not known.holds("How many pears are there?") and not known.holds("")
+    known = measured([SPEECH, "Question: how many apples are there?\nAnswer: 4. Please continue"], Joined())
+    assert known.shared("it says: " + SPEECH[7:85] + " and so on"), "thirteen words in a row"
+    assert not known.shared(SPEECH[:40] + " something else " + SPEECH[60:]), "no thirteen words in a row"
+    assert known.shared("How many apples are there?") and known.shared(SPEECH.upper())
+    assert not known.shared("How many pears are there?") and not known.shared("")
+    assert not known.shared("Continue") and not known.shared("we continue the union"), "everyday words"
+
+
+SUM = "a farmer has {} sheep and buys three more of them each year so how many are there then"
+
+
+def chats(folder: Path, *rows: Sequence[tuple[str, str]], **options: Any) -> Data:
+    """Conversations on disk."""
+    file = folder / "chats.jsonl"
+    turns = [{"messages": [{"role": role, "content": content} for role, content in row]} for row in rows]
+    file.write_text("".join(f"{json.dumps(row)}\n" for row in turns))
+    return Data(Rows(str(file)), ChatFormat(**options), ItemOptions("all", seq_len=2048, sampling="sequential"))
+
+
+def test_a_question_that_was_measured_is_left_out_in_other_words_around_it(tmp_path: Path) -> None:
+    known = measured(["be brief. " + SUM.format("seven"), SUM.format("two")[:70], SPEECH], Joined())
+    fresh = "what is the way from here to the station and how long does it take to walk on foot"
+    rows = [
+        [("user", f"Question: {SUM.format('seven')}?\nAnswer:"), ("assistant", "x")],
+        [("user", f"Tell me: {SUM.format('two')}"), ("assistant", "x")],
+        [("user", SUM.format("seven")), ("assistant", "x"), ("user", "go on"), ("assistant", "y")],
+        [("user", "recite"), ("assistant", SPEECH)],
+    ]
+    rows += [[("system", SPEECH), ("user", f"{word} {fresh}"), ("assistant", "x")] for word in ("say", "so", "and", "")]
+    for responses, overlapping in (("data", 4), ("self", 3)):
+        options = RecoveryOptions(responses=responses, max_prompt_tokens=2048, max_tokens=4096)
+        prompts = draw_prompts(chats(tmp_path, *rows), options, characters(template=PLAIN), known, None)
+        assert prompts.left_out == {"overlapping": overlapping} and len(prompts.questions) == 8 - overlapping
+    asked = [[("user", f"{SPEECH} {n}"), ("assistant", "x")] for n in range(5)]
+    prompts = draw_prompts(chats(tmp_path, *asked), options, characters(template=PLAIN), known, None)
+    assert len(prompts.questions) == 5, "the words of most rows are their template's"
 
 
 def test_refuses_options_out_of_range() -> None:
