@@ -101,21 +101,25 @@ def render_task(task: Task, tokenizer: Any, where: str) -> tuple[str, bool]:
     Raises:
         UserError: It is to be asked in a template, and the model has none; or the template does not take it.
     """
-    whole = f"{task.system}\n\n{task.user}" if task.system else task.user
     has_template = bool(getattr(tokenizer, "chat_template", None))
     if task.chat and not has_template:
         raise UserError("data.chat=true needs a model with a chat template, which this one has not; use data.chat=null")
+    turns = [("system", task.system)] if task.system else []
+    turns.append(("user", task.user))
     if task.chat is False or not has_template:
-        return f"{whole}\n\n{task.answer.opening}", False
-    user = [("user", task.user)]
-    ask = functools.partial(apply_template, tokenizer=tokenizer, where=where, ask=True, thinking=task.thinking)
+        return "\n\n".join([*(content for _, content in turns), task.answer.opening]), False
+    return fit_template(turns, tokenizer, where, ask=True, thinking=task.thinking) + task.answer.opening, True
+
+
+def fit_template(messages: Sequence[tuple[str, str]], *args: Any, **options: Any) -> str:
+    """Return what `apply_template` does; a template that refuses a system prompt gets it before the first question."""
     try:
-        text = ask([("system", task.system), *user] if task.system else user)
+        return apply_template(messages, *args, **options)
     except UserError:
-        if not task.system:
+        if [role for role, _ in messages[:2]] != ["system", "user"]:
             raise
-        text = ask([("user", whole)])
-    return text + task.answer.opening, True
+    (_, system), (_, first), *rest = messages
+    return apply_template([("user", f"{system}\n\n{first}"), *rest], *args, **options)
 
 
 def apply_template(

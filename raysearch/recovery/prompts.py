@@ -13,8 +13,9 @@ from typing import Any, Literal
 from raysearch.calibration.batch import Form
 from raysearch.calibration.calibration import Calibration
 from raysearch.calibration.data import Data
-from raysearch.calibration.dialogues import apply_template, messages_of
+from raysearch.calibration.dialogues import fit_template, messages_of
 from raysearch.calibration.encoding import n_shared
+from raysearch.calibration.formats.chat import ChatFormat
 from raysearch.calibration.windows import WindowOptions
 from raysearch.core.formatting import count
 from raysearch.errors import UserError
@@ -23,7 +24,9 @@ from raysearch.recovery.spec import RecoveryOptions
 _RUN = 13  # words in a row that two texts have in common by copying: GPT-3's measure of contamination
 _FEWEST = 4  # words of a text that is no everyday phrase
 
-LeftOut = Literal["overlapping", "too long", "without an answer", "cut off", "empty", "beyond recovery.tokens"]
+LeftOut = Literal[
+    "unusable", "overlapping", "too long", "without an answer", "cut off", "empty", "beyond recovery.tokens"
+]
 
 
 @dataclass(frozen=True)
@@ -132,12 +135,18 @@ def draw_prompts(
         return Prompts((), tuple(kept), dict(left_out))
     drawn, questions = [], []
     for located in data.items().samples:
-        messages, answer = messages_of(located.sample, located.where)
-        if options.system and messages[0][0] != "system":
-            messages = (("system", options.system), *messages)
-        thinking = getattr(located.sample, "thinking", None)
-        ids = prompt_ids(messages, tokenizer, located.where, thinking)
-        drawn.append(Question(messages, answer, ids, thinking))
+        try:
+            messages, answer = messages_of(located.sample, located.where)
+            if options.system and messages[0][0] != "system":
+                messages = (("system", options.system), *messages)
+            thinking = getattr(located.sample, "thinking", None)
+            ids = prompt_ids(messages, tokenizer, located.where, thinking)
+        except UserError:
+            if not (isinstance(data.format, ChatFormat) and data.format.unusable == "skip"):
+                raise
+            left_out["unusable"] += 1
+        else:
+            drawn.append(Question(messages, answer, ids, thinking))
     shared = [set().union(*map(measured.shared, one.learned(options))) for one in drawn]
     often = Counter(run for runs in shared for run in runs)
     for question, runs in zip(drawn, shared, strict=True):
@@ -201,7 +210,7 @@ def answered(question: Question, answer: str, tokenizer: Any, where: str) -> Row
 def _template(
     messages: Sequence[tuple[str, str]], tokenizer: Any, where: str, *, ask: bool, thinking: bool | None
 ) -> tuple[int, ...]:
-    text = apply_template(messages, tokenizer, where, ask=ask, thinking=thinking)
+    text = fit_template(messages, tokenizer, where, ask=ask, thinking=thinking)
     return tuple(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
 
 

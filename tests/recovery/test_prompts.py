@@ -18,7 +18,7 @@ from raysearch.calibration.items import ItemOptions
 from raysearch.calibration.objectives.perplexity import PerplexityObjective
 from raysearch.calibration.rows import Rows
 from raysearch.errors import UserError
-from raysearch.recovery.prompts import Measured, Question, answered, check_enough, draw_prompts, prompt_ids
+from raysearch.recovery.prompts import Measured, Question, Row, answered, check_enough, draw_prompts, prompt_ids, row_of
 from raysearch.recovery.spec import RecoveryOptions
 from tests.calibration.tokenizers import PLAIN, STRICT, THINKING, characters
 from tests.cases import assert_refused
@@ -159,4 +159,20 @@ def test_rows_at_once_divide_those_of_a_step() -> None:
 
 def test_a_template_that_refuses_a_prompt_is_named() -> None:
     with pytest.raises(UserError, match="row 3 does not fit the model's chat template .roles must alternate"):
-        prompt_ids((("system", "x"), ("user", "y")), characters(template=STRICT), "row 3")
+        prompt_ids((("user", "x"), ("user", "y")), characters(template=STRICT), "row 3")
+
+
+def test_a_template_without_system_prompts_gets_them_before_the_question(tmp_path: Path) -> None:
+    tokenizer, nothing = characters(template=STRICT), measured([], Joined())
+    talks = [[("user", word), ("assistant", "yes")] for word in ("a", "b")]
+    wrong = [[("user", "x"), ("user", "y"), ("assistant", "no")], [("assistant", "x")]]
+    options = RecoveryOptions(system="be good", responses="data")
+    prompts = draw_prompts(chats(tmp_path, *wrong, *talks, unusable="skip"), options, tokenizer, nothing, None)
+    assert prompts.left_out == {"unusable": 2}
+    row = row_of(prompts.questions[0], "yes", False, options, tokenizer)
+    assert isinstance(row, Row) and "".join(tokenizer.convert_ids_to_tokens(row.ids)) == (
+        "<s><user>be good\n\na</s><assistant>yes</s>"
+    )
+    assert "".join(tokenizer.convert_ids_to_tokens(row.ids[row.n_prompt :])) == "yes</s>"
+    with pytest.raises(UserError, match="row 1 .*does not fit the model's chat template"):
+        draw_prompts(chats(tmp_path, *wrong, *talks), options, tokenizer, nothing, None)
