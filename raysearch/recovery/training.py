@@ -79,6 +79,15 @@ class Lesson:
         taught = None if self.taught is None else self.taught[start:stop]
         return Lesson(self.rows[start:stop], self.starts[start:stop], taught)
 
+    def filled(self, multiple: int) -> Lesson:
+        """Return them with rows of which nothing counts, up to a multiple: processes see the first ones twice else."""
+        more = -len(self.rows) % multiple
+        rows, starts = [*self.rows, *[self.rows[0]] * more], [*self.starts, *[len(self.rows[0].ids)] * more]
+        if self.taught is None:
+            return Lesson(rows, starts)
+        nothing = Teaching(self.taught[0].ids[:0], self.taught[0].log_p[:0])
+        return Lesson(rows, starts, [*self.taught, *[nothing] * more])
+
     def dataset(self) -> Dataset:
         """Return them as trl reads them."""
         labels = [[*[_IGNORED] * start, *row.ids[start:]] for row, start in zip(self.rows, self.starts, strict=True)]
@@ -101,8 +110,27 @@ class _Collator(DataCollatorForLanguageModeling):
         return {**batch, "row": torch.tensor([one["row"] for one in examples])}
 
 
-class DistillingTrainer(SFTTrainer):
-    """An SFTTrainer whose loss is the distance from the dense model on the same tokens."""
+class TokenTrainer(SFTTrainer):
+    """An SFTTrainer whose loss on held-out rows is a mean over their tokens, however many rows go at once."""
+
+    @override
+    def evaluation_loop(self, *args: Any, **options: Any) -> Any:
+        self._held_out = torch.zeros(2, dtype=torch.float64, device=self.args.device)  # nats, tokens
+        found = super().evaluation_loop(*args, **options)
+        nats, tokens = cast(Tensor, self.accelerator.reduce(self._held_out)).tolist()
+        found.metrics["eval_loss"] = nats / tokens
+        return found
+
+    @override
+    def prediction_step(self, model: Any, inputs: dict[str, Any], *args: Any, **options: Any) -> Any:
+        tokens = (inputs["labels"][..., 1:] != _IGNORED).sum()
+        found = super().prediction_step(model, inputs, *args, **options)
+        self._held_out += torch.stack([found[0] * tokens, tokens]).to(self._held_out)
+        return found
+
+
+class DistillingTrainer(TokenTrainer):
+    """A trainer whose loss is the distance from the dense model on the same tokens."""
 
     def __init__(self, *args: Any, train: Lesson, held_out: Lesson, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -123,7 +151,7 @@ class DistillingTrainer(SFTTrainer):
         )
         scored = inputs["labels"][:, 1:] != _IGNORED
         losses: Tensor = distillation_loss(outputs.logits[:, :-1][scored], ids, log_p)
-        n_tokens = len(losses) if num_items_in_batch is None else num_items_in_batch
+        n_tokens = max(1, len(losses)) if num_items_in_batch is None else num_items_in_batch
         loss = losses.sum() / n_tokens
         if num_items_in_batch is not None and self.args.average_tokens_across_devices:
             loss = loss * self.accelerator.num_processes
@@ -289,6 +317,8 @@ def make_trainer(
     reuse_freed_memory()
     n_held_out = held_out(len(lesson.rows), options)
     kept, rest = lesson.part(0, n_held_out), lesson.part(n_held_out, len(lesson.rows))
+    if options.workers > 1:
+        kept = kept.filled(options.workers * micro_batch_size)
     bf16 = on_gpu and torch.cuda.is_bf16_supported() if options.dtype == "auto" else options.dtype == "bfloat16"
     n_steps = steps(len(rest.rows), options)
     each = options.checkpoint_steps or math.ceil(n_steps / 10)
@@ -322,6 +352,7 @@ def make_trainer(
         dataloader_pin_memory=on_gpu,
         gradient_checkpointing=options.gradient_checkpointing,
         packing=options.packing,
+        eval_packing=options.packing and options.workers == 1,
         max_length=options.max_tokens,
         remove_unused_columns=False,
         include_num_input_tokens_seen="non_padding",
@@ -346,7 +377,7 @@ def make_trainer(
     }
     try:
         if lesson.taught is None:
-            trainer = SFTTrainer(**common)
+            trainer: SFTTrainer = TokenTrainer(**common)
         else:
             collator = _Collator(pad_token_id=tokenizer.pad_token_id)
             trainer = DistillingTrainer(**common, data_collator=collator, train=rest, held_out=kept)

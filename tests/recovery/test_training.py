@@ -16,11 +16,12 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from raysearch.cluster.options import ClusterOptions
 from raysearch.errors import UserError
+from raysearch.models.loading import quiet
 from raysearch.recovery.prompts import Question, Row, answered, prompt_ids
 from raysearch.recovery.record import Training
 from raysearch.recovery.spec import RecoveryOptions
 from raysearch.recovery.teacher import Teaching, distillation_loss
-from raysearch.recovery.training import Lesson, last_checkpoint, train
+from raysearch.recovery.training import Lesson, last_checkpoint, make_trainer, train
 
 pytest.importorskip("trl")
 
@@ -38,10 +39,16 @@ def rows(tokenizer: Any) -> list[Row]:
     ]
 
 
-def run(checkpoint: Path, lesson: Lesson, options: RecoveryOptions, folder: Path) -> Training:
+def nothing(line: str) -> None:
+    """Hear of progress."""
+
+
+def run(
+    checkpoint: Path, lesson: Lesson, options: RecoveryOptions, folder: Path, on_progress: Any = nothing
+) -> Training:
     tokenizer = AutoTokenizer.from_pretrained(checkpoint)
     folder.mkdir(exist_ok=True)
-    quietly: dict[str, Any] = {"on_gpu": False, "on_progress": lambda line: None, "warn": lambda line: None}
+    quietly: dict[str, Any] = {"on_gpu": False, "on_progress": on_progress, "warn": nothing}
     return train(checkpoint, tokenizer, lesson, options, folder, ClusterOptions(), **quietly)
 
 
@@ -114,15 +121,19 @@ def test_distillation_is_a_divergence_over_the_kept_tokens_and_the_rest() -> Non
     assert same.abs().max() < 1e-5
 
 
+def random_teachings(lesson: Lesson) -> list[Teaching]:
+    generator, taught = torch.Generator().manual_seed(1), []
+    for row, start in zip(lesson.rows, lesson.starts, strict=True):
+        log_p, ids = torch.randn(len(row.ids) - start, 303, generator=generator).log_softmax(-1).topk(5)
+        taught.append(Teaching(ids.int().numpy(), log_p.half().numpy()))
+    return taught
+
+
 def test_a_distilled_step_has_the_loss_of_a_plain_computation(checkpoint: Path, tmp_path: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(checkpoint)
     options = replace(OPTIONS, loss="distill", batch_size=11, micro_batch_size=11, checkpoint_steps=1)
     whole = Lesson.of(rows(tokenizer), options)
-    generator = torch.Generator().manual_seed(1)
-    taught = []
-    for row, start in zip(whole.rows, whole.starts, strict=True):
-        log_p, ids = torch.randn(len(row.ids) - start, 303, generator=generator).log_softmax(-1).topk(5)
-        taught.append(Teaching(ids.int().numpy(), log_p.half().numpy()))
+    taught = random_teachings(whole)
     found = run(checkpoint, replace(whole, taught=taught), options, tmp_path / "ours")
     model = AutoModelForCausalLM.from_pretrained(checkpoint)
     losses = []
@@ -130,6 +141,30 @@ def test_a_distilled_step_has_the_loss_of_a_plain_computation(checkpoint: Path, 
         logits = model(torch.tensor([row.ids])).logits[0, start - 1 : -1]
         losses.append(distillation_loss(logits, torch.tensor(one.ids).long(), torch.tensor(one.log_p).float()))
     assert found.points[0].loss == pytest.approx(float(torch.cat(losses).mean().detach()), rel=1e-4)
+
+
+@pytest.mark.parametrize("loss", ["tokens", "distill"])
+def test_a_held_out_loss_is_the_mean_over_its_tokens(checkpoint: Path, tmp_path: Path, loss: Any) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(checkpoint)
+    options = replace(OPTIONS, loss=loss, held_out=0.5, batch_size=4)
+    lesson = Lesson.of(rows(tokenizer), options)
+    if loss == "distill":
+        lesson = replace(lesson, taught=random_teachings(lesson))
+    found = []
+    for micro, workers in ((1, 1), (2, 1), (4, 1), (2, 2)):  # in this process the first of two sees all rows
+        options = replace(options, micro_batch_size=micro, workers=workers)
+        with quiet():
+            trainer = make_trainer(checkpoint, tokenizer, lesson, options, tmp_path, micro, on_gpu=False)
+            found.append(trainer.evaluate()["eval_loss"])
+    model, nats = AutoModelForCausalLM.from_pretrained(checkpoint), []
+    for place, (row, start) in enumerate(list(zip(lesson.rows, lesson.starts, strict=True))[:6]):
+        logits = model(torch.tensor([row.ids])).logits[0, start - 1 : -1]
+        if lesson.taught is None:
+            nats.append(torch.nn.functional.cross_entropy(logits, torch.tensor(row.ids[start:]), reduction="none"))
+        else:
+            one = lesson.taught[place]
+            nats.append(distillation_loss(logits, torch.tensor(one.ids).long(), torch.tensor(one.log_p).float()))
+    assert found == pytest.approx([float(torch.cat(nats).mean().detach())] * 4, rel=1e-5)
 
 
 def test_a_killed_training_goes_on_to_the_same_bytes(
@@ -182,8 +217,8 @@ def run_to_step(step: int, checkpoint: Path, lesson: Lesson, options: RecoveryOp
 @pytest.mark.faults
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:ray")
 def test_two_workers_have_the_losses_of_one_and_go_on_when_they_are_killed(checkpoint: Path, tmp_path: Path) -> None:
-    options = replace(OPTIONS, epochs=2, micro_batch_size=1)
-    lesson = Lesson.of(rows(AutoTokenizer.from_pretrained(checkpoint))[:9], options)
+    options = replace(OPTIONS, epochs=2, micro_batch_size=1, held_out=0.27)  # 3 rows, for 2 workers
+    lesson = Lesson.of(rows(AutoTokenizer.from_pretrained(checkpoint))[:11], options)
     alone = run(checkpoint, lesson, options, tmp_path / "alone")
     options = replace(options, workers=2)
     together = run(checkpoint, lesson, options, tmp_path / "together")
