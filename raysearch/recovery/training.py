@@ -343,6 +343,7 @@ def make_trainer(
         save_steps=each,
         save_total_limit=2,
         load_best_model_at_end=True,
+        restore_callback_states_from_checkpoint=True,  # of the patience
         metric_for_best_model="eval_loss",
         greater_is_better=False,
         prediction_loss_only=True,

@@ -167,6 +167,21 @@ def test_a_held_out_loss_is_the_mean_over_its_tokens(checkpoint: Path, tmp_path:
     assert found == pytest.approx([float(torch.cat(nats).mean().detach())] * 4, rel=1e-5)
 
 
+def test_a_killed_training_keeps_its_patience(checkpoint: Path, tmp_path: Path) -> None:
+    options = replace(OPTIONS, learning_rate=0.3, schedule="constant", epochs=8, checkpoint_steps=1, patience=3)
+    lesson = Lesson.of(rows(AutoTokenizer.from_pretrained(checkpoint)), options)
+    whole = run(checkpoint, lesson, options, tmp_path / "whole")
+    assert whole.best_step + 3 == whole.steps < 24
+
+    def kill(line: str) -> None:
+        if line.startswith(f"training: step {whole.steps} "):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(checkpoint, lesson, options, tmp_path / "killed", kill)
+    assert run(checkpoint, lesson, options, tmp_path / "killed").points == whole.points
+
+
 def test_a_killed_training_goes_on_to_the_same_bytes(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
