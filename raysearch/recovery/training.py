@@ -389,6 +389,8 @@ def make_trainer(
             f"recovery.targets={options.targets} does not fit the model ({first_line(error)}); name its linear layers "
             "other than the output head, or all-linear"
         ) from error
+    if options.workers > 1:
+        trainer.eval_dataset = kept.dataset()  # trl has left out the rows of which nothing counts
     trainer.remove_callback(PrinterCallback)  # it prints to standard output
     return trainer
 
