@@ -66,6 +66,7 @@ def run(folder: Path, at_once: int, varied: bool, dtype: Any) -> dict[str, Any]:
 
     from raysearch.calibration.rows import Rows
     from raysearch.models.loading import quiet
+    from raysearch.models.spec import ModelSpec
     from raysearch.recovery.prompts import Row
     from raysearch.recovery.spec import RecoveryOptions
     from raysearch.recovery.training import Lesson, all_threads, make_trainer
@@ -93,7 +94,9 @@ def run(folder: Path, at_once: int, varied: bool, dtype: Any) -> dict[str, Any]:
     )  # fmt: skip
     with tempfile.TemporaryDirectory() as out, quiet(), all_threads():
         lesson = Lesson.of(rows, options)
-        trainer = make_trainer(folder, tokenizer, lesson, options, Path(out), at_once, on_gpu=False)
+        trainer = make_trainer(
+            ModelSpec("pruned", str(folder)), tokenizer, lesson, options, Path(out), at_once, on_gpu=False
+        )
         clock = Clock()
         trainer.add_callback(clock)
         trainer.train()

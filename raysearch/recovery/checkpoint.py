@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from raysearch.models.card import RECORD, render_card
 from raysearch.models.export import own_logits, replacing
 from raysearch.models.gguf_pruning import misread_by_llama_cpp
 from raysearch.models.loading import quiet
+from raysearch.models.spec import ModelSpec
 from raysearch.models.stack import probe_tokens, relative_gap, tolerance
 from raysearch.recovery.record import ThreeNumbers, Training
 from raysearch.recovery.spec import RecoveryOptions
@@ -58,11 +60,11 @@ class Evidence:
     version: str
 
 
-def write_checkpoint(pruned: Path, trained: Path, out: Path, evidence: Evidence) -> None:
+def write_checkpoint(model: ModelSpec, trained: Path, out: Path, evidence: Evidence) -> None:
     """Write the merged model, loaded again and compared before anything is replaced.
 
     Args:
-        pruned: The pruned checkpoint, with its tokenizer.
+        model: The pruned checkpoint, with its tokenizer.
         trained: What the training wrote: an adapter, or all weights.
         out: The folder to write.
         evidence: How it came about.
@@ -72,24 +74,25 @@ def write_checkpoint(pruned: Path, trained: Path, out: Path, evidence: Evidence)
         UnsupportedModelError: The merged model is not the trained one.
     """
     with replacing(out) as folder, quiet():
-        base: PreTrainedModel = AutoModelForCausalLM.from_pretrained(pruned, dtype="auto").eval()
+        load = partial(AutoModelForCausalLM.from_pretrained, trust_remote_code=model.trust_remote_code)
+        base: PreTrainedModel = load(model.path, dtype="auto").eval()
         dtype, tokens = base.dtype, probe_tokens(base)
-        model: Any
+        merged: Any
         if evidence.method.method == "full":
-            model = AutoModelForCausalLM.from_pretrained(trained, dtype=dtype).eval()
-            expected = own_logits(model, tokens)
+            merged = load(trained, dtype=dtype).eval()
+            expected = own_logits(merged, tokens)
         else:
             adapted: Any = PeftModel.from_pretrained(base, str(trained)).eval()
             expected = own_logits(adapted, tokens)
-            model = adapted.merge_and_unload()
+            merged = adapted.merge_and_unload()
             shutil.copytree(trained, folder / _ADAPTER, ignore=shutil.ignore_patterns("history.json", "README.md"))
-        model.save_pretrained(folder)
-        for file in pruned.iterdir():  # the tokenizer, as it was
+        merged.save_pretrained(folder)
+        for file in Path(model.path).iterdir():  # the tokenizer, as it was
             if not (folder / file.name).exists() and file.suffix != ".safetensors" and file.name not in _OWN:
-                shutil.copy2(file, folder / file.name)
+                (shutil.copytree if file.is_dir() else shutil.copy2)(file, folder / file.name)
         for weights in folder.glob("**/*.safetensors"):  # written readable by the owner only
             weights.chmod((folder / "config.json").stat().st_mode)
-        reloaded = AutoModelForCausalLM.from_pretrained(folder).eval()
+        reloaded = load(folder).eval()
         gap = relative_gap(own_logits(reloaded, tokens), expected)
         if not gap <= 10 * tolerance(dtype):  # merging adds in another order
             raise UnsupportedModelError(

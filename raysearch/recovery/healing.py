@@ -10,7 +10,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -165,6 +165,7 @@ def heal(
     """
     spec, run = this.spec, this.run
     pruned = this.folder / "pruned"
+    model = replace(this.search.evaluation.model, path=str(pruned), revision=None)
     for folder in (this.folder, this.shared):
         folder.mkdir(parents=True, exist_ok=True)
     with replicas or opening(spec.cluster, this.what.info.model, _UNITS) as pool:
@@ -183,7 +184,7 @@ def heal(
     lesson = Lesson.of(found.rows, spec.options, taught)
     with timed(stages, "training"):
         training = train(
-            *(pruned, this.tokenizer, lesson, spec.options, this.folder, spec.cluster),
+            *(model, this.tokenizer, lesson, spec.options, this.folder, spec.cluster),
             on_gpu=this.on_gpu,
             on_progress=observer.assessing,
             warn=observer.warn,
@@ -204,7 +205,7 @@ def heal(
     if written_by(out) != this.name:
         observer.assessing("writing the recovered checkpoint")
         with timed(stages, "checkpoints"):
-            write_checkpoint(pruned, this.folder / "trained", out, evidence)
+            write_checkpoint(model, this.folder / "trained", out, evidence)
     return found, evidence
 
 

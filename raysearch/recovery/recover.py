@@ -142,7 +142,7 @@ def recovery_cost(
     with tempfile.TemporaryDirectory(dir=ledger.path.parent) as scratch:
         pruned = Path(scratch) / "pruned"
         export_search(run, search, pruned, remove=remove)
-        step_s, memory = _time_step(this, pruned, rows, Path(scratch))
+        step_s, memory = _time_step(this, replace(search.evaluation.model, path=str(pruned)), rows, Path(scratch))
     mean = sum(len(row.ids) for row in rows) / len(rows)
     return RecoveryCost(
         rows=len(rows),
@@ -164,7 +164,13 @@ def _assess(this: Recovery, found: Rows, evidence: Evidence, out: Path, observer
     if this.mask == this.run.found.mask:
         record_assessments(ledger, [this.run], before, observer)
     model = this.search.evaluation.model
-    healed = ModelSpec(f"{model.name} recovered", str(out), device=model.device, attention=model.attention)
+    healed = ModelSpec(
+        f"{model.name} recovered",
+        str(out),
+        device=model.device,
+        attention=model.attention,
+        trust_remote_code=model.trust_remote_code,
+    )
     after = read_assessable(this.spec.assess, healed, this.spec.cluster, ledger.path)
     recovered = assess_masks(after, ledger, [Mask()], on_progress=observer.assessing)
     return Recovered(
@@ -185,7 +191,7 @@ def _assess(this: Recovery, found: Rows, evidence: Evidence, out: Path, observer
     )
 
 
-def _time_step(this: Recovery, pruned: Path, rows: list[Row], scratch: Path) -> tuple[float, int]:
+def _time_step(this: Recovery, model: ModelSpec, rows: list[Row], scratch: Path) -> tuple[float, int]:
     """Return the seconds of a step on rows of mean length, and the most memory that it took, in bytes."""
     options = replace(
         this.spec.options, workers=1, loss="tokens", max_steps=2, epochs=1.0, warmup_steps=0, patience=None
@@ -196,7 +202,7 @@ def _time_step(this: Recovery, pruned: Path, rows: list[Row], scratch: Path) -> 
     with quiet(), all_threads():
         lesson = Lesson.of((chosen * n_rows)[:n_rows], options)
         trainer = make_trainer(
-            *(pruned, this.tokenizer, lesson, options, scratch / "timed", this.spec.options.rows_at_once(this.on_gpu)),
+            *(model, this.tokenizer, lesson, options, scratch / "timed", this.spec.options.rows_at_once(this.on_gpu)),
             on_gpu=this.on_gpu,
         )
         trainer.args.eval_strategy = trainer.args.save_strategy = "no"

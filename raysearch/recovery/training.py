@@ -41,6 +41,7 @@ from raysearch.core.json import from_json, to_json
 from raysearch.errors import UserError, first_line
 from raysearch.evaluation.replica import is_out_of_memory, reuse_freed_memory
 from raysearch.models.loading import quiet
+from raysearch.models.spec import ModelSpec
 from raysearch.recovery.progress import Pace
 from raysearch.recovery.prompts import Row
 from raysearch.recovery.record import Training
@@ -116,7 +117,7 @@ class TokenTrainer(SFTTrainer):
     @override
     def evaluation_loop(self, *args: Any, **options: Any) -> Any:
         self._held_out = torch.zeros(2, dtype=torch.float64, device=self.args.device)  # nats, tokens
-        found = super().evaluation_loop(*args, **options)
+        found: Any = super().evaluation_loop(*args, **options)
         nats, tokens = cast(Tensor, self.accelerator.reduce(self._held_out)).tolist()
         found.metrics["eval_loss"] = nats / tokens
         return found
@@ -198,7 +199,7 @@ class _Watch(TrainerCallback):
 
 
 def train(
-    pruned: Path,
+    model: ModelSpec,
     tokenizer: Any,
     lesson: Lesson,
     options: RecoveryOptions,
@@ -212,7 +213,7 @@ def train(
     """Train a checkpoint, and write its adapter or its weights to ``trained`` in a folder; nothing is done twice.
 
     Args:
-        pruned: The checkpoint.
+        model: The checkpoint.
         tokenizer: Its tokenizer.
         lesson: The rows; the first ones are held out.
         options: How.
@@ -230,7 +231,7 @@ def train(
     if (done / _DONE).is_file():
         return from_json(Training, (done / _DONE).read_text(encoding="utf-8"))
     pace, micro = Pace(), options.rows_at_once(on_gpu)
-    fit = partial(_fit, pruned, tokenizer, lesson, options, folder, on_gpu=on_gpu)
+    fit = partial(_fit, model, tokenizer, lesson, options, folder, on_gpu=on_gpu)
     while True:
         last_checkpoint(folder / "checkpoints", options.workers)
         try:
@@ -262,7 +263,7 @@ def train(
 
 
 def _fit(
-    pruned: Path,
+    model: ModelSpec,
     tokenizer: Any,
     lesson: Lesson,
     options: RecoveryOptions,
@@ -275,15 +276,16 @@ def _fit(
 ) -> Training:
     """Train from the last checkpoint to the end, in this process or as one of several, and write the weights."""
     with quiet(), all_threads():
-        trainer = make_trainer(pruned, tokenizer, lesson, options, folder / "checkpoints", micro, on_gpu=on_gpu)
+        trainer = make_trainer(model, tokenizer, lesson, options, folder / "checkpoints", micro, on_gpu=on_gpu)
         trainer.add_callback(_Watch(options.learning_rate, on_progress, warn))
         trainer.train(resume_from_checkpoint=last_checkpoint(folder / "checkpoints", options.workers))
         if trainer.is_world_process_zero():
             shutil.rmtree(folder / _UNFINISHED, ignore_errors=True)
-            model: Any = trainer.accelerator.unwrap_model(trainer.model)
-            for config in getattr(model, "peft_config", {}).values():  # a set, whose order differs between processes
-                config.target_modules = sorted(config.target_modules)
-            model.save_pretrained(folder / _UNFINISHED)
+            trained: Any = trainer.accelerator.unwrap_model(trainer.model)
+            for config in getattr(trained, "peft_config", {}).values():  # a set, whose order differs between processes
+                if not isinstance(config.target_modules, str):  # a pattern
+                    config.target_modules = sorted(config.target_modules)
+            trained.save_pretrained(folder / _UNFINISHED)
     return _history(trainer, micro)
 
 
@@ -300,7 +302,7 @@ def all_threads() -> Iterator[None]:
 
 
 def make_trainer(
-    pruned: Path,
+    model: ModelSpec,
     tokenizer: Any,
     lesson: Lesson,
     options: RecoveryOptions,
@@ -368,7 +370,7 @@ def make_trainer(
         tokenizer.pad_token = tokenizer.eos_token or tokenizer.convert_ids_to_tokens(0)  # its places are not looked at
     callbacks = [] if options.patience is None else [EarlyStoppingCallback(options.patience)]
     common: dict[str, Any] = {
-        "model": load_pruned(pruned, options, on_gpu=on_gpu, bf16=bf16),
+        "model": load_pruned(model, options, on_gpu=on_gpu, bf16=bf16),
         "args": config,
         "train_dataset": rest.dataset(),
         "eval_dataset": kept.dataset(),
@@ -408,7 +410,7 @@ def adapter(options: RecoveryOptions) -> LoraConfig | None:
     )
 
 
-def load_pruned(pruned: Path, options: RecoveryOptions, *, on_gpu: bool, bf16: bool) -> PreTrainedModel:
+def load_pruned(model: ModelSpec, options: RecoveryOptions, *, on_gpu: bool, bf16: bool) -> PreTrainedModel:
     """Return a checkpoint to train: of 4 bits for QLoRA; in float32 where all weights are trained, or on a CPU."""
     exact = options.method == "full" or not (on_gpu or bf16)
     quantization = None
@@ -419,13 +421,14 @@ def load_pruned(pruned: Path, options: RecoveryOptions, *, on_gpu: bool, bf16: b
             bnb_4bit_use_double_quant=True,
             bnb_4bit_compute_dtype=torch.bfloat16 if bf16 else torch.float32,
         )
-    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-        pruned,
+    loaded: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+        model.path,
         dtype=torch.float32 if exact else "auto",
         quantization_config=quantization,
         device_map={"": f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if on_gpu else "cpu"} if quantization else None,
+        trust_remote_code=model.trust_remote_code,
     )
-    return model
+    return loaded
 
 
 def held_out(n_rows: int, options: RecoveryOptions) -> int:

@@ -131,9 +131,9 @@ def test_a_refinement_goes_on_where_it_was_stopped(
     run: Run, words: list[str], whole: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     undisturbed = value(run(*words, f"store={whole}"))
-    fit, trained = training._fit, list[Path]()
+    fit, trained = training._fit, list[Any]()
 
-    def once(pruned: Path, *args: Any, **options: Any) -> Any:
+    def once(pruned: Any, *args: Any, **options: Any) -> Any:
         if len(trained) == 1:
             raise KeyboardInterrupt
         trained.append(pruned)

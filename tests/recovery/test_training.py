@@ -17,6 +17,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from raysearch.cluster.options import ClusterOptions
 from raysearch.errors import UserError
 from raysearch.models.loading import quiet
+from raysearch.models.spec import ModelSpec
 from raysearch.recovery.prompts import Question, Row, answered, prompt_ids
 from raysearch.recovery.record import Training
 from raysearch.recovery.spec import RecoveryOptions
@@ -49,7 +50,7 @@ def run(
     tokenizer = AutoTokenizer.from_pretrained(checkpoint)
     folder.mkdir(exist_ok=True)
     quietly: dict[str, Any] = {"on_gpu": False, "on_progress": on_progress, "warn": nothing}
-    return train(checkpoint, tokenizer, lesson, options, folder, ClusterOptions(), **quietly)
+    return train(ModelSpec("tiny", str(checkpoint)), tokenizer, lesson, options, folder, ClusterOptions(), **quietly)
 
 
 def test_losses_are_those_of_a_plain_script_of_trl(checkpoint: Path, tmp_path: Path) -> None:
@@ -154,7 +155,9 @@ def test_a_held_out_loss_is_the_mean_over_its_tokens(checkpoint: Path, tmp_path:
     for micro, workers in ((1, 1), (2, 1), (4, 1), (2, 2)):  # in this process the first of two sees all rows
         options = replace(options, micro_batch_size=micro, workers=workers)
         with quiet():
-            trainer = make_trainer(checkpoint, tokenizer, lesson, options, tmp_path, micro, on_gpu=False)
+            trainer = make_trainer(
+                ModelSpec("tiny", str(checkpoint)), tokenizer, lesson, options, tmp_path, micro, on_gpu=False
+            )
             found.append(trainer.evaluate()["eval_loss"])
     model, nats = AutoModelForCausalLM.from_pretrained(checkpoint), []
     for place, (row, start) in enumerate(list(zip(lesson.rows, lesson.starts, strict=True))[:6]):
@@ -226,7 +229,8 @@ def run_to_step(step: int, checkpoint: Path, lesson: Lesson, options: RecoveryOp
 
     tokenizer = AutoTokenizer.from_pretrained(checkpoint)
     folder.mkdir()
-    train(checkpoint, tokenizer, lesson, options, folder, ClusterOptions(), on_gpu=False, on_progress=kill, warn=print)
+    model, told = ModelSpec("tiny", str(checkpoint)), {"on_progress": kill, "warn": print}
+    train(model, tokenizer, lesson, options, folder, ClusterOptions(), on_gpu=False, **told)
 
 
 @pytest.mark.faults

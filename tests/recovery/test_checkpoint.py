@@ -1,0 +1,62 @@
+"""The recovered checkpoint of models that bring more than weights and a tokenizer."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from raysearch.cluster.options import ClusterOptions
+from raysearch.core.mask import Mask
+from raysearch.models.spec import ModelSpec
+from raysearch.recovery.checkpoint import Evidence, write_checkpoint
+from raysearch.recovery.training import Lesson, train
+from tests.calibration.tokenizers import PLAIN, characters
+from tests.recovery.test_training import OPTIONS, nothing, rows
+
+pytest.importorskip("trl")
+
+CODE = """
+from transformers import LlamaConfig, LlamaForCausalLM
+
+class OwnConfig(LlamaConfig):
+    model_type = "own"
+
+class Own(LlamaForCausalLM):
+    config_class = OwnConfig
+"""
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft asks transformers for it
+@pytest.mark.parametrize("method", ["lora", "full"])
+def test_code_several_templates_and_a_pattern_of_targets(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: Any
+) -> None:
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    tokenizer, own = AutoTokenizer.from_pretrained(checkpoint), tmp_path / "own"
+    shutil.copytree(checkpoint, own)
+    characters(template={"default": PLAIN, "other": PLAIN}).save_pretrained(own)
+    assert (own / "additional_chat_templates").is_dir()
+    (own / "code.py").write_text(CODE)
+    config = json.loads((own / "config.json").read_text())
+    config |= {"model_type": "own", "auto_map": {"AutoConfig": "code.OwnConfig", "AutoModelForCausalLM": "code.Own"}}
+    (own / "config.json").write_text(json.dumps(config))
+    model = ModelSpec("own", str(own), trust_remote_code=True)
+    options = replace(OPTIONS, method=method, targets=".*(q|v)_proj", learning_rate=1e-3)
+    told: dict[str, Any] = {"on_progress": nothing, "warn": nothing}
+    lesson, folder = Lesson.of(rows(tokenizer), options), tmp_path / "kept"
+    folder.mkdir()
+    trained = train(model, tokenizer, lesson, options, folder, ClusterOptions(), on_gpu=False, **told)
+    evidence = Evidence("recover-1", "search-1", "own", Mask(), 2, options, 12, {"source": "mine"}, {}, trained, "0")
+    write_checkpoint(model, folder / "trained", out := tmp_path / "out", evidence)
+    assert (out / "additional_chat_templates/other.jinja").is_file()
+    healed = AutoModelForCausalLM.from_pretrained(out, trust_remote_code=model.trust_remote_code)
+    assert type(healed).__name__ == "Own"
+    if method == "lora":
+        adapter = json.loads((out / "adapter/adapter_config.json").read_text())
+        assert adapter["target_modules"] == ".*(q|v)_proj"
