@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from raysearch.assessment.assess import Assessable, read_assessable
 from raysearch.calibration.windows import WindowOptions
@@ -37,7 +38,8 @@ from raysearch.search.record import SearchRecord
 from raysearch.search.spec import SearchSpec
 
 _ROWS, _CARD = "rows.jsonl", "rows.json"
-_COPIES = 3  # of a model in float32, that the disk must hold: pruned, merged, a checkpoint
+_CHECKPOINTS, _OF_CHECKPOINT = 3, 12  # as many are there at once; bytes of weights and of AdamW's two moments in each
+_WIDTHS = 20  # of all linear layers' inputs and outputs in a decoder layer, about, in hidden sizes
 _UNITS = 64  # jobs of the dense model, about: enough for any number of replicas to be of use
 
 #: Gives the pool of the dense model when it is first needed, within a context that ends before the training.
@@ -276,12 +278,23 @@ def _described(spec: RecoverSpec) -> dict[str, Any]:
 
 def check_room(this: Recovery, out: Path) -> None:
     """Refuse disks that cannot hold what will be written."""
-    needed = _COPIES * 4 * this.what.info.parameters
-    for name, folder in (("--out", out), ("store", this.folder)):
+    info, options = this.what.info, this.spec.options
+    left = info.parameters - sum(info.layer_parameters[layer] for layer in this.mask)
+    model = left * getattr(torch, info.dtype).itemsize
+    trained = _WIDTHS * options.lora_r * info.hidden_size * (info.n_layers - len(this.mask))
+    if options.method == "full":
+        trained = left
+    written = sum(file.stat().st_size for file in this.folder.rglob("*") if file.is_file())
+    needed = Counter[int]()  # by disk
+    for name, folder, more in (
+        ("store", this.folder, max(0, model + (_CHECKPOINTS * _OF_CHECKPOINT + 4) * trained - written)),
+        ("--out", out, model),
+    ):
         there = next(one for one in (folder, *folder.absolute().parents) if one.exists())
-        free = shutil.disk_usage(there).free
-        if free < needed:
+        disk, free = there.stat().st_dev, shutil.disk_usage(there).free
+        needed[disk] += more
+        if free < needed[disk]:
             raise UserError(
                 f"{name}={folder} is on a disk with {free / 2**30:.1f} GiB left, and a recovery may write "
-                f"{needed / 2**30:.1f}; free some space, or name another folder"
+                f"{needed[disk] / 2**30:.1f}; free some space, or name another folder"
             )

@@ -6,6 +6,7 @@ the last as if nothing had happened.
 
 from __future__ import annotations
 
+import gc
 import json
 import math
 import os
@@ -252,6 +253,7 @@ def train(
                     "once; use less, recovery.gradient_checkpointing=true, or recovery.method=qlora"
                 ) from error
         micro = max(one for one in range(1, micro // 2 + 1) if options.batch_size % (one * options.workers) == 0)
+        gc.collect()  # the model may be part of a cycle, and the next one is loaded beside it
         torch.cuda.empty_cache()
         warn(f"memory does not hold so many rows at once; {micro} of them from here on, and more steps are summed")
     training = replace(training, seconds=pace.seconds)
@@ -411,8 +413,8 @@ def adapter(options: RecoveryOptions) -> LoraConfig | None:
 
 
 def load_pruned(model: ModelSpec, options: RecoveryOptions, *, on_gpu: bool, bf16: bool) -> PreTrainedModel:
-    """Return a checkpoint to train: of 4 bits for QLoRA; in float32 where all weights are trained, or on a CPU."""
-    exact = options.method == "full" or not (on_gpu or bf16)
+    """Return a checkpoint to train: of 4 bits for QLoRA; in float32 for `full`, and where float32 is computed in."""
+    exact = options.method == "full" or not bf16
     quantization = None
     if options.method == "qlora":
         quantization = BitsAndBytesConfig(

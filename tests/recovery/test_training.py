@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import signal
 import warnings
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +24,7 @@ from raysearch.recovery.prompts import Question, Row, answered, prompt_ids
 from raysearch.recovery.record import Training
 from raysearch.recovery.spec import RecoveryOptions
 from raysearch.recovery.teacher import Teaching, distillation_loss
-from raysearch.recovery.training import Lesson, last_checkpoint, make_trainer, train
+from raysearch.recovery.training import Lesson, last_checkpoint, load_pruned, make_trainer, train
 
 pytest.importorskip("trl")
 
@@ -260,16 +262,37 @@ def test_memory_that_does_not_hold_a_batch_gets_half_of_it(
 
     make, asked = training.make_trainer, []
 
+    class Cycle:
+        """A model that is part of a reference cycle."""
+
+        def __init__(self) -> None:
+            self.own = self
+
     def short(*args: Any, **more: Any) -> Any:
         asked.append(args[-1])
         if args[-1] > 1:
+            gone.append(weakref.ref(Cycle()))
             raise torch.OutOfMemoryError("no room")
+        assert gone[0]() is None, "the model that did not fit is gone before the next is loaded"
         return make(*args, **more)
 
+    gone = list[Any]()
     monkeypatch.setattr(training, "make_trainer", short)
     lesson = Lesson.of(rows(AutoTokenizer.from_pretrained(checkpoint)), OPTIONS)
-    found = run(checkpoint, lesson, OPTIONS, tmp_path / "ours")
+    gc.disable()
+    try:
+        found = run(checkpoint, lesson, OPTIONS, tmp_path / "ours")
+    finally:
+        gc.enable()
     assert asked == [2, 1] and found.micro_batch_size == 1 and found.steps == 3
+
+
+def test_weights_are_of_the_dtype_that_is_computed_in(checkpoint: Path, tmp_path: Path) -> None:
+    AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.bfloat16).save_pretrained(tmp_path)
+    model, full = ModelSpec("tiny", str(tmp_path)), replace(OPTIONS, method="full")
+    cases = [(OPTIONS, False, torch.float32), (OPTIONS, True, torch.bfloat16), (full, True, torch.float32)]
+    for options, bf16, dtype in cases:
+        assert load_pruned(model, options, on_gpu=True, bf16=bf16).dtype == dtype
 
 
 def test_refuses_layers_that_are_not_there_and_a_loss_that_is_not_finite(checkpoint: Path, tmp_path: Path) -> None:

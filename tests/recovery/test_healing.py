@@ -1,0 +1,47 @@
+"""What is checked before a recovery begins."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from raysearch.core.mask import Mask
+from raysearch.errors import UserError
+from raysearch.recovery.healing import check_room
+from raysearch.recovery.spec import RecoveryOptions
+
+pytest.importorskip("trl")
+
+
+def test_the_disk_has_to_hold_what_the_method_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    info = SimpleNamespace(
+        parameters=6 * 10**9, layer_parameters=(10**9,) * 4, n_layers=4, hidden_size=1000, dtype="bfloat16"
+    )
+
+    def fits(method: Any, free: float) -> bool:
+        options = RecoveryOptions(method=method, lora_r=10)
+        what: Any = SimpleNamespace(
+            what=SimpleNamespace(info=info),
+            spec=SimpleNamespace(options=options),
+            mask=Mask.of(1, 2),
+            folder=tmp_path / "kept",
+        )
+        monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=int(free)))
+        try:
+            check_room(what, tmp_path / "out")
+        except UserError as error:
+            assert "free some space, or name another folder" in str(error)
+            return False
+        return True
+
+    models = 2 * 2 * 4e9  # pruned and merged, of 4e9 parameters in bfloat16
+    adapter, full = models + 20 * 10 * 1000 * 2 * 40, models + 4e9 * 40
+    for method, needed in (("lora", adapter), ("qlora", adapter), ("full", full)):
+        assert fits(method, needed) and not fits(method, needed - 1), method
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept/rows.jsonl").write_bytes(b"x" * 1000)
+    assert fits("full", full - 1000), "what is there already is not written again"
