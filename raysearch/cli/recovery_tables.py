@@ -38,7 +38,10 @@ def cost_lines(cost: RecoveryCost) -> list[str]:
         f"{short_duration(cost.step_s)} a step, {duration(cost.seconds)} of training, "
         f"{cost.memory_bytes / 2**30:.1f} GiB"
     )
-    return [rows, writes, trains] if cost.answers else [rows, trains]
+    more = (
+        "Not in that time: answers and logits of the dense model, losses on held-out rows, checkpoints, the assessment"
+    )
+    return [rows, *([writes] if cost.answers else []), trains, more]
 
 
 def _lines(record: RecoveryRecord) -> list[str]:

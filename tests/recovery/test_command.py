@@ -101,6 +101,23 @@ def test_text_that_was_measured_is_left_out(run: Run, words: list[str], world: W
     assert "'loss'" not in refused.out, "trl prints nothing of the timed steps"
 
 
+def test_a_dry_run_times_the_loss_that_is_trained(
+    run: Run, words: list[str], other_text: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step, calls = training.DistillingTrainer.compute_loss, list[float]()
+
+    def counted(*args: Any, **options: Any) -> Any:
+        loss = step(*args, **options)
+        calls.append(float(loss))
+        return loss
+
+    monkeypatch.setattr(training.DistillingTrainer, "compute_loss", counted)
+    told = run("recover", *words, f"data.path={other_text}", "--dry-run")
+    assert told.code == 0, told.err
+    assert "Not in that time: answers and logits of the dense model" in told.out
+    assert calls and np.isfinite(calls).all(), "recovery.loss=distill is the default"
+
+
 def test_the_dense_model_answers_prompts_once(
     run: Run, words: list[str], here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
