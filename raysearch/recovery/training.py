@@ -127,7 +127,8 @@ class TokenTrainer(SFTTrainer):
     def prediction_step(self, model: Any, inputs: dict[str, Any], *args: Any, **options: Any) -> Any:
         tokens = (inputs["labels"][..., 1:] != _IGNORED).sum()
         found = super().prediction_step(model, inputs, *args, **options)
-        self._held_out += torch.stack([found[0] * tokens, tokens]).to(self._held_out)
+        if tokens:  # a mean over none is no number
+            self._held_out += torch.stack([found[0] * tokens, tokens]).to(self._held_out)
         return found
 
 
