@@ -26,7 +26,7 @@ THINKING = PLAIN.replace(
 )
 
 
-def characters(bos: bool = False, template: str | None = None) -> Any:
+def characters(bos: bool = False, template: str | dict[str, str] | None = None) -> Any:
     """A token a character, its code; after ``<s>`` if wanted."""
     from tokenizers import Regex, Tokenizer, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast

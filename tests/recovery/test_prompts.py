@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -112,7 +112,8 @@ def test_a_question_that_was_measured_is_left_out_in_other_words_around_it(tmp_p
         [("user", "recite"), ("assistant", SPEECH)],
     ]
     rows += [[("system", SPEECH), ("user", f"{word} {fresh}"), ("assistant", "x")] for word in ("say", "so", "and", "")]
-    for responses, overlapping in (("data", 4), ("self", 3)):
+    cases: list[tuple[Literal["data", "self"], int]] = [("data", 4), ("self", 3)]
+    for responses, overlapping in cases:
         options = RecoveryOptions(responses=responses, max_prompt_tokens=2048, max_tokens=4096)
         prompts = draw_prompts(chats(tmp_path, *rows), options, characters(template=PLAIN), known, None)
         assert prompts.left_out == {"overlapping": overlapping} and len(prompts.questions) == 8 - overlapping

@@ -231,8 +231,8 @@ def run_to_step(step: int, checkpoint: Path, lesson: Lesson, options: RecoveryOp
 
     tokenizer = AutoTokenizer.from_pretrained(checkpoint)
     folder.mkdir()
-    model, told = ModelSpec("tiny", str(checkpoint)), {"on_progress": kill, "warn": print}
-    train(model, tokenizer, lesson, options, folder, ClusterOptions(), on_gpu=False, **told)
+    what = (ModelSpec("tiny", str(checkpoint)), tokenizer, lesson, options, folder, ClusterOptions())
+    train(*what, on_gpu=False, on_progress=kill, warn=print)
 
 
 @pytest.mark.faults
