@@ -231,8 +231,8 @@ class SearchResult(SearchHeader):
         most = len(self.removed) if self.recommendation is None else self.recommendation.sizes[-1].n_removed
         order = self.removal_order or ()
         passed = {Mask.of(*order[: place + 1]) for place in range(len(order))}
-        found = next(trial for trial in self.trials if trial.mask == self.mask and trial.loss is not None)
-        best = {len(trial.mask): trial for trial in best_by_size(self.trials, most, passed)} | {len(found.mask): found}
+        found = [trial for trial in self.trials if trial.mask == self.mask and trial.loss is not None][:1]
+        best = {len(trial.mask): trial for trial in (*best_by_size(self.trials, most, passed), *found)}
         return tuple(best[size] for size in sorted(best))
 
     @property
