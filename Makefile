@@ -6,7 +6,8 @@
 # make gpu     what a GPU makes of raysearch, in eight minutes; needs torch and transformers alone (GPU_PYTHON=… has them)
 # Needs Python 3.11 or newer; everything else goes into .venv, and `make clean` takes it away again.
 
-WORKERS ?= 2
+# Three for two cores: a third of the time tests wait, and those of faults most of it.
+WORKERS ?= 3
 PYTHON ?= $(firstword $(foreach name,python3.11 python3,$(shell $(name) -c '$(NEW_ENOUGH)' 2>/dev/null && echo $(name))))
 NEW_ENOUGH = import sys; sys.exit(sys.version_info < (3, 11))
 GPU_PYTHON ?= $(firstword $(wildcard .venv/bin/python) python3)
@@ -29,7 +30,6 @@ test: .venv/.installed
 pytest: .venv/.installed
 	.venv/bin/python -m pytest -m 'not faults' --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-faults: WORKERS = 3 # most of it waits
 faults: .venv/.installed
 	.venv/bin/python -m pytest -m faults --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(ONLY)
 
