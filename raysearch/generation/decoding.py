@@ -106,14 +106,16 @@ class _Text:
         return any(stop in tail for stop in self.prompt.stop)
 
     @cached_property
-    def _before(self) -> tuple[int, ...]:
+    def _before(self) -> tuple[tuple[int, ...], str]:
         """The last whole character of the prompt: the decoders of some tokenizers drop the first space of a text."""
-        ids = self.prompt.ids
-        return next((end for n in range(1, 9) if "\ufffd" not in self._plain(end := ids[-n:])), ())
+        ends = (self.prompt.ids[-n:] for n in range(1, 9))
+        found = ((end, self._plain(end)) for end in ends)
+        return next((one for one in found if "\ufffd" not in one[1]), ((), ""))
 
     def _decoded(self, new: Sequence[int]) -> str:
         """Return the text of new tokens, as it stands after the prompt."""
-        before, text = self._plain(self._before), self._plain([*self._before, *new])
+        ids, before = self._before
+        text = self._plain([*ids, *new])
         return text[len(before) :] if text.startswith(before) else self._plain(new)
 
     def _plain(self, ids: Sequence[int]) -> str:

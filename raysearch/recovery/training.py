@@ -6,7 +6,6 @@ the last as if nothing had happened.
 
 from __future__ import annotations
 
-import gc
 import json
 import math
 import os
@@ -40,7 +39,7 @@ from raysearch.cluster.options import ClusterOptions
 from raysearch.core.formatting import duration
 from raysearch.core.json import from_json, to_json
 from raysearch.errors import UserError, first_line
-from raysearch.evaluation.replica import is_out_of_memory, reuse_freed_memory
+from raysearch.evaluation.replica import is_out_of_memory, release, reuse_freed_memory
 from raysearch.models.loading import quiet
 from raysearch.models.spec import ModelSpec
 from raysearch.recovery.progress import Pace
@@ -254,8 +253,7 @@ def train(
                     "once; use less, recovery.gradient_checkpointing=true, or recovery.method=qlora"
                 ) from error
         micro = max(one for one in range(1, micro // 2 + 1) if options.batch_size % (one * options.workers) == 0)
-        gc.collect()  # the model may be part of a cycle, and the next one is loaded beside it
-        torch.cuda.empty_cache()
+        release()  # the model may be part of a cycle, and the next one is loaded beside it
         warn(f"memory does not hold so many rows at once; {micro} of them from here on, and more steps are summed")
     training = replace(training, seconds=pace.seconds)
     unfinished = folder / _UNFINISHED
