@@ -1,9 +1,10 @@
-"""The claims of the README from the study's ``cells.csv``, each with its effect, interval and verdict.
+"""The claims of the README from a study's ``cells.csv``, each with its effect, interval and verdict.
 
 The tests are the report's own (`raysearch.reporting.stats`); the shape of masks, the share of the prior, and objective
-and data apart are computed here. Prints Markdown; ``results/claims.md`` is what it prints of ``results/cells.csv``.
+and data apart are computed here. Prints Markdown; each ``claims.md`` is what it prints of the ``cells.csv`` beside it.
 
-    python experiments/rethinking_layer_redundancy/claims.py experiments/rethinking_layer_redundancy/results/cells.csv
+    python experiments/rethinking_layer_redundancy/claims.py \\
+      experiments/rethinking_layer_redundancy/results/three_draws/cells.csv
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import argparse
 import json
 import math
 from collections.abc import Collection, Iterator, Mapping
-from itertools import product
+from itertools import combinations, product
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -24,6 +25,7 @@ from raysearch.core.measure import Measure
 from raysearch.reporting.stats.analysis import Analysis, analyse
 from raysearch.reporting.stats.ranking import Pair
 from raysearch.study.result import CellResult, Outcome, StudyResult
+from raysearch.study.spec import Margin
 
 #: The paper's seven searchers.
 SEVEN = ("one-shot", "greedy", "beam", "GA", "BO", "CBO", "fast-block-select")
@@ -38,6 +40,8 @@ GROUPS: Mapping[str, Group] = {
     "piqa": "accuracy",
     "winogrande": "accuracy",
 }
+CONTRASTS = ("greedy - one-shot", "beam - greedy")
+MARGIN = Margin(loss=0.02, points=1.0)
 N_LAYERS = 30
 
 
@@ -51,18 +55,27 @@ def main() -> None:
     cells["layers"] = cells["removed"].map(json.loads)
     print(f"## The claims\n\n{claims(analyse(study(path)), analyse(study(path, SEVEN)))}\n")
     print(f"## Shape of the masks (the paper's seven searchers)\n\n{shapes(cells)}\n")
-    print(f"## The prior of single layers\n\n{priors(cells)}\n")
+    if cells["searcher"].isin(["GA without prior", "BO without prior"]).any():
+        print(f"## The prior of single layers\n\n{priors(cells)}\n")
     print(f"## Objective and data apart\n\n{crossed(cells)}")
 
 
 def study(path: Path, searchers: Collection[str] | None = None) -> StudyResult:
     """Return the study of a report's ``cells.csv``, or of some of its searchers, as the report's statistics take it."""
-    metrics = [Metric(name, name, of, "%" if of == "accuracy" else of, of == "accuracy") for name, of in GROUPS.items()]
     table = pd.read_csv(path).astype(object)
     table = table.where(table.notna(), None)
+    metrics = [
+        Metric(name, name, of, "%" if of == "accuracy" else of, of == "accuracy")
+        for name, of in GROUPS.items()
+        if f"assessed.{name}" in table
+    ]
     chosen = table if searchers is None else table[table["searcher"].isin(searchers)]
     cells = [cell(row) for row in chosen.to_dict("records")]
-    return StudyResult("rethinking", "rethinking", cells, {"SmolLM2-135M": N_LAYERS}, metrics, {}, {})
+    return StudyResult(
+        *("rethinking", "rethinking", cells, {"SmolLM2-135M": N_LAYERS}, metrics, {}, {}),
+        margin=MARGIN,
+        contrasts=CONTRASTS,
+    )
 
 
 def cell(row: Mapping[Any, Any]) -> CellResult:
@@ -79,7 +92,11 @@ def cell(row: Mapping[Any, Any]) -> CellResult:
         seconds=row["seconds"],
         path={},
         best_so_far=(),
-        assessed={name: Estimate(row[f"assessed.{name}"], row[f"assessed.{name}_error"]) for name in GROUPS},
+        assessed={
+            name: Estimate(row[f"assessed.{name}"], row[f"assessed.{name}_error"])
+            for name in GROUPS
+            if row.get(f"assessed.{name}") is not None
+        },
     )
     return CellResult(
         model=row["model"],
@@ -104,7 +121,7 @@ def cell(row: Mapping[Any, Any]) -> CellResult:
 def claims(whole: Analysis, seven: Analysis) -> str:
     """Each claim with its effect, interval and verdict: by all searchers that use the objective, or by the seven."""
     rows = [*calibration_claims(whole), *variance_claims(seven), *agreement_claims(seven)]
-    rows += [*searcher_claims(whole), *prediction_claims(whole)]
+    rows += [*searcher_claims(whole), *contrast_claims(whole), *prediction_claims(whole)]
     return table(["claim", "effect", "95 % interval", "verdict"], rows)
 
 
@@ -134,10 +151,15 @@ def agreement_claims(seven: Analysis) -> Iterator[list[object]]:
     chance = fmean(one.chance for one in seven.agreements)
     what = "searchers agree more under one calibration than a searcher under two"
     yield [what, f"Jaccard {within:.2f} against {across:.2f}; chance {chance:.2f}", "", "a description"]
+    for one in seven.agreements:
+        if one.between_draws is not None:
+            what = f"{one.setting.calibration}: masks of one searcher by two draws, M={one.setting.remove}"
+            effect = f"Jaccard {one.between_draws:.2f}; of two searchers by one draw {one.mean:.2f}"
+            yield [what, effect, "", "a description"]
 
 
 def searcher_claims(whole: Analysis) -> Iterator[list[object]]:
-    """Searchers over the eight settings, by calibration loss."""
+    """Searchers over all settings, by calibration loss."""
     (found,) = (one for one in whole.rankings if one.quantity.key == "loss")
     yield [
         f"searchers differ in calibration loss ({len(found.ranks)} over {found.n_settings} settings)",
@@ -147,9 +169,27 @@ def searcher_claims(whole: Analysis) -> Iterator[list[object]]:
     ]
     pairs: dict[tuple[str, str], Pair] = {(one.better, one.worse): one for one in found.pairs}
     for better, worse in (("beam", "GA"), ("greedy", "GA"), ("greedy", "one-shot"), ("beam", "greedy")):
-        one = pairs[better, worse]
+        if (one := pairs.get((better, worse))) is None:
+            one = pairs[worse, better]
+            better, worse = worse, better
         effect = f"better in {one.wins}, worse in {one.losses} of {found.n_settings} settings"
         yield [f"{better} better than {worse}", effect, "", verdict(one.sign_p, "sign test, this pair alone")]
+
+
+def contrast_claims(whole: Analysis) -> Iterator[list[object]]:
+    """Two searchers beside each other, paired by draw; by the loss on other draws where there are any."""
+    for one in whole.contrasts:
+        if one.n_draws < 2:
+            continue
+        ends = "" if one.half_width is None else f"{one.gain - one.half_width:+.3f} to {one.gain + one.half_width:+.3f}"
+        where = f"{one.setting.calibration}, M={one.setting.remove}"
+        same = ", equivalent within the margin" if one.equivalent else ""
+        yield [
+            f"{one.quantity.title}: {one.first} better than {one.second}, {where}",
+            f"{one.gain:+.3f} {one.unit} over {one.n_draws} draws",
+            ends,
+            f"{verdict(one.p)}{same}",
+        ]
 
 
 def prediction_claims(whole: Analysis) -> Iterator[list[object]]:
@@ -180,8 +220,9 @@ def shapes(cells: pd.DataFrame) -> str:
     rows = []
     seven = cells[cells["searcher"].isin(SEVEN)]
     for (calibration, remove), group in seven.groupby(["calibration", "remove"], sort=False):
-        first = group.drop_duplicates("searcher")
-        alike = [jaccard(a, b) for i, a in enumerate(first["layers"]) for b in first["layers"].iloc[i + 1 :]]
+        first = group.drop_duplicates(["searcher", *(["draw"] if "draw" in group else [])])
+        drawn = first.groupby("draw")["layers"] if "draw" in first else [("", first["layers"])]
+        alike = [jaccard(a, b) for _, layers in drawn for a, b in combinations(layers, 2)]
         runs = group["layers"].map(n_runs)
         middle = group["layers"].map(lambda layers: sum(layers) / len(layers))
         places = f"{middle.mean():.1f} ± {middle.std():.1f}"

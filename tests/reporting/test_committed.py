@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import runpy
+from pathlib import Path
 from statistics import fmean
 
 import pytest
@@ -12,7 +13,7 @@ from raysearch.reporting.stats.agreement import agreements, cross_agreements
 from raysearch.reporting.stats.analysis import Analysis, analyse
 from raysearch.reporting.stats.frame import averages, cells_frame
 from raysearch.reporting.stats.variance import splits
-from tests.reporting.committed import FOLDER, SEVEN, committed_study
+from tests.reporting.committed import FOLDER, RESULTS, SEVEN, committed_study
 
 
 @pytest.fixture(scope="module")
@@ -81,9 +82,10 @@ def test_no_ruined_mask_is_called_as_good(committed: Analysis) -> None:
     assert all(one.cheapest is None for one in committed.by_average)
 
 
+@pytest.mark.parametrize("results", sorted(RESULTS.parent.iterdir()), ids=lambda path: path.name)
 def test_claims_of_the_readme_are_those_of_the_script(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    results: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("sys.argv", ["claims.py", str(FOLDER / "results" / "cells.csv")])
+    monkeypatch.setattr("sys.argv", ["claims.py", str(results / "cells.csv")])
     runpy.run_path(str(FOLDER / "claims.py"), run_name="__main__")
-    assert capsys.readouterr().out == (FOLDER / "results" / "claims.md").read_text(encoding="utf-8")
+    assert capsys.readouterr().out == (results / "claims.md").read_text(encoding="utf-8")
