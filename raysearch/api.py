@@ -315,7 +315,7 @@ def assess(
     from raysearch.study.record import STUDIES
 
     watching, store = _observer(observer), as_path("--store", store)
-    name, remove = checked(str, "name", name), checked(int | None, "--remove", remove)
+    name, remove = checked(str, "name", name), _remove(remove)
     out = None if out is None else as_folder("--out", out)
     words = _words(overrides, values)
     with _opened(store, ledger) as found:
@@ -346,6 +346,7 @@ def show(
     """
     from raysearch.search.record import SEARCHES, as_they_stand, find_search
 
+    search, gap = checked(str | None, "search", search), checked(bool, "--gap", gap)
     with _opened(store, ledger) as found:
         if search is None:
             if gap:
@@ -412,11 +413,12 @@ def recommend(
         *budget: ``budget.loss``, ``budget.readout``, ``budget.speedup`` and ``budget.memory``, each with its value;
             without any, those that a search by budget (``remove=auto``) was given.
     """
+    from raysearch.config.compose import as_words
     from raysearch.search.recommend import recommend
     from raysearch.search.recommendation import Budget
     from raysearch.search.record import find_search
 
-    given = Budget.parse(checked(list[str], "budget", [*budget])) if budget else None
+    given = Budget.parse(as_words(budget)) if budget else None
     with _opened(store, ledger) as found:
         result = find_search(found, checked(str, "search", search)).found
         own = None if result.recommendation is None else result.recommendation.budget
@@ -444,6 +446,7 @@ def export(
     from raysearch.config import build
     from raysearch.search.export import export_search
 
+    remove, overwrite, prompt = _remove(remove), _overwrite(overwrite), checked(str | None, "--prompt", prompt)
     hub = _hub(push, public, overwrite)
     record = _recorded(search, store, ledger)
     spec, _ = build.recorded_search(record.config)
@@ -474,6 +477,7 @@ def export_gguf(
     from raysearch.config import build
     from raysearch.search.export import export_search_as_gguf
 
+    remove, overwrite = _remove(remove), _overwrite(overwrite)
     hub = _hub(push, public, overwrite)
     record, out = _recorded(search, store, ledger), as_path("--gguf", out)
     source = None if source is None else as_path("--from", source)
@@ -506,6 +510,7 @@ def recover(
     from raysearch.search.observer import Observers
 
     watching, store = _observer(observer), as_path("--store", store)
+    remove, overwrite = _remove(remove), _overwrite(overwrite)
     with _recovery(search, _words(overrides, values), store, ledger, config_dir) as (record, found, searched, spec):
         from raysearch.recovery.recover import recover_search
 
@@ -524,7 +529,7 @@ def recovery_cost(
     **values: Any,
 ) -> RecoveryCost:
     """Return what a recovery would cost; the arguments are those of `recover`. A step is timed, and nothing is kept."""
-    words = _words(overrides, values)
+    words, remove = _words(overrides, values), _remove(remove)
     with _recovery(search, words, as_path("--store", store), ledger, config_dir) as found:
         from raysearch.recovery.recover import recovery_cost
 
@@ -546,7 +551,7 @@ def sync(
     from raysearch.config import compose as config
     from raysearch.tracking.sync import sync
 
-    words = checked(list[str], "words", [*overrides])
+    words = config.as_words(overrides)
     said = {word.partition("=")[0]: word.partition("=")[2] for word in words}
     overrides = tuple(word for word in words if word.partition("=")[0] not in ("store", "ledger"))
     store, ledger = as_path("--store", said.get("store", store)), said.get("ledger", ledger)
@@ -598,8 +603,9 @@ def clean_ledger(
     """
     from raysearch.search.forget import clean
 
+    names, really = checked(list[str], "searches", [*searches]), checked(bool, "really", really)
     with _opened(store, ledger) as found:
-        return clean(found, searches, really=really)
+        return clean(found, names, really=really)
 
 
 def export_ledger(
@@ -616,6 +622,7 @@ def export_ledger(
     """
     from raysearch.search.frames import export_frames
 
+    form = checked(str, "form", form)
     with _opened(store, ledger) as found:
         return export_frames(found, as_folder("--out", out), form)
 
@@ -675,8 +682,21 @@ def _side_by_side(
     return build.evaluation_spec(_words(overrides, values), also, config_dir)
 
 
+def _remove(remove: object) -> int | None:
+    """Return which mask of a search is meant, by its number of layers."""
+    given: int | None = checked(int | None, "--remove", remove)
+    return given
+
+
+def _overwrite(overwrite: object) -> bool:
+    """Return whether what is there may be replaced; only True says so."""
+    given: bool = checked(bool, "--overwrite", overwrite)
+    return given
+
+
 def _hub(push: str | None, public: bool, overwrite: bool) -> HubRepository | None:
     """Return the repository that an export goes to; None for none."""
+    public = checked(bool, "--public", public)
     if push is None:
         if public:
             raise UserError("--public is of a repository of the hub; name it with --push=OWNER/NAME")

@@ -73,8 +73,8 @@ def study(path: Path, searchers: Collection[str] | None = None) -> StudyResult:
     cells = [cell(row) for row in chosen.to_dict("records")]
     return StudyResult(
         *("rethinking", "rethinking", cells, {"SmolLM2-135M": N_LAYERS}, metrics, {}, {}),
-        margin=MARGIN,
-        contrasts=CONTRASTS,
+        margin=MARGIN if "draw" in table else Margin(),
+        contrasts=CONTRASTS if "draw" in table else (),
     )
 
 
@@ -179,8 +179,6 @@ def searcher_claims(whole: Analysis) -> Iterator[list[object]]:
 def contrast_claims(whole: Analysis) -> Iterator[list[object]]:
     """Two searchers beside each other, paired by draw; by the loss on other draws where there are any."""
     for one in whole.contrasts:
-        if one.n_draws < 2:
-            continue
         ends = "" if one.half_width is None else f"{one.gain - one.half_width:+.3f} to {one.gain + one.half_width:+.3f}"
         where = f"{one.setting.calibration}, M={one.setting.remove}"
         same = ", equivalent within the margin" if one.equivalent else ""

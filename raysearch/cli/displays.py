@@ -259,7 +259,7 @@ def forecast_line(expected: Sequence[RoundCost] | None, trainings: int, training
     naive = sum(cost.naive_layer_forwards for cost in expected)
     by_budget = any(cost.optional for cost in expected)
     screened = any(cost.screened for cost in expected) and not by_budget
-    about = "about " if any(cost.estimated for cost in expected) else "at most " if screened else ""
+    about = "about " if any(cost.estimated for cost in expected) else "up to about " if screened else ""
     most, ends = ("at most ", ", as far as the budget allows") if by_budget else ("", "")
     return (
         f"{most}{count(masks, 'mask')} in {count(len(expected), 'round')}{ends}: {about}{layers:,} layer-forwards over "

@@ -129,12 +129,22 @@ def composed(job: str, words: Sequence[str], config_dir: PathLike | None) -> Ite
     mistakes.tell()
 
 
-def _by_key(words: Sequence[str]) -> dict[str, str]:
-    """Return words by their keys; of a key given twice, the last value counts."""
-    given: dict[str, str] = {}
+def as_words(words: Sequence[str]) -> list[str]:
+    """Return words, unless one of them is something else.
+
+    Raises:
+        UserError: It is.
+    """
     for word in words:
         if not isinstance(word, str):
             raise UserError(f"{reprlib.repr(word)} is not understood; give words as text, such as 'remove=5'")
+    return [*words]
+
+
+def _by_key(words: Sequence[str]) -> dict[str, str]:
+    """Return words by their keys; of a key given twice, the last value counts."""
+    given: dict[str, str] = {}
+    for word in as_words(words):
         key = word.partition("=")[0]
         given.pop(key, None)
         given[key] = word
@@ -408,7 +418,7 @@ def recorded(config: Mapping[str, Any], words: Sequence[str], **here: Any) -> di
     Raises:
         UserError: A word is another, or not understood.
     """
-    for word in words:
+    for word in as_words(words):
         if section_of(word) != "tracking":
             raise UserError(f"{word} cannot be changed of what is on record; leave it out, or give tracking.…= words")
     tracking, named = config["tracking"], {word.partition("=")[0] for word in words}

@@ -161,12 +161,12 @@ def _draw_course(
     axes.step(*_columns(best), where="post", color=colour, lw=2.4 if target else 1.3, label=label)
 
 
-def loss_by_size(trials: Sequence[Trial], n_remove: int, measure: Measure, figure: Figure | None = None) -> Figure:
-    """Draw the loss of the best mask of each number of layers, from the dense model to M."""
+def loss_by_size(trials: Sequence[Trial], found: Mask, measure: Measure, figure: Figure | None = None) -> Figure:
+    """Draw the loss of the best mask of each number of layers, from the dense model to the mask that was found."""
     figure = figure or _new(9.0, 5.0)
     axes = figure.subplots()
-    dense = [trial for trial in trials if not trial.mask]
-    best = _scored([*dense, *best_by_size(trials, n_remove)])
+    dense, final = ([trial for trial in trials if trial.mask == mask] for mask in (Mask(), found))
+    best = _scored([*dense, *best_by_size(trials, len(found) - 1), *final[:1]])
     axes.plot(*_columns([(len(trial.mask), loss) for trial, loss in best]), color=style.ORANGE, marker="o", lw=2)
     _finish_axes_by_size(axes, measure, "Best loss by number of layers removed")
     return figure
@@ -210,7 +210,7 @@ class Plots:
 
     def path(self, figure: Figure | None = None) -> Axes:
         """Draw the loss of the best mask of each number of layers; see `loss_by_size`."""
-        return loss_by_size(self.seen, len(self.found), self.measure, figure or _shown(7.0, 4.0)).axes[0]
+        return loss_by_size(self.seen, self.found, self.measure, figure or _shown(7.0, 4.0)).axes[0]
 
     def masks(self, figure: Figure | None = None) -> tuple[Axes, Axes]:
         """Draw which layers each round removed, and below them the final mask; see `mask_map`."""

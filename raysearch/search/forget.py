@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,15 +46,16 @@ def clean(ledger: Ledger, names: Sequence[str], *, really: bool) -> Cleaned:
     Raises:
         UserError: A name fits no search or several, or a search that would lose something is running.
     """
-    gone = {record.search_id: record for record in (SEARCHES.find(ledger, name) for name in names)}
-    for name in gone:
-        if is_held(ledger, name):
-            raise UserError(f"SEARCH={name} is running; wait for its end, or stop it first")
-    stay = {one for record in SEARCHES.all(ledger) if record.search_id not in gone for one in _calibrations(record)}
-    calibrations = {one for record in gone.values() for one in _calibrations(record)} - stay
     before = ledger.path.stat().st_size
     rows = dict.fromkeys(("evaluations", "texts"), 0)
-    with ledger.transaction() as connection:
+    # A search takes its lock before it writes, so one that begins meanwhile is seen here, or writes afterwards.
+    with ledger.transaction() if really else nullcontext(ledger.connection) as connection:
+        gone = {record.search_id: record for record in (SEARCHES.find(ledger, name) for name in names)}
+        for name in gone:
+            if is_held(ledger, name):
+                raise UserError(f"SEARCH={name} is running; wait for its end, or stop it first")
+        stay = {one for record in SEARCHES.all(ledger) if record.search_id not in gone for one in _calibrations(record)}
+        calibrations = {one for record in gone.values() for one in _calibrations(record)} - stay
         for table in rows:
             for calibration in calibrations:
                 where = f"FROM {table} WHERE calibration = ?"

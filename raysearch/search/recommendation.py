@@ -54,7 +54,7 @@ class Budget:
 
     @classmethod
     def parse(cls, words: Sequence[str]) -> Budget:
-        """Read ``budget.loss=0.1`` and its like; ``10%`` is 0.1, ``6GB`` is 6e9 and of memory alone.
+        """Read ``budget.loss=0.1`` and its like; ``10%`` is 0.1, and of no loss; ``6GB`` is 6e9, and of memory alone.
 
         Raises:
             UserError: A word is none of these.
@@ -67,9 +67,11 @@ class Budget:
             if key not in known:
                 raise UserError(f"{key} is no part of a budget; {did_you_mean(key, list(known))}")
             part = known[key]
-            if not equals or number is None or (number[2] not in (None, "%") and part != "memory"):
-                examples = {"memory": ("-15%", "6GB"), "speedup": ("1.2", "120%")}.get(part, ("0.1", "10%"))
-                raise UserError(f"{word} is no number; write {key}={examples[0]}, or {key}={examples[1]}")
+            units = {"memory": _UNITS, "loss": (None,)}.get(part, (None, "%"))
+            if not equals or number is None or number[2] not in units:
+                examples = {"memory": ("-15%", "6GB"), "speedup": ("1.2", "120%"), "loss": ("0.1", "0.05")}
+                one, other = examples.get(part, ("0.1", "10%"))
+                raise UserError(f"{word} is no such number; write {key}={one}, or {key}={other}")
             given[known[key]] = float(number[1]) * _UNITS[number[2]]
         return cls(**given)
 

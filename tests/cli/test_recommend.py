@@ -48,10 +48,11 @@ def test_a_loss_or_a_readout_decides(run: Run, world: World, searched: Mapping[i
         "budget.speedup=1.2": "needs speeds, and none of greedy-m3-",
         f"budget.loss={min(rises.values()) - 0.5:.4f}": "has no mask within budget.loss=",
         "budget.los=1": "budget.los is no part of a budget; did you mean 'budget.loss'?",
-        "budget.loss=few": "budget.loss=few is no number; write budget.loss=0.1, or budget.loss=10%",
-        "budget.loss=6GB": "budget.loss=6GB is no number; write budget.loss=0.1, or budget.loss=10%",
-        "budget.speedup=fast": "budget.speedup=fast is no number; write budget.speedup=1.2, or budget.speedup=120%",
-        "budget.memory=6TB": "budget.memory=6TB is no number; write budget.memory=-15%, or budget.memory=6GB",
+        "budget.loss=few": "budget.loss=few is no such number; write budget.loss=0.1, or budget.loss=0.05",
+        "budget.loss=6GB": "budget.loss=6GB is no such number; write budget.loss=0.1, or budget.loss=0.05",
+        "budget.loss=10%": "budget.loss=10% is no such number",
+        "budget.speedup=fast": "budget.speedup=fast is no such number; write budget.speedup=1.2, or budget.speedup=120",
+        "budget.memory=6TB": "budget.memory=6TB is no such number; write budget.memory=-15%, or budget.memory=6GB",
         "": "the budget is empty",
     }.items():
         outcome = run("recommend", "latest", *words.split())

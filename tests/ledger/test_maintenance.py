@@ -1,5 +1,7 @@
 """Checking, merging and cleaning ledgers."""
 
+import threading
+import time
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -187,3 +189,37 @@ def test_tables_hold_every_number(ledger, tmp_path, form):
     assert searches["model"][1] == ("'=m" if form == "csv" else "=m"), "a spreadsheet computes nothing"
     with pytest.raises(UserError, match="--format=excel is unknown"):
         export_frames(ledger, tmp_path / "out", "excel")
+
+
+def test_a_search_that_begins_while_another_is_forgotten_keeps_its_evaluations(ledger, monkeypatch):
+    write_search(ledger, "old", CONFIG, "finished", fingerprints={"calibration": "cal"})
+    ledger.record("cal", 0, {A: np.ones(2)})
+    read, began = SEARCHES.all, threading.Event()
+
+    def begin():
+        with closing(Ledger(ledger.path)) as elsewhere, held(elsewhere, "new", "SEARCH"):
+            began.set()
+            write_search(elsewhere, "new", CONFIG, "running", fingerprints={"calibration": "cal"})
+            elsewhere.record("cal", 0, {B: np.ones(2)})
+
+    thread = threading.Thread(target=begin)
+
+    def read_slowly(self, opened):
+        records = read(opened)
+        thread.start()
+        assert began.wait(10)
+        time.sleep(0.3)  # in which it would write, if it could
+        return records
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Table, "all", read_slowly)
+        clean(ledger, ["old"], really=True)
+    thread.join()
+    assert ledger.known("cal", [B])[B] and [one.search_id for one in SEARCHES.all(ledger)] == ["new"]
+
+
+def test_what_would_be_forgotten_is_counted_where_nothing_can_be_written(ledger):
+    write_search(ledger, "old", CONFIG, "finished", fingerprints={"calibration": "cal"})
+    ledger.record("cal", 0, {A: np.ones(2)})
+    ledger.is_read_only = True
+    assert clean(ledger, ["old"], really=False).rows == {"evaluations": 1, "texts": 0}

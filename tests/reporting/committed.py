@@ -1,4 +1,4 @@
-"""The committed study of four calibrations in experiments/rethinking_layer_redundancy, through the report's own types."""
+"""A committed study of experiments/rethinking_layer_redundancy, through the report's own types."""
 
 from __future__ import annotations
 

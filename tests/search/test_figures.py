@@ -1,4 +1,5 @@
 import io
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -7,7 +8,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from raysearch.core.mask import Mask
-from raysearch.core.measure import PERPLEXITY
+from raysearch.core.measure import PERPLEXITY, Measure
 from raysearch.search import figures
 from raysearch.search.trial import Trial, ranked
 from raysearch.testing.tracker_suite import ACCURACY, KL, MARGIN, greedy_search, search_of, simulate_losses
@@ -57,11 +58,18 @@ def test_best_so_far_names_sizes_dense_and_failures():
 
 def test_loss_by_size_is_a_line_from_the_dense_model_to_m():
     search = greedy_search(n_layers=12, n_remove=3)
-    figure = figures.loss_by_size(search.trials, 3, PERPLEXITY)
+    figure = figures.loss_by_size(search.trials, search.mask, PERPLEXITY)
     assert {"Best loss by number of layers removed", "layers removed", "perplexity"} <= texts_of(figure)
     (line,) = figure.axes[0].get_lines()
     points = np.asarray(line.get_xydata()).tolist()
     assert points == [[0, 2.8], *([len(trial.mask), trial.loss] for trial in search.path)]
+
+
+def test_loss_by_size_ends_with_the_mask_that_was_found_though_another_has_a_lower_loss():
+    search = greedy_search(n_layers=12, n_remove=3)
+    found = max((one for one in search.trials if len(one.mask) == 3), key=lambda one: one.loss or 0)
+    (line,) = figures.loss_by_size(search.trials, found.mask, PERPLEXITY).axes[0].get_lines()
+    assert np.asarray(line.get_xydata())[-1].tolist() == [3, found.loss]
 
 
 def texts_of(figure: Figure) -> set[str]:
@@ -83,11 +91,15 @@ def texts_of(figure: Figure) -> set[str]:
 def test_hardly_anything_can_be_drawn(trials):
     draw(figures.mask_map(trials, 4, Mask.of(0), PERPLEXITY))
     draw(figures.best_so_far(trials, 1, PERPLEXITY))
-    draw(figures.loss_by_size(trials, 1, PERPLEXITY))
+    draw(figures.loss_by_size(trials, Mask.of(0), PERPLEXITY))
+
+
+def loss_by_size(trials: Sequence[Trial], n_remove: int, measure: Measure) -> Figure:
+    return figures.loss_by_size(trials, next(one.mask for one in trials if len(one.mask) == n_remove), measure)
 
 
 @pytest.mark.parametrize("measure", [MARGIN, ACCURACY], ids=lambda measure: measure.readout)
-@pytest.mark.parametrize("drawn", [figures.best_so_far, figures.loss_by_size])
+@pytest.mark.parametrize("drawn", [figures.best_so_far, loss_by_size])
 def test_the_right_hand_scale_is_what_people_read(drawn, measure):
     figure = drawn(greedy_search(12, 3, measure=measure).trials, 3, measure)
     assert {f"loss ({measure.unit})", measure.readout} <= texts_of(figure)
@@ -98,7 +110,7 @@ def test_the_right_hand_scale_is_what_people_read(drawn, measure):
     assert [read for _, read in ticks] == pytest.approx([measure.read(loss) for loss, _ in ticks], abs=1e-3)
 
 
-@pytest.mark.parametrize("drawn", [figures.best_so_far, figures.loss_by_size])
+@pytest.mark.parametrize("drawn", [figures.best_so_far, loss_by_size])
 def test_a_loss_without_a_readout_has_no_right_hand_scale(drawn):
     (axes,) = drawn(greedy_search(12, 3, measure=KL).trials, 3, KL).axes
     assert axes.get_ylabel() == "loss (nats per token)" and not axes.child_axes

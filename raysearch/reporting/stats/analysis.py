@@ -24,7 +24,7 @@ from raysearch.reporting.stats.frame import (
 from raysearch.reporting.stats.ranking import Ranking, ranking
 from raysearch.reporting.stats.variance import Split, Spread, splits, spreads
 from raysearch.study.result import StudyResult
-from raysearch.study.spec import Margin
+from raysearch.study.spec import Margin, sides_of
 
 
 @dataclass(frozen=True)
@@ -97,15 +97,16 @@ def analyse(results: StudyResult) -> Analysis:
 
 
 def study_contrasts(results: StudyResult, frame: pd.DataFrame) -> list[Contrast]:
-    """Answer the contrasts of a study: by held-out loss, else by that on the calibration, and each average."""
-    held_out = frame["held_out"].where(frame["comparable"])
-    counts = held_out.groupby([frame[name] for name in Setting._fields], observed=True).transform("count")
+    """Answer the contrasts of a study by held-out loss, or by calibration loss where a side lacks it, and averages."""
     asked = [one for one in (HELD_OUT_LOSS, CALIBRATION_LOSS, *averages(results)) if has(frame, one)]
-    return contrasts(
-        frame.assign(loss=frame["loss"].where(counts == 0)),
-        results.contrasts,
-        [(one, margin_of(one, results.margin)) for one in asked],
-    )
+    margins = [(one, margin_of(one, results.margin)) for one in asked]
+    found: list[Contrast] = []
+    for name in results.contrasts:
+        cells = frame[frame["searcher"].isin(sides_of(name))]
+        held_out = cells["searcher"].where(cells["held_out"].notna() & cells["comparable"])
+        sides = held_out.groupby([cells[one] for one in Setting._fields], observed=True).transform("nunique")
+        found += contrasts(cells.assign(loss=cells["loss"].where(sides < 2)), [name], margins)
+    return found
 
 
 def margin_of(quantity: Quantity, margin: Margin) -> float | None:

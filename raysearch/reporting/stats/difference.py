@@ -102,7 +102,10 @@ class Difference:
 
 
 class Side:
-    """The searches of one searcher in a setting, as they enter a difference by one quantity."""
+    """The searches of one searcher in a setting, or of several, as they enter a difference by one quantity.
+
+    Each searcher and draw counts alike, however many seeds it has.
+    """
 
     def __init__(self, cells: pd.DataFrame, quantity: Quantity) -> None:
         self._cells, self._quantity = cells, quantity
@@ -144,13 +147,13 @@ class Side:
         errors = self._cells[self._quantity.error]
         if self._quantity.ratio:
             errors = errors / self._cells[self._quantity.key]
-        return finite(errors.mean(skipna=False))
+        return self._mean(errors)
 
     @cached_property
     def error_to_best(self) -> float | None:
         """The standard error of the difference to the lowest loss of the setting, on the same samples."""
         is_loss = self._quantity == CALIBRATION_LOSS
-        return finite(self._cells["error_to_best"].mean(skipna=False)) if is_loss else None
+        return self._mean(self._cells["error_to_best"]) if is_loss else None
 
     @cached_property
     def items(self) -> Items | None:
@@ -158,7 +161,15 @@ class Side:
         known = [items.get(self._quantity.key) for items in self._cells["items"]]
         if not known or any(one is None for one in known):
             return None
-        return [np.mean(parts, axis=0) for parts in zip(*known, strict=True)]
+        return [np.average(parts, axis=0, weights=self._weights) for parts in zip(*known, strict=True)]
+
+    @cached_property
+    def _weights(self) -> npt.NDArray[np.float64]:
+        cells = self._cells
+        return np.asarray(1 / cells.groupby(["searcher", "draw"], observed=True)["draw"].transform("size"))
+
+    def _mean(self, errors: pd.Series) -> float | None:
+        return finite(np.average(errors.to_numpy(float), weights=self._weights))
 
 
 def difference(one: Side, other: Side, quantity: Quantity) -> Difference:

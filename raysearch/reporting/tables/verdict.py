@@ -96,7 +96,9 @@ def contrast_table(contrasts: Sequence[Contrast]) -> Table | None:
 
 def _size(value: float | None, unit: str, sign: str = "") -> str:
     """A difference in its unit."""
-    return numbers.UNKNOWN if value is None else f"{sign if value > 0 else ''}{numbers.three(value)} {unit}".rstrip()
+    if value is None or not math.isfinite(value):
+        return numbers.UNKNOWN
+    return f"{sign if value > 0 else ''}{numbers.three(value)} {unit}".rstrip()
 
 
 def _level(one: Comparison) -> str:

@@ -234,7 +234,7 @@ class MlflowWriter:
         for name, figure in (
             ("mask_map.png", figures.mask_map(trials, n_layers, result.mask, measure)),
             ("best_so_far.png", figures.best_so_far(trials, n_remove, measure)),
-            ("loss_by_size.png", figures.loss_by_size(trials, n_remove, measure)),
+            ("loss_by_size.png", figures.loss_by_size(trials, result.mask, measure)),
         ):
             self._client.log_figure(self.run_id, figure, name, save_kwargs={"dpi": _DPI})
         if result.recommendation is not None:

@@ -98,6 +98,27 @@ def test_draws_that_happen_to_agree_are_not_told_apart_within_the_noise_of_the_i
     assert by_draws_alone.clear is True
 
 
+def test_the_noise_of_items_is_that_of_the_gain_however_many_seeds_a_searcher_has():
+    rng = np.random.default_rng(1)
+    right = {(one, "a"): rng.random(100) < share for one, share in (("x", 0.60), ("y", 0.46))}
+    right |= dict.fromkeys(itertools.product("xy", "r"), rng.random(100) < 0.5)
+
+    def p_with(n_seeds: int) -> float | None:
+        made = []
+        for (calibration, searcher), of in right.items():
+            for draw, seed in itertools.product("012", range(n_seeds if searcher == "r" else 1)):
+                items = of + 0.05 * (np.arange(100) == int(draw)) * (calibration == "x")
+                assessed = {"acc": Estimate(items.sum(), 5.0)}
+                found = outcome(assessed=assessed, items={"acc": tuple(items)})
+                made.append(cell(searcher, found, calibration, seed=seed, draw=draw, stochastic=searcher == "r"))
+        results = study(*made, metrics=(ACCURACY,))
+        (effect,) = calibration_effects(cells_frame(results), *averages(results))
+        return effect.p
+
+    assert p_with(9) == pytest.approx(p_with(1))
+    assert p_with(1) > 0.05
+
+
 @pytest.mark.parametrize("gaps", [[1, 1, 2, 3, 4], [1, -1, 2, 2, 2, -5], [3, 3, 3], [-1], []])
 def test_signed_ranks_are_exact_where_sizes_are_equal(gaps: list[float]):
     ranks = stats.rankdata(np.abs(gaps))
