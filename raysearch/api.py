@@ -30,8 +30,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from raysearch.config.parts import checked
+from raysearch.core.formatting import count
 from raysearch.core.paths import PathLike, as_folder, as_name, as_path, ledger_path
-from raysearch.errors import UserError
+from raysearch.errors import EvaluationError, UserError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -231,6 +232,10 @@ def study(
     Returns:
         What the study found, and the files of the report, the page first. A search that fails does not stop the
         others: its cause stands in the results.
+
+    Raises:
+        UserError: Something cannot be held out, assessed or recovered; the message names the report of all else.
+        EvaluationError: The same, or Ray has died.
     """
     from raysearch.config import build
     from raysearch.study.run import run_study
@@ -243,8 +248,11 @@ def study(
     with _opened(spec.store, spec.ledger) as found:
         mend(record, found, tracking, watching.warn)
         written = _report(record, found, spec.store, out, watching)
-    if failures:  # all else is done, and in the report
-        raise failures[0]
+    if failures:
+        first, others = failures[0], len(failures) - 1
+        more = f" (and {count(others, 'failure')} more)" if others else ""
+        kind = UserError if isinstance(first, UserError) else EvaluationError
+        raise kind(f"{first}{more}; all else is in {written[1][0]}, and the same command tries this again") from first
     return written
 
 

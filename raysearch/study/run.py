@@ -162,16 +162,21 @@ class _StudyRun:
 
         Returns:
             Why something that was found could not be held out, assessed or recovered, as where a task's data cannot be
-            loaded. All else has been.
+            loaded, each told as it happens. All else has been.
+
+        Raises:
+            EvaluationError: Ray has died.
         """
         failures: list[Failure] = []
         for model_group, what in zip_longest(self.model_groups, self.assessables):
-            with _replicas(model_group, self.observer.warn) as replicas:
+            with _replicas(model_group, self.observer.warn) as (replicas, check):
                 self._search_what_is_left(model_group, replicas)
-                for work in (self._hold_out, partial(self._assess, what)):
+                for work, name in (self._hold_out, "held-out evaluation"), (partial(self._assess, what), "assessment"):
                     try:
                         work(model_group, replicas)
                     except (EvaluationError, UserError) as error:
+                        check()
+                        self.observer.warn(f"the {name} of {model_group.label(self.spec)} failed: {error}")
                         failures.append(error)
             failures += self._recover(model_group)
         return failures
@@ -310,8 +315,10 @@ def _pool(replicas: Replicas) -> RayPool:
 
 
 @contextmanager
-def _replicas(model_group: ModelGroup, warn: Callable[[str], None]) -> Iterator[Callable[[], Replicas]]:
-    """Gives the actors of a model's replicas, which are started when they are first asked for."""
+def _replicas(
+    model_group: ModelGroup, warn: Callable[[str], None]
+) -> Iterator[tuple[Callable[[], Replicas], Callable[[], None]]]:
+    """Gives the actors of a model's replicas, started when first asked for, and what raises if Ray has died."""
     started: list[ReplicaGroup] = []
     with ExitStack() as stack:
 
@@ -325,4 +332,8 @@ def _replicas(model_group: ModelGroup, warn: Callable[[str], None]) -> Iterator[
                 stack.enter_context(raising(started[0].check, warn))
             return started[0].replicas
 
-        yield replicas
+        def check() -> None:
+            for group in started:
+                group.check()
+
+        yield replicas, check

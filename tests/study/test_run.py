@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
+from typing_extensions import override
 
-from raysearch.errors import EvaluationError
+from raysearch.cluster.pool import Replicas
+from raysearch.errors import EvaluationError, UserError
 from raysearch.ledger.ledger import opened
 from raysearch.search.record import SEARCHES
 from raysearch.study import assess as assessing
+from raysearch.study import run as running
 from raysearch.study.assess import assess_found
+from raysearch.study.model_group import ModelGroup
+from raysearch.study.run import Failure, _StudyRun, run_study
 from tests.cli.conftest import Run, World
 from tests.cli.found import found
 from tests.cli.studies import small_study
@@ -47,13 +55,60 @@ def test_an_assessment_that_fails_stops_no_other_model(world: World, run: Run, m
     with monkeypatch.context() as patch:
         patch.setattr(assessing, "assess_found", fails_once)
         outcome = run("study", *words, "--json")
-    assert (outcome.code, outcome.err.splitlines()[-1]) == (1, "failed: out of luck")
-    assert next(Path("mlruns/reports").glob("*/report.html")).is_file(), "it ends with a report all the same"
+    report = next(Path("mlruns/reports").glob("*/report.html"))
+    told = f"failed: out of luck; all else is in {report}, and the same command tries this again"
+    assert (outcome.code, outcome.err.splitlines()[-1]) == (1, told), "it ends with a report all the same"
+    assert "the assessment of one failed: out of luck" in outcome.err.replace(told, ""), "as it happens"
     as_far = json.loads(run("report", "latest", "--json").out)
     assert [cell["state"] for cell in as_far["cells"]] == ["finished"] * 2
     assert all(cell["layer_forwards"]["shared"] > 0 for cell in as_far["cells"])
     assert [bool(cell["assessed"]) for cell in as_far["cells"]] == [False, True]
     assert all(cell["assessed"] for cell in found(run("study", *words, "--json"))["cells"])
+    several = [UserError("data=x is wrong"), EvaluationError("out of luck")]
+    monkeypatch.setattr(running, "run_study", lambda *given: (run_study(*given)[0], several))
+    outcome = run("study", *words, "--json")
+    assert outcome.code == 2 and f"error: data=x is wrong (and 1 failure more); all else is in {report}" in outcome.err
+
+
+class _OneStage(_StudyRun):
+    """Starts replicas to hold out, and fails at each stage."""
+
+    @override
+    def _search_what_is_left(self, *_: Any) -> None: ...
+
+    @override
+    def _hold_out(self, model_group: ModelGroup, replicas: Callable[[], Replicas]) -> None:
+        replicas()
+        raise EvaluationError("a unit failed for good")
+
+    @override
+    def _assess(self, what: Any, *_: Any) -> None:
+        raise UserError("the data of piqa cannot be loaded")
+
+    @override
+    def _recover(self, model_group: ModelGroup) -> list[Failure]:
+        return []
+
+
+def study_run(kind: type[_StudyRun], ledger: Any, observer: Any, search_ids: Sequence[str] = ()) -> _StudyRun:
+    """Return a study of one model, that starts replicas that are none."""
+    spec: Any = SimpleNamespace()
+    group: Any = Mock(prepared=SimpleNamespace(calibrations=()), label=lambda spec: "tiny")
+    return kind(spec, [group], search_ids, [], "parent", ledger, observer, Mock())
+
+
+def test_all_that_fails_is_told_as_it_happens_and_the_death_of_ray_ends_the_study() -> None:
+    run = study_run(_OneStage, None, observer := Mock())
+    assert [str(one) for one in run.work()] == ["a unit failed for good", "the data of piqa cannot be loaded"]
+    said = [call.args[0] for call in observer.warn.call_args_list]
+    assert said == [
+        "the held-out evaluation of tiny failed: a unit failed for good",
+        "the assessment of tiny failed: the data of piqa cannot be loaded",
+    ]
+    group: Any = run.model_groups[0]
+    group.cluster.start.return_value.check = Mock(side_effect=EvaluationError("Ray has died"))
+    with pytest.raises(EvaluationError, match="Ray has died"):
+        run.work()
 
 
 def test_masks_of_one_draw_are_evaluated_on_the_others_and_contrasts_are_answered(world: World, run: Run) -> None:
