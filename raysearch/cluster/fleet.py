@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import ray
+from ray.exceptions import ActorDiedError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from typing_extensions import override
 
@@ -141,7 +142,7 @@ class Fleet(Membership):
 
 
 class RemoteFleet(Membership):
-    """A fleet in an actor of its own, for pools in several processes.
+    """A fleet in an actor of its own, for pools in several processes; those that outlive it are interrupted.
 
     Args:
         actor: Its handle.
@@ -152,7 +153,10 @@ class RemoteFleet(Membership):
 
     @override
     def sync(self, pool: str, wanted: int, busy: Collection[str], lost: Collection[str]) -> Mapping[str, Any]:
-        return ray.get(self._actor.sync.remote(pool, wanted, list(busy), list(lost)))
+        try:
+            return ray.get(self._actor.sync.remote(pool, wanted, list(busy), list(lost)))
+        except ActorDiedError as error:  # Ray starts it again, unless its driver has closed it or has died
+            raise KeyboardInterrupt from error
 
     def close(self) -> None:
         """End all actors, and the fleet's own."""

@@ -150,7 +150,7 @@ class Observer:
 
         Args:
             run_id: The tracker's id of the study, if it has one.
-            search_ids: The searches that were running.
+            search_ids: Its searches that nobody runs any more.
         """
 
     def study_reported(self, run_id: str | None, totals: Mapping[str, float], files: Sequence[Path]) -> None:

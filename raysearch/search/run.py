@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from raysearch.core.formatting import count
 from raysearch.core.json import plain, without_secrets
 from raysearch.core.mask import Mask
-from raysearch.errors import UserError, redact
+from raysearch.errors import EvaluationError, UserError, first_line, redact
 from raysearch.evaluation.costs import head_cost
 from raysearch.evaluation.pool import Pool
 from raysearch.evaluation.session import EvaluationSession, PreparedData, open_session
@@ -184,9 +184,10 @@ class _Search:
         self.observer.search_ended(None, failure)
 
     def fail(self, error: BaseException) -> None:
-        """Record why it ended, or that the user stopped it."""
-        interrupted = isinstance(error, KeyboardInterrupt)
-        failure = None if interrupted else redact(str(error)) or type(error).__name__
+        """Record why it ended, or that the user, or Ray by SIGTERM, stopped it."""
+        interrupted = not isinstance(error, Exception)
+        said = str(error) if isinstance(error, EvaluationError | UserError) else first_line(error)
+        failure = None if interrupted else redact(said)
         with suppress(UserError):  # the ledger itself may be what failed, which is said already
             self._write("interrupted" if interrupted else "failed", failure=failure)
         self.observer.search_ended(None, failure)

@@ -44,6 +44,7 @@ Failure = EvaluationError | UserError
 
 _MOST_AT_ONCE = 4
 _SECONDS_BETWEEN_RECORDS = 20
+_MOST_S_TO_END = 2  # that searches get to say how they ended, once the study is stopped
 _MOST_OF_TIME = 20  # times that a record took, before the next: those of large studies take seconds
 
 
@@ -277,15 +278,23 @@ class _StudyRun:
             yield
         except (KeyboardInterrupt, EvaluationError) as error:
             self.record({})
-            by_user = isinstance(error, KeyboardInterrupt)
-            stopped = []
-            for run in SEARCHES.some(self.ledger, self.search_ids).values():
-                if run.state == "running" and not is_held(self.ledger, run.search_id):  # by another command
+            by_user, ended = isinstance(error, KeyboardInterrupt), self._ended()
+            for run in SEARCHES.some(self.ledger, ended).values():
+                if run.state == "running":
                     state: State = "interrupted" if by_user else "failed"
                     write_search(self.ledger, run.search_id, run.config, state, failure=None if by_user else str(error))
-                    stopped.append(run.search_id)
-            self.observer.study_stopped(self.parent, stopped)
+            self.observer.study_stopped(self.parent, ended)
             raise
+
+    def _ended(self) -> list[str]:
+        """The searches that nobody runs, after a short wait for those that are about to end."""
+        deadline = time.monotonic() + _MOST_S_TO_END
+        running = self.search_ids
+        while running := [one for one in running if is_held(self.ledger, one)]:
+            if time.monotonic() > deadline:  # another command runs them
+                break
+            time.sleep(0.05)
+        return [one for one in self.search_ids if one not in running]
 
 
 class _Recording(Observer):

@@ -6,7 +6,7 @@ import pytest
 import ray
 
 from raysearch.cluster import fleet as fleet_module
-from raysearch.cluster.fleet import Fleet, Needs
+from raysearch.cluster.fleet import Fleet, Needs, shared_fleet
 
 
 class Clock:
@@ -129,3 +129,11 @@ def test_closed_it_has_none_and_makes_none(make_fleet, clock, killed):
     fleet.close()
     assert killed == ["actor 0", "actor 1"]
     assert fleet.sync("pool", 2, []) == {}
+
+
+def test_those_that_outlive_a_shared_one_are_interrupted(one_ray):
+    fleet = shared_fleet(0, 1, Needs(cpus=1, gpus=0), idle_s=10)
+    assert fleet.sync("pool", 0, [], []) == {}
+    fleet.close()
+    with pytest.raises(KeyboardInterrupt):
+        fleet.sync("pool", 0, [], [])

@@ -5,13 +5,18 @@ from __future__ import annotations
 import os
 import signal
 import uuid
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+from mlflow import MlflowClient
 
+from raysearch.ledger.ledger import Ledger
+from raysearch.search.record import SEARCHES
+from raysearch.tracking.store import Store
 from tests.cli.conftest import World
 from tests.cli.found import evaluations, found
-from tests.cli.studies import study_words
+from tests.cli.studies import small_study, study_words
 from tests.faults.injection import assert_all_gone, do, kill_at, ray_process, start, wait_for_rows
 
 pytestmark = [pytest.mark.slow, pytest.mark.faults]
@@ -49,3 +54,23 @@ def test_ray_itself_is_killed_under_a_study(world: World, here: Path, part: str)
     assert "Traceback" not in outcome.err
     again = found(do(*words, "--json"))
     assert all(cell["removed"] for cell in again["cells"])
+
+
+@pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")  # MLflow's own calls
+def test_a_study_that_is_stopped_leaves_nothing_failed_or_running(world: World, here: Path) -> None:
+    """The searches lose their replicas before they are told."""
+    many = {"data.samples": 200, "data.seq_len": 15, "data.shard_samples": 1, "screening": "off", "tracking": "mlflow"}
+    words = small_study(world, "searcher=[exhaustive,greedy]", "remove=[2]", **{**many, "study.concurrency": 2})
+    command = start("study", *words)
+    wait_for_rows(command, "mlruns", 2, "searches")
+    wait_for_rows(command, "mlruns", 40)
+    command.process.terminate()  # as a scheduler does
+    outcome = command.finish()
+    assert outcome.code == 130, outcome
+    with closing(Ledger(Path("mlruns/ledger.db"))) as ledger:
+        assert [(one.state, one.failure) for one in SEARCHES.all(ledger)] == [("interrupted", None)] * 2
+    client = MlflowClient(Store.locate(None, Path("mlruns")).uri)
+    experiment = client.get_experiment_by_name("raysearch")
+    assert experiment is not None
+    runs = client.search_runs([experiment.experiment_id])
+    assert {run.info.status for run in runs if run.data.tags["raysearch.kind"] != "trial"} == {"KILLED"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -12,6 +13,7 @@ from raysearch.config import build
 from raysearch.errors import EvaluationError, UserError
 from raysearch.evaluation.replica import Replica
 from raysearch.ledger.ledger import Ledger
+from raysearch.search import run as search_run
 from raysearch.search.observer import Observer, Tracker
 from raysearch.search.record import SEARCHES, SearchRecord
 from raysearch.search.result import RoundSummary
@@ -89,6 +91,20 @@ def test_a_failure_and_a_stop_are_on_record(spec: SearchSpec, monkeypatch: pytes
             run_search(spec, Observer(), Tracker())
     assert (on_record(spec).state, on_record(spec).failure) == ("interrupted", None)
     assert run_search(spec, Observer(), Tracker()).complete and on_record(spec).state == "finished"
+
+
+def test_how_it_ended_is_a_sentence_or_a_stop(spec: SearchSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Errors of libraries have many lines, and Ray ends its processes by SIGTERM."""
+    for error, ended in (
+        (RuntimeError("The actor died.\n\tclass_name: Fleet"), ("failed", "The actor died")),
+        (UserError("data=x is wrong", "seed=y is too"), ("failed", "data=x is wrong\nseed=y is too")),
+        (SystemExit("The process receives a SIGTERM."), ("interrupted", None)),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(search_run, "run_rounds", Mock(side_effect=error))
+            with pytest.raises(type(error)):
+                run_search(spec, Observer(), Tracker())
+        assert (on_record(spec).state, on_record(spec).failure) == ended
 
 
 def test_another_search_cannot_be_taken_up_by_a_name(spec: SearchSpec) -> None:

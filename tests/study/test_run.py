@@ -1,9 +1,12 @@
-"""A search or an assessment that fails stops no other, and is tried again alone."""
+"""A search or an assessment that fails stops no other, and is tried again alone; and what a stop leaves."""
 
 from __future__ import annotations
 
 import json
+import threading
+import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,8 +17,9 @@ from typing_extensions import override
 
 from raysearch.cluster.pool import Replicas
 from raysearch.errors import EvaluationError, UserError
-from raysearch.ledger.ledger import opened
-from raysearch.search.record import SEARCHES
+from raysearch.ledger.ledger import Ledger, opened
+from raysearch.ledger.locks import held
+from raysearch.search.record import SEARCHES, write_search
 from raysearch.study import assess as assessing
 from raysearch.study import run as running
 from raysearch.study.assess import assess_found
@@ -109,6 +113,34 @@ def test_all_that_fails_is_told_as_it_happens_and_the_death_of_ray_ends_the_stud
     group.cluster.start.return_value.check = Mock(side_effect=EvaluationError("Ray has died"))
     with pytest.raises(EvaluationError, match="Ray has died"):
         run.work()
+
+
+def test_a_study_that_is_stopped_waits_for_searches_that_end_and_leaves_those_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_StudyRun, "record", Mock())
+    monkeypatch.setattr(running, "_MOST_S_TO_END", 1)
+    begun = threading.Event()
+
+    def end() -> None:
+        with opened(tmp_path / "ledger.db") as own, held(own, "ends", "SEARCH"):
+            begun.set()
+            time.sleep(0.3)
+            write_search(own, "ends", {}, "failed", failure="by itself")
+
+    with closing(Ledger(tmp_path / "ledger.db")) as ledger:
+        for name in ("killed", "ends", "another's"):
+            write_search(ledger, name, {}, "running")
+        names = ["killed", "ends", "another's", "not begun"]
+        run = study_run(_StudyRun, ledger, observer := Mock(), names)
+        (ending := threading.Thread(target=end)).start()
+        begun.wait()
+        with held(ledger, "another's", "SEARCH"), pytest.raises(KeyboardInterrupt), run.interruptible():
+            raise KeyboardInterrupt
+        ending.join()
+        states = {name: one.state for name, one in SEARCHES.some(ledger, names).items()}
+    assert states == {"killed": "interrupted", "ends": "failed", "another's": "running"}
+    observer.study_stopped.assert_called_once_with("parent", ["killed", "ends", "not begun"])
 
 
 def test_masks_of_one_draw_are_evaluated_on_the_others_and_contrasts_are_answered(world: World, run: Run) -> None:

@@ -85,12 +85,12 @@ def end_study(store: Store, run_id: str, metrics: Mapping[str, float], files: Se
 
 
 def stop_study(store: Store, run_id: str, search_ids: Collection[str]) -> None:
-    """End the study's run, and those of searches that were running, as killed.
+    """End the study's run as killed, and those of searches that nobody runs any more and that have not ended.
 
     Args:
         store: Where runs are kept.
         run_id: MLflow's id of the study's run.
-        search_ids: The searches.
+        search_ids: Those searches.
     """
     client = client_of(store)
     for run in open_runs(store, run_id):
