@@ -133,7 +133,7 @@ def prepare(
     measured = sorted(one.text_fingerprint for one in what.calibrations)
     identity = {
         "model": what.texts.files.fingerprint,
-        "calibrations": dict(run.fingerprints),
+        "calibrations": run.identifying,
         "mask": list(mask),
         **spec.identity,
         **({"measured": measured} if measured else {}),  # rows are drawn apart from it

@@ -101,7 +101,7 @@ class RecoveryRefiner:
         """See `raysearch.search.spec.Refiner`."""
         ledger, model = session.ledger, session.fingerprints["model"]
         masks = {run.found.mask: run for run in found}
-        identity = [session.fingerprints, self._identity_of_training]
+        identity = [found[0].identifying, self._identity_of_training]
         digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
         name = f"refine-m{len(found[0].found.removed)}-{digest[:8]}"
         known: dict[Mask, _Refined] = read_assessments(ledger, model, name, masks, _Refined)

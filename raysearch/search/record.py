@@ -58,6 +58,11 @@ class SearchRecord:
             )
         return self.result
 
+    @property
+    def identifying(self) -> dict[str, str]:
+        """The fingerprints that recoveries are named by: without the parts', which the calibration's stands for."""
+        return {subject: digest for subject, digest in self.fingerprints.items() if subject != "parts"}
+
     def best_of_size(self, remove: int | None) -> Trial:
         """Return the best mask of so many layers; None for the mask that the search found, 0 for the dense model.
 

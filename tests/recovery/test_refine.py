@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,14 @@ import pytest
 from typing_extensions import override
 
 import raysearch
+from raysearch.config import build
+from raysearch.evaluation.session import EvaluationSession, open_session
+from raysearch.ledger.ledger import opened
 from raysearch.recovery import healing, training
+from raysearch.recovery.refine import RecoveryRefiner
+from raysearch.search import run as search_run
 from raysearch.search.observer import Observer
+from raysearch.search.record import SEARCHES
 from tests.cli.conftest import Outcome, Run, World, here, run, world
 
 __all__ = ["here", "run", "world"]  # fixtures
@@ -148,6 +155,31 @@ def test_a_refinement_goes_on_where_it_was_stopped(
     assert len({*trained}) == 3 == len(trained) - 1, "each mask is trained once"
     same = [[{**one, "seconds": 0} for one in each["refinement"]["masks"]] for each in (undisturbed, again)]
     assert same[0] == same[1]
+
+
+def test_it_has_the_same_name_whether_or_not_the_parts_of_a_weighted_search_are_on_record(
+    run: Run, words: list[str], refined: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Searches from before have none; the calibration's fingerprint is theirs together."""
+    parts, whole = {"parts": "one two"}, value(run(*words))["refinement"]
+    with opened(Path("mlruns/ledger.db")) as ledger:
+        before = SEARCHES.find(ledger, "latest")
+        after = replace(before, fingerprints={**before.fingerprints, **parts})
+        search, _ = build.recorded_search(before.config)
+        assert isinstance(search.refiner, RecoveryRefiner)
+        assess = search.refiner.spec.assess
+        spec = replace(
+            search.refiner.spec, assess=replace(assess, speed=replace(assess.speed, context_tokens=8, new_tokens=2))
+        )
+        assert len({healing.prepare(one, ledger, search, spec, None).name for one in (before, after)}) == 1
+
+    def with_parts(*args: Any) -> EvaluationSession:
+        session = open_session(*args)
+        return replace(session, fingerprints={**session.fingerprints, **parts})
+
+    monkeypatch.setattr(search_run, "open_session", with_parts)
+    monkeypatch.setattr(healing, "heal", pytest.fail)
+    assert value(run(*words))["refinement"] == whole
 
 
 def test_mistakes_are_one_sentence(run: Run, words: list[str], world: World) -> None:
