@@ -122,7 +122,7 @@ def draw_prompts(
     Raises:
         UserError: The data cannot be read, or nothing is left.
     """
-    _check_lengths(data, options, max_positions)
+    check_lengths(data, options, max_positions)
     data.check()
     left_out = Counter[str]()
     if isinstance(data.draw, WindowOptions):
@@ -226,7 +226,12 @@ def _runs(words: Sequence[str], n: int) -> Iterator[int]:
     return (hash(tuple(words[at : at + n])) for at in range(len(words) - n + 1))
 
 
-def _check_lengths(data: Data, options: RecoveryOptions, max_positions: int | None) -> None:
+def check_lengths(data: Data, options: RecoveryOptions, max_positions: int | None) -> None:
+    """Refuse rows longer than the model takes, or longer than a row may be.
+
+    Raises:
+        UserError: They are.
+    """
     if max_positions is not None and options.max_tokens > max_positions:
         raise UserError(
             f"recovery.max_tokens={options.max_tokens} is longer than the {max_positions} positions of the model; use "

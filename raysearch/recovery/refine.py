@@ -20,6 +20,8 @@ from raysearch.ledger.assessments import read_assessments, write_assessment
 from raysearch.ledger.ledger import Ledger
 from raysearch.ledger.locks import held
 from raysearch.models.loading import describe
+from raysearch.models.spec import ModelInfo
+from raysearch.recovery.prompts import check_lengths
 from raysearch.recovery.record import Training
 from raysearch.recovery.spec import RecoverSpec
 from raysearch.search.observer import Observer, Prefixed
@@ -91,9 +93,10 @@ class RecoveryRefiner:
         plain: dict[str, Any] = json.loads(json.dumps(identity, default=str))
         return plain
 
-    def check(self) -> None:
+    def check(self, info: ModelInfo) -> None:
         """See `raysearch.search.spec.Refiner`, as of `refine`."""
         self.spec.data.check()
+        check_lengths(self.spec.data, self.spec.options, info.max_positions)
 
     def refine(
         self, found: Sequence[SearchRecord], search: SearchSpec, session: EvaluationSession, observer: Observer

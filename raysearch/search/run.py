@@ -107,7 +107,7 @@ def search_rounds(
     started = time.perf_counter()
     info = describe(spec.evaluation.model) if context is None else context.info
     if spec.refiner is not None:
-        spec.refiner.check()
+        spec.refiner.check(info)
     problem = spec.problem(info)  # refuses numbers that do not fit before anything is written, as a searcher may
     expected = _forecast(spec, info) if context is None else None
     shared = (None, None) if context is None else (context.prepared, context.make_pool)

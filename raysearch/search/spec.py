@@ -52,11 +52,14 @@ class Refiner(Protocol):
         """All that the losses after it depend on besides the masks, JSON values."""
         ...
 
-    def check(self) -> None:
+    def check(self, info: ModelInfo) -> None:
         """Refuse what can be refused before anything is computed.
 
+        Args:
+            info: The model's shape.
+
         Raises:
-            UserError: Something the user named is not there.
+            UserError: Something the user named is not there, or does not fit the model.
         """
         ...
 

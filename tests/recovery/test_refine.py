@@ -182,6 +182,16 @@ def test_it_has_the_same_name_whether_or_not_the_parts_of_a_weighted_search_are_
     assert value(run(*words))["refinement"] == whole
 
 
+def test_rows_that_do_not_fit_the_model_are_refused_before_the_search(run: Run, words: list[str], here: Path) -> None:
+    for word, told in (
+        ("recovery.max_tokens=65", "recovery.max_tokens=65 is longer than the 64 positions of the model; use 64 or"),
+        ("data.seq_len=49", "data.seq_len=49 is longer than recovery.max_tokens=48, the most of a row"),
+    ):
+        refused = run(*(f"{one} {word}" if one.startswith("refine.recover_with") else one for one in words))
+        assert refused.code == 2 and told in refused.err, refused.err
+    assert not list(here.iterdir())
+
+
 def test_mistakes_are_one_sentence(run: Run, words: list[str], world: World) -> None:
     cases = [
         (["refine.masks=1"], "refine.masks=1 leaves nothing to choose from; use 2 or more, or refine=none"),
