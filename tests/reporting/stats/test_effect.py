@@ -115,8 +115,9 @@ def test_the_noise_of_items_is_that_of_the_gain_however_many_seeds_a_searcher_ha
         (effect,) = calibration_effects(cells_frame(results), *averages(results))
         return effect.p
 
-    assert p_with(9) == pytest.approx(p_with(1))
-    assert p_with(1) > 0.05
+    one_seed = p_with(1)
+    assert one_seed is not None and one_seed > 0.05
+    assert p_with(9) == pytest.approx(one_seed)
 
 
 @pytest.mark.parametrize("gaps", [[1, 1, 2, 3, 4], [1, -1, 2, 2, 2, -5], [3, 3, 3], [-1], []])
