@@ -3,7 +3,8 @@
 It takes everything away from itself, then runs the program. By the kernel: limits of processor time, memory and files;
 no other process may be made, signalled or read; no socket. Where the kernel allows namespaces, all of the disk is
 read-only but a scratch folder in memory, and there is no network; elsewhere no file can be opened for writing. By
-Python's audit hooks: no reach into the interpreter's own memory, so that a program cannot write its own verdict.
+Python's audit hooks: no look at the interpreter's frames, objects and memory, in which a program could find its own
+verdict. One that reads memory by pointers, as numpy's arrays can, is not held off from that; it harms nothing else.
 
 It starts in some hundredths of a second, so it imports little, and nothing of ours.
 """
@@ -93,35 +94,48 @@ def _enter(frame: FrameType) -> tuple[str, str]:
     sys.path += folders
     proc = os.stat("/proc").st_dev
     read_only = _shut_off(int(cpu_s), int(memory), int(scratch), int(parent))
-    sys.addaudithook(_make_guard(frame, int(result), token, None if read_only else proc))
+    for hook in _make_hooks(frame, int(result), token, None if read_only else proc):
+        sys.addaudithook(hook)
     return code, tests
 
 
-def _make_guard(
+def _make_hooks(
     frame: FrameType, result: int, token: bytes, proc: int | None
-) -> Callable[[str, tuple[Any, ...]], None]:
-    """Return an audit hook that knows the verdict's token, which nothing else does, and refuses what could find it.
+) -> tuple[Callable[[str, tuple[Any, ...]], None], ...]:
+    """Return the audit hooks: one refuses, one sees whether the program has ended, one alone knows the verdict's token.
+
+    An error shows the program the frames that it has come through, and so all that their functions know. A callback of
+    the garbage collector, which runs wherever an object is made, sees the frames below it. So the hook that raises
+    knows nothing, and the one that knows the token raises nothing and makes no object. They call nothing that a program
+    can replace.
 
     Where there is a /proc, memory is a file. `proc` is its device: the kernel resolves a file's name, links and all, as
     it will when it opens it; a name that is not found now may be one in another folder, and is refused as well.
-
-    Whatever is called from the hook sees the token in its frame, so it calls nothing that a program can replace.
     """
     caller, write, reaching, stat, kind, names = sys._getframe, os.write, _REACHING, os.stat, type, (str, bytes, int)
     refused, forbidden = ImportError, PermissionError
+    ended = False
 
     def guard(event: str, args: tuple[Any, ...]) -> None:
-        if event == _END:
-            if caller(1) is frame:
-                write(result, token)
-        elif event.startswith(reaching) or (event == "import" and args[0] in ("ctypes", "_ctypes")):
+        if event.startswith(reaching) or (event == "import" and args[0] in ("ctypes", "_ctypes")):
             raise refused(f"the sandbox refuses {event}")
-        elif proc is None or event != "open":
+        if proc is None or event != "open":
             return
-        elif kind(args[0]) not in names or stat(args[0]).st_dev == proc:  # an object could give another name next time
+        if kind(args[0]) not in names or stat(args[0]).st_dev == proc:  # an object could give another name next time
             raise forbidden("the sandbox refuses this file")
 
-    return guard
+    def look(event: str, args: tuple[Any, ...]) -> None:
+        nonlocal ended
+        try:
+            ended = event == _END and caller(1) is frame
+        except:  # noqa: E722 (of too deep a recursion)
+            ended = False
+
+    def end(event: str, args: tuple[Any, ...]) -> None:  # directly after `look`, so that nothing can write `ended`
+        if ended:
+            write(result, token)
+
+    return guard, look, end
 
 
 def _shut_off(cpu_s: int, memory: int, scratch: int, parent: int) -> bool:

@@ -26,6 +26,19 @@ def steal(*rest):
             os._exit(0)
 """
 
+#: Finds it among what the functions know that an error has come through.
+_WALK = """
+import gc, os, sys
+def walk(error):
+    trace = error.__traceback__
+    while trace:
+        for token in list(trace.tb_frame.f_locals.values()):
+            for file in range(3, 64) if isinstance(token, bytes) else ():
+                try: os.write(file, token)
+                except OSError: pass
+        trace = trace.tb_next
+"""
+
 #: Ends well, or claims to.
 CHEATS = {
     "leave at once": "import os; os._exit(0)",
@@ -102,6 +115,45 @@ class Name:
     "let its guard call": _STEAL + "import builtins; builtins.ImportError = steal\nimport ctypes",
     "look at its guard by a signal": _STEAL
     + "import signal; signal.signal(14, steal); signal.setitimer(0, 0.01, 0.001)\nwhile True: sys.audit('x')",
+    "refuse it an import": _WALK + "try: import ctypes\nexcept ImportError as error: walk(error)\nos._exit(0)",
+    "refuse it a look": _WALK + "try: gc.get_objects()\nexcept ImportError as error: walk(error)\nos._exit(0)",
+    "tire its guard": _WALK
+    + """
+def deep(n):
+    try:
+        if n: return deep(n - 1)
+        sys.audit('raysearch.end')
+    except RecursionError as error: return error
+for n in range(sys.getrecursionlimit() - 60, sys.getrecursionlimit() + 5):
+    if error := deep(n): walk(error)
+os._exit(0)""",
+    "look at its guard from a collection": _STEAL
+    + """
+import gc
+gc.callbacks.append(steal)
+gc.set_threshold(1)
+for event in ('x', 'raysearch.end') * 1000: sys.audit(event, [])
+os._exit(0)""",
+    "look at its guard from a finalizer": _STEAL
+    + """
+class End:
+    def __del__(self): steal()
+for i in range(100000):
+    one = End(); one.self = one; del one
+    sys.audit('raysearch.end', [])
+os._exit(0)""",
+    "tire it and collect": _STEAL
+    + """
+import gc
+gc.callbacks.append(steal)
+gc.set_threshold(1)
+def deep(n):
+    try:
+        if n: return deep(n - 1)
+        sys.audit('raysearch.end', [])
+    except RecursionError: pass
+for n in range(sys.getrecursionlimit() - 60, sys.getrecursionlimit() + 5): deep(n)
+os._exit(0)""",
     "unpickle an exit": """
 import os, pickle
 class Exit:
