@@ -279,7 +279,10 @@ def _fit(
     with quiet(), all_threads():
         trainer = make_trainer(model, tokenizer, lesson, options, folder / "checkpoints", micro, on_gpu=on_gpu)
         trainer.add_callback(_Watch(options.learning_rate, on_progress, warn))
-        trainer.train(resume_from_checkpoint=last_checkpoint(folder / "checkpoints", options.workers))
+        last = last_checkpoint(folder / "checkpoints", options.workers)
+        if last is not None and _has_ended(last):  # the trainer asks only after a step, so it must have none left
+            trainer.args.max_steps, trainer.args.num_train_epochs = -1, 0
+        trainer.train(resume_from_checkpoint=last)
         if trainer.is_world_process_zero():
             shutil.rmtree(folder / _UNFINISHED, ignore_errors=True)
             trained: Any = trainer.accelerator.unwrap_model(trainer.model)
@@ -455,6 +458,12 @@ def last_checkpoint(folder: Path, workers: int = 1) -> str | None:
             pass
         shutil.rmtree(one, ignore_errors=True)
     return None
+
+
+def _has_ended(checkpoint: str) -> bool:
+    """Return whether a training was at its end when a checkpoint was written: by its steps, or by its patience."""
+    state = json.loads((Path(checkpoint) / "trainer_state.json").read_text(encoding="utf-8"))
+    return bool(state["stateful_callbacks"]["TrainerControl"]["args"]["should_training_stop"])
 
 
 def _history(trainer: SFTTrainer, micro: int) -> Training:

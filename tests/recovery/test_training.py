@@ -221,6 +221,29 @@ def test_a_killed_training_goes_on_to_the_same_bytes(
     assert run(checkpoint, lesson, options, tmp_path / "killed") == again, "done once"
 
 
+@pytest.mark.parametrize("end", [{"max_steps": 5}, {"epochs": 2}, {"patience": 1, "epochs": 8, "learning_rate": 0.3}])
+def test_a_training_that_is_killed_at_its_end_trains_no_further(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: dict[str, Any]
+) -> None:
+    from raysearch.recovery import training
+
+    options = replace(OPTIONS, schedule="constant", **{"epochs": 8, "patience": None, **end})
+    lesson = Lesson.of(rows(AutoTokenizer.from_pretrained(checkpoint)), options)
+    killed = [tmp_path / name for name in ("before", "after")]  # the best weights are loaded, and written
+
+    def kill(*of: Any) -> None:
+        raise KeyboardInterrupt
+
+    for folder, where in zip(killed, ((training.TokenTrainer, "_load_best_model"), (training, "_history")), strict=True):
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(*where, kill)
+            run(checkpoint, lesson, options, folder)
+    whole, *again = (run(checkpoint, lesson, options, folder) for folder in (tmp_path / "whole", *killed))
+    assert [replace(one, seconds=whole.seconds) for one in again] == [whole] * 2 and whole.steps < 24
+    weights = {(folder / "trained/adapter_model.safetensors").read_bytes() for folder in (tmp_path / "whole", *killed)}
+    assert len(weights) == 1
+
+
 def run_to_step(step: int, checkpoint: Path, lesson: Lesson, options: RecoveryOptions, folder: Path) -> None:
     """Train, and kill this process as soon as so many steps are done."""
     line = f"training: step {step} "
