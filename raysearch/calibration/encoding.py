@@ -193,7 +193,7 @@ def _tokenise(wording: _Wording, tokenizer: Any) -> tuple[list[int], list[int]]:
     return ids, [-1] * len(ids[:1]) + spans[1:]
 
 
-def n_shared(ids: Sequence[int], others: Sequence[int]) -> int:
-    """Return how many tokens two rows begin with in common."""
-    differ = (place for place, (one, other) in enumerate(zip(ids, others, strict=False)) if one != other)
-    return next(differ, min(len(ids), len(others)))
+def n_shared(row: Sequence[object], other: Sequence[object]) -> int:
+    """Return how many tokens or words two rows begin with in common."""
+    differ = (place for place, (one, another) in enumerate(zip(row, other, strict=False)) if one != another)
+    return next(differ, min(len(row), len(other)))

@@ -79,6 +79,33 @@ class Prompts:
     left_out: dict[str, int]
 
 
+@dataclass(frozen=True)
+class Template:
+    """The words that more than half of some texts begin and end with.
+
+    Args:
+        before: The first words.
+        after: The last words, backwards.
+    """
+
+    before: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, texts: Iterable[str], n: int) -> Template:
+        """Return that of texts, of which there would be `n` if all rows had one."""
+        words = [_words(text) for text in texts]
+        return cls(_beginning(words, n), _beginning([one[::-1] for one in words], n))
+
+    def without(self, words: Sequence[str]) -> Sequence[str]:
+        """Return the words of a text that are its own."""
+        own = words[n_shared(words, self.before) :]
+        return own[: len(own) - n_shared(own[::-1], self.after)]
+
+
+NO_TEMPLATE = Template()
+
+
 class Measured:
     """The words of everything that a model was searched or is assessed on.
 
@@ -100,10 +127,17 @@ class Measured:
             for ids, length in zip(shard.input_ids, shard.lengths, strict=True)
         ]
 
-    def shared(self, text: str) -> set[int]:
-        """Return the runs of 13 words that a text has in common with samples, or all of one of 4 … 12 words, hashed."""
-        words = _words(text)
-        n = min(_RUN, len(words))
+    def shared(self, text: str, template: Template = NO_TEMPLATE) -> set[int]:
+        """Return the runs of 13 words that a text has in common with samples, hashed.
+
+        Of a text of 4 … 12 words it is all of them; one that is shorter in its template is compared with that.
+        """
+        whole = _words(text)
+        words = template.without(whole)
+        if len(words) >= _FEWEST:
+            n = min(_RUN, len(words))
+        else:
+            words, n = whole, len(whole)
         return self._runs(n).intersection(_runs(words, n)) if n >= _FEWEST else set()
 
 
@@ -147,7 +181,9 @@ def draw_prompts(
             left_out["unusable"] += 1
         else:
             drawn.append(Question(messages, answer, ids, thinking))
-    shared = [set().union(*map(measured.shared, one.learned(options))) for one in drawn]
+    learned = [one.learned(options) for one in drawn]
+    templates = [Template.of(filter(None, column), len(drawn)) for column in itertools.zip_longest(*learned)]
+    shared = [set().union(*map(measured.shared, texts, templates)) for texts in learned]
     often = Counter(run for runs in shared for run in runs)
     for question, runs in zip(drawn, shared, strict=True):
         reason: LeftOut | None = None
@@ -224,6 +260,18 @@ def _words(text: str) -> list[str]:
 
 def _runs(words: Sequence[str], n: int) -> Iterator[int]:
     return (hash(tuple(words[at : at + n])) for at in range(len(words) - n + 1))
+
+
+def _beginning(texts: Sequence[Sequence[str]], n: int) -> tuple[str, ...]:
+    """Return the first words that more than half of `n` texts have in common."""
+    common: list[str] = []
+    while texts := [words for words in texts if len(words) > len(common)]:
+        word, times = Counter(words[len(common)] for words in texts).most_common(1)[0]
+        if 2 * times <= n:
+            break
+        texts = [words for words in texts if words[len(common)] == word]
+        common.append(word)
+    return tuple(common)
 
 
 def check_lengths(data: Data, options: RecoveryOptions, max_positions: int | None) -> None:

@@ -122,6 +122,27 @@ def test_a_question_that_was_measured_is_left_out_in_other_words_around_it(tmp_p
     assert len(prompts.questions) == 5, "the words of most rows are their template's"
 
 
+def test_a_template_with_an_opening_that_many_share_is_no_overlap(tmp_path: Path) -> None:
+    wrapped = "Below is a question of a pupil, please answer it in one sentence. {} Now write the answer here, in short"
+    openings = ["What is the colour of", "How many people live in", "Who was the king of", "Why do we like the"]
+    asked = [f"{opening} {n}" for n in "abcde" for opening in openings]
+    known = measured([*(wrapped.format(f"{one} measured") for one in openings), f"so: {SUM.format('ten')}"], Joined())
+    planted = ["Who was the king of measured", "What is the colour of measured", f"tell me {SUM.format('ten')} please"]
+    for template, n_found in ((wrapped, 3), ("{}", 3), ("first {}", 3), ("{} then think", 3)):
+        rows = [[("user", template.format(one)), ("assistant", "x")] for one in [*planted, *asked]]
+        options = RecoveryOptions(max_prompt_tokens=2048, max_tokens=4096)
+        prompts = draw_prompts(chats(tmp_path, *rows), options, characters(template=PLAIN), known, None)
+        assert prompts.left_out == {"overlapping": n_found} and len(prompts.questions) == 20
+
+
+def test_a_short_question_is_compared_with_its_template(tmp_path: Path) -> None:
+    template = "Please tell me in a single number and nothing else at all how much is {}"
+    known = measured([template.format("2 + 3")], Joined())
+    rows = [[("user", template.format(f"{n} + 3")), ("assistant", "x")] for n in range(6)]
+    prompts = draw_prompts(chats(tmp_path, *rows), RecoveryOptions(), characters(template=PLAIN), known, None)
+    assert prompts.left_out == {"overlapping": 1} and len(prompts.questions) == 5
+
+
 def test_refuses_options_out_of_range() -> None:
     cases = [
         ({"responses": "mine"}, "recovery.responses=mine is unknown; choose one of: data, self"),

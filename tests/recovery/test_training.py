@@ -234,7 +234,9 @@ def test_a_training_that_is_killed_at_its_end_trains_no_further(
     def kill(*of: Any) -> None:
         raise KeyboardInterrupt
 
-    for folder, where in zip(killed, ((training.TokenTrainer, "_load_best_model"), (training, "_history")), strict=True):
+    for folder, where in zip(
+        killed, ((training.TokenTrainer, "_load_best_model"), (training, "_history")), strict=True
+    ):
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
             patch.setattr(*where, kill)
             run(checkpoint, lesson, options, folder)
