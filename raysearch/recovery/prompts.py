@@ -167,7 +167,7 @@ def draw_prompts(
             left_out["overlapping"] = overlapping
         check_enough(len(kept), left_out)
         return Prompts((), tuple(kept), dict(left_out))
-    drawn, questions = [], []
+    drawn, questions, failure = [], [], None
     for located in data.items().samples:
         try:
             messages, answer = messages_of(located.sample, located.where)
@@ -175,12 +175,15 @@ def draw_prompts(
                 messages = (("system", options.system), *messages)
             thinking = getattr(located.sample, "thinking", None)
             ids = prompt_ids(messages, tokenizer, located.where, thinking)
-        except UserError:
+        except UserError as error:
             if not (isinstance(data.format, ChatFormat) and data.format.unusable == "skip"):
                 raise
+            failure = failure or error
             left_out["unusable"] += 1
         else:
             drawn.append(Question(messages, answer, ids, thinking))
+    if failure is not None and not drawn:  # it need not be of the rows: the template may be broken
+        raise failure
     learned = [one.learned(options) for one in drawn]
     templates = [Template.of(filter(None, column), len(drawn)) for column in itertools.zip_longest(*learned)]
     shared = [set().union(*map(measured.shared, texts, templates)) for texts in learned]

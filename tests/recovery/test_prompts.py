@@ -56,6 +56,17 @@ def test_a_model_that_thinks_is_told_not_to(tmp_path: Path) -> None:
     assert (len(found.questions), ends) == (3, {"<no>"})
 
 
+def test_what_is_wrong_with_every_row_is_said_where_rows_are_skipped(tmp_path: Path) -> None:
+    rows = [[("user", word), ("assistant", "yes")] for word in "abc"]
+    for template, options, message in (
+        (PLAIN, {"thinking": False}, "data.thinking=false is nothing that the model's chat template knows"),
+        ("{{ nonsense( }}", {}, "the model's chat template cannot be used"),
+    ):
+        data = chats(tmp_path, *rows, unusable="skip", **options)
+        with pytest.raises(UserError, match=message):
+            draw_prompts(data, RecoveryOptions(), characters(template=template), measured([], Joined()), None)
+
+
 def test_answers_that_are_cut_off_name_their_limit() -> None:
     with pytest.raises(UserError, match=r"\(3 cut off and 1 empty\); use more recovery.max_new_tokens, or data.think"):
         check_enough(1, {"cut off": 3, "empty": 1})

@@ -54,6 +54,9 @@ class ChatFormat(Format):
             raise UserError(
                 f'{where} holds {kind} in data.messages={self.messages}; write [{{"role": "user", "content": …}}, …]'
             )
+        for number, turn in enumerate(turns, start=1):
+            if not isinstance(turn, Mapping) or not {"role", "from"} & set(turn):  # of the data, not of this row
+                raise UserError(_no_message(number, where))
         try:
             messages = tuple(_turn(turn, number, where) for number, turn in enumerate(turns, start=1))
             if "assistant" not in (role for role, _ in messages):
@@ -65,9 +68,13 @@ class ChatFormat(Format):
         return Dialogue(messages, self.thinking)
 
 
-def _turn(turn: Any, number: int, where: str) -> tuple[str, str]:
-    if not isinstance(turn, Mapping) or not ({"role", "content"} <= set(turn) or {"from", "value"} <= set(turn)):
-        raise UserError(f'turn {number} of {where} is no message; write {{"role": "user", "content": …}}')
+def _no_message(number: int, where: str) -> str:
+    return f'turn {number} of {where} is no message; write {{"role": "user", "content": …}}'
+
+
+def _turn(turn: Mapping[str, Any], number: int, where: str) -> tuple[str, str]:
+    if not ({"role", "content"} <= set(turn) or {"from", "value"} <= set(turn)):
+        raise UserError(_no_message(number, where))
     role, content = (turn["role"], turn["content"]) if "role" in turn else (turn["from"], turn["value"])
     if not isinstance(role, str) or role not in _ROLES:
         raise UserError(

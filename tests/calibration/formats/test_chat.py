@@ -68,9 +68,15 @@ def test_leaves_out_what_it_cannot_use() -> None:
     called = {**said, "content": None, "function_calls": "search(query='a')"}
     told = {**said, "role": "environment"}
     usable = [[asked, said], [{**asked, "role": "system", "functions": "[]"}, asked, said]]
-    unusable = [[asked, called, told, said], [asked, {**called, "content": "I look."}], [asked], [asked, told], ["a"]]
+    unusable = [[asked, called, told, said], [asked, {**called, "content": "I look."}], [asked], [asked, told], [{"role": "user"}]]
     read = [ChatFormat(unusable="skip").read({"messages": turns}, WHERE) for turns in (*usable, *unusable)]
     assert [dialogue is not None for dialogue in read] == [True, True, *[False] * len(unusable)]
+
+
+def test_refuses_turns_with_other_keys_also_where_rows_are_left_out() -> None:
+    for turns in ([{"speaker": "user", "text": "hi"}], ["hi"]):
+        with pytest.raises(UserError, match=f"turn 1 of {WHERE} is no message; write "):
+            ChatFormat(unusable="skip").read({"messages": turns}, WHERE)
 
 
 def test_names_an_unknown_choice() -> None:
