@@ -241,7 +241,7 @@ def _rows(this: Recovery, replicas: Callable[[], Pool], observer: Observer) -> R
     if n_rows < len(order):
         left_out["beyond recovery.tokens"] = len(order) - n_rows
         order = order[:n_rows]
-    check_enough(n_rows, left_out)
+    check_enough(n_rows, left_out, this.spec.data)
     lines = [
         json.dumps({"ids": kept[place].ids, "n_prompt": kept[place].n_prompt, "answer": texts[place]}) + "\n"
         for place in order

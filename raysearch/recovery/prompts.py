@@ -165,7 +165,7 @@ def draw_prompts(
         kept = [row for row in rows if not measured.shared(tokenizer.decode(row.ids))]
         if overlapping := len(rows) - len(kept):
             left_out["overlapping"] = overlapping
-        check_enough(len(kept), left_out)
+        check_enough(len(kept), left_out, data)
         return Prompts((), tuple(kept), dict(left_out))
     drawn, questions, failure = [], [], None
     for located in data.items().samples:
@@ -200,7 +200,7 @@ def draw_prompts(
             questions.append(question)
         else:
             left_out[reason] += 1
-    check_enough(len(questions), left_out)
+    check_enough(len(questions), left_out, data)
     return Prompts(tuple(questions), (), dict(left_out))
 
 
@@ -301,8 +301,13 @@ def n_within(rows: Iterable[Row], tokens: int | None) -> int:
     return sum(tokens is None or total <= tokens for total in totals)
 
 
-def check_enough(n_left: int, left_out: dict[str, int]) -> None:
+def check_enough(n_left: int, left_out: dict[str, int], data: Data) -> None:
     """Refuse to train on fewer than two rows.
+
+    Args:
+        n_left: How many there are.
+        left_out: How many were left out, by the reason.
+        data: What they were drawn from.
 
     Raises:
         UserError: There are fewer.
@@ -311,5 +316,7 @@ def check_enough(n_left: int, left_out: dict[str, int]) -> None:
         reasons = " and ".join(f"{n} {reason}" for reason, n in left_out.items()) or "none was drawn"
         remedy = "more data.samples=… or other data"
         if 2 * left_out.get("cut off", 0) > sum(left_out.values()):
-            remedy = "more recovery.max_new_tokens, or data.thinking=false with a model that thinks before it answers"
+            remedy = "more recovery.max_new_tokens"
+            if hasattr(data.format, "thinking"):
+                remedy += ", or data.thinking=false with a model that thinks before it answers"
         raise UserError(f"data leaves {count(n_left, 'row')} to train on ({reasons}); use {remedy}")

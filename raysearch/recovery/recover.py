@@ -138,7 +138,7 @@ def recovery_cost(
         rows = [Row((one.ids + filler)[: options.max_tokens], len(one.ids)) for one in prompts.questions]
         answers = len(rows)
     rows = rows[: n_within(rows, options.tokens)]
-    check_enough(len(rows), prompts.left_out)
+    check_enough(len(rows), prompts.left_out, spec.data)
     n_train = len(rows) - held_out(len(rows), options)
     n_steps = steps(n_train, options)
     with tempfile.TemporaryDirectory(dir=ledger.path.parent) as scratch:

@@ -14,6 +14,7 @@ from raysearch.calibration.batch import Batch
 from raysearch.calibration.calibration import Calibration
 from raysearch.calibration.data import Data
 from raysearch.calibration.formats.chat import ChatFormat
+from raysearch.calibration.formats.questions import QuestionsFormat
 from raysearch.calibration.items import ItemOptions
 from raysearch.calibration.objectives.perplexity import PerplexityObjective
 from raysearch.calibration.rows import Rows
@@ -68,10 +69,14 @@ def test_what_is_wrong_with_every_row_is_said_where_rows_are_skipped(tmp_path: P
 
 
 def test_answers_that_are_cut_off_name_their_limit() -> None:
-    with pytest.raises(UserError, match=r"\(3 cut off and 1 empty\); use more recovery.max_new_tokens, or data.think"):
-        check_enough(1, {"cut off": 3, "empty": 1})
-    with pytest.raises(UserError, match=r"\(1 cut off and 1 empty\); use more data.samples"):
-        check_enough(1, {"cut off": 1, "empty": 1})
+    chat, plain = (Data(Rows("any.jsonl"), one, ItemOptions(1)) for one in (ChatFormat(), QuestionsFormat()))
+    for data, left_out, message in (
+        (chat, {"cut off": 3, "empty": 1}, r"\(3 cut off and 1 empty\); use more recovery.max_new_tokens, or data.think"),
+        (plain, {"cut off": 3, "empty": 1}, r"\(3 cut off and 1 empty\); use more recovery.max_new_tokens$"),
+        (chat, {"cut off": 1, "empty": 1}, r"\(1 cut off and 1 empty\); use more data.samples"),
+    ):
+        with pytest.raises(UserError, match=message):
+            check_enough(1, left_out, data)
 
 
 def measured(texts: Sequence[str], tokenizer: Any) -> Measured:
