@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,10 +26,10 @@ from raysearch.models.spec import ModelSpec
 from raysearch.recovery.checkpoint import Evidence, write_card, written_by
 from raysearch.recovery.healing import Recovery, Rows, check_room, draw, heal, prepare
 from raysearch.recovery.progress import Pace, timed
-from raysearch.recovery.prompts import Row, check_enough, n_within, row_of
+from raysearch.recovery.prompts import LeftOut, Question, Row, check_enough, n_within, row_of
 from raysearch.recovery.record import RecoveryRecord, recoveries_of, write_recovery
 from raysearch.recovery.results import Recovered, RecoveryCost
-from raysearch.recovery.spec import RecoverSpec
+from raysearch.recovery.spec import RecoverSpec, RecoveryOptions
 from raysearch.recovery.teacher import Teaching
 from raysearch.recovery.training import Lesson, all_threads, held_out, make_trainer, steps
 from raysearch.search.export import export_search
@@ -128,17 +130,20 @@ def recovery_cost(
     """
     this, options = prepare(run, ledger, search, spec, remove), spec.options
     prompts = draw(this)
+    left_out, answers = Counter(prompts.left_out), 0
     if prompts.rows:
-        rows, answers = list(prompts.rows), 0
+        found: list[Row | LeftOut] = [*prompts.rows]
     elif options.responses == "data":
-        found = (row_of(one, one.answer, False, options, this.tokenizer) for one in prompts.questions)
-        rows, answers = [row for row in found if isinstance(row, Row)], 0
-    else:  # the longest answers that there may be
-        filler = (this.tokenizer.eos_token_id or 0,) * options.max_new_tokens
-        rows = [Row((one.ids + filler)[: options.max_tokens], len(one.ids)) for one in prompts.questions]
-        answers = len(rows)
-    rows = rows[: n_within(rows, options.tokens)]
-    check_enough(len(rows), prompts.left_out, spec.data)
+        found = [row_of(one, one.answer, False, options, this.tokenizer) for one in prompts.questions]
+    else:
+        found = [_longest(one, options, this.tokenizer) for one in prompts.questions]
+        answers = len(found)
+    left_out.update(one for one in found if not isinstance(one, Row))
+    rows = [one for one in found if isinstance(one, Row)]
+    if beyond := len(rows) - n_within(rows, options.tokens):
+        left_out["beyond recovery.tokens"] = beyond
+        rows = rows[:-beyond]
+    check_enough(len(rows), left_out, spec.data)
     n_train = len(rows) - held_out(len(rows), options)
     n_steps = steps(n_train, options)
     with tempfile.TemporaryDirectory(dir=ledger.path.parent) as scratch:
@@ -155,8 +160,17 @@ def recovery_cost(
         step_s=step_s,
         seconds=step_s * n_steps,
         memory_bytes=memory,
-        left_out=prompts.left_out,
+        left_out=dict(left_out),
     )
+
+
+def _longest(question: Question, options: RecoveryOptions, tokenizer: Any) -> Row | LeftOut:
+    """Return a row with the longest answer that the dense model may write, or why there can be none."""
+    n_prompt = len(question.ids)
+    if n_prompt >= options.max_tokens:
+        return "too long"
+    filler = (tokenizer.eos_token_id or 0,) * options.max_new_tokens
+    return Row((question.ids + filler)[: options.max_tokens], n_prompt)
 
 
 def _assess(this: Recovery, found: Rows, evidence: Evidence, out: Path, observer: Observer) -> Recovered:

@@ -149,6 +149,19 @@ def questions(file: Path, *rows: dict[str, str]) -> list[str]:
     return ["data=questions", f"data.path={file}", *fields, "data.samples=all", "data.part=all", "--out", "x"]
 
 
+@pytest.mark.parametrize("loss", ["tokens", "distill"])
+def test_a_dry_run_counts_prompts_that_leave_an_answer_no_room(
+    run: Run, words: list[str], here: Path, loss: str
+) -> None:
+    asked = [word for word in words if not word.startswith("data")]
+    rows = [{"question": f"the law of {n}" + " and the people of the nation" * 20 * (n % 2)} for n in range(40)]
+    asked += questions(here / "asked.jsonl", *({**row, "answer": "the law"} for row in rows))
+    for responses in ("self", "data"):
+        told = run("recover", *asked, f"recovery.loss={loss}", f"recovery.responses={responses}", "--dry-run", "--json")
+        assert told.code == 0, told.err
+        assert (cost := json.loads(told.out))["rows"] == 20 and cost["left_out"] == {"too long": 20}
+
+
 def test_mistakes_are_one_sentence(
     run: Run, words: list[str], world: World, other_text: Path, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
