@@ -71,6 +71,7 @@ class Replica:
         self.stack = stack
         self.calibrations = {calibration.fingerprint: calibration for calibration in calibrations}
         self._at_once: dict[str, int] = {}  # samples, by calibration, where memory did not hold a shard
+        self.texts_at_once: int | None = None  # that jobs write, where memory did not hold more
         self._load_tokenizer = load_tokenizer
         self._packing: dict[str, bool] = {}  # whether choices share their prompt, by calibration
 

@@ -54,7 +54,7 @@ def generate(
     Raises:
         UserError: A text is longer than the model's table of positions.
     """
-    at_once = rows or _ROWS.get(model.device.type, _ROWS["cpu"])
+    at_once = rows or rows_at_once(model)
     ends = _end_tokens(model, tokenizer)
     texts = [_Text(prompt, tokenizer, ends, _random(prompt, decoding)) for prompt in prompts]
     left, n_run = texts, 0
@@ -63,6 +63,11 @@ def generate(
             n_run += _continue(model, left[:at_once], decoding)
             left = [text for text in left if not text.done]
     return [text.written() for text in texts], n_run
+
+
+def rows_at_once(model: Any) -> int:
+    """Return how many texts are continued at once on the model's device, as long as memory holds them."""
+    return _ROWS.get(model.device.type, _ROWS["cpu"])
 
 
 @dataclass

@@ -5,6 +5,7 @@ Source: section 5 of `On the Limits of Layer Pruning for Generative Reasoning`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,8 +15,9 @@ from typing_extensions import override
 from raysearch.assessment.assess import Assessable
 from raysearch.core.formatting import duration
 from raysearch.core.mask import Mask
+from raysearch.errors import UserError
 from raysearch.evaluation.pool import Job, Pool
-from raysearch.evaluation.replica import Replica
+from raysearch.evaluation.replica import Replica, is_out_of_memory, release
 from raysearch.generation.prompt import Decoding, Prompt, Written
 from raysearch.ledger.assessments import read_assessments, write_assessment
 from raysearch.ledger.ledger import Ledger
@@ -24,9 +26,9 @@ from raysearch.recovery.progress import Pace
 from raysearch.recovery.prompts import Question
 from raysearch.recovery.spec import RecoveryOptions
 
-#: Prompts of a job: what is lost when a replica dies. A GPU has some times the rows that it writes at once, so that
-#: new ones take the places of those that have ended.
-_AT_ONCE, _AT_ONCE_ON_GPU = 32, 512
+#: Prompts of a job: what is lost when a replica dies. On a GPU it has some times the rows that are written at once, so
+#: that new ones take the places of those that have ended, but leaves work to as many replicas as there may be.
+_AT_ONCE, _AT_ONCE_ON_GPU, _JOBS_ON_GPU = 32, (128, 512), 16
 _Kept = dict[str, list[Written]]  # what the ledger has of a job
 
 
@@ -44,11 +46,30 @@ class AnswerJob(Job):
 
     @override
     def run(self, replica: Replica) -> list[Written]:
-        from raysearch.generation.decoding import generate
+        """Write the answers; where memory does not hold so many rows at once, half as many, which is remembered.
 
-        with quiet(), replica.stack.bypassed(Mask()) as model:
-            written, _ = generate(model, replica.tokenizer, self.prompts, self.decoding)
-        return written
+        Raises:
+            UserError: Not even one fits.
+        """
+        from raysearch.generation.decoding import generate, rows_at_once
+
+        while True:
+            rows = min(replica.texts_at_once or rows_at_once(replica.stack.model), len(self.prompts))
+            try:
+                with quiet(), replica.stack.bypassed(Mask()) as model:
+                    return generate(model, replica.tokenizer, self.prompts, self.decoding, rows)[0]
+            except Exception as error:
+                if not is_out_of_memory(error):
+                    raise
+                if rows == 1:
+                    longest = max(len(one.ids) for one in self.prompts)
+                    raise UserError(
+                        f"recovery.max_new_tokens={max(one.max_new_tokens for one in self.prompts)} after a prompt of "
+                        f"{longest} tokens is more than memory holds, even one answer at once; use less, or more "
+                        "memory a replica (cluster.gpus_per_replica=…)"
+                    ) from error
+            release()  # here, where nothing holds on to the error's frames and their tensors
+            replica.texts_at_once = rows // 2
 
     def __str__(self) -> str:
         return f"answers to {len(self.prompts)} prompts"
@@ -78,7 +99,7 @@ def write_answers(
     decoding = Decoding(options.temperature, 0, options.top_p, options.seed)
     # Prompts of like length beside each other; an answer depends on its prompt and its seed.
     order = sorted(range(len(questions)), key=lambda place: (len(questions[place].ids), questions[place].ids))
-    jobs, names, at_once = [], [], _AT_ONCE_ON_GPU if what.info.model.on_gpu else _AT_ONCE
+    jobs, names, at_once = [], [], _prompts_of_job(len(order), on_gpu=what.info.model.on_gpu)
     for start in range(0, len(order), at_once):
         prompts = tuple(
             Prompt(questions[place].ids, options.max_new_tokens) for place in order[start : start + at_once]
@@ -98,6 +119,12 @@ def write_answers(
         on_progress(f"answers of the dense model: {done} of {len(missing)} jobs, {left} left")
     answers = dict(zip(order, [one for job in jobs for one in found[job]], strict=True))
     return [answers[place] for place in range(len(questions))], sum(len(job.prompts) for job in missing)
+
+
+def _prompts_of_job(n: int, *, on_gpu: bool) -> int:
+    """Return how many of `n` prompts are a job, by their number alone: jobs are named by their prompts."""
+    least, most = _AT_ONCE_ON_GPU
+    return min(most, max(least, math.ceil(n / _JOBS_ON_GPU))) if on_gpu else _AT_ONCE
 
 
 def _named(options: RecoveryOptions) -> dict[str, Any]:

@@ -68,7 +68,13 @@ def test_leaves_out_what_it_cannot_use() -> None:
     called = {**said, "content": None, "function_calls": "search(query='a')"}
     told = {**said, "role": "environment"}
     usable = [[asked, said], [{**asked, "role": "system", "functions": "[]"}, asked, said]]
-    unusable = [[asked, called, told, said], [asked, {**called, "content": "I look."}], [asked], [asked, told], [{"role": "user"}]]
+    unusable = [
+        [asked, called, told, said],
+        [asked, {**called, "content": "I look."}],
+        [asked],
+        [asked, told],
+        [{"role": "user"}],
+    ]
     read = [ChatFormat(unusable="skip").read({"messages": turns}, WHERE) for turns in (*usable, *unusable)]
     assert [dialogue is not None for dialogue in read] == [True, True, *[False] * len(unusable)]
 

@@ -1,0 +1,50 @@
+"""Answers of the dense model: how many prompts are a job, and rows where memory is short."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from raysearch.errors import UserError
+from raysearch.generation import decoding
+from raysearch.generation.prompt import Decoding, Prompt
+from raysearch.models.stack import LayerStack
+from raysearch.recovery.responses import AnswerJob, _prompts_of_job
+from raysearch.testing.pool_suite import tiny_model
+
+
+class Numbers:
+    """A tokenizer that writes tokens as numbers."""
+
+    def decode(self, ids: list[int], skip_special_tokens: bool) -> str:
+        return "".join(f" {token}" for token in ids)
+
+
+def test_memory_that_does_not_hold_the_rows_gets_half_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    replica: Any = SimpleNamespace(stack=LayerStack(tiny_model(n_layers=2)), tokenizer=Numbers(), texts_at_once=None)
+    job = AnswerJob(tuple(Prompt((n, 5), 4) for n in range(1, 10)), Decoding(1.0))
+    expected = job.run(replica)
+    assert replica.texts_at_once is None
+    go_on, tried, fits = decoding._continue, list[int](), 3
+
+    def short(model: Any, texts: Any, how: Decoding) -> int:
+        tried.append(len(texts))
+        if len(texts) > fits:
+            raise torch.OutOfMemoryError("no room")
+        return go_on(model, texts, how)
+
+    monkeypatch.setattr(decoding, "_continue", short)
+    assert job.run(replica) == expected and tried[:3] == [9, 4, 2]
+    assert job.run(replica) == expected and tried.count(9) == 1, "the number is remembered"
+    fits = 0
+    with pytest.raises(UserError, match=r"recovery.max_new_tokens=4 after a prompt of 2 tokens is more than memory"):
+        job.run(replica)
+
+
+def test_a_gpu_gets_many_prompts_and_many_replicas_get_some() -> None:
+    on_gpu = {n: _prompts_of_job(n, on_gpu=True) for n in (10, 1000, 5000, 100_000)}
+    assert on_gpu == {10: 128, 1000: 128, 5000: 313, 100_000: 512}
+    assert _prompts_of_job(100_000, on_gpu=False) == 32
