@@ -20,6 +20,7 @@ import torch
 from typing_extensions import override
 
 from raysearch.assessment.results import Result
+from raysearch.calibration.dialogues import undated
 from raysearch.core.estimate import Estimate, Metric
 from raysearch.core.formatting import count
 from raysearch.core.mask import Mask
@@ -104,7 +105,9 @@ class TaskJob(Job):
                 )
             with replica.stack.bypassed(self.mask) as model, torch.random.fork_rng(), _code_allowed(self.run_code):
                 # lm-eval gives a tokenizer a padding token, so it gets one of its own.
-                lm = HFLM(pretrained=model, tokenizer=copy.deepcopy(replica.tokenizer), batch_size=self.batch_size)
+                tokenizer = copy.deepcopy(replica.tokenizer)
+                tokenizer.chat_template = undated(tokenizer.chat_template)
+                lm = HFLM(pretrained=model, tokenizer=tokenizer, batch_size=self.batch_size)
                 found = simple_evaluate(
                     model=lm,
                     tasks=[self.task],

@@ -6,7 +6,7 @@ import functools
 import itertools
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -18,7 +18,12 @@ _MARK = re.compile("\ue000(\\d+)\ue001")  # private characters that stand for a 
 #: What stands where a template writes today's date, for a text that is the same tomorrow: the date that Llama's have
 #: where none is known.
 _DATE = datetime(2024, 7, 26)
-_TODAY = re.compile(r"""strftime_now\((["'])(.*?)\1\)""")
+_PARTS = [f"%{flag}{part}" for part in "aAbBdHIjmMpSyY" for flag in ("", "-")]
+_WRITE_DATE = (
+    "{% macro strftime_now(format) %}{{ format"
+    + "".join(f" | replace('{part}', '{_DATE.strftime(part)}')" for part in _PARTS)
+    + " }}{% endmacro %}\n"
+)
 
 _MOST_IN_TEMPLATE = 10**6
 _WIDTH = re.compile(r"[%:][^\d\s%:{}]{0,3}(\d{7,})")  # of a text that is formatted: %10000000d, {:>10000000}
@@ -148,9 +153,8 @@ def apply_template(
         )
     turns = [{"role": role, "content": content} for role, content in messages]
     options: dict[str, Any] = {} if thinking is None else {"enable_thinking": thinking}
-    if isinstance(tokenizer.chat_template, str):
-        options["chat_template"] = _TODAY.sub(lambda call: repr(_DATE.strftime(call[2])), tokenizer.chat_template)
     try:
+        options["chat_template"] = undated(tokenizer.get_chat_template())
         return str(tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=ask, **options))
     except Exception as error:  # whatever the template raises: roles it does not know, turns in the wrong order
         if type(error).__name__ not in ("TemplateError", "UndefinedError"):  # what a row can bring about
@@ -159,6 +163,13 @@ def apply_template(
         raise UserError(
             f"{where} does not fit the model's chat template ({error}); mend the row, or leave it out"
         ) from error
+
+
+def undated(template: Any) -> Any:
+    """Return a chat template, or several by name, that writes the same date every day."""
+    if isinstance(template, str):
+        return _WRITE_DATE + template if "strftime_now" in template else template
+    return {name: undated(one) for name, one in template.items()} if isinstance(template, Mapping) else template
 
 
 @functools.lru_cache(maxsize=8)

@@ -71,7 +71,8 @@ def test_chat_models_are_asked_in_their_template(assess: Assess, world: World, i
     with pytest.raises(UserError, match="assess.chat=true needs a model with a chat template, which this one has not"):
         assess([], *words, "assess.chat=true")
     shutil.copytree(world.model, tmp_path / "model")
-    (tmp_path / "model" / "chat_template.jinja").write_text(
+    template = (
+        "{% if YEAR == '2024' %}the law . {% endif %}"  # which it is every day
         "{% for m in messages %}the people . {{ m.content }} . {% endfor %}"
         "{% if add_generation_prompt %}the great army . {% endif %}"
     )
@@ -80,7 +81,9 @@ def test_chat_models_are_asked_in_their_template(assess: Assess, world: World, i
     files = write_task_files(items, folder)
     found = {}
     for chat in (False, True):
+        (world.model / "chat_template.jinja").write_text(template.replace("YEAR", "'2024'"))
         expected = by_lm_eval(world, Mask(), ["piqa"], files, apply_chat_template=chat)["piqa"]
+        (world.model / "chat_template.jinja").write_text(template.replace("YEAR", "strftime_now( '%Y' )"))
         found[chat] = assess([], *words, f"assess.chat={str(chat).lower()}", folder=world.model)
         assert found[chat].computed == 1
         assert found[chat].values[Mask()]["piqa"].value == 100 * expected["acc_norm,none"]

@@ -65,6 +65,9 @@ def test_templates_that_write_the_date_write_the_same_one_every_day() -> None:
     tokenizer = characters(template=of_llama + "{{ date_string }}, {{ strftime_now('%Y-%m-%d') }}: " + PLAIN)
     text, _ = render(TALK, tokenizer, "row 1")
     assert text.startswith("26 Jul 2024, 2024-07-26: <user>")
+    other_ways = "{% set form = '%d %b %Y' %}{{ strftime_now( form ) }}, {{ strftime_now(\n'%d') }}: "
+    text, _ = render(TALK, characters(template=other_ways + PLAIN), "row 1")
+    assert text.startswith("26 Jul 2024, 26: <user>")
 
 
 def _turns(question: str, answer: str) -> tuple[dict[str, str], ...]:
