@@ -20,6 +20,7 @@ from ray.util.queue import Queue
 from raysearch.cluster.options import ClusterOptions
 from raysearch.cluster.session import join_ray, raising, room
 from raysearch.errors import EvaluationError, UserError, last_line
+from raysearch.evaluation.replica import is_out_of_memory
 
 T = TypeVar("T")
 
@@ -44,6 +45,7 @@ def on_workers(
     Raises:
         UserError: The cluster has too few CPUs or GPUs, or the function raises one.
         EvaluationError: A process has died, or the function raises one.
+        RuntimeError: Memory was short, as `is_out_of_memory` tells.
     """
     needs = {"CPU": float(cluster.cpus_per_replica), **({"GPU": 1.0} if on_gpu else {})}
     leave, scratch = join_ray(cluster.address, n * needs["CPU"]), Path(tempfile.mkdtemp(prefix="raysearch-workers-"))
@@ -74,7 +76,7 @@ def on_workers(
                 told.put(None)
             listener.join()
             for failure in failures:
-                if isinstance(failure, UserError | EvaluationError):
+                if isinstance(failure, UserError | EvaluationError) or is_out_of_memory(failure):
                     raise failure from error
             raise EvaluationError(  # of which the others may tell first: connection reset by peer
                 f"a worker of recovery.workers={n} has died ({last_line(failures[0] if failures else error)}); "

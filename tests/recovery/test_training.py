@@ -280,6 +280,18 @@ def test_two_workers_have_the_losses_of_one_and_go_on_when_they_are_killed(check
     assert run(checkpoint, lesson, options, tmp_path / "killed").points == together.points
 
 
+@pytest.mark.faults
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:ray")
+def test_memory_that_is_short_in_a_worker_is_told_as_such() -> None:
+    from raysearch.recovery.workers import on_workers
+
+    def short(on_progress: Any, warn: Any) -> None:
+        raise torch.OutOfMemoryError("no room")
+
+    with pytest.raises(torch.OutOfMemoryError, match="no room"):
+        on_workers(short, 1, ClusterOptions(), on_gpu=False, on_progress=nothing, warn=nothing)
+
+
 def test_memory_that_does_not_hold_a_batch_gets_half_of_it(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
