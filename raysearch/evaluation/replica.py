@@ -96,14 +96,15 @@ class Replica:
             UserError: Not even one sample fits.
         """
         calibration = self.calibrations[unit.calibration]
-        while True:
-            try:
-                return self._evaluate(unit, calibration)
-            except Exception as error:
-                if not is_out_of_memory(error):
-                    raise
-            release()  # here, where nothing holds on to the error's frames and their tensors
-            self._halve(unit, calibration)
+        with self.stack.compiling():
+            while True:
+                try:
+                    return self._evaluate(unit, calibration)
+                except Exception as error:
+                    if not is_out_of_memory(error):
+                        raise
+                release()  # here, where nothing holds on to the error's frames and their tensors
+                self._halve(unit, calibration)
 
     def _evaluate(self, unit: Unit, calibration: Calibration) -> UnitResult:
         """Evaluate with as many samples at once as memory has held so far."""

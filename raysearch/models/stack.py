@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,7 +71,9 @@ class LayerStack:
         self.model, self.compiled, self._fuses = model, compiled, fused_head
         with self._explained():
             self._layers, self._conventions = find_stack(model)
-            self._runners = tuple(_compiled(layer) for layer in self._layers) if compiled else self._layers
+            # For all shapes at once, so that a loss does not depend on which shape came first.
+            runners = (torch.compile(layer, dynamic=True) for layer in self._layers)
+            self._runners: Sequence[Callable[..., Any]] = tuple(runners) if compiled else self._layers
             self._tail_mask = self._find_tail_mask()
 
     @property
@@ -123,8 +126,20 @@ class LayerStack:
             )
         return Captured(embedded[0], tuple(calls))
 
+    def compiling(self) -> AbstractContextManager[None]:
+        """Within the context all kinds of layers are compiled; it takes longer to enter than a small layer to run.
+
+        Beyond a number of graphs dynamo would run layers as they are without saying so; here that is an error.
+        """
+        if not self.compiled:
+            return contextlib.nullcontext()
+        patched: AbstractContextManager[None] = torch._dynamo.config.patch(
+            recompile_limit=_MOST_GRAPHS, fail_on_recompile_limit_hit=True
+        )
+        return patched
+
     def run_layer(self, layer: int, hidden: Tensor, captured: Captured) -> Tensor:
-        """Run a layer, with gradients if they are enabled.
+        """Run a layer, with gradients if they are enabled; within `compiling`.
 
         Args:
             layer: Its index.
@@ -153,8 +168,9 @@ class LayerStack:
             The hidden state that leaves the last kept layer, [B, T, d].
         """
         hidden = captured.embedded
-        for layer in mask.kept(self.n_layers):
-            hidden = self.run_layer(layer, hidden, captured)
+        with self.compiling():
+            for layer in mask.kept(self.n_layers):
+                hidden = self.run_layer(layer, hidden, captured)
         return hidden
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -280,24 +296,26 @@ class LayerStack:
             UserError: The fused kernel is to be used, but does not compute this model's head.
         """
         kind = self.model.config.model_type
-        with self._explained():
+        with self._explained(self.compiled), self.compiling():
             self._compare(kind)
         if self._fuses:
             self._compare_heads(kind)
 
     @contextlib.contextmanager
-    def _explained(self) -> Iterator[None]:
-        """Turn an error of the model's own code into one sentence."""
+    def _explained(self, compiled: bool = False) -> Iterator[None]:
+        """Turn an error of the model's own code, or of its compiled layers, into one sentence."""
         try:
             yield
-        except (UserError, torch.OutOfMemoryError):
+        except (UserError, torch.OutOfMemoryError, MemoryError):
             raise
         except Exception as error:
+            if "CUDA error" in str(error):  # of the device, which another replica may have better
+                raise
             flash = self.model.config.get_text_config()._attn_implementation == "flash_attention_2"
             remedy = "model.attention=auto" if flash else "another architecture"
             raise UnsupportedModelError(
-                f"{self.model.config.model_type} cannot be run layer by layer ({type(error).__name__}: {error}); "
-                f"use {'model.compile=false' if self.compiled else remedy}"
+                f"{self.model.config.model_type} cannot be run layer by layer ({type(error).__name__}: "
+                f"{first_line(error)}); use {'model.compile=false' if compiled else remedy}"
             ) from error
 
     def _compare(self, kind: str) -> None:
@@ -403,20 +421,6 @@ class LayerStack:
                 vars(self._layers[layer]).pop("forward", None)
                 if own is not None:
                     vars(self._layers[layer])["forward"] = own
-
-
-def _compiled(layer: nn.Module) -> Callable[..., Any]:
-    """Return a layer compiled for all shapes at once, so that a loss does not depend on which shape came first.
-
-    Beyond a number of graphs dynamo would run layers as they are without saying so; here that is an error.
-    """
-    run, config = torch.compile(layer, dynamic=True), torch._dynamo.config
-
-    def forward(*args: Any, **kwargs: Any) -> Any:
-        with config.patch(recompile_limit=_MOST_GRAPHS, fail_on_recompile_limit_hit=True):
-            return run(*args, **kwargs)
-
-    return forward
 
 
 def _skip(layer: int, hidden: Tensor, call: LayerCall) -> Tensor:

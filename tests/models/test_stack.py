@@ -73,18 +73,21 @@ def test_the_walk_equals_the_model_with_the_layers_deleted() -> None:
 
 
 def test_an_error_of_the_first_forward_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(error: Exception) -> LayerStack:
+    def fails(error: Exception, compiled: bool = False) -> LayerStack:
         def forward(*_: Any, **__: Any) -> None:
             raise error
 
         model = FAMILIES["llama"]()
         monkeypatch.setattr(model.get_submodule("model.layers.1.self_attn"), "forward", forward)
-        return LayerStack(model)
+        return LayerStack(model, compiled)
 
-    with pytest.raises(UnsupportedModelError, match=r"llama cannot .* \(RuntimeError: odd\); use another architecture"):
-        fails(RuntimeError("odd"))
-    with pytest.raises(torch.OutOfMemoryError):
-        fails(torch.OutOfMemoryError())
+    for compiled in (False, True):  # nothing compiled has run yet
+        with pytest.raises(UnsupportedModelError, match=r"llama .* \(RuntimeError: odd\); use another architecture$"):
+            fails(RuntimeError("odd\nsee above"), compiled)
+    for error in (torch.OutOfMemoryError(), MemoryError(), RuntimeError("CUDA error: unspecified launch failure")):
+        with pytest.raises(type(error)) as found:
+            fails(error)
+        assert found.value is error, "of the machine, not of the model"
     model = FAMILIES["llama"]()
     model.config._attn_implementation = "flash_attention_2"  # which a CPU does not have
     with pytest.raises(UnsupportedModelError, match=r"llama cannot be run layer by layer .*; use model.attention=auto"):
