@@ -15,6 +15,7 @@ batches as requests come and go, so it can offer neither the bypassed layers nor
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -33,6 +34,8 @@ from raysearch.generation.prompt import Decoding, Prompt, Written
 _ROWS = {"cpu": 32, "cuda": 128}
 #: How far two computations of a float32 logit may be apart, relative to the row's largest; `models.stack.tolerance`.
 _ERROR = 1e-5
+#: Rows of a table of positions that it may have beside those of the model, as OPT's has 2.
+_UNUSED_POSITIONS = 8
 _GREEDY = Decoding()
 
 
@@ -55,12 +58,12 @@ def generate(
         UserError: A text is longer than the model's table of positions.
     """
     at_once = rows or rows_at_once(model)
-    ends = _end_tokens(model, tokenizer)
+    ends, positions = _end_tokens(model, tokenizer), _positions(model)
     texts = [_Text(prompt, tokenizer, ends, _random(prompt, decoding)) for prompt in prompts]
     left, n_run = texts, 0
     with torch.no_grad():
         while left:
-            n_run += _continue(model, left[:at_once], decoding)
+            n_run += _continue(model, left[:at_once], decoding, positions)
             left = [text for text in left if not text.done]
     return [text.written() for text in texts], n_run
 
@@ -127,14 +130,25 @@ class _Text:
         return str(self.tokenizer.decode(ids, skip_special_tokens=True))
 
 
-def _continue(model: Any, texts: Sequence[_Text], decoding: Decoding) -> int:
-    """Generate until half of the texts are done, and return the number of tokens that the model was run on."""
+def _continue(model: Any, texts: Sequence[_Text], decoding: Decoding, positions: float) -> int:
+    """Generate until half of the texts are done, or a row is at the last of the model's positions.
+
+    Returns:
+        The number of tokens that the model was run on.
+    """
     width = max(len(text.ids) for text in texts)
+    if width > positions:
+        prompt = max(texts, key=lambda text: len(text.ids)).prompt
+        raise UserError(
+            f"max_new_tokens={prompt.max_new_tokens} after a prompt of {len(prompt.ids)} tokens leads beyond the "
+            f"{positions} positions of the model; use fewer"
+        )
     ids = torch.zeros(len(texts), width, dtype=torch.int64)
     real = torch.zeros_like(ids)
     for row, text in enumerate(texts):
         ids[row, width - len(text.ids) :], real[row, width - len(text.ids) :] = torch.tensor(text.ids), 1
     most = max(text.prompt.max_new_tokens - len(text.new) for text in texts)
+    most = int(min(most, positions - width + 1))  # the model does not read the last token
     config = GenerationConfig(do_sample=False, max_new_tokens=most, pad_token_id=0)
     own, model.generation_config = model.generation_config, GenerationConfig()  # else it fills in what is not said here
     try:
@@ -145,14 +159,9 @@ def _continue(model: Any, texts: Sequence[_Text], decoding: Decoding) -> int:
             logits_processor=LogitsProcessorList([_Chooser(model, texts, decoding)]),
             stopping_criteria=StoppingCriteriaList([_HalfDone(texts)]),
         )
-    except IndexError as error:  # the model has a table of positions
-        raise UserError(
-            f"max_new_tokens={max(text.prompt.max_new_tokens for text in texts)} after a prompt of "
-            f"{max(len(text.prompt.ids) for text in texts)} tokens leads beyond the positions of the model; use fewer"
-        ) from error
     finally:
         model.generation_config = own
-    return int(found.numel()) - len(texts)  # the model does not read the last token
+    return int(found.numel()) - len(texts)  # all but the last
 
 
 @dataclass
@@ -267,6 +276,18 @@ def _random(prompt: Prompt, decoding: Decoding) -> np.random.Generator | None:
         return None
     digest = hashlib.sha256(np.array([decoding.seed, *prompt.ids], dtype="<i8").tobytes()).digest()
     return np.random.default_rng(int.from_bytes(digest[:16], "little"))
+
+
+def _positions(model: Any) -> float:
+    """Return how many positions the model has learned; infinity where it computes them.
+
+    A GPU ends the process's use of it where a table is read beyond its end.
+    """
+    most = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    tables = (one for one in model.modules() if isinstance(one, torch.nn.Embedding))
+    tables = (one for one in tables if one is not model.get_input_embeddings())
+    learned = most is not None and any(0 <= one.num_embeddings - most <= _UNUSED_POSITIONS for one in tables)
+    return most if most is not None and learned else math.inf
 
 
 def _end_tokens(model: Any, tokenizer: Any) -> frozenset[int]:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models
-from transformers import PreTrainedTokenizerFast
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from raysearch.core.mask import Mask
 from raysearch.errors import UserError
@@ -80,6 +80,29 @@ def test_the_models_own_settings_change_no_text():
     model.generation_config.eos_token_id = "x"
     with pytest.raises(UserError, match=r"generation_config.json has eos_token_id=x; give the number of a token"):
         generate(model, Numbers(), prompts())
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "opt"])
+def test_no_position_is_read_beyond_the_models_last(kind, monkeypatch):
+    """A GPU would not survive that."""
+    sizes = {"vocab_size": 64, "max_position_embeddings": 16, "num_attention_heads": 2, "num_hidden_layers": 2}
+    widths = {"n_embd": 8} if kind == "gpt2" else {"hidden_size": 8, "ffn_dim": 16, "word_embed_proj_dim": 8}
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **sizes, **widths, eos_token_id=None)).eval()
+    read, forward = [0], torch.nn.Embedding.forward
+
+    def look(self, ids):
+        if self is not model.get_input_embeddings():
+            read.append(int(ids.max()) + 1)
+        return forward(self, ids)
+
+    monkeypatch.setattr(torch.nn.Embedding, "forward", look)
+    long, short = Prompt(tuple(range(14)), 3), [Prompt((n,), 16) for n in range(5)]
+    found = generate(model, Numbers(), [long, *short])[0]
+    assert [one.n_tokens for one in found] == [3, *[16] * 5]
+    assert max(read) <= 16 + 2 * (kind == "opt")
+    with pytest.raises(UserError, match=r"max_new_tokens=4 after a prompt of 14 tokens leads beyond the 16 positions"):
+        generate(model, Numbers(), [Prompt(tuple(range(14)), 4), *short])
+    assert max(read) <= 16 + 2 * (kind == "opt")
 
 
 def test_an_answer_ends_at_a_stop():

@@ -30,11 +30,11 @@ def test_memory_that_does_not_hold_the_rows_gets_half_of_them(monkeypatch: pytes
     assert replica.texts_at_once is None
     go_on, tried, fits = decoding._continue, list[int](), 3
 
-    def short(model: Any, texts: Any, how: Decoding) -> int:
+    def short(model: Any, texts: Any, *how: Any) -> int:
         tried.append(len(texts))
         if len(texts) > fits:
             raise torch.OutOfMemoryError("no room")
-        return go_on(model, texts, how)
+        return go_on(model, texts, *how)
 
     monkeypatch.setattr(decoding, "_continue", short)
     assert job.run(replica) == expected and tried[:3] == [9, 4, 2]

@@ -56,6 +56,6 @@ def test_an_answer_beyond_a_table_of_positions_is_refused():
         [Written("", 3, cut_off=True)],
         6,
     )
-    said = "max_new_tokens=4 after a prompt of 4 tokens leads beyond the positions of the model"
+    said = "max_new_tokens=4 after a prompt of 4 tokens leads beyond the 6 positions of the model"
     with pytest.raises(UserError, match=said):
         GenerationAccuracyObjective(max_new_tokens=4).write(model, tokenizer, batch)
