@@ -127,6 +127,7 @@ def prepare(
         UserError: The search has no such mask, its model has changed since, or something named is not there.
     """
     mask, evaluation = run.best_of_size(remove).mask, search.evaluation
+    check_device(evaluation.model.device)
     spec.data.check()
     what = what or read_assessable(spec.assess, evaluation.model, spec.cluster, evaluation.ledger)
     run.check_weights(what.texts.files.fingerprint)
@@ -143,6 +144,20 @@ def prepare(
     name = f"recover-m{len(mask)}-{digest[:8]}"
     folder = ledger.path.absolute().parent / "recoveries" / name  # workers stand in other folders
     return Recovery(run, ledger, search, spec, mask, what, name, folder, shared or folder, what.info.model.on_gpu)
+
+
+def check_device(device: str) -> None:
+    """Refuse a search on a certain GPU, since transformers trains on the first one.
+
+    Raises:
+        UserError: It is not the first.
+    """
+    _, _, index = device.partition(":")
+    if int(index or 0):
+        raise UserError(
+            f"model.device={device} of the search names one GPU, but a training takes the first; search with "
+            f"model.device=cuda and CUDA_VISIBLE_DEVICES={index} in the environment, and recover that search so"
+        )
 
 
 def heal(

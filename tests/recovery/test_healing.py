@@ -11,7 +11,7 @@ import pytest
 
 from raysearch.core.mask import Mask
 from raysearch.errors import UserError
-from raysearch.recovery.healing import check_room
+from raysearch.recovery.healing import check_device, check_room
 from raysearch.recovery.spec import RecoveryOptions
 
 pytest.importorskip("trl")
@@ -45,3 +45,10 @@ def test_the_disk_has_to_hold_what_the_method_writes(tmp_path: Path, monkeypatch
     (tmp_path / "kept").mkdir()
     (tmp_path / "kept/rows.jsonl").write_bytes(b"x" * 1000)
     assert fits("full", full - 1000), "what is there already is not written again"
+
+
+def test_a_gpu_that_no_training_would_take_is_refused() -> None:
+    for device in ("auto", "cpu", "cuda", "cuda:0"):
+        check_device(device)
+    with pytest.raises(UserError, match=r"model.device=cuda:1 .* model.device=cuda and CUDA_VISIBLE_DEVICES=1 in the"):
+        check_device("cuda:1")
