@@ -15,7 +15,8 @@ from raysearch.generation.score import Score
 Match = Check | Literal["auto"]
 
 _NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
-_MARKED = re.compile(rf"(?<!#)####\s*[$€£]?({_NUMBER.pattern})")
+_MARKED = re.compile(rf"(?<!#)####\s*\\?[$€£]?({_NUMBER.pattern})")
+_HEADING = re.compile(r"####\s*(\d+)[.):][ \t]+\S.*\n\s*\S")  # "#### 1. Add", and text below it
 
 
 def check_of(answer: Answer, match: Match = "auto") -> Check:
@@ -72,10 +73,22 @@ def _chooses(text: str, answer: Answer) -> bool:
 
 
 def _number(text: str) -> float | None:
-    """Return the first number that directly follows ``####``, or else the last one; None if there is none."""
-    marked = _MARKED.search(text)
-    numbers = [marked[1]] if marked else _NUMBER.findall(text)
-    return float(numbers[-1].replace(",", "")) if numbers else None
+    """Return the first number that directly follows ``####``, or else the last one; None if there is none.
+
+    Headings that are numbered from 1 on are no answers.
+    """
+    step = 1
+    for marked in _MARKED.finditer(text):
+        heading = _HEADING.match(text, marked.start())
+        if heading is None or int(heading[1]) != step:
+            return _value(marked[1])
+        step += 1
+    numbers = _NUMBER.findall(text)
+    return _value(numbers[-1]) if numbers else None
+
+
+def _value(number: str) -> float:
+    return float(number.replace(",", ""))
 
 
 def _words(text: str) -> list[str]:
