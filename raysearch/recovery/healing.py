@@ -37,8 +37,9 @@ from raysearch.search.observer import Observer
 from raysearch.search.record import SearchRecord
 from raysearch.search.spec import SearchSpec
 
-_ROWS, _CARD = "rows.jsonl", "rows.json"
+_ROWS, _CARD, _TEACHER = "rows.jsonl", "rows.json", "teacher"
 _CHECKPOINTS, _OF_CHECKPOINT = 3, 12  # as many are there at once; bytes of weights and of AdamW's two moments in each
+_OF_LOGIT = 6  # bytes: a token's number and its log-probability
 _WIDTHS = 20  # of all linear layers' inputs and outputs in a decoder layer, about, in hidden sizes
 _UNITS = 64  # jobs of the dense model, about: enough for any number of replicas to be of use
 
@@ -195,7 +196,9 @@ def heal(
         taught = None
         if spec.options.loss == "distill" and not (this.folder / "trained").is_dir():
             starts = first_scored(found.rows, spec.options.completion_only)
-            folder = this.shared / "teacher"
+            folder = this.shared / _TEACHER
+            scored = (len(row.ids) - start for row, start in zip(found.rows, starts, strict=True))
+            check_room(this, out, sum(scored))
             with timed(stages, "logits"):
                 taught = teach(found.rows, starts, spec.options.top_k, folder, pool, observer.assessing)
     lesson = Lesson.of(found.rows, spec.options, taught)
@@ -291,18 +294,26 @@ def _described(spec: RecoverSpec) -> dict[str, Any]:
     return {**spec.data.rows.describe(), "responses": None if is_text else spec.options.responses}
 
 
-def check_room(this: Recovery, out: Path) -> None:
-    """Refuse disks that cannot hold what will be written."""
+def check_room(this: Recovery, out: Path, scored_tokens: int = 0) -> None:
+    """Refuse disks that cannot hold what will be written.
+
+    Args:
+        this: The recovery.
+        out: The folder of the merged checkpoint.
+        scored_tokens: Those whose logits are kept, once the rows are known.
+    """
     info, options = this.what.info, this.spec.options
     left = info.parameters - sum(info.layer_parameters[layer] for layer in this.mask)
     model = left * getattr(torch, info.dtype).itemsize
     trained = _WIDTHS * options.lora_r * info.hidden_size * (info.n_layers - len(this.mask))
     if options.method == "full":
         trained = left
-    written = sum(file.stat().st_size for file in this.folder.rglob("*") if file.is_file())
+    logits = _OF_LOGIT * options.top_k * scored_tokens
+    written = _size(this.folder) - _size(this.folder / _TEACHER)
     needed = Counter[int]()  # by disk
     for name, folder, more in (
         ("store", this.folder, max(0, model + (_CHECKPOINTS * _OF_CHECKPOINT + 4) * trained - written)),
+        ("store", this.shared, max(0, logits - _size(this.shared / _TEACHER))),
         ("--out", out, model),
     ):
         there = next(one for one in (folder, *folder.absolute().parents) if one.exists())
@@ -313,3 +324,8 @@ def check_room(this: Recovery, out: Path) -> None:
                 f"{name}={folder} is on a disk with {free / 2**30:.1f} GiB left, and a recovery may write "
                 f"{needed[disk] / 2**30:.1f}; free some space, or name another folder"
             )
+
+
+def _size(folder: Path) -> int:
+    """Return the bytes of all files in a folder."""
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())

@@ -22,17 +22,18 @@ def test_the_disk_has_to_hold_what_the_method_writes(tmp_path: Path, monkeypatch
         parameters=6 * 10**9, layer_parameters=(10**9,) * 4, n_layers=4, hidden_size=1000, dtype="bfloat16"
     )
 
-    def fits(method: Any, free: float) -> bool:
-        options = RecoveryOptions(method=method, lora_r=10)
+    def fits(method: Any, free: float, scored_tokens: int = 0) -> bool:
+        options = RecoveryOptions(method=method, lora_r=10, top_k=64)
         what: Any = SimpleNamespace(
             what=SimpleNamespace(info=info),
             spec=SimpleNamespace(options=options),
             mask=Mask.of(1, 2),
             folder=tmp_path / "kept",
+            shared=tmp_path / "kept",
         )
         monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=int(free)))
         try:
-            check_room(what, tmp_path / "out")
+            check_room(what, tmp_path / "out", scored_tokens)
         except UserError as error:
             assert "free some space, or name another folder" in str(error)
             return False
@@ -45,6 +46,10 @@ def test_the_disk_has_to_hold_what_the_method_writes(tmp_path: Path, monkeypatch
     (tmp_path / "kept").mkdir()
     (tmp_path / "kept/rows.jsonl").write_bytes(b"x" * 1000)
     assert fits("full", full - 1000), "what is there already is not written again"
+    logits = 10**6 * 384
+    (tmp_path / "kept/teacher").mkdir()
+    (tmp_path / "kept/teacher/0.npz").write_bytes(b"x" * 500)
+    assert fits("full", full - 1000 + logits - 500, 10**6) and not fits("full", full - 1000 + logits - 501, 10**6)
 
 
 def test_a_gpu_that_no_training_would_take_is_refused() -> None:
