@@ -144,8 +144,14 @@ _FIXED = {
     "rescale_every_n_layers": "its weights are scaled by their places",
     "n_deepstack_layers": "its first layers are given pictures",
 }
-#: Numbers of layers that llama.cpp takes for a certain model, which it computes in another way.
-_DEPTHS = {"gemma2": (46,), "gemma3": (62,), "exaone4": (64,), "deepseek2": (26, 27, 48), "baichuan": (32, 40)}
+#: Numbers of layers that llama.cpp takes for a certain model, which it computes in another way; alike in each group.
+_DEPTHS = {
+    "gemma2": [{46}],
+    "gemma3": [{62}],
+    "exaone4": [{64}],
+    "deepseek2": [{26, 27}, {48}],
+    "baichuan": [{32}, {40}],
+}
 #: Architectures that llama.cpp names in another way than transformers.
 _RENAMED = {"olmo3": "olmo2", "deepseekv2": "deepseek2", "deepseekv3": "deepseek2"}
 _CHECKPOINT = "a checkpoint (--out) with transformers or vLLM"
@@ -289,9 +295,10 @@ def _mended(file: _File, kept: Sequence[int], mask: Mask) -> dict[str, Any]:
     """
     n_layers, prefix = file.blocks, f"{file.architecture}."
     changed: dict[str, Any] = {f"{prefix}block_count": len(kept)}
-    depths = _DEPTHS.get(file.architecture, ())
-    for depth in {n_layers, len(kept)} & set(depths) if len(kept) < n_layers else ():
-        raise file.refused(f"llama.cpp computes a {file.architecture} of {depth} layers in a way of its own")
+    if any((n_layers in alike) != (len(kept) in alike) for alike in _DEPTHS.get(file.architecture, ())):
+        raise file.refused(
+            f"llama.cpp computes a {file.architecture} of {n_layers} or {len(kept)} layers in a way of its own"
+        )
     for key, why in _FIXED.items():
         if file.get(key) and len(kept) < n_layers:
             raise file.refused(why)
@@ -345,8 +352,8 @@ def misread_by_llama_cpp(folder: Path, mask: Mask, n_layers: int) -> str | None:
     config, kept = config.get("text_config") or config, mask.kept(n_layers)
     kind = _letters(config["model_type"].removesuffix("_text"))
     kind = _RENAMED.get(kind, kind)
-    depths = [depth for name, of in _DEPTHS.items() if _letters(name) == kind for depth in of]
-    if mask and {n_layers, len(kept)} & set(depths):
+    groups = [alike for name, of in _DEPTHS.items() if _letters(name) == kind for alike in of]
+    if any((n_layers in alike) != (len(kept) in alike) for alike in groups):
         return f"computes a {config['model_type']} of {n_layers} or {len(kept)} layers in a way of its own"
     for rule in _RULES:
         named = [name for name in (*rule.defaults, *rule.always) if _letters(name) == kind]

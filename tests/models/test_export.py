@@ -97,6 +97,10 @@ def test_what_llama_cpp_tells_from_places(tmp_path: Path) -> None:
         assert misread_by_llama_cpp(tmp_path / family / "dense", mask, N_LAYERS) == said, (family, mask)
     wording = "computes a gemma2 of 46 or 4 layers in a way of its own"
     assert misread_by_llama_cpp(tmp_path / "gemma2" / "dense", Mask.of(*range(4, 46)), 46) == wording
+    (lite := tmp_path / "lite").mkdir()
+    (lite / "config.json").write_text(json.dumps({"model_type": "deepseek_v2"}))
+    assert misread_by_llama_cpp(lite, Mask.of(5), 27) is None, "DeepSeek-V2-Lite is computed alike with 26 layers"
+    assert misread_by_llama_cpp(lite, Mask.of(5, 6), 27) and misread_by_llama_cpp(lite, Mask.of(5, 6, 7), 30)
 
 
 def test_counts_of_leading_layers_are_recounted(tmp_path: Path) -> None:
