@@ -325,7 +325,9 @@ def make_trainer(
     kept, rest = lesson.part(0, n_held_out), lesson.part(n_held_out, len(lesson.rows))
     if options.workers > 1:
         kept = kept.filled(options.workers * micro_batch_size)
-    bf16 = on_gpu and torch.cuda.is_bf16_supported() if options.dtype == "auto" else options.dtype == "bfloat16"
+    bf16 = options.dtype == "bfloat16"
+    if options.dtype == "auto" and on_gpu:
+        bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
     n_steps = steps(len(rest.rows), options)
     each = options.checkpoint_steps or math.ceil(n_steps / 10)
     config = SFTConfig(
