@@ -87,7 +87,8 @@ def test_no_position_is_read_beyond_the_models_last(kind, monkeypatch):
     """A GPU would not survive that."""
     sizes = {"vocab_size": 64, "max_position_embeddings": 16, "num_attention_heads": 2, "num_hidden_layers": 2}
     widths = {"n_embd": 8} if kind == "gpt2" else {"hidden_size": 8, "ffn_dim": 16, "word_embed_proj_dim": 8}
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **sizes, **widths, eos_token_id=None)).eval()
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **sizes, **widths)).eval()
+    model.generation_config.eos_token_id = 64  # which no answer can have, so none ends early
     read, forward = [0], torch.nn.Embedding.forward
 
     def look(self, ids):
