@@ -295,7 +295,7 @@ def _mended(file: _File, kept: Sequence[int], mask: Mask) -> dict[str, Any]:
     """
     n_layers, prefix = file.blocks, f"{file.architecture}."
     changed: dict[str, Any] = {f"{prefix}block_count": len(kept)}
-    if any((n_layers in alike) != (len(kept) in alike) for alike in _DEPTHS.get(file.architecture, ())):
+    if _differ(file.architecture, n_layers, len(kept)):
         raise file.refused(
             f"llama.cpp computes a {file.architecture} of {n_layers} or {len(kept)} layers in a way of its own"
         )
@@ -352,8 +352,7 @@ def misread_by_llama_cpp(folder: Path, mask: Mask, n_layers: int) -> str | None:
     config, kept = config.get("text_config") or config, mask.kept(n_layers)
     kind = _letters(config["model_type"].removesuffix("_text"))
     kind = _RENAMED.get(kind, kind)
-    groups = [alike for name, of in _DEPTHS.items() if _letters(name) == kind for alike in of]
-    if any((n_layers in alike) != (len(kept) in alike) for alike in groups):
+    if _differ(kind, n_layers, len(kept)):
         return f"computes a {config['model_type']} of {n_layers} or {len(kept)} layers in a way of its own"
     for rule in _RULES:
         named = [name for name in (*rule.defaults, *rule.always) if _letters(name) == kind]
@@ -366,6 +365,12 @@ def misread_by_llama_cpp(folder: Path, mask: Mask, n_layers: int) -> str | None:
         if period and any(rule.kind(layer, period) != rule.kind(place, period) for place, layer in enumerate(kept)):
             return f"tells {rule.about} from their places, which have changed"
     return None
+
+
+def _differ(architecture: str, n_layers: int, n_kept: int) -> bool:
+    """Return whether llama.cpp takes two numbers of layers for models that it computes in different ways."""
+    groups = [alike for name, of in _DEPTHS.items() if _letters(name) == _letters(architecture) for alike in of]
+    return any((n_layers in alike) != (n_kept in alike) for alike in groups)
 
 
 def _letters(name: str) -> str:

@@ -16,7 +16,6 @@ from raysearch.reporting.stats.frame import (
     CALIBRATION_LOSS,
     HELD_OUT_LOSS,
     Quantity,
-    Setting,
     averages,
     cells_frame,
     has,
@@ -24,7 +23,7 @@ from raysearch.reporting.stats.frame import (
 from raysearch.reporting.stats.ranking import Ranking, ranking
 from raysearch.reporting.stats.variance import Split, Spread, splits, spreads
 from raysearch.study.result import StudyResult
-from raysearch.study.spec import Margin, sides_of
+from raysearch.study.spec import Margin
 
 
 @dataclass(frozen=True)
@@ -97,16 +96,9 @@ def analyse(results: StudyResult) -> Analysis:
 
 
 def study_contrasts(results: StudyResult, frame: pd.DataFrame) -> list[Contrast]:
-    """Answer the contrasts of a study by held-out loss, or by calibration loss where a side lacks it, and averages."""
+    """Answer the contrasts of a study by its losses and averages."""
     asked = [one for one in (HELD_OUT_LOSS, CALIBRATION_LOSS, *averages(results)) if has(frame, one)]
-    margins = [(one, margin_of(one, results.margin)) for one in asked]
-    found: list[Contrast] = []
-    for name in results.contrasts:
-        cells = frame[frame["searcher"].isin(sides_of(name))]
-        held_out = cells["searcher"].where(cells["held_out"].notna() & cells["comparable"])
-        sides = held_out.groupby([cells[one] for one in Setting._fields], observed=True).transform("nunique")
-        found += contrasts(cells.assign(loss=cells["loss"].where(sides < 2)), [name], margins)
-    return found
+    return contrasts(frame, results.contrasts, [(one, margin_of(one, results.margin)) for one in asked])
 
 
 def margin_of(quantity: Quantity, margin: Margin) -> float | None:

@@ -60,7 +60,7 @@ class Contrast:
 def contrasts(
     frame: pd.DataFrame, names: Sequence[str], quantities: Sequence[tuple[Quantity, float | None]]
 ) -> list[Contrast]:
-    """Answer each contrast in each setting, by each quantity.
+    """Answer each contrast in each setting, by each quantity; by calibration loss where a side has no held-out loss.
 
     Args:
         frame: The study's searches.
@@ -70,15 +70,23 @@ def contrasts(
     found: list[Contrast] = []
     for name in names:
         pair = sides_of(name)
+        mine = _without_used_loss(frame[frame["searcher"].isin(pair)])
         answers = [
             _contrast(setting, cells, quantity, margin, *pair)
             for quantity, margin in quantities
-            for setting, cells in settings(frame[frame[quantity.key].notna()])
+            for setting, cells in settings(mine[mine[quantity.key].notna()])
             if {*pair} <= {*cells["searcher"]}
         ]
         corrected = holm([one.p for one in answers])
         found += [replace(one, p=p) for one, p in zip(answers, corrected, strict=True)]
     return found
+
+
+def _without_used_loss(cells: pd.DataFrame) -> pd.DataFrame:
+    """Leave out the calibration loss of two searchers in the settings in which both have a held-out loss."""
+    held_out = cells["searcher"].where(cells["held_out"].notna() & cells["comparable"])
+    sides = held_out.groupby([cells[one] for one in Setting._fields], observed=True).transform("nunique")
+    return cells.assign(loss=cells["loss"].where(sides < 2))
 
 
 def _contrast(
