@@ -37,7 +37,8 @@ from raysearch.search.observer import Observer
 from raysearch.search.record import SearchRecord
 from raysearch.search.spec import SearchSpec
 
-_ROWS, _CARD, _TEACHER = "rows.jsonl", "rows.json", "teacher"
+TEACHER = "teacher"  # the folder of the dense model's logits
+_ROWS, _CARD = "rows.jsonl", "rows.json"
 _CHECKPOINTS, _OF_CHECKPOINT = 3, 12  # as many are there at once; bytes of weights and of AdamW's two moments in each
 _OF_LOGIT = 6  # bytes: a token's number and its log-probability
 _WIDTHS = 20  # of all linear layers' inputs and outputs in a decoder layer, about, in hidden sizes
@@ -196,7 +197,7 @@ def heal(
         taught = None
         if spec.options.loss == "distill" and not (this.folder / "trained").is_dir():
             starts = first_scored(found.rows, spec.options.completion_only)
-            folder = this.shared / _TEACHER
+            folder = this.shared / TEACHER
             scored = (len(row.ids) - start for row, start in zip(found.rows, starts, strict=True))
             check_room(this, out, sum(scored))
             with timed(stages, "logits"):
@@ -309,11 +310,11 @@ def check_room(this: Recovery, out: Path, scored_tokens: int = 0) -> None:
     if options.method == "full":
         trained = left
     logits = _OF_LOGIT * options.top_k * scored_tokens
-    written = _size(this.folder) - _size(this.folder / _TEACHER)
+    written = _size(this.folder) - _size(this.folder / TEACHER)
     needed = Counter[int]()  # by disk
     for name, folder, more in (
         ("store", this.folder, max(0, model + (_CHECKPOINTS * _OF_CHECKPOINT + 4) * trained - written)),
-        ("store", this.shared, max(0, logits - _size(this.shared / _TEACHER))),
+        ("store", this.shared, max(0, logits - _size(this.shared / TEACHER))),
         ("--out", out, model),
     ):
         there = next(one for one in (folder, *folder.absolute().parents) if one.exists())

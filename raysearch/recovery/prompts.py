@@ -156,8 +156,7 @@ def draw_prompts(
     Raises:
         UserError: The data cannot be read, or nothing is left.
     """
-    check_lengths(data, options, max_positions)
-    data.check()
+    check_rows(data, options, max_positions)
     left_out = Counter[str]()
     if isinstance(data.draw, WindowOptions):
         batch = data.samples(tokenizer, Form.TEXT, max_positions).batch
@@ -277,12 +276,13 @@ def _beginning(texts: Sequence[Sequence[str]], n: int) -> tuple[str, ...]:
     return tuple(common)
 
 
-def check_lengths(data: Data, options: RecoveryOptions, max_positions: int | None) -> None:
-    """Refuse rows longer than the model takes, or longer than a row may be.
+def check_rows(data: Data, options: RecoveryOptions, max_positions: int | None) -> None:
+    """Refuse data that are not there, and rows longer than the model takes, or longer than a row may be.
 
     Raises:
         UserError: They are.
     """
+    data.check()
     if max_positions is not None and options.max_tokens > max_positions:
         raise UserError(
             f"recovery.max_tokens={options.max_tokens} is longer than the {max_positions} positions of the model; use "

@@ -24,7 +24,7 @@ from raysearch.models.loading import quiet
 from raysearch.models.source import locate
 from raysearch.models.spec import ModelSpec
 from raysearch.recovery.checkpoint import Evidence, write_card, written_by
-from raysearch.recovery.healing import Recovery, Rows, check_room, draw, heal, prepare
+from raysearch.recovery.healing import TEACHER, Recovery, Rows, check_room, draw, heal, prepare
 from raysearch.recovery.progress import Pace, timed
 from raysearch.recovery.prompts import LeftOut, Question, Row, check_enough, n_within, row_of
 from raysearch.recovery.record import RecoveryRecord, recoveries_of, write_recovery
@@ -108,7 +108,7 @@ def _recover(this: Recovery, out: Path, overwrite: bool, observer: Observer) -> 
     stages: dict[str, float] = {}
     with held(this.ledger, this.name, "RECOVERY"):
         found, evidence = heal(this, out, stages, observer)
-        shutil.rmtree(this.folder / "teacher", ignore_errors=True)
+        shutil.rmtree(this.folder / TEACHER, ignore_errors=True)
         with timed(stages, "assessment"):
             result = _assess(this, found, evidence, out, observer)
         write_card(out, out.name, evidence, result.numbers)

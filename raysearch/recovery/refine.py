@@ -21,7 +21,7 @@ from raysearch.ledger.ledger import Ledger
 from raysearch.ledger.locks import held
 from raysearch.models.loading import describe
 from raysearch.models.spec import ModelInfo
-from raysearch.recovery.prompts import check_lengths
+from raysearch.recovery.prompts import check_rows
 from raysearch.recovery.record import Training
 from raysearch.recovery.spec import RecoverSpec
 from raysearch.search.observer import Observer, Prefixed
@@ -95,13 +95,14 @@ class RecoveryRefiner:
 
     def check(self, info: ModelInfo) -> None:
         """See `raysearch.search.spec.Refiner`, as of `refine`."""
-        self.spec.data.check()
-        check_lengths(self.spec.data, self.spec.options, info.max_positions)
+        check_rows(self.spec.data, self.spec.options, info.max_positions)
 
     def refine(
         self, found: Sequence[SearchRecord], search: SearchSpec, session: EvaluationSession, observer: Observer
     ) -> Refinement:
         """See `raysearch.search.spec.Refiner`."""
+        from raysearch.recovery.healing import TEACHER  # which brings torch
+
         ledger, model = session.ledger, session.fingerprints["model"]
         masks = {run.found.mask: run for run in found}
         identity = [found[0].identifying, self._identity_of_training]
@@ -116,7 +117,7 @@ class RecoveryRefiner:
                     if mask not in known:
                         known[mask] = self._recover(run, search, session, folder / name, observer)
                         write_assessment(ledger, model, name, {mask: known[mask]}, _Refined)
-                shutil.rmtree(folder / name / "teacher", ignore_errors=True)
+                shutil.rmtree(folder / name / TEACHER, ignore_errors=True)
         refined = []
         for mask, run in masks.items():
             one = known[mask]

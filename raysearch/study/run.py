@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from itertools import zip_longest
+from itertools import product, zip_longest
 from typing import TYPE_CHECKING
 
 from typing_extensions import override
@@ -17,6 +17,7 @@ from raysearch.core.mask import Mask
 from raysearch.errors import EvaluationError, UserError
 from raysearch.ledger.ledger import Ledger, opened
 from raysearch.ledger.locks import held, is_held
+from raysearch.recovery.prompts import check_rows
 from raysearch.search.observer import (
     Observer,
     Observers,
@@ -70,6 +71,8 @@ def run_study(
     """
     model_groups = prepare(spec)
     search_ids = name_searches(spec, model_groups)
+    for group, way in product(model_groups, spec.recoveries.values()):
+        check_rows(way.data, way.options, group.info.max_positions)
     assessables = _read_assessables(spec, model_groups)
     ledger = Ledger(spec.ledger)
     with closing(ledger), held(ledger, spec.study_id, "STUDY"):

@@ -66,3 +66,14 @@ def test_a_study_recovers_its_masks_and_the_dense_model_once(
     assert more.code == 0, more.err
     for one in json.loads(more.out)["recovered"]:
         assert [number["metric"]["name"] for number in one["record"]["numbers"]] == ["mine", "piqa"]
+
+
+def test_rows_longer_than_the_model_takes_are_refused_before_any_search(run: Run, world: World, here: Path) -> None:
+    with_long_rows = WITH.format(world.text).replace("max_tokens=48", "max_tokens=1024")
+    words = [
+        *small_study(world, "searcher=[one_shot]", f"model={{tiny: model={world.model}}}", model=None),
+        *("remove=2", f"study.recover_with={with_long_rows}", "study.recover.plain=recovery.method=lora"),
+    ]
+    refused = run("study", *words)
+    assert refused.code == 2 and "recovery.max_tokens=1024 is longer than the 64 positions of the model" in refused.err
+    assert not (here / "mlruns/ledger.db").exists()
