@@ -24,7 +24,15 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
+from transformers import (
+    DynamicCache,
+    GenerationConfig,
+    LogitsProcessor,
+    LogitsProcessorList,
+    StoppingCriteria,
+    StoppingCriteriaList,
+)
+from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 from typing_extensions import override
 
 from raysearch.errors import UserError
@@ -34,6 +42,8 @@ from raysearch.generation.prompt import Decoding, Prompt, Written
 _ROWS = {"cpu": 32, "cuda": 128}
 #: How far two computations of a float32 logit may be apart, relative to the row's largest; `models.stack.tolerance`.
 _ERROR = 1e-5
+#: Tokens for which a cache gets room at once.
+_ROOM = 64
 #: Rows of a table of positions that it may have beside those of the model, as OPT's has 2.
 _UNUSED_POSITIONS = 8
 _GREEDY = Decoding()
@@ -155,6 +165,7 @@ def _continue(model: Any, texts: Sequence[_Text], decoding: Decoding, positions:
         found = model.generate(
             ids.to(model.device),
             attention_mask=real.to(model.device),
+            past_key_values=_cache(model),
             generation_config=config,
             logits_processor=LogitsProcessorList([_Chooser(model, texts, decoding)]),
             stopping_criteria=StoppingCriteriaList([_HalfDone(texts)]),
@@ -162,6 +173,39 @@ def _continue(model: Any, texts: Sequence[_Text], decoding: Decoding, positions:
     finally:
         model.generation_config = own
     return int(found.numel()) - len(texts)  # all but the last
+
+
+def _cache(model: Any) -> DynamicCache | None:
+    """Return a cache for the keys and values of a model; None for a model that has a kind of its own."""
+    cache = DynamicCache(config=model.config)
+    if not all(type(layer) in (DynamicLayer, DynamicSlidingWindowLayer) for layer in cache.layers):
+        return None
+    cache.layers = [_RoomyLayer() if type(layer) is DynamicLayer else layer for layer in cache.layers]
+    return cache
+
+
+class _RoomyLayer(DynamicLayer):
+    """A layer's keys and values, with room behind them: transformers' own copies all of them for every new token."""
+
+    _rooms: tuple[Tensor, ...] = ()
+
+    @override
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """Add the keys and values of new tokens, rows x heads x tokens x width; return those of all tokens."""
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        n_known, added = self.get_seq_length(), (key_states, value_states)
+        n = n_known + key_states.shape[-2]
+        if not self._rooms or n > self._rooms[0].shape[-2]:
+            rooms = tuple(one.new_empty((*one.shape[:2], n + _ROOM, one.shape[-1])) for one in added)
+            for room, known in zip(rooms, (self.keys, self.values), strict=True):
+                if known is not None and n_known:
+                    room[:, :, :n_known] = known
+            self._rooms = rooms
+        for room, new in zip(self._rooms, added, strict=True):
+            room[:, :, n_known:n] = new
+        self.keys, self.values = (room[:, :, :n] for room in self._rooms)
+        return self.keys, self.values
 
 
 @dataclass
@@ -175,7 +219,8 @@ class _Chooser(LogitsProcessor):
     @override
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         logits = scores.float()
-        margins = 2 * _ERROR * logits.abs().amax(-1).double() * self._is_exact
+        largest = logits.abs().amax(-1) if self._is_exact else logits.new_zeros(len(logits))
+        margins = 2 * _ERROR * largest.double()
         # Nobody reads what comes after a text that is done.
         draws = [0.0 if text.done or text.random is None else float(text.random.random()) for text in self.texts]
         chosen = _chosen(logits, draws, self.decoding, margins)

@@ -2,12 +2,13 @@
 
 import itertools
 import random
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
+from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache, PreTrainedTokenizerFast
 
 from raysearch.core.mask import Mask
 from raysearch.errors import UserError
@@ -57,6 +58,23 @@ def test_choices_that_an_error_could_change_are_made_alone(way, monkeypatch):
     found = generate(model, Numbers(), prompts(), WAYS[way], 4)[0]
     monkeypatch.setattr(decoding, "_ERROR", 1e9)
     assert generate(model, Numbers(), prompts(), WAYS[way], 4)[0] == found
+
+
+def test_a_cache_with_room_holds_what_that_of_transformers_holds(monkeypatch):
+    monkeypatch.setattr(decoding, "_ROOM", 3)
+    model = tiny_model(n_layers=2)
+    own, roomy = DynamicCache(config=model.config), decoding._cache(model)
+    for n_new in (5, 1, 1, 1, 1, 7, 1):
+        new = [torch.randn(2, 3, n_new, width) for width in (4, 8)]
+        assert all(map(torch.equal, own.update(*new, 1), roomy.update(*new, 1)))
+        assert own.get_seq_length(1) == roomy.get_seq_length(1)
+    mixed = AutoConfig.for_model(
+        "gemma3_text", num_hidden_layers=3, layer_types=["sliding_attention"] * 2 + ["full_attention"]
+    )
+    assert [type(layer).__name__ for layer in decoding._cache(SimpleNamespace(config=mixed)).layers] == [
+        "DynamicSlidingWindowLayer"
+    ] * 2 + ["_RoomyLayer"]
+    assert decoding._cache(SimpleNamespace(config=AutoConfig.for_model("mamba"))) is None
 
 
 def test_greedy_texts_are_those_of_transformers():
