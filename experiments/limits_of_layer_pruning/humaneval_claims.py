@@ -47,10 +47,13 @@ def main() -> None:
 def answers_of(store: Path) -> pd.DataFrame:
     """Return every answer of the store's ledger, and the searchers that found its mask."""
     found = raysearch.searches(store=store)
-    found["searcher"] = [search_id.rpartition("-m")[0] for search_id in found.index]
     rows = []
     with opened(store / "ledger.db") as ledger:
-        (calibration,) = {one for (one,) in ledger.read("SELECT DISTINCT calibration FROM texts")}
+        written = {one for (one,) in ledger.read("SELECT DISTINCT calibration FROM texts")}
+        (calibration,) = written - {*found["calibration"]}
+        # A search that had texts written is the iterative one, which is greedy by another name.
+        by_texts = found["calibration"].isin(written)
+        found["searcher"] = found.index.str.replace("-m.*", "", regex=True).where(~by_texts, "iterative")
         distinct = found.sort_values("remove").groupby("removed", sort=False)["searcher"]
         methods = {DENSE: ["dense"], **{mask: sorted(set(of)) for mask, of in distinct}}
         for removed, names in methods.items():

@@ -42,7 +42,7 @@ GROUPS: Mapping[str, Group] = {
 }
 CONTRASTS = ("greedy - one-shot", "beam - greedy")
 MARGIN = Margin(loss=0.02, points=1.0)
-N_LAYERS = 30
+N_LAYERS = {"SmolLM2-135M": 30, "Gemma-3-270M": 18}
 
 
 def main() -> None:
@@ -72,7 +72,7 @@ def study(path: Path, searchers: Collection[str] | None = None) -> StudyResult:
     chosen = table if searchers is None else table[table["searcher"].isin(searchers)]
     cells = [cell(row) for row in chosen.to_dict("records")]
     return StudyResult(
-        *("rethinking", "rethinking", cells, {"SmolLM2-135M": N_LAYERS}, metrics, {}, {}),
+        *("rethinking", "rethinking", cells, {name: N_LAYERS[name] for name in chosen["model"].unique()}, metrics, {}, {}),
         margin=MARGIN if "draw" in table else Margin(),
         contrasts=CONTRASTS if "draw" in table else (),
     )
@@ -112,7 +112,7 @@ def cell(row: Mapping[Any, Any]) -> CellResult:
         stochastic=row.get("stochastic", row["searcher"] in STOCHASTIC),
         held_out=row.get("held_out"),
         held_out_by_draw=json.loads(row.get("held_out_by_draw") or "{}"),
-        n_free=N_LAYERS,
+        n_free=N_LAYERS[row["model"]],
         state=row["state"],
         outcome=outcome,
     )
@@ -169,6 +169,8 @@ def searcher_claims(whole: Analysis) -> Iterator[list[object]]:
     ]
     pairs: dict[tuple[str, str], Pair] = {(one.better, one.worse): one for one in found.pairs}
     for better, worse in (("beam", "GA"), ("greedy", "GA"), ("greedy", "one-shot"), ("beam", "greedy")):
+        if not {better, worse} <= found.ranks.keys():
+            continue
         if (one := pairs.get((better, worse))) is None:
             one = pairs[worse, better]
             better, worse = worse, better
