@@ -93,11 +93,6 @@ def mergekit_yaml(pruned: Pruned) -> str:
     return "\n".join(lines) + "\n"
 
 
-def llama_cpp_command(mask: Mask) -> str:
-    """Return the llama.cpp command (0-based) that prunes a GGUF file of the dense model in the same way."""
-    return f"llama-quantize --prune-layers {','.join(map(str, mask))} model.gguf pruned.gguf Q8_0"
-
-
 def model_card(pruned: Pruned, evidence: Evidence, name: str, *, tokenizer: bool, misread: str | None = None) -> str:
     """Return the README.md of an exported checkpoint.
 
@@ -122,7 +117,6 @@ def model_card(pruned: Pruned, evidence: Evidence, name: str, *, tokenizer: bool
         name=name,
         tokenizer=tokenizer,
         misread=misread,
-        llama_cpp_command=llama_cpp_command,
     )
 
 

@@ -25,7 +25,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokeni
 from raysearch.calibration.batch import Batch
 from raysearch.core.mask import Mask
 from raysearch.core.paths import as_path
-from raysearch.errors import UnsupportedModelError, UserError, redact, redacted, what_failed
+from raysearch.errors import UnsupportedModelError, UserError, first_line, redact, redacted, what_failed
 from raysearch.models.card import RECORD, Evidence, Pruned, mergekit_yaml, model_card
 from raysearch.models.gguf_pruning import misread_by_llama_cpp
 from raysearch.models.layers import plain_logits
@@ -204,8 +204,7 @@ def _reload(folder: Path, model: LocatedModel, kind: str) -> PreTrainedModel:
     except Exception as error:
         raise UnsupportedModelError(
             f"{kind} cannot be exported: transformers does not load the pruned checkpoint "
-            f"({type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}); "
-            "choose another mask or architecture"
+            f"({type(error).__name__}: {first_line(error)}); choose another mask or architecture"
         ) from error
     return reloaded.eval()
 

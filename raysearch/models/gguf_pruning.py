@@ -22,28 +22,12 @@ from typing import Any
 from raysearch.core.mask import Mask
 from raysearch.errors import UserError, what_failed
 from raysearch.models.gguf import read_fast
+from raysearch.models.spec import ModelInfo
 
 _BLOCK = re.compile(r"blk\.(\d+)\.(.+)")
 _NO_LAYERS = ("rope.dimension_sections",)  # lists under the architecture that are never one value a layer
 _SUSPECT = re.compile(r"(pattern|interval|every_n_layers|layer_step|_layers|_period)$")
 _ROUGHLY = 0.02  # a vocabulary may be padded, and a converter may drop or fold a small tensor
-
-
-@dataclass(frozen=True)
-class GGUFSizes:
-    """The sizes by which a GGUF file is known to be of a model.
-
-    Args:
-        n_layers: Its layers, without those that predict further tokens.
-        hidden_size: The width of the hidden state.
-        vocab_size: Rows of the embedding.
-        layer_parameters: Parameters of each layer.
-    """
-
-    n_layers: int
-    hidden_size: int
-    vocab_size: int
-    layer_parameters: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -164,8 +148,7 @@ def prune_gguf(
     mask: Mask,
     out: Path,
     *,
-    name: str,
-    sizes: GGUFSizes,
+    info: ModelInfo,
     overwrite: bool = False,
     search_id: str | None = None,
 ) -> GGUFExport:
@@ -175,8 +158,7 @@ def prune_gguf(
         source: A GGUF file of the model, in any quantisation.
         mask: The layers to remove.
         out: The file to write.
-        name: The model's name, for messages.
-        sizes: The model's sizes, which the file must have.
+        info: The model's sizes, which the file must have.
         overwrite: Whether `out` may be replaced.
         search_id: The search that found the mask, for the metadata.
 
@@ -186,7 +168,7 @@ def prune_gguf(
     _check_place(source, out, overwrite)
     with read_fast():
         file = _read(source)
-        kept = _kept(file, mask, name, sizes)
+        kept = _kept(file, mask, info)
         metadata = _mended(file, kept, mask)
         if search_id is not None:
             metadata["raysearch.search"] = search_id
@@ -201,7 +183,7 @@ def prune_gguf(
         finally:
             with suppress(OSError):
                 unfinished.unlink()
-    left = sizes.n_layers - len(mask)
+    left = info.n_layers - len(mask)
     return GGUFExport(
         out.absolute(), source, left, out.stat().st_size, source.stat().st_size, file.architecture, search_id
     )
@@ -260,10 +242,10 @@ def _read(path: Path) -> _File:
     return file
 
 
-def _kept(file: _File, mask: Mask, name: str, sizes: GGUFSizes) -> tuple[int, ...]:
+def _kept(file: _File, mask: Mask, info: ModelInfo) -> tuple[int, ...]:
     """Return the blocks that stay, once the file is known to be of the model."""
     parameters = [0] * min(file.blocks, len(file.reader.tensors))
-    vocabulary = sizes.vocab_size
+    vocabulary = info.vocab_size
     for tensor in file.reader.tensors:
         if (block := _BLOCK.fullmatch(tensor.name)) and int(block[1]) < len(parameters):
             parameters[int(block[1])] += int(tensor.n_elements)
@@ -272,17 +254,18 @@ def _kept(file: _File, mask: Mask, name: str, sizes: GGUFSizes) -> tuple[int, ..
     n_layers, hidden_size = file.blocks - file.get(_PREDICTING), file.get("embedding_length")
     if not any(parameters):
         raise file.refused(f"{file.architecture} keeps no layers as blk.N tensors")
-    facts = [("layers", n_layers, sizes.n_layers, 0.0), ("hidden state's width", hidden_size, sizes.hidden_size, 0.0)]
-    facts.append(("words of the vocabulary", vocabulary, sizes.vocab_size, _ROUGHLY))
-    facts += [
-        (f"parameters of layer {layer}", here, there, _ROUGHLY)
-        for layer, (here, there) in enumerate(zip(parameters, sizes.layer_parameters, strict=False))
+    facts = [
+        ("layers", n_layers, info.n_layers, 0.0),
+        ("hidden state's width", hidden_size, info.hidden_size, 0.0),
+        ("words of the vocabulary", vocabulary, info.vocab_size, _ROUGHLY),
     ]
+    for layer, (here, there) in enumerate(zip(parameters, info.layer_parameters, strict=False)):
+        facts.append((f"parameters of layer {layer}", here, there, _ROUGHLY))
     for what, here, there, tolerance in facts:
         if abs(here - there) > tolerance * there:
             raise UserError(
-                f"--from={file.path} is not the model {name}: {what} {here:,} instead of {there:,}; name a GGUF file "
-                "of the same model"
+                f"--from={file.path} is not the model {info.model.name}: {what} {here:,} instead of {there:,}; name "
+                "a GGUF file of the same model"
             )
     return (*mask.kept(n_layers), *range(n_layers, file.blocks))
 
