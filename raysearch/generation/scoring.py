@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, Literal, TypeVar
 
 from raysearch.generation.answer import CodeTests
-from raysearch.generation.sandbox import Limits, Outcome, Program, run_programs
+from raysearch.generation.sandbox import Outcome, Program, run_programs
 from raysearch.generation.score import Score
 
 _T = TypeVar("_T")
@@ -91,17 +91,13 @@ def _rouge() -> Any:
     return RougeScorer(["rougeL"], use_stemmer=True)
 
 
-def score_exact(text: str, gold: str) -> Score:
-    """Score 1 for the right text, but for space around it."""
-    return Score(float(text.strip() == gold.strip()))
-
-
 def score_regex(text: str, pattern: str, gold: str) -> Score:
     """Score 1 if what a pattern finds last is the right text: its first group, or all of it if it has none."""
     found = list(re.finditer(pattern, text))
     if not found:
         return Score(0.0)
-    return score_exact(found[-1][1] or "" if found[-1].re.groups else found[-1][0], gold)
+    last = found[-1][1] or "" if found[-1].re.groups else found[-1][0]
+    return Score(float(last.strip() == gold.strip()))
 
 
 def extract_code(text: str, opening: str = "") -> str:
@@ -150,7 +146,7 @@ def score_codes(codes: Sequence[str], tests: Sequence[CodeTests], workers: int |
 
 
 def _program(code: str, tests: CodeTests, source: str) -> Program:
-    return Program("\n".join(filter(None, (tests.before, code))), source, Limits(tests.timeout_s))
+    return Program("\n".join(filter(None, (tests.before, code))), source, tests.timeout_s)
 
 
 def _code_score(outcome: Outcome, base: bool | None) -> Score:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -82,8 +83,8 @@ class GenerationFormat(Format):
                 raise UserError(f"data.pattern={self.pattern} is no regular expression ({error}); mend it") from error
         if self.max_new_tokens < 1:
             raise UserError(f"data.max_new_tokens={self.max_new_tokens} writes nothing; use 1 or more")
-        if self.timeout_s <= 0:
-            raise UserError(f"data.timeout_s={self.timeout_s} leaves no time to run; use a second or more")
+        if not 0 < self.timeout_s < math.inf:
+            raise UserError(f"data.timeout_s={self.timeout_s} is no time to run; use a second or more")
         if not all(self.stop):
             raise UserError("data.stop has an empty text; leave it out")
 
