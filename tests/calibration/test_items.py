@@ -140,8 +140,5 @@ class TestErrors:
             ({"seed": -1}, "data.seed=-1 is negative; use 0 or more"),
             ({"shard_samples": 0}, "data.shard_samples=0 makes empty shards; use 1 or more, or null"),
             ({"samples": "all", "at_most": 0}, "data.at_most=0 takes nothing; use 1 or more, or null"),
-            ({"sampling": "documents"}, "data.sampling=documents is unknown; choose one of: random, sequential"),
-            ({"balance": "equally"}, "data.balance=equally is unknown; did you mean 'equal'?"),
-            ({"score": "answers"}, "data.score=answers is unknown; did you mean 'answer'?"),
         ]
         assert_refused(ItemOptions, cases)

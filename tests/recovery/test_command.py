@@ -178,6 +178,7 @@ def test_mistakes_are_one_sentence(
         (words, [*on_text, "--out", "full"], "holds other things than an export; name another folder"),
         (words, [*on_text, "--out", str(world.model)], "holds the dense model itself; write to another folder"),
         (words, [*text, "recovery.rate=1"], "recovery.rate is no key of this configuration"),
+        (words, [*text, "recovery.method=dora"], "recovery.method=dora should be 'lora', 'qlora' or 'full'; did you"),
         (words, [*text, "recovery.max_tokens=4096"], "is longer than the"),
         (words, [*text, "recovery.max_tokens=8"], "data.seq_len=16 is longer than recovery.max_tokens=8"),
         (words, [*text, "data.samples=1"], "data leaves 1 row to train on"),

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any
 
 from typing_extensions import override
 
@@ -14,7 +13,7 @@ from raysearch.calibration.batch import Form
 from raysearch.calibration.fields import check_prompt, fill, take_answer, take_text
 from raysearch.calibration.formats.base import Format, Task
 from raysearch.calibration.items import ItemOptions
-from raysearch.errors import UserError, did_you_mean
+from raysearch.errors import UserError
 from raysearch.generation.answer import Answer, Check, CodeTests
 
 
@@ -67,8 +66,6 @@ class GenerationFormat(Format):
 
     def __post_init__(self) -> None:
         check_prompt(self.prompt)
-        if self.check not in get_args(Check):
-            raise UserError(f"data.check={self.check} is unknown; {did_you_mean(self.check, get_args(Check))}")
         needs = {"code": "tests", "regex": "pattern"}.get(self.check, "answer")
         if getattr(self, needs) is None:
             raise UserError(f"data.check={self.check} needs data.{needs}=…")
@@ -83,8 +80,8 @@ class GenerationFormat(Format):
                 raise UserError(f"data.pattern={self.pattern} is no regular expression ({error}); mend it") from error
         if self.max_new_tokens < 1:
             raise UserError(f"data.max_new_tokens={self.max_new_tokens} writes nothing; use 1 or more")
-        if not 0 < self.timeout_s < math.inf:
-            raise UserError(f"data.timeout_s={self.timeout_s} is no time to run; use a second or more")
+        if self.timeout_s <= 0:
+            raise UserError(f"data.timeout_s={self.timeout_s} leaves no time to run; use a second or more")
         if not all(self.stop):
             raise UserError("data.stop has an empty text; leave it out")
 
