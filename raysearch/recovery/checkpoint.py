@@ -25,8 +25,9 @@ from raysearch.models.stack import probe_tokens, relative_gap, tolerance
 from raysearch.recovery.record import ThreeNumbers, Training
 from raysearch.recovery.spec import RecoveryOptions
 
+#: Files of the pruned checkpoint that are not those of the recovered one.
+_OWN = (RECORD, "README.md", "mergekit.yaml", "model.safetensors.index.json")
 _ADAPTER = "adapter"
-_MODELS = ("dense", "pruned", "recovered")
 
 
 @dataclass(frozen=True)
@@ -102,10 +103,6 @@ def write_checkpoint(model: ModelSpec, trained: Path, out: Path, evidence: Evide
         write_card(folder, out.name, evidence, ())
 
 
-#: Files of the pruned checkpoint that are not those of the recovered one.
-_OWN = (RECORD, "README.md", "mergekit.yaml", "model.safetensors.index.json")
-
-
 def write_card(folder: Path, name: str, evidence: Evidence, numbers: Sequence[ThreeNumbers]) -> None:
     """Write the model card and the record for machines.
 
@@ -115,12 +112,13 @@ def write_card(folder: Path, name: str, evidence: Evidence, numbers: Sequence[Th
         evidence: How it came about.
         numbers: What the dense, the pruned and the recovered model were assessed at.
     """
+    models = ("dense", "pruned", "recovered")
     record = {
         "recovery_id": evidence.recovery_id,
         "mask": list(evidence.mask),
         "n_layers_dense": evidence.n_layers_dense,
         "evidence": {**asdict(evidence), "mask": list(evidence.mask)},
-        "assessed": {one.metric.title: {name: getattr(one, name).value for name in _MODELS} for one in numbers},
+        "assessed": {one.metric.title: {name: getattr(one, name).value for name in models} for one in numbers},
     }
     card = render_card(
         Path(__file__).with_name("card.md.j2"),
@@ -132,10 +130,15 @@ def write_card(folder: Path, name: str, evidence: Evidence, numbers: Sequence[Th
         misread=misread_by_llama_cpp(folder, evidence.mask, evidence.n_layers_dense),
         has_adapter=(folder / _ADAPTER).is_dir(),
     )
-    for file, text in ((folder / "README.md", card), (folder / RECORD, json.dumps(record, indent=2) + "\n")):
-        unfinished = file.with_name(f"{file.name}.part")
-        unfinished.write_text(text, encoding="utf-8")
-        unfinished.replace(file)
+    write_whole(folder / "README.md", card)
+    write_whole(folder / RECORD, json.dumps(record, indent=2) + "\n")
+
+
+def write_whole(file: Path, text: str) -> None:
+    """Write a file so that it is never there in part."""
+    unfinished = file.with_name(f"{file.name}.part")
+    unfinished.write_text(text, encoding="utf-8")
+    unfinished.replace(file)
 
 
 def written_by(out: Path) -> str | None:
