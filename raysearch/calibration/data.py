@@ -71,9 +71,6 @@ class Data:
     def check_form(self, form: Form) -> None:
         """Refuse an objective whose form is not offered.
 
-        Args:
-            form: What the objective needs.
-
         Raises:
             UserError: The form is not offered.
         """

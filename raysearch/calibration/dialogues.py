@@ -31,11 +31,6 @@ def render(dialogue: Dialogue, tokenizer: Any, where: str) -> tuple[str, tuple[S
     The template is run twice: on the turns, and on marks in their place. It writes the same text between the marks as
     between the turns, so a turn is found even if its text occurs elsewhere too.
 
-    Args:
-        dialogue: The conversation.
-        tokenizer: A transformers tokenizer with a chat template.
-        where: Names the row in messages.
-
     Raises:
         UserError: The template does not take the conversation, or rewrites its turns.
     """

@@ -100,11 +100,6 @@ def draw_windows(documents: Iterator[str], tokenizer: Tokenizer, options: Window
     needs, and draws windows without replacement. ``documents`` shuffles them too, and takes the first window of each
     that is long enough.
 
-    Args:
-        documents: The text.
-        tokenizer: A transformers tokenizer, or anything called like one.
-        options: How many windows, their length, and how they are drawn.
-
     Returns:
         Token ids, int64, [samples, seq_len].
 

@@ -29,13 +29,9 @@ def check_of(answer: Answer, match: Match = "auto") -> Check:
 def score_answers(
     texts: Sequence[str], answers: Sequence[Answer], match: Match = "auto", workers: int | None = None
 ) -> list[Score]:
-    """Score texts. Checks of code run it: the caller has the user's permission.
+    """Score texts, so many pieces of code at once; None for as many as there are processors.
 
-    Args:
-        texts: The generated texts.
-        answers: The expected answer of each.
-        match: How they are checked.
-        workers: How many pieces of code run at once; None for as many as there are processors.
+    Checks of code run it: the caller has the user's permission.
     """
     checks = [check_of(answer, match) for answer in answers]
     rows = list(zip(texts, answers, checks, strict=True))

@@ -94,15 +94,7 @@ def mergekit_yaml(pruned: Pruned) -> str:
 
 
 def model_card(pruned: Pruned, evidence: Evidence, name: str, *, tokenizer: bool, misread: str | None = None) -> str:
-    """Return the README.md of an exported checkpoint.
-
-    Args:
-        pruned: The pruned model in numbers.
-        evidence: The search that found the mask.
-        name: The checkpoint's folder name.
-        tokenizer: Whether the checkpoint holds a tokenizer.
-        misread: Why llama.cpp would run another model; None if it would not.
-    """
+    """Return the README.md of an exported checkpoint; the last arguments are those of `render_card`."""
     share = pruned.parameters / pruned.parameters_dense
     rows = [
         ("layers", pruned.n_layers_dense, pruned.n_layers_dense - len(pruned.mask)),
@@ -123,13 +115,7 @@ def model_card(pruned: Pruned, evidence: Evidence, name: str, *, tokenizer: bool
 def gguf_card(mask: Mask, n_layers: int, evidence: Evidence, name: str, source: str, sizes: tuple[int, int]) -> str:
     """Return the README.md of a repository that holds a pruned GGUF file.
 
-    Args:
-        mask: The removed layers.
-        n_layers: N, the layers of the dense model.
-        evidence: The search that found the mask.
-        name: The file's name.
-        source: The name of the file that the layers were taken out of.
-        sizes: The sizes of that and of this file, in bytes.
+    The sizes, in bytes, are those of the file that the layers were taken out of, and of this one.
     """
     before, after = sizes
     size = f"{after / 1e6:,.1f} MB ({after / before:.1%})"

@@ -323,11 +323,6 @@ def _mended(file: _File, kept: Sequence[int], mask: Mask) -> dict[str, Any]:
 def misread_by_llama_cpp(folder: Path, mask: Mask, n_layers: int) -> str | None:
     """Return what llama.cpp would get wrong in a pruned checkpoint that is converted, since it goes by layers' places.
 
-    Args:
-        folder: The checkpoint, of which the config alone is read.
-        mask: The layers that were removed.
-        n_layers: N, the layers of the dense model.
-
     Returns:
         What llama.cpp does, as the end of a sentence; None if it would run the same model, as far as is known here.
     """

@@ -188,13 +188,9 @@ def _keep(model: LocatedModel, loaded: PreTrainedModel, folder: Path) -> None:
 
 
 def spread(model: PreTrainedModel, name: str) -> PreTrainedModel:
-    """Spread a model over all GPUs that this process sees: whole layers in order, about as much on each.
+    """Spread a model on the CPU over all GPUs that this process sees: whole layers in order, about as much on each.
 
     Hooks of accelerate then move the inputs of a module to its device.
-
-    Args:
-        model: A model on the CPU.
-        name: Its name, for messages.
 
     Raises:
         UserError: It does not fit on them.

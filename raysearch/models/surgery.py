@@ -25,10 +25,6 @@ _PLACES = ("layer_idx", "layer_id", "layer_index", "layer_number")
 def remove_layers(stack: LayerStack, mask: Mask) -> PreTrainedModel:
     """Remove the mask's layers from the stack's model, in place; the stack must not be used any more.
 
-    Args:
-        stack: The model and its layers.
-        mask: The layers to remove.
-
     Returns:
         The same model with the kept layers, renumbered, and a config that describes them.
 
@@ -61,16 +57,11 @@ def check_mask(mask: Mask, n_layers: int) -> None:
 
 
 def shrink_config(config: PreTrainedConfig, kept: Sequence[int], n_layers: int) -> None:
-    """Rewrite a (text) config for the kept layers, in place.
+    """Rewrite the (text) config of a dense model of `n_layers` for the kept ones, ascending, in place.
 
     Per-layer lists are filtered, lists and keys of layer indices renumbered, and counts of leading layers recounted.
     Other rules that depend on the layers' places (a period, say) cannot be rewritten; the export's verification detects
     them.
-
-    Args:
-        config: The config of the dense model.
-        kept: The layers that stay, ascending.
-        n_layers: N, the layers of the dense model.
     """
     by_layer = config.to_dict().get("per_layer_config") if getattr(config, "is_heterogeneous", False) else None
     if by_layer is not None:

@@ -104,14 +104,7 @@ def write_checkpoint(model: ModelSpec, trained: Path, out: Path, evidence: Evide
 
 
 def write_card(folder: Path, name: str, evidence: Evidence, numbers: Sequence[ThreeNumbers]) -> None:
-    """Write the model card and the record for machines.
-
-    Args:
-        folder: The checkpoint.
-        name: Its folder's name.
-        evidence: How it came about.
-        numbers: What the dense, the pruned and the recovered model were assessed at.
-    """
+    """Write the model card and the record for machines."""
     models = ("dense", "pruned", "recovered")
     record = {
         "recovery_id": evidence.recovery_id,

@@ -169,14 +169,10 @@ def heal(
     observer: Observer,
     replicas: Replicas | None = None,
 ) -> tuple[Rows, Evidence]:
-    """Train a model and write it; what was done before is not done again.
+    """Train a model and write it to `out`; what was done before is not done again.
 
-    Args:
-        this: What.
-        out: The folder of the merged checkpoint.
-        stages: Gets the seconds of each stage.
-        observer: Watches.
-        replicas: Of the dense model; None to open some where they are needed.
+    The seconds of each stage are added to `stages`. Without replicas of the dense model some are opened where they are
+    needed.
 
     Raises:
         UserError: Something the user named is not there, too small, or does not fit together.
@@ -293,13 +289,7 @@ def _described(spec: RecoverSpec) -> dict[str, Any]:
 
 
 def check_room(this: Recovery, out: Path, scored_tokens: int = 0) -> None:
-    """Refuse disks that cannot hold what will be written.
-
-    Args:
-        this: The recovery.
-        out: The folder of the merged checkpoint.
-        scored_tokens: Those whose logits are kept, once the rows are known.
-    """
+    """Refuse disks that cannot hold what will be written, with the dense model's logits of so many scored tokens."""
     info, options = this.what.info, this.spec.options
     left = info.parameters - sum(info.layer_parameters[layer] for layer in this.mask)
     model = left * getattr(torch, info.dtype).itemsize

@@ -146,13 +146,6 @@ def draw_prompts(
 ) -> Prompts:
     """Draw what to train on, and leave out what is too long or was measured.
 
-    Args:
-        data: The rows.
-        options: The limits.
-        tokenizer: The model's.
-        measured: What no row may be part of.
-        max_positions: The longest sequence the model takes, in tokens; None if it sets no limit.
-
     Raises:
         UserError: The data cannot be read, or nothing is left.
     """
@@ -303,11 +296,6 @@ def n_within(rows: Iterable[Row], tokens: int | None) -> int:
 
 def check_enough(n_left: int, left_out: dict[str, int], data: Data) -> None:
     """Refuse to train on fewer than two rows.
-
-    Args:
-        n_left: How many there are.
-        left_out: How many were left out, by the reason.
-        data: What they were drawn from.
 
     Raises:
         UserError: There are fewer.

@@ -135,12 +135,7 @@ def side_by_side(
 
 
 def write_recovery(ledger: Ledger, model: str, record: RecoveryRecord) -> RecoveryRecord:
-    """Put a recovery on record beside the others of its mask.
-
-    Args:
-        ledger: Where.
-        model: The dense model's fingerprint.
-        record: The recovery.
+    """Put a recovery on record beside the others of its mask, by the dense model's fingerprint.
 
     Returns:
         What is on record now: stages that were done by an earlier process have the seconds of that one, and numbers
@@ -160,13 +155,7 @@ def write_recovery(ledger: Ledger, model: str, record: RecoveryRecord) -> Recove
 
 
 def recoveries_of(ledger: Ledger, model: str, masks: Iterable[Mask]) -> list[RecoveryRecord]:
-    """Return the recoveries of a model's masks, those of a mask in the order in which they came about.
-
-    Args:
-        ledger: Where.
-        model: The dense model's fingerprint.
-        masks: Which masks.
-    """
+    """Return the recoveries of masks by the dense model's fingerprint, those of a mask in the order they came about."""
     masks = list(masks)
     known: Mapping[Mask, Sequence[RecoveryRecord]] = read_assessments(
         ledger, model, _RECOVERIES, masks, list[RecoveryRecord]

@@ -84,13 +84,7 @@ def write_answers(
 ) -> tuple[list[Written], int]:
     """Return the dense model's answer to each question; what the ledger knows is not written again.
 
-    Args:
-        questions: The questions.
-        options: How tokens are drawn, and how many.
-        what: The model.
-        ledger: Every answer is in it as soon as it is written.
-        replicas: Gives the pool when it is first needed.
-        on_progress: Told in a line how far it is.
+    Every answer is in the ledger as soon as it is written, and `replicas` gives the pool when it is first needed.
 
     Returns:
         The answers in order; and how many were written now.
