@@ -11,14 +11,14 @@ from typing import Literal
 import numpy as np
 
 from raysearch.calibration.formats.base import Item, Sample, Task
-from raysearch.calibration.windows import check_draw
+from raysearch.calibration.windows import DrawOptions
 from raysearch.errors import UserError
 
 _MOST_ROWS = 2**18  # the most rows to draw from: more than the 170,420 of Commonsense170k
 
 
 @dataclass(frozen=True)
-class ItemOptions:
+class ItemOptions(DrawOptions):
     """How items are drawn, and which tokens are scored.
 
     Args:
@@ -44,9 +44,6 @@ class ItemOptions:
     seed: int = 0
     shard_samples: int | None = None
     at_most: int | None = None
-
-    def __post_init__(self) -> None:
-        check_draw(self.samples, self.seq_len, self.seed, self.shard_samples, self.at_most)
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ def check_of(answer: Answer, match: Match = "auto") -> Check:
 def score_answers(
     texts: Sequence[str], answers: Sequence[Answer], match: Match = "auto", workers: int | None = None
 ) -> list[Score]:
-    """Score texts, so many pieces of code at once; None for as many as there are processors.
+    """Score texts; `workers` pieces of code run at once, or for None as many as there are processors.
 
     Checks of code run it: the caller has the user's permission.
     """

@@ -77,13 +77,7 @@ def run_programs(programs: Iterable[Program], workers: int | None = None) -> Ite
         raise UserError(f"run_code=true needs Linux to shut generated code off, and this is {sys.platform}")
     workers = workers or len(os.sched_getaffinity(0))
     with ThreadPoolExecutor(workers, thread_name_prefix="sandbox") as pool:
-        futures = [pool.submit(run_program, program) for program in programs]
-        try:
-            for future in futures:
-                yield future.result()
-        finally:
-            for future in futures:
-                future.cancel()
+        yield from pool.map(run_program, programs)
 
 
 def run_program(program: Program) -> Outcome:

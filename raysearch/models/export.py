@@ -102,7 +102,6 @@ def export_checkpoint(
 
     with replacing(out) as folder:
         model = remove_layers(stack, mask)
-        _check_kinds(model, mask)
         source = None if located.digest else located.path
         dtype = str(model.dtype).removeprefix("torch.")
         pruned = Pruned(mask, n_layers, parameters_dense, model.num_parameters(), dtype, source)
@@ -179,19 +178,6 @@ def _continue(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None,
         tokens = generator.generate(**inputs, max_new_tokens=new_tokens, do_sample=False)
     text = tokenizer.decode(tokens[0, n_tokens:], skip_special_tokens=True)
     return " ".join(str(text).split())
-
-
-def _check_kinds(model: PreTrainedModel, mask: Mask) -> None:
-    """Refuse a mask after which the config, when it is read, gives a layer another kind, as Gemma 4's does the last."""
-    config: Any = model.config.get_text_config()
-    again: Any = type(config).from_dict(config.to_dict())
-    kinds, read = (getattr(each, "layer_types", None) or () for each in (config, again))
-    for place, (is_kind, is_read) in enumerate(zip(kinds, read, strict=False)):
-        if is_kind != is_read:
-            raise UnsupportedModelError(
-                f"{model.config.model_type} cannot be exported without {mask}: its layer {place} would have to be "
-                f"{is_read}, but is {is_kind}; choose another mask"
-            )
 
 
 def _reload(folder: Path, model: LocatedModel, kind: str) -> PreTrainedModel:
