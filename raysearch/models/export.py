@@ -33,7 +33,7 @@ from raysearch.models.loading import load_model, load_tokenizer, quiet
 from raysearch.models.source import locate
 from raysearch.models.spec import LocatedModel, ModelSpec
 from raysearch.models.stack import LayerStack, probe_tokens, relative_gap, tolerance
-from raysearch.models.surgery import check_mask, remove_layers
+from raysearch.models.surgery import remove_layers
 
 _POSITIONS = "max_position_embeddings"
 _NEW_TOKENS = 24
@@ -84,8 +84,8 @@ def export_checkpoint(
         The written checkpoint and how well it agrees.
 
     Raises:
-        UserError: `out` holds something else or cannot be written, the model cannot be loaded, the mask does not fit,
-            or there is a prompt but no tokenizer.
+        UserError: `out` holds something else or cannot be written, the model cannot be loaded, or there is a prompt but
+            no tokenizer.
         UnsupportedModelError: The reloaded checkpoint differs from the masked model: its layers depend on their places
             in a way that no config can express.
     """
@@ -93,7 +93,6 @@ def export_checkpoint(
     located = locate(replace(spec, device="cpu", attention="auto"))
     check_destination(located, out, overwrite)
     stack = LayerStack(load_model(located))
-    check_mask(mask, stack.n_layers)
     tokenizer = _tokenizer(located, prompt)
     before = _continue(stack.model, tokenizer, prompt)
     tokens = probe_tokens(stack.model)

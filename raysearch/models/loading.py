@@ -369,16 +369,10 @@ def _hub_answers(model: LocatedModel) -> bool:
 
 @contextlib.contextmanager
 def _reading(model: LocatedModel, part: str = "") -> Iterator[None]:
-    """Within the context transformers reads a model, quietly, and its errors are explained."""
-    with _explained(model, part), quiet(), gguf.read_fast() if model.gguf else contextlib.nullcontext():
-        yield
-
-
-@contextlib.contextmanager
-def _explained(model: LocatedModel, part: str = "") -> Iterator[None]:
-    """Turn errors of transformers into one sentence, with the original error chained."""
+    """Within the context transformers reads a model, quietly; its errors are one sentence, the original chained."""
     try:
-        yield
+        with quiet(), gguf.read_fast() if model.gguf else contextlib.nullcontext():
+            yield
     except UserError:
         raise
     except BaseException as error:

@@ -260,16 +260,7 @@ class LayerStack:
         It also generates with a KV cache: a skipped layer adds unused keys of width one, so that every layer of the
         cache has the right length. (In a hybrid with state-space layers, generate with ``use_cache=False`` when the
         last state-space layer is removed: the cache takes its length from that one.)
-
-        Raises:
-            UserError: The mask names a layer that the model does not have.
         """
-        beyond = [layer for layer in mask if layer >= self.n_layers]
-        if beyond:
-            raise UserError(
-                f"mask={mask} names layer {beyond[0]}, but the model has {self.n_layers} layers; "
-                f"use 0..{self.n_layers - 1}"
-            )
         with self._replaced(mask, _skip):
             yield self.model
 

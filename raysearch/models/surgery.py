@@ -13,7 +13,6 @@ from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from raysearch.core.mask import Mask
-from raysearch.errors import UserError
 from raysearch.models.stack import LayerStack
 
 #: "The first k layers are different": k becomes the number of those that are left.
@@ -27,11 +26,7 @@ def remove_layers(stack: LayerStack, mask: Mask) -> PreTrainedModel:
 
     Returns:
         The same model with the kept layers, renumbered, and a config that describes them.
-
-    Raises:
-        UserError: The mask names a layer that the model does not have, or leaves none.
     """
-    check_mask(mask, stack.n_layers)
     model, kept = stack.model, mask.kept(stack.n_layers)
     parent, attribute = _holder(model, stack.layers)
     setattr(parent, attribute, nn.ModuleList(stack.layers[layer] for layer in kept))
@@ -42,18 +37,6 @@ def remove_layers(stack: LayerStack, mask: Mask) -> PreTrainedModel:
                     vars(part)[place] = new
     shrink_config(model.config.get_text_config(), kept, stack.n_layers)
     return model
-
-
-def check_mask(mask: Mask, n_layers: int) -> None:
-    """Refuse a mask that does not fit a model of `n_layers`.
-
-    Raises:
-        UserError: The mask names a layer that the model does not have, or leaves none.
-    """
-    if any(layer >= n_layers for layer in mask) or len(mask) == n_layers:
-        raise UserError(
-            f"mask={mask} does not fit a model of {n_layers} layers; name at most {n_layers - 1} of 0..{n_layers - 1}"
-        )
 
 
 def shrink_config(config: PreTrainedConfig, kept: Sequence[int], n_layers: int) -> None:
