@@ -44,8 +44,6 @@ class Data:
     """A data set.
 
     Args:
-        rows: Its source.
-        format: Reads a row.
         draw: How samples are drawn: an instance of ``format.draws``.
     """
 

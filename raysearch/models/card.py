@@ -59,10 +59,7 @@ class Pruned:
     """The pruned model in numbers.
 
     Args:
-        mask: The removed layers.
         n_layers_dense: N, the layers of the dense model.
-        parameters_dense: Parameters of the dense model.
-        parameters: Parameters that are left.
         dtype: The weights' dtype, e.g. ``bfloat16``.
         source: The dense model as transformers and mergekit are given it; None when that is a GGUF file.
     """

@@ -164,7 +164,7 @@ def _continue(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None,
     """Return the model's greedy continuation of the prompt, in one line."""
     if tokenizer is None or prompt is None:
         return None
-    inputs = tokenizer(prompt.encode(errors="replace").decode(), return_tensors="pt", return_token_type_ids=False)
+    inputs = tokenizer(prompt, return_tensors="pt", return_token_type_ids=False)
     if inputs["input_ids"].numel() == 0:
         raise UserError(f"--prompt={prompt} holds no token to go on from; give a text, or leave it out")
     n_tokens, most = inputs["input_ids"].shape[1], getattr(model.config.get_text_config(), _POSITIONS, None)

@@ -35,17 +35,10 @@ class Evidence:
     """How a recovered model came about.
 
     Args:
-        recovery_id: The recovery's name.
-        search_id: The search that found the mask.
-        model: The dense model's name.
-        mask: The layers that are gone.
         n_layers_dense: N, the layers of the dense model.
-        method: How it was trained.
         rows: Rows it was trained and followed on.
         data: The data's description.
         left_out: Rows that were left out, by the reason.
-        training: The losses.
-        version: The version of raysearch.
     """
 
     recovery_id: str

@@ -71,13 +71,9 @@ class Recovery:
         run: The search that found the mask.
         ledger: Where that is, and answers are kept.
         search: What it was made of.
-        spec: What to train on, and how.
-        mask: The layers that are gone.
         what: The model, and what it is assessed by.
-        name: The recovery's.
         folder: Where its steps are kept.
         shared: Where its rows and the dense model's logits are kept.
-        on_gpu: Whether a GPU is used.
     """
 
     run: SearchRecord

@@ -52,10 +52,6 @@ class ThreeNumbers:
     """A number of the dense, the pruned and the recovered model.
 
     Args:
-        metric: What it is.
-        dense: The dense model's.
-        pruned: The pruned model's.
-        recovered: The recovered model's.
         kept: The pruned model's divided by the dense one's, its error by paired items; None where that is not known.
         regained: The recovered model's in the same way.
     """

@@ -33,12 +33,7 @@ _Kept = dict[str, list[Written]]  # what the ledger has of a job
 
 @dataclass(frozen=True)
 class AnswerJob(Job):
-    """A job that continues prompts with the dense model.
-
-    Args:
-        prompts: The prompts.
-        decoding: How tokens are drawn.
-    """
+    """A job that continues prompts with the dense model."""
 
     prompts: tuple[Prompt, ...]
     decoding: Decoding
