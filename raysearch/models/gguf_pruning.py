@@ -234,8 +234,6 @@ def _read(path: Path) -> _File:
         file = _File(path, reader, str(reader.fields["general.architecture"].contents()))
     except (ValueError, KeyError, IndexError, UnicodeDecodeError, OSError) as error:
         raise UserError(f"{path} cannot be read as GGUF ({what_failed(error)}); complete the download") from error
-    if reader.byte_order == "S":
-        raise file.refused("its numbers are big-endian", "convert it with gguf-convert-endian")
     split = reader.fields.get("split.count")
     if split is not None and split.contents() > 1:
         raise file.refused("it is one of several parts", "join them with llama-gguf-split --merge")
@@ -381,8 +379,6 @@ def _write(file: _File, out: Path, metadata: Mapping[str, Any], kept: Sequence[i
         if name.startswith("GGUF.") or name == "general.architecture":
             continue
         kind, *rest = found.types
-        if len(rest) > 1:
-            raise file.refused(f"{name} is a list of lists")
         value = metadata[name] if name in metadata else _raw(found, kinds)
         if kind is not kinds.ARRAY or value:  # the format's library writes no empty list
             writer.add_key_value(name, value, kind, rest[0] if rest else None)

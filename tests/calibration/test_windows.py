@@ -10,6 +10,7 @@ import pytest
 from tokenizers.processors import TemplateProcessing
 
 from raysearch.calibration import windows
+from raysearch.calibration.items import ItemOptions
 from raysearch.calibration.rows import Rows
 from raysearch.calibration.windows import Sampling, WindowOptions, draw_documents, draw_windows
 from raysearch.errors import UserError
@@ -252,6 +253,7 @@ def test_refuses_options_out_of_range() -> None:
         ({"shard_samples": 0}, "data.shard_samples=0 makes empty shards; use 1 or more, or null"),
     ]
     assert_refused(WindowOptions, cases)
+    assert_refused(lambda **options: ItemOptions(**{**options, "sampling": "random"}), cases)
 
 
 def test_windows_of_a_seed_stay_the_same(tokenizer: NumberTokenizer) -> None:
