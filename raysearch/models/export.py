@@ -220,21 +220,26 @@ def replacing(out: Path) -> Iterator[Path]:
     removed, or what that one was replacing, which is put back if nothing has taken its place.
     """
     partial, replaced, lock = (out.with_name(f".{out.name}.{what}") for what in ("partial", "replaced", "lock"))
+
+    def tidy() -> None:
+        if replaced.exists() and not out.exists():
+            os.rename(replaced, out)
+        for left in (partial, replaced):
+            shutil.rmtree(left, ignore_errors=True)
+
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         lock.touch()  # where no file can be made, as in /proc, the next line would wait for ever
         with FileLock(lock):
             try:
-                if replaced.exists() and not out.exists():
-                    os.rename(replaced, out)
-                for left in (partial, replaced):
-                    shutil.rmtree(left, ignore_errors=True)
+                tidy()
                 partial.mkdir()
                 yield partial
-                _put(partial, out, replaced)
+                if out.exists():
+                    os.rename(out, replaced)
+                os.rename(partial, out)
             finally:
-                for left in (partial, replaced) if out.exists() else (partial,):
-                    shutil.rmtree(left, ignore_errors=True)
+                tidy()
                 lock.unlink(missing_ok=True)
     except Exception as error:
         if not isinstance(error, OSError) and "(os error " not in str(error):  # the wording of libraries in Rust
@@ -242,15 +247,3 @@ def replacing(out: Path) -> Iterator[Path]:
         cause = what_failed(error)
         remedy = "free some space on its disk" if "No space" in cause else "name another folder"
         raise UserError(f"--out={out} cannot be written ({cause}); {remedy}") from error
-
-
-def _put(partial: Path, out: Path, replaced: Path) -> None:
-    """Rename a folder into its place; what was there goes to `replaced`, and back if that fails."""
-    if out.exists():
-        os.rename(out, replaced)
-    try:
-        os.rename(partial, out)
-    except OSError:
-        if replaced.exists():
-            os.rename(replaced, out)
-        raise

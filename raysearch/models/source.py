@@ -87,7 +87,7 @@ def _check_name(argument: str, value: str, known: tuple[str, ...]) -> None:
 
 def _looks_local(path: str) -> bool:
     """Return whether the text can only be a path: a hub id is ``name`` or ``owner/name``."""
-    return path.startswith((".", "/", "~")) or path.count("/") > 1 or os.sep in path.replace("/", "") or path == ""
+    return path.startswith((".", "/", "~")) or path.count("/") > 1 or not path
 
 
 def _check_folder(name: str, folder: Path) -> None:

@@ -120,8 +120,10 @@ class RecoveryOptions:
             raise UserError("recovery.targets=[] names nothing to train; name linear layers, or all-linear")
 
     def _check_ranges(self) -> None:
-        positive = ("top_k", "max_prompt_tokens", "max_new_tokens", "max_steps", "batch_size", "micro_batch_size")
-        positive += ("workers", "lora_r", "lora_alpha", "checkpoint_steps", "patience")
+        positive = (
+            *("top_k", "max_prompt_tokens", "max_new_tokens", "max_steps", "batch_size", "micro_batch_size"),
+            *("workers", "lora_r", "lora_alpha", "checkpoint_steps", "patience"),
+        )
         not_negative = ("temperature", "warmup_steps", "weight_decay", "seed")
         for key, least in (dict.fromkeys(positive, 1) | dict.fromkeys(not_negative, 0) | {"max_tokens": 2}).items():
             value = getattr(self, key)
