@@ -42,14 +42,14 @@ def examples(
     ]
 
 
-def worst(of: Sequence[Example], n: int, model: str = "pruned", than: str = "dense") -> list[Example]:
-    """Return the examples on which a model's score falls most below another's, the largest fall first, at most `n`.
+def worst(of: Sequence[Example], n: int) -> list[Example]:
+    """Return the examples on which the pruned model's score falls most below the dense one's, the largest fall first.
 
-    Those without a fall are left out, and equal falls stay in their order.
+    At most `n`; those without a fall are left out, and equal falls stay in their order.
     """
 
     def fall(example: Example) -> float:
-        return example.answers[than].score.value - example.answers[model].score.value
+        return example.answers["dense"].score.value - example.answers["pruned"].score.value
 
     return [example for example in sorted(of, key=fall, reverse=True) if fall(example) > 0][:n]
 

@@ -149,8 +149,8 @@ def prune_gguf(
     out: Path,
     *,
     info: ModelInfo,
+    search_id: str,
     overwrite: bool = False,
-    search_id: str | None = None,
 ) -> GGUFExport:
     """Write a GGUF file without the mask's layers, whole or not at all.
 
@@ -169,9 +169,7 @@ def prune_gguf(
     with read_fast():
         file = _read(source)
         kept = _kept(file, mask, info)
-        metadata = _mended(file, kept, mask)
-        if search_id is not None:
-            metadata["raysearch.search"] = search_id
+        metadata = {**_mended(file, kept, mask), "raysearch.search": search_id}
         unfinished = out.with_name(f".{out.name}.{uuid.uuid4().hex[:8]}")
         try:
             out.parent.mkdir(parents=True, exist_ok=True)

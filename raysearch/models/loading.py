@@ -20,7 +20,7 @@ from raysearch.core.json import from_json, to_record
 from raysearch.errors import UnsupportedModelError, UserError, first_line
 from raysearch.models import gguf
 from raysearch.models.kept import Kept, identity_of_files
-from raysearch.models.source import check_dtype, locate
+from raysearch.models.source import locate
 from raysearch.models.spec import LocatedModel, ModelInfo, ModelSpec
 
 if TYPE_CHECKING:
@@ -57,21 +57,12 @@ def quiet() -> Iterator[None]:
 
 
 def resolve_dtype(dtype: str, config: PreTrainedConfig) -> torch.dtype:
-    """Return the dtype of the weights in memory; of ``auto`` the config's own, and float32 if that names none.
-
-    Raises:
-        UserError: The config names an unknown one.
-    """
+    """Return the dtype of the weights in memory; of ``auto`` the config's own, and float32 if that names none."""
     import torch
 
-    if dtype == "auto":
-        own = config.dtype or config.get_text_config().dtype or torch.float32
-        if isinstance(own, torch.dtype):
-            return own
-        check_dtype(own)
-        dtype = own
-    named: torch.dtype = getattr(torch, dtype)
-    return named
+    own = config.dtype or config.get_text_config().dtype or torch.float32
+    found: torch.dtype = own if dtype == "auto" else getattr(torch, dtype)
+    return found
 
 
 def load_config(model: LocatedModel) -> PreTrainedConfig:

@@ -29,7 +29,7 @@ def locate(spec: ModelSpec) -> LocatedModel:
         UserError: The spec has an unknown value; there is no such file, folder or package; or the folder holds no
             config or only pickled weights.
     """
-    check_dtype(spec.dtype)
+    _check_name("model.dtype", spec.dtype, _DTYPES)
     _check_name("model.attention", spec.attention, _ATTENTIONS)
     name, path, file = spec.name, spec.path, gguf_file(spec)
     settings = {**vars(spec), "device": resolve_device(spec.device)}
@@ -63,11 +63,6 @@ def gguf_file(spec: ModelSpec) -> Path | None:
     if spec.path.startswith(_INSTALLED):
         return _packaged_gguf(spec.name, spec.path.removeprefix(_INSTALLED))
     return Path(os.path.expanduser(spec.path)) if spec.path.lower().endswith(".gguf") else None
-
-
-def check_dtype(dtype: str) -> None:
-    """Refuse an unknown dtype."""
-    _check_name("model.dtype", dtype, _DTYPES)
 
 
 def _digest(name: str, path: str, file: Path, kept: Kept) -> str:

@@ -102,7 +102,8 @@ def sizes_of(path: Path) -> ModelInfo:
 
 def pruned(path: Path, *layers: int, **how: Any) -> GGUFExport:
     out = path.with_name(f"{path.stem}-{'-'.join(map(str, layers))}.gguf")
-    return prune_gguf(path, Mask.of(*layers), out, info=sizes_of(path), **how)
+    how = {"info": sizes_of(path), "search_id": "greedy-m2-1", **how}
+    return prune_gguf(path, Mask.of(*layers), out, **how)
 
 
 def by_llama_cpp(path: Path) -> np.ndarray[Any, Any]:
@@ -148,7 +149,7 @@ def test_llama_cpp_computes_what_transformers_does(tmp_path: Path) -> None:
 def test_every_tensor_keeps_its_bytes_and_its_metadata(tmp_path: Path) -> None:
     lists: dict[str, Any] = {"attention.head_count_kv": [2, 1, 4, 3], "feed_forward_length": [96, 95, 94, 93]}
     path = written(tmp_path / "q8.gguf", "qwen3moe", quantised=True, leading_dense_block_count=2, **lists)
-    done = pruned(path, 0, 2, search_id="greedy-m2-1")
+    done = pruned(path, 0, 2)
     before, after = (gguf.GGUFReader(file) for file in (path, done.out))
     old = {tensor.name: tensor for tensor in before.tensors}
     assert len(after.tensors) == 3 + (len(old) - 3) // 2
@@ -198,7 +199,7 @@ def test_what_cannot_be_mended_is_refused(tmp_path: Path) -> None:
             written(file, "llama", **how.pop("keys"))
         left = sorted(tmp_path.iterdir())
         with pytest.raises(UserError, match=sentence):
-            prune_gguf(file, Mask.of(1), tmp_path / "out.gguf", **{"info": sizes, **how})
+            prune_gguf(file, Mask.of(1), tmp_path / "out.gguf", **{"info": sizes, "search_id": "x", **how})
         assert sorted(tmp_path.iterdir()) == left
 
     cases: list[tuple[str, dict[str, Any], str]] = [
@@ -215,4 +216,4 @@ def test_what_cannot_be_mended_is_refused(tmp_path: Path) -> None:
         pruned(path, 3)
     assert pruned(path, 3, overwrite=True).n_layers == 3
     with pytest.raises(UserError, match="is the dense model itself"):
-        prune_gguf(path, Mask.of(1), path, info=sizes, overwrite=True)
+        prune_gguf(path, Mask.of(1), path, info=sizes, search_id="x", overwrite=True)

@@ -121,13 +121,14 @@ def test_compiled_layers_walk_alike(graphs: list[Any]) -> None:
 
 @torch.no_grad()
 def test_layers_of_many_kinds_are_compiled_all_the_same(graphs: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    kinds = [nn.SiLU, nn.GELU, nn.ReLU, nn.Tanh, nn.Sigmoid, nn.Mish, nn.ELU, nn.SELU, nn.Softplus, nn.Softsign]
+    kinds = [nn.SiLU, nn.GELU, nn.ReLU, nn.Tanh]
+    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", len(kinds) - 1)  # is 8, which takes longer to exceed
     model = tiny("llama", **_WIDTHS | {"num_hidden_layers": len(kinds)})
     stack = LayerStack(model, compiled=True)
     for layer, kind in zip(stack.layers, kinds, strict=True):
         setattr(layer.get_submodule("mlp"), "act_fn", kind())  # noqa: B010
     walk(stack, Mask(), Batch(TOKENS, SCORED))
-    assert len(graphs) == len(kinds) > 8, "dynamo's own limit, beyond which it runs layers as they are"
+    assert len(graphs) == len(kinds), "beyond dynamo's own limit it runs layers as they are"
     torch._dynamo.reset()
     monkeypatch.setattr("raysearch.models.stack._MOST_GRAPHS", 2)
     with pytest.raises(UnsupportedModelError, match=r"recompile_limit.*; use model\.compile=false"):
