@@ -24,19 +24,15 @@ class Evidence:
     """The search that found the mask, in plain values.
 
     Args:
-        model: The dense model's name.
         searcher: The algorithm and its options, e.g. ``beam(width=5)``.
         objective: What was minimised, e.g. ``perplexity``.
         calibration: The calibration data, in one line.
         measure: The unit of losses.
-        dense_loss: The dense model's loss on the calibration.
-        loss: The pruned model's loss on the calibration.
         delta_error: Standard error of the difference of the two, from the choice of samples; None if unknown.
         evaluations: Masks evaluated to find it.
         layer_forwards: Layer-forwards run to find it, over all shards.
         search_s: Wall-clock time of the search.
         search_id: The search's name in the ledger: ``greedy-m5-3fa2c1d0``.
-        version: The version of raysearch.
     """
 
     model: str

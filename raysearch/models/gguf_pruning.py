@@ -35,13 +35,7 @@ class GGUFExport:
     """A GGUF file without some layers.
 
     Args:
-        out: The file.
-        source: The file that the layers were taken out of.
-        n_layers: Layers that are left.
-        size_bytes: Its size.
-        source_bytes: The size of the other.
         architecture: As llama.cpp names it.
-        search_id: The search that found the mask.
         url: Where on the Hugging Face Hub it is; None if it was not sent there.
     """
 
@@ -152,15 +146,9 @@ def prune_gguf(
     search_id: str,
     overwrite: bool = False,
 ) -> GGUFExport:
-    """Write a GGUF file without the mask's layers, whole or not at all.
+    """Write a GGUF file of the model, in any quantisation, without the mask's layers, whole or not at all.
 
-    Args:
-        source: A GGUF file of the model, in any quantisation.
-        mask: The layers to remove.
-        out: The file to write.
-        info: The model's sizes, which the file must have.
-        overwrite: Whether `out` may be replaced.
-        search_id: The search that found the mask, for the metadata.
+    The search that found the mask is put into its metadata.
 
     Raises:
         UserError: The file is of another model, cannot be read or mended, or `out` cannot be written.

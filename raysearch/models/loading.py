@@ -60,7 +60,7 @@ def resolve_dtype(dtype: str, config: PreTrainedConfig) -> torch.dtype:
     """Return the dtype of the weights in memory; of ``auto`` the config's own, and float32 if that names none."""
     import torch
 
-    own = config.dtype or config.get_text_config().dtype or torch.float32
+    own: Any = config.dtype or config.get_text_config().dtype or torch.float32
     found: torch.dtype = own if dtype == "auto" else getattr(torch, dtype)
     return found
 

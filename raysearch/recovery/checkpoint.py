@@ -55,13 +55,9 @@ class Evidence:
 
 
 def write_checkpoint(model: ModelSpec, trained: Path, out: Path, evidence: Evidence) -> None:
-    """Write the merged model, loaded again and compared before anything is replaced.
+    """Merge a pruned checkpoint with what was trained, an adapter or all weights, and write it with its tokenizer.
 
-    Args:
-        model: The pruned checkpoint, with its tokenizer.
-        trained: What the training wrote: an adapter, or all weights.
-        out: The folder to write.
-        evidence: How it came about.
+    It is loaded again and compared before anything is replaced.
 
     Raises:
         UserError: The folder cannot be written.
