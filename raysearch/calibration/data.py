@@ -44,8 +44,6 @@ class Data:
     """A data set.
 
     Args:
-        rows: Its source.
-        format: Reads a row.
         draw: How samples are drawn: an instance of ``format.draws``.
     """
 
@@ -70,9 +68,6 @@ class Data:
 
     def check_form(self, form: Form) -> None:
         """Refuse an objective whose form is not offered.
-
-        Args:
-            form: What the objective needs.
 
         Raises:
             UserError: The form is not offered.

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import itertools
-import math
 import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -25,9 +22,6 @@ _WRITE_DATE = (
     + " }}{% endmacro %}\n"
 )
 
-_MOST_IN_TEMPLATE = 10**6
-_WIDTH = re.compile(r"[%:][^\d\s%:{}]{0,3}(\d{7,})")  # of a text that is formatted: %10000000d, {:>10000000}
-
 Span = tuple[int, int]  #: first character, and the one after the last
 
 
@@ -36,11 +30,6 @@ def render(dialogue: Dialogue, tokenizer: Any, where: str) -> tuple[str, tuple[S
 
     The template is run twice: on the turns, and on marks in their place. It writes the same text between the marks as
     between the turns, so a turn is found even if its text occurs elsewhere too.
-
-    Args:
-        dialogue: The conversation.
-        tokenizer: A transformers tokenizer with a chat template.
-        where: Names the row in messages.
 
     Raises:
         UserError: The template does not take the conversation, or rewrites its turns.
@@ -145,7 +134,6 @@ def apply_template(
     """
     if not getattr(tokenizer, "chat_template", None):
         raise UserError("data.type=chat needs a model with a chat template, which this one has not; use data=questions")
-    _check_template(str(tokenizer.chat_template))
     if thinking is not None and "enable_thinking" not in str(tokenizer.chat_template):
         raise UserError(
             f"data.thinking={str(thinking).lower()} is nothing that the model's chat template knows (enable_thinking); "
@@ -170,56 +158,3 @@ def undated(template: Any) -> Any:
     if isinstance(template, str):
         return _WRITE_DATE + template if "strftime_now" in template else template
     return {name: undated(one) for name, one in template.items()} if isinstance(template, Mapping) else template
-
-
-@functools.lru_cache(maxsize=8)
-def _check_template(template: str) -> None:
-    """Refuse a template that writes a text of any length by few operations: ``{{ 'a' * 10000000000 }}``.
-
-    Raises:
-        UserError: It multiplies by large numbers, pads to a large width, raises to powers, doubles a text, or calls
-            jinja2's ``lipsum``, which writes 500 characters for each number.
-    """
-    from jinja2 import TemplateError, nodes  # with transformers, which is there by now
-    from jinja2.sandbox import SandboxedEnvironment
-
-    try:
-        parsed = SandboxedEnvironment(extensions=["jinja2.ext.loopcontrols"]).parse(template)
-    except TemplateError:
-        return  # transformers knows more tags, and says what is wrong with others
-    doubles = any(map(_doubles, parsed.find_all((nodes.Concat, nodes.Add, nodes.Mul))))
-    fills = any(node.name == "lipsum" for node in parsed.find_all(nodes.Name))
-    if _largest(parsed) > _MOST_IN_TEMPLATE or any(parsed.find_all(nodes.Pow)) or doubles or fills:
-        raise UserError(
-            "the model's chat template raises to a power, adds a text to itself, calls lipsum, or computes with "
-            f"numbers above {_MOST_IN_TEMPLATE:,}, which can fill the memory; mend it, or use data=questions with "
-            "data.chat=false"
-        )
-
-
-def _doubles(node: Any) -> bool:
-    """Return whether two parts of a sum or a product are the same and no constant, as in ``x ~ x``."""
-    from jinja2 import nodes
-
-    parts = node.nodes if isinstance(node, nodes.Concat) else [node.left, node.right]
-    return any(one == other and not isinstance(one, nodes.Const) for one, other in itertools.combinations(parts, 2))
-
-
-def _largest(node: Any, times: float = 1) -> float:
-    """Return the largest number that a part of a template, as jinja2 parses it, computes or repeats a text by.
-
-    Args:
-        node: The part.
-        times: How often the loops around it run, where a number of the template says so.
-    """
-    from jinja2 import nodes
-
-    def numbers(part: nodes.Node) -> list[float]:
-        constants = [part] if isinstance(part, nodes.Const) else [*part.find_all(nodes.Const)]
-        widths = [width for one in constants if isinstance(one.value, str) for width in _WIDTH.findall(one.value)]
-        return [abs(one.value) for one in constants if isinstance(one.value, int | float)] + [*map(float, widths)]
-
-    if isinstance(node, nodes.For):
-        times *= max([1, *numbers(node.iter)])
-    found = times * math.prod(numbers(node)) if isinstance(node, nodes.Mul) else max([times, *numbers(node)])
-    return max([found, *(_largest(child, times) for child in node.iter_child_nodes())])

@@ -55,12 +55,6 @@ def encode_items(samples: Sequence[Located], form: Form, options: ItemOptions, t
     Prompt and choice are tokenised as one text. A token belongs to the answer if it ends within the answer or the
     spaces before it. The first token of a row, which nothing predicts, is never scored.
 
-    Args:
-        samples: The drawn samples.
-        form: A row per choice, a row of text, or a row to continue.
-        options: The most tokens of a row, and what is scored of text.
-        tokenizer: A transformers tokenizer.
-
     Returns:
         The samples ordered by length, and how many of them were cut.
 

@@ -6,23 +6,19 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 
 from raysearch.calibration.formats.base import Item, Sample, Task
-from raysearch.calibration.windows import check_draw
-from raysearch.errors import UserError, did_you_mean
+from raysearch.calibration.windows import DrawOptions
+from raysearch.errors import UserError
 
 _MOST_ROWS = 2**18  # the most rows to draw from: more than the 170,420 of Commonsense170k
 
-Balance = Literal["equal", "proportional", "none"]
-Score = Literal["all", "answer"]
-ItemSampling = Literal["random", "sequential"]
-
 
 @dataclass(frozen=True)
-class ItemOptions:
+class ItemOptions(DrawOptions):
     """How items are drawn, and which tokens are scored.
 
     Args:
@@ -42,18 +38,12 @@ class ItemOptions:
 
     samples: int | Literal["all"] = 64
     seq_len: int = 2048
-    sampling: ItemSampling = "random"
-    balance: Balance = "equal"
-    score: Score = "answer"
+    sampling: Literal["random", "sequential"] = "random"
+    balance: Literal["equal", "proportional", "none"] = "equal"
+    score: Literal["all", "answer"] = "answer"
     seed: int = 0
     shard_samples: int | None = None
     at_most: int | None = None
-
-    def __post_init__(self) -> None:
-        check_draw(self.samples, self.seq_len, self.seed, self.shard_samples, self.at_most)
-        for key, known in (("sampling", ItemSampling), ("balance", Balance), ("score", Score)):
-            if (value := getattr(self, key)) not in get_args(known):
-                raise UserError(f"data.{key}={value} is unknown; {did_you_mean(value, get_args(known))}")
 
 
 @dataclass(frozen=True)

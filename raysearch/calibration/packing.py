@@ -22,9 +22,6 @@ from raysearch.calibration.batch import Batch, Inputs
 def pack(batch: Batch) -> Inputs:
     """Pack each sample's rows into one.
 
-    Args:
-        batch: The samples.
-
     Returns:
         One row per sample, padded on the right; ``attention_mask`` is [B, L, L].
     """

@@ -6,12 +6,12 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from raysearch.errors import UserError, did_you_mean
+from raysearch.errors import UserError
 
 Sampling = Literal["random", "sequential", "documents", "truncated", "whole"]
 Tokenizer = Callable[..., Any]  #: as in transformers: called with a text, it returns ``{"input_ids": [...], ...}``
@@ -30,8 +30,31 @@ _AGREE_CHARS = 2**10  # … on the tokens of so many to either side
 _MOST_DOCUMENTS = 2**17  # documents: the most that are tried, since a stream may have no long ones
 
 
+class DrawOptions:
+    """The options that windows and items share, of dataclasses."""
+
+    samples: int | Literal["all"]
+    seq_len: int
+    seed: int
+    shard_samples: int | None
+    at_most: int | None
+
+    def __post_init__(self) -> None:
+        """Refuse an option that is out of range."""
+        if self.samples != "all" and self.samples < 1:
+            raise UserError(f"data.samples={self.samples} draws nothing; use 1 or more")
+        if self.seq_len < 2:
+            raise UserError(f"data.seq_len={self.seq_len} leaves no token to predict; use 2 or more")
+        if self.seed < 0:
+            raise UserError(f"data.seed={self.seed} is negative; use 0 or more")
+        if self.shard_samples is not None and self.shard_samples < 1:
+            raise UserError(f"data.shard_samples={self.shard_samples} makes empty shards; use 1 or more, or null")
+        if self.at_most is not None and self.at_most < 1:
+            raise UserError(f"data.at_most={self.at_most} takes nothing; use 1 or more, or null")
+
+
 @dataclass(frozen=True)
-class WindowOptions:
+class WindowOptions(DrawOptions):
     """How samples are cut from text.
 
     Args:
@@ -56,11 +79,7 @@ class WindowOptions:
     at_most: int | None = None
 
     def __post_init__(self) -> None:
-        check_draw(self.samples, self.seq_len, self.seed, self.shard_samples, self.at_most)
-        if self.sampling not in get_args(Sampling):
-            raise UserError(
-                f"data.sampling={self.sampling} is unknown; {did_you_mean(self.sampling, get_args(Sampling))}"
-            )
+        super().__post_init__()
         if self.samples == "all" and self.sampling not in ("sequential", "whole"):
             raise UserError(
                 f"data.samples=all takes a text in order, not by data.sampling={self.sampling}; give a number of "
@@ -75,26 +94,6 @@ class WindowOptions:
         return self.samples
 
 
-def check_draw(
-    samples: int | Literal["all"], seq_len: int, seed: int, shard_samples: int | None, at_most: int | None
-) -> None:
-    """Refuse values of the options that windows and items share.
-
-    Raises:
-        UserError: An option is out of range.
-    """
-    if samples != "all" and samples < 1:
-        raise UserError(f"data.samples={samples} draws nothing; use 1 or more")
-    if seq_len < 2:
-        raise UserError(f"data.seq_len={seq_len} leaves no token to predict; use 2 or more")
-    if seed < 0:
-        raise UserError(f"data.seed={seed} is negative; use 0 or more")
-    if shard_samples is not None and shard_samples < 1:
-        raise UserError(f"data.shard_samples={shard_samples} makes empty shards; use 1 or more, or null")
-    if at_most is not None and at_most < 1:
-        raise UserError(f"data.at_most={at_most} takes nothing; use 1 or more, or null")
-
-
 def draw_windows(documents: Iterator[str], tokenizer: Tokenizer, options: WindowOptions) -> npt.NDArray[np.int64]:
     """Draw samples of one length from a text.
 
@@ -103,11 +102,6 @@ def draw_windows(documents: Iterator[str], tokenizer: Tokenizer, options: Window
     the first of them and reads no more text than it needs. ``random`` shuffles the documents first, reads more than it
     needs, and draws windows without replacement. ``documents`` shuffles them too, and takes the first window of each
     that is long enough.
-
-    Args:
-        documents: The text.
-        tokenizer: A transformers tokenizer, or anything called like one.
-        options: How many windows, their length, and how they are drawn.
 
     Returns:
         Token ids, int64, [samples, seq_len].

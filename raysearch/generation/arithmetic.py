@@ -6,6 +6,7 @@ EleutherAI's ``arithmetic_1dc``, which are drawn at random from all of this form
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -80,14 +81,8 @@ def draw_problems(n: int, seed: int) -> list[Problem]:
     Raises:
         UserError: There are not so many.
     """
-    every = [
-        f"({a} {first} {b}) {second} {c}"
-        for a in _DIGITS
-        for first in _OPERATIONS
-        for b in _DIGITS
-        for second in _OPERATIONS
-        for c in _DIGITS
-    ]
+    parts = itertools.product(_DIGITS, _OPERATIONS, _DIGITS, _OPERATIONS, _DIGITS)
+    every = [f"({a} {first} {b}) {second} {c}" for a, first, b, second, c in parts]
     return _drawn(every, n, np.random.default_rng(seed).permutation(len(every)).tolist())
 
 

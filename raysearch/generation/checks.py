@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 from raysearch.generation import scoring
@@ -29,13 +29,9 @@ def check_of(answer: Answer, match: Match = "auto") -> Check:
 def score_answers(
     texts: Sequence[str], answers: Sequence[Answer], match: Match = "auto", workers: int | None = None
 ) -> list[Score]:
-    """Score texts. Checks of code run it: the caller has the user's permission.
+    """Score texts; `workers` pieces of code run at once, or for None as many as there are processors.
 
-    Args:
-        texts: The generated texts.
-        answers: The expected answer of each.
-        match: How they are checked.
-        workers: How many pieces of code run at once; None for as many as there are processors.
+    Checks of code run it: the caller has the user's permission.
     """
     checks = [check_of(answer, match) for answer in answers]
     rows = list(zip(texts, answers, checks, strict=True))
@@ -49,27 +45,25 @@ def score_answers(
 
 
 def _score(text: str, answer: Answer, check: Check) -> Score:
-    if check == "math":
-        return scoring.score_math(text, answer.text)
-    if check == "rouge":
-        return scoring.score_rouge(text, answer.text)
-    if check == "regex":
-        assert answer.pattern is not None, "the data has given it"
-        return scoring.score_regex(text, answer.pattern, answer.text)
-    return Score(float(_OWN[check](text, answer)))
-
-
-def _has_number(text: str, answer: Answer) -> bool:
-    expected = _number(answer.text)
-    return expected is not None and _number(text) == expected
-
-
-def _begins_with(text: str, answer: Answer) -> bool:
-    return _words(text)[: len(_words(answer.text))] == _words(answer.text)
-
-
-def _chooses(text: str, answer: Answer) -> bool:
-    return _first_named(_words(text), answer.choices) == _words(answer.text)
+    match check:
+        case "math":
+            return scoring.score_math(text, answer.text)
+        case "rouge":
+            return scoring.score_rouge(text, answer.text)
+        case "regex":
+            assert answer.pattern is not None, "the data has given it"
+            return scoring.score_regex(text, answer.pattern, answer.text)
+        case "number":
+            expected = _number(answer.text)
+            right = expected is not None and _number(text) == expected
+        case "exact":
+            words = _words(answer.text)
+            right = _words(text)[: len(words)] == words
+        case "choice":
+            right = _first_named(_words(text), answer.choices) == _words(answer.text)
+        case _:
+            raise AssertionError("code is run by the caller")
+    return Score(float(right))
 
 
 def _number(text: str) -> float | None:
@@ -101,6 +95,3 @@ def _first_named(words: list[str], choices: tuple[str, ...]) -> list[str] | None
     named = sorted((_words(choice) for choice in choices), key=len, reverse=True)
     starts = range(len(words))
     return next((choice for start in starts for choice in named if words[start : start + len(choice)] == choice), None)
-
-
-_OWN: Mapping[str, Callable[[str, Answer], bool]] = {"number": _has_number, "exact": _begins_with, "choice": _chooses}

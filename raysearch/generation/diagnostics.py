@@ -137,9 +137,6 @@ def self_bleu(texts: Sequence[Sequence[str]]) -> list[float]:
     the n-grams of all others for each text; this counts them once, and knows for each n-gram the two texts that have
     it most often: all that clipping needs.
 
-    Args:
-        texts: The words of each.
-
     Returns:
         A score for each, 0 … 1; none where there is only one.
     """

@@ -28,12 +28,7 @@ class Example:
 def examples(
     expected: Sequence[str], answers: Mapping[str, Sequence[ScoredText]], prompts: Sequence[str] = ()
 ) -> list[Example]:
-    """Return an example for each item, in order.
-
-    Args:
-        expected: The right answers.
-        answers: By model, of every item.
-        prompts: What was asked; none where that is not at hand.
+    """Return an example for each item, in order, from the answers of each model.
 
     Raises:
         ValueError: There are not as many of each.
@@ -47,18 +42,14 @@ def examples(
     ]
 
 
-def worst(of: Sequence[Example], n: int, model: str = "pruned", than: str = "dense") -> list[Example]:
-    """Return the examples on which a model's score falls most below another's, the largest fall first.
+def worst(of: Sequence[Example], n: int) -> list[Example]:
+    """Return the examples on which the pruned model's score falls most below the dense one's, the largest fall first.
 
-    Args:
-        of: The examples; those without a fall are left out, and equal falls stay in their order.
-        n: How many at most.
-        model: The model whose falls are meant.
-        than: The model that it falls below.
+    At most `n`; those without a fall are left out, and equal falls stay in their order.
     """
 
     def fall(example: Example) -> float:
-        return example.answers[than].score.value - example.answers[model].score.value
+        return example.answers["dense"].score.value - example.answers["pruned"].score.value
 
     return [example for example in sorted(of, key=fall, reverse=True) if fall(example) > 0][:n]
 
@@ -68,10 +59,6 @@ def side_by_side(of: Sequence[Example], most_characters: int = 300) -> list[tupl
 
     An answer is followed by its score and why it fails, such as ``[0: parenthesis, cut off]``. Long texts keep their
     beginning and end, with ``…`` between them; a prompt's and an answer's end say the most.
-
-    Args:
-        of: The examples, of the same models.
-        most_characters: Of a text.
     """
     models = list(of[0].answers) if of else []
     rows = [("item", "prompt", "right answer", *models)]

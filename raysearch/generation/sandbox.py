@@ -21,28 +21,8 @@ from raysearch.errors import UserError
 
 _CHILD = Path(__file__).with_name("sandbox_child.py")
 _MOST_BYTES = 8192  # of what a program's process reports
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What one program may use.
-
-    Args:
-        timeout_s: Seconds of processor time; thrice that, and 5 s to start, by the clock.
-        memory_mib: Of address space.
-        scratch_mib: Of files in its own folder.
-    """
-
-    timeout_s: float = 30.0
-    memory_mib: int = 1024
-    scratch_mib: int = 16
-
-    def __post_init__(self) -> None:
-        if not 0 < self.timeout_s < math.inf:
-            raise UserError(f"timeout_s={self.timeout_s} lets no program end; use a positive number of seconds")
-        for name, least in (("memory_mib", 128), ("scratch_mib", 1)):
-            if getattr(self, name) < least:
-                raise UserError(f"{name}={getattr(self, name)} is too little to start Python; use {least} or more")
+_MEMORY = 2**30  # bytes of address space
+_SCRATCH = 2**24  # bytes of files in its own folder
 
 
 @dataclass(frozen=True)
@@ -52,12 +32,12 @@ class Program:
     Args:
         code: What the model wrote.
         tests: Python source that raises where the code is wrong.
-        limits: What it may use.
+        timeout_s: Seconds of processor time; thrice that, and 5 s to start, by the clock.
     """
 
     code: str
     tests: str
-    limits: Limits = Limits()
+    timeout_s: float = 30.0
 
 
 @dataclass(frozen=True)
@@ -97,30 +77,23 @@ def run_programs(programs: Iterable[Program], workers: int | None = None) -> Ite
         raise UserError(f"run_code=true needs Linux to shut generated code off, and this is {sys.platform}")
     workers = workers or len(os.sched_getaffinity(0))
     with ThreadPoolExecutor(workers, thread_name_prefix="sandbox") as pool:
-        futures = [pool.submit(run_program, program) for program in programs]
-        try:
-            for future in futures:
-                yield future.result()
-        finally:
-            for future in futures:
-                future.cancel()
+        yield from pool.map(run_program, programs)
 
 
 def run_program(program: Program) -> Outcome:
     """Run one program; see `run_programs`."""
-    token, limits = secrets.token_hex(16).encode(), program.limits
+    token = secrets.token_hex(16).encode()
     code, tests = (text.encode(errors="replace") for text in (program.code, program.tests))
     paths = sysconfig.get_paths()
     with contextlib.ExitStack() as stack:
         scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="raysearch-code-", ignore_cleanup_errors=True))
         reading, writing = os.pipe()
         stack.callback(os.close, reading)
-        numbers = (writing, len(code), len(tests), math.ceil(limits.timeout_s))
-        sizes = (limits.memory_mib << 20, limits.scratch_mib << 20, os.getpid())
+        numbers = (writing, len(code), len(tests), math.ceil(program.timeout_s), _MEMORY, _SCRATCH, os.getpid())
         try:
             process = subprocess.Popen(
                 [
-                    *(sys.executable, "-I", "-S", "-B", str(_CHILD), *map(str, numbers + sizes)),
+                    *(sys.executable, "-I", "-S", "-B", str(_CHILD), *map(str, numbers)),
                     *dict.fromkeys((paths["purelib"], paths["platlib"])),
                 ],
                 stdin=subprocess.PIPE,
@@ -136,7 +109,7 @@ def run_program(program: Program) -> Outcome:
         started = time.monotonic()
         try:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.communicate(code + tests + token, timeout=3 * limits.timeout_s + 5)
+                process.communicate(code + tests + token, timeout=3 * program.timeout_s + 5)
         finally:
             with contextlib.suppress(ProcessLookupError):  # nobody but itself can be in its group
                 os.killpg(process.pid, signal.SIGKILL)
@@ -146,7 +119,7 @@ def run_program(program: Program) -> Outcome:
             report = os.read(reading, _MOST_BYTES)
         except BlockingIOError:
             report = b""
-    return _outcome(report, token, process.returncode, time.monotonic() - started >= limits.timeout_s)
+    return _outcome(report, token, process.returncode, time.monotonic() - started >= program.timeout_s)
 
 
 def _outcome(report: bytes, token: bytes, returned: int, late: bool) -> Outcome:

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, Literal, TypeVar
 
 from raysearch.generation.answer import CodeTests
-from raysearch.generation.sandbox import Limits, Outcome, Program, run_programs
+from raysearch.generation.sandbox import Outcome, Program, run_programs
 from raysearch.generation.score import Score
 
 _T = TypeVar("_T")
@@ -33,9 +33,7 @@ _PARENTHESIS = re.compile(r"was never closed|opening parenthesis|unmatched '[)}\
 def score_math(text: str, gold: str) -> Score:
     """Score by math-verify whether the last or boxed expression of an answer equals the right one.
 
-    Args:
-        text: The answer.
-        gold: The right one; what comes before ``####`` in it is left out, as in GSM8K.
+    What comes before ``####`` in that is left out, as in GSM8K.
     """
     # math-verify's own limits of 5 s are signals, which only a main thread can have; a replica of Ray works in another
     library, nothing = _math_verify(), list[Any]()
@@ -91,17 +89,13 @@ def _rouge() -> Any:
     return RougeScorer(["rougeL"], use_stemmer=True)
 
 
-def score_exact(text: str, gold: str) -> Score:
-    """Score 1 for the right text, but for space around it."""
-    return Score(float(text.strip() == gold.strip()))
-
-
 def score_regex(text: str, pattern: str, gold: str) -> Score:
     """Score 1 if what a pattern finds last is the right text: its first group, or all of it if it has none."""
     found = list(re.finditer(pattern, text))
     if not found:
         return Score(0.0)
-    return score_exact(found[-1][1] or "" if found[-1].re.groups else found[-1][0], gold)
+    last = found[-1][1] or "" if found[-1].re.groups else found[-1][0]
+    return Score(float(last.strip() == gold.strip()))
 
 
 def extract_code(text: str, opening: str = "") -> str:
@@ -109,10 +103,6 @@ def extract_code(text: str, opening: str = "") -> str:
 
     Where the opening leaves a fence open (```` ```python````), that is all that follows it up to the closing fence;
     other openings are code, which the answer goes on. Without an opening it is the first fenced block, or else all.
-
-    Args:
-        text: What the model wrote.
-        opening: The beginning of its answer, which was given.
     """
     opened = list(_FENCE.finditer(opening))
     if opening.count("```") % 2 and opened:
@@ -124,12 +114,7 @@ def extract_code(text: str, opening: str = "") -> str:
 
 
 def score_codes(codes: Sequence[str], tests: Sequence[CodeTests], workers: int | None = None) -> list[Score]:
-    """Score pieces of code by their tests, in the sandbox.
-
-    Args:
-        codes: The code; see `extract_code`.
-        tests: Of each.
-        workers: How many run at once; None for as many as there are processors.
+    """Score pieces of code by their tests, in the sandbox; `workers` as in `run_programs`.
 
     Returns:
         For each 1 if it passes all tests, with the class of its failure where it does not; `Score.base` where there
@@ -150,7 +135,7 @@ def score_codes(codes: Sequence[str], tests: Sequence[CodeTests], workers: int |
 
 
 def _program(code: str, tests: CodeTests, source: str) -> Program:
-    return Program("\n".join(filter(None, (tests.before, code))), source, Limits(tests.timeout_s))
+    return Program("\n".join(filter(None, (tests.before, code))), source, tests.timeout_s)
 
 
 def _code_score(outcome: Outcome, base: bool | None) -> Score:

@@ -24,19 +24,15 @@ class Evidence:
     """The search that found the mask, in plain values.
 
     Args:
-        model: The dense model's name.
         searcher: The algorithm and its options, e.g. ``beam(width=5)``.
         objective: What was minimised, e.g. ``perplexity``.
         calibration: The calibration data, in one line.
         measure: The unit of losses.
-        dense_loss: The dense model's loss on the calibration.
-        loss: The pruned model's loss on the calibration.
         delta_error: Standard error of the difference of the two, from the choice of samples; None if unknown.
         evaluations: Masks evaluated to find it.
         layer_forwards: Layer-forwards run to find it, over all shards.
         search_s: Wall-clock time of the search.
         search_id: The search's name in the ledger: ``greedy-m5-3fa2c1d0``.
-        version: The version of raysearch.
     """
 
     model: str
@@ -59,10 +55,7 @@ class Pruned:
     """The pruned model in numbers.
 
     Args:
-        mask: The removed layers.
         n_layers_dense: N, the layers of the dense model.
-        parameters_dense: Parameters of the dense model.
-        parameters: Parameters that are left.
         dtype: The weights' dtype, e.g. ``bfloat16``.
         source: The dense model as transformers and mergekit are given it; None when that is a GGUF file.
     """
@@ -93,21 +86,8 @@ def mergekit_yaml(pruned: Pruned) -> str:
     return "\n".join(lines) + "\n"
 
 
-def llama_cpp_command(mask: Mask) -> str:
-    """Return the llama.cpp command (0-based) that prunes a GGUF file of the dense model in the same way."""
-    return f"llama-quantize --prune-layers {','.join(map(str, mask))} model.gguf pruned.gguf Q8_0"
-
-
 def model_card(pruned: Pruned, evidence: Evidence, name: str, *, tokenizer: bool, misread: str | None = None) -> str:
-    """Return the README.md of an exported checkpoint.
-
-    Args:
-        pruned: The pruned model in numbers.
-        evidence: The search that found the mask.
-        name: The checkpoint's folder name.
-        tokenizer: Whether the checkpoint holds a tokenizer.
-        misread: Why llama.cpp would run another model; None if it would not.
-    """
+    """Return the README.md of an exported checkpoint; the last arguments are those of `render_card`."""
     share = pruned.parameters / pruned.parameters_dense
     rows = [
         ("layers", pruned.n_layers_dense, pruned.n_layers_dense - len(pruned.mask)),
@@ -122,20 +102,13 @@ def model_card(pruned: Pruned, evidence: Evidence, name: str, *, tokenizer: bool
         name=name,
         tokenizer=tokenizer,
         misread=misread,
-        llama_cpp_command=llama_cpp_command,
     )
 
 
 def gguf_card(mask: Mask, n_layers: int, evidence: Evidence, name: str, source: str, sizes: tuple[int, int]) -> str:
     """Return the README.md of a repository that holds a pruned GGUF file.
 
-    Args:
-        mask: The removed layers.
-        n_layers: N, the layers of the dense model.
-        evidence: The search that found the mask.
-        name: The file's name.
-        source: The name of the file that the layers were taken out of.
-        sizes: The sizes of that and of this file, in bytes.
+    The sizes, in bytes, are those of the file that the layers were taken out of, and of this one.
     """
     before, after = sizes
     size = f"{after / 1e6:,.1f} MB ({after / before:.1%})"

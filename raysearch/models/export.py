@@ -25,7 +25,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokeni
 from raysearch.calibration.batch import Batch
 from raysearch.core.mask import Mask
 from raysearch.core.paths import as_path
-from raysearch.errors import UnsupportedModelError, UserError, redact, redacted, what_failed
+from raysearch.errors import UnsupportedModelError, UserError, first_line, redact, redacted, what_failed
 from raysearch.models.card import RECORD, Evidence, Pruned, mergekit_yaml, model_card
 from raysearch.models.gguf_pruning import misread_by_llama_cpp
 from raysearch.models.layers import plain_logits
@@ -33,7 +33,7 @@ from raysearch.models.loading import load_model, load_tokenizer, quiet
 from raysearch.models.source import locate
 from raysearch.models.spec import LocatedModel, ModelSpec
 from raysearch.models.stack import LayerStack, probe_tokens, relative_gap, tolerance
-from raysearch.models.surgery import check_mask, remove_layers
+from raysearch.models.surgery import remove_layers
 
 _POSITIONS = "max_position_embeddings"
 _NEW_TOKENS = 24
@@ -84,8 +84,8 @@ def export_checkpoint(
         The written checkpoint and how well it agrees.
 
     Raises:
-        UserError: `out` holds something else or cannot be written, the model cannot be loaded, the mask does not fit,
-            or there is a prompt but no tokenizer.
+        UserError: `out` holds something else or cannot be written, the model cannot be loaded, or there is a prompt but
+            no tokenizer.
         UnsupportedModelError: The reloaded checkpoint differs from the masked model: its layers depend on their places
             in a way that no config can express.
     """
@@ -93,7 +93,6 @@ def export_checkpoint(
     located = locate(replace(spec, device="cpu", attention="auto"))
     check_destination(located, out, overwrite)
     stack = LayerStack(load_model(located))
-    check_mask(mask, stack.n_layers)
     tokenizer = _tokenizer(located, prompt)
     before = _continue(stack.model, tokenizer, prompt)
     tokens = probe_tokens(stack.model)
@@ -102,7 +101,6 @@ def export_checkpoint(
 
     with replacing(out) as folder:
         model = remove_layers(stack, mask)
-        _check_kinds(model, mask)
         source = None if located.digest else located.path
         dtype = str(model.dtype).removeprefix("torch.")
         pruned = Pruned(mask, n_layers, parameters_dense, model.num_parameters(), dtype, source)
@@ -166,7 +164,7 @@ def _continue(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None,
     """Return the model's greedy continuation of the prompt, in one line."""
     if tokenizer is None or prompt is None:
         return None
-    inputs = tokenizer(prompt.encode(errors="replace").decode(), return_tensors="pt", return_token_type_ids=False)
+    inputs = tokenizer(prompt, return_tensors="pt", return_token_type_ids=False)
     if inputs["input_ids"].numel() == 0:
         raise UserError(f"--prompt={prompt} holds no token to go on from; give a text, or leave it out")
     n_tokens, most = inputs["input_ids"].shape[1], getattr(model.config.get_text_config(), _POSITIONS, None)
@@ -181,19 +179,6 @@ def _continue(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None,
     return " ".join(str(text).split())
 
 
-def _check_kinds(model: PreTrainedModel, mask: Mask) -> None:
-    """Refuse a mask after which the config, when it is read, gives a layer another kind, as Gemma 4's does the last."""
-    config: Any = model.config.get_text_config()
-    again: Any = type(config).from_dict(config.to_dict())
-    kinds, read = (getattr(each, "layer_types", None) or () for each in (config, again))
-    for place, (is_kind, is_read) in enumerate(zip(kinds, read, strict=False)):
-        if is_kind != is_read:
-            raise UnsupportedModelError(
-                f"{model.config.model_type} cannot be exported without {mask}: its layer {place} would have to be "
-                f"{is_read}, but is {is_kind}; choose another mask"
-            )
-
-
 def _reload(folder: Path, model: LocatedModel, kind: str) -> PreTrainedModel:
     """Load the checkpoint with plain transformers."""
     try:
@@ -204,8 +189,7 @@ def _reload(folder: Path, model: LocatedModel, kind: str) -> PreTrainedModel:
     except Exception as error:
         raise UnsupportedModelError(
             f"{kind} cannot be exported: transformers does not load the pruned checkpoint "
-            f"({type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}); "
-            "choose another mask or architecture"
+            f"({type(error).__name__}: {first_line(error)}); choose another mask or architecture"
         ) from error
     return reloaded.eval()
 
@@ -236,21 +220,26 @@ def replacing(out: Path) -> Iterator[Path]:
     removed, or what that one was replacing, which is put back if nothing has taken its place.
     """
     partial, replaced, lock = (out.with_name(f".{out.name}.{what}") for what in ("partial", "replaced", "lock"))
+
+    def tidy() -> None:
+        if replaced.exists() and not out.exists():
+            os.rename(replaced, out)
+        for left in (partial, replaced):
+            shutil.rmtree(left, ignore_errors=True)
+
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         lock.touch()  # where no file can be made, as in /proc, the next line would wait for ever
         with FileLock(lock):
             try:
-                if replaced.exists() and not out.exists():
-                    os.rename(replaced, out)
-                for left in (partial, replaced):
-                    shutil.rmtree(left, ignore_errors=True)
+                tidy()
                 partial.mkdir()
                 yield partial
-                _put(partial, out, replaced)
+                if out.exists():
+                    os.rename(out, replaced)
+                os.rename(partial, out)
             finally:
-                for left in (partial, replaced) if out.exists() else (partial,):
-                    shutil.rmtree(left, ignore_errors=True)
+                tidy()
                 lock.unlink(missing_ok=True)
     except Exception as error:
         if not isinstance(error, OSError) and "(os error " not in str(error):  # the wording of libraries in Rust
@@ -258,15 +247,3 @@ def replacing(out: Path) -> Iterator[Path]:
         cause = what_failed(error)
         remedy = "free some space on its disk" if "No space" in cause else "name another folder"
         raise UserError(f"--out={out} cannot be written ({cause}); {remedy}") from error
-
-
-def _put(partial: Path, out: Path, replaced: Path) -> None:
-    """Rename a folder into its place; what was there goes to `replaced`, and back if that fails."""
-    if out.exists():
-        os.rename(out, replaced)
-    try:
-        os.rename(partial, out)
-    except OSError:
-        if replaced.exists():
-            os.rename(replaced, out)
-        raise

@@ -75,10 +75,6 @@ class FusedHead:
 def find_fused_head(model: PreTrainedModel, tail: Head) -> FusedHead:
     """Find out what a model does after its final norm, by numbers that take the place of the projection's.
 
-    Args:
-        model: The model.
-        tail: Its tail.
-
     Raises:
         UserError: It does more than a linear layer, scaling and a soft cap.
     """

@@ -31,12 +31,7 @@ _UNFINISHED = ".unfinished"
 
 
 def is_whole(folder: Path, kept: Kept) -> bool:
-    """Return whether a folder holds a GGUF file as safetensors, and all of it is as it was written.
-
-    Args:
-        folder: The folder.
-        kept: Knows the digests of large files that have not changed.
-    """
+    """Return whether a folder holds a GGUF file as safetensors, and all of it is as it was written."""
     try:
         checksums = json.loads((folder / _CHECKSUMS).read_text(encoding="utf-8"))
         whole = all(kept.sha256(folder / name) == checksum for name, checksum in checksums.items())
@@ -49,12 +44,9 @@ def is_whole(folder: Path, kept: Kept) -> bool:
 
 @contextmanager
 def keeping(place: Path) -> Iterator[Path | None]:
-    """Give the folder to write a GGUF file to as safetensors, which is in its place at the end of the context.
+    """Give the folder to write a GGUF file to as safetensors, which is at its place at the end of the context.
 
     Other processes wait meanwhile, and then find it there.
-
-    Args:
-        place: The folder that it is to be in.
 
     Yields:
         An empty folder, which is removed if it is left empty; None if there is no room for one, or if another process

@@ -22,6 +22,7 @@ from typing import Any
 from raysearch.core.mask import Mask
 from raysearch.errors import UserError, what_failed
 from raysearch.models.gguf import read_fast
+from raysearch.models.spec import ModelInfo
 
 _BLOCK = re.compile(r"blk\.(\d+)\.(.+)")
 _NO_LAYERS = ("rope.dimension_sections",)  # lists under the architecture that are never one value a layer
@@ -30,34 +31,11 @@ _ROUGHLY = 0.02  # a vocabulary may be padded, and a converter may drop or fold 
 
 
 @dataclass(frozen=True)
-class GGUFSizes:
-    """The sizes by which a GGUF file is known to be of a model.
-
-    Args:
-        n_layers: Its layers, without those that predict further tokens.
-        hidden_size: The width of the hidden state.
-        vocab_size: Rows of the embedding.
-        layer_parameters: Parameters of each layer.
-    """
-
-    n_layers: int
-    hidden_size: int
-    vocab_size: int
-    layer_parameters: tuple[int, ...]
-
-
-@dataclass(frozen=True)
 class GGUFExport:
     """A GGUF file without some layers.
 
     Args:
-        out: The file.
-        source: The file that the layers were taken out of.
-        n_layers: Layers that are left.
-        size_bytes: Its size.
-        source_bytes: The size of the other.
         architecture: As llama.cpp names it.
-        search_id: The search that found the mask.
         url: Where on the Hugging Face Hub it is; None if it was not sent there.
     """
 
@@ -164,21 +142,13 @@ def prune_gguf(
     mask: Mask,
     out: Path,
     *,
-    name: str,
-    sizes: GGUFSizes,
+    info: ModelInfo,
+    search_id: str,
     overwrite: bool = False,
-    search_id: str | None = None,
 ) -> GGUFExport:
-    """Write a GGUF file without the mask's layers, whole or not at all.
+    """Write a GGUF file of the model, in any quantisation, without the mask's layers, whole or not at all.
 
-    Args:
-        source: A GGUF file of the model, in any quantisation.
-        mask: The layers to remove.
-        out: The file to write.
-        name: The model's name, for messages.
-        sizes: The model's sizes, which the file must have.
-        overwrite: Whether `out` may be replaced.
-        search_id: The search that found the mask, for the metadata.
+    The search that found the mask is put into its metadata.
 
     Raises:
         UserError: The file is of another model, cannot be read or mended, or `out` cannot be written.
@@ -186,10 +156,8 @@ def prune_gguf(
     _check_place(source, out, overwrite)
     with read_fast():
         file = _read(source)
-        kept = _kept(file, mask, name, sizes)
-        metadata = _mended(file, kept, mask)
-        if search_id is not None:
-            metadata["raysearch.search"] = search_id
+        kept = _kept(file, mask, info)
+        metadata = {**_mended(file, kept, mask), "raysearch.search": search_id}
         unfinished = out.with_name(f".{out.name}.{uuid.uuid4().hex[:8]}")
         try:
             out.parent.mkdir(parents=True, exist_ok=True)
@@ -201,7 +169,7 @@ def prune_gguf(
         finally:
             with suppress(OSError):
                 unfinished.unlink()
-    left = sizes.n_layers - len(mask)
+    left = info.n_layers - len(mask)
     return GGUFExport(
         out.absolute(), source, left, out.stat().st_size, source.stat().st_size, file.architecture, search_id
     )
@@ -252,18 +220,16 @@ def _read(path: Path) -> _File:
         file = _File(path, reader, str(reader.fields["general.architecture"].contents()))
     except (ValueError, KeyError, IndexError, UnicodeDecodeError, OSError) as error:
         raise UserError(f"{path} cannot be read as GGUF ({what_failed(error)}); complete the download") from error
-    if reader.byte_order == "S":
-        raise file.refused("its numbers are big-endian", "convert it with gguf-convert-endian")
     split = reader.fields.get("split.count")
     if split is not None and split.contents() > 1:
         raise file.refused("it is one of several parts", "join them with llama-gguf-split --merge")
     return file
 
 
-def _kept(file: _File, mask: Mask, name: str, sizes: GGUFSizes) -> tuple[int, ...]:
+def _kept(file: _File, mask: Mask, info: ModelInfo) -> tuple[int, ...]:
     """Return the blocks that stay, once the file is known to be of the model."""
     parameters = [0] * min(file.blocks, len(file.reader.tensors))
-    vocabulary = sizes.vocab_size
+    vocabulary = info.vocab_size
     for tensor in file.reader.tensors:
         if (block := _BLOCK.fullmatch(tensor.name)) and int(block[1]) < len(parameters):
             parameters[int(block[1])] += int(tensor.n_elements)
@@ -272,17 +238,18 @@ def _kept(file: _File, mask: Mask, name: str, sizes: GGUFSizes) -> tuple[int, ..
     n_layers, hidden_size = file.blocks - file.get(_PREDICTING), file.get("embedding_length")
     if not any(parameters):
         raise file.refused(f"{file.architecture} keeps no layers as blk.N tensors")
-    facts = [("layers", n_layers, sizes.n_layers, 0.0), ("hidden state's width", hidden_size, sizes.hidden_size, 0.0)]
-    facts.append(("words of the vocabulary", vocabulary, sizes.vocab_size, _ROUGHLY))
-    facts += [
-        (f"parameters of layer {layer}", here, there, _ROUGHLY)
-        for layer, (here, there) in enumerate(zip(parameters, sizes.layer_parameters, strict=False))
+    facts = [
+        ("layers", n_layers, info.n_layers, 0.0),
+        ("hidden state's width", hidden_size, info.hidden_size, 0.0),
+        ("words of the vocabulary", vocabulary, info.vocab_size, _ROUGHLY),
     ]
+    for layer, (here, there) in enumerate(zip(parameters, info.layer_parameters, strict=False)):
+        facts.append((f"parameters of layer {layer}", here, there, _ROUGHLY))
     for what, here, there, tolerance in facts:
         if abs(here - there) > tolerance * there:
             raise UserError(
-                f"--from={file.path} is not the model {name}: {what} {here:,} instead of {there:,}; name a GGUF file "
-                "of the same model"
+                f"--from={file.path} is not the model {info.model.name}: {what} {here:,} instead of {there:,}; name "
+                "a GGUF file of the same model"
             )
     return (*mask.kept(n_layers), *range(n_layers, file.blocks))
 
@@ -339,11 +306,6 @@ def _mended(file: _File, kept: Sequence[int], mask: Mask) -> dict[str, Any]:
 
 def misread_by_llama_cpp(folder: Path, mask: Mask, n_layers: int) -> str | None:
     """Return what llama.cpp would get wrong in a pruned checkpoint that is converted, since it goes by layers' places.
-
-    Args:
-        folder: The checkpoint, of which the config alone is read.
-        mask: The layers that were removed.
-        n_layers: N, the layers of the dense model.
 
     Returns:
         What llama.cpp does, as the end of a sentence; None if it would run the same model, as far as is known here.
@@ -403,8 +365,6 @@ def _write(file: _File, out: Path, metadata: Mapping[str, Any], kept: Sequence[i
         if name.startswith("GGUF.") or name == "general.architecture":
             continue
         kind, *rest = found.types
-        if len(rest) > 1:
-            raise file.refused(f"{name} is a list of lists")
         value = metadata[name] if name in metadata else _raw(found, kinds)
         if kind is not kinds.ARRAY or value:  # the format's library writes no empty list
             writer.add_key_value(name, value, kind, rest[0] if rest else None)

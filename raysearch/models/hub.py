@@ -92,30 +92,29 @@ class HubRepository:
 
     def _files(self, kept: str = "") -> list[str] | None:
         """Return the files of the repository, if it may be written to; None if there is none yet."""
-        from huggingface_hub import HfApi
+        from huggingface_hub import HfApi, ModelInfo
         from huggingface_hub.errors import RepositoryNotFoundError
 
-        def look() -> tuple[list[str], bool] | None:
+        def look() -> ModelInfo | None:
             try:
-                found = HfApi().model_info(self.name, timeout=10)
+                return HfApi().model_info(self.name, timeout=10)
             except RepositoryNotFoundError as error:
                 if error.response.status_code != 404:  # the hub also says so to a token that it does not know
                     raise
                 return None
-            return [one.rfilename for one in found.siblings or ()], bool(found.private)
 
         found = self._asked(look, kept)
         if found is None:
             return None
-        files, private = found
+        files = [one.rfilename for one in found.siblings or ()]
         if set(files) - set(_OWN) and RECORD not in files:
             raise UserError(f"--push={self.name} holds other things than an export; name another repository{kept}")
         if not self.overwrite:
             raise UserError(
                 f"--push={self.name} is there already; name another repository, or replace it with --overwrite{kept}"
             )
-        if private == self.public:
-            is_, remedy = ("private", "leave out --public") if private else ("public", "say so with --public")
+        if bool(found.private) == self.public:
+            is_, remedy = ("private", "leave out --public") if found.private else ("public", "say so with --public")
             raise UserError(f"--push={self.name} is there already and {is_}; {remedy}{kept}")
         return files
 

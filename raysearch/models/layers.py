@@ -60,16 +60,13 @@ def layer_lists(model: PreTrainedModel) -> list[nn.ModuleList]:
     """Return the lists of as many blocks as the text config has layers: the stack is one of them.
 
     Raises:
-        UnsupportedModelError: The model is an encoder-decoder, or has no such list.
+        UnsupportedModelError: The model has no such list.
     """
-    config = model.config
-    if getattr(config, "is_encoder_decoder", False):
-        raise UnsupportedModelError(f"{config.model_type} is an encoder-decoder; use a decoder-only language model")
-    n_layers = getattr(config.get_text_config(), "num_hidden_layers", None)
+    kind, n_layers = model.config.model_type, getattr(model.config.get_text_config(), "num_hidden_layers", None)
     lists = [part for part in model.modules() if isinstance(part, nn.ModuleList) and len(part) == n_layers]
     if not lists:
         raise UnsupportedModelError(
-            f"{config.model_type} has no list of num_hidden_layers={n_layers} layers; use a decoder with one stack"
+            f"{kind} has no list of num_hidden_layers={n_layers} layers; use a decoder with one stack"
         )
     return lists
 

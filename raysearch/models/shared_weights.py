@@ -29,14 +29,7 @@ Packed = tuple[bytes, list[npt.NDArray[Any]]]
 
 
 def pack(model: PreTrainedModel) -> Packed:
-    """Separate a CPU model into structure and arrays.
-
-    Args:
-        model: A model on the CPU.
-
-    Returns:
-        The pickled structure, and the tensors as arrays over the same memory.
-    """
+    """Separate a CPU model into its pickled structure and its tensors, as arrays over the same memory."""
     stream = io.BytesIO()
     pickler = _Packer(stream)
     pickler.dump(model)

@@ -29,30 +29,29 @@ def locate(spec: ModelSpec) -> LocatedModel:
         UserError: The spec has an unknown value; there is no such file, folder or package; or the folder holds no
             config or only pickled weights.
     """
-    check_dtype(spec.dtype)
+    _check_name("model.dtype", spec.dtype, _DTYPES)
     _check_name("model.attention", spec.attention, _ATTENTIONS)
-    device, name, path = resolve_device(spec.device), spec.name, spec.path
-    settings = {key: value for key, value in vars(spec).items() if key != "device"}
-    local, file = Path(os.path.expanduser(path)), gguf_file(spec)
+    name, path, file = spec.name, spec.path, gguf_file(spec)
+    settings = {**vars(spec), "device": resolve_device(spec.device)}
     if file is not None:
         if not os.path.isfile(file):
             raise UserError(f"model={name}: there is no GGUF file {path}; check the path")
         if spec.dtype == "auto":  # its weights are dequantised
-            settings["dtype"] = "float32" if device == "cpu" else "bfloat16"
+            settings["dtype"] = "float32" if settings["device"] == "cpu" else "bfloat16"
         digest = _digest(name, path, file, Kept(spec.cache))
         place = None if spec.cache is None else spec.cache / f"{digest[:32]}-{settings['dtype']}"
         if place is not None and gguf.is_whole(place, Kept(spec.cache)):
-            return LocatedModel(**settings, location=str(place), device=device, digest=digest)
-        folder = str(file.parent)
-        return LocatedModel(**settings, location=folder, device=device, digest=digest, gguf=file.name, keep_in=place)
+            return LocatedModel(**settings, location=str(place), digest=digest)
+        return LocatedModel(**settings, location=str(file.parent), digest=digest, gguf=file.name, keep_in=place)
+    local = Path(os.path.expanduser(path))
     if os.path.isdir(local):
         _check_folder(name, local)
-        return LocatedModel(**settings, location=str(local), device=device)
+        return LocatedModel(**settings, location=str(local))
     if os.path.lexists(local):
         raise UserError(f"model={name}: {path} is neither a folder nor a .gguf file; name the folder it lies in")
     if _looks_local(path):
         raise UserError(f"model={name}: there is no folder {path}; check the path")
-    return LocatedModel(**settings, location=path, device=device, is_hub=True)
+    return LocatedModel(**settings, location=path, is_hub=True)
 
 
 def gguf_file(spec: ModelSpec) -> Path | None:
@@ -66,11 +65,6 @@ def gguf_file(spec: ModelSpec) -> Path | None:
     return Path(os.path.expanduser(spec.path)) if spec.path.lower().endswith(".gguf") else None
 
 
-def check_dtype(dtype: str) -> None:
-    """Refuse an unknown dtype."""
-    _check_name("model.dtype", dtype, _DTYPES)
-
-
 def _digest(name: str, path: str, file: Path, kept: Kept) -> str:
     try:
         return kept.sha256(file)
@@ -82,21 +76,17 @@ def _digest(name: str, path: str, file: Path, kept: Kept) -> str:
 
 
 def _check_name(argument: str, value: str, known: tuple[str, ...]) -> None:
-    """Refuse an unknown name."""
     if value not in known:
         raise UserError(f"{argument}={value} is unknown; {did_you_mean(value, known)}")
 
 
 def _looks_local(path: str) -> bool:
     """Return whether the text can only be a path: a hub id is ``name`` or ``owner/name``."""
-    return path.startswith((".", "/", "~")) or path.count("/") > 1 or os.sep in path.replace("/", "") or path == ""
+    return path.startswith((".", "/", "~")) or path.count("/") > 1 or not path
 
 
 def _check_folder(name: str, folder: Path) -> None:
-    """Refuse a folder without a config, or whose weights are missing or pickled, or that holds pipes or devices."""
-    for file in folder.iterdir():
-        if file.exists() and not file.is_file() and not file.is_dir():  # whoever reads it may wait forever
-            raise UserError(f"model={name}: {file} is a pipe or a device; put the file itself there")
+    """Refuse a folder without a config, or whose weights are missing or pickled."""
     if not (folder / "config.json").is_file():
         files = sorted(file.name for file in folder.glob("*.gguf"))
         remedy = f"name the file {folder / files[0]}" if files else "name a folder written by save_pretrained"
@@ -122,7 +112,7 @@ def _check_shards(name: str, folder: Path) -> None:
         try:
             named = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
             shards = sorted({str(shard) for shard in named})
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OSError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, OSError) as error:
             raise UserError(f"model={name}: {index} cannot be read ({error!r}); complete the download") from error
     for shard in shards:
         if Path(shard).name != shard or not shard.endswith(".safetensors"):
@@ -132,13 +122,10 @@ def _check_shards(name: str, folder: Path) -> None:
         try:
             with safe_open(folder / shard, "np"):  # compares the header with the file's length
                 pass
-        except SafetensorError as error:
+        except (SafetensorError, OSError) as error:
             raise UserError(
-                f"model={name} cannot be loaded: {folder / shard} is not whole ({error}); complete the download"
-            ) from error
-        except OSError as error:
-            raise UserError(
-                f"model={name} cannot be loaded: {folder / shard} cannot be read ({what_failed(error)}); check the file"
+                f"model={name} cannot be loaded: {folder / shard} cannot be read ({what_failed(error)}); complete the "
+                "download, or check the file"
             ) from error
 
 

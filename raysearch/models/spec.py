@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -39,42 +39,24 @@ class ModelSpec:
 
 
 @dataclass(frozen=True)
-class LocatedModel:
-    """A model whose files and device are found, by `raysearch.models.source.locate`.
+class LocatedModel(ModelSpec):
+    """A model whose files are found, by `raysearch.models.source.locate`.
+
+    Its device is a torch device, which this machine may not have, and auto as its dtype is the checkpoint's own.
 
     Args:
-        name: As in `ModelSpec`, for messages.
-        path: As in `ModelSpec`, for messages.
         location: A folder, or a hub id.
-        dtype: auto, float32, bfloat16 or float16; auto is the checkpoint's own.
-        device: The torch device, e.g. ``cpu`` or ``cuda:0``; this machine may not have it.
-        attention: As in `ModelSpec`.
-        revision: As in `ModelSpec`.
-        trust_remote_code: As in `ModelSpec`.
-        compile: As in `ModelSpec`.
-        fused_head: As in `ModelSpec`.
         is_hub: Whether `location` is a hub id.
         digest: The SHA-256 of the GGUF file that it is; None for others.
         gguf: The name of that file inside the folder; None if the folder holds it as safetensors.
         keep_in: The folder to keep it in as safetensors; None for nowhere.
-        cache: As in `ModelSpec`.
     """
 
-    name: str
-    path: str
-    location: str
-    dtype: str
-    device: str
-    attention: str = "auto"
-    revision: str | None = None
-    trust_remote_code: bool = False
-    compile: bool = False
-    fused_head: bool = False
-    is_hub: bool = False
-    digest: str | None = None
-    gguf: str | None = None
-    keep_in: Path | None = None
-    cache: Path | None = None
+    location: str = field(kw_only=True)
+    is_hub: bool = field(default=False, kw_only=True)
+    digest: str | None = field(default=None, kw_only=True)
+    gguf: str | None = field(default=None, kw_only=True)
+    keep_in: Path | None = field(default=None, kw_only=True)
 
     @property
     def folder(self) -> Path:

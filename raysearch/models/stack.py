@@ -158,15 +158,7 @@ class LayerStack:
         return output[0] if isinstance(output, (tuple, list)) else output
 
     def walk(self, captured: Captured, mask: Mask) -> Tensor:
-        """Run the layers that a mask keeps, one after another.
-
-        Args:
-            captured: From `capture`.
-            mask: The layers to leave out.
-
-        Returns:
-            The hidden state that leaves the last kept layer, [B, T, d].
-        """
+        """Run the layers that a mask keeps, to the hidden state that leaves the last of them, [B, T, d]."""
         hidden = captured.embedded
         with self.compiling():
             for layer in mask.kept(self.n_layers):
@@ -268,22 +260,7 @@ class LayerStack:
         It also generates with a KV cache: a skipped layer adds unused keys of width one, so that every layer of the
         cache has the right length. (In a hybrid with state-space layers, generate with ``use_cache=False`` when the
         last state-space layer is removed: the cache takes its length from that one.)
-
-        Args:
-            mask: The layers to skip.
-
-        Yields:
-            The model.
-
-        Raises:
-            UserError: The mask names a layer that the model does not have.
         """
-        beyond = [layer for layer in mask if layer >= self.n_layers]
-        if beyond:
-            raise UserError(
-                f"mask={mask} names layer {beyond[0]}, but the model has {self.n_layers} layers; "
-                f"use 0..{self.n_layers - 1}"
-            )
         with self._replaced(mask, _skip):
             yield self.model
 

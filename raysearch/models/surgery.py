@@ -13,7 +13,6 @@ from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from raysearch.core.mask import Mask
-from raysearch.errors import UserError
 from raysearch.models.stack import LayerStack
 
 #: "The first k layers are different": k becomes the number of those that are left.
@@ -25,17 +24,9 @@ _PLACES = ("layer_idx", "layer_id", "layer_index", "layer_number")
 def remove_layers(stack: LayerStack, mask: Mask) -> PreTrainedModel:
     """Remove the mask's layers from the stack's model, in place; the stack must not be used any more.
 
-    Args:
-        stack: The model and its layers.
-        mask: The layers to remove.
-
     Returns:
         The same model with the kept layers, renumbered, and a config that describes them.
-
-    Raises:
-        UserError: The mask names a layer that the model does not have, or leaves none.
     """
-    check_mask(mask, stack.n_layers)
     model, kept = stack.model, mask.kept(stack.n_layers)
     parent, attribute = _holder(model, stack.layers)
     setattr(parent, attribute, nn.ModuleList(stack.layers[layer] for layer in kept))
@@ -48,29 +39,12 @@ def remove_layers(stack: LayerStack, mask: Mask) -> PreTrainedModel:
     return model
 
 
-def check_mask(mask: Mask, n_layers: int) -> None:
-    """Refuse a mask that does not fit a model of `n_layers`.
-
-    Raises:
-        UserError: The mask names a layer that the model does not have, or leaves none.
-    """
-    if any(layer >= n_layers for layer in mask) or len(mask) == n_layers:
-        raise UserError(
-            f"mask={mask} does not fit a model of {n_layers} layers; name at most {n_layers - 1} of 0..{n_layers - 1}"
-        )
-
-
 def shrink_config(config: PreTrainedConfig, kept: Sequence[int], n_layers: int) -> None:
-    """Rewrite a (text) config for the kept layers, in place.
+    """Rewrite the (text) config of a dense model of `n_layers` for the kept ones, ascending, in place.
 
     Per-layer lists are filtered, lists and keys of layer indices renumbered, and counts of leading layers recounted.
     Other rules that depend on the layers' places (a period, say) cannot be rewritten; the export's verification detects
     them.
-
-    Args:
-        config: The config of the dense model.
-        kept: The layers that stay, ascending.
-        n_layers: N, the layers of the dense model.
     """
     by_layer = config.to_dict().get("per_layer_config") if getattr(config, "is_heterogeneous", False) else None
     if by_layer is not None:

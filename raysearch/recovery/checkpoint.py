@@ -25,8 +25,9 @@ from raysearch.models.stack import probe_tokens, relative_gap, tolerance
 from raysearch.recovery.record import ThreeNumbers, Training
 from raysearch.recovery.spec import RecoveryOptions
 
+#: Files of the pruned checkpoint that are not those of the recovered one.
+_OWN = (RECORD, "README.md", "mergekit.yaml", "model.safetensors.index.json")
 _ADAPTER = "adapter"
-_MODELS = ("dense", "pruned", "recovered")
 
 
 @dataclass(frozen=True)
@@ -34,17 +35,10 @@ class Evidence:
     """How a recovered model came about.
 
     Args:
-        recovery_id: The recovery's name.
-        search_id: The search that found the mask.
-        model: The dense model's name.
-        mask: The layers that are gone.
         n_layers_dense: N, the layers of the dense model.
-        method: How it was trained.
         rows: Rows it was trained and followed on.
         data: The data's description.
         left_out: Rows that were left out, by the reason.
-        training: The losses.
-        version: The version of raysearch.
     """
 
     recovery_id: str
@@ -61,13 +55,9 @@ class Evidence:
 
 
 def write_checkpoint(model: ModelSpec, trained: Path, out: Path, evidence: Evidence) -> None:
-    """Write the merged model, loaded again and compared before anything is replaced.
+    """Merge a pruned checkpoint with what was trained, an adapter or all weights, and write it with its tokenizer.
 
-    Args:
-        model: The pruned checkpoint, with its tokenizer.
-        trained: What the training wrote: an adapter, or all weights.
-        out: The folder to write.
-        evidence: How it came about.
+    It is loaded again and compared before anything is replaced.
 
     Raises:
         UserError: The folder cannot be written.
@@ -102,25 +92,15 @@ def write_checkpoint(model: ModelSpec, trained: Path, out: Path, evidence: Evide
         write_card(folder, out.name, evidence, ())
 
 
-#: Files of the pruned checkpoint that are not those of the recovered one.
-_OWN = (RECORD, "README.md", "mergekit.yaml", "model.safetensors.index.json")
-
-
 def write_card(folder: Path, name: str, evidence: Evidence, numbers: Sequence[ThreeNumbers]) -> None:
-    """Write the model card and the record for machines.
-
-    Args:
-        folder: The checkpoint.
-        name: Its folder's name.
-        evidence: How it came about.
-        numbers: What the dense, the pruned and the recovered model were assessed at.
-    """
+    """Write the model card and the record for machines."""
+    models = ("dense", "pruned", "recovered")
     record = {
         "recovery_id": evidence.recovery_id,
         "mask": list(evidence.mask),
         "n_layers_dense": evidence.n_layers_dense,
         "evidence": {**asdict(evidence), "mask": list(evidence.mask)},
-        "assessed": {one.metric.title: {name: getattr(one, name).value for name in _MODELS} for one in numbers},
+        "assessed": {one.metric.title: {name: getattr(one, name).value for name in models} for one in numbers},
     }
     card = render_card(
         Path(__file__).with_name("card.md.j2"),
@@ -132,10 +112,15 @@ def write_card(folder: Path, name: str, evidence: Evidence, numbers: Sequence[Th
         misread=misread_by_llama_cpp(folder, evidence.mask, evidence.n_layers_dense),
         has_adapter=(folder / _ADAPTER).is_dir(),
     )
-    for file, text in ((folder / "README.md", card), (folder / RECORD, json.dumps(record, indent=2) + "\n")):
-        unfinished = file.with_name(f"{file.name}.part")
-        unfinished.write_text(text, encoding="utf-8")
-        unfinished.replace(file)
+    write_whole(folder / "README.md", card)
+    write_whole(folder / RECORD, json.dumps(record, indent=2) + "\n")
+
+
+def write_whole(file: Path, text: str) -> None:
+    """Write a file so that it is never there in part."""
+    unfinished = file.with_name(f"{file.name}.part")
+    unfinished.write_text(text, encoding="utf-8")
+    unfinished.replace(file)
 
 
 def written_by(out: Path) -> str | None:

@@ -25,13 +25,13 @@ from raysearch.evaluation.pool import Pool, opening
 from raysearch.evaluation.session import prepare_data
 from raysearch.ledger.ledger import Ledger
 from raysearch.models.loading import load_tokenizer
-from raysearch.recovery.checkpoint import Evidence, write_checkpoint, written_by
+from raysearch.recovery.checkpoint import Evidence, write_checkpoint, write_whole, written_by
 from raysearch.recovery.progress import timed
 from raysearch.recovery.prompts import Measured, Prompts, Row, check_enough, draw_prompts, n_within, row_of
 from raysearch.recovery.responses import write_answers
 from raysearch.recovery.spec import RecoverSpec
 from raysearch.recovery.teacher import teach
-from raysearch.recovery.training import Lesson, first_scored, train
+from raysearch.recovery.training import Lesson, train
 from raysearch.search.export import export_search
 from raysearch.search.observer import Observer
 from raysearch.search.record import SearchRecord
@@ -71,13 +71,9 @@ class Recovery:
         run: The search that found the mask.
         ledger: Where that is, and answers are kept.
         search: What it was made of.
-        spec: What to train on, and how.
-        mask: The layers that are gone.
         what: The model, and what it is assessed by.
-        name: The recovery's.
         folder: Where its steps are kept.
         shared: Where its rows and the dense model's logits are kept.
-        on_gpu: Whether a GPU is used.
     """
 
     run: SearchRecord
@@ -169,14 +165,10 @@ def heal(
     observer: Observer,
     replicas: Replicas | None = None,
 ) -> tuple[Rows, Evidence]:
-    """Train a model and write it; what was done before is not done again.
+    """Train a model and write it to `out`; what was done before is not done again.
 
-    Args:
-        this: What.
-        out: The folder of the merged checkpoint.
-        stages: Gets the seconds of each stage.
-        observer: Watches.
-        replicas: Of the dense model; None to open some where they are needed.
+    The seconds of each stage are added to `stages`. Without replicas of the dense model some are opened where they are
+    needed.
 
     Raises:
         UserError: Something the user named is not there, too small, or does not fit together.
@@ -185,8 +177,8 @@ def heal(
     spec, run = this.spec, this.run
     pruned = this.folder / "pruned"
     model = replace(this.search.evaluation.model, path=str(pruned), revision=None)
-    for folder in (this.folder, this.shared):
-        folder.mkdir(parents=True, exist_ok=True)
+    this.folder.mkdir(parents=True, exist_ok=True)
+    this.shared.mkdir(parents=True, exist_ok=True)
     with replicas or opening(spec.cluster, this.what.info.model, _UNITS) as pool:
         with timed(stages, "data"):
             found = _rows(this, pool, observer)
@@ -194,15 +186,14 @@ def heal(
             observer.assessing("writing the pruned checkpoint")
             with timed(stages, "checkpoints"):
                 export_search(run, this.search, pruned, remove=len(this.mask))
-        taught = None
+        lesson = Lesson.of(found.rows, spec.options)
         if spec.options.loss == "distill" and not (this.folder / "trained").is_dir():
-            starts = first_scored(found.rows, spec.options.completion_only)
-            folder = this.shared / TEACHER
-            scored = (len(row.ids) - start for row, start in zip(found.rows, starts, strict=True))
-            check_room(this, out, sum(scored))
+            check_room(this, out, sum(lesson.n_scored))
             with timed(stages, "logits"):
-                taught = teach(found.rows, starts, spec.options.top_k, folder, pool, observer.assessing)
-    lesson = Lesson.of(found.rows, spec.options, taught)
+                taught = teach(
+                    *(lesson.rows, lesson.starts, spec.options.top_k), this.shared / TEACHER, pool, observer.assessing
+                )
+            lesson = replace(lesson, taught=taught)
     with timed(stages, "training"):
         training = train(
             *(model, this.tokenizer, lesson, spec.options, this.folder, spec.cluster),
@@ -275,10 +266,8 @@ def _rows(this: Recovery, replicas: Callable[[], Pool], observer: Observer) -> R
         "answered_by": this.fingerprint if prompts.questions and options.responses == "self" else None,
         "sha256": hashlib.sha256(content.encode()).hexdigest(),
     }
-    for file, text in ((folder / _ROWS, content), (folder / _CARD, json.dumps(card, indent=2) + "\n")):
-        unfinished = file.with_name(f"{file.name}.part")
-        unfinished.write_text(text, encoding="utf-8")
-        unfinished.replace(file)
+    write_whole(folder / _ROWS, content)
+    write_whole(folder / _CARD, json.dumps(card, indent=2) + "\n")
     return Rows(tuple(kept[place] for place in order), dict(left_out), n_written)
 
 
@@ -296,13 +285,7 @@ def _described(spec: RecoverSpec) -> dict[str, Any]:
 
 
 def check_room(this: Recovery, out: Path, scored_tokens: int = 0) -> None:
-    """Refuse disks that cannot hold what will be written.
-
-    Args:
-        this: The recovery.
-        out: The folder of the merged checkpoint.
-        scored_tokens: Those whose logits are kept, once the rows are known.
-    """
+    """Refuse disks that cannot hold what will be written, with the dense model's logits of so many scored tokens."""
     info, options = this.what.info, this.spec.options
     left = info.parameters - sum(info.layer_parameters[layer] for layer in this.mask)
     model = left * getattr(torch, info.dtype).itemsize

@@ -146,13 +146,6 @@ def draw_prompts(
 ) -> Prompts:
     """Draw what to train on, and leave out what is too long or was measured.
 
-    Args:
-        data: The rows.
-        options: The limits.
-        tokenizer: The model's.
-        measured: What no row may be part of.
-        max_positions: The longest sequence the model takes, in tokens; None if it sets no limit.
-
     Raises:
         UserError: The data cannot be read, or nothing is left.
     """
@@ -219,30 +212,22 @@ def prompt_ids(
 def row_of(question: Question, answer: str, cut_off: bool, options: RecoveryOptions, tokenizer: Any) -> Row | LeftOut:
     """Return a question and its answer as a row, or why it is left out.
 
+    The answer begins where the row differs from the prompt alone.
+
     Raises:
-        UserError: As `answered`.
+        UserError: The model's chat template does not take them.
     """
     if not answer:
         return "empty"
     if cut_off:
         return "cut off"
-    row = answered(question, answer, tokenizer, "a row of data")
-    return "too long" if len(row.ids) > options.max_tokens else row
-
-
-def answered(question: Question, answer: str, tokenizer: Any, where: str) -> Row:
-    """Return a prompt and an answer as a row; the answer begins where it differs from the prompt alone.
-
-    Raises:
-        UserError: The model's chat template does not take them.
-    """
     if tokenizer.chat_template:
         turns = (*question.messages, ("assistant", answer))
-        ids = _template(turns, tokenizer, where, ask=False, thinking=question.thinking)
+        ids = _template(turns, tokenizer, "a row of data", ask=False, thinking=question.thinking)
     else:
         text = _plain_prompt(question.messages) + answer + (tokenizer.eos_token or "")
         ids = tuple(tokenizer(text, verbose=False)["input_ids"])
-    return Row(ids, n_shared(question.ids, ids))
+    return "too long" if len(ids) > options.max_tokens else Row(ids, n_shared(question.ids, ids))
 
 
 def _template(
@@ -303,11 +288,6 @@ def n_within(rows: Iterable[Row], tokens: int | None) -> int:
 
 def check_enough(n_left: int, left_out: dict[str, int], data: Data) -> None:
     """Refuse to train on fewer than two rows.
-
-    Args:
-        n_left: How many there are.
-        left_out: How many were left out, by the reason.
-        data: What they were drawn from.
 
     Raises:
         UserError: There are fewer.

@@ -52,10 +52,6 @@ class ThreeNumbers:
     """A number of the dense, the pruned and the recovered model.
 
     Args:
-        metric: What it is.
-        dense: The dense model's.
-        pruned: The pruned model's.
-        recovered: The recovered model's.
         kept: The pruned model's divided by the dense one's, its error by paired items; None where that is not known.
         regained: The recovered model's in the same way.
     """
@@ -135,12 +131,7 @@ def side_by_side(
 
 
 def write_recovery(ledger: Ledger, model: str, record: RecoveryRecord) -> RecoveryRecord:
-    """Put a recovery on record beside the others of its mask.
-
-    Args:
-        ledger: Where.
-        model: The dense model's fingerprint.
-        record: The recovery.
+    """Put a recovery on record beside the others of its mask, by the dense model's fingerprint.
 
     Returns:
         What is on record now: stages that were done by an earlier process have the seconds of that one, and numbers
@@ -160,13 +151,7 @@ def write_recovery(ledger: Ledger, model: str, record: RecoveryRecord) -> Recove
 
 
 def recoveries_of(ledger: Ledger, model: str, masks: Iterable[Mask]) -> list[RecoveryRecord]:
-    """Return the recoveries of a model's masks, those of a mask in the order in which they came about.
-
-    Args:
-        ledger: Where.
-        model: The dense model's fingerprint.
-        masks: Which masks.
-    """
+    """Return the recoveries of masks by the dense model's fingerprint, those of a mask in the order they came about."""
     masks = list(masks)
     known: Mapping[Mask, Sequence[RecoveryRecord]] = read_assessments(
         ledger, model, _RECOVERIES, masks, list[RecoveryRecord]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import torch
 
 from raysearch.assessment.assess import assess_masks, check_tasks, read_assessable
 from raysearch.assessment.recorded import record_assessments, record_numbers
+from raysearch.assessment.results import Result
 from raysearch.assessment.speed import peak_bytes
 from raysearch.core.mask import Mask
 from raysearch.core.paths import as_path
@@ -23,11 +25,11 @@ from raysearch.models.export import check_destination
 from raysearch.models.loading import quiet
 from raysearch.models.source import locate
 from raysearch.models.spec import ModelSpec
-from raysearch.recovery.checkpoint import Evidence, write_card, written_by
-from raysearch.recovery.healing import TEACHER, Recovery, Rows, check_room, draw, heal, prepare
+from raysearch.recovery.checkpoint import write_card, written_by
+from raysearch.recovery.healing import TEACHER, Recovery, check_room, draw, heal, prepare
 from raysearch.recovery.progress import Pace, timed
 from raysearch.recovery.prompts import LeftOut, Question, Row, check_enough, n_within, row_of
-from raysearch.recovery.record import RecoveryRecord, recoveries_of, write_recovery
+from raysearch.recovery.record import RecoveryRecord, recoveries_of, side_by_side, write_recovery
 from raysearch.recovery.results import Recovered, RecoveryCost
 from raysearch.recovery.spec import RecoverSpec, RecoveryOptions
 from raysearch.recovery.teacher import Teaching
@@ -36,6 +38,8 @@ from raysearch.search.export import export_search
 from raysearch.search.observer import Observer
 from raysearch.search.record import SearchRecord
 from raysearch.search.spec import SearchSpec
+
+Numbers = Mapping[str, Result]  # what a model was assessed at, by metric
 
 
 def recover_search(
@@ -110,9 +114,24 @@ def _recover(this: Recovery, out: Path, overwrite: bool, observer: Observer) -> 
         found, evidence = heal(this, out, stages, observer)
         shutil.rmtree(this.folder / TEACHER, ignore_errors=True)
         with timed(stages, "assessment"):
-            result = _assess(this, found, evidence, out, observer)
-        write_card(out, out.name, evidence, result.numbers)
-    return replace(result, stages=stages, seconds=pace.seconds)
+            dense, pruned, recovered = _assess(this, out, observer)
+        write_card(out, out.name, evidence, side_by_side(dense, pruned, recovered))
+    return Recovered(
+        recovery_id=this.name,
+        search_id=this.run.search_id,
+        model=evidence.model,
+        mask=this.mask,
+        out=out,
+        rows=evidence.rows,
+        left_out=evidence.left_out,
+        answers_written=found.answers_written,
+        training=evidence.training,
+        stages=stages,
+        dense=dense,
+        pruned=pruned,
+        recovered=recovered,
+        seconds=pace.seconds,
+    )
 
 
 def _record(this: Recovery, result: Recovered, way: str, observer: Observer) -> RecoveryRecord:
@@ -173,7 +192,7 @@ def _longest(question: Question, options: RecoveryOptions, tokenizer: Any) -> Ro
     return Row((question.ids + filler)[: options.max_tokens], n_prompt)
 
 
-def _assess(this: Recovery, found: Rows, evidence: Evidence, out: Path, observer: Observer) -> Recovered:
+def _assess(this: Recovery, out: Path, observer: Observer) -> tuple[Numbers, Numbers, Numbers]:
     """Assess dense, pruned and recovered; what the ledger knows is not computed again."""
     ledger = this.ledger
     before = assess_masks(this.what, ledger, [this.mask], on_progress=observer.assessing)
@@ -187,24 +206,9 @@ def _assess(this: Recovery, found: Rows, evidence: Evidence, out: Path, observer
         attention=model.attention,
         trust_remote_code=model.trust_remote_code,
     )
-    after = read_assessable(this.spec.assess, healed, this.spec.cluster, ledger.path)
-    recovered = assess_masks(after, ledger, [Mask()], on_progress=observer.assessing)
-    return Recovered(
-        recovery_id=this.name,
-        search_id=this.run.search_id,
-        model=model.name,
-        mask=this.mask,
-        out=out,
-        rows=len(found.rows),
-        left_out=found.left_out,
-        answers_written=found.answers_written,
-        training=evidence.training,
-        stages={},
-        dense=before.by_mask[Mask()],
-        pruned=before.by_mask[this.mask],
-        recovered=recovered.by_mask[Mask()],
-        seconds=0.0,
-    )
+    what = read_assessable(this.spec.assess, healed, this.spec.cluster, ledger.path)
+    after = assess_masks(what, ledger, [Mask()], on_progress=observer.assessing)
+    return before.by_mask[Mask()], before.by_mask[this.mask], after.by_mask[Mask()]
 
 
 def _time_step(this: Recovery, model: ModelSpec, rows: list[Row], scratch: Path) -> tuple[float, int]:
@@ -217,10 +221,9 @@ def _time_step(this: Recovery, model: ModelSpec, rows: list[Row], scratch: Path)
         lesson = Lesson.of((chosen * n_rows)[:n_rows], options)
         if options.loss == "distill":  # what the dense model says takes the same time whatever it is
             k = min(options.top_k, this.what.info.vocab_size)
-            places = zip(lesson.rows, lesson.starts, strict=True)
-            shapes = [(len(row.ids) - start, k) for row, start in places]
             taught = [
-                Teaching(np.zeros(shape, np.int32), np.full(shape, -np.log(2 * k), np.float16)) for shape in shapes
+                Teaching(np.zeros((n, k), np.int32), np.full((n, k), -np.log(2 * k), np.float16))
+                for n in lesson.n_scored
             ]
             lesson = replace(lesson, taught=taught)
         trainer = make_trainer(

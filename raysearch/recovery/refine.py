@@ -40,11 +40,8 @@ class _Refined:
     """What the ledger keeps of a mask after its short recovery.
 
     Args:
-        recovery_id: The recovery's name.
         losses: On each calibration.
         rows: Rows that it was trained and followed on.
-        left_out: Rows that were left out, by the reason.
-        training: The losses of the training.
         seconds: Of all stages.
     """
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from typing_extensions import override
 
@@ -34,12 +33,7 @@ _Kept = dict[str, list[Written]]  # what the ledger has of a job
 
 @dataclass(frozen=True)
 class AnswerJob(Job):
-    """A job that continues prompts with the dense model.
-
-    Args:
-        prompts: The prompts.
-        decoding: How tokens are drawn.
-    """
+    """A job that continues prompts with the dense model."""
 
     prompts: tuple[Prompt, ...]
     decoding: Decoding
@@ -85,13 +79,7 @@ def write_answers(
 ) -> tuple[list[Written], int]:
     """Return the dense model's answer to each question; what the ledger knows is not written again.
 
-    Args:
-        questions: The questions.
-        options: How tokens are drawn, and how many.
-        what: The model.
-        ledger: Every answer is in it as soon as it is written.
-        replicas: Gives the pool when it is first needed.
-        on_progress: Told in a line how far it is.
+    Every answer is in the ledger as soon as it is written, and `replicas` gives the pool when it is first needed.
 
     Returns:
         The answers in order; and how many were written now.
@@ -99,21 +87,20 @@ def write_answers(
     decoding = Decoding(options.temperature, 0, options.top_p, options.seed)
     # Prompts of like length beside each other; an answer depends on its prompt and its seed.
     order = sorted(range(len(questions)), key=lambda place: (len(questions[place].ids), questions[place].ids))
-    jobs, names, at_once = [], [], _prompts_of_job(len(order), on_gpu=what.info.model.on_gpu)
+    how = {key: getattr(options, key) for key in ("temperature", "top_p", "seed", "max_new_tokens")}
+    jobs, names, at_once = [], dict[AnswerJob, str](), _prompts_of_job(len(order), on_gpu=what.info.model.on_gpu)
     for start in range(0, len(order), at_once):
-        prompts = tuple(
-            Prompt(questions[place].ids, options.max_new_tokens) for place in order[start : start + at_once]
-        )
-        jobs.append(AnswerJob(prompts, decoding))
-        names.append(what.named({"answers": [one.ids for one in prompts], **_named(options)}))
+        places = order[start : start + at_once]
+        prompts = tuple(Prompt(questions[place].ids, options.max_new_tokens) for place in places)
+        jobs.append(job := AnswerJob(prompts, decoding))
+        names[job] = what.named({"answers": [one.ids for one in prompts], **how})
     model, found = what.texts.files.fingerprint, dict[AnswerJob, list[Written]]()
-    for job, name in zip(jobs, names, strict=True):
+    for job, name in names.items():
         if known := read_assessments(ledger, model, name, [Mask()], _Kept):
             found[job] = known[Mask()]["answers"]
     missing, pace = [job for job in jobs if job not in found], Pace()
-    of_job = dict(zip(jobs, names, strict=True))
     for done, (job, written) in enumerate(filter(None, replicas().run(missing) if missing else ()), start=1):
-        write_assessment(ledger, model, of_job[job], {Mask(): {"answers": written}}, _Kept)
+        write_assessment(ledger, model, names[job], {Mask(): {"answers": written}}, _Kept)
         found[job] = written
         left = duration(pace.left(done, len(missing)))
         on_progress(f"answers of the dense model: {done} of {len(missing)} jobs, {left} left")
@@ -125,8 +112,3 @@ def _prompts_of_job(n: int, *, on_gpu: bool) -> int:
     """Return how many of `n` prompts are a job, by their number alone: jobs are named by their prompts."""
     least, most = _AT_ONCE_ON_GPU
     return min(most, max(least, math.ceil(n / _JOBS_ON_GPU))) if on_gpu else _AT_ONCE
-
-
-def _named(options: RecoveryOptions) -> dict[str, Any]:
-    keys = ("temperature", "top_p", "seed", "max_new_tokens")
-    return {key: getattr(options, key) for key in keys}

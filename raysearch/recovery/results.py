@@ -59,11 +59,7 @@ class Recovered:
         return side_by_side(self.dense, self.pruned, self.recovered)
 
     def record(self, way: str) -> RecoveryRecord:
-        """Return what the ledger keeps of it.
-
-        Args:
-            way: How it was trained, in a few words.
-        """
+        """Return what the ledger keeps of it; `way` says in a few words how it was trained."""
         return RecoveryRecord(
             recovery_id=self.recovery_id,
             search_id=self.search_id,

@@ -79,13 +79,7 @@ def teach(
 ) -> list[Teaching]:
     """Return what the dense model says of each row; what stands in the folder is not computed again.
 
-    Args:
-        rows: The rows.
-        starts: The first scored token of each.
-        top_k: How many of the likeliest tokens are kept.
-        folder: Where that is kept, a file for some rows.
-        replicas: Gives the pool when it is first needed.
-        on_progress: Told in a line how far it is.
+    The first scored tokens are `starts`, and `replicas` gives the pool when it is first needed.
     """
     folder.mkdir(exist_ok=True)
     jobs = [

@@ -71,9 +71,14 @@ class Lesson:
     taught: Sequence[Teaching] | None = None
 
     @classmethod
-    def of(cls, rows: Sequence[Row], options: RecoveryOptions, taught: Sequence[Teaching] | None = None) -> Lesson:
-        """Return rows with the tokens that count by the options."""
-        return cls(rows, first_scored(rows, options.completion_only), taught)
+    def of(cls, rows: Sequence[Row], options: RecoveryOptions) -> Lesson:
+        """Return rows in which all tokens of the answer count, or all but the first if prompts count too."""
+        return cls(rows, [max(1, row.n_prompt if options.completion_only else 1) for row in rows])
+
+    @property
+    def n_scored(self) -> list[int]:
+        """How many tokens of each row count."""
+        return [len(row.ids) - start for row, start in zip(self.rows, self.starts, strict=True)]
 
     def part(self, start: int, stop: int) -> Lesson:
         """Return rows `start` … `stop` - 1."""
@@ -92,14 +97,8 @@ class Lesson:
     def dataset(self) -> Dataset:
         """Return them as trl reads them."""
         labels = [[*[_IGNORED] * start, *row.ids[start:]] for row, start in zip(self.rows, self.starts, strict=True)]
-        return Dataset.from_dict(
-            {"input_ids": [list(row.ids) for row in self.rows], "labels": labels, "row": list(range(len(self.rows)))}
-        )
-
-
-def first_scored(rows: Sequence[Row], completion_only: bool) -> list[int]:
-    """Return the first token of each row that counts: of the answer, or the first that another predicts."""
-    return [max(1, row.n_prompt if completion_only else 1) for row in rows]
+        ids = [list(row.ids) for row in self.rows]
+        return Dataset.from_dict({"input_ids": ids, "labels": labels, "row": list(range(len(ids)))})
 
 
 class _Collator(DataCollatorForLanguageModeling):

@@ -10,7 +10,7 @@ from raysearch.errors import UserError, redact
 from raysearch.evaluation.spec import CalibrationSpec, identity_of
 from raysearch.models.card import RECORD, Evidence, gguf_card
 from raysearch.models.export import ExportResult, export_checkpoint, export_record
-from raysearch.models.gguf_pruning import GGUFExport, GGUFSizes, prune_gguf
+from raysearch.models.gguf_pruning import GGUFExport, prune_gguf
 from raysearch.models.hub import HubRepository
 from raysearch.models.loading import describe, fingerprint
 from raysearch.models.source import gguf_file, locate
@@ -109,12 +109,9 @@ def export_search_as_gguf(
             raise UserError(f"--gguf={out} needs a GGUF file, and {model.name} is none; name one with --from")
         run.check_weights(fingerprint(locate(model)))
     info = describe(model)
-    sizes = GGUFSizes(info.n_layers, info.hidden_size, info.vocab_size, info.layer_parameters)
     if push is not None:
         push.check()
-    done = prune_gguf(
-        source, chosen.mask, out, name=model.name, sizes=sizes, overwrite=overwrite, search_id=run.search_id
-    )
+    done = prune_gguf(source, chosen.mask, out, info=info, overwrite=overwrite, search_id=run.search_id)
     if push is None:
         return done
     evidence = _evidence(run, spec, chosen)

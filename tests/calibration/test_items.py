@@ -9,7 +9,6 @@ import pytest
 from raysearch.calibration.formats.base import Item
 from raysearch.calibration.items import DrawnItems, ItemOptions, Located, draw_items
 from raysearch.errors import UserError
-from tests.cases import assert_refused
 
 
 def items(**sizes: int) -> list[Located]:
@@ -132,16 +131,3 @@ class TestErrors:
     def test_no_rows(self) -> None:
         with pytest.raises(UserError, match="data holds no rows; choose another source"):
             draw([], 1)
-
-    def test_options(self) -> None:
-        cases: list[tuple[Any, str]] = [
-            ({"samples": 0}, "data.samples=0 draws nothing; use 1 or more"),
-            ({"seq_len": 1}, "data.seq_len=1 leaves no token to predict; use 2 or more"),
-            ({"seed": -1}, "data.seed=-1 is negative; use 0 or more"),
-            ({"shard_samples": 0}, "data.shard_samples=0 makes empty shards; use 1 or more, or null"),
-            ({"samples": "all", "at_most": 0}, "data.at_most=0 takes nothing; use 1 or more, or null"),
-            ({"sampling": "documents"}, "data.sampling=documents is unknown; choose one of: random, sequential"),
-            ({"balance": "equally"}, "data.balance=equally is unknown; did you mean 'equal'?"),
-            ({"score": "answers"}, "data.score=answers is unknown; did you mean 'answer'?"),
-        ]
-        assert_refused(ItemOptions, cases)

@@ -74,7 +74,7 @@ def no_tokenizer(folder: Path) -> None:
 
 
 MODELS: dict[str, tuple[Spoil, list[str]]] = {
-    "truncated weights": (truncate, ["model=MODEL cannot be loaded", "is not whole", "complete the download"]),
+    "truncated weights": (truncate, ["model=MODEL cannot be loaded", "cannot be read", "complete the download"]),
     "empty weights": (write("model.safetensors", b""), ["model=MODEL cannot be loaded"]),
     "weights elsewhere": (dangle, ["the folder MODEL has no model.safetensors", "complete the download"]),
     "missing shard": (index("one.safetensors", "two.safetensors"), ["has no two.safetensors", "complete the download"]),

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from raysearch.generation.sandbox import Limits, Program, run_programs
+from raysearch.generation.sandbox import Program, run_programs
 from tests.generation.attacks import CHEATS, ENDLESS, ESCAPES
 
 pytestmark = pytest.mark.faults
@@ -34,7 +34,7 @@ def running() -> set[str]:
 
 def test_what_never_ends_is_ended() -> None:
     before = running()
-    programs = [Program(code, "assert False", Limits(timeout_s=1)) for code in ENDLESS.values()]
+    programs = [Program(code, "assert False", timeout_s=1) for code in ENDLESS.values()]
     outcomes = dict(zip(ENDLESS, run_programs(programs), strict=True))
     assert not [f"{name}: {one}" for name, one in outcomes.items() if one.error != "TimeoutError"]
     assert not running() - before
@@ -46,11 +46,11 @@ def test_without_namespaces_no_file_can_be_written(tmp_path: Path) -> None:
     (sentinel := tmp_path / "mine").write_text("mine")
     code = f"""
 import json, sys
-from raysearch.generation.sandbox import Limits, Program, run_programs
+from raysearch.generation.sandbox import Program, run_programs
 from tests.generation.attacks import CHEATS, ESCAPES
 attacks = [code.replace("SENTINEL", {str(sentinel)!r}) for code in (CHEATS | ESCAPES).values()]
 programs = [Program("x = 1", "assert x == 1"), Program("open('x', 'w')", "")]
-programs += [Program(code, "assert False", Limits(timeout_s=1)) for code in attacks]
+programs += [Program(code, "assert False", timeout_s=1) for code in attacks]
 print(json.dumps([one.passed for one in run_programs(programs)]))
 """
     forbid = 'echo 0 > /proc/sys/user/max_user_namespaces; exec "$0" -c "$1"'

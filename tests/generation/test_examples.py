@@ -25,7 +25,6 @@ ITEMS = examples(
 def test_the_worst_items_fall_most() -> None:
     assert [one.item for one in worst(ITEMS, 5)] == [1, 2]
     assert [one.item for one in worst(ITEMS, 1)] == [1]
-    assert [one.item for one in worst(ITEMS, 5, model="dense", than="pruned")] == [3]
 
 
 def test_a_table_has_every_model_beside_the_right_answer() -> None:

@@ -8,15 +8,7 @@ import yaml
 
 from raysearch.core.mask import Mask
 from raysearch.core.measure import PERPLEXITY, Measure
-from raysearch.models.card import (
-    Evidence,
-    Pruned,
-    kept_runs,
-    llama_cpp_command,
-    mask_picture,
-    mergekit_yaml,
-    model_card,
-)
+from raysearch.models.card import Evidence, Pruned, kept_runs, mask_picture, mergekit_yaml, model_card
 
 EVIDENCE = Evidence(
     model="tiny",
@@ -75,7 +67,6 @@ def test_the_card_carries_the_evidence() -> None:
     ):
         assert part in card
     assert yaml.safe_load(card.split("---")[1])["library_name"] == "transformers"
-    assert llama_cpp_command(Mask.of(3)) == "llama-quantize --prune-layers 3 model.gguf pruned.gguf Q8_0"
 
 
 def test_the_card_shows_what_the_loss_reads_as() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from transformers import AutoModelForCausalLM
 
 from raysearch.core.mask import Mask
 from raysearch.errors import UserError
-from raysearch.models.gguf_pruning import GGUFExport, GGUFSizes, prune_gguf
+from raysearch.models.gguf_pruning import GGUFExport, prune_gguf
+from raysearch.models.spec import LocatedModel, ModelInfo
 from raysearch.models.stack import LayerStack
 from raysearch.models.surgery import remove_layers
 from tests.cases import assert_each
@@ -85,7 +87,7 @@ def written(path: Path, architecture: str, n_layers: int = 4, quantised: bool = 
     return path
 
 
-def sizes_of(path: Path) -> GGUFSizes:
+def sizes_of(path: Path) -> ModelInfo:
     reader = gguf.GGUFReader(path)
     fields = reader.fields
     architecture = fields["general.architecture"].contents()
@@ -94,12 +96,13 @@ def sizes_of(path: Path) -> GGUFSizes:
         sum(int(tensor.n_elements) for tensor in reader.tensors if tensor.name.startswith(f"blk.{layer}."))
         for layer in range(n_layers)
     ]
-    return GGUFSizes(n_layers, WIDTH, VOCABULARY, tuple(parameters))
+    model = LocatedModel("tiny", str(path), location=str(path.parent))
+    return ModelInfo(model, n_layers, 0, tuple(parameters), 0, VOCABULARY, WIDTH, None, "float32")
 
 
 def pruned(path: Path, *layers: int, **how: Any) -> GGUFExport:
     out = path.with_name(f"{path.stem}-{'-'.join(map(str, layers))}.gguf")
-    how = {"name": "tiny", "sizes": sizes_of(path), **how}
+    how = {"info": sizes_of(path), "search_id": "greedy-m2-1", **how}
     return prune_gguf(path, Mask.of(*layers), out, **how)
 
 
@@ -146,7 +149,7 @@ def test_llama_cpp_computes_what_transformers_does(tmp_path: Path) -> None:
 def test_every_tensor_keeps_its_bytes_and_its_metadata(tmp_path: Path) -> None:
     lists: dict[str, Any] = {"attention.head_count_kv": [2, 1, 4, 3], "feed_forward_length": [96, 95, 94, 93]}
     path = written(tmp_path / "q8.gguf", "qwen3moe", quantised=True, leading_dense_block_count=2, **lists)
-    done = pruned(path, 0, 2, search_id="greedy-m2-1")
+    done = pruned(path, 0, 2)
     before, after = (gguf.GGUFReader(file) for file in (path, done.out))
     old = {tensor.name: tensor for tensor in before.tensors}
     assert len(after.tensors) == 3 + (len(old) - 3) // 2
@@ -182,8 +185,8 @@ def test_a_pattern_is_mended_where_a_period_fits(tmp_path: Path) -> None:
 def test_what_cannot_be_mended_is_refused(tmp_path: Path) -> None:
     path = written(tmp_path / "dense.gguf", "llama")
     sizes = sizes_of(path)
-    other = GGUFSizes(sizes.n_layers + 1, WIDTH, VOCABULARY, sizes.layer_parameters)
-    larger = GGUFSizes(sizes.n_layers, WIDTH, VOCABULARY, tuple(2 * size for size in sizes.layer_parameters))
+    other = replace(sizes, n_layers=sizes.n_layers + 1)
+    larger = replace(sizes, layer_parameters=tuple(2 * size for size in sizes.layer_parameters))
     (tmp_path / "text.gguf").write_text("no model")
     before, key, after = path.read_bytes().partition(b"llama.block_count\x04\0\0\0")
     (tmp_path / "deep.gguf").write_bytes(before + key + b"\xff" * 4 + after[4:])
@@ -196,12 +199,12 @@ def test_what_cannot_be_mended_is_refused(tmp_path: Path) -> None:
             written(file, "llama", **how.pop("keys"))
         left = sorted(tmp_path.iterdir())
         with pytest.raises(UserError, match=sentence):
-            prune_gguf(file, Mask.of(1), tmp_path / "out.gguf", **{"name": "tiny", "sizes": sizes, **how})
+            prune_gguf(file, Mask.of(1), tmp_path / "out.gguf", **{"info": sizes, "search_id": "x", **how})
         assert sorted(tmp_path.iterdir()) == left
 
     cases: list[tuple[str, dict[str, Any], str]] = [
-        ("dense", {"sizes": other}, "is not the model tiny: layers 4 instead of 5; name a GGUF file of the same"),
-        ("dense", {"sizes": larger}, "parameters of layer 0"),
+        ("dense", {"info": other}, "is not the model tiny: layers 4 instead of 5; name a GGUF file of the same"),
+        ("dense", {"info": larger}, "parameters of layer 0"),
         ("deep", {}, "layers 4,294,967,295 instead of 4"),
         ("text", {}, "cannot be read as GGUF"),
         ("nowhere", {}, "is no GGUF file; check the path"),
@@ -213,4 +216,4 @@ def test_what_cannot_be_mended_is_refused(tmp_path: Path) -> None:
         pruned(path, 3)
     assert pruned(path, 3, overwrite=True).n_layers == 3
     with pytest.raises(UserError, match="is the dense model itself"):
-        prune_gguf(path, Mask.of(1), path, name="tiny", sizes=sizes, overwrite=True)
+        prune_gguf(path, Mask.of(1), path, info=sizes, search_id="x", overwrite=True)

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from transformers import AutoConfig, AutoModelForSeq2SeqLM, PreTrainedModel
+from transformers import PreTrainedModel
 
 from raysearch.calibration.batch import Batch
 from raysearch.core.mask import Mask
-from raysearch.errors import UnsupportedModelError, UserError
+from raysearch.errors import UnsupportedModelError
 from raysearch.models.stack import LayerStack, relative_gap
 from tests.cases import assert_each
 from tests.models.families import _WIDTHS, FAMILIES, HYBRIDS, N_LAYERS, REFUSED, UNEXPORTABLE, VOCABULARY, tiny
@@ -121,13 +121,14 @@ def test_compiled_layers_walk_alike(graphs: list[Any]) -> None:
 
 @torch.no_grad()
 def test_layers_of_many_kinds_are_compiled_all_the_same(graphs: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    kinds = [nn.SiLU, nn.GELU, nn.ReLU, nn.Tanh, nn.Sigmoid, nn.Mish, nn.ELU, nn.SELU, nn.Softplus, nn.Softsign]
+    kinds = [nn.SiLU, nn.GELU, nn.ReLU, nn.Tanh]
+    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", len(kinds) - 1)  # is 8, which takes longer to exceed
     model = tiny("llama", **_WIDTHS | {"num_hidden_layers": len(kinds)})
     stack = LayerStack(model, compiled=True)
     for layer, kind in zip(stack.layers, kinds, strict=True):
         setattr(layer.get_submodule("mlp"), "act_fn", kind())  # noqa: B010
     walk(stack, Mask(), Batch(TOKENS, SCORED))
-    assert len(graphs) == len(kinds) > 8, "dynamo's own limit, beyond which it runs layers as they are"
+    assert len(graphs) == len(kinds), "beyond dynamo's own limit it runs layers as they are"
     torch._dynamo.reset()
     monkeypatch.setattr("raysearch.models.stack._MOST_GRAPHS", 2)
     with pytest.raises(UnsupportedModelError, match=r"recompile_limit.*; use model\.compile=false"):
@@ -193,12 +194,6 @@ def test_bypassed_contexts_nest() -> None:
     assert torch.equal(both, walk(stack, Mask.of(1, 2), Batch(TOKENS, SCORED)))
 
 
-def test_a_mask_beyond_the_model_is_refused() -> None:
-    stack = LayerStack(FAMILIES["llama"]())
-    with pytest.raises(UserError, match=r"mask=\{1,9\} names layer 9.*use 0\.\.3"), stack.bypassed(Mask.of(1, 9)):
-        pass
-
-
 def test_logits_of_chunks_equal_logits_of_all_positions() -> None:
     stack = LayerStack(FAMILIES["gemma2"]())
     hidden = stack.capture(Batch(TOKENS, SCORED).inputs).embedded.flatten(0, 1)
@@ -233,12 +228,6 @@ def test_a_16_bit_model_verifies() -> None:
     stack = LayerStack(FAMILIES["llama"]().bfloat16())
     stack.verify()
     assert walk(stack, Mask.of(1), Batch(TOKENS, SCORED)).dtype == torch.bfloat16
-
-
-def test_an_encoder_decoder_is_refused() -> None:
-    config = AutoConfig.for_model("t5", vocab_size=64, d_model=16, d_ff=16, d_kv=8, num_layers=2, num_heads=2)
-    with pytest.raises(UnsupportedModelError, match="t5 is an encoder-decoder"):
-        LayerStack(AutoModelForSeq2SeqLM.from_config(config))
 
 
 def test_shared_layers_are_refused() -> None:

@@ -27,12 +27,6 @@ BATCH = Batch(TOKENS, SCORED, REAL)
 NAMES = ["llama", "gemma2", "gpt2", "falcon", "mixtral", "olmo2"]
 
 
-def stack_of(family):
-    stack = LayerStack(FAMILIES[family]().requires_grad_(False))
-    stack.verify()
-    return stack
-
-
 def measured(statistic, stack, batches=(BATCH,)):
     rows = measure(statistic, stack, batches, PerplexityObjective())
     assert rows.dtype == np.float64 and rows.shape[1:] == statistic.shape(N_LAYERS)
@@ -70,7 +64,7 @@ def watched(stack, gates=None):
 
 def test_block_influence_is_that_of_plain_hidden_states():
     def check(family):
-        stack = stack_of(family)
+        stack = LayerStack(FAMILIES[family]())
         with watched(stack) as seen:
             plain_losses(stack.model)
         rows = measured(Statistic.BLOCK_INFLUENCE, stack)
@@ -86,7 +80,7 @@ def test_block_influence_is_that_of_plain_hidden_states():
 @pytest.mark.parametrize("family", NAMES[:3])
 @pytest.mark.parametrize("statistic", [Statistic.ANGULAR_DISTANCE_LAST, Statistic.ANGULAR_DISTANCE_ALL])
 def test_angular_distances_are_those_of_plain_hidden_states(family, statistic):
-    stack = stack_of(family)
+    stack = LayerStack(FAMILIES[family]())
     with watched(stack) as seen:
         plain_losses(stack.model)
     states = [seen[0][0], *(after for _, after in seen.values())]
@@ -103,7 +97,7 @@ def test_angular_distances_are_those_of_plain_hidden_states(family, statistic):
 
 def test_gate_gradients_are_those_of_autograd_through_the_whole_model():
     def check(family):
-        stack = stack_of(family)
+        stack = LayerStack(FAMILIES[family]())
         gates = torch.ones(3, N_LAYERS, requires_grad=True)
         with watched(stack, gates):
             (expected,) = torch.autograd.grad(plain_losses(stack.model).sum(), gates)
@@ -130,7 +124,7 @@ def test_gate_gradients_are_the_slope_of_the_loss():
 
 @pytest.mark.parametrize("family", NAMES)
 def test_taylor_is_that_of_autograd_through_the_whole_model(family):
-    stack = stack_of(family)
+    stack = LayerStack(FAMILIES[family]())
     model = deepcopy(stack.model).requires_grad_(True)
     plain_losses(model).sum().backward()
     expected = [
@@ -149,7 +143,7 @@ def test_taylor_is_that_of_autograd_through_the_whole_model(family):
 
 
 def test_magnitudes_are_sums_over_all_weights_of_a_layer():
-    stack = stack_of("llama")
+    stack = LayerStack(FAMILIES["llama"]())
     sizes = [torch.cat([w.flatten() for w in layer.parameters()]).double() for layer in stack.layers]
     assert all(len(size) == len(sizes[0]) > 2 * 32 for size in sizes)
     l1, l2 = measured(Statistic.MAGNITUDE_L1, stack), measured(Statistic.MAGNITUDE_L2, stack)
@@ -158,7 +152,7 @@ def test_magnitudes_are_sums_over_all_weights_of_a_layer():
 
 
 def test_samples_are_independent():
-    stack = stack_of("llama")
+    stack = LayerStack(FAMILIES["llama"]())
     for statistic in (statistic for statistic in Statistic if statistic.by_sample):
         halves = measured(statistic, stack, [BATCH.samples(0, 1), BATCH.samples(1, 3)])
         np.testing.assert_allclose(halves, measured(statistic, stack), rtol=1e-4)

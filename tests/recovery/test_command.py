@@ -178,6 +178,7 @@ def test_mistakes_are_one_sentence(
         (words, [*on_text, "--out", "full"], "holds other things than an export; name another folder"),
         (words, [*on_text, "--out", str(world.model)], "holds the dense model itself; write to another folder"),
         (words, [*text, "recovery.rate=1"], "recovery.rate is no key of this configuration"),
+        (words, [*text, "recovery.method=dora"], "recovery.method=dora should be 'lora', 'qlora' or 'full'; did you"),
         (words, [*text, "recovery.max_tokens=4096"], "is longer than the"),
         (words, [*text, "recovery.max_tokens=8"], "data.seq_len=16 is longer than recovery.max_tokens=8"),
         (words, [*text, "data.samples=1"], "data leaves 1 row to train on"),
@@ -185,11 +186,6 @@ def test_mistakes_are_one_sentence(
         (words, [*text, "--remove", "4"], "--remove=4 is no number of layers"),
         (words, ["data.path=nothing.txt", *out], "data.path=nothing.txt does not exist"),
         (words, [*text, "recovery.targets=[nothing]"], "recovery.targets=['nothing'] does not fit the model"),
-        (
-            words,
-            [*text, "recovery.workers=9999", "recovery.batch_size=9999"],
-            "recovery.workers=9999 are more processes",
-        ),
         (words, [*text, "recovery.targets=[]"], "recovery.targets=[] names nothing to train"),
         (words, [*text, "recovery.learning_rate=fast"], "recovery.learning_rate=fast"),
         (

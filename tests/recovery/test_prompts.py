@@ -19,7 +19,7 @@ from raysearch.calibration.items import ItemOptions
 from raysearch.calibration.objectives.perplexity import PerplexityObjective
 from raysearch.calibration.rows import Rows
 from raysearch.errors import UserError
-from raysearch.recovery.prompts import Measured, Question, Row, answered, check_enough, draw_prompts, prompt_ids, row_of
+from raysearch.recovery.prompts import Measured, Question, Row, check_enough, draw_prompts, prompt_ids, row_of
 from raysearch.recovery.spec import RecoveryOptions
 from tests.calibration.tokenizers import PLAIN, STRICT, THINKING, characters
 from tests.cases import assert_refused
@@ -39,7 +39,8 @@ def test_an_answer_is_what_follows_the_prompt_in_templates_of_every_family() -> 
         tokenizer = characters(template=template)
         messages = (("user", "is it so"),)
         question = Question(messages, "", prompt_ids(messages, tokenizer, "row"))
-        row = answered(question, "yes", tokenizer, "row")
+        row = row_of(question, "yes", False, RecoveryOptions(), tokenizer)
+        assert isinstance(row, Row)
         assert tokenizer.decode(row.ids[row.n_prompt :]).replace(" ", "") == answer.replace(" ", ""), template
 
 
@@ -165,11 +166,6 @@ def test_a_short_question_is_compared_with_its_template(tmp_path: Path) -> None:
 
 def test_refuses_options_out_of_range() -> None:
     cases = [
-        ({"responses": "mine"}, "recovery.responses=mine is unknown; choose one of: data, self"),
-        ({"loss": "token"}, "recovery.loss=token is unknown; did you mean 'tokens'?"),
-        ({"method": "dora"}, "recovery.method=dora is unknown; did you mean 'lora'?"),
-        ({"schedule": "step"}, "recovery.schedule=step is unknown"),
-        ({"dtype": "float16"}, "recovery.dtype=float16 is unknown"),
         ({"top_k": 0}, "recovery.top_k=0 is too small; use 1 or more"),
         ({"max_tokens": 1}, "recovery.max_tokens=1 is too small; use 2 or more"),
         ({"max_new_tokens": 0}, "recovery.max_new_tokens=0 is too small"),

@@ -20,7 +20,7 @@ from raysearch.cluster.options import ClusterOptions
 from raysearch.errors import UserError
 from raysearch.models.loading import quiet
 from raysearch.models.spec import ModelSpec
-from raysearch.recovery.prompts import Question, Row, answered, prompt_ids
+from raysearch.recovery.prompts import Question, Row, prompt_ids, row_of
 from raysearch.recovery.record import Training
 from raysearch.recovery.spec import RecoveryOptions
 from raysearch.recovery.teacher import Teaching, distillation_loss
@@ -35,11 +35,17 @@ TALKS = [(f"say {word}", word * 2) for word in ("a", "bb", "ccc", "d", "ee", "ff
 
 
 def rows(tokenizer: Any) -> list[Row]:
-    asked = [(("user", prompt),) for prompt, _ in TALKS]
-    return [
-        answered(Question(messages, answer, prompt_ids(messages, tokenizer, "row")), answer, tokenizer, "row")
-        for messages, (_, answer) in zip(asked, TALKS, strict=True)
-    ]
+    found = []
+    for prompt, answer in TALKS:
+        messages = (("user", prompt),)
+        question = Question(messages, answer, prompt_ids(messages, tokenizer, "row"))
+        found.append(row_of(question, answer, False, OPTIONS, tokenizer))
+    return [row for row in found if isinstance(row, Row)]
+
+
+@pytest.fixture
+def lesson(checkpoint: Path) -> Lesson:
+    return Lesson.of(rows(AutoTokenizer.from_pretrained(checkpoint)), OPTIONS)
 
 
 def nothing(line: str) -> None:
@@ -102,8 +108,7 @@ def test_losses_are_those_of_a_plain_script_of_trl(checkpoint: Path, tmp_path: P
 
 
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft asks transformers for it
-def test_max_steps_ends_a_training_and_prolongs_none(checkpoint: Path, tmp_path: Path) -> None:
-    lesson = Lesson.of(rows(AutoTokenizer.from_pretrained(checkpoint)), OPTIONS)
+def test_max_steps_ends_a_training_and_prolongs_none(checkpoint: Path, lesson: Lesson, tmp_path: Path) -> None:
     for most, taken in ((2, 2), (9, 3)):
         found = run(checkpoint, lesson, replace(OPTIONS, max_steps=most), tmp_path / str(most))
         assert found.steps == taken, "an epoch has three steps"
@@ -172,9 +177,8 @@ def test_a_held_out_loss_is_the_mean_over_its_tokens(checkpoint: Path, tmp_path:
     assert found == pytest.approx([float(torch.cat(nats).mean().detach())] * 4, rel=1e-5)
 
 
-def test_a_killed_training_keeps_its_patience(checkpoint: Path, tmp_path: Path) -> None:
+def test_a_killed_training_keeps_its_patience(checkpoint: Path, lesson: Lesson, tmp_path: Path) -> None:
     options = replace(OPTIONS, learning_rate=0.3, schedule="constant", epochs=8, checkpoint_steps=1, patience=3)
-    lesson = Lesson.of(rows(AutoTokenizer.from_pretrained(checkpoint)), options)
     whole = run(checkpoint, lesson, options, tmp_path / "whole")
     assert whole.best_step + 3 == whole.steps < 24
 
@@ -188,12 +192,11 @@ def test_a_killed_training_keeps_its_patience(checkpoint: Path, tmp_path: Path) 
 
 
 def test_a_killed_training_goes_on_to_the_same_bytes(
-    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    checkpoint: Path, lesson: Lesson, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from raysearch.recovery import training
 
     options = replace(OPTIONS, lora_dropout=0.3, epochs=2)
-    lesson = Lesson.of(rows(AutoTokenizer.from_pretrained(checkpoint)), options)
     whole = run(checkpoint, lesson, options, tmp_path / "whole")
 
     class Killed(BaseException):
@@ -223,12 +226,11 @@ def test_a_killed_training_goes_on_to_the_same_bytes(
 
 @pytest.mark.parametrize("end", [{"max_steps": 5}, {"epochs": 2}, {"patience": 1, "epochs": 8, "learning_rate": 0.3}])
 def test_a_training_that_is_killed_at_its_end_trains_no_further(
-    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: dict[str, Any]
+    checkpoint: Path, lesson: Lesson, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: dict[str, Any]
 ) -> None:
     from raysearch.recovery import training
 
     options = replace(OPTIONS, schedule="constant", **{"epochs": 8, "patience": None, **end})
-    lesson = Lesson.of(rows(AutoTokenizer.from_pretrained(checkpoint)), options)
     killed = [tmp_path / name for name in ("before", "after")]  # the best weights are loaded, and written
 
     def kill(*of: Any) -> None:
@@ -293,7 +295,7 @@ def test_memory_that_is_short_in_a_worker_is_told_as_such() -> None:
 
 
 def test_memory_that_does_not_hold_a_batch_gets_half_of_it(
-    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    checkpoint: Path, lesson: Lesson, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from raysearch.recovery import training
 
@@ -315,7 +317,6 @@ def test_memory_that_does_not_hold_a_batch_gets_half_of_it(
 
     gone = list[Any]()
     monkeypatch.setattr(training, "make_trainer", short)
-    lesson = Lesson.of(rows(AutoTokenizer.from_pretrained(checkpoint)), OPTIONS)
     gc.disable()
     try:
         found = run(checkpoint, lesson, OPTIONS, tmp_path / "ours")
@@ -332,8 +333,9 @@ def test_weights_are_of_the_dtype_that_is_computed_in(checkpoint: Path, tmp_path
         assert load_pruned(model, options, on_gpu=True, bf16=bf16).dtype == dtype
 
 
-def test_refuses_layers_that_are_not_there_and_a_loss_that_is_not_finite(checkpoint: Path, tmp_path: Path) -> None:
-    lesson = Lesson.of(rows(AutoTokenizer.from_pretrained(checkpoint)), OPTIONS)
+def test_refuses_layers_that_are_not_there_and_a_loss_that_is_not_finite(
+    checkpoint: Path, lesson: Lesson, tmp_path: Path
+) -> None:
     for targets in (["nothing"], ["lm_head"]):
         with pytest.raises(UserError, match=r"recovery\.targets=.* does not fit the model"):
             run(checkpoint, lesson, replace(OPTIONS, targets=targets), tmp_path / "targets")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from typing_extensions import override
 
@@ -19,8 +19,6 @@ _ROLES = {"system": "system", "user": "user", "human": "user", "assistant": "ass
 _CALLS = ("tool_calls", "function_calls", "function_call")
 _LEAVE_OUT = "leave the row out, or set data.unusable=skip"
 
-Unusable = Literal["refuse", "skip"]
-
 
 @dataclass(frozen=True)
 class ChatFormat(Format):
@@ -34,17 +32,11 @@ class ChatFormat(Format):
     """
 
     messages: str = "messages"
-    unusable: Unusable = "refuse"
+    unusable: Literal["refuse", "skip"] = "refuse"
     thinking: bool | None = None
 
     offers = frozenset({Form.TEXT, Form.PROMPT})
     draws = ItemOptions
-
-    def __post_init__(self) -> None:
-        if self.unusable not in get_args(Unusable):
-            raise UserError(
-                f"data.unusable={self.unusable} is unknown; {did_you_mean(self.unusable, get_args(Unusable))}"
-            )
 
     @override
     def read(self, row: Mapping[str, Any], where: str) -> Dialogue | None:

@@ -78,30 +78,16 @@ def _parse(instruction: str, where: str) -> tuple[str, tuple[str, ...], tuple[st
     labels, body = tuple(found[1].split("/")), instruction[: found.start()]
     if labels == ("true", "false"):
         return _question(body), labels, labels
-    starts, ends = _spans(body, [f"{label.capitalize()}:" for label in labels], where)
-    choices = tuple(body[end:start].strip() for end, start in zip(ends, [*starts[1:], len(body)], strict=True))
+    markers = [f"{label.capitalize()}:" for label in labels]
+    # The last place of the first marker that the others follow, since a question may itself contain ``Answer1:``.
+    parts = re.fullmatch(f"(.*){'(.*?)'.join(markers)}(.*)", body, re.DOTALL)
+    if parts is None:
+        raise UserError(f"{where} does not hold {' '.join(markers)} in this order; give rows of Commonsense170k")
+    stem, *choices = (part.strip() for part in parts.groups())
     for label, choice in zip(labels, choices, strict=True):
         if not choice:
             raise UserError(f"{where} has nothing after {label.capitalize()}; fill it in, or leave the row out")
-    return _question(body[: starts[0]]), choices, labels
-
-
-def _spans(body: str, markers: Sequence[str], where: str) -> tuple[list[int], list[int]]:
-    """Return where each marker starts and ends: all in order, from the last place of the first where that works.
-
-    The last place, since a question may itself contain ``Answer1:``.
-    """
-    first = body.rfind(markers[0])
-    while first >= 0:
-        starts = [first]
-        for marker in markers[1:]:
-            starts.append(body.find(marker, starts[-1] + 1))
-            if starts[-1] < 0:
-                break
-        else:
-            return starts, [start + len(marker) for start, marker in zip(starts, markers, strict=True)]
-        first = body.rfind(markers[0], 0, first)
-    raise UserError(f"{where} does not hold {' '.join(markers)} in this order; give rows of Commonsense170k")
+    return _question(stem), tuple(choices), labels
 
 
 def _question(body: str) -> str:

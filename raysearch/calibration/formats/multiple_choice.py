@@ -139,15 +139,6 @@ def fill_blank(
 ) -> Item:
     """Return an item whose rows are a sentence with each choice in its first blank, ``_``: WinoGrande.
 
-    Args:
-        prompt: The text before the sentence.
-        sentence: Has a ``_``.
-        choices: The texts that may fill it.
-        gold: Which of them is right.
-        blank: What is scored.
-        where: Names the row in messages.
-        group: The sub-task.
-
     Raises:
         UserError: There is no blank, or nothing after it to score.
     """

@@ -110,13 +110,7 @@ class GenerationAccuracyObjective(ModelObjective):
         ]
 
     def scored(self, written: Sequence[Written], answers: Sequence[Answer], n_tokens: int = 0) -> ModelLosses:
-        """Check what was written.
-
-        Args:
-            written: The text of each sample.
-            answers: What is expected of each.
-            n_tokens: Tokens that the model was run on.
-        """
+        """Check what was written; the model was run on `n_tokens` for it."""
         import torch
 
         scores = score_answers([one.text for one in written], answers, self.match, torch.get_num_threads())

@@ -83,8 +83,3 @@ def test_refuses_turns_with_other_keys_also_where_rows_are_left_out() -> None:
     for turns in ([{"speaker": "user", "text": "hi"}], ["hi"]):
         with pytest.raises(UserError, match=f"turn 1 of {WHERE} is no message; write "):
             ChatFormat(unusable="skip").read({"messages": turns}, WHERE)
-
-
-def test_names_an_unknown_choice() -> None:
-    with pytest.raises(UserError, match=r"data.unusable=skp is unknown; did you mean 'skip'\?"):
-        ChatFormat(unusable="skp")  # type: ignore[arg-type]
