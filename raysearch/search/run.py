@@ -125,16 +125,16 @@ def search_rounds(
                 if context is None:
                     warn_of_unknown(session.calibrations, observer)
                     warn_of_dtype(info, observer)
-                rounds = recorder.follow(run_rounds(spec.sized_searcher, problem, spec.seed, recorder))
+                rounds = run_rounds(spec.sized_searcher, problem, spec.seed, recorder)
                 if spec.refiner is not None:
-                    result = yield from search.refined(spec.refiner, (yield from rounds))
+                    result = yield from search.refined(spec.refiner, (yield from recorder.follow(rounds)))
                 elif spec.budget is None:
-                    result = search.result((yield from rounds))
+                    result = search.result((yield from recorder.follow(rounds)))
                 else:
                     assert meter is not None, "a search by budget has one"
                     budgeted = BudgetedSearch(spec.budget, problem, session, recorder, meter)
                     budgeted.check()
-                    whole = search.result((yield from budgeted.follow(rounds)))
+                    whole = search.result((yield from recorder.follow(rounds, budgeted.found)))
                     advice = budgeted.recommend(whole)
                     result = search.result(advice.removed, advice)
             except GeneratorExit:

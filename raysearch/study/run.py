@@ -135,18 +135,7 @@ def is_done(run: SearchRecord | None, budget: Budget) -> bool:
 
 @dataclass(frozen=True)
 class _StudyRun:
-    """A study at work.
-
-    Args:
-        spec: The study.
-        model_groups: Its models.
-        search_ids: Its searches, in order.
-        assessables: What each model is to be assessed by, in their order; none where nothing is.
-        parent: The tracker's id of it.
-        ledger: Open.
-        observer: Watches, and records.
-        open_tracker: Makes the tracker of a search.
-    """
+    """A study at work; `parent` is the tracker's id of it, and `assessables` has one for each model, or none at all."""
 
     spec: StudySpec
     model_groups: Sequence[ModelGroup]

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 from raysearch.core.mask import Mask
 from raysearch.core.measure import PERPLEXITY, Measure
@@ -20,9 +21,8 @@ def draw(figure: Figure) -> bytes:
     return png.getvalue()
 
 
-def texts(figure: Figure) -> set[str]:
-    from matplotlib.text import Text
-
+def texts_of(figure: Figure) -> set[str]:
+    draw(figure)
     return {text.get_text() for text in figure.findobj(Text) if isinstance(text, Text)}
 
 
@@ -35,7 +35,7 @@ def test_mask_map_shows_rounds_and_the_final_mask():
     final = np.asarray(foot.images[0].get_array())[0]
     removed = [layer for layer in range(30) if tuple(final[layer]) != tuple(final[0])]
     assert tuple(removed) == search.removed
-    assert {"final", "round", "best loss\nnats\nper token", f"{search.loss:.3f}"} <= texts(figure)
+    assert {"final", "round", "best loss\nnats\nper token", f"{search.loss:.3f}"} <= texts_of(figure)
 
 
 def test_mask_map_takes_long_searches_of_deep_models():
@@ -70,11 +70,6 @@ def test_loss_by_size_ends_with_the_mask_that_was_found_though_another_has_a_low
     found = max((one for one in search.trials if len(one.mask) == 3), key=lambda one: one.loss or 0)
     (line,) = figures.loss_by_size(search.trials, found.mask, PERPLEXITY).axes[0].get_lines()
     assert np.asarray(line.get_xydata())[-1].tolist() == [3, found.loss]
-
-
-def texts_of(figure: Figure) -> set[str]:
-    draw(figure)
-    return texts(figure)
 
 
 @pytest.mark.parametrize(

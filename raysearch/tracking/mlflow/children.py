@@ -49,13 +49,7 @@ class Child:
 
 
 def make_children(client: MlflowClient, experiment: str, children: Sequence[Child]) -> None:
-    """Make runs in an experiment; in a database all of them or none.
-
-    Args:
-        client: MLflow's.
-        experiment: Its id.
-        children: The runs.
-    """
+    """Make runs in an experiment, by its id; in a database all of them or none."""
     store = client._tracking_client.store
     if isinstance(store, SqlAlchemyStore):
         _insert(store, experiment, children)
@@ -113,14 +107,7 @@ def _ask(client: MlflowClient, experiment: str, child: Child) -> None:
 
 
 def complete(client: MlflowClient, run_id: str, child: Child, has_metrics: bool = False) -> None:
-    """Write what a run lacks, its status last.
-
-    Args:
-        client: MLflow's.
-        run_id: MLflow's id of it.
-        child: All of it.
-        has_metrics: Whether its metrics are there.
-    """
+    """Write what a run lacks, its status last."""
     points = [] if has_metrics else [Metric(key, value, child.ended, 0) for key, value in child.metrics.items()]
     client.log_batch(run_id, points, [Param(key, value) for key, value in child.params.items()])
     client.set_terminated(run_id, child.status, child.ended)

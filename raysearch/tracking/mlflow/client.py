@@ -38,12 +38,7 @@ _T = TypeVar("_T")
 
 
 def connect(store: Store, experiment: str) -> tuple[MlflowClient, str]:
-    """Return a client, and the id of the experiment, which is made if there is none.
-
-    Args:
-        store: Where the runs are kept.
-        experiment: MLflow's name for a group of runs.
-    """
+    """Return a client, and the id of the experiment of that name, which is made if there is none."""
     store.check()
     with store.alone():
         _make_tables(store)
@@ -60,12 +55,7 @@ def client_of(store: Store) -> MlflowClient:
 
 
 def keep_view(client: MlflowClient, experiment: Experiment) -> None:
-    """Give an experiment the view of its searches if it lacks that: made by hand, or by an older version.
-
-    Args:
-        client: MLflow's.
-        experiment: The experiment.
-    """
+    """Give an experiment the view of its searches if it lacks that: made by hand, or by an older version."""
     for key, value in view_tags().items() - experiment.tags.items():
         client.set_experiment_tag(experiment.experiment_id, key, value)
 
@@ -84,13 +74,6 @@ def only_one(client: MlflowClient, runs: Iterable[Run]) -> Run | None:
 
 def attempt(work: Callable[[], _T], timeout_s: float = _TIMEOUT_S) -> _T:
     """Do some work with MLflow on a thread of its own, since a database that hangs cannot be interrupted.
-
-    Args:
-        work: What to do.
-        timeout_s: How long to wait for its end.
-
-    Returns:
-        What it returned.
 
     Raises:
         TimeoutError: It has not come to its end; it is left behind.
