@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from raysearch.core.formatting import count
 from raysearch.core.mask import Mask
@@ -17,13 +16,8 @@ from raysearch.search.recorder import SearchRecorder
 from raysearch.search.result import SearchResult
 from raysearch.search.trial import Trial, best_by_size
 
-
-class SpeedMeter(Protocol):
-    """Measures the speed and the memory of masks."""
-
-    def __call__(self, session: EvaluationSession, masks: Sequence[Mask]) -> Mapping[Mask, Speed]:
-        """Return the speeds of masks beside the dense model's; none if speed is not to be measured."""
-        ...
+#: Measures the speed and the memory of masks beside the dense model's; none if speed is not to be measured.
+SpeedMeter = Callable[[EvaluationSession, Sequence[Mask]], Mapping[Mask, Speed]]
 
 
 @dataclass(frozen=True)

@@ -151,7 +151,6 @@ class Plots:
 
     @property
     def _height_of_rounds(self) -> float:
-        """The height of the map of rounds in inches."""
         return min(max(0.28 * len(_best_by_round(self.seen)), 1.2), 8.5)
 
     def _finish_by_size(self, axes: Axes, title: str) -> None:
@@ -265,7 +264,6 @@ def _tint(share: float) -> tuple[float, float, float]:
 
 
 def _legend(figure: Figure, keys: Mapping[Any, str], **options: Any) -> None:
-    """Name colours."""
     from matplotlib.patches import Patch
 
     handles = [Patch(color=colour, label=label) for colour, label in keys.items()]

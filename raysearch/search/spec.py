@@ -61,11 +61,7 @@ class Refiner(Protocol):
     ) -> Refinement:
         """Recover each mask in the same way, and evaluate it as the search does; what was done before is kept.
 
-        Args:
-            found: For each mask the search on record, as if it had found that one.
-            search: What it was made of.
-            session: What its masks were evaluated on.
-            observer: Watches.
+        `found` has for each mask the search on record, as if it had found that one.
 
         Raises:
             UserError: Something the user named is not there, or does not fit together.

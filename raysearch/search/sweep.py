@@ -86,12 +86,7 @@ class Agreement:
 
 @dataclass(frozen=True)
 class Sweep:
-    """Every layer by every calibration.
-
-    Args:
-        model: The model as the user named it.
-        calibrations: What each makes of the layers.
-    """
+    """Every layer by every calibration, what each makes of the layers; the model as the user named it."""
 
     model: str
     calibrations: tuple[Profile, ...]

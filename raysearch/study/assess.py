@@ -26,12 +26,7 @@ def assess_found(
 ) -> AssessedMasks:
     """Assess the masks of one model's searches, each mask once, and record the numbers.
 
-    Args:
-        what: The model, and what it is to be assessed by.
-        ledger: Open, and left open.
-        runs: The searches; those that have found nothing are passed over.
-        observer: Watches, and records.
-        make_pool: Gives replicas that are there already.
+    Searches that have found nothing are passed over. `make_pool` gives replicas that are there already.
 
     Returns:
         What `StudyRecord.assessed` holds of the model.
@@ -61,12 +56,7 @@ def assess_study(
 ) -> None:
     """Assess what a study's searches found so far, model by model, and add it to the study's record.
 
-    Args:
-        study: Its record.
-        ledger: Where its searches' records are.
-        spec: What to assess.
-        build_search: Builds a search from its recorded configuration, with the cluster that is to compute this.
-        observer: Watches, and records.
+    `build_search` builds a search from its recorded configuration, with the cluster that is to compute this.
 
     Raises:
         UserError: No search has found anything, a model has changed since, or something named is not there or does not

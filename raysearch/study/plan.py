@@ -56,7 +56,6 @@ class CellPlan:
 
     @model_serializer(mode="wrap")
     def _write(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Write the layer-forwards together."""
         fields: dict[str, Any] = write(self)
         forwards = {kind: fields.pop(kind) for kind in _FORWARDS}
         return {**fields.pop("cell"), **fields, "layer_forwards": forwards}
@@ -90,9 +89,7 @@ class StudyPlan:
 def plan_study(spec: StudySpec, with_time: bool = False) -> StudyPlan:
     """Rehearse every search of a study; only the models' configurations are read.
 
-    Args:
-        spec: The study.
-        with_time: Whether each dense model is run as well, to find out how long the study takes.
+    `with_time`, each dense model is run as well, to find out how long the study takes.
 
     Raises:
         UserError: A search does not fit its model.

@@ -32,13 +32,7 @@ def record_study(
 ) -> None:
     """Write down where a study stands.
 
-    Args:
-        study: The study.
-        ledger: Where.
-        search_ids: Its searches, in order.
-        model_groups: Its models.
-        parent: MLflow's id of it.
-        assessed: By the label of a model: added to what was assessed before.
+    `parent` is MLflow's id of it; `assessed`, by the label of a model, is added to what was assessed before.
     """
     results = found_results(ledger, search_ids)
     shared: dict[str, float] = {}

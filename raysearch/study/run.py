@@ -175,7 +175,6 @@ class _StudyRun:
         return failures
 
     def _search_what_is_left(self, model_group: ModelGroup, replicas: Callable[[], Replicas]) -> None:
-        """Runs the searches of a model that are not done."""
         runs, stop = SEARCHES.some(self.ledger, self.search_ids), self.spec.options.stop
         left = [number for number in model_group.numbers if not is_done(runs.get(self.search_ids[number]), stop)]
         if left:
@@ -309,7 +308,6 @@ class _Recording(Observer):
 
 
 def _pool(replicas: Replicas) -> RayPool:
-    """Return a pool of these actors."""
     from raysearch.cluster.pool import RayPool
 
     return RayPool(replicas)

@@ -227,8 +227,6 @@ def one_seed_each(cells: Sequence[Cell]) -> tuple[list[Cell], list[str]]:
 
 
 def _same_but_seed(one: Cell, other: Cell) -> bool:
-    """Return whether two searches have other seeds, and all else in common."""
-
     def rest(cell: Cell) -> tuple[Any, ...]:
         labels = [label for axis, label in cell.labels.items() if axis != "seed"]
         return labels, cell.search.searcher, cell.search.protect, cell.search.evaluation

@@ -27,16 +27,9 @@ _THREADS = 8  # that ask a server
 
 @dataclass(frozen=True)
 class Child:
-    """A run that has ended.
+    """A run that has ended, ``FINISHED`` or ``FAILED``; times are in milliseconds since the epoch.
 
-    Args:
-        name: As MLflow shows it.
-        began: In milliseconds since the epoch.
-        ended: Likewise.
-        status: ``FINISHED`` or ``FAILED``.
-        tags: By name.
-        params: By name.
-        metrics: Finite, by name; they are of step 0 and of the run's end.
+    Its metrics are finite; they are of step 0 and of the run's end.
     """
 
     name: str

@@ -183,12 +183,7 @@ def round_metrics(summary: RoundSummary) -> dict[str, float]:
 
 
 def with_earlier(metrics: Mapping[str, float], before: Mapping[str, float]) -> dict[str, float]:
-    """Return a round's metrics with what earlier processes of the search computed, which the ledger answers now.
-
-    Args:
-        metrics: As of `round_metrics`.
-        before: What they computed, by the names in `COMPUTED`; nothing where there were none.
-    """
+    """Return a round's metrics with what earlier processes computed, by the names in `COMPUTED`, and is cached now."""
     evaluations, forwards = (before.get(name, 0) for name in COMPUTED)
     return {
         **metrics,
@@ -303,5 +298,4 @@ def trials_csv(trials: Iterable[Trial], measure: Measure) -> str:
 
 
 def _prefixed(prefix: str, screened: Screened) -> dict[str, float]:
-    """Return the estimate of a screened mask by prefixed names."""
     return {prefix + name: value for name, value in vars(screened).items()}

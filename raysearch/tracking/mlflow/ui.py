@@ -76,7 +76,6 @@ def _links(store: Store, address: str) -> list[str]:
 
 
 def _answers(address: str) -> bool:
-    """Return whether MLflow's server is up."""
     direct = build_opener(ProxyHandler({}))
     try:
         with direct.open(f"{address}/health", timeout=5):
