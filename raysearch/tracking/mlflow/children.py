@@ -45,18 +45,14 @@ def make_children(client: MlflowClient, experiment: str, children: Sequence[Chil
     """Make runs in an experiment, by its id; in a database all of them or none."""
     store = client._tracking_client.store
     if isinstance(store, SqlAlchemyStore):
-        _insert(store, experiment, children)
+        artifacts = store.get_experiment(experiment).artifact_location
+        with store.ManagedSessionMaker(read_only=False) as session:
+            for child in children:
+                session.add_all(_rows(child, experiment, artifacts))
         return
     with ThreadPoolExecutor(_THREADS) as threads:
         for _ in threads.map(lambda child: _ask(client, experiment, child), children):
             pass
-
-
-def _insert(store: SqlAlchemyStore, experiment: str, children: Sequence[Child]) -> None:
-    artifacts = store.get_experiment(experiment).artifact_location
-    with store.ManagedSessionMaker(read_only=False) as session:
-        for child in children:
-            session.add_all(_rows(child, experiment, artifacts))
 
 
 def _rows(child: Child, experiment: str, artifacts: str) -> list[DeclarativeBase]:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 from raysearch.errors import redact
+from raysearch.tracking.mlflow.records import clip
 from raysearch.tracking.mlflow.views import view_tags
 from raysearch.tracking.store import Store
 
@@ -97,8 +98,7 @@ def attempt(work: Callable[[], _T], timeout_s: float = _TIMEOUT_S) -> _T:
 
 def cause_of(error: BaseException) -> str:
     """Return an error as part of one sentence."""
-    cause = " ".join(redact(f"{type(error).__name__}: {error}").split())
-    return cause if len(cause) <= 200 else cause[:199] + "…"
+    return clip(" ".join(redact(f"{type(error).__name__}: {error}").split()), 200)
 
 
 @contextmanager

@@ -72,12 +72,11 @@ def _grouped(group: str, name: str) -> str:
 def search_params(header: SearchHeader) -> dict[str, str]:
     """Return the params of the parent run, by which MLflow compares runs."""
     given = {
-        **flatten(header.config),
-        **flatten({"versions": header.versions}),
+        **flatten({**header.config, "versions": header.versions}),
         "n_layers": str(header.n_layers),
         "n_remove": str(header.n_remove),
+        **study_params(header.labels),
     }
-    given |= study_params(header.labels)
     return {**given, "git_commit": header.git_commit} if header.git_commit else given
 
 
@@ -103,14 +102,9 @@ def search_name(search_id: str, labels: Mapping[str, str]) -> str:
     """Return the name of a search's run: its labels in a study if it has some, as legends of charts show them."""
     if not labels:
         return search_id
-    before = {"remove": "M=", "seed": "seed ", "draw": "draw "}
-    return clip(", ".join(f"{before.get(axis, '')}{label}" for axis, label in _by_use(labels)), MAX_KEY)
-
-
-def _by_use(labels: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Return labels by axis; those that tell searches apart most come first."""
-    order = ("searcher", "remove", "seed", "draw", "calibration", "model")
-    return sorted(labels.items(), key=lambda item: order.index(item[0]) if item[0] in order else len(order))
+    # What tells searches apart most comes first.
+    before = {"searcher": "", "remove": "M=", "seed": "seed ", "draw": "draw ", "calibration": "", "model": ""}
+    return clip(", ".join(f"{word}{labels[axis]}" for axis, word in before.items() if axis in labels), MAX_KEY)
 
 
 def study_tags(labels: Mapping[str, str], parent: str | None) -> dict[str, str]:

@@ -6,6 +6,7 @@ import pytest
 
 from raysearch.core.mask import Mask
 from raysearch.core.measure import PERPLEXITY, Measure
+from raysearch.search.result import RoundSummary
 from raysearch.search.trial import Trial
 from raysearch.testing.tracker_suite import ACCURACY, KL, MARGIN, greedy_search
 from raysearch.tracking.mlflow import records
@@ -131,6 +132,11 @@ def test_a_column_of_the_csv_is_named_by_the_readout():
     (bare,) = csv.DictReader(io.StringIO(records.trials_csv(trials, KL)))
     screened = ["screened_loss", "screened_low", "screened_high", "screened_share"]
     assert list(bare) == ["index", "round", "removed", "n_removed", "loss", "delta", "cached", "failure", *screened]
+
+
+def test_a_round_without_any_loss_has_its_costs_alone():
+    metrics = records.round_metrics(RoundSummary(1, 3, 3, None, None, 8.0, 24.0, 1.5, 0.5))
+    assert metrics["layer_forwards/saved"] == 16 and "progress/round_best_loss" not in metrics
 
 
 def test_a_result_without_an_order_has_no_such_tag():

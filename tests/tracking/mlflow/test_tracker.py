@@ -10,7 +10,7 @@ import pytest
 
 from raysearch.core.mask import Mask
 from raysearch.search.observer import Tracker, repeat
-from raysearch.search.result import RoundSummary, SearchResult
+from raysearch.search.result import SearchResult
 from raysearch.search.trial import Trial
 from raysearch.testing.tracker_suite import TrackerSuite, greedy_search
 from raysearch.tracking.mlflow.client import connect
@@ -353,15 +353,6 @@ def test_a_server_holds_the_runs_and_their_files(tmp_path, served: Served, capfd
     assert recorded.parent.info.run_id == run_id
     recorded.assert_complete(len(SEARCH.trials))
     assert not folder.exists(), "a server keeps its own files"
-
-
-def test_a_round_without_any_loss_is_recorded(tmp_path):
-    tracker = open_tracker(tmp_path)
-    tracker.search_started(SEARCH)
-    tracker.round_done(RoundSummary(1, 3, 3, None, None, 8.0, 24.0, 1.5, 0.5))
-    tracker.close()
-    metrics = Recorded(tmp_path).parent.data.metrics
-    assert metrics["layer_forwards/saved"] == 16 and "progress/round_best_loss" not in metrics
 
 
 def test_nothing_is_written_before_there_is_something_to_tell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
