@@ -66,7 +66,7 @@ class SearchRecorder(Oracle):
     def follow(
         self, rounds: Generator[None, None, Mask], ends: Callable[[], Mask | None] = lambda: None
     ) -> Generator[RoundSummary, None, Mask]:
-        """Yield a summary after each round, and return the mask found: the first that `ends` gives after a round."""
+        """Yield a summary after each round, and return the mask found, or the first that `ends` gives after a round."""
         with closing(rounds):
             while True:
                 try:
