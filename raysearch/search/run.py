@@ -105,7 +105,8 @@ def search_rounds(
         KeyboardInterrupt: The user stopped it; everything evaluated so far is in the ledger.
     """
     started = time.perf_counter()
-    is_alone, context = context is None, context or StudyContext(describe(spec.evaluation.model))
+    is_alone = context is None
+    context = context or StudyContext(describe(spec.evaluation.model))
     info = context.info
     if spec.refiner is not None:
         spec.refiner.check(info)

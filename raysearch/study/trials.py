@@ -64,6 +64,7 @@ class SearchTrial(tune.Trainable):
     def setup(self, config: dict[str, Any], tasks: Mapping[int, TrialTask], budget: Budget) -> None:  # type: ignore[override]
         """Begins a search; nothing is computed before the first step."""
         self._tasks, self._budget = tasks, budget
+        self._standing: dict[str, Any] = {}
         self._rounds = self._begin(config)
 
     def step(self) -> dict[str, Any]:
@@ -103,7 +104,7 @@ class SearchTrial(tune.Trainable):
     def _begin(self, config: Mapping[str, Any]) -> Generator[RoundSummary, None, SearchResult]:
         task = self._tasks[config[_CELL]]
         self._observer = _Warnings()
-        self._standing: dict[str, Any] = {"round": 0, "evaluations": 0, "seconds": 0.0}
+        self._standing = {"round": 0, "evaluations": 0, "seconds": 0.0}
         context = replace(task.context, make_pool=partial(RayPool, task.replicas))
         tracker = task.open_tracker(self._observer.warn)
         return search_rounds(task.search, self._observer, tracker, context=context)
