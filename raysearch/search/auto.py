@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from raysearch.core.formatting import count
 from raysearch.core.mask import Mask
@@ -12,31 +11,18 @@ from raysearch.core.problem import Problem
 from raysearch.errors import UserError
 from raysearch.evaluation.session import EvaluationSession
 from raysearch.search.recommend import check_memory, check_readout, facts_of, recommend
-from raysearch.search.recommendation import Budget, Recommendation, SizeFacts, Speed, memory_text
+from raysearch.search.recommendation import Budget, Recommendation, Speed, memory_text
 from raysearch.search.recorder import SearchRecorder
-from raysearch.search.result import RoundSummary, SearchResult
+from raysearch.search.result import SearchResult
 from raysearch.search.trial import Trial, best_by_size
 
-
-class SpeedMeter(Protocol):
-    """Measures the speed and the memory of masks."""
-
-    def __call__(self, session: EvaluationSession, masks: Sequence[Mask]) -> Mapping[Mask, Speed]:
-        """Return the speeds of masks beside the dense model's; none if speed is not to be measured."""
-        ...
+#: Measures the speed and the memory of masks beside the dense model's; none if speed is not to be measured.
+SpeedMeter = Callable[[EvaluationSession, Sequence[Mask]], Mapping[Mask, Speed]]
 
 
 @dataclass(frozen=True)
 class BudgetedSearch:
-    """A search by budget that has started.
-
-    Args:
-        budget: The budget.
-        problem: What is searched, with as many layers to remove as may go.
-        session: What masks are evaluated on.
-        recorder: Of the search.
-        meter: Measures speeds.
-    """
+    """A search by budget that has started; its problem has as many layers to remove as may go."""
 
     budget: Budget
     problem: Problem
@@ -67,28 +53,20 @@ class BudgetedSearch:
                 f"memory {memory_text(speed, self.budget)}; ask for less"
             )
 
-    def follow(self, rounds: Generator[RoundSummary, None, Mask]) -> Generator[RoundSummary, None, Mask]:
-        """Yield the summary of each round, and end where the budget is spent.
+    def found(self) -> Mask | None:
+        """Return the best mask of the last round if the budget is spent, at which the search ends; else None.
 
-        Where the budget names what may be lost, that is after the first round whose best mask loses more; else after
-        the first whose best mask gains enough.
-
-        Returns:
-            The best mask of the last round.
+        Where the budget names what may be lost, it is spent when that mask loses more; else when it gains enough.
         """
-        try:
-            while True:
-                try:
-                    summary = next(rounds)
-                except StopIteration as stop:
-                    found: Mask = stop.value
-                    return found
-                yield summary
-                best = self._best()
-                if best and self._ends(best[-1]):
-                    return best[-1].mask
-        finally:
-            rounds.close()
+        best = self._best()
+        if not best:
+            return None
+        mask, loss, only_gains = best[-1].mask, best[-1].loss, self.budget.only_gains
+        assert loss is not None, "best masks have one"
+        speed = self.meter(self.session, [mask])[mask] if only_gains else None
+        facts = facts_of(mask, loss, self.recorder.dense_loss, self.session.measure, self.budget, speed=speed)
+        is_spent = not facts.misses if only_gains else not {"loss", "readout"}.isdisjoint(facts.misses)
+        return mask if is_spent else None
 
     def recommend(self, result: SearchResult) -> Recommendation:
         """Return the number of layers to remove, with all that is known of each.
@@ -102,14 +80,3 @@ class BudgetedSearch:
     def _best(self) -> tuple[Trial, ...]:
         """Return the best trial of each size so far, ascending."""
         return best_by_size(self.recorder.trials, self.problem.n_remove)
-
-    def _ends(self, best: Trial) -> bool:
-        if self.budget.only_gains:
-            return not self._facts(best, self.meter(self.session, [best.mask])[best.mask]).misses
-        return not {"loss", "readout"}.isdisjoint(self._facts(best).misses)
-
-    def _facts(self, trial: Trial, speed: Speed | None = None) -> SizeFacts:
-        assert trial.loss is not None, "best masks have one"
-        return facts_of(
-            trial.mask, trial.loss, self.recorder.dense_loss, self.session.measure, self.budget, speed=speed
-        )

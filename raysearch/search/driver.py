@@ -48,14 +48,6 @@ class Oracle(Protocol):
 def check_requests(searcher: Searcher, problem: Problem, seed: int) -> SearchGenerator:
     """Start a search whose requests and result are checked; the caller answers each request.
 
-    Args:
-        searcher: The algorithm.
-        problem: The space of legal masks.
-        seed: Seeds the searcher's random numbers.
-
-    Returns:
-        The searcher's generator.
-
     Raises:
         ContractError: The searcher yielded an illegal mask, or returned one that is illegal or has no score.
     """
@@ -90,19 +82,7 @@ def check_requests(searcher: Searcher, problem: Problem, seed: int) -> SearchGen
 
 
 def run_rounds(searcher: Searcher, problem: Problem, seed: int, oracle: Oracle) -> Generator[None, None, Mask]:
-    """Run a search round by round.
-
-    Args:
-        searcher: The algorithm.
-        problem: The space of legal masks.
-        seed: Seeds the searcher's random numbers.
-        oracle: Answers the searcher.
-
-    Yields:
-        After each round that was answered.
-
-    Returns:
-        The mask found.
+    """Run a search, yielding after each round that the oracle has answered, and return the mask found.
 
     Raises:
         ContractError: As `check_requests`.

@@ -29,16 +29,9 @@ def export_search(
     prompt: str | None = None,
     push: HubRepository | None = None,
 ) -> ExportResult:
-    """Write the model without the layers that a search removed.
+    """Write the model without the layers that a search removed; with `remove`, those of its best mask of that size.
 
-    Args:
-        run: The search's record.
-        spec: What it was made of, built from `run.config`.
-        out: The folder to write.
-        remove: How many layers go: those of the best mask of that size; None for the mask that the search found.
-        overwrite: Whether an export that is there is replaced.
-        prompt: A text for both models to go on with, as a spot check.
-        push: Where on the hub it goes too.
+    `prompt` is a text for both models to go on with, as a spot check.
 
     Raises:
         UserError: The search has not finished or has no such mask, the folder or the model cannot be used, that has
@@ -89,14 +82,8 @@ def export_search_as_gguf(
 ) -> GGUFExport:
     """Take the layers that a search removed out of a GGUF file; no other byte of its tensors changes.
 
-    Args:
-        run: The search's record.
-        spec: What it was made of, built from `run.config`.
-        out: The file to write.
-        source: A GGUF file of the same model in any quantisation; None for the one that was searched.
-        remove: How many layers go: those of the best mask of that size; None for the mask that the search found.
-        overwrite: Whether a file that is there is replaced.
-        push: Where on the hub it goes too, with a card.
+    With `remove`, those of its best mask of that size go. `source` is of the same model in any quantisation; None for
+    the file that was searched.
 
     Raises:
         UserError: The search has not finished or has no such mask, it was not of a GGUF file and none is named,

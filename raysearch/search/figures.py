@@ -1,15 +1,6 @@
 """Pictures of a search, drawn from its trials: which layers went, how the loss came down, what each layer more costs.
 
-Matplotlib is imported when a figure is asked for. The functions draw without pyplot, so nothing global is touched and
-any thread may draw; save a figure with ``figure.savefig(path)``. `Plots` takes pyplot's figures, which notebooks show.
-
-Arguments that mean the same in all of them:
-
-    trials      every trial of the search
-    n_layers    N, the layers of the dense model
-    n_remove    M, the layers that the final mask removes
-    measure     what losses are counted in
-    figure      where to draw; None for a new one
+Matplotlib is imported when a figure is asked for.
 """
 
 from __future__ import annotations
@@ -17,7 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -35,28 +26,158 @@ _MAX_LABELLED = 40
 _MAX_SIZES_NAMED = 8
 
 
-def mask_map(
-    trials: Sequence[Trial], n_layers: int, found: Mask, measure: Measure, figure: Figure | None = None
-) -> Figure:
-    """Which layers the best masks of each round removed, round below round, and the mask that was found at the foot.
+@dataclass(frozen=True)
+class Plots:
+    """The figures of a search as Matplotlib axes: ``result.plot.path()``.
 
-    A round is read by its largest masks, since those are what it sets out to find. Its best mask is in full colour; a
-    paler cell is a layer that the best one keeps and others of the `TOP` best remove, the darker the more of them.
+    Each takes a figure or a subfigure to draw in; without one pyplot makes a new one, which a notebook shows.
+
+    Args:
+        seen: Every trial of the search.
+        n_layers: N, the layers of the dense model.
+        found: The mask that it found.
+        measure: What losses are counted in.
     """
-    rounds = _best_by_round(trials)
-    final = next((trial for trial in trials if trial.mask == found and trial.loss is not None), None)
-    width = min(max(3.2 + 0.2 * n_layers, 8.0), 16.0)
-    height = min(max(0.28 * len(rounds), 1.2), 8.5)
-    figure = figure or _new(width, height + 2.0)
-    above, foot = figure.subplots(2, 1, sharex=True, height_ratios=(height, 0.34))
-    figure.suptitle(f"Layers removed in each round: {len(found)} of {n_layers}", color=style.INK, weight="bold")
-    _draw_rounds(above, rounds, n_layers, measure)
-    _draw_final(foot, final, n_layers)
-    keys: dict[Any, str] = {style.BLUE: "removed by the best mask of the round"}
-    if any(len(top) > 1 for top in rounds.values()):
-        keys[_tint(0.5)] = f"removed by others of its {TOP} best (darker: by more)"
-    _legend(figure, {**keys, style.ORANGE: "final mask", style.PALE: "kept"}, loc="outside lower center", ncols=4)
-    return figure
+
+    seen: Sequence[Trial] = field(repr=False)
+    n_layers: int
+    found: Mask
+    measure: Measure
+
+    def files(self) -> Iterator[tuple[str, Figure]]:
+        """Yield the figures that are kept with a search, each with its file's name.
+
+        They are drawn without pyplot, so nothing global is touched and any thread may draw.
+        """
+        from matplotlib.figure import Figure
+
+        width = min(max(3.2 + 0.2 * self.n_layers, 8.0), 16.0)
+        for name, draw, size in (
+            ("mask_map.png", self.masks, (width, self._height_of_rounds + 2.0)),
+            ("best_so_far.png", self.progress, (9.0, 5.0)),
+            ("loss_by_size.png", self.path, (9.0, 5.0)),
+        ):
+            figure = Figure(figsize=size, layout="constrained")
+            draw(figure)
+            yield name, figure
+
+    def path(self, figure: Figure | None = None) -> Axes:
+        """Draw the loss of the best mask of each number of layers, from the dense model to the mask that was found."""
+        axes: Axes = (figure or _shown(7.0, 4.0)).subplots()
+        dense, final = ([trial for trial in self.seen if trial.mask == mask] for mask in (Mask(), self.found))
+        best = _scored([*dense, *best_by_size(self.seen, len(self.found) - 1), *final[:1]])
+        axes.plot(*_columns([(len(trial.mask), loss) for trial, loss in best]), color=style.ORANGE, marker="o", lw=2)
+        self._finish_by_size(axes, "Best loss by number of layers removed")
+        return axes
+
+    def masks(self, figure: Figure | None = None) -> tuple[Axes, Axes]:
+        """Draw which layers the best masks of each round removed, round below round, and the final mask at the foot.
+
+        A round is read by its largest masks, since those are what it sets out to find. Its best mask is in full colour;
+        a paler cell is a layer that the best one keeps and others of the `TOP` best remove, the darker the more of
+        them.
+        """
+        rounds = _best_by_round(self.seen)
+        final = next((trial for trial in self.seen if trial.mask == self.found and trial.loss is not None), None)
+        figure = figure or _shown(9.0, 4.5)
+        above, foot = figure.subplots(2, 1, sharex=True, height_ratios=(self._height_of_rounds, 0.34))
+        title = f"Layers removed in each round: {len(self.found)} of {self.n_layers}"
+        figure.suptitle(title, color=style.INK, weight="bold")
+        _draw_rounds(above, rounds, self.n_layers, self.measure)
+        _draw_final(foot, final, self.n_layers)
+        keys: dict[Any, str] = {style.BLUE: "removed by the best mask of the round"}
+        if any(len(top) > 1 for top in rounds.values()):
+            keys[_tint(0.5)] = f"removed by others of its {TOP} best (darker: by more)"
+        _legend(figure, {**keys, style.ORANGE: "final mask", style.PALE: "kept"}, loc="outside lower center", ncols=4)
+        return above, foot
+
+    def progress(self, figure: Figure | None = None) -> Axes:
+        """Draw how the loss came down with the evaluations: a dot a trial, the best so far of each mask size a line.
+
+        The line of M is the bold one. Masks that were screened are rings, at their estimates. The scale is chosen for
+        the better masks; those that lose far more are drawn as triangles at its upper edge.
+        """
+        from matplotlib import colormaps
+
+        figure = figure or _shown(8.0, 4.0)
+        axes: Axes = figure.subplots()
+        scored = _scored(self.seen)
+        dense = next((loss for trial, loss in scored if not trial.mask), None)
+        low, high = _scale(scored)
+        points: dict[int, list[tuple[int, float]]] = {}
+        for trial, loss in scored:
+            if trial.mask:
+                points.setdefault(len(trial.mask), []).append((trial.index, loss))
+        for place, size in enumerate(sorted(points)):
+            target = size == len(self.found)
+            colour = style.ORANGE if target else colormaps[style.SIZES](0.15 + 0.8 * place / max(len(points) - 1, 1))
+            named = target or len(points) <= _MAX_SIZES_NAMED or size in (min(points), max(points))
+            _draw_course(axes, points[size], high, colour, f"{size} removed" if named else None, target)
+        if dense is not None:
+            axes.axhline(dense, color=style.INK, ls="--", lw=1.1, label=f"dense: {dense:.3f}")
+        failed = [trial.index for trial in self.seen if trial.loss is None and trial.screened is None]
+        estimates = [(trial.index, trial.screened.loss) for trial in self.seen if trial.screened is not None]
+        if inside := [point for point in estimates if point[1] <= high]:
+            label = f"screened ({len(estimates)}): an estimate"
+            axes.scatter(*_columns(inside), s=13, facecolors="none", edgecolors=style.GREY, linewidths=0.6, label=label)
+        if failed:
+            label = f"failed ({len(failed)})"
+            axes.scatter(failed, [low] * len(failed), s=22, marker="x", color=style.RED, label=label, clip_on=False)
+        axes.set_ylim(low, high)
+        title = f"Best loss so far, removing {len(self.found)} layers"
+        self._finish(axes, title, "evaluations asked for by the searcher")
+        if above := sum(loss > high for trial, loss in scored if trial.mask):
+            note = f"▲ {above} masks above the scale" if above > 1 else "▲ 1 mask above the scale"
+            axes.set_title(note, color=style.GREY, fontsize=style.SMALL, loc="right")
+        if axes.get_legend_handles_labels()[0]:
+            figure.legend(loc="outside right upper", frameon=False, fontsize=style.SMALL, labelcolor=style.INK)
+        return axes
+
+    def trials(self, figure: Figure | None = None) -> Axes:
+        """Draw every mask that was scored by its number of layers, and through the best of each a line."""
+        axes: Axes = (figure or _shown(7.0, 4.0)).subplots()
+        scored = _scored(self.seen)
+        low, high = _scale(scored)
+        inside = [(len(trial.mask), loss) for trial, loss in scored if loss <= high]
+        for final, colour in ((False, style.BLUE), (True, style.ORANGE)):
+            mine = [(size, loss) for size, loss in inside if (size == len(self.found)) is final]
+            axes.scatter(*_columns(mine), s=18, color=colour, alpha=0.45, linewidths=0)
+        best = {size: min(loss for other, loss in inside if other == size) for size in sorted(dict(inside)) if size}
+        axes.plot([*best], [*best.values()], color=style.INK, lw=1.2, label="the best of each number")
+        axes.set_ylim(low, high)
+        self._finish_by_size(axes, f"All {len(scored)} masks that were scored")
+        axes.legend(frameon=False, fontsize=style.SMALL, labelcolor=style.INK)
+        return axes
+
+    @property
+    def _height_of_rounds(self) -> float:
+        return min(max(0.28 * len(_best_by_round(self.seen)), 1.2), 8.5)
+
+    def _finish_by_size(self, axes: Axes, title: str) -> None:
+        from matplotlib.ticker import MaxNLocator
+
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        self._finish(axes, title, "layers removed")
+
+    def _finish(self, axes: Axes, title: str, x_label: str) -> None:
+        measure = self.measure
+        axes.set_title(style.plain(title), color=style.INK, weight="bold", loc="left")
+        axes.set_xlabel(x_label, color=style.INK)
+        axes.set_ylabel(style.plain(f"loss ({measure.unit})"), color=style.INK)
+        style.finish(axes, "y")
+        if measure.readout is not None:
+            right = axes.secondary_yaxis("right")
+            right.set_ylabel(style.plain(measure.readout), color=style.INK)
+            right.yaxis.set_major_formatter(lambda loss, _: _rounded(measure.read(loss)))
+            right.tick_params(colors=style.INK, length=3)
+            right.spines[:].set_visible(False)
+
+
+def _shown(width: float, height: float) -> Figure:
+    """Return a figure of pyplot's, which notebooks show at the end of a cell."""
+    from matplotlib import pyplot
+
+    return pyplot.figure(figsize=(width, height), layout="constrained")
 
 
 def _draw_rounds(axes: Axes, rounds: Mapping[int, Sequence[Trial]], n_layers: int, measure: Measure) -> None:
@@ -105,49 +226,6 @@ def _draw_cells(axes: Axes, rows: Sequence[Mapping[int, Any]], n_layers: int, ru
     style.bare(axes, style.SMALL)
 
 
-def best_so_far(trials: Sequence[Trial], n_remove: int, measure: Measure, figure: Figure | None = None) -> Figure:
-    """How the loss came down with the evaluations: every trial a dot, the best so far of each mask size a line.
-
-    The line of M is the bold one. Masks that were screened are rings, at their estimates. The scale is chosen for the
-    better masks; those that lose far more are drawn as triangles at its upper edge.
-    """
-    from matplotlib import colormaps
-
-    figure = figure or _new(9.0, 5.0)
-    axes = figure.subplots()
-    scored = _scored(trials)
-    dense = next((loss for trial, loss in scored if not trial.mask), None)
-    low, high = _scale(scored)
-    points: dict[int, list[tuple[int, float]]] = {}
-    for trial, loss in scored:
-        if trial.mask:
-            points.setdefault(len(trial.mask), []).append((trial.index, loss))
-    for place, size in enumerate(sorted(points)):
-        target = size == n_remove
-        colour = style.ORANGE if target else colormaps[style.SIZES](0.15 + 0.8 * place / max(len(points) - 1, 1))
-        named = target or len(points) <= _MAX_SIZES_NAMED or size in (min(points), max(points))
-        _draw_course(axes, points[size], high, colour, f"{size} removed" if named else None, target)
-    if dense is not None:
-        axes.axhline(dense, color=style.INK, ls="--", lw=1.1, label=f"dense: {dense:.3f}")
-    failed = [trial.index for trial in trials if trial.loss is None and trial.screened is None]
-    estimates = [(trial.index, trial.screened.loss) for trial in trials if trial.screened is not None]
-    if inside := [point for point in estimates if point[1] <= high]:
-        label = f"screened ({len(estimates)}): an estimate"
-        axes.scatter(*_columns(inside), s=13, facecolors="none", edgecolors=style.GREY, linewidths=0.6, label=label)
-    if failed:
-        label = f"failed ({len(failed)})"
-        axes.scatter(failed, [low] * len(failed), s=22, marker="x", color=style.RED, label=label, clip_on=False)
-    axes.set_ylim(low, high)
-    title = f"Best loss so far, removing {n_remove} layers"
-    _finish_axes(axes, measure, title, "evaluations asked for by the searcher")
-    if above := sum(loss > high for trial, loss in scored if trial.mask):
-        note = f"▲ {above} masks above the scale" if above > 1 else "▲ 1 mask above the scale"
-        axes.set_title(note, color=style.GREY, fontsize=style.SMALL, loc="right")
-    if axes.get_legend_handles_labels()[0]:
-        figure.legend(loc="outside right upper", frameon=False, fontsize=style.SMALL, labelcolor=style.INK)
-    return figure
-
-
 def _draw_course(
     axes: Axes, points: Sequence[tuple[int, float]], high: float, colour: Any, name: str | None, target: bool
 ) -> None:
@@ -159,105 +237,6 @@ def _draw_course(
     best = list(itertools.accumulate(points, lambda before, new: (new[0], min(before[1], new[1]))))
     label = name and f"{style.plain(name)}: best {best[-1][1]:.3f}" + (" (target)" if target else "")
     axes.step(*_columns(best), where="post", color=colour, lw=2.4 if target else 1.3, label=label)
-
-
-def loss_by_size(trials: Sequence[Trial], found: Mask, measure: Measure, figure: Figure | None = None) -> Figure:
-    """Draw the loss of the best mask of each number of layers, from the dense model to the mask that was found."""
-    figure = figure or _new(9.0, 5.0)
-    axes = figure.subplots()
-    dense, final = ([trial for trial in trials if trial.mask == mask] for mask in (Mask(), found))
-    best = _scored([*dense, *best_by_size(trials, len(found) - 1), *final[:1]])
-    axes.plot(*_columns([(len(trial.mask), loss) for trial, loss in best]), color=style.ORANGE, marker="o", lw=2)
-    _finish_axes_by_size(axes, measure, "Best loss by number of layers removed")
-    return figure
-
-
-def trials_by_size(trials: Sequence[Trial], n_remove: int, measure: Measure, figure: Figure | None = None) -> Figure:
-    """Draw every mask that was scored by its number of layers, and through the best of each a line."""
-    figure = figure or _new(9.0, 5.0)
-    axes = figure.subplots()
-    scored = _scored(trials)
-    low, high = _scale(scored)
-    inside = [(len(trial.mask), loss) for trial, loss in scored if loss <= high]
-    for final, colour in ((False, style.BLUE), (True, style.ORANGE)):
-        mine = [(size, loss) for size, loss in inside if (size == n_remove) is final]
-        axes.scatter(*_columns(mine), s=18, color=colour, alpha=0.45, linewidths=0)
-    best = {size: min(loss for other, loss in inside if other == size) for size in sorted(dict(inside)) if size}
-    axes.plot([*best], [*best.values()], color=style.INK, lw=1.2, label="the best of each number")
-    axes.set_ylim(low, high)
-    _finish_axes_by_size(axes, measure, f"All {len(scored)} masks that were scored")
-    axes.legend(frameon=False, fontsize=style.SMALL, labelcolor=style.INK)
-    return figure
-
-
-@dataclass(frozen=True)
-class Plots:
-    """The figures of a search as Matplotlib axes: ``result.plot.path()``.
-
-    Each takes a figure or a subfigure to draw in; without one pyplot makes a new one, which a notebook shows.
-
-    Args:
-        seen: Every trial of the search.
-        n_layers: N, the layers of the dense model.
-        found: The mask that it found.
-        measure: What losses are counted in.
-    """
-
-    seen: Sequence[Trial] = field(repr=False)
-    n_layers: int
-    found: Mask
-    measure: Measure
-
-    def path(self, figure: Figure | None = None) -> Axes:
-        """Draw the loss of the best mask of each number of layers; see `loss_by_size`."""
-        return loss_by_size(self.seen, self.found, self.measure, figure or _shown(7.0, 4.0)).axes[0]
-
-    def masks(self, figure: Figure | None = None) -> tuple[Axes, Axes]:
-        """Draw which layers each round removed, and below them the final mask; see `mask_map`."""
-        figure = figure or _shown(9.0, 4.5)
-        rounds, final = mask_map(self.seen, self.n_layers, self.found, self.measure, figure).axes
-        return rounds, final
-
-    def progress(self, figure: Figure | None = None) -> Axes:
-        """Draw how the loss came down with the evaluations; see `best_so_far`."""
-        return best_so_far(self.seen, len(self.found), self.measure, figure or _shown(8.0, 4.0)).axes[0]
-
-    def trials(self, figure: Figure | None = None) -> Axes:
-        """Draw every mask by its number of layers; see `trials_by_size`."""
-        return trials_by_size(self.seen, len(self.found), self.measure, figure or _shown(7.0, 4.0)).axes[0]
-
-
-def _new(width: float, height: float) -> Figure:
-    from matplotlib.figure import Figure
-
-    return Figure(figsize=(width, height), layout="constrained")
-
-
-def _shown(width: float, height: float) -> Figure:
-    """Return a figure of pyplot's, which notebooks show at the end of a cell."""
-    from matplotlib import pyplot
-
-    return pyplot.figure(figsize=(width, height), layout="constrained")
-
-
-def _finish_axes_by_size(axes: Axes, measure: Measure, title: str) -> None:
-    from matplotlib.ticker import MaxNLocator
-
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    _finish_axes(axes, measure, title, "layers removed")
-
-
-def _finish_axes(axes: Axes, measure: Measure, title: str, x_label: str) -> None:
-    axes.set_title(style.plain(title), color=style.INK, weight="bold", loc="left")
-    axes.set_xlabel(x_label, color=style.INK)
-    axes.set_ylabel(style.plain(f"loss ({measure.unit})"), color=style.INK)
-    style.finish(axes, "y")
-    if measure.readout is not None:
-        right = axes.secondary_yaxis("right")
-        right.set_ylabel(style.plain(measure.readout), color=style.INK)
-        right.yaxis.set_major_formatter(lambda loss, _: _rounded(measure.read(loss)))
-        right.tick_params(colors=style.INK, length=3)
-        right.spines[:].set_visible(False)
 
 
 def _scored(trials: Iterable[Trial]) -> list[tuple[Trial, float]]:
@@ -285,7 +264,6 @@ def _tint(share: float) -> tuple[float, float, float]:
 
 
 def _legend(figure: Figure, keys: Mapping[Any, str], **options: Any) -> None:
-    """Name colours."""
     from matplotlib.patches import Patch
 
     handles = [Patch(color=colour, label=label) for colour, label in keys.items()]
@@ -296,7 +274,7 @@ def _every(count: int, at_most: int) -> list[int]:
     """Row numbers to label: all if they are few, else at a round interval."""
     steps = (1, 2, 5, 10, 20, 50, 100, 200, 500)
     step = next((step for step in steps if count / step <= at_most), count)
-    return [row for row in range(count) if step == 1 or (row + 1) % step == 0 or row == 0]
+    return [row for row in range(count) if (row + 1) % step == 0 or row == 0]
 
 
 def _scale(scored: Sequence[tuple[Trial, float]]) -> tuple[float, float]:

@@ -7,7 +7,8 @@ once against made-up additive scores, and the prefix plans of its rounds are kep
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +21,7 @@ from raysearch.core.problem import Problem
 from raysearch.core.statistic import Statistic
 from raysearch.evaluation.costs import check_statistic, passes
 from raysearch.evaluation.prefix import naive_layer_forwards
-from raysearch.search.driver import Oracle, run_searcher
+from raysearch.search.driver import Oracle, run_rounds
 from raysearch.searchers.base import Remark, Round, Scores, Searcher
 
 
@@ -78,8 +79,7 @@ class Forecaster:
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
-        # What each search asked for; None at the end if it took too long.
-        self._asked: list[tuple[tuple[Searcher, Problem, int], list[Round | Statistic | None]]] = []
+        self._rehearsals: list[tuple[tuple[Searcher, Problem, int], _Rehearsal]] = []
 
     def forecast(
         self,
@@ -89,7 +89,7 @@ class Forecaster:
         objectives: Sequence[Objective],
         known: set[Mask | Statistic] | None = None,
     ) -> list[RoundCost] | None:
-        """Rehearse a search against made-up scores, which are the same for every search.
+        """Rehearse a search against made-up scores, which are the same for every search, and count what it asks for.
 
         Args:
             searcher: The algorithm.
@@ -105,99 +105,83 @@ class Forecaster:
         Raises:
             UserError: The searcher asks for gradients that the objectives do not have.
         """
-        known = set() if known is None else known
-        rehearsal = _Rehearsal(problem, objectives, known, time.process_time() + self._timeout_s)
+        rehearsal = self._rehearsal(searcher, problem, seed)
+        rounds = _costs(rehearsal.asked, problem.n_layers, objectives, set() if known is None else known)
+        if rehearsal.is_whole:
+            return rounds
+        count = searcher.count(problem)
+        return None if count is None else rounds + _rest(rounds, count)
+
+    def _rehearsal(self, searcher: Searcher, problem: Problem, seed: int) -> _Rehearsal:
         search = searcher, problem, seed
-        asked = next((asked for other, asked in self._asked if other == search), None)
-        try:
-            if asked is None:
-                run_searcher(searcher, problem, seed, rehearsal)
-                self._asked.append((search, rehearsal.asked))
-            else:
-                rehearsal.repeat(asked)
-        except _TooSlow:
-            if asked is None:
-                self._asked.append((search, [*rehearsal.asked, None]))
-            count = searcher.count(problem)
-            return None if count is None else rehearsal.rounds + rehearsal.rest(count)
-        return rehearsal.rounds
+        for other, rehearsal in self._rehearsals:
+            if other == search:
+                return rehearsal
+        rehearsal, deadline = _Rehearsal(problem), time.process_time() + self._timeout_s
+        with closing(run_rounds(searcher, problem, seed, rehearsal)) as rounds:
+            rehearsal.is_whole = all(time.process_time() <= deadline for _ in rounds)
+        self._rehearsals.append((search, rehearsal))
+        return rehearsal
 
 
 class _Rehearsal(Oracle):
-    """Answers with made-up numbers, and counts what real ones would cost."""
+    """Answers with made-up numbers, and keeps what was asked for; `is_whole` once that is all."""
 
-    def __init__(
-        self, problem: Problem, objectives: Sequence[Objective], known: set[Mask | Statistic], deadline: float
-    ) -> None:
-        self.asked: list[Round | Statistic | None] = []
-        self.rounds: list[RoundCost] = []
-        self._problem, self._objectives, self._deadline = problem, objectives, deadline
+    def __init__(self, problem: Problem) -> None:
+        self.asked: list[Round | Statistic] = []
+        self.is_whole = False
         self._layer_costs = np.random.default_rng(0).random(problem.n_layers)
-        self._known = known
-        self._surveyed = self._surveyed_naively = 0  # layer-forwards of statistics since the last round
 
     @override
     def evaluate(self, proposed: Round) -> Scores:
-        self._count_round(proposed)
+        self.asked.append(proposed)
         return Scores({mask: float(self._layer_costs[list(mask)].sum()) for mask in proposed.masks})
 
     @override
     def measure(self, statistic: Statistic) -> NDArray[np.float64]:
         """Return the same numbers for every statistic, or ones."""
-        self._count_statistic(statistic)
-        shape = statistic.shape(self._problem.n_layers)
+        self.asked.append(statistic)
+        shape = statistic.shape(len(self._layer_costs))
         return np.broadcast_to(self._layer_costs, (1, *shape)) if len(shape) == 1 else np.ones((1, *shape))
 
     @override
     def note(self, remark: Remark) -> None:
         """Do nothing; made-up scores are worth no remark."""
 
-    def repeat(self, asked: Sequence[Round | Statistic | None]) -> None:
-        """Count what was asked for in another rehearsal of the same search."""
-        for request in asked:
-            if request is None:
-                raise _TooSlow
-            elif isinstance(request, Round):
-                self._count_round(request)
-            else:
-                self._count_statistic(request)
 
-    def _count_round(self, proposed: Round) -> None:
-        if time.process_time() > self._deadline:
-            raise _TooSlow
-        n_layers = self._problem.n_layers
-        masks = [mask for mask in proposed.masks if mask]  # the dense model is not counted
-        new = [mask for mask in proposed.masks if mask not in self._known]
-        costs = [passes(objective, new, n_layers) for objective in self._objectives]
+def _costs(
+    asked: Iterable[Round | Statistic], n_layers: int, objectives: Sequence[Objective], known: set[Mask | Statistic]
+) -> list[RoundCost]:
+    """Return the cost of each round, that of statistics with the round after them; add to `known` what is asked for."""
+    rounds = []
+    surveyed = surveyed_naively = 0  # layer-forwards of statistics since the last round
+    for request in asked:
+        if isinstance(request, Statistic):
+            check_statistic(request, objectives)
+            cost = request.passes * n_layers
+            surveyed_naively += cost
+            surveyed += 0 if request in known else cost
+            known.add(request)
+            continue
+        masks = [mask for mask in request.masks if mask]  # the dense model is not counted
+        new = [mask for mask in request.masks if mask not in known]
+        costs = [passes(objective, new, n_layers) for objective in objectives]
         layers, heads = (round(sum(cost) / len(costs)) for cost in zip(*costs, strict=True))
-        naive = naive_layer_forwards(masks, n_layers) + self._surveyed_naively
-        self.rounds.append(RoundCost(len(masks), layers + self._surveyed, heads, naive))
-        self._known.update(proposed.masks)
-        self._surveyed = self._surveyed_naively = 0
-        self.asked.append(proposed)
-
-    def _count_statistic(self, statistic: Statistic) -> None:
-        """Add what a statistic runs to the round after it."""
-        check_statistic(statistic, self._objectives)
-        cost = statistic.passes * self._problem.n_layers
-        self._surveyed_naively += cost
-        self._surveyed += 0 if statistic in self._known else cost
-        self._known.add(statistic)
-        self.asked.append(statistic)
-
-    def rest(self, masks: int) -> list[RoundCost]:
-        """Return the rounds left of so many masks: as large as the last one, at the average cost of all."""
-        done = sum(cost.masks for cost in self.rounds)
-        layers = sum(cost.layer_forwards for cost in self.rounds) / done
-        heads = sum(cost.head_forwards for cost in self.rounds) / done
-        naive = sum(cost.naive_layer_forwards for cost in self.rounds) / done
-        size = self.rounds[-1].masks
-        sizes = [min(size, masks - start) for start in range(done, masks, size)]
-        return [
-            RoundCost(size, round(layers * size), round(heads * size), round(naive * size), estimated=True)
-            for size in sizes
-        ]
+        naive = naive_layer_forwards(masks, n_layers) + surveyed_naively
+        rounds.append(RoundCost(len(masks), layers + surveyed, heads, naive))
+        known.update(request.masks)
+        surveyed = surveyed_naively = 0
+    return rounds
 
 
-class _TooSlow(Exception):
-    """The rehearsal took longer than its timeout."""
+def _rest(rounds: Sequence[RoundCost], masks: int) -> list[RoundCost]:
+    """Return the rounds left of so many masks: as large as the last one, at the average cost of all."""
+    done, size = sum(cost.masks for cost in rounds), rounds[-1].masks
+    layers = sum(cost.layer_forwards for cost in rounds) / done
+    heads = sum(cost.head_forwards for cost in rounds) / done
+    naive = sum(cost.naive_layer_forwards for cost in rounds) / done
+    sizes = [min(size, masks - start) for start in range(done, masks, size)]
+    return [
+        RoundCost(size, round(layers * size), round(heads * size), round(naive * size), estimated=True)
+        for size in sizes
+    ]

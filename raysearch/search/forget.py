@@ -36,12 +36,8 @@ def clean(ledger: Ledger, names: Sequence[str], *, really: bool) -> Cleaned:
     """Forget searches, and give the space of what is gone back to the disk.
 
     The evaluations of a search go with it unless another search on record is of the same calibration, or of one that
-    it is a part of. What another command needs of them later is computed again.
-
-    Args:
-        ledger: The ledger.
-        names: Of the searches: ids, starts of ids, or ``latest``; none to give back space alone.
-        really: Whether to do it, or only to count.
+    it is a part of. What another command needs of them later is computed again. Without names, space alone is given
+    back; if not `really`, what would go is counted.
 
     Raises:
         UserError: A name fits no search or several, or a search that would lose something is running.

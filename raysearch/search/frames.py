@@ -49,31 +49,8 @@ def trials_frame(records: Sequence[SearchRecord]) -> pd.DataFrame:
     return pd.concat(found, names=["search_id"]) if found else pd.DataFrame()
 
 
-def evaluations_frame(ledger: Ledger) -> pd.DataFrame:
-    """Return all evaluations of a ledger as a table, a row for each sample's loss.
-
-    Args:
-        ledger: The ledger.
-
-    Returns:
-        Columns ``calibration`` (its fingerprint), ``mask``, ``shard``, ``sample`` (in its shard) and ``loss``, before
-        it is divided by its measure's count.
-    """
-    import pandas as pd
-
-    return pd.concat(_evaluations(ledger), ignore_index=True)
-
-
 def export_frames(ledger: Ledger, folder: Path, form: str = "csv") -> dict[Path, int]:
-    """Write the searches, trials and evaluations of a ledger as files of that name.
-
-    Args:
-        ledger: The ledger.
-        folder: Where.
-        form: ``csv``, ``parquet`` or ``jsonl``.
-
-    Returns:
-        The files, each with its number of rows.
+    """Write the searches, trials and evaluations of a ledger as files of that name, and return their numbers of rows.
 
     Raises:
         UserError: The form is unknown, or a file cannot be written.
@@ -95,7 +72,11 @@ def export_frames(ledger: Ledger, folder: Path, form: str = "csv") -> dict[Path,
 
 
 def _evaluations(ledger: Ledger) -> Iterator[pd.DataFrame]:
-    """Yield all evaluations, some at a time, so that memory holds those of any ledger; at least one frame."""
+    """Yield all evaluations, a row for each sample's loss; some at a time, so that memory holds those of any ledger.
+
+    Columns are ``calibration`` (its fingerprint), ``mask``, ``shard``, ``sample`` (in its shard) and ``loss``, before
+    it is divided by its measure's count.
+    """
     rows: list[tuple[str, str, int, NDArray[np.float64]]] = []
     for (calibration,) in ledger.read("SELECT DISTINCT calibration FROM evaluations"):
         for mask, shards in ledger.masks(calibration):

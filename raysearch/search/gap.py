@@ -57,7 +57,6 @@ class Gap:
 
     @model_serializer(mode="wrap")
     def _write(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Add what is computed from the fields."""
         fields: dict[str, Any] = write(self)
         return {"n_removed": len(self.mask), "removed": fields.pop("mask"), **fields, "gap": self.gap}
 

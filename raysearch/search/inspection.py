@@ -21,13 +21,7 @@ from raysearch.search.observer import Observer, warn_of_unknown
 
 @dataclass(frozen=True)
 class Run:
-    """Tokens that follow each other, all scored or none.
-
-    Args:
-        text: The tokens as text.
-        scored: Whether they count in the loss.
-        n_tokens: How many they are.
-    """
+    """Tokens that follow each other, as text; all of them are scored, which is to count in the loss, or none."""
 
     text: str
     scored: bool
@@ -36,12 +30,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Row:
-    """A row of tokens.
-
-    Args:
-        runs: Its tokens in order.
-        gold: Whether it is the right choice; None where there are no choices.
-    """
+    """A row of tokens; `gold` is whether it is the right choice, None where there are no choices."""
 
     runs: tuple[Run, ...]
     gold: bool | None
@@ -89,13 +78,7 @@ class Inspection:
 
 
 def inspect_data(spec: EvaluationSpec, n_shown: int, with_loss: bool, observer: Observer) -> list[Inspection]:
-    """Draw the samples of each calibration and show the first of them.
-
-    Args:
-        spec: The model and the calibrations.
-        n_shown: How many samples to show of each.
-        with_loss: Whether the dense model is run on them; it is loaded only for that.
-        observer: Watches.
+    """Draw the samples of each calibration, show the first `n_shown`, and run the dense model if `with_loss`.
 
     Raises:
         UserError: The data cannot be used.

@@ -241,13 +241,7 @@ def warn_of_dtype(info: ModelInfo, observer: Observer) -> None:
 
 
 def repeat(result: SearchResult, observer: Observer, rounds: int | None = None) -> None:
-    """Give an observer a search again, as it went.
-
-    Args:
-        result: The search, with its trials and rounds.
-        observer: Who gets it.
-        rounds: How many rounds; None for all of them, and the result.
-    """
+    """Give an observer a search again, as it went: so many rounds, or all of them and the result."""
     observer.search_started(result)
     for trials, summary in result.by_round[:rounds]:
         for trial in trials:

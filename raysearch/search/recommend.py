@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -81,11 +82,7 @@ def check_readout(budget: Budget, measure: Measure) -> None:
 
 
 def check_memory(budget: Budget, facts: Speed | SizeFacts) -> None:
-    """Refuse a budget of memory alone that the dense model keeps to.
-
-    Args:
-        budget: The budget.
-        facts: Of any mask, beside the dense model.
+    """Refuse a budget of memory alone that the dense model keeps to, by the facts of any mask beside it.
 
     Raises:
         UserError: No layer has to go.
@@ -113,14 +110,7 @@ def facts_of(
 ) -> SizeFacts:
     """Return what is known of a mask, and which parts of a budget it misses.
 
-    Args:
-        mask: The mask.
-        loss: Its loss.
-        dense_loss: The dense model's.
-        measure: What losses are counted in.
-        budget: The budget.
-        error: Standard error of the difference of the two, if it is known.
-        speed: Its speed, if that was measured.
+    `error` is the standard error of the difference of the losses, if it is known; `speed` None if it was not measured.
     """
     readout, dense, change, change_error = measure.read(loss), measure.read(dense_loss), None, None
     if measure.readout is not None and dense != 0:
@@ -130,10 +120,10 @@ def facts_of(
     speedup, memory = (None, None) if speed is None else (speed.speedup, speed.memory)
     memory_bytes = None if speed is None else speed.memory_bytes
     missed = {
-        "loss": _over(loss - dense_loss, budget.loss),
-        "readout": _over(change, budget.readout),
-        "speedup": _over(_negative(speedup), _negative(budget.speedup)),
-        "memory": _over(memory_bytes if budget.is_of_bytes else memory, budget.memory),
+        "loss": _misses(loss - dense_loss, budget.loss),
+        "readout": _misses(change, budget.readout),
+        "speedup": _misses(speedup, budget.speedup, misses=operator.lt),
+        "memory": _misses(memory_bytes if budget.is_of_bytes else memory, budget.memory),
     }
     return SizeFacts(
         len(mask),
@@ -148,8 +138,8 @@ def facts_of(
         None if speed is None else speed.error,
         memory,
         memory_bytes,
-        tuple(part for part, over in missed.items() if over),
-        tuple(part for part, over in missed.items() if over is None),
+        tuple(part for part, is_missed in missed.items() if is_missed),
+        tuple(part for part, is_missed in missed.items() if is_missed is None),
     )
 
 
@@ -174,15 +164,13 @@ def _sizes(
     )
 
 
-def _negative(value: float | None) -> float | None:
-    return None if value is None else -value
-
-
-def _over(value: float | None, most: float | None) -> bool | None:
-    """Return whether a value is over what it may be; None if it is not known."""
-    if most is None:
+def _misses(
+    value: float | None, limit: float | None, misses: Callable[[float, float], bool] = operator.gt
+) -> bool | None:
+    """Return whether a value misses a part of a budget; None if it is not known."""
+    if limit is None:
         return False
-    return None if value is None else value > most
+    return None if value is None else misses(value, limit)
 
 
 def _own_speeds(result: SearchResult) -> dict[int, Speed]:

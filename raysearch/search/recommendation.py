@@ -163,20 +163,7 @@ def memory_text(facts: Speed | SizeFacts, budget: Budget) -> str:
 
 @dataclass(frozen=True)
 class Recommendation:
-    """The number of layers to remove by a budget.
-
-    Args:
-        search_id: The search.
-        model: The model as the user named it.
-        measure: What losses are counted in.
-        budget: The budget.
-        dense_loss: The dense model's loss.
-        dense_readout: The same as people read it.
-        sizes: All sizes, ascending.
-        n_removed: The recommended one.
-        removed: Its layers.
-        reason: Why, in a sentence.
-    """
+    """The number of layers to remove by a budget, of all sizes, ascending; and the reason in a sentence."""
 
     search_id: str
     model: str

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -63,15 +63,20 @@ class SearchRecorder(Oracle):
     def __post_init__(self) -> None:
         self._answered = time.perf_counter()
 
-    def follow(self, rounds: Generator[None, None, Mask]) -> Generator[RoundSummary, None, Mask]:
-        """Yield a summary of the search after each of its rounds."""
-        while True:
-            try:
-                next(rounds)
-            except StopIteration as stop:
-                found: Mask = stop.value
-                return found
-            yield self.summaries[-1]
+    def follow(
+        self, rounds: Generator[None, None, Mask], ends: Callable[[], Mask | None] = lambda: None
+    ) -> Generator[RoundSummary, None, Mask]:
+        """Yield a summary after each round, and return the mask found, or the first that `ends` gives after a round."""
+        with closing(rounds):
+            while True:
+                try:
+                    next(rounds)
+                except StopIteration as stop:
+                    found: Mask = stop.value
+                    return found
+                yield self.summaries[-1]
+                if (early := ends()) is not None:
+                    return early
 
     @property
     def solutions(self) -> list[Mask]:
@@ -101,11 +106,6 @@ class SearchRecorder(Oracle):
         return time.perf_counter() - self.started
 
     @override
-    def evaluate(self, proposed: Round) -> Scores:
-        with self._answering():
-            return self._evaluate(proposed)
-
-    @override
     def measure(self, statistic: Statistic) -> NDArray[np.float64]:
         with self._answering():
             self.naive_layer_forwards += statistic.passes * self.problem.n_layers  # which cannot be shared
@@ -122,6 +122,11 @@ class SearchRecorder(Oracle):
         self.searcher_s += time.perf_counter() - self._answered
         yield
         self._answered = time.perf_counter()
+
+    @override
+    def evaluate(self, proposed: Round) -> Scores:
+        with self._answering():
+            return self._evaluate(proposed)
 
     def _evaluate(self, proposed: Round) -> Scores:
         masks = proposed.masks if self.rounds else tuple(dict.fromkeys([self.problem.dense, *proposed.masks]))

@@ -277,12 +277,12 @@ class SearchResult(SearchHeader):
         said = f"removed {self.mask} of {self.n_layers} layers (0-based), loss over dense "
         said += f"{self.loss - self.dense_loss:+.4f}{error} {unit}"
         head = "".join(f"<th>{name}</th>" for name in ("layers", "removed", f"loss ({unit})", readout) if name)
-        losses = [(Mask(), self.dense_loss)] + [(trial.mask, trial.loss) for trial in self.best_by_size.values()]
+        best = [(trial.mask, trial.loss) for trial in self.path if trial.loss is not None]
         rows = []
-        for mask, loss in losses:
-            cells = [str(len(mask)), str(mask), "" if loss is None else f"{loss:.4f}"]
+        for mask, loss in [(Mask(), self.dense_loss), *best]:
+            cells = [str(len(mask)), str(mask), f"{loss:.4f}"]
             if readout is not None:
-                cells.append("" if loss is None else f"{self.measure.read(loss):.4f}")
+                cells.append(f"{self.measure.read(loss):.4f}")
             rows.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
         title = f"<b>{escape(self.search_id)}</b> on {escape(self.model)}: {said}"
         return f"<p>{title}</p><table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"

@@ -8,7 +8,7 @@ import subprocess
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from raysearch.core.formatting import count
 from raysearch.core.json import plain, without_secrets
@@ -41,7 +41,7 @@ from raysearch.search.spec import Refiner, SearchSpec
 
 @dataclass(frozen=True)
 class StudyContext:
-    """The parts of a search that a study shares among many.
+    """The parts of a search that a study shares among many; a search of its own has nothing but its model's shape.
 
     Args:
         info: The model's shape.
@@ -52,9 +52,9 @@ class StudyContext:
     """
 
     info: ModelInfo
-    prepared: PreparedData
-    labels: Mapping[str, str]
-    parent: str | None
+    prepared: PreparedData | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    parent: str | None = None
     make_pool: Callable[[], Pool] | None = None
 
 
@@ -105,36 +105,38 @@ def search_rounds(
         KeyboardInterrupt: The user stopped it; everything evaluated so far is in the ledger.
     """
     started = time.perf_counter()
-    info = describe(spec.evaluation.model) if context is None else context.info
+    is_alone = context is None
+    context = context or StudyContext(describe(spec.evaluation.model))
+    info = context.info
     if spec.refiner is not None:
         spec.refiner.check(info)
     problem = spec.problem(info)  # refuses numbers that do not fit before anything is written, as a searcher may
-    expected = _forecast(spec, info) if context is None else None
-    shared = (None, None) if context is None else (context.prepared, context.make_pool)
-    with closing(open_session(spec.evaluation, info, observer.progress, *shared)) as session:
+    expected = _forecast(spec, info) if is_alone else None
+    opened = open_session(spec.evaluation, info, observer.progress, context.prepared, context.make_pool)
+    with closing(opened) as session:
         header = _header(spec, session, problem.n_remove, context)
         if resumes not in (None, header.search_id):
             raise _changed(resumes, session)
-        with held(session.ledger, header.search_id, "SEARCH", wait=context is not None):
+        with held(session.ledger, header.search_id, "SEARCH", wait=not is_alone):
             write_search(session.ledger, header.search_id, spec.config, "running", fingerprints=session.fingerprints)
             both = Observers(tracker, observer)
             recorder = SearchRecorder(problem, session.evaluator, both, started, _part_names(spec))
             search = _Search(spec, session, header, recorder, both, tracker)
             try:
                 both.search_started(header, expected, head_cost(info))
-                if context is None:
+                if is_alone:
                     warn_of_unknown(session.calibrations, observer)
                     warn_of_dtype(info, observer)
-                rounds = recorder.follow(run_rounds(spec.sized_searcher, problem, spec.seed, recorder))
+                rounds = run_rounds(spec.sized_searcher, problem, spec.seed, recorder)
                 if spec.refiner is not None:
-                    result = yield from search.refined(spec.refiner, (yield from rounds))
+                    result = yield from search.refined(spec.refiner, (yield from recorder.follow(rounds)))
                 elif spec.budget is None:
-                    result = search.result((yield from rounds))
+                    result = search.result((yield from recorder.follow(rounds)))
                 else:
                     assert meter is not None, "a search by budget has one"
                     budgeted = BudgetedSearch(spec.budget, problem, session, recorder, meter)
                     budgeted.check()
-                    whole = search.result((yield from budgeted.follow(rounds)))
+                    whole = search.result((yield from recorder.follow(rounds, budgeted.found)))
                     advice = budgeted.recommend(whole)
                     result = search.result(advice.removed, advice)
             except GeneratorExit:
@@ -285,7 +287,7 @@ def _changed(search_id: str, session: EvaluationSession) -> UserError:
     return UserError(f"SEARCH={search_id} cannot be taken up: {what} changed since; {again}")
 
 
-def _header(spec: SearchSpec, session: EvaluationSession, n_remove: int, context: StudyContext | None) -> SearchHeader:
+def _header(spec: SearchSpec, session: EvaluationSession, n_remove: int, context: StudyContext) -> SearchHeader:
     packages = ("raysearch", "torch", "transformers", "ray", "mlflow")
     versions = {name: importlib.metadata.version(name) for name in packages}
     header = SearchHeader(
@@ -300,8 +302,8 @@ def _header(spec: SearchSpec, session: EvaluationSession, n_remove: int, context
         git_commit=_git_commit(),
         n_layers=session.info.n_layers,
         n_remove=n_remove,
-        labels={} if context is None else context.labels,
-        parent=None if context is None else context.parent,
+        labels=context.labels,
+        parent=context.parent,
     )
     return without_secrets(header)
 

@@ -20,16 +20,7 @@ from raysearch.search.spec import ScoreSpec
 
 @dataclass(frozen=True)
 class Score:
-    """A mask's loss.
-
-    Args:
-        mask: The removed layers.
-        measure: What the loss is counted in.
-        loss: The loss.
-        n_tokens: Scored tokens.
-        n_samples: Samples.
-        cached: Whether the ledger knew it.
-    """
+    """A mask's loss on so many samples and scored tokens; `cached` says whether the ledger knew it."""
 
     mask: Mask
     measure: Measure
@@ -40,7 +31,6 @@ class Score:
 
     @model_serializer(mode="wrap")
     def _write(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Add how the loss reads."""
         fields: dict[str, Any] = write(self)
         return {"removed": fields.pop("mask"), **fields, **named_readout(self.measure, self.loss)}
 

@@ -53,14 +53,7 @@ class Refiner(Protocol):
         ...
 
     def check(self, info: ModelInfo) -> None:
-        """Refuse what can be refused before anything is computed.
-
-        Args:
-            info: The model's shape.
-
-        Raises:
-            UserError: Something the user named is not there, or does not fit the model.
-        """
+        """Refuse before anything is computed what is not there, or does not fit the model; by `UserError`."""
         ...
 
     def refine(
@@ -68,11 +61,7 @@ class Refiner(Protocol):
     ) -> Refinement:
         """Recover each mask in the same way, and evaluate it as the search does; what was done before is kept.
 
-        Args:
-            found: For each mask the search on record, as if it had found that one.
-            search: What it was made of.
-            session: What its masks were evaluated on.
-            observer: Watches.
+        `found` has for each mask the search on record, as if it had found that one.
 
         Raises:
             UserError: Something the user named is not there, or does not fit together.
@@ -124,20 +113,16 @@ class SearchSpec:
                 f"remove=auto needs a searcher that finds the best mask of every size on its way, and "
                 f"searcher={self.searcher_name} does not; use greedy or beam"
             )
-        if self.refiner is not None:
-            self._check_refiner(self.refiner)
-
-    def _check_refiner(self, refiner: Refiner) -> None:
-        if self.remove == AUTO:
+        if self.refiner is not None and self.remove == AUTO:
             raise UserError(
-                f"refine.masks={refiner.masks} compares masks of one size, and remove=auto is yet to find which; give "
-                "remove a number, or use refine=none"
+                f"refine.masks={self.refiner.masks} compares masks of one size, and remove=auto is yet to find which; "
+                "give remove a number, or use refine=none"
             )
-        choices = self.config["choices"]
-        if any(isinstance(one, StateObjective) and one.compares for one in self.evaluation.objectives):
+        compares = any(isinstance(one, StateObjective) and one.compares for one in self.evaluation.objectives)
+        if self.refiner is not None and compares:
             raise UserError(
-                f"objective={choices['objective']} compares with the dense model's own states, which a recovered model "
-                "does not have; use an objective such as perplexity, or refine=none"
+                f"objective={self.config['choices']['objective']} compares with the dense model's own states, which a "
+                "recovered model does not have; use an objective such as perplexity, or refine=none"
             )
 
     @property

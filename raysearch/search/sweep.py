@@ -12,7 +12,6 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from pydantic import computed_field
 from scipy import stats
 
@@ -29,6 +28,7 @@ from raysearch.generation.diagnostics import describe_texts
 from raysearch.ledger.ledger import Ledger
 from raysearch.models.loading import describe
 from raysearch.search.observer import Observer, warn_of_unknown
+from raysearch.search.refinement import rank_correlation
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Agreement:
     Args:
         one: A calibration's name.
         other: Another's.
-        spearman: Rank correlation of the losses over all layers, -1 … 1; None where one of them tells no layers apart.
+        spearman: Rank correlation of the losses over all layers, -1 … 1; None as of `rank_correlation`.
         shared: How many of the first `n_remove` of both rankings are the same.
         n_remove: M.
     """
@@ -86,12 +86,7 @@ class Agreement:
 
 @dataclass(frozen=True)
 class Sweep:
-    """Every layer by every calibration.
-
-    Args:
-        model: The model as the user named it.
-        calibrations: What each makes of the layers.
-    """
+    """Every layer by every calibration, what each makes of the layers; the model as the user named it."""
 
     model: str
     calibrations: tuple[Profile, ...]
@@ -103,10 +98,6 @@ class Sweep:
 
 def run_sweep(spec: EvaluationSpec, observer: Observer) -> Sweep:
     """Remove each layer in turn, and nothing else.
-
-    Args:
-        spec: The model and the calibrations.
-        observer: Watches.
 
     Raises:
         UserError: The specification does not fit the model, the data or the machine.
@@ -150,9 +141,7 @@ def _known(loss: float | None, name: str) -> float:
 
 
 def _agreement(one: Profile, other: Profile, n_remove: int) -> Agreement:
-    ranks = [stats.rankdata([_or_inf(loss) for loss in profile.losses]) for profile in (one, other)]
-    constant = any(np.ptp(rank) == 0 for rank in ranks)
-    spearman = None if constant else float(np.corrcoef(*ranks)[0, 1])
+    spearman = rank_correlation(*(list(map(_or_inf, profile.losses)) for profile in (one, other)))
     shared = len({*one.ranking[:n_remove]} & {*other.ranking[:n_remove]})
     return Agreement(one.calibration, other.calibration, spearman, shared, n_remove)
 

@@ -14,7 +14,7 @@ from raysearch.ledger.ledger import Ledger
 from raysearch.search.observer import Observer, warn_of_unknown
 from raysearch.search.record import SEARCHES, SearchRecord
 from raysearch.search.spec import SearchSpec
-from raysearch.study.record import STUDIES, AssessedMasks, StudyRecord, add_assessed
+from raysearch.study.record import AssessedMasks, StudyRecord, add_assessed
 
 
 def assess_found(
@@ -26,12 +26,7 @@ def assess_found(
 ) -> AssessedMasks:
     """Assess the masks of one model's searches, each mask once, and record the numbers.
 
-    Args:
-        what: The model, and what it is to be assessed by.
-        ledger: Open, and left open.
-        runs: The searches; those that have found nothing are passed over.
-        observer: Watches, and records.
-        make_pool: Gives replicas that are there already.
+    Searches that have found nothing are passed over. `make_pool` gives replicas that are there already.
 
     Returns:
         What `StudyRecord.assessed` holds of the model.
@@ -40,9 +35,10 @@ def assess_found(
         UserError: A task or its data cannot be loaded.
         EvaluationError: Something failed for good.
     """
-    chosen = sorted({run.result.mask for run in runs if run.result is not None})
+    done = [run for run in runs if run.result is not None]
+    chosen = sorted({run.found.mask for run in done})
     found = assess_masks(what, ledger, chosen, make_pool=make_pool, on_progress=observer.assessing)
-    record_assessments(ledger, [run for run in runs if run.result is not None], found, observer)
+    record_assessments(ledger, done, found, observer)
     by_mask = {str(mask): numbers for mask, numbers in found.values.items()}
     items = {
         str(mask): {name: result.items for name, result in results.items() if result.items}
@@ -57,35 +53,23 @@ def assess_study(
     spec: AssessSpec,
     build_search: Callable[[Mapping[str, Any]], SearchSpec],
     observer: Observer,
-) -> StudyRecord:
-    """Assess what a study's searches found so far, model by model, and adds it to the study's record.
+) -> None:
+    """Assess what a study's searches found so far, model by model, and add it to the study's record.
 
-    Args:
-        study: Its record.
-        ledger: Where its searches' records are.
-        spec: What to assess.
-        build_search: Builds a search from its recorded configuration, with the cluster that is to compute this.
-        observer: Watches, and records.
-
-    Returns:
-        The record as it is now.
+    `build_search` builds a search from its recorded configuration, with the cluster that is to compute this.
 
     Raises:
         UserError: No search has found anything, a model has changed since, or something named is not there or does not
             fit a model.
         EvaluationError: Something failed for good.
     """
-    runs = {
-        search_id: run
-        for search_id, run in SEARCHES.some(ledger, [cell.search_id for cell in study.cells]).items()
-        if run.result
-    }
-    if not runs:
-        raise UserError(f"STUDY={study.study_id} has found nothing yet; first: raysearch study, with the same words")
+    runs = SEARCHES.some(ledger, [cell.search_id for cell in study.cells])
     by_model: dict[str, list[SearchRecord]] = {}
     for cell in study.cells:
-        if cell.search_id in runs:
-            by_model.setdefault(cell.model, []).append(runs[cell.search_id])
+        if (run := runs.get(cell.search_id)) is not None and run.result is not None:
+            by_model.setdefault(cell.model, []).append(run)
+    if not by_model:
+        raise UserError(f"STUDY={study.study_id} has found nothing yet; first: raysearch study, with the same words")
     searches = {model: build_search(of_model[0].config) for model, of_model in by_model.items()}
     read = {
         model: read_assessable(spec, search.evaluation.model, search.evaluation.cluster, ledger.path)
@@ -97,6 +81,4 @@ def assess_study(
         check_tasks(what, ledger)
     warn_of_unknown([one for what in read.values() for one in what.calibrations], observer)
     for model, what in read.items():
-        new = assess_found(what, ledger, by_model[model], observer)
-        add_assessed(ledger, study, {model: new})
-    return STUDIES.find(ledger, study.study_id)
+        add_assessed(ledger, study, {model: assess_found(what, ledger, by_model[model], observer)})

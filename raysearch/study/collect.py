@@ -20,13 +20,7 @@ _STATES: Mapping[str, State] = {"finished": "finished", "stopped": "stopped", "f
 
 
 def collect(study: StudyRecord, ledger: Ledger, link: Callable[[str | None], str | None]) -> StudyResult:
-    """Return what a study has found so far.
-
-    Args:
-        study: Its record.
-        ledger: Where its searches' records are.
-        link: Gives the address of an MLflow run; None for one that is not there.
-    """
+    """Return what a study has found so far; `link` gives the address of an MLflow run, None for one that is missing."""
     searches = SEARCHES.some(ledger, [cell.search_id for cell in study.cells])
     metrics = {metric.name: metric for assessed in study.assessed.values() for metric in assessed.metrics}
     return StudyResult(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 
 from raysearch.calibration.calibration import Calibration
@@ -56,21 +57,13 @@ def evaluate_held_out(
 ) -> None:
     """Evaluate each mask that was found on the samples of the other draws; the ledger keeps the losses.
 
-    Args:
-        draws: The draws of a calibration.
-        masks: The masks found, by their searches' places in the study.
-        n_layers: N.
-        ledger: What is known.
-        make_pool: Gives the pool when it is first needed; it is not closed.
+    Masks are by their searches' places in the study. The pool is made when it is first needed, and not closed.
     """
     for draw, calibration in draws.samples.items():
         others = sorted({masks[number] for number, own in draws.places.items() if own != draw and number in masks})
         if others:
-            evaluator = Evaluator([calibration], n_layers, ledger, make_pool, owns_pool=False)
-            try:
+            with closing(Evaluator([calibration], n_layers, ledger, make_pool, owns_pool=False)) as evaluator:
                 evaluator.evaluate(others)
-            finally:
-                evaluator.close()
 
 
 def held_out_losses(draws: Draws, masks: Mapping[int, Mask], ledger: Ledger) -> dict[int, dict[str, float]]:

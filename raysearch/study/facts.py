@@ -34,7 +34,7 @@ def facts_of(study: StudySpec, model_groups: Sequence[ModelGroup]) -> dict[str, 
                 f"{_in_words(calibration.description)}"
             )
             facts[subject] = f"{facts[subject]}; {fact}" if subject in facts else fact  # a weighted one has parts
-    versions = [f"{name} {version}" for name in _PACKAGES if (version := _version(name))]
+    versions = [f"{name} {importlib.metadata.version(name)}" for name in _PACKAGES]
     facts["versions"] = ", ".join([*versions, f"Python {platform.python_version()}"])
     facts["machine"] = _machine(model_groups)
     return {subject: redact(fact) for subject, fact in facts.items()}
@@ -48,13 +48,6 @@ def _label(study: StudySpec, calibration: Any) -> str:
 def _in_words(description: Mapping[str, Any]) -> str:
     left_out = ("shards", "n_tokens", "samples")
     return ", ".join(f"{key} {value}" for key, value in description.items() if key not in left_out)
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def _machine(model_groups: Sequence[ModelGroup]) -> str:

@@ -137,5 +137,4 @@ def _dimension(axis: str) -> str:
 
 
 def _text(value: Any) -> str:
-    """A value as it is typed."""
     return value if isinstance(value, str) else json.dumps(value)

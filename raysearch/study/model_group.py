@@ -11,7 +11,7 @@ from raysearch.evaluation.session import PreparedData, joint_fingerprint, prepar
 from raysearch.evaluation.spec import CalibrationSpec, EvaluationSpec
 from raysearch.models.loading import describe
 from raysearch.models.spec import ModelInfo, ModelSpec
-from raysearch.study.spec import StudySpec
+from raysearch.study.spec import Cell, StudySpec
 
 
 @dataclass(frozen=True)
@@ -94,16 +94,11 @@ def name_searches(study: StudySpec, model_groups: Sequence[ModelGroup]) -> list[
     Raises:
         UserError: Two searches of the study are one and the same.
     """
-    named: dict[int, str] = {}
-    for model_group in model_groups:
-        for number in model_group.numbers:
-            search = study.cells[number].search
-            named[number] = search.search_id(model_group.fingerprint_of(search.evaluation))
-    first: dict[str, int] = {}
-    for number in sorted(named):
-        other = first.setdefault(named[number], number)
-        if other != number:
-            raise UserError(
-                f"study.grid has one search twice, as [{study.cells[other]}] and as [{study.cells[number]}]; drop one"
-            )
-    return [named[number] for number in sorted(named)]
+    groups = {number: model_group for model_group in model_groups for number in model_group.numbers}
+    named: dict[str, Cell] = {}
+    for number, cell in enumerate(study.cells):
+        fingerprint = groups[number].fingerprint_of(cell.search.evaluation)
+        other = named.setdefault(cell.search.search_id(fingerprint), cell)
+        if other is not cell:
+            raise UserError(f"study.grid has one search twice, as [{other}] and as [{cell}]; drop one")
+    return list(named)

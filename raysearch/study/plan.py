@@ -22,16 +22,16 @@ from raysearch.core.mask import Mask
 from raysearch.core.statistic import Statistic
 from raysearch.evaluation.costs import head_cost
 from raysearch.evaluation.replica import make_replica
-from raysearch.evaluation.spec import CalibrationSpec, EvaluationSpec
+from raysearch.evaluation.spec import EvaluationSpec
 from raysearch.evaluation.unit import MaskUnit
 from raysearch.models.loading import describe
-from raysearch.models.spec import ModelSpec
 from raysearch.search.forecast import Forecaster
 from raysearch.study.model_group import ModelGroup, prepare
 from raysearch.study.spec import Cell, StudySpec
 
 _Labelled = Annotated[InstanceOf[Cell], PlainSerializer(attrgetter("labels"))]  # in JSON by its labels
 _FORWARDS = ("shared", "separate", "naive")
+_TIMEOUT_S = 5.0  # of the rehearsal of a search
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,6 @@ class CellPlan:
 
     @model_serializer(mode="wrap")
     def _write(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Write the layer-forwards together."""
         fields: dict[str, Any] = write(self)
         forwards = {kind: fields.pop(kind) for kind in _FORWARDS}
         return {**fields.pop("cell"), **fields, "layer_forwards": forwards}
@@ -87,24 +86,22 @@ class StudyPlan:
         return {kind: sum(getattr(cell, kind) for cell in self.cells) for kind in _FORWARDS}
 
 
-def plan_study(spec: StudySpec, timeout_s: float = 5.0, with_time: bool = False) -> StudyPlan:
-    """Rehearse every search of a study; only the models' configurations are read, unless time is asked for.
+def plan_study(spec: StudySpec, with_time: bool = False) -> StudyPlan:
+    """Rehearse every search of a study; only the models' configurations are read.
 
-    Args:
-        spec: The study.
-        timeout_s: How long the rehearsal of a search may take.
-        with_time: Whether each dense model is run to find out how long the study takes, as `time_study`.
+    `with_time`, each dense model is run as well, to find out how long the study takes.
 
     Raises:
         UserError: A search does not fit its model.
     """
-    shape, known, forecaster = cache(describe), _Known(), Forecaster(timeout_s)
+    shape, forecaster = cache(describe), Forecaster(_TIMEOUT_S)
+    known: list[tuple[EvaluationSpec, set[Mask | Statistic]]] = []
     plans, unpredictable = [], []
     for cell in spec.cells:
         search, evaluation = cell.search, cell.search.evaluation
         args = search.sized_searcher, search.problem(shape(evaluation.model)), search.seed, evaluation.objectives
         alone = forecaster.forecast(*args)
-        added = None if alone is None else forecaster.forecast(*args, known.subjects(evaluation))
+        added = None if alone is None else forecaster.forecast(*args, _left_in_ledger(evaluation, known))
         if alone is None or added is None:
             unpredictable.append(cell)
             continue
@@ -121,17 +118,24 @@ def plan_study(spec: StudySpec, timeout_s: float = 5.0, with_time: bool = False)
     dense = len({cell.search.evaluation.model for cell in spec.cells}) if spec.options.unpruned else 0
     trainings = len(spec.recoveries) * (len(spec.cells) + dense)
     plan = StudyPlan(plans, unpredictable, notes=spec.notes, trainings=trainings)
-    return replace(plan, eta_seconds=time_study(spec, plan)) if with_time else plan
+    return replace(plan, eta_seconds=_time(spec, plan)) if with_time else plan
 
 
-def time_study(study: StudySpec, plan: StudyPlan) -> float | None:
-    """How many seconds a study's searches take, by running each dense model over a shard of each calibration.
+def _left_in_ledger(
+    evaluation: EvaluationSpec, known: list[tuple[EvaluationSpec, set[Mask | Statistic]]]
+) -> set[Mask | Statistic]:
+    """Return what earlier searches of the same model and calibrations have left there: the set itself, which grows."""
+    for other, subjects in known:
+        if (other.model, other.calibrations) == (evaluation.model, evaluation.calibrations):
+            return subjects
+    known.append((evaluation, subjects := set()))
+    return subjects
 
-    Returns:
-        Seconds; None where a model is for GPUs of other machines.
 
-    Raises:
-        UserError: The data cannot be used, or the model cannot be loaded.
+def _time(study: StudySpec, plan: StudyPlan) -> float | None:
+    """Return how many seconds a study's searches take, by running each dense model over a shard of each calibration.
+
+    None where a model is for GPUs of other machines.
     """
     seconds = 0.0
     for model_group in prepare(study):
@@ -162,19 +166,3 @@ def _seconds_per_layer_forward(model_group: ModelGroup, over_gpus: bool) -> list
         share = calibration.shards[0].n_tokens / sum(shard.n_tokens for shard in calibration.shards)
         speeds.append(replica.evaluate(unit).seconds / share / cost)
     return speeds
-
-
-class _Known:
-    """The subjects that earlier searches have left in the ledger, by model and calibrations."""
-
-    def __init__(self) -> None:
-        self._known: list[tuple[tuple[ModelSpec, list[CalibrationSpec]], set[Mask | Statistic]]] = []
-
-    def subjects(self, evaluation: EvaluationSpec) -> set[Mask | Statistic]:
-        """The known subjects on a search's calibrations: the set itself, which grows."""
-        key = evaluation.model, list(evaluation.calibrations)
-        for other, subjects in self._known:
-            if other == key:
-                return subjects
-        self._known.append((key, subjects := set()))
-        return subjects

@@ -32,24 +32,18 @@ def record_study(
 ) -> None:
     """Write down where a study stands.
 
-    Args:
-        study: The study.
-        ledger: Where.
-        search_ids: Its searches, in order.
-        model_groups: Its models.
-        parent: MLflow's id of it.
-        assessed: By the label of a model: added to what was assessed before.
+    `parent` is MLflow's id of it; `assessed`, by the label of a model, is added to what was assessed before.
     """
-    results = found_results(ledger, search_ids)
+    runs = SEARCHES.some(ledger, search_ids)
+    results = {search_id: run.result for search_id, run in runs.items() if run.result is not None}
     shared: dict[str, float] = {}
     errors: dict[str, float | None] = {}
     held_out: dict[int, dict[str, float]] = {}
-    free: dict[int, int] = {}
+    groups = {number: model_group for model_group in model_groups for number in model_group.numbers}
     for model_group in model_groups:
         for numbers in model_group.groups(study):
-            found = {
-                search_ids[number]: results[search_ids[number]] for number in numbers if search_ids[number] in results
-            }
+            ids = [search_ids[number] for number in numbers]
+            found = {search_id: results[search_id] for search_id in ids if search_id in results}
             evaluation = study.cells[numbers[0]].search.evaluation
             calibrations, n_layers = model_group.prepared_for(evaluation).calibrations, model_group.info.n_layers
             references = () if evaluation.weighting is None else evaluation.weighting.references(n_layers)
@@ -57,9 +51,8 @@ def record_study(
             shared.update(zip(found, costs, strict=True))
             if len(calibrations) == 1:
                 errors |= _errors_to_best(found, calibrations[0], ledger)
-        for number in model_group.numbers:
-            free[number] = len(study.cells[number].search.problem(model_group.info).free)
-        masks = found_masks(model_group, search_ids, results)
+        by_place = {number: results.get(search_ids[number]) for number in model_group.numbers}
+        masks = {number: result.mask for number, result in by_place.items() if result is not None}
         for draws in draws_of(study, model_group):
             held_out |= held_out_losses(draws, masks, ledger)
     cells = tuple(
@@ -77,7 +70,7 @@ def record_study(
             stochastic=cell.search.searcher.stochastic,
             held_out=fmean(held_out[number].values()) if number in held_out else None,
             held_out_by_draw=held_out.get(number, {}),
-            n_free=free.get(number),
+            n_free=len(cell.search.problem(groups[number].info).free),
         )
         for number, (cell, search_id) in enumerate(zip(study.cells, search_ids, strict=True))
     )
@@ -87,25 +80,10 @@ def record_study(
         known = before or StudyRecord(study.study_id, study.config, cells, facts, {}, "")
         is_recorded = study.config["tracking"]["type"] != "none"
         before_id = known.mlflow_run_id if is_recorded else None  # MLflow may be down today
-        return StudyRecord(
-            study.study_id, study.config, cells, facts, known.with_assessed(assessed), now(), parent or before_id
-        )
+        whole = known.with_assessed(assessed)
+        return StudyRecord(study.study_id, study.config, cells, facts, whole, now(), parent or before_id)
 
     STUDIES.change(ledger, study.study_id, changed)
-
-
-def found_results(ledger: Ledger, search_ids: Sequence[str]) -> dict[str, SearchResult]:
-    """Return what searches found so far, by their ids; those that have found nothing are left out."""
-    runs = SEARCHES.some(ledger, search_ids)
-    return {search_id: run.result for search_id, run in runs.items() if run.result is not None}
-
-
-def found_masks(
-    model_group: ModelGroup, search_ids: Sequence[str], results: Mapping[str, SearchResult]
-) -> dict[int, Mask]:
-    """Return the mask that each search of a model found, by its place in the study; those without are left out."""
-    found = {number: results.get(search_ids[number]) for number in model_group.numbers}
-    return {number: result.mask for number, result in found.items() if result is not None}
 
 
 def shared_layer_forwards(

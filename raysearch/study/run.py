@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -32,7 +32,7 @@ from raysearch.search.run import StudyContext
 from raysearch.study.draws import draws_of, evaluate_held_out
 from raysearch.study.model_group import ModelGroup, name_searches, prepare
 from raysearch.study.record import STUDIES, AssessedMasks, StudyRecord
-from raysearch.study.recorder import found_masks, found_results, record_study
+from raysearch.study.recorder import record_study
 from raysearch.study.spec import Budget, StudySpec
 
 if TYPE_CHECKING:  # these bring Ray and torch, which a study that the ledger answers does without
@@ -135,18 +135,7 @@ def is_done(run: SearchRecord | None, budget: Budget) -> bool:
 
 @dataclass(frozen=True)
 class _StudyRun:
-    """A study at work.
-
-    Args:
-        spec: The study.
-        model_groups: Its models.
-        search_ids: Its searches, in order.
-        assessables: What each model is to be assessed by, in their order; none where nothing is.
-        parent: The tracker's id of it.
-        ledger: Open.
-        observer: Watches, and records.
-        open_tracker: Makes the tracker of a search.
-    """
+    """A study at work; `parent` is the tracker's id of it, and `assessables` has one for each model, or none at all."""
 
     spec: StudySpec
     model_groups: Sequence[ModelGroup]
@@ -185,10 +174,15 @@ class _StudyRun:
             failures += self._recover(model_group)
         return failures
 
+    def _runs(self, numbers: Iterable[int]) -> dict[int, SearchRecord]:
+        """Return the records of searches by their places in the study."""
+        ids = {number: self.search_ids[number] for number in numbers}
+        known = SEARCHES.some(self.ledger, ids.values())
+        return {number: known[search_id] for number, search_id in ids.items() if search_id in known}
+
     def _search_what_is_left(self, model_group: ModelGroup, replicas: Callable[[], Replicas]) -> None:
-        """Runs the searches of a model that are not done."""
-        runs, stop = SEARCHES.some(self.ledger, self.search_ids), self.spec.options.stop
-        left = [number for number in model_group.numbers if not is_done(runs.get(self.search_ids[number]), stop)]
+        runs, stop = self._runs(model_group.numbers), self.spec.options.stop
+        left = [number for number in model_group.numbers if not is_done(runs.get(number), stop)]
         if left:
             self._search(model_group, left, replicas())
             self.record({})
@@ -197,7 +191,8 @@ class _StudyRun:
         """Evaluates what was found by one draw of a calibration on the samples of its other draws."""
         every = draws_of(self.spec, model_group)
         if every:
-            masks = found_masks(model_group, self.search_ids, found_results(self.ledger, self.search_ids))
+            runs = self._runs(model_group.numbers)
+            masks = {number: run.result.mask for number, run in runs.items() if run.result is not None}
             for draws in every:
                 evaluate_held_out(draws, masks, model_group.info.n_layers, self.ledger, lambda: _pool(replicas()))
             self.record({})
@@ -207,13 +202,8 @@ class _StudyRun:
         if what is not None:
             from raysearch.study.assess import assess_found
 
-            found = assess_found(
-                what,
-                self.ledger,
-                list(SEARCHES.some(self.ledger, [self.search_ids[number] for number in model_group.numbers]).values()),
-                self.observer,
-                lambda: _pool(replicas()),
-            )
+            runs = list(self._runs(model_group.numbers).values())
+            found = assess_found(what, self.ledger, runs, self.observer, lambda: _pool(replicas()))
             self.record({model_group.label(self.spec): found})
 
     def _recover(self, model_group: ModelGroup) -> list[Failure]:
@@ -223,10 +213,10 @@ class _StudyRun:
         from raysearch.cluster.session import join_ray, raising
         from raysearch.recovery.recover import recover_in_study  # trl takes seconds to import
 
-        runs, failures = SEARCHES.some(self.ledger, self.search_ids), list[Failure]()
+        runs, failures = self._runs(model_group.numbers), list[Failure]()
         first: dict[Mask, int] = {}
-        for number in model_group.numbers:
-            if (run := runs.get(self.search_ids[number])) is not None and run.result is not None:
+        for number, run in runs.items():
+            if run.result is not None:
                 first.setdefault(run.result.mask, number)
         if first and self.spec.options.unpruned:
             first = {Mask(): next(iter(first.values())), **first}
@@ -239,7 +229,7 @@ class _StudyRun:
             stack.enter_context(raising(leave.check, self.observer.warn))
             for way, spec in self.spec.recoveries.items():
                 for mask, number in first.items():
-                    run, search = runs[self.search_ids[number]], self.spec.cells[number].search
+                    run, search = runs[number], self.spec.cells[number].search
                     remove, whose = (None, self.spec.cells[number].searcher) if mask else (0, "dense")
                     done += 1
                     telling = Prefixed(f"recovery {done} of {total}, {whose}, {way}: ", self.observer)
@@ -267,10 +257,9 @@ class _StudyRun:
         folder = self.spec.store / "tune" / f"{self.spec.study_id}-{model_group.numbers[0]}"
         watching = Observers(self.observer, _Recording(self))
         failed = run_trials(tasks, options.stop, at_once, options.retries, folder, watching)
-        runs = SEARCHES.some(self.ledger, [self.search_ids[number] for number in failed])
+        runs = self._runs(failed)
         for number, cause in failed.items():
-            run = runs.get(self.search_ids[number])
-            if run is None or run.failure is None:  # it could not do so itself before its process ended
+            if number not in runs or runs[number].failure is None:  # it could not do so itself before its process ended
                 config = tasks[number].search.config
                 write_search(self.ledger, self.search_ids[number], config, "failed", failure=cause)
 
@@ -320,7 +309,6 @@ class _Recording(Observer):
 
 
 def _pool(replicas: Replicas) -> RayPool:
-    """Return a pool of these actors."""
     from raysearch.cluster.pool import RayPool
 
     return RayPool(replicas)

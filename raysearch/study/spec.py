@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from raysearch.assessment.spec import AssessSpec
+from raysearch.core.formatting import count
 from raysearch.errors import UserError, did_you_mean
 from raysearch.recovery.spec import RecoverSpec
 from raysearch.search.spec import SearchSpec
@@ -221,14 +222,11 @@ def one_seed_each(cells: Sequence[Cell]) -> tuple[list[Cell], list[str]]:
             kept.append(cell)
     if not idle:
         return kept, []
-    n_dropped = len(cells) - len(kept)
-    left_out = "1 search is left out" if n_dropped == 1 else f"{n_dropped} searches are left out"
-    return kept, [f"no random numbers decide what {', '.join(idle)} finds, so one seed is run and {left_out}"]
+    left_out = count(len(cells) - len(kept), "search is", "searches are")
+    return kept, [f"no random numbers decide what {', '.join(idle)} finds, so one seed is run and {left_out} left out"]
 
 
 def _same_but_seed(one: Cell, other: Cell) -> bool:
-    """Return whether two searches have other seeds, and all else in common."""
-
     def rest(cell: Cell) -> tuple[Any, ...]:
         labels = [label for axis, label in cell.labels.items() if axis != "seed"]
         return labels, cell.search.searcher, cell.search.protect, cell.search.evaluation

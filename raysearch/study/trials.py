@@ -47,14 +47,7 @@ _ENVIRONMENT = {
 
 @dataclass(frozen=True)
 class TrialTask:
-    """A search as a trial needs it.
-
-    Args:
-        search: The search.
-        context: Its samples; its replicas are put in by `SearchTrial`.
-        replicas: The replica actors.
-        open_tracker: Makes its tracker.
-    """
+    """A search as a trial needs it; `SearchTrial` puts the replicas into its context."""
 
     search: SearchSpec
     context: StudyContext
@@ -129,7 +122,7 @@ def run_trials(
     folder: Path,
     observer: Observer,
 ) -> dict[int, str]:
-    """Runs searches to their ends; those that fail do not stop the others.
+    """Run searches to their ends, so many at a time; those that fail do not stop the others.
 
     Args:
         tasks: The searches by the number of their cell.

@@ -25,14 +25,7 @@ from raysearch.tracking.store import Store
 
 @dataclass(frozen=True)
 class SyncedSearch:
-    """A search that MLflow has in full.
-
-    Args:
-        search_id: The search.
-        mlflow_run_id: MLflow's id of it.
-        trials: How many it has.
-        missing: How many of them MLflow had lacked.
-    """
+    """A search that MLflow has in full; it had lacked `missing` of the trials."""
 
     search_id: str
     mlflow_run_id: str
@@ -52,14 +45,9 @@ class SyncedSearch:
 
 @dataclass(frozen=True)
 class SyncedStudy:
-    """A study of which MLflow has all that is found.
+    """A study of which MLflow has all that is found: by its searches, and in its report if that is written.
 
-    Args:
-        study_id: The study.
-        mlflow_run_id: MLflow's id of it.
-        searches: Those of its searches that have found something.
-        unfinished: The run ids of the others.
-        report: Whether its report, of which it takes numbers and files, is written.
+    `unfinished` are the ids of the searches that have found nothing.
     """
 
     study_id: str
@@ -80,10 +68,7 @@ class SyncedStudy:
 def sync(record: SearchRecord | StudyRecord, ledger: Ledger, tracking: TrackingOptions) -> SyncedSearch | SyncedStudy:
     """Write what MLflow lacks of a search; or of a study: its run, its searches filed under that, a written report.
 
-    Args:
-        record: Its record.
-        ledger: Where that is.
-        tracking: Where to write; it stands in the record from now on.
+    Where that is stands in its record from now on.
 
     Raises:
         UserError: A search has not come to its end, or MLflow cannot be written to.
@@ -95,14 +80,7 @@ def sync(record: SearchRecord | StudyRecord, ledger: Ledger, tracking: TrackingO
 
 
 def mend(study: StudyRecord, ledger: Ledger, tracking: TrackingOptions, warn: Callable[[str], None]) -> None:
-    """Write what MLflow lacks of the searches of a study that none works on: one was killed while it recorded.
-
-    Args:
-        study: Its record.
-        ledger: Where that is.
-        tracking: Where it is recorded.
-        warn: Gets what goes wrong, in a sentence.
-    """
+    """Write what MLflow lacks of the searches of a study that none works on: one was killed while it recorded."""
     parent = study.mlflow_run_id
     if tracking.type == "none" or parent is None:
         return

@@ -1,5 +1,5 @@
-"""The tiny model and calibration of the evaluation tests."""
+"""The tiny world of the tests of commands."""
 
-from tests.evaluation.conftest import calibration, closed_in_the_end, make_replica, model
+from tests.cli.conftest import here, world
 
-__all__ = ["calibration", "closed_in_the_end", "make_replica", "model"]
+__all__ = ["here", "world"]

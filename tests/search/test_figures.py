@@ -1,17 +1,21 @@
 import io
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 from raysearch.core.mask import Mask
-from raysearch.core.measure import PERPLEXITY, Measure
+from raysearch.core.measure import PERPLEXITY
 from raysearch.search import figures
 from raysearch.search.trial import Trial, ranked
 from raysearch.testing.tracker_suite import ACCURACY, KL, MARGIN, greedy_search, search_of, simulate_losses
+
+
+def picture(name: str, plots: figures.Plots) -> Figure:
+    return dict(plots.files())[name]
 
 
 def draw(figure: Figure) -> bytes:
@@ -20,29 +24,26 @@ def draw(figure: Figure) -> bytes:
     return png.getvalue()
 
 
-def texts(figure: Figure) -> set[str]:
-    from matplotlib.text import Text
-
+def texts_of(figure: Figure) -> set[str]:
+    draw(figure)
     return {text.get_text() for text in figure.findobj(Text) if isinstance(text, Text)}
 
 
 def test_mask_map_shows_rounds_and_the_final_mask():
     search = greedy_search(n_layers=30, n_remove=5)
-    figure = figures.mask_map(search.trials, 30, search.mask, PERPLEXITY)
+    figure = picture("mask_map.png", search.plot)
     assert draw(figure).startswith(b"\x89PNG")
     above, foot = figure.axes
     assert np.asarray(above.images[0].get_array()).shape[:2] == (5, 30)
     final = np.asarray(foot.images[0].get_array())[0]
     removed = [layer for layer in range(30) if tuple(final[layer]) != tuple(final[0])]
     assert tuple(removed) == search.removed
-    assert {"final", "round", "best loss\nnats\nper token", f"{search.loss:.3f}"} <= texts(figure)
+    assert {"final", "round", "best loss\nnats\nper token", f"{search.loss:.3f}"} <= texts_of(figure)
 
 
 def test_mask_map_takes_long_searches_of_deep_models():
-    loss = simulate_losses(80)
     rounds = [[Mask.of(n % 80, (n + 7) % 80)] for n in range(300)]
-    search = search_of(rounds, loss, 80, 2, "long")
-    figure = figures.mask_map(search.trials, 80, search.mask, PERPLEXITY)
+    figure = picture("mask_map.png", search_of(rounds, simulate_losses(80), 80, 2, "long").plot)
     width, height = figure.get_size_inches()
     assert width <= 16 and height <= 11
     draw(figure)
@@ -51,14 +52,14 @@ def test_mask_map_takes_long_searches_of_deep_models():
 def test_best_so_far_names_sizes_dense_and_failures():
     search = greedy_search(n_layers=12, n_remove=3)
     lost = Trial(len(search.trials), 3, Mask.of(0, 1, 2), None, None, "out of memory", cached=False)
-    shown = texts_of(figures.best_so_far([*search.trials, lost], 3, PERPLEXITY))
+    shown = texts_of(picture("best_so_far.png", replace(search.plot, seen=[*search.trials, lost])))
     assert f"3 removed: best {search.loss:.3f} (target)" in shown
     assert {"dense: 2.800", "failed (1)", "loss (nats per token)", "perplexity"} <= shown
 
 
 def test_loss_by_size_is_a_line_from_the_dense_model_to_m():
     search = greedy_search(n_layers=12, n_remove=3)
-    figure = figures.loss_by_size(search.trials, search.mask, PERPLEXITY)
+    figure = picture("loss_by_size.png", search.plot)
     assert {"Best loss by number of layers removed", "layers removed", "perplexity"} <= texts_of(figure)
     (line,) = figure.axes[0].get_lines()
     points = np.asarray(line.get_xydata()).tolist()
@@ -68,13 +69,8 @@ def test_loss_by_size_is_a_line_from_the_dense_model_to_m():
 def test_loss_by_size_ends_with_the_mask_that_was_found_though_another_has_a_lower_loss():
     search = greedy_search(n_layers=12, n_remove=3)
     found = max((one for one in search.trials if len(one.mask) == 3), key=lambda one: one.loss or 0)
-    (line,) = figures.loss_by_size(search.trials, found.mask, PERPLEXITY).axes[0].get_lines()
+    (line,) = picture("loss_by_size.png", replace(search.plot, found=found.mask)).axes[0].get_lines()
     assert np.asarray(line.get_xydata())[-1].tolist() == [3, found.loss]
-
-
-def texts_of(figure: Figure) -> set[str]:
-    draw(figure)
-    return texts(figure)
 
 
 @pytest.mark.parametrize(
@@ -89,19 +85,14 @@ def texts_of(figure: Figure) -> set[str]:
     ids=["none", "dense", "failed", "infinite", "one"],
 )
 def test_hardly_anything_can_be_drawn(trials):
-    draw(figures.mask_map(trials, 4, Mask.of(0), PERPLEXITY))
-    draw(figures.best_so_far(trials, 1, PERPLEXITY))
-    draw(figures.loss_by_size(trials, Mask.of(0), PERPLEXITY))
-
-
-def loss_by_size(trials: Sequence[Trial], n_remove: int, measure: Measure) -> Figure:
-    return figures.loss_by_size(trials, next(one.mask for one in trials if len(one.mask) == n_remove), measure)
+    for _, figure in figures.Plots(trials, 4, Mask.of(0), PERPLEXITY).files():
+        draw(figure)
 
 
 @pytest.mark.parametrize("measure", [MARGIN, ACCURACY], ids=lambda measure: measure.readout)
-@pytest.mark.parametrize("drawn", [figures.best_so_far, loss_by_size])
-def test_the_right_hand_scale_is_what_people_read(drawn, measure):
-    figure = drawn(greedy_search(12, 3, measure=measure).trials, 3, measure)
+@pytest.mark.parametrize("name", ["best_so_far.png", "loss_by_size.png"])
+def test_the_right_hand_scale_is_what_people_read(name, measure):
+    figure = picture(name, greedy_search(12, 3, measure=measure).plot)
     assert {f"loss ({measure.unit})", measure.readout} <= texts_of(figure)
     (axes,) = figure.axes
     (right,) = axes.child_axes
@@ -110,9 +101,9 @@ def test_the_right_hand_scale_is_what_people_read(drawn, measure):
     assert [read for _, read in ticks] == pytest.approx([measure.read(loss) for loss, _ in ticks], abs=1e-3)
 
 
-@pytest.mark.parametrize("drawn", [figures.best_so_far, loss_by_size])
-def test_a_loss_without_a_readout_has_no_right_hand_scale(drawn):
-    (axes,) = drawn(greedy_search(12, 3, measure=KL).trials, 3, KL).axes
+@pytest.mark.parametrize("name", ["best_so_far.png", "loss_by_size.png"])
+def test_a_loss_without_a_readout_has_no_right_hand_scale(name):
+    (axes,) = picture(name, greedy_search(12, 3, measure=KL).plot).axes
     assert axes.get_ylabel() == "loss (nats per token)" and not axes.child_axes
     assert not axes.spines["right"].get_visible()
 

@@ -10,9 +10,7 @@ import pytest
 from nbclient import NotebookClient
 from typing_extensions import override
 
-from tests.cli.conftest import World, here, world
-
-__all__ = ["here", "world"]  # fixtures
+from tests.cli.conftest import World
 
 
 class Watched(NotebookClient):

@@ -41,39 +41,34 @@ class Slow(Searcher):
         return scores.best(1)[0]
 
 
-@pytest.fixture
-def recorder():
+def slow_recorder(answering_s=0.0):
     def measure(statistic):
-        time.sleep(ANSWERING_S)
+        time.sleep(answering_s)
         return np.zeros((1, 4))
 
     def evaluate(masks, *_):
-        time.sleep(ANSWERING_S)
+        time.sleep(answering_s)
         return {mask: Evaluation(abs(3 - sum(mask)) + 0.5, None, False, ()) for mask in masks}
 
-    evaluator: Any = SimpleNamespace(
-        evaluate=evaluate,
-        measure=measure,
-        meter=Meter(),
-        pool_stats=PoolStats(),
-        references=(),
-    )
+    evaluator: Any = SimpleNamespace(evaluate=evaluate, measure=measure, meter=Meter(), pool_stats=PoolStats())
     return SearchRecorder(Problem(4, 1), evaluator, Observer(), time.perf_counter())
 
 
-def test_the_searchers_own_time_is_told_from_that_of_its_answers(recorder):
+@pytest.fixture
+def recorder():
+    return slow_recorder()
+
+
+def test_the_searchers_own_time_is_told_from_that_of_its_answers():
+    recorder = slow_recorder(ANSWERING_S)
     run_searcher(Slow(), recorder.problem, 0, recorder)
     assert 4 * THINKING_S <= recorder.searcher_s < 4 * THINKING_S + ANSWERING_S
     assert recorder.seconds >= 3 * ANSWERING_S + 4 * THINKING_S
 
 
-def test_the_last_remark_of_a_name_stands(recorder):
+def test_it_keeps_the_last_remark_of_a_name_and_the_best_of_each_size(recorder):
     run_searcher(Slow(), recorder.problem, 0, recorder)
     assert recorder.remarks == {"gap": 0.25}
-
-
-def test_the_path_holds_the_best_of_each_size_up_to_m(recorder):
-    run_searcher(Slow(), recorder.problem, 0, recorder)
     assert [trial.mask for trial in best_by_size(recorder.trials, 2)] == [Mask.of(3), Mask.of(1, 2)]
     assert [trial.loss for trial in best_by_size(recorder.trials, 3)] == [0.5, 0.5, 0.5]
 

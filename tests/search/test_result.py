@@ -6,12 +6,15 @@ import json
 import math
 from dataclasses import replace
 
+import pytest
+from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from raysearch.core.json import from_json, to_json
 from raysearch.core.mask import Mask
-from raysearch.search.result import SearchResult, in_brief
-from raysearch.testing.tracker_suite import ACCURACY, KL, greedy_search
+from raysearch.core.measure import PERPLEXITY, Measure
+from raysearch.search.result import LayerTokens, SearchResult, in_brief
+from raysearch.testing.tracker_suite import ACCURACY, KL, MARGIN, greedy_search
 
 
 def kept(search: SearchResult) -> SearchResult:
@@ -48,17 +51,32 @@ def test_what_json_cannot_say_comes_back_as_no_number() -> None:
     assert isinstance(numbers, list) and numbers[0] == 1.0 and math.isnan(numbers[1])
 
 
-def test_losses_come_back_bit_for_bit() -> None:
-    search = greedy_search(n_layers=12, n_remove=4)
-    assert [trial.loss.hex() for trial in kept(search).trials if trial.loss] == [
-        trial.loss.hex() for trial in search.trials if trial.loss
-    ]
-
-
-def test_a_result_in_brief_is_json_without_what_it_is_made_of() -> None:
-    value = in_brief(replace(greedy_search(), loss=math.inf))
+def test_a_result_in_brief_is_json_whatever_its_numbers_without_what_it_is_made_of() -> None:
+    result = greedy_search()
+    odd = replace(result, loss=math.inf, remarks={"gap": math.inf, "scores": [1.0, math.inf], "why": "so"})
+    value = json.loads(json.dumps(in_brief(odd), allow_nan=False))
     assert not {"trials", "rounds", "config", "choices"} & {*value}
-    assert json.loads(json.dumps(value, allow_nan=False))["loss"] is None
+    assert value["loss"] is value["perplexity"] is None
+    assert value["remarks"] == {"gap": None, "scores": [1.0, None], "why": "so"}
+    assert [entry["n_removed"] for entry in value["path"]] == [1, 2, 3]
+    assert value["path"][-1]["removed"] == list(result.removed) and value["path"][-1]["loss"] == result.loss
+    assert value["searcher_seconds"] == 0.25 and value["fingerprints"]["model"] == "m" * 16
+
+
+@pytest.mark.parametrize("measure", [PERPLEXITY, MARGIN, ACCURACY, KL], ids=lambda measure: str(measure.readout))
+def test_a_result_says_what_its_losses_are_counted_in(measure: Measure) -> None:
+    result = replace(greedy_search(measure=measure), layer_tokens=LayerTokens(3, 4, True))
+    value = json.loads(json.dumps(in_brief(result)))
+    assert Measure(**value["measure"]) == measure
+    assert (value["n_tokens"], value["n_samples"]) == (8192, 64)
+    assert value["layer_tokens"] == {"computed": 3, "by_row": 4, "packed": True}
+    assert value["data"] == list(result.data)
+    if measure.readout is None:
+        assert not {"perplexity", "None"} & {*value, *value["path"][0]}
+    else:
+        assert value[measure.readout] == result.readout == measure.read(result.loss)
+        assert value[f"dense_{measure.readout}"] == result.dense_readout == measure.read(result.dense_loss)
+        assert [entry[measure.readout] for entry in value["path"]] == [measure.read(e["loss"]) for e in value["path"]]
 
 
 def test_the_best_of_each_size_is_that_of_the_result_for_its_own() -> None:
@@ -68,5 +86,5 @@ def test_the_best_of_each_size_is_that_of_the_result_for_its_own() -> None:
     best = found.best_by_size
     assert [*best] == [1, 2, 3] and best[3] == other and best[2] == search.path[1]
     assert found.path[-1] == other and in_brief(found)["path"][-1]["removed"] == list(other.mask)
-    shown = found.plot.masks()[1].get_figure()
-    assert shown is not None and f"{other.loss:.3f}" in {text.get_text() for text in shown.findobj(Text)}
+    found.plot.masks(figure := Figure(layout="constrained"))
+    assert f"{other.loss:.3f}" in {text.get_text() for text in figure.findobj(Text) if isinstance(text, Text)}

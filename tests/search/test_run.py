@@ -19,9 +19,7 @@ from raysearch.search.record import SEARCHES, SearchRecord
 from raysearch.search.result import RoundSummary
 from raysearch.search.run import run_search, search_rounds
 from raysearch.search.spec import SearchSpec
-from tests.cli.conftest import World, here, world
-
-__all__ = ["here", "world"]  # fixtures
+from tests.cli.conftest import World
 
 
 @pytest.fixture

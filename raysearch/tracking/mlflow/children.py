@@ -27,16 +27,9 @@ _THREADS = 8  # that ask a server
 
 @dataclass(frozen=True)
 class Child:
-    """A run that has ended.
+    """A run that has ended, ``FINISHED`` or ``FAILED``; times are in milliseconds since the epoch.
 
-    Args:
-        name: As MLflow shows it.
-        began: In milliseconds since the epoch.
-        ended: Likewise.
-        status: ``FINISHED`` or ``FAILED``.
-        tags: By name.
-        params: By name.
-        metrics: Finite, by name; they are of step 0 and of the run's end.
+    Its metrics are finite; they are of step 0 and of the run's end.
     """
 
     name: str
@@ -49,27 +42,17 @@ class Child:
 
 
 def make_children(client: MlflowClient, experiment: str, children: Sequence[Child]) -> None:
-    """Make runs in an experiment; in a database all of them or none.
-
-    Args:
-        client: MLflow's.
-        experiment: Its id.
-        children: The runs.
-    """
+    """Make runs in an experiment, by its id; in a database all of them or none."""
     store = client._tracking_client.store
     if isinstance(store, SqlAlchemyStore):
-        _insert(store, experiment, children)
+        artifacts = store.get_experiment(experiment).artifact_location
+        with store.ManagedSessionMaker(read_only=False) as session:
+            for child in children:
+                session.add_all(_rows(child, experiment, artifacts))
         return
     with ThreadPoolExecutor(_THREADS) as threads:
         for _ in threads.map(lambda child: _ask(client, experiment, child), children):
             pass
-
-
-def _insert(store: SqlAlchemyStore, experiment: str, children: Sequence[Child]) -> None:
-    artifacts = store.get_experiment(experiment).artifact_location
-    with store.ManagedSessionMaker(read_only=False) as session:
-        for child in children:
-            session.add_all(_rows(child, experiment, artifacts))
 
 
 def _rows(child: Child, experiment: str, artifacts: str) -> list[DeclarativeBase]:
@@ -113,14 +96,7 @@ def _ask(client: MlflowClient, experiment: str, child: Child) -> None:
 
 
 def complete(client: MlflowClient, run_id: str, child: Child, has_metrics: bool = False) -> None:
-    """Write what a run lacks, its status last.
-
-    Args:
-        client: MLflow's.
-        run_id: MLflow's id of it.
-        child: All of it.
-        has_metrics: Whether its metrics are there.
-    """
+    """Write what a run lacks, its status last."""
     points = [] if has_metrics else [Metric(key, value, child.ended, 0) for key, value in child.metrics.items()]
     client.log_batch(run_id, points, [Param(key, value) for key, value in child.params.items()])
     client.set_terminated(run_id, child.status, child.ended)

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 from raysearch.errors import redact
+from raysearch.tracking.mlflow.records import clip
 from raysearch.tracking.mlflow.views import view_tags
 from raysearch.tracking.store import Store
 
@@ -38,12 +39,7 @@ _T = TypeVar("_T")
 
 
 def connect(store: Store, experiment: str) -> tuple[MlflowClient, str]:
-    """Return a client, and the id of the experiment, which is made if there is none.
-
-    Args:
-        store: Where the runs are kept.
-        experiment: MLflow's name for a group of runs.
-    """
+    """Return a client, and the id of the experiment of that name, which is made if there is none."""
     store.check()
     with store.alone():
         _make_tables(store)
@@ -60,12 +56,7 @@ def client_of(store: Store) -> MlflowClient:
 
 
 def keep_view(client: MlflowClient, experiment: Experiment) -> None:
-    """Give an experiment the view of its searches if it lacks that: made by hand, or by an older version.
-
-    Args:
-        client: MLflow's.
-        experiment: The experiment.
-    """
+    """Give an experiment the view of its searches if it lacks that: made by hand, or by an older version."""
     for key, value in view_tags().items() - experiment.tags.items():
         client.set_experiment_tag(experiment.experiment_id, key, value)
 
@@ -84,13 +75,6 @@ def only_one(client: MlflowClient, runs: Iterable[Run]) -> Run | None:
 
 def attempt(work: Callable[[], _T], timeout_s: float = _TIMEOUT_S) -> _T:
     """Do some work with MLflow on a thread of its own, since a database that hangs cannot be interrupted.
-
-    Args:
-        work: What to do.
-        timeout_s: How long to wait for its end.
-
-    Returns:
-        What it returned.
 
     Raises:
         TimeoutError: It has not come to its end; it is left behind.
@@ -114,8 +98,7 @@ def attempt(work: Callable[[], _T], timeout_s: float = _TIMEOUT_S) -> _T:
 
 def cause_of(error: BaseException) -> str:
     """Return an error as part of one sentence."""
-    cause = " ".join(redact(f"{type(error).__name__}: {error}").split())
-    return cause if len(cause) <= 200 else cause[:199] + "…"
+    return clip(" ".join(redact(f"{type(error).__name__}: {error}").split()), 200)
 
 
 @contextmanager

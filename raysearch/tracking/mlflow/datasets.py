@@ -14,22 +14,13 @@ from raysearch.search.result import SearchHeader
 
 
 def calibration_input(header: SearchHeader) -> DatasetInput:
-    """Return the samples that a search judges masks on, several calibrations as one dataset.
-
-    Args:
-        header: The search; its fingerprint of the calibration is the digest.
-    """
+    """Return the samples that a search judges masks on, several calibrations as one dataset."""
     name = " + ".join(dict.fromkeys(map(_name, header.data)))
     return _input(name, header.fingerprints["calibration"], header.data, "calibration")
 
 
 def text_input(name: str, text: Text) -> DatasetInput:
-    """Return a text that masks were assessed on.
-
-    Args:
-        name: What the assessment calls it.
-        text: The text; its fingerprint is the digest.
-    """
+    """Return a text that masks were assessed on, by the assessment's name for it."""
     rows = {"samples": text.n_samples, "n_tokens": text.n_tokens}
     return _input(name, text.fingerprint, [{**text.data, **rows}], "assessment")
 

@@ -17,6 +17,7 @@ import math
 import re
 import sys
 from collections.abc import Iterable, Mapping
+from dataclasses import fields
 from typing import Any
 
 from raysearch.core.escaping import csv_cell
@@ -44,14 +45,9 @@ def clip(text: str, limit: int) -> str:
 
 
 def flatten(config: Mapping[str, Any]) -> dict[str, str]:
-    """Return a nested configuration as MLflow params.
+    """Return a nested configuration as MLflow params: values by dotted key, ``{"searcher.width": "5"}``.
 
-    Args:
-        config: Nested mappings of plain values.
-
-    Returns:
-        Value by dotted key, ``{"searcher.width": "5"}``; lists and everything but text are written as JSON. Characters
-        that MLflow refuses in a key become ``_``.
+    Lists and everything but text are written as JSON. Characters that MLflow refuses in a key become ``_``.
     """
     flat: dict[str, str] = {}
     for key, value in config.items():
@@ -76,12 +72,11 @@ def _grouped(group: str, name: str) -> str:
 def search_params(header: SearchHeader) -> dict[str, str]:
     """Return the params of the parent run, by which MLflow compares runs."""
     given = {
-        **flatten(header.config),
-        **flatten({"versions": header.versions}),
+        **flatten({**header.config, "versions": header.versions}),
         "n_layers": str(header.n_layers),
         "n_remove": str(header.n_remove),
+        **study_params(header.labels),
     }
-    given |= study_params(header.labels)
     return {**given, "git_commit": header.git_commit} if header.git_commit else given
 
 
@@ -107,14 +102,9 @@ def search_name(search_id: str, labels: Mapping[str, str]) -> str:
     """Return the name of a search's run: its labels in a study if it has some, as legends of charts show them."""
     if not labels:
         return search_id
-    before = {"remove": "M=", "seed": "seed ", "draw": "draw "}
-    return clip(", ".join(f"{before.get(axis, '')}{label}" for axis, label in _by_use(labels)), MAX_KEY)
-
-
-def _by_use(labels: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Return labels by axis; those that tell searches apart most come first."""
-    order = ("searcher", "remove", "seed", "draw", "calibration", "model")
-    return sorted(labels.items(), key=lambda item: order.index(item[0]) if item[0] in order else len(order))
+    # What tells searches apart most comes first.
+    before = {"searcher": "", "remove": "M=", "seed": "seed ", "draw": "draw ", "calibration": "", "model": ""}
+    return clip(", ".join(f"{word}{labels[axis]}" for axis, word in before.items() if axis in labels), MAX_KEY)
 
 
 def study_tags(labels: Mapping[str, str], parent: str | None) -> dict[str, str]:
@@ -134,13 +124,7 @@ def trial_params(trial: Trial) -> dict[str, str]:
 
 
 def trial_tags(trial: Trial, parent: str, measure: Measure) -> dict[str, str]:
-    """Return the tags of a child run.
-
-    Args:
-        trial: The trial.
-        parent: MLflow's id of the parent run.
-        measure: What losses are counted in.
-    """
+    """Return the tags of a child run, by the id of the parent run."""
     tags = {
         "mlflow.parentRunId": parent,
         "raysearch.kind": "trial",
@@ -193,19 +177,14 @@ def round_metrics(summary: RoundSummary) -> dict[str, float]:
 
 
 def with_earlier(metrics: Mapping[str, float], before: Mapping[str, float]) -> dict[str, float]:
-    """Return a round's metrics with what earlier processes of the search computed, which the ledger answers now.
-
-    Args:
-        metrics: As of `round_metrics`.
-        before: What they computed, by the names in `COMPUTED`; nothing where there were none.
-    """
-    earlier = before.get("evaluations/computed", 0), before.get("layer_forwards/computed", 0)
+    """Return a round's metrics with what earlier processes computed, by the names in `COMPUTED`, and is cached now."""
+    evaluations, forwards = (before.get(name, 0) for name in COMPUTED)
     return {
         **metrics,
-        "evaluations/computed": metrics["evaluations/computed"] + earlier[0],
-        "evaluations/cached": metrics["evaluations/cached"] - earlier[0],
-        "layer_forwards/computed": metrics["layer_forwards/computed"] + earlier[1],
-        "layer_forwards/saved": metrics["layer_forwards/saved"] - earlier[1],
+        "evaluations/computed": metrics["evaluations/computed"] + evaluations,
+        "evaluations/cached": metrics["evaluations/cached"] - evaluations,
+        "layer_forwards/computed": metrics["layer_forwards/computed"] + forwards,
+        "layer_forwards/saved": metrics["layer_forwards/saved"] - forwards,
     }
 
 
@@ -266,12 +245,7 @@ def result_series(result: SearchResult) -> dict[str, list[tuple[int, float]]]:
 
 
 def result_tags(result: SearchResult, max_child_runs: int = sys.maxsize) -> dict[str, str]:
-    """Return the tags of the parent run that are known at the end; MLflow shows the note as its description.
-
-    Args:
-        result: The search.
-        max_child_runs: So many of its trials have child runs.
-    """
+    """Return the tags of the parent run that are known at the end; MLflow shows the note as its description."""
     read_as = result.measure.readout or f"loss ({result.measure.unit})"
     note = (
         f"Without layers {result.mask} of {result.n_layers}, the {read_as} of {result.model} is "
@@ -294,9 +268,12 @@ def result_tags(result: SearchResult, max_child_runs: int = sys.maxsize) -> dict
 
 
 def trials_csv(trials: Iterable[Trial], measure: Measure) -> str:
-    """Return the trials as CSV with the columns of `trials_csv_columns`; a failed trial has empty ones."""
+    """Return the trials as CSV; a column is named by the readout, if there is one. A failed trial has empty cells."""
+    readout = () if measure.readout is None else (measure.readout,)
+    screened = (f"screened_{one.name}" for one in fields(Screened))
+    columns = ("index", "round", "removed", "n_removed", "loss", *readout, "delta", "cached", "failure", *screened)
     text = io.StringIO()
-    writer = csv.DictWriter(text, trials_csv_columns(measure), lineterminator="\n")
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
     writer.writeheader()
     for trial in trials:
         row = {
@@ -314,13 +291,5 @@ def trials_csv(trials: Iterable[Trial], measure: Measure) -> str:
     return text.getvalue()
 
 
-def trials_csv_columns(measure: Measure) -> tuple[str, ...]:
-    """Return the columns of `trials_csv`; one is named by the readout, if there is one."""
-    readout = () if measure.readout is None else (measure.readout,)
-    screened = (f"screened_{name}" for name in ("loss", "low", "high", "share"))
-    return ("index", "round", "removed", "n_removed", "loss", *readout, "delta", "cached", "failure", *screened)
-
-
 def _prefixed(prefix: str, screened: Screened) -> dict[str, float]:
-    """Return the estimate of a screened mask by prefixed names."""
     return {prefix + name: value for name, value in vars(screened).items()}

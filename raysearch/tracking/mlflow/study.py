@@ -20,17 +20,9 @@ from raysearch.tracking.store import Store
 
 
 def begin_study(store: Store, experiment: str, study_id: str, config: Mapping[str, Any], reopen: bool = True) -> str:
-    """Make the study's run, or go on with the one that is there.
+    """Make the study's run, or go on with the one that is there, and return its id.
 
-    Args:
-        store: Where runs are kept.
-        experiment: MLflow's name for a group of runs.
-        study_id: The study's name.
-        config: Its resolved configuration.
-        reopen: Whether a run that has ended goes on.
-
-    Returns:
-        MLflow's id of the run.
+    A run that has ended is set running again if it is to `reopen`.
     """
     client, experiment_id = connect(store, experiment)
     wanted = f"tags.`raysearch.study` = '{study_id}' and tags.`raysearch.kind` = 'study'"
@@ -51,13 +43,7 @@ def begin_study(store: Store, experiment: str, study_id: str, config: Mapping[st
 
 
 def adopt(store: Store, parent: str, searches: Mapping[str, Mapping[str, str]]) -> None:
-    """File searches under a study; they were recorded before it.
-
-    Args:
-        store: Where runs are kept.
-        parent: MLflow's id of the study's run.
-        searches: What each is called in the study, by axis, by MLflow's id of its run.
-    """
+    """File searches that were recorded before a study under its run, by their runs' ids with their labels there."""
     client = client_of(store)
     for run_id, labels in searches.items():
         known = client.get_run(run_id).data.params  # params are write-once: what another study calls it stays
@@ -68,30 +54,17 @@ def adopt(store: Store, parent: str, searches: Mapping[str, Mapping[str, str]]) 
 
 
 def end_study(store: Store, run_id: str, metrics: Mapping[str, float], files: Sequence[Path]) -> None:
-    """Put numbers and files on the study's run, and end it.
-
-    Args:
-        store: Where runs are kept.
-        run_id: MLflow's id of the run.
-        metrics: Numbers by name; those that are not finite are left out, and those that it has.
-        files: What to keep with the run: files, and folders as a whole.
-    """
+    """Put numbers, as of `record_assessments`, and files and folders on the study's run, and end it."""
     record_assessments(store, {run_id: metrics})
     client = client_of(store)
     for file in files:
-        client.log_artifact(run_id, str(file))  # a folder goes there as a whole
+        client.log_artifact(run_id, str(file))
     if client.get_run(run_id).info.status != "FINISHED":
         client.set_terminated(run_id, "FINISHED")
 
 
 def stop_study(store: Store, run_id: str, search_ids: Collection[str]) -> None:
-    """End the study's run as killed, and those of searches that nobody runs any more and that have not ended.
-
-    Args:
-        store: Where runs are kept.
-        run_id: MLflow's id of the study's run.
-        search_ids: Those searches.
-    """
+    """End the study's run as killed, and those of searches that nobody runs any more and that have not ended."""
     client = client_of(store)
     for run in open_runs(store, run_id):
         if run.data.tags.get("raysearch.search_id") in search_ids:
@@ -100,12 +73,7 @@ def stop_study(store: Store, run_id: str, search_ids: Collection[str]) -> None:
 
 
 def open_runs(store: Store, parent: str) -> Sequence[Run]:
-    """Return the runs of a study's searches that have not ended.
-
-    Args:
-        store: Where runs are kept.
-        parent: MLflow's id of the study's run.
-    """
+    """Return the runs of a study's searches that have not ended, by the id of its run."""
     client = client_of(store)
     experiment = client.get_run(parent).info.experiment_id
     wanted = f"tags.`mlflow.parentRunId` = '{parent}' and attributes.status = 'RUNNING'"
@@ -118,12 +86,7 @@ def record_recovery(
 ) -> None:
     """Log the losses of a recovery, by tokens, and its numbers, on a run of its own under the search's.
 
-    Args:
-        store: Where the runs are kept.
-        search_run: MLflow's id of the search's run.
-        name: The recovery's.
-        points: The losses; nothing is logged of them if the run is there.
-        numbers: What it cost, and what the model was assessed at, by name; those that the run has are left out.
+    Nothing is logged of the losses if the run is there and finished; the numbers are as of `record_assessments`.
     """
     client = client_of(store)
     experiment = client.get_run(search_run).info.experiment_id
@@ -146,12 +109,7 @@ def record_recovery(
 
 
 def record_assessments(store: Store, metrics: Mapping[str, Mapping[str, float]]) -> None:
-    """Log the metrics that runs do not have yet, without numbers that are not finite.
-
-    Args:
-        store: Where the runs are kept.
-        metrics: By MLflow's id of a run, by name: ``assess/hellaswag/pruned``, ``assess/hellaswag/pruned_se`` …
-    """
+    """Log the metrics that runs do not have yet, without numbers that are not finite: by a run's id, by name."""
     now = time.time_ns() // 1_000_000
     client = client_of(store)
     for run_id, values in metrics.items():
@@ -162,12 +120,7 @@ def record_assessments(store: Store, metrics: Mapping[str, Mapping[str, float]])
 
 
 def record_texts(store: Store, texts: Mapping[str, Mapping[str, Text]]) -> None:
-    """Note on runs what texts their masks were assessed on; a text that a run has is not noted again.
-
-    Args:
-        store: Where the runs are kept.
-        texts: By MLflow's id of a run, by name.
-    """
+    """Note on runs, by their ids, what texts their masks were assessed on; a text that a run has is left out."""
     client = client_of(store)
     for run_id, by_name in texts.items():
         inputs = client.get_run(run_id).inputs
@@ -178,12 +131,7 @@ def record_texts(store: Store, texts: Mapping[str, Mapping[str, Text]]) -> None:
 
 
 def record_answers(store: Store, answers: Mapping[str, Mapping[str, str]]) -> None:
-    """Keep answers with runs, as ``answers/<task>.jsonl``.
-
-    Args:
-        store: Where the runs are kept.
-        answers: By MLflow's id of a run, by task.
-    """
+    """Keep answers, by a run's id and by task, as ``answers/<task>.jsonl``."""
     client = client_of(store)
     for run_id, by_task in answers.items():
         for task, text in by_task.items():

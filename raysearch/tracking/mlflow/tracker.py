@@ -35,7 +35,7 @@ from raysearch.tracking.store import Store
 if TYPE_CHECKING:
     from raysearch.tracking.mlflow.writer import MlflowWriter
 
-Event = Callable[["MlflowWriter"], None]
+Event = Callable[["MlflowWriter", int], None]  # given when it happened
 _T = TypeVar("_T")
 _SHOW_S = 0.5
 _HEAD_START_S = 10.0
@@ -76,7 +76,7 @@ class MlflowTracker(Tracker):
         self._warn, self._show = warn, show
         self._max_child_runs = max_child_runs
         self._timeout_s, self._retry_s = timeout_s, retry_s
-        self._events: list[Event] = []
+        self._events: list[tuple[Event, int]] = []
         self._changed = threading.Condition()
         self._closing = self._gave_up = self._warned = False
         self._thread: threading.Thread | None = None
@@ -95,18 +95,15 @@ class MlflowTracker(Tracker):
 
     @override
     def trial(self, trial: Trial) -> None:
-        now = _now()
-        self._add(lambda writer: writer.trial(trial, now))
+        self._add(lambda writer, now: writer.trial(trial, now))
 
     @override
     def round_done(self, summary: RoundSummary) -> None:
-        now = _now()
-        self._add(lambda writer: writer.round_done(summary, now))
+        self._add(lambda writer, now: writer.round_done(summary, now))
 
     @override
     def search_ended(self, result: SearchResult | None, failure: str | None = None) -> None:
-        now = _now()
-        self._add(lambda writer: writer.finish(result, failure, now))
+        self._add(lambda writer, now: writer.finish(result, failure, now))
 
     @override
     def study_started(self, header: StudyHeader) -> None:
@@ -164,7 +161,7 @@ class MlflowTracker(Tracker):
             self._closing = True
             self._changed.notify_all()
         written, since = -1, time.monotonic()
-        while self._thread is not None and self._is_writing():
+        while self._thread is not None and self._thread.is_alive() and not self._gave_up:
             if written != self._written:
                 written, since = self._written, time.monotonic()
                 if self._show is not None:
@@ -198,12 +195,9 @@ class MlflowTracker(Tracker):
             self._warn(f"{subject} not recorded in MLflow at {self._store.shown} ({cause_of(error)}); {later}")
             return None
 
-    def _is_writing(self) -> bool:
-        return self._thread is not None and self._thread.is_alive() and not self._gave_up
-
     def _add(self, event: Event) -> None:
         with self._changed:
-            self._events.append(event)
+            self._events.append((event, _now()))
             self._changed.notify_all()
 
     def _work(self, header: SearchHeader, now: int) -> None:
@@ -231,14 +225,15 @@ class MlflowTracker(Tracker):
         self.run_id, self._seconds_before = writer.run_id, writer.seconds_before
         writer.take_up()
         place = 0
-        while (event := self._next(place)) is not None and not self._gave_up:
-            event(writer)
+        while (told := self._next(place)) is not None and not self._gave_up:
+            event, at = told
+            event(writer, at)
             self._written += 1
             place += 1
             if place == len(self._events):  # nothing more to write with it
                 writer.flush()
 
-    def _next(self, place: int) -> Event | None:
+    def _next(self, place: int) -> tuple[Event, int] | None:
         """Return the event at a place, once there is one; None after the last."""
         with self._changed:
             self._changed.wait_for(lambda: place < len(self._events) or self._closing)

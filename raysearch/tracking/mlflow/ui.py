@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
@@ -34,12 +34,6 @@ def serve_ui(folder: Path, uri: str | None, host: str = "127.0.0.1", port: int =
     Browsers that name the host by anything but ``localhost`` or a private address need it in
     ``MLFLOW_SERVER_ALLOWED_HOSTS``.
 
-    Args:
-        folder: The folder of the embedded store and of artifacts.
-        uri: MLflow's tracking URI; None for the embedded store.
-        host: The address to listen on.
-        port: The port to listen on.
-
     Raises:
         UserError: There is no store yet, or none of that kind, the store is a server already, or the port is taken.
     """
@@ -61,7 +55,7 @@ def serve_ui(folder: Path, uri: str | None, host: str = "127.0.0.1", port: int =
     sys.stderr.flush()
     named = f"[{host}]" if ":" in host else host
     address = f"http://{named}:{port}"
-    sys.exit(_run(command, environment, lambda: _answers(address), lambda: _links(store, address)))
+    sys.exit(_run(command, environment, store, address))
 
 
 def _links(store: Store, address: str) -> list[str]:
@@ -82,7 +76,6 @@ def _links(store: Store, address: str) -> list[str]:
 
 
 def _answers(address: str) -> bool:
-    """Return whether MLflow's server is up."""
     direct = build_opener(ProxyHandler({}))
     try:
         with direct.open(f"{address}/health", timeout=5):
@@ -93,15 +86,10 @@ def _answers(address: str) -> bool:
         return False
 
 
-def _run(
-    command: Sequence[str],
-    environment: Mapping[str, str],
-    is_ready: Callable[[], bool],
-    lines: Callable[[], Sequence[str]],
-) -> int:
-    """Run a command until it ends by itself, and return its exit code, or until this process is told to end.
+def _run(command: Sequence[str], environment: Mapping[str, str], store: Store, address: str) -> int:
+    """Run a server until it ends by itself, and return its exit code, or until this process is told to end.
 
-    The lines are printed as soon as it is ready.
+    What to open in a browser is printed as soon as it answers.
 
     Ctrl-C on a terminal reaches all processes of a group, and those that are still importing would each print a
     traceback. So the command has a group of its own, which is ended by SIGTERM.
@@ -120,9 +108,9 @@ def _run(
     servers.append(subprocess.Popen(command, env=environment, process_group=0))
     if is_told.is_set():
         end()
-    found = lines()
+    found = _links(store, address)
     while servers[0].poll() is None and not is_told.wait(0.1):
-        if is_ready():
+        if _answers(address):
             sys.stdout.write("".join(visible(line) + "\n" for line in found))
             sys.stdout.flush()
             break

@@ -40,12 +40,7 @@ _CHARTS: Sequence[Mapping[str, Any]] = (
 
 
 def view_tags(condition: str = SEARCHES, key: str = _KEY) -> dict[str, str]:
-    """Return the tag of an experiment that keeps a view of searches, the lowest loss first.
-
-    Args:
-        condition: Which searches, in MLflow's words.
-        key: The view's name, as for `view_link`.
-    """
+    """Return the tag of an experiment that keeps a view, of some name, of the searches that meet a condition."""
     charts = [
         {"uuid": f"raysearch-{place}", "metricSectionId": _SECTION, "deleted": False, "isGenerated": False, **chart}
         for place, chart in enumerate(_CHARTS)
@@ -53,7 +48,7 @@ def view_tags(condition: str = SEARCHES, key: str = _KEY) -> dict[str, str]:
     section = {"uuid": _SECTION, "name": _SECTION, "display": True, "isReordered": False, "deleted": False}
     state = {
         "searchFilter": condition,
-        "orderByKey": _LOSS,  # sorted by a metric, runs are not nested
+        "orderByKey": _LOSS,  # the lowest first; sorted by a metric, runs are not nested
         "orderByAsc": True,
         "startTime": "ALL",
         "lifecycleFilter": "Active",
@@ -68,22 +63,14 @@ def view_tags(condition: str = SEARCHES, key: str = _KEY) -> dict[str, str]:
 
 
 def view_link(experiment: str, mode: str, key: str = _KEY) -> str:
-    """Return the address of a kept view, from MLflow's own on.
-
-    Args:
-        experiment: Its id.
-        mode: ``TABLE`` or ``CHART``.
-        key: The view's name.
-    """
+    """Return the address of a kept view, from MLflow's own on; the mode is ``TABLE`` or ``CHART``."""
     return f"#/experiments/{experiment}/runs?viewStateShareKey={quote(key)}&compareRunsMode={mode}"
 
 
 def ui_lines(address: str, experiments: Mapping[str, str]) -> list[str]:
-    """Return what to open in a browser; MLflow's own address leads to another page.
+    """Return what to open in a browser for each experiment with searches, named by its id.
 
-    Args:
-        address: Of the server.
-        experiments: The names of those that hold searches, by id.
+    MLflow's own address leads to another page.
     """
     lines = []
     for number, name in experiments.items():

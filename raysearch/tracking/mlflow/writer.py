@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ import yaml
 from mlflow.entities import Metric, Param, Run, RunTag
 
 from raysearch.reporting.figures.knee import knee
-from raysearch.search import figures
+from raysearch.search.figures import Plots
 from raysearch.search.result import RoundSummary, SearchHeader, SearchResult
 from raysearch.search.trial import Trial
 from raysearch.tracking.mlflow import records
@@ -62,7 +61,6 @@ class MlflowWriter:
 
     Attributes:
         run_id: MLflow's id of the parent run.
-        seconds_before: As above.
         written: How many trials had not been there, or not in full.
     """
 
@@ -72,8 +70,8 @@ class MlflowWriter:
         experiment: str,
         header: SearchHeader,
         now: int,
-        seconds_before: float | None = None,
-        max_child_runs: int = sys.maxsize,
+        seconds_before: float | None,
+        max_child_runs: int,
     ) -> None:
         self._client, self._experiment = connect(store, experiment)
         self._asks_again = store.is_server
@@ -219,7 +217,7 @@ class MlflowWriter:
         if run.info.status != "RUNNING":
             self._client.update_run(self.run_id, status="RUNNING")
 
-    def _points(self, values: Mapping[str, float], now: int, step: int = 0) -> list[Metric]:
+    def _points(self, values: Mapping[str, float], now: int, step: int) -> list[Metric]:
         return [Metric(key, float(value), now, step) for key, value in values.items() if math.isfinite(value)]
 
     def _params(self, values: Mapping[str, str]) -> list[Param]:
@@ -229,13 +227,9 @@ class MlflowWriter:
         self._client.log_batch(self.run_id, tags=[RunTag(key, value) for key, value in tags.items()])
 
     def _log_artifacts(self, trials: Sequence[Trial], result: SearchResult) -> None:
-        n_layers, n_remove, measure = self._header.n_layers, len(result.removed), self._header.measure
+        measure = self._header.measure
         self._client.log_text(self.run_id, records.trials_csv(trials, measure), "trials.csv")
-        for name, figure in (
-            ("mask_map.png", figures.mask_map(trials, n_layers, result.mask, measure)),
-            ("best_so_far.png", figures.best_so_far(trials, n_remove, measure)),
-            ("loss_by_size.png", figures.loss_by_size(trials, result.mask, measure)),
-        ):
+        for name, figure in Plots(trials, self._header.n_layers, result.mask, measure).files():
             self._client.log_figure(self.run_id, figure, name, save_kwargs={"dpi": _DPI})
         if result.recommendation is not None:
             self._client.log_figure(self.run_id, knee(result.recommendation), "knee.png", save_kwargs={"dpi": _DPI})

@@ -1,18 +1,15 @@
 import csv
 import io
-import json
 from dataclasses import replace
 
 import pytest
 
 from raysearch.core.mask import Mask
 from raysearch.core.measure import PERPLEXITY, Measure
-from raysearch.search.result import LayerTokens, in_brief
+from raysearch.search.result import RoundSummary
 from raysearch.search.trial import Trial
 from raysearch.testing.tracker_suite import ACCURACY, KL, MARGIN, greedy_search
 from raysearch.tracking.mlflow import records
-
-INF = float("inf")
 
 
 def test_config_is_flattened_to_dotted_keys():
@@ -43,7 +40,6 @@ def test_searches_are_filtered_by_the_choice_of_each_group():
     assert tags["raysearch.model"] == "tiny"
     assert "raysearch.cluster" not in tags, "where a search ran says nothing about what it found"
     assert tags["raysearch.fingerprint.model"] == "m" * 16
-    assert tags["raysearch.unit"] == "nats per token"
 
 
 def test_a_search_on_an_evaluation_split_is_tagged():
@@ -70,8 +66,13 @@ def test_infinite_values_are_named_in_a_tag():
 
 @pytest.mark.parametrize(
     ("measure", "readout"),
-    [(PERPLEXITY, {"perplexity/pruned": pytest.approx(1.6487, abs=1e-4)}), (MARGIN, {"margin/pruned": -0.5}), (KL, {})],
-    ids=["perplexity", "margin", "no readout"],
+    [
+        (PERPLEXITY, {"perplexity/pruned": pytest.approx(1.6487, abs=1e-4)}),
+        (MARGIN, {"margin/pruned": -0.5}),
+        (ACCURACY, {"accuracy/pruned": 0.5}),
+        (KL, {}),
+    ],
+    ids=["perplexity", "margin", "accuracy", "no readout"],
 )
 def test_metrics_are_named_by_the_readout(measure, readout):
     trial = Trial(7, 2, Mask.of(25), 0.5, 0.2, None, cached=False)
@@ -82,8 +83,8 @@ def test_metrics_are_named_by_the_readout(measure, readout):
     assert metrics["loss/delta_se"] == result.delta_error
     name = measure.readout
     others = {f"{name}/dense", f"{name}/pruned", f"path/{name}"} if name else set()
-    known = {key for key in (*metrics, *series) if key.startswith(("perplexity/", "margin/", "path/"))}
-    assert known - {"path/loss"} == others
+    known = {key for key in (*metrics, *series) if key.startswith(("perplexity/", "margin/", "accuracy/", "path/"))}
+    assert known - {"path/loss"} == others and records.search_tags(result)["raysearch.unit"] == measure.unit
 
 
 def test_the_losses_of_parts_are_metrics():
@@ -117,8 +118,7 @@ def test_csv_has_a_line_per_trial():
         Trial(1, 1, Mask.of(1, 2), None, None, 'said "no",\ntwice', cached=False),
     ]
     dense, failed = csv.DictReader(io.StringIO(records.trials_csv(trials, PERPLEXITY)))
-    assert dense == {
-        **dict.fromkeys(records.trials_csv_columns(PERPLEXITY), ""),
+    assert {name: value for name, value in dense.items() if value} == {
         **{"index": "0", "round": "0", "removed": "{}", "n_removed": "0", "loss": "0.0", "perplexity": "1.0"},
         **{"delta": "0.0", "cached": "true"},
     }
@@ -132,6 +132,11 @@ def test_a_column_of_the_csv_is_named_by_the_readout():
     (bare,) = csv.DictReader(io.StringIO(records.trials_csv(trials, KL)))
     screened = ["screened_loss", "screened_low", "screened_high", "screened_share"]
     assert list(bare) == ["index", "round", "removed", "n_removed", "loss", "delta", "cached", "failure", *screened]
+
+
+def test_a_round_without_any_loss_has_its_costs_alone():
+    metrics = records.round_metrics(RoundSummary(1, 3, 3, None, None, 8.0, 24.0, 1.5, 0.5))
+    assert metrics["layer_forwards/saved"] == 16 and "progress/round_best_loss" not in metrics
 
 
 def test_a_result_without_an_order_has_no_such_tag():
@@ -155,29 +160,3 @@ def test_remarks_are_metrics_charts_and_tags_within_the_limits_of_mlflow():
     assert series["remark/scores"][:2] == [(0, 0.5), (1, 0.5)] and len(series["remark/scores"]) == records.MAX_POINTS
     assert series["path/loss"][-1] == (3, result.loss)
     assert len(records.result_tags(odd)["raysearch.remark.why"]) == records.MAX_TAG
-
-
-def test_a_result_is_json_whatever_its_numbers():
-    result = greedy_search()
-    odd = replace(result, loss=800.0, remarks={"gap": INF, "scores": [1.0, INF], "why": "so"})
-    value = json.loads(json.dumps(in_brief(odd), allow_nan=False))
-    assert value["perplexity"] is None and value["remarks"] == {"gap": None, "scores": [1.0, None], "why": "so"}
-    assert [entry["n_removed"] for entry in value["path"]] == [1, 2, 3]
-    assert value["path"][-1]["removed"] == list(result.removed) and value["path"][-1]["loss"] == result.loss
-    assert value["searcher_seconds"] == 0.25 and value["fingerprints"]["model"] == "m" * 16
-
-
-@pytest.mark.parametrize("measure", [PERPLEXITY, MARGIN, ACCURACY, KL], ids=lambda measure: str(measure.readout))
-def test_a_result_says_what_its_losses_are_counted_in(measure):
-    result = replace(greedy_search(measure=measure), layer_tokens=LayerTokens(3, 4, True))
-    value = json.loads(json.dumps(in_brief(result)))
-    assert Measure(**value["measure"]) == measure
-    assert (value["n_tokens"], value["n_samples"]) == (8192, 64)
-    assert value["layer_tokens"] == {"computed": 3, "by_row": 4, "packed": True}
-    assert value["data"] == list(result.data)
-    if measure.readout is None:
-        assert not {"perplexity", "None"} & {*value, *value["path"][0]}
-    else:
-        assert value[measure.readout] == result.readout == measure.read(result.loss)
-        assert value[f"dense_{measure.readout}"] == result.dense_readout == measure.read(result.dense_loss)
-        assert [entry[measure.readout] for entry in value["path"]] == [measure.read(e["loss"]) for e in value["path"]]
