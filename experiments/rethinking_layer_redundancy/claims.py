@@ -71,8 +71,9 @@ def study(path: Path, searchers: Collection[str] | None = None) -> StudyResult:
     ]
     chosen = table if searchers is None else table[table["searcher"].isin(searchers)]
     cells = [cell(row) for row in chosen.to_dict("records")]
+    n_layers = {name: N_LAYERS[name] for name in chosen["model"].unique()}
     return StudyResult(
-        *("rethinking", "rethinking", cells, {name: N_LAYERS[name] for name in chosen["model"].unique()}, metrics, {}, {}),
+        *("rethinking", "rethinking", cells, n_layers, metrics, {}, {}),
         margin=MARGIN if "draw" in table else Margin(),
         contrasts=CONTRASTS if "draw" in table else (),
     )
