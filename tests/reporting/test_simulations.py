@@ -148,7 +148,7 @@ def test_over_settings_searchers_that_are_alike_are_not_told_apart() -> None:
             Comparison(
                 Setting("m", str(i), 2),
                 CALIBRATION_LOSS,
-                [Rival(name, 1, 0.0, None, None, 1.0, frozenset(), behind=float(rng.random())) for name in "abcdef"],
+                [Rival(name, 0.0, None, None, 1.0, frozenset(), behind=float(rng.random())) for name in "abcdef"],
             )
             for i in range(8)
         ]

@@ -23,8 +23,7 @@ from raysearch.reporting.stats.frame import (
     Quantity,
     Setting,
     averages,
-    averages_of,
-    column_of,
+    by_column,
     has,
     quantity_of,
     settings,
@@ -116,8 +115,7 @@ def _by_calibration(
     """Yield a number, a title, the settings and the dense model's results of each model and calibration."""
     groups = itertools.groupby(settings(frame), key=lambda pair: pair[0][:2])
     for place, ((model, calibration), panels) in enumerate(groups, 1):
-        assessed = results.dense.get(model, {})
-        dense = {column_of(name): one for name, one in assessed.items()} | averages_of(assessed, results)
+        dense = by_column(results.dense.get(model, {}), results)
         yield place, f"{model}, calibrated by {calibration}", list(panels), dense
 
 
@@ -251,8 +249,8 @@ def _kept(mean: float, quantity: Quantity, dense: Estimate | None) -> str:
         return ""
     if quantity.group in ("accuracy", "generation", "probe"):
         return numbers.percent(mean / dense.value)
-    alone = quantity.averaged == 1 and "average" not in quantity.key
-    return "" if quantity.group == "perplexity" and alone else f"× {numbers.ratio_text(mean / dense.value)}"
+    alone = quantity.group == "perplexity" and quantity.averaged == 1
+    return "" if alone else f"× {numbers.ratio_text(mean / dense.value)}"
 
 
 def _searcher(one: _Found) -> Cell:
