@@ -28,14 +28,7 @@ if TYPE_CHECKING:
 def html_page(
     analysis: Analysis, findings: Sequence[Finding], sections: Sequence[Section], drawn: Mapping[str, str]
 ) -> str:
-    """The page.
-
-    Args:
-        analysis: The study.
-        findings: What stands at the top.
-        sections: What follows.
-        drawn: The figures as SVG, by name.
-    """
+    """The page; `drawn` are its figures as SVG, by name."""
     from markupsafe import Markup
 
     script = f"\n{_text('page.js')}"

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 import torch
 from torch.nn import functional
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoTokenizer
 
 from raysearch.core.estimate import Estimate
 from raysearch.core.json import plain
 from raysearch.core.mask import Mask
-from tests.assessment.conftest import Assess
+from tests.assessment.conftest import Assess, no_pool, without_layers
 from tests.cli.conftest import World
 
 MASK = Mask.of(1, 3)
@@ -24,10 +24,7 @@ SEQ_LEN = 16
 
 def plain_losses(folder: Path, mask: Mask, rows: list[list[int]]) -> list[tuple[float, int]]:
     """Nats and predicted tokens of each row, one row at a time."""
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    kept = [layer for number, layer in enumerate(model.model.layers) if number not in mask]
-    model.model.layers = torch.nn.ModuleList(kept)
-    losses = []
+    model, losses = without_layers(folder, mask), []
     for row in rows:
         ids = torch.tensor([row])
         with torch.inference_mode():
@@ -99,10 +96,6 @@ def test_a_number_of_samples_is_the_most_that_are_taken(assess: Assess, text: Pa
 def test_known_perplexities_load_no_model(assess: Assess, text: Path) -> None:
     words = [f"assess.texts.mine=data=file data.path={text} data.samples=all data.sampling=whole", "assess.seq_len=16"]
     first = assess([MASK], *words)
-
-    def no_pool():
-        raise AssertionError("everything is known")
-
     again = assess([MASK], *words, make_pool=no_pool)
     assert again.values == first.values and again.computed == 0
     other = f"assess.texts.other=data=file data.path={text} data.samples=all data.sampling=sequential"

@@ -86,11 +86,7 @@ def png(figure: Figure) -> bytes:
 def svg(figure: Figure, name: str) -> str:
     """A figure as SVG, its words as text; the same figure gives the same SVG.
 
-    Several may stand on one page, so ids hang on the name of the figure; those that all figures have are left out.
-
-    Args:
-        figure: The figure.
-        name: Its name.
+    Several may stand on one page, so ids hang on the name of the figure, and those that all figures have are left out.
     """
     from matplotlib import rc_context
 
