@@ -90,16 +90,14 @@ def permutation_p(x: npt.NDArray[np.float64], y: npt.NDArray[np.float64], seed: 
     """
     from scipy.stats import permutation_test, rankdata
 
-    ranks_x, ranks_y = rankdata(_without_dust(x)), rankdata(_without_dust(y))
     if len(x) <= MOST_EXACT:
-        return _exact_p(ranks_x, ranks_y)
+        return _exact_p(rankdata(_without_dust(x)), rankdata(_without_dust(y)))
 
-    def statistic(some: npt.NDArray[np.float64], axis: int) -> npt.NDArray[np.float64]:
-        return np.asarray(((some - some.mean(axis=axis, keepdims=True)) * ranks_y).sum(axis=axis))
+    def rho(some: npt.NDArray[np.float64], axis: int) -> npt.NDArray[np.float64]:
+        return spearman(some, y)
 
     rng = np.random.default_rng(seed)
-    test = permutation_test((ranks_x,), statistic, permutation_type="pairings", n_resamples=RESAMPLES, rng=rng)
-    return float(test.pvalue)
+    return float(permutation_test((x,), rho, permutation_type="pairings", n_resamples=RESAMPLES, rng=rng).pvalue)
 
 
 def _exact_p(x: npt.NDArray[np.float64], y: npt.NDArray[np.float64]) -> float:
