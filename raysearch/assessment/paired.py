@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from statistics import fmean, stdev
+from statistics import fmean
+
+import numpy as np
 
 from raysearch.core.estimate import Estimate
 
 
 def mean(values: Sequence[float]) -> Estimate:
     """Return the mean over items with its standard error, which a single item has none of."""
-    return Estimate(fmean(values), stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None)
+    error = float(np.std(values, ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else None
+    return Estimate(fmean(values), error)
 
 
 def parts(values: Sequence[float]) -> tuple[float, ...]:

@@ -22,10 +22,8 @@ class Picture:
 
     Args:
         name: Of its files.
-        title: Over it.
         caption: Under it: how to read it.
         alt: Its content in words, for readers who cannot see it.
-        figure: The figure.
     """
 
     name: str

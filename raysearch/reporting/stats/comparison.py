@@ -29,7 +29,6 @@ class Rival:
     """A searcher's numbers in a setting, over its draws and seeds, and how it stands beside the best one.
 
     Args:
-        searcher: Its label.
         mean: Over draws and seeds.
         spread: Standard deviation over seeds of a draw, the first with several; None with one seed.
         error: Standard error by the choice of samples, the mean over searches, since they share the samples.
@@ -68,8 +67,6 @@ class Comparison:
     """The searchers of a setting by one quantity, best first.
 
     Args:
-        setting: Where.
-        quantity: By what.
         rivals: Every searcher that has the quantity, best first; the first is the best.
         unit: Of differences: ``nats per token``, ``points``; nats of logarithms.
     """

@@ -34,9 +34,6 @@ class Correlation:
     """How two quantities rank the searchers of a setting.
 
     Args:
-        setting: Where.
-        first: A quantity.
-        second: Another.
         n: Searchers that have both and found other masks; each counts once, by the mean over its seeds and draws.
         rho: Spearman's; None if a quantity is the same for all.
         p: Two-sided, of the permutation test that the two rankings have nothing to do with each other.

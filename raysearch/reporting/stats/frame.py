@@ -47,9 +47,6 @@ class Quantity:
 
     Args:
         key: Its column; that of its standard error is ``key + "_error"``.
-        title: For people.
-        unit: What it is counted in.
-        higher_is_better: Whether more is better.
         ratio: Whether it is compared by ratios rather than by differences, as perplexities are.
         averaged: How many metrics it is the mean of; 1 for a metric itself.
         group: What it belongs to.
@@ -207,8 +204,8 @@ def _items(found: Outcome, results: StudyResult) -> dict[str, tuple[npt.NDArray[
     items: dict[str, tuple[npt.NDArray[np.float64], ...]] = {column_of(name): (parts,) for name, parts in own.items()}
     for quantity in averages(results):
         names = [metric.name for metric in results.metrics if metric.group == quantity.group]
-        values = [found.assessed[name].value for name in names if name in found.assessed]
-        if all(name in own for name in names) and len(values) == len(names):
+        if {*names} <= own.keys() & found.assessed.keys():
+            values = [found.assessed[name].value for name in names]
             # the logarithm of a mean of perplexities moves with each as its share of their sum
             weights = [value / sum(values) if quantity.ratio else 1 / len(names) for value in values]
             items[quantity.key] = tuple(weight * own[name] for weight, name in zip(weights, names, strict=True))

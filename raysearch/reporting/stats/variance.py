@@ -33,8 +33,6 @@ class Shares:
     """Shares of a variance; together 1.
 
     Args:
-        calibration: Of the calibration.
-        searcher: Of the searcher.
         residual: The rest.
         interaction: Of what one calibration does to one searcher alone; None where it is part of the rest.
         draw: Of the draw of the calibration's samples; None where each has one.
@@ -52,7 +50,6 @@ class Split:
     """Shares of the variance of one quantity among the searches of one model and M.
 
     Args:
-        panel: Of which model and M.
         quantity: Of what; perplexities enter by their logarithm.
         shares: Omega squared: what is left of sums of squares after noise. Source: Hays, Statistics, 1963.
         raw: Eta squared: sums of squares over their sum. They favour the factor with more levels.
@@ -62,9 +59,7 @@ class Split:
         p_searcher: The same of searchers.
         stable: Whether the larger of the two shares stays the larger whichever searcher is left out; None with fewer
             than three.
-        n_searches: How many went in.
         n_searchers: How many searchers have a result by every calibration and draw; others are left out.
-        n_calibrations: How many.
         n_draws: Of all calibrations together.
     """
 
@@ -97,8 +92,6 @@ class Spread:
     """The largest difference that one choice makes while the other is held fixed.
 
     Args:
-        panel: Of which model and M.
-        quantity: Of what.
         by: Which choice is changed.
         fixed: The label of the other.
         size: The difference between the best and the worst, in the quantity's unit; their ratio where it is compared

@@ -50,13 +50,7 @@ _Panels = Sequence[tuple[Setting, pd.DataFrame]]
 
 @dataclass(frozen=True)
 class _Found:
-    """A searcher's result in a setting.
-
-    Args:
-        setting: Where.
-        cells: Its searches, one a seed.
-        compared: The searchers of the setting, by each quantity that any has.
-    """
+    """A searcher's searches in a setting, and its searchers compared by each quantity that any has."""
 
     setting: Setting
     cells: pd.DataFrame
