@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,8 @@ import torch
 from torch.nn import functional
 from transformers import AutoTokenizer
 
-from raysearch.core.estimate import Estimate
+from raysearch.assessment.results import Result
+from raysearch.core.estimate import Estimate, Metric
 from raysearch.core.json import plain
 from raysearch.core.mask import Mask
 from tests.assessment.conftest import Assess, no_pool, without_layers
@@ -102,10 +102,9 @@ def test_known_perplexities_load_no_model(assess: Assess, text: Path) -> None:
     assert assess([MASK], *words, other).computed == 2, "the text that is new, of two models"
 
 
-def test_what_is_not_finite_is_null_in_json(assess: Assess, text: Path) -> None:
-    words = [f"assess.texts.mine=data=file data.path={text} data.samples=all data.sampling=whole", "assess.seq_len=16"]
-    result = assess([MASK], *words).by_mask[MASK]["mine"]
-    broken = replace(result, estimate=Estimate(float("inf")), detail={"losses": [float("nan"), 1.0]})
+def test_what_is_not_finite_is_null_in_json() -> None:
+    metric = Metric("mine", "mine", "perplexity", "perplexity", False)
+    broken = Result(metric, Estimate(math.inf), None, "1 window", {"losses": [math.nan, 1.0]})
     value = json.loads(json.dumps(plain(broken), allow_nan=False))
     assert value["value"] is None and value["detail"] == {"losses": [None, 1.0]}
 
