@@ -213,7 +213,7 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
         yield
     finally:
         for name in variables:
-            del os.environ[name]
+            os.environ.pop(name, None)
         os.environ.update(before)
 
 
