@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ from raysearch.generation.server import Server
 from raysearch.ledger.assessments import assessment_fingerprint, read_assessments, write_assessment
 from raysearch.ledger.ledger import Ledger
 from raysearch.models.loading import describe
-from raysearch.models.spec import LocatedModel, ModelInfo, ModelSpec
+from raysearch.models.spec import ModelInfo, ModelSpec
 from raysearch.search.auto import SpeedMeter
 from raysearch.search.observer import Observer, warn_of_unknown
 from raysearch.search.recommendation import Speed
@@ -171,21 +171,21 @@ def assess_masks(
         what they are, and `Assessments.by_mask` has the details.
 
     Raises:
-        UserError: A mask does not fit the model, or a task or its data cannot be loaded.
+        UserError: A task or its data cannot be loaded.
         EvaluationError: Something failed for good.
     """
-    masks = list(dict.fromkeys([Mask(), *masks]))
-    _check_masks(masks, what)
-    texts, tasks, jobs = what.texts.calibrations, what.generation.calibrations, _missing_jobs(what, ledger, masks)
-    n_units = len(jobs) + sum(one.n_shards for one in (*texts, *tasks)) + (len(masks) if what.problems else 0)
-    with _pool(make_pool, what.cluster, what.info.model, n_units) as replicas:
+    spec, masks = what.spec, list(dict.fromkeys([Mask(), *masks]))
+    texts = dict(zip(spec.texts, what.texts.calibrations, strict=True))
+    tasks = dict(zip(spec.generation, what.generation.calibrations, strict=True))
+    jobs = _missing_jobs(what, ledger, masks)
+    n_units = len(jobs) + sum(one.n_shards for one in what.calibrations) + (len(masks) if what.problems else 0)
+    # A pool that is offered is one for every stage, and stays open.
+    pool = nullcontext(functools.cache(make_pool)) if make_pool else opening(what.cluster, what.info.model, n_units)
+    with pool as replicas:
         context = AssessContext(masks, what.info.n_layers, ledger, replicas, on_progress)
-        perplexities, n_perplexities = measure_perplexities(list(what.spec.texts), texts, context)
-        answers, n_answers = assess_generation(
-            *(list(what.spec.generation), tasks, context),
-            server=None if what.spec.server is None else Server.at(what.spec.server, what.spec.server_model),
-            tokenizer=what.texts.files.tokenizer,
-        )
+        perplexities, n_perplexities = measure_perplexities(texts, context)
+        server = None if spec.server is None else Server.at(spec.server, spec.server_model)
+        answers, n_answers = assess_generation(tasks, context, server, what.texts.files.tokenizer)
         probes, n_probes = _probe(what, context)
         _run_tasks(what, jobs, context)
         speeds, n_speeds = _measure_speeds(what, context)
@@ -318,25 +318,6 @@ def _measure_speeds(what: Assessable, context: AssessContext) -> tuple[dict[Mask
         write_assessment(context.ledger, model, name, known)
         measured = len(asked)
     return {mask: speed_results(known[stand_ins[mask]]) for mask in masks}, measured
-
-
-def _pool(
-    make_pool: Callable[[], Pool] | None, cluster: PoolFactory, model: LocatedModel, n_units: int
-) -> AbstractContextManager[Callable[[], Pool]]:
-    """Give the pool when it is first needed: the one that was offered, which stays open, or one to close at the end."""
-    if make_pool is not None:
-        return nullcontext(functools.cache(make_pool))  # one pool for every stage
-    return opening(cluster, model, n_units)
-
-
-def _check_masks(masks: Sequence[Mask], what: Assessable) -> None:
-    n_layers = what.info.n_layers
-    for mask in masks:
-        if any(layer >= n_layers for layer in mask) or len(mask) >= n_layers:
-            raise UserError(
-                f"mask={mask} does not fit {what.model.name}, which has layers 0 … {n_layers - 1}; name only those, "
-                "and keep at least one"
-            )
 
 
 def _check_speed(spec: AssessSpec, model: ModelSpec, info: ModelInfo) -> None:

@@ -56,17 +56,12 @@ def task_specs(spec: AssessSpec) -> list[CalibrationSpec]:
 
 
 def assess_generation(
-    names: Sequence[str],
-    tasks: Sequence[Calibration],
-    context: AssessContext,
-    server: Server | None = None,
-    tokenizer: Any = None,
+    tasks: Mapping[str, Calibration], context: AssessContext, server: Server | None, tokenizer: Any
 ) -> tuple[dict[Mask, dict[str, Result]], int]:
     """Return the score of every mask on every task, with what its texts show.
 
     Args:
-        names: What the tasks are called.
-        tasks: The tasks, as `task_specs` names them.
+        tasks: The tasks, by name.
         context: The masks.
         server: A server of one mask's checkpoint, which answers for it.
         tokenizer: The model's, to write prompts for the server.
@@ -82,9 +77,9 @@ def assess_generation(
     if tasks and server is not None and len([mask for mask in masks if mask]) != 1:
         raise UserError(f"assess.server={server.url} serves one checkpoint, so it is for one search; name that")
     resident = [mask for mask in masks if server is None or mask == Mask()]
-    _, computed = replace(context, masks=resident).evaluate(tasks, "answers")
+    _, computed = replace(context, masks=resident).evaluate(list(tasks.values()), "answers")
     results: dict[Mask, dict[str, Result]] = {mask: {} for mask in masks}
-    for name, task in zip(names, tasks, strict=True):
+    for name, task in tasks.items():
         dense = ledger.texts(task.fingerprint, Mask())
         for mask in masks:
             own = task

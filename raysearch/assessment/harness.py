@@ -14,11 +14,10 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from typing_extensions import override
 
+from raysearch.assessment.paired import error_of_ratio, parts
 from raysearch.assessment.results import Result
 from raysearch.calibration.dialogues import undated
 from raysearch.core.estimate import Estimate, Metric
@@ -103,7 +102,8 @@ class TaskJob(Job):
                     "writes, without a sandbox; allow it with assess.answers.run_code=true, or use a task of "
                     "assess.generation"
                 )
-            with replica.stack.bypassed(self.mask) as model, torch.random.fork_rng(), _code_allowed(self.run_code):
+            allowed = {"HF_ALLOW_CODE_EVAL": "1"} if self.run_code else {}  # for metrics of Hugging Face's `evaluate`
+            with replica.stack.bypassed(self.mask) as model, torch.random.fork_rng(), _environment(allowed):
                 # lm-eval gives a tokenizer a padding token, so it gets one of its own.
                 tokenizer = copy.deepcopy(replica.tokenizer)
                 tokenizer.chat_template = undated(tokenizer.chat_template)
@@ -140,8 +140,9 @@ def task_result(name: str, found: Mapping[str, Any], dense: Mapping[str, Any]) -
     error = metrics.get(f"{headline}_stderr")
     estimate = Estimate(scale * metrics[headline], None if error is None else scale * error)
     reference = scale * dense["metrics"][headline]
-    items, of_dense = (np.asarray(one.get("items", {}).get(headline, ()), float) for one in (found, dense))
-    retention = Estimate(estimate.value / reference, _error_of_ratio(items, of_dense)) if reference else None
+    items, of_dense = (one.get("items", {}).get(headline, ()) for one in (found, dense))
+    paired = len(items) == len(of_dense) > 1
+    left = error_of_ratio(items, of_dense) if reference and paired else None
     return Result(
         Metric(
             name,
@@ -151,22 +152,11 @@ def task_result(name: str, found: Mapping[str, Any], dense: Mapping[str, Any]) -
             bool(found["higher_is_better"].get(headline, True)),
         ),
         estimate,
-        retention,
+        Estimate(estimate.value / reference, left) if reference else None,
         f"{count(found['n_items'], 'item')}, {headline}",
         {**{key: value for key, value in found.items() if key != "items"}, "headline": headline},
-        tuple((scale * items / max(1, len(items))).tolist()),
+        parts([scale * one for one in items]),
     )
-
-
-def _error_of_ratio(items: npt.NDArray[np.float64], of_dense: npt.NDArray[np.float64]) -> float | None:
-    """Return the standard error of the ratio of two means over the same items; None if they are not known.
-
-    Source: Cochran, Sampling Techniques, 1977, equation 6.13, as for losses in `raysearch.evaluation.totals`.
-    """
-    if len(items) < 2 or len(items) != len(of_dense):
-        return None
-    residuals = items - of_dense * (items.sum() / of_dense.sum())
-    return float(np.sqrt(len(items) * residuals.var(ddof=1)) / of_dense.sum())
 
 
 @functools.cache  # listing lm-eval's own tasks takes seconds
@@ -215,32 +205,26 @@ def _runs_code(loaded: Any) -> bool:
 
 
 @contextlib.contextmanager
-def _code_allowed(allowed: bool) -> Iterator[None]:
-    """Within the context the metrics of Hugging Face's `evaluate` run code, if that is allowed."""
-    key = "HF_ALLOW_CODE_EVAL"
-    before = os.environ.get(key)
-    if allowed:
-        os.environ[key] = "1"
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set environment variables within the context."""
+    before = {name: os.environ.pop(name) for name in variables if name in os.environ}
+    os.environ.update(variables)
     try:
         yield
     finally:
-        if allowed and before is None:
-            del os.environ[key]
-        elif before is not None:
-            os.environ[key] = before
+        for name in variables:
+            os.environ.pop(name, None)
+        os.environ.update(before)
 
 
 @contextlib.contextmanager
 def _silent() -> Iterator[None]:
     """Keep lm-eval's progress bars, remarks and prints off the terminal, and its bootstraps in this process."""
     logger = logging.getLogger("lm_eval")
-    level, apart = logger.level, os.environ.get("DISABLE_MULTIPROC")
-    os.environ["DISABLE_MULTIPROC"] = "1"
+    level = logger.level
     logger.setLevel(logging.ERROR)
     try:
-        with quiet(), contextlib.redirect_stdout(io.StringIO()):
+        with quiet(), contextlib.redirect_stdout(io.StringIO()), _environment({"DISABLE_MULTIPROC": "1"}):
             yield
     finally:
         logger.setLevel(level)
-        if apart is None:
-            del os.environ["DISABLE_MULTIPROC"]

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from statistics import fmean
+
+import numpy as np
 
 from raysearch.core.estimate import Estimate
 
 
 def mean(values: Sequence[float]) -> Estimate:
     """Return the mean over items with its standard error, which a single item has none of."""
-    middle, n = math.fsum(values) / len(values), len(values)
-    if n < 2:
-        return Estimate(middle)
-    return Estimate(middle, math.sqrt(math.fsum((value - middle) ** 2 for value in values) / (n - 1) / n))
+    error = float(np.std(values, ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else None
+    return Estimate(fmean(values), error)
 
 
 def parts(values: Sequence[float]) -> tuple[float, ...]:
@@ -28,10 +29,15 @@ def retention(values: Sequence[float], dense: Sequence[float]) -> Estimate | Non
         values: A number of each item.
         dense: The dense model's numbers of the same items.
     """
-    of_dense = mean(dense).value
-    if not of_dense:
-        return None
-    ratio = mean(values).value / of_dense
-    # By the delta method: of (x - ratio y) / mean of y.
+    of_dense = fmean(dense)
+    return Estimate(fmean(values) / of_dense, error_of_ratio(values, dense)) if of_dense else None
+
+
+def error_of_ratio(values: Sequence[float], dense: Sequence[float]) -> float | None:
+    """Return the standard error of the ratio of two means over the same items; None with less than two.
+
+    Source: Cochran, Sampling Techniques, 1977, equation 6.13, as for losses in `raysearch.evaluation.totals`.
+    """
+    ratio = fmean(values) / fmean(dense)
     error = mean([value - ratio * other for value, other in zip(values, dense, strict=True)]).error
-    return Estimate(ratio, None if error is None else error / abs(of_dense))
+    return None if error is None else error / abs(fmean(dense))

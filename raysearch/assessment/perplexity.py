@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -50,14 +50,9 @@ def text_specs(spec: AssessSpec, name: str, max_positions: int | None) -> list[C
 
 
 def measure_perplexities(
-    names: Sequence[str], texts: Sequence[Calibration], context: AssessContext
+    texts: Mapping[str, Calibration], context: AssessContext
 ) -> tuple[dict[Mask, dict[str, Result]], int]:
     """Return the perplexity of every mask on every text.
-
-    Args:
-        names: What the texts are called.
-        texts: The texts, as `text_specs` names them.
-        context: The masks.
 
     Returns:
         By mask, by text; and how many of the numbers had to be computed.
@@ -66,21 +61,20 @@ def measure_perplexities(
         EvaluationError: A unit failed for good, or the dense model's loss is not finite.
     """
     masks, ledger = context.masks, context.ledger
-    evaluations, computed = context.evaluate(texts, "perplexity")
+    evaluations, computed = context.evaluate(list(texts.values()), "perplexity")
     results: dict[Mask, dict[str, Result]] = {mask: {} for mask in masks}
-    for place, (name, text) in enumerate(zip(names, texts, strict=True)):
-        losses = {mask: evaluations[mask].parts[place] for mask in masks}
-        dense = losses[Mask()]
+    for place, (name, text) in enumerate(texts.items()):
+        dense = evaluations[Mask()].parts[place]
         if dense is None:
             raise EvaluationError(f"the dense model's loss on assess.texts.{name} is not finite; use another text")
-        errors = zip(masks, standard_errors(text, ledger, masks), strict=True)
-        over_dense = dict(zip(masks, standard_errors(text, ledger, masks, Mask()), strict=True))
+        errors = standard_errors(text, ledger, masks), standard_errors(text, ledger, masks, Mask())
         samples, weights = sample_losses(text, ledger, masks)
-        for mask, error in errors:
-            found = _result(name, text, losses[mask], error, dense, over_dense[mask])
-            is_known = losses[mask] is not None and text.n_samples > 1
-            items = tuple(contributions(samples[mask], weights).tolist()) if is_known else ()
-            results[mask][name] = replace(found, items=items)
+        for mask, error, over_dense in zip(masks, *errors, strict=True):
+            loss = evaluations[mask].parts[place]
+            retention = _exponential(None if loss is None else loss - dense, over_dense)
+            is_known = loss is not None and text.n_samples > 1
+            items = contributions(samples[mask], weights).tolist() if is_known else ()
+            results[mask][name] = _result(name, text, loss, error, retention, tuple(items))
     return results, computed
 
 
@@ -104,17 +98,17 @@ def local_rows(key: str, name: str, rows: Rows, data_dir: Path | None) -> Rows:
 
 
 def _result(
-    name: str, text: Calibration, loss: float | None, error: float | None, dense: float, over_dense: float | None
+    name: str, text: Calibration, loss: float | None, error: float | None, retention: Estimate, items: tuple[float, ...]
 ) -> Result:
     """Return the perplexity, exp(loss), and its standard error: that of the loss times the perplexity."""
     description = text.description
-    whole = description["sampling"] == "whole"
-    extent = f"{count(text.n_samples, 'document' if whole else 'window')}, {text.n_tokens:,} scored tokens"
+    what = "document" if description["sampling"] == "whole" else "window"
+    extent = f"{count(text.n_samples, what)}, {text.n_tokens:,} scored tokens"
     metric = Metric(name, _TITLES.get(name, name), "perplexity", "perplexity", higher_is_better=False)
     return Result(
         metric,
         _exponential(loss, error),
-        _exponential(None if loss is None else loss - dense, over_dense),
+        retention,
         extent,
         {
             "loss_nats_per_token": loss,
@@ -124,6 +118,7 @@ def _result(
             "data": {key: value for key, value in description.items() if key not in ("shards", "n_tokens")},
             "fingerprint": text.fingerprint,
         },
+        items,
     )
 
 

@@ -100,18 +100,15 @@ def alike(mask: Mask, info: ModelInfo) -> Mask:
 
 def speed_results(found: Mapping[str, Any]) -> dict[str, Result]:
     """Return the numbers of one mask, each beside the dense model's of the same run."""
-    dense, on = found["dense"], found["measured_on"]
     extent = f"{found['context_tokens']} + {found['new_tokens']} tokens, median of {found['repeats']}"
-    return {
-        metric.name: Result(
-            metric,
-            Estimate(found[metric.name], error_of_median(_repeats(metric, found))),
-            Estimate(found[metric.name] / dense[metric.name], error_of_median(_ratios(metric, found))),
-            extent,
-            {**found, "dense": dense[metric.name], "measured_on": on},
-        )
-        for metric in (DECODE, PREFILL, MEMORY)
-    }
+    results = {}
+    for metric in (DECODE, PREFILL, MEMORY):
+        value, dense = found[metric.name], found["dense"][metric.name]
+        speeds, of_dense = _repeats(metric, found), _repeats(metric, found["dense"])
+        ratios = [speed / other for speed, other in zip(speeds, of_dense, strict=True)]
+        estimate, beside = Estimate(value, error_of_median(speeds)), Estimate(value / dense, error_of_median(ratios))
+        results[metric.name] = Result(metric, estimate, beside, extent, {**found, "dense": dense})
+    return results
 
 
 def _repeats(metric: Metric, found: Mapping[str, Any]) -> list[float]:
@@ -122,12 +119,6 @@ def _repeats(metric: Metric, found: Mapping[str, Any]) -> list[float]:
         MEMORY: (0, ()),
     }[metric]
     return [tokens / time_s for time_s in seconds]
-
-
-def _ratios(metric: Metric, found: Mapping[str, Any]) -> list[float]:
-    """Return a speed beside that of the dense model just before it, by repeat."""
-    pairs = zip(_repeats(metric, found), _repeats(metric, found["dense"]), strict=True)
-    return [mine / dense for mine, dense in pairs]
 
 
 def machine(device: torch.device) -> str:
@@ -153,17 +144,13 @@ class _Clock(BaseStreamer):
 
     @override
     def put(self, value: torch.Tensor) -> None:
-        self.tick()
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        self.ticks_s.append(time.perf_counter())
 
     @override
     def end(self) -> None:
         pass
-
-    def tick(self) -> None:
-        """Wait for the GPU, and note the time."""
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-        self.ticks_s.append(time.perf_counter())
 
 
 def _time(model: PreTrainedModel, vocab_size: int, options: SpeedOptions) -> _Timing:
@@ -175,7 +162,7 @@ def _time(model: PreTrainedModel, vocab_size: int, options: SpeedOptions) -> _Ti
         max_new_tokens=options.new_tokens, min_new_tokens=options.new_tokens, do_sample=False, pad_token_id=0
     )
     clock = _Clock(model.device)
-    clock.tick()
+    clock.put(prompt)  # the start, before transformers does so itself
     model.generate(  # type: ignore[operator]
         prompt,
         attention_mask=torch.ones_like(prompt),

@@ -56,8 +56,7 @@ def find_tasks(spec: AssessSpec, store: Path) -> list[TaskSource]:
     sources = []
     for name in spec.tasks:
         identity: dict[str, Any] = {"task": name, "lm_eval": version}
-        if name in own:
-            assert spec.task_dir is not None
+        if spec.task_dir is not None and name in own:
             sources.append(TaskSource(name, spec.task_dir, {**identity, "files": _digest_of_folder(spec.task_dir)}))
         elif spec.data_dir is None:
             sources.append(TaskSource(name, None, {**identity, "source": "lm-eval"}))

@@ -70,9 +70,7 @@ def findings(analysis: Analysis) -> list[Finding]:
 
 def contrast_findings(results: StudyResult) -> list[Finding]:
     """Return the answers to the named contrasts of a study alone."""
-    return (
-        [contrast_finding(one) for one in study_contrasts(results, cells_frame(results))] if results.contrasts else []
-    )
+    return [contrast_finding(one) for one in study_contrasts(results, cells_frame(results))]
 
 
 def contrast_finding(one: Contrast) -> Finding:
@@ -334,39 +332,38 @@ def _agreement(analysis: Analysis) -> Iterator[Finding]:
     elif inside is not None:
         verdict = f"Searchers agree on layers with a mean Jaccard similarity of {numbers.similarity(inside)} {scale}"
     elif across is not None:
-        likeness = numbers.similarity(across)
-        verdict = f"Two calibrations make a searcher remove layers of a mean Jaccard similarity of {likeness}"
+        verdict = (
+            "Two calibrations make a searcher remove layers of a mean Jaccard similarity of "
+            f"{numbers.similarity(across)}"
+        )
     else:
         return
-    by_chance = numbers.similarity(statistics.fmean(one.chance for one in within)) if within else ""
-    chance = f"; random masks would have {by_chance}" if within else ""
-    yield Finding("Agreement of masks", f"{verdict}{chance}.", "measured", "agreement")
+    if within:
+        chance = statistics.fmean(one.chance for one in within)
+        verdict += f"; random masks would have {numbers.similarity(chance)}"
+    yield Finding("Agreement of masks", f"{verdict}.", "measured", "agreement")
 
 
 def _predictions(analysis: Analysis) -> Iterator[Finding]:
-    """Return whether a better loss means a better checkpoint, calibration by calibration."""
-    known = [one for one in analysis.correlations if one.rho is not None]
-    subjects = [(one.first.title, one.second.title, one.setting.calibration) for one in known]
-    for subject in dict.fromkeys(subjects):
-        first, second, calibration = subject
-        members = [one for one, its in zip(known, subjects, strict=True) if its == subject]
-        told = [p is not None and p <= LEVEL for p in holm([one.p for one in members])]
-        above, below = (
-            sum(one.rho is not None and sign * one.rho > 0 for one, clear in zip(members, told, strict=True) if clear)
-            for sign in (1, -1)
-        )
-        decided = above + below > 0
-        sure: Sure = "clear" if decided else "not told apart"
-        if not above and not below:
+    """Whether a better loss means a better checkpoint, calibration by calibration."""
+    by_subject: dict[tuple[str, str, str], list[Correlation]] = {}
+    for one in analysis.correlations:
+        if one.rho is not None:
+            by_subject.setdefault((one.first.title, one.second.title, one.setting.calibration), []).append(one)
+    for (first, second, calibration), members in by_subject.items():
+        corrected = holm([one.p for one in members])
+        told = [one.rho for one, p in zip(members, corrected, strict=True) if one.rho and p is not None and p <= LEVEL]
+        above = sum(rho > 0 for rho in told)
+        if not told:
             means = f"Among searchers, {first} is not seen to tell {second}"
-        elif above and below:
+        elif 0 < above < len(told):
             means = f"Whether {first} predicts {second} depends on the setting"
         else:
             means = f"The better by {first}, the {'better' if above else 'worse'} by {second}"
-            if above + below < len(members):
-                means += f" {of_all(above or below, len(members), 'setting')}, else not told from chance"
+            if len(told) < len(members):
+                means += f" {of_all(len(told), len(members), 'setting')}, else not told from chance"
         verdict = f"{means} (under {calibration}): {correlation_sentence(members)}"
-        yield Finding("Does a better loss help", verdict, sure, "correlations")
+        yield Finding("Does a better loss help", verdict, "clear" if told else "not told apart", "correlations")
 
 
 def correlation_sentence(members: Sequence[Correlation]) -> str:
@@ -396,16 +393,12 @@ def _seeds(analysis: Analysis) -> Finding:
         return Finding("Seeds", verdict, "cannot tell", "results")
     ratios = [spread / gap for spread, gap, _ in spreads if gap > 0]
     without = [(spread, unit) for spread, gap, unit in spreads if spread and not gap]
-    parts = (
-        [f"{numbers.percent(max(ratios))} of the gap between the best and the worst searcher"] if any(ratios) else []
-    )
-    parts += [f"{size}, where there is no such gap" for size in _by_unit(without, max)]
-    up_to = " and ".join(parts)
-    verdict = (
-        f"Over seeds, a searcher's loss has a standard deviation of up to {up_to}."
-        if parts
-        else "Seeds make no difference."
-    )
+    parts = [f"{size}, where there is no such gap" for size in _by_unit(without, max)]
+    if any(ratios):
+        parts.insert(0, f"{numbers.percent(max(ratios))} of the gap between the best and the worst searcher")
+    verdict = "Seeds make no difference."
+    if parts:
+        verdict = f"Over seeds, a searcher's loss has a standard deviation of up to {' and '.join(parts)}."
     return Finding("Seeds", verdict, "measured", "results")
 
 

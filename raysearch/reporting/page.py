@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
@@ -28,14 +27,7 @@ if TYPE_CHECKING:
 def html_page(
     analysis: Analysis, findings: Sequence[Finding], sections: Sequence[Section], drawn: Mapping[str, str]
 ) -> str:
-    """The page.
-
-    Args:
-        analysis: The study.
-        findings: What stands at the top.
-        sections: What follows.
-        drawn: The figures as SVG, by name.
-    """
+    """The page; `drawn` are its figures as SVG, by name."""
     from markupsafe import Markup
 
     script = f"\n{_text('page.js')}"
@@ -53,7 +45,6 @@ def html_page(
         inline=_inline,
         swatches=Palette.of(analysis.results).colours,
         shown=_shown,
-        safe_link=_safe_link,
     )
 
 
@@ -143,8 +134,3 @@ def _inline(svg: str, alt: str) -> Markup:
 
     body = svg[svg.index("<svg") :]
     return Markup(body.replace("<svg ", f'<svg role="img" aria-label="{escape(alt)}" ', 1))
-
-
-def _safe_link(link: str | None) -> str | None:
-    """A link that a browser may follow; anything that would run a script is none."""
-    return link if link and re.match(r"(https?://|file://|[\w./#-]+$|#)", link) else None

@@ -46,11 +46,7 @@ class Section:
     Args:
         name: Its anchor.
         short: Its title where there is little room.
-        title: Its heading.
-        intro: What it shows.
         needs: What it would take, where there is nothing to show; empty where that is not worth a word.
-        pictures: Its figures.
-        tables: Its tables.
         folded: Whether its tables are folded away until they are asked for.
     """
 

@@ -40,16 +40,8 @@ def write_report(results: StudyResult, out: Path) -> list[Path]:
     texts = {
         "report.html": html_page(analysis, found, parts, drawn),
         "report.md": markdown_page(analysis, found, parts),
-        "cells.csv": analysis.frame.drop(columns="items")
-        .assign(
-            removed=analysis.frame["removed"].map(list),
-            held_out_by_draw=analysis.frame["held_out_by_draw"].map(
-                lambda losses: json.dumps(losses) if losses else None
-            ),
-        )
-        .map(csv_cell)
-        .to_csv(index=False, lineterminator="\n"),
-        "dense.csv": _dense(results).map(csv_cell).to_csv(index=False, lineterminator="\n"),
+        "cells.csv": _csv(_cells(analysis.frame)),
+        "dense.csv": _csv(_dense(results)),
         **{f"tables/{table.name}.csv": as_csv(table) for part in parts for table in part.tables},
         **{f"figures/{name}.svg": text for name, text in drawn.items()},
     }
@@ -63,6 +55,16 @@ def write_report(results: StudyResult, out: Path) -> list[Path]:
     except OSError as error:
         raise UserError(f"--out={out} cannot be written ({error.strerror}); name another folder") from error
     return [out / name for name in files]
+
+
+def _csv(frame: pd.DataFrame) -> str:
+    return frame.map(csv_cell).to_csv(index=False, lineterminator="\n")
+
+
+def _cells(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the searches with layers and losses by draw as JSON, and without the contributions of items."""
+    losses = frame["held_out_by_draw"].map(lambda of: json.dumps(of) if of else None)
+    return frame.drop(columns="items").assign(removed=frame["removed"].map(list), held_out_by_draw=losses)
 
 
 def _dense(results: StudyResult) -> pd.DataFrame:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from raysearch.assessment.assess import assess_masks, read_assessable
+from raysearch.assessment.assess import Assessable, assess_masks, read_assessable
 from raysearch.assessment.results import Assessments
 from raysearch.cluster.options import ClusterOptions
 from raysearch.config.build import assess_spec
 from raysearch.config.compose import compose
 from raysearch.core.mask import Mask
+from raysearch.evaluation.pool import Pool
 from raysearch.ledger.ledger import Ledger
+from raysearch.models.source import locate
 from raysearch.models.spec import ModelSpec
 from tests.cli.conftest import World, here, prose, run, tables, world
 
@@ -106,21 +109,58 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
     opened.close()
 
 
+INLINE = ClusterOptions("inline")
+
+
+def read(words: Iterable[str], folder: Path, ledger: Path, cluster: ClusterOptions = INLINE) -> Assessable:
+    """A model and what it is to be assessed by, from words under ``assess``."""
+    spec = assess_spec(compose("assess", ["assess=none", *words]))
+    return read_assessable(spec, ModelSpec("tiny", str(folder)), cluster, ledger)
+
+
+def without_layers(folder: Path, mask: Mask) -> PreTrainedModel:
+    """A model by plain transformers, its layers deleted."""
+    model = AutoModelForCausalLM.from_pretrained(folder).float().eval()
+    kept = [layer for number, layer in enumerate(model.model.layers) if number not in mask]
+    model.model.layers = type(model.model.layers)(kept)
+    for number, layer in enumerate(kept):
+        layer.self_attn.layer_idx = number
+    model.config.num_hidden_layers = len(kept)
+    return model
+
+
+def no_pool() -> Pool:
+    """For what is known already."""
+    raise AssertionError("everything is known")
+
+
+class Stopping:
+    """A pool that is interrupted before one of its jobs, and notes those that it has run."""
+
+    n_replicas = 1
+
+    def __init__(self, folder: Path, done: list[Any], after: int) -> None:
+        self.inside = INLINE.open(locate(ModelSpec("tiny", str(folder))), 1)
+        self.stats = self.inside.stats
+        self.done, self.after = done, after
+
+    def run(self, jobs: Any, *others: Any) -> Any:
+        for number, job in enumerate(jobs):
+            if number == self.after:
+                raise KeyboardInterrupt
+            self.done.append(job)
+            yield from self.inside.run([job], *others)
+
+    def close(self) -> None:
+        """Nothing to free."""
+
+
 @pytest.fixture
 def assess(world: World, ledger: Ledger) -> Assess:
     """Assesses masks of the tiny model by words under ``assess``, inline unless told otherwise."""
 
-    def call(
-        masks: list[Mask],
-        *words: str,
-        cluster: ClusterOptions | None = None,
-        folder: Path = world.model,
-        **options: Any,
-    ) -> Assessments:
-        spec = assess_spec(compose("assess", ["assess=none", *words]))
-        model = ModelSpec("tiny", str(folder))
-        what = read_assessable(spec, model, cluster or ClusterOptions("inline"), ledger.path)
-        return assess_masks(what, ledger, masks, **options)
+    def call(masks: list[Mask], *words: str, folder: Path = world.model, **options: Any) -> Assessments:
+        return assess_masks(read(words, folder, ledger.path), ledger, masks, **options)
 
     return call
 

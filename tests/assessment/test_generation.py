@@ -13,19 +13,15 @@ from typing import Any
 import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from raysearch.assessment.assess import assess_masks, read_assessable
+from raysearch.assessment.assess import assess_masks
 from raysearch.cluster.options import ClusterOptions
-from raysearch.config.build import assess_spec
-from raysearch.config.compose import compose
 from raysearch.core.mask import Mask
 from raysearch.errors import UserError
-from raysearch.evaluation.pool import Pool
 from raysearch.generation.decoding import generate
 from raysearch.generation.prompt import Prompt
 from raysearch.generation.score import ScoredText
 from raysearch.ledger.ledger import Ledger
-from raysearch.models.spec import ModelSpec
-from tests.assessment.conftest import Assess
+from tests.assessment.conftest import Assess, Stopping, no_pool, read, without_layers
 from tests.cli.conftest import World
 
 MASK = Mask.of(1, 3)
@@ -46,25 +42,18 @@ def words(questions: Path) -> list[str]:
     return [f"assess.generation.mine=data=generation data.path={questions} {draw}"]
 
 
-def texts(ledger: Ledger, words: list[str], world: World, mask: Mask) -> list[ScoredText]:
-    spec = assess_spec(compose("assess", ["assess=none", *words]))
-    model = ModelSpec("tiny", str(world.model))
-    what = read_assessable(spec, model, ClusterOptions("inline"), ledger.path)
-    return ledger.texts(what.generation.calibrations[0].fingerprint, mask)
+def texts(ledger: Ledger, words: list[str], world: World) -> list[ScoredText]:
+    what = read(words, world.model, ledger.path)
+    return ledger.texts(what.generation.calibrations[0].fingerprint, MASK)
 
 
 def test_texts_are_kept_and_those_of_the_model_without_the_layers(
     assess: Assess, world: World, ledger: Ledger, words: list[str]
 ) -> None:
     result = assess([MASK], *words).by_mask[MASK]["mine"]
-    model = AutoModelForCausalLM.from_pretrained(world.model).float().eval()
-    kept = [layer for number, layer in enumerate(model.model.layers) if number not in MASK]
-    model.model.layers = type(model.model.layers)(kept)
-    for number, layer in enumerate(kept):
-        layer.self_attn.layer_idx = number
-    model.config.num_hidden_layers = len(kept)
+    model = without_layers(world.model, MASK)
     tokenizer = AutoTokenizer.from_pretrained(world.model)
-    found = texts(ledger, words, world, MASK)
+    found = texts(ledger, words, world)
     assert len(found) == len(ASKED)
     alone = {
         generate(model, tokenizer, [Prompt(tuple(tokenizer(f"{asked}\n\n")["input_ids"]), 6)])[0][0].text
@@ -80,10 +69,6 @@ def test_texts_are_kept_and_those_of_the_model_without_the_layers(
 def test_nothing_is_generated_twice(assess: Assess, words: list[str]) -> None:
     first = assess([MASK], *words)
     assert first.computed == 2
-
-    def no_pool() -> Pool:
-        raise AssertionError("everything is known")
-
     again = assess([MASK], *words, make_pool=no_pool)
     assert again.values == first.values and again.computed == 0
     assert assess([MASK], *words, "assess.answers.temperature=0.8").computed == 2, "other texts"
@@ -92,42 +77,14 @@ def test_nothing_is_generated_twice(assess: Assess, words: list[str]) -> None:
 def test_a_stop_loses_only_what_was_in_flight(
     assess: Assess, world: World, ledger: Ledger, words: list[str], tmp_path: Path
 ) -> None:
-    performed: list[Any] = []
-    inside = ClusterOptions("inline").open(read_model(world, ledger, words), 1)
-
-    class Stopping:
-        n_replicas = 1
-        stats = inside.stats
-
-        def __init__(self, after: int) -> None:
-            self.after = after
-
-        def run(self, jobs: Any, *others: Any) -> Any:
-            for number, job in enumerate(jobs):
-                if number == self.after:
-                    raise KeyboardInterrupt
-                performed.append(job)
-                yield from inside.run([job], *others)
-
-        def close(self) -> None:
-            """Nothing to free."""
-
+    done: list[Any] = []
     with pytest.raises(KeyboardInterrupt):
-        assess([MASK], *words, make_pool=lambda: Stopping(2))
-    assess([MASK], *words, make_pool=lambda: Stopping(99))
-    assert len(performed) == len(set(performed)) == 6, "three shards of two masks"
-    stopped = texts(ledger, words, world, MASK)
-    other = Ledger(tmp_path / "other.db")
-    spec = assess_spec(compose("assess", ["assess=none", *words]))
-    what = read_assessable(spec, ModelSpec("tiny", str(world.model)), ClusterOptions("inline"), other.path)
-    assess_masks(what, other, [MASK])
-    assert other.texts(what.generation.calibrations[0].fingerprint, MASK) == stopped
-    other.close()
-
-
-def read_model(world: World, ledger: Ledger, words: list[str]) -> Any:
-    spec = assess_spec(compose("assess", ["assess=none", *words]))
-    return read_assessable(spec, ModelSpec("tiny", str(world.model)), ClusterOptions("inline"), ledger.path).info.model
+        assess([MASK], *words, make_pool=lambda: Stopping(world.model, done, after=2))
+    assess([MASK], *words, make_pool=lambda: Stopping(world.model, done, after=99))
+    assert len(done) == len(set(done)) == 6, "three shards of two masks"
+    with closing(Ledger(tmp_path / "other.db")) as other:
+        assess_masks(read(words, world.model, other.path), other, [MASK])
+        assert texts(other, words, world) == texts(ledger, words, world)
 
 
 @pytest.fixture
@@ -234,10 +191,9 @@ def test_two_replicas_of_ray_read_and_write_the_same(
     here = assess(masks, *words)
     assert [*here.by_mask] == [Mask(), *masks] and here.computed == 3 * 4
     assert {metric.name for metric in here.metrics} >= {"mine", "whole", "apart"}
-    spec = assess_spec(compose("assess", ["assess=none", *words]))
     with closing(Ledger(tmp_path / "ray" / "ledger.db")) as ledger:
-        model, cluster = ModelSpec("tiny", str(world.model)), ClusterOptions("ray", replicas=2)
-        there = assess_masks(read_assessable(spec, model, cluster, ledger.path), ledger, masks)
+        what = read(words, world.model, ledger.path, ClusterOptions("ray", replicas=2))
+        there = assess_masks(what, ledger, masks)
     details = [{name: one.detail for name, one in found.by_mask[MASK].items()} for found in (here, there)]
     assert details[0] == details[1]
     assert there.values == here.values and there.computed == here.computed

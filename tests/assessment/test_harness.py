@@ -10,16 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from raysearch.assessment.task_files import ready_tasks, write_task_files
-from raysearch.cluster.options import ClusterOptions
 from raysearch.core.mask import Mask
 from raysearch.errors import UserError
-from raysearch.evaluation.pool import Pool
-from raysearch.models.source import locate
-from raysearch.models.spec import ModelSpec
-from tests.assessment.conftest import ROWS, Assess
+from tests.assessment.conftest import ROWS, Assess, Stopping, no_pool, without_layers
 from tests.cli.conftest import World
 
 MASK = Mask.of(0, 2)
@@ -30,13 +25,11 @@ def by_lm_eval(world: World, mask: Mask, tasks: list[str], folder: Path, **optio
     from lm_eval import simple_evaluate
     from lm_eval.models.huggingface import HFLM
     from lm_eval.tasks import TaskManager
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoTokenizer
 
-    model = AutoModelForCausalLM.from_pretrained(world.model, dtype=torch.float32).eval()
-    kept = [layer for number, layer in enumerate(model.model.layers) if number not in mask]
-    model.model.layers = torch.nn.ModuleList(kept)
+    tokenizer = AutoTokenizer.from_pretrained(world.model)
     found = simple_evaluate(
-        model=HFLM(pretrained=model, tokenizer=AutoTokenizer.from_pretrained(world.model), batch_size=1),
+        model=HFLM(pretrained=without_layers(world.model, mask), tokenizer=tokenizer, batch_size=1),
         tasks=tasks,
         task_manager=TaskManager(include_path=str(folder), include_defaults=False),
         bootstrap_iters=0,
@@ -95,10 +88,6 @@ def test_known_tasks_load_no_model(assess: Assess, items: Path) -> None:
     words = ["assess.tasks=[piqa,boolq]", f"assess.data_dir={items}"]
     first = assess([MASK], *words)
     assert first.computed == 4
-
-    def no_pool() -> Pool:
-        raise AssertionError("everything is known")
-
     again = assess([MASK], *words, make_pool=no_pool)
     assert again.values == first.values and again.computed == 0
     assert assess([MASK, Mask.of(3)], *words).computed == 2, "a new mask alone"
@@ -122,32 +111,11 @@ def test_what_a_result_depends_on_is_computed_anew(assess: Assess, items: Path, 
 
 def test_a_stop_loses_nothing_that_was_done(assess: Assess, world: World, items: Path) -> None:
     words = ["assess.tasks=[piqa,boolq]", f"assess.data_dir={items}"]
-    inside = ClusterOptions("inline").open(locate(ModelSpec("tiny", str(world.model))), 1)
-    performed: list[str] = []
-
-    class Stopping:
-        """Is interrupted before its third job."""
-
-        n_replicas = 1
-        stats = inside.stats
-
-        def __init__(self, after: int) -> None:
-            self.after = after
-
-        def run(self, jobs: Any, *others: Any) -> Any:
-            for number, job in enumerate(jobs):
-                if number == self.after:
-                    raise KeyboardInterrupt
-                performed.append(str(job))
-                yield from inside.run([job])
-
-        def close(self) -> None:
-            """Nothing to free."""
-
+    done: list[Any] = []
     with pytest.raises(KeyboardInterrupt):
-        assess([MASK], *words, make_pool=lambda: Stopping(3))
-    found = assess([MASK], *words, make_pool=lambda: Stopping(99))
-    assert found.computed == 1 and len(performed) == len(set(performed)) == 4
+        assess([MASK], *words, make_pool=lambda: Stopping(world.model, done, after=3))
+    found = assess([MASK], *words, make_pool=lambda: Stopping(world.model, done, after=99))
+    assert found.computed == 1 and len(done) == len({str(job) for job in done}) == 4
 
 
 def test_own_task_files_come_first(assess: Assess, items: Path, tmp_path: Path) -> None:

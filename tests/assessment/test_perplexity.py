@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from torch.nn import functional
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoTokenizer
 
-from raysearch.core.estimate import Estimate
+from raysearch.assessment.results import Result
+from raysearch.core.estimate import Estimate, Metric
 from raysearch.core.json import plain
 from raysearch.core.mask import Mask
-from tests.assessment.conftest import Assess
+from tests.assessment.conftest import Assess, no_pool, without_layers
 from tests.cli.conftest import World
 
 MASK = Mask.of(1, 3)
@@ -24,10 +24,7 @@ SEQ_LEN = 16
 
 def plain_losses(folder: Path, mask: Mask, rows: list[list[int]]) -> list[tuple[float, int]]:
     """Nats and predicted tokens of each row, one row at a time."""
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    kept = [layer for number, layer in enumerate(model.model.layers) if number not in mask]
-    model.model.layers = torch.nn.ModuleList(kept)
-    losses = []
+    model, losses = without_layers(folder, mask), []
     for row in rows:
         ids = torch.tensor([row])
         with torch.inference_mode():
@@ -99,20 +96,15 @@ def test_a_number_of_samples_is_the_most_that_are_taken(assess: Assess, text: Pa
 def test_known_perplexities_load_no_model(assess: Assess, text: Path) -> None:
     words = [f"assess.texts.mine=data=file data.path={text} data.samples=all data.sampling=whole", "assess.seq_len=16"]
     first = assess([MASK], *words)
-
-    def no_pool():
-        raise AssertionError("everything is known")
-
     again = assess([MASK], *words, make_pool=no_pool)
     assert again.values == first.values and again.computed == 0
     other = f"assess.texts.other=data=file data.path={text} data.samples=all data.sampling=sequential"
     assert assess([MASK], *words, other).computed == 2, "the text that is new, of two models"
 
 
-def test_what_is_not_finite_is_null_in_json(assess: Assess, text: Path) -> None:
-    words = [f"assess.texts.mine=data=file data.path={text} data.samples=all data.sampling=whole", "assess.seq_len=16"]
-    result = assess([MASK], *words).by_mask[MASK]["mine"]
-    broken = replace(result, estimate=Estimate(float("inf")), detail={"losses": [float("nan"), 1.0]})
+def test_what_is_not_finite_is_null_in_json() -> None:
+    metric = Metric("mine", "mine", "perplexity", "perplexity", False)
+    broken = Result(metric, Estimate(math.inf), None, "1 window", {"losses": [math.nan, 1.0]})
     value = json.loads(json.dumps(plain(broken), allow_nan=False))
     assert value["value"] is None and value["detail"] == {"losses": [None, 1.0]}
 

@@ -18,7 +18,7 @@ from raysearch.generation.arithmetic import draw_problems, encode_probe
 from raysearch.ledger.ledger import Ledger
 from raysearch.models.spec import ModelSpec
 from raysearch.recovery.record import _share
-from tests.assessment.conftest import Assess
+from tests.assessment.conftest import Assess, without_layers
 
 MASK = Mask.of(9, 20)
 ITEMS = 5
@@ -26,7 +26,7 @@ ITEMS = 5
 
 @pytest.mark.real
 def test_the_probe_is_what_the_model_without_the_layers_says(smollm2_folder: Path, tmp_path: Path) -> None:
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoTokenizer
 
     spec = AssessSpec(probe=ProbeOptions(True, items=ITEMS), speed=SpeedOptions(enabled=False), batch_size=2)
     model = ModelSpec("smollm2", str(smollm2_folder))
@@ -37,12 +37,10 @@ def test_the_probe_is_what_the_model_without_the_layers_says(smollm2_folder: Pat
     assert (found.computed, again.computed) == (2, 0)
     assert found.values == again.values
 
-    plain = AutoModelForCausalLM.from_pretrained(smollm2_folder, dtype=torch.float32).eval()
     tokenizer = AutoTokenizer.from_pretrained(smollm2_folder)
-    layers = list(plain.model.layers)
     expected = {}
     for mask in (Mask(), MASK):
-        plain.model.layers = torch.nn.ModuleList(layer for at, layer in enumerate(layers) if at not in mask)
+        plain = without_layers(smollm2_folder, mask)
         log_p, right = [], []
         for problem in draw_problems(ITEMS, seed=42):
             ids = tokenizer(problem.prompt)["input_ids"]

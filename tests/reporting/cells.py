@@ -6,8 +6,8 @@ from typing import Any
 
 from raysearch.core.estimate import Estimate, Metric
 from raysearch.core.measure import PERPLEXITY
-from raysearch.reporting.stats.comparison import compare
-from raysearch.reporting.stats.frame import CALIBRATION_LOSS, cells_frame, settings
+from raysearch.reporting.stats.comparison import Comparison, compare
+from raysearch.reporting.stats.frame import CALIBRATION_LOSS, cells_frame, quantity_of, settings
 from raysearch.study.result import CellResult, Outcome, StudyResult
 
 ACCURACY = Metric("acc", "Accuracy", "accuracy", "%", True)
@@ -34,10 +34,10 @@ def study(*cells: CellResult, metrics: tuple[Metric, ...] = ()) -> StudyResult:
     return StudyResult("s", "s", cells, {"m": 12}, metrics, {}, {})
 
 
-def compared(*cells: CellResult, margin: float | None = None):
-    frame = cells_frame(study(*cells))
-    ((setting, found),) = settings(frame)
-    comparison = compare(setting, found, CALIBRATION_LOSS, margin)
+def compared(*cells: CellResult, margin: float | None = None, by: Metric | None = None) -> Comparison:
+    """The searchers of one setting, by their loss or by a metric."""
+    ((setting, found),) = settings(cells_frame(study(*cells, metrics=(by,) if by else ())))
+    comparison = compare(setting, found, quantity_of(by) if by else CALIBRATION_LOSS, margin)
     assert comparison is not None
     return comparison
 

@@ -3,59 +3,43 @@
 from __future__ import annotations
 
 import runpy
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from statistics import fmean
 
 import pytest
 
 from raysearch.reporting.findings import findings
-from raysearch.reporting.stats.agreement import agreements, cross_agreements
 from raysearch.reporting.stats.analysis import Analysis, analyse
-from raysearch.reporting.stats.frame import averages, cells_frame
-from raysearch.reporting.stats.variance import splits
-from tests.reporting.committed import FOLDER, RESULTS, SEVEN, committed_study
+from raysearch.reporting.stats.variance import Split, splits
+from raysearch.study.result import StudyResult
+
+FOLDER = Path(__file__).parents[2] / "experiments" / "rethinking_layer_redundancy"
+RESULTS = FOLDER / "results" / "four_calibrations"
 
 
 @pytest.fixture(scope="module")
 def committed() -> Analysis:
-    return analyse(committed_study())
+    study: Callable[[Path], StudyResult] = runpy.run_path(str(FOLDER / "claims.py"))["study"]
+    return analyse(study(RESULTS / "cells.csv"))
 
 
-def raw_shares(searchers=None, pool_baselines=False):
-    results = committed_study(searchers)
-    frame = cells_frame(results)
-    frame = frame.assign(uses_objective=True) if pool_baselines else frame
+def raw_shares(found: Sequence[Split]):
     return {
         (one.panel.remove, one.quantity.group): (round(one.raw.calibration, 2), round(one.raw.searcher, 2))
-        for one in splits(frame, averages(results))
+        for one in found
     }
 
 
-def test_shares_of_variance_as_by_hand():
+def test_shares_of_variance_as_by_hand(committed: Analysis) -> None:
     """Searchers that do not use the objective dilute the calibration's share."""
-    pooled = raw_shares(pool_baselines=True)
+    pooled = raw_shares(splits(committed.frame.assign(uses_objective=True), committed.averages))
     assert (pooled[5, "perplexity"], pooled[7, "perplexity"]) == ((0.48, 0.18), (0.34, 0.41))
     assert (pooled[5, "accuracy"], pooled[7, "accuracy"]) == ((0.22, 0.31), (0.14, 0.29))
-    ours = raw_shares()
+    ours = raw_shares(committed.splits)
     assert (ours[5, "perplexity"], ours[7, "perplexity"]) == ((0.65, 0.08), (0.64, 0.09))
-    seven = raw_shares(SEVEN)
-    assert (seven[5, "perplexity"], seven[7, "perplexity"]) == ((0.71, 0.07), (0.70, 0.10))
-    assert (seven[5, "accuracy"], seven[7, "accuracy"]) == ((0.61, 0.02), (0.78, 0.02))
-
-
-def test_the_papers_searchers_agree_more_under_one_calibration_than_under_two():
-    results = committed_study(SEVEN)
-    frame = cells_frame(results)
-    assert fmean(one.mean for one in agreements(frame, results.n_layers)) == pytest.approx(0.40, abs=0.005)
-    assert fmean(one.mean for one in cross_agreements(frame)) == pytest.approx(0.24, abs=0.005)
 
 
 def test_ga_is_not_the_searcher_to_use(committed: Analysis) -> None:
-    (by_loss,) = (one for one in committed.rankings if one.quantity.key == "loss")
-    pairs = {(pair.better, pair.worse): pair for pair in by_loss.pairs}
-    for better in ("beam", "greedy"):
-        assert (pairs[better, "GA"].wins, pairs[better, "GA"].losses) == (8, 0)
-        assert pairs[better, "GA"].sign_p == pytest.approx(0.0078, abs=1e-4)
     first = findings(committed)[0]
     assert first.verdict.startswith("Beam has the best mean rank by calibration loss")
     assert "GA (p = 0.008)" in first.verdict.partition("Worse in every setting")[2]

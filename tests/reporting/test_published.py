@@ -5,16 +5,13 @@ from __future__ import annotations
 import math
 import statistics
 
-import pandas as pd
 import pytest
 
 from raysearch.reporting.findings import correlation_sentence, findings, spread_sentence
 from raysearch.reporting.stats.analysis import Analysis, analyse
 from tests.reporting.published import (
     ACCURACIES,
-    ACCURACY_FILES,
     CALIBRATED_PERPLEXITY,
-    FOLDER,
     INDEX,
     MARGIN,
     PERPLEXITIES,
@@ -23,27 +20,10 @@ from tests.reporting.published import (
     published_study,
 )
 
-LLAMAS = ("LLaMA3 8B", "LLaMA3.1 8B")
-
 
 @pytest.fixture(scope="module")
 def published() -> Analysis:
     return analyse(published_study())
-
-
-def half_a_digit(columns: pd.DataFrame) -> pd.DataFrame:
-    """The most that rounding moves each printed number."""
-    return 0.5 * 10.0 ** -columns.apply(lambda column: column.str.partition(".")[2].str.len())
-
-
-def test_printed_averages_are_the_means_of_their_columns() -> None:
-    for file, group in {"table1_perplexity": PERPLEXITIES, **dict.fromkeys(ACCURACY_FILES, ACCURACIES)}.items():
-        rows = printed(file)
-        columns, average = rows[list(group)], rows[["Avg"]]
-        off = (columns.astype(float).mean(axis=1) - average["Avg"].astype(float)).abs()
-        # columns and average are each rounded to the digits that they show
-        most = half_a_digit(columns).mean(axis=1) + half_a_digit(average)["Avg"] + 1e-9
-        assert rows[off > most].empty, file
 
 
 def test_every_combination_is_there_once() -> None:
@@ -135,33 +115,3 @@ def test_findings_do_not_recommend_without_knowing_the_noise(published: Analysis
     assert "but no searcher is told from it" in first.verdict
     assert within.sure == "cannot tell"
     assert "within a setting cannot be told" in within.verdict
-
-
-def test_agreement_table_is_consistent() -> None:
-    for row in agreements().itertuples():
-        common, union, remove = row.removed_by_all, row.removed_by_any, row.remove
-        assert row.lowest <= row.mean <= row.highest
-        assert common <= remove <= union
-        assert common / union == pytest.approx(row.full_overlap, abs=0.0005)
-        assert row.lowest >= common / (2 * remove - common) - 0.0005  # every two masks share at least what all share
-        for end in (row.lowest, row.highest):  # two masks of M layers that share k of them
-            assert min(abs(k / (2 * remove - k) - end) for k in range(remove + 1)) < 0.0006
-
-
-def test_agreement_means_of_section_5_1() -> None:
-    table = agreements()
-    family = table["model"].map(lambda model: "LLaMA" if model in LLAMAS else "Qwen3")
-    means = table.groupby(family.where(table["calibration"] != MARGIN, MARGIN))["mean"].mean()
-    assert means.round(2).to_dict() == {"LLaMA": 0.63, "Qwen3": 0.36, MARGIN: 0.51}
-
-
-def test_highest_similarity_is_1_only_where_two_methods_found_the_same_mask() -> None:
-    found = assessed()
-    for row in agreements().itertuples():
-        seen = found.xs((row.calibration, row.model, row.remove), level=("calibration", "model", "remove"))
-        assert seen.duplicated().any() == (row.highest == 1.0), row
-
-
-def agreements() -> pd.DataFrame:
-    """Table 5."""
-    return pd.read_csv(FOLDER / "table5_jaccard.csv")

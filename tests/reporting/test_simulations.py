@@ -34,6 +34,13 @@ def rate(rejects: Callable[[np.random.Generator], bool]) -> float:
     return float(np.mean([rejects(np.random.default_rng(seed)) for seed in range(STUDIES)]))
 
 
+def are_told_apart(cells: pd.DataFrame) -> bool:
+    """Whether searchers a and b are, by their losses."""
+    one, other = (Side(cells[cells["searcher"] == name], CALIBRATION_LOSS) for name in "ab")
+    p = difference(one, other, CALIBRATION_LOSS).p
+    return p is not None and p <= LEVEL
+
+
 def frame_of(calibrations: str, searchers: str, draws: int) -> pd.DataFrame:
     """A study of that grid, whose numbers are to be filled in."""
     made = [
@@ -107,10 +114,7 @@ def test_a_difference_of_two_standard_errors_is_found_as_often_as_it_should_be()
     effect = 2 * np.sqrt(2 / draws) * np.array([[1.0], [0.0]])
 
     def rejects(rng: np.random.Generator) -> bool:
-        cells = frame.assign(loss=(rng.normal(size=(2, draws)) + effect).ravel())
-        one, other = (Side(cells[cells["searcher"] == name], CALIBRATION_LOSS) for name in "ab")
-        p = difference(one, other, CALIBRATION_LOSS).p
-        return p is not None and p <= LEVEL
+        return are_told_apart(frame.assign(loss=(rng.normal(size=(2, draws)) + effect).ravel()))
 
     quantile = stats.t.ppf(1 - LEVEL / 2, draws - 1)
     power = stats.nct.sf(quantile, draws - 1, 2) + stats.nct.cdf(-quantile, draws - 1, 2)
@@ -121,10 +125,7 @@ def test_a_difference_of_two_errors_by_item_is_found_half_the_time() -> None:
     frame = frame_of("c", "ab", 1).assign(loss_error=1.0)
 
     def rejects(rng: np.random.Generator) -> bool:
-        cells = frame.assign(loss=rng.normal(size=2) + np.array([2 * np.sqrt(2), 0.0]))
-        one, other = (Side(cells[cells["searcher"] == name], CALIBRATION_LOSS) for name in "ab")
-        p = difference(one, other, CALIBRATION_LOSS).p
-        return p is not None and p <= LEVEL
+        return are_told_apart(frame.assign(loss=rng.normal(size=2) + np.array([2 * np.sqrt(2), 0.0])))
 
     power = stats.norm.sf(stats.norm.ppf(1 - LEVEL / 2) - 2)
     assert rate(rejects) == pytest.approx(power, abs=3 * np.sqrt(power * (1 - power) / STUDIES))
@@ -148,7 +149,7 @@ def test_over_settings_searchers_that_are_alike_are_not_told_apart() -> None:
             Comparison(
                 Setting("m", str(i), 2),
                 CALIBRATION_LOSS,
-                [Rival(name, 1, 0.0, None, None, 1.0, frozenset(), behind=float(rng.random())) for name in "abcdef"],
+                [Rival(name, 0.0, None, None, 1.0, frozenset(), behind=float(rng.random())) for name in "abcdef"],
             )
             for i in range(8)
         ]

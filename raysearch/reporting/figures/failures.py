@@ -6,7 +6,6 @@ Source: figures 4b and 5b of `On the Limits of Layer Pruning for Generative Reas
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import pandas as pd
 
@@ -25,12 +24,7 @@ _COLOURS = {
     "assertion": style.LIGHT_GREY,
 }
 _Bar = Mapping[str, float]  # percent of the items, by reason
-
-
-@dataclass(frozen=True)
-class _Task:
-    title: str
-    bars: Mapping[str, _Bar]
+_Task = tuple[str, Mapping[str, _Bar]]  # its title, and its bars by label
 
 
 def failure_pictures(results: StudyResult, frame: pd.DataFrame) -> list[Picture]:
@@ -41,14 +35,14 @@ def failure_pictures(results: StudyResult, frame: pd.DataFrame) -> list[Picture]
             task, _, reason = metric.name.partition(".failed.")
             tasks.setdefault(task, {})[reason] = metric.name
     titles = {metric.name: metric.title for metric in results.metrics}
-    panels = []
+    panels: list[tuple[str, _Task]] = []
     for (model, calibration), cells in frame.groupby(["model", "calibration"], observed=True, sort=False):
         for task, reasons in tasks.items():
             bars = _bars(cells, reasons)
             if bars:
                 dense = {reason: results.dense[model][name].value for reason, name in reasons.items()}
                 title = f"{titles.get(task, task)}, calibrated by {calibration}"
-                panels.append((str(model), _Task(title, {"dense": dense, **bars})))
+                panels.append((str(model), (title, {"dense": dense, **bars})))
     return pictures("failures", panels, _draw)
 
 
@@ -67,26 +61,26 @@ def _bars(cells: pd.DataFrame, reasons: Mapping[str, str]) -> dict[str, _Bar]:
 def _draw(name: str, model: str, tasks: Sequence[_Task]) -> Picture:
     from matplotlib.patches import Patch
 
-    most = max(len(task.bars) for task in tasks)
+    most = max(len(bars) for _, bars in tasks)
     figure, places = grid(len(tasks), 0.9 + 0.3 * most, 8.6, columns=1, foot=0.8)
-    for axes, task in zip(places, tasks, strict=True):
-        for row, bar in enumerate(task.bars.values()):
+    for axes, (title, bars) in zip(places, tasks, strict=True):
+        for row, bar in enumerate(bars.values()):
             left = 0.0
             for reason, colour in _COLOURS.items():
                 axes.barh(row, bar[reason], left=left, color=colour, height=0.7)
                 left += bar[reason]
-        axes.set_yticks(range(len(task.bars)), list(task.bars))
-        axes.set_ylim(len(task.bars) - 0.4, -0.6)
+        axes.set_yticks(range(len(bars)), list(bars))
+        axes.set_ylim(len(bars) - 0.4, -0.6)
         axes.set_xlim(0, 100)
-        style.name_axes(axes, task.title, "answers that fail (%)")
+        style.name_axes(axes, title, "answers that fail (%)")
         style.finish(axes, "x")
     style.legend(figure, [Patch(color=colour, label=_words(reason)) for reason, colour in _COLOURS.items()])
     caption = "The share of all answers that fail for each reason; what is missing to 100 % passes."
     alt = f"Why code of {model} fails: " + "; ".join(
-        f"{task.title}, {label}: "
+        f"{title}, {label}: "
         + ", ".join(f"{_words(reason)} {numbers.percent(share / 100)}" for reason, share in bar.items())
-        for task in tasks
-        for label, bar in task.bars.items()
+        for title, bars in tasks
+        for label, bar in bars.items()
     )
     return Picture(name, f"Why the code of {model} fails", caption, alt, figure)
 

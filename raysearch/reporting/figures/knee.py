@@ -40,20 +40,19 @@ def knee(found: Recommendation) -> Figure:
     from matplotlib.figure import Figure
 
     gains = any(size.speedup is not None for size in found.sizes)
+    heights = [2, 1, 1] if gains else [1]
     figure = Figure(figsize=(8.0, 6.6 if gains else 4.0), layout="constrained")
-    first, *others = figure.subplots(
-        3 if gains else 1, 1, sharex=True, squeeze=False, height_ratios=[2, 1, 1][: 3 if gains else 1]
-    )[:, 0]
+    panels = figure.subplots(len(heights), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
     title = style.plain(f"{found.model}: {found.n_removed} layers can go by {found.budget}")
     figure.suptitle(title, color=style.INK, weight="bold")
-    _draw(first, found, f"loss over dense\n({found.measure.unit})", "delta", "delta_error", found.budget.loss)
+    _draw(panels[0], found, f"loss over dense\n({found.measure.unit})", "delta", "delta_error", found.budget.loss)
     if gains:
-        _draw(others[0], found, "decoding speed\n(× dense)", "speedup", "speedup_error", found.budget.speedup)
+        _draw(panels[1], found, "decoding speed\n(× dense)", "speedup", "speedup_error", found.budget.speedup)
         is_of_bytes = found.budget.is_of_bytes
         name, value = ("peak memory", "memory_bytes") if is_of_bytes else ("peak memory\n(change)", "memory")
-        _draw(others[1], found, name, value, None, found.budget.memory)
-        others[1].yaxis.set_major_formatter(lambda y, _: size_text(y) if is_of_bytes else f"{y:+.0%}")
-    [first, *others][-1].set_xlabel("layers removed", color=style.INK)
+        _draw(panels[2], found, name, value, None, found.budget.memory)
+        panels[2].yaxis.set_major_formatter(lambda y, _: size_text(y) if is_of_bytes else f"{y:+.0%}")
+    panels[-1].set_xlabel("layers removed", color=style.INK)
     return figure
 
 

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 _Panel = TypeVar("_Panel")
 _UNTOLD = ("Date", "Creator", "Format", "Type")  # of a figure's metadata
-_TAG = re.compile(r"<\w[^<>]*>")
 
 
 @dataclass(frozen=True)
@@ -23,10 +22,8 @@ class Picture:
 
     Args:
         name: Of its files.
-        title: Over it.
         caption: Under it: how to read it.
         alt: Its content in words, for readers who cannot see it.
-        figure: The figure.
     """
 
     name: str
@@ -87,30 +84,16 @@ def png(figure: Figure) -> bytes:
 def svg(figure: Figure, name: str) -> str:
     """A figure as SVG, its words as text; the same figure gives the same SVG.
 
-    Matplotlib names the parts of an SVG at random unless a global setting is changed, so they are named anew: by the
-    figure, that several may stand on one page, and by their order.
-
-    Args:
-        figure: The figure.
-        name: What its parts' names begin with.
+    Several may stand on one page, so ids hang on the name of the figure, and those that all figures have are left out.
     """
     from matplotlib import rc_context
 
     buffer = io.StringIO()
-    with rc_context({"svg.fonttype": "none"}):
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": name}):
         figure.savefig(buffer, format="svg", metadata=dict.fromkeys(_UNTOLD))
     figure.set_layout_engine(None)  # all is in its place: to find it again takes as long as to draw it
     text = re.sub(r"\s*<metadata>.*?</metadata>", "", buffer.getvalue(), flags=re.DOTALL)
     text = re.sub(r'(?<= d=")[^"]+', lambda found: " ".join(found[0].split()), text)
     text = re.sub(r"-?\d+\.\d{3,}(?=[^<>]*>)", lambda found: f"{float(found[0]):.2f}", text)  # 1/100 of a point
     text = re.sub(r">\s*\n\s*<", ">\n<", text)
-    tags = " ".join(_TAG.findall(text))  # labels may look like any of this
-    used = {name for pair in re.findall(r'href="#([^"]+)"|url\(#([^)]+)\)', tags) for name in pair}
-    names = [one for one in dict.fromkeys(re.findall(r' id="([^"]+)"', tags)) if one in used]
-    new = {old: f"{name}-{number}" for number, old in enumerate(names)}
-
-    def renamed(tag: re.Match[str]) -> str:
-        known = re.sub(r' id="([^"]+)"', lambda found: found[0] if found[1] in new else "", tag[0])
-        return re.sub(r'( id="|href="#|url\(#)([^")]+)', lambda found: found[1] + new.get(found[2], found[2]), known)
-
-    return _TAG.sub(renamed, text)
+    return re.sub(r'(<(?:g|image)\b[^<>]*?) id="[^"]+"', r"\1", text)

@@ -16,7 +16,7 @@ from raysearch.reporting.figures.palette import Palette
 from raysearch.reporting.figures.picture import Picture, grid, pictures
 from raysearch.reporting.stats.comparison import Comparison
 from raysearch.reporting.stats.correlation import Correlation
-from raysearch.reporting.stats.frame import Quantity, averages, averages_of, has, panels
+from raysearch.reporting.stats.frame import Quantity, averages, by_column, has, panels
 from raysearch.reporting.stats.variance import Split
 from raysearch.reporting.tables import numbers
 from raysearch.study.result import StudyResult
@@ -59,7 +59,7 @@ def _points(cells: pd.DataFrame, perplexity: Quantity, accuracy: Quantity) -> pd
 def _tradeoff(
     results: StudyResult, both: Sequence[Quantity], palette: Palette, name: str, model: str, found: list[_Points]
 ) -> Picture:
-    of_dense = averages_of(results.dense.get(model, {}), results)
+    of_dense = by_column(results.dense.get(model, {}), results)
     dense = [of_dense[one.key].value for one in both if one.key in of_dense]
     figure, places = grid(len(found), 3.6, sharey=True, sharex=True)
     for axes, (remove, points) in zip(places, found, strict=True):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import itertools
 import statistics
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import pandas as pd
 
 from raysearch.core import style
 from raysearch.core.escaping import csv_cell
@@ -25,7 +25,7 @@ _MOST_RANGE = 8  # the largest bar over the middle one, beyond which an axis is 
 
 
 def write_sweep(sweep: Sweep, n_remove: int, folder: Path) -> list[Path]:
-    """Writes ``sweep.png`` and ``sweep.csv``, and ``texts.csv`` where texts were generated.
+    """Write ``sweep.png`` and ``sweep.csv``, and ``texts.csv`` where texts were generated.
 
     Args:
         sweep: What to write.
@@ -42,30 +42,32 @@ def write_sweep(sweep: Sweep, n_remove: int, folder: Path) -> list[Path]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         sweep_figure(sweep, n_remove).savefig(picture, dpi=150)
-        with table.open("w", encoding="utf-8", newline="") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            names = [one.calibration for one in sweep.calibrations]
-            heads = ((name, f"standard error of {name} over dense") for name in names)
-            writer.writerow(["layer", *map(csv_cell, itertools.chain(*heads))])
-            writer.writerow(["dense", *itertools.chain(*((one.dense_loss, None) for one in sweep.calibrations))])
-            columns = itertools.chain(*((one.losses, one.standard_errors) for one in sweep.calibrations))
-            writer.writerows([layer, *row] for layer, row in enumerate(zip(*columns, strict=True)))
-        return [picture, table, *_write_texts(sweep, folder)]
+        _losses(sweep).to_csv(table, index=False, lineterminator="\n")
+        if not any(one.texts for one in sweep.calibrations):
+            return [picture, table]
+        _texts(sweep).to_csv(folder / "texts.csv", index=False, lineterminator="\n")
+        return [picture, table, folder / "texts.csv"]
     except OSError as error:
         raise UserError(f"--out={folder} cannot be written ({error.strerror}); name another folder") from error
 
 
-def _write_texts(sweep: Sweep, folder: Path) -> Iterator[Path]:
-    """Write ``texts.csv``, where any calibration generates: a line a calibration and layer; -1 is the dense model."""
-    generated = [one for one in sweep.calibrations if one.texts]
-    if generated:
-        with (folder / "texts.csv").open("w", encoding="utf-8", newline="") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(["calibration", "layer", *(key for key, *_ in DESCRIBED)])
-            for one in generated:
-                for layer, shown in enumerate(one.texts, start=-1):
-                    writer.writerow([one.calibration, layer, *(shown.get(key) for key, *_ in DESCRIBED)])
-        yield folder / "texts.csv"
+def _losses(sweep: Sweep) -> pd.DataFrame:
+    """Return the losses with their standard errors, a row a layer after the dense model's."""
+    columns: dict[str, Sequence[object]] = {"layer": ["dense", *range(len(sweep.calibrations[0].losses))]}
+    for one in sweep.calibrations:
+        columns[csv_cell(one.calibration)] = [one.dense_loss, *one.losses]
+        columns[csv_cell(f"standard error of {one.calibration} over dense")] = [None, *one.standard_errors]
+    return pd.DataFrame(columns)
+
+
+def _texts(sweep: Sweep) -> pd.DataFrame:
+    """Return what texts show, a row a calibration and layer; -1 is the dense model."""
+    rows = [
+        {"calibration": one.calibration, "layer": layer, **shown}
+        for one in sweep.calibrations
+        for layer, shown in enumerate(one.texts, start=-1)
+    ]
+    return pd.DataFrame(rows, columns=["calibration", "layer", *(key for key, *_ in DESCRIBED)], dtype=object)
 
 
 def sweep_figure(sweep: Sweep, n_remove: int) -> Figure:

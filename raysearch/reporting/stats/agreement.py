@@ -26,13 +26,8 @@ class Agreement:
     """How far the searchers of a setting agree.
 
     Args:
-        setting: Where.
         n_searchers: How many have a mask.
         mean: Mean Jaccard similarity over pairs of searchers.
-        lowest: Of the least similar pair.
-        highest: Of the most similar pair.
-        removed_by_all: Layers that every mask removes.
-        removed_by_any: Layers that some mask removes.
         chance: What two masks drawn at random from those allowed would have on average.
         between_seeds: Mean over pairs of seeds of the same searcher and draw; None where no searcher has two.
         between_draws: Mean over pairs of draws of the same searcher: how alike masks are that only samples tell apart;
@@ -61,12 +56,7 @@ class CrossAgreement:
     """How far two calibrations agree, searcher by searcher.
 
     Args:
-        panel: Of which model and M.
-        first: A calibration.
-        second: Another.
         mean: Mean Jaccard similarity of the masks that a searcher finds by the one and by the other.
-        lowest: Of the least similar searcher.
-        highest: Of the most similar searcher.
         n_searchers: How many searchers have masks by both.
     """
 

@@ -12,14 +12,7 @@ from raysearch.reporting.stats.comparison import Comparison, comparisons
 from raysearch.reporting.stats.contrast import Contrast, contrasts
 from raysearch.reporting.stats.correlation import Correlation, correlations
 from raysearch.reporting.stats.effect import CalibrationEffect, calibration_effects
-from raysearch.reporting.stats.frame import (
-    CALIBRATION_LOSS,
-    HELD_OUT_LOSS,
-    Quantity,
-    averages,
-    cells_frame,
-    has,
-)
+from raysearch.reporting.stats.frame import CALIBRATION_LOSS, HELD_OUT_LOSS, Quantity, averages, cells_frame, has
 from raysearch.reporting.stats.ranking import Ranking, ranking
 from raysearch.reporting.stats.variance import Split, Spread, splits, spreads
 from raysearch.study.result import StudyResult
@@ -70,19 +63,19 @@ class Analysis:
 
 
 def analyse(results: StudyResult) -> Analysis:
-    """Computes everything; what a study is too small for comes out empty."""
+    """Compute everything; what a study is too small for comes out empty."""
     frame = cells_frame(results)
     assessed = [one for one in averages(results) if has(frame, one)]
-    losses = [one for one in (CALIBRATION_LOSS, HELD_OUT_LOSS) if has(frame, one)]
     compared = {
-        one: comparisons(frame, one, margin_of(one, results.margin)) for one in [CALIBRATION_LOSS, *losses, *assessed]
+        one: comparisons(frame, one, margin_of(one, results.margin))
+        for one in (CALIBRATION_LOSS, HELD_OUT_LOSS, *assessed)
     }
     return Analysis(
         results=results,
         frame=frame,
         averages=assessed,
         by_loss=compared[CALIBRATION_LOSS],
-        by_held_out=compared.get(HELD_OUT_LOSS, []),
+        by_held_out=compared[HELD_OUT_LOSS],
         by_average=[found for one in assessed for found in compared[one]],
         rankings=[found for members in compared.values() if (found := ranking(members))],
         contrasts=study_contrasts(results, frame),

@@ -29,8 +29,6 @@ class Rival:
     """A searcher's numbers in a setting, over its draws and seeds, and how it stands beside the best one.
 
     Args:
-        searcher: Its label.
-        n: Searches that have the number.
         mean: Over draws and seeds.
         spread: Standard deviation over seeds of a draw, the first with several; None with one seed.
         error: Standard error by the choice of samples, the mean over searches, since they share the samples.
@@ -46,7 +44,6 @@ class Rival:
     """
 
     searcher: str
-    n: int
     mean: float
     spread: float | None
     error: float | None
@@ -70,8 +67,6 @@ class Comparison:
     """The searchers of a setting by one quantity, best first.
 
     Args:
-        setting: Where.
-        quantity: By what.
         rivals: Every searcher that has the quantity, best first; the first is the best.
         unit: Of differences: ``nats per token``, ``points``; nats of logarithms.
     """
@@ -124,7 +119,7 @@ class Comparison:
 def compare(
     setting: Setting, cells: pd.DataFrame, quantity: Quantity, margin: float | None = None
 ) -> Comparison | None:
-    """Compares a setting's searchers.
+    """Compare a setting's searchers.
 
     Args:
         setting: Where.
@@ -135,16 +130,12 @@ def compare(
     Returns:
         The comparison; None if no search has the quantity. A tie of means goes to the cheaper, then to the first.
     """
-    measured = cells[cells[quantity.key].notna()]
-    found = [
-        (_rival(name, mine, quantity), Side(mine, quantity))
-        for name, mine in measured.groupby("searcher", observed=True)
-    ]
-    if not found:
+    measured = dict(iter(cells[cells[quantity.key].notna()].groupby("searcher", observed=True)))
+    if not measured:
         return None
-    sides = {rival.searcher: side for rival, side in found}
+    sides = {name: Side(mine, quantity) for name, mine in measured.items()}
     order = sorted(
-        (rival for rival, _ in found),
+        (_rival(name, mine, quantity) for name, mine in measured.items()),
         key=lambda one: (-quantity.sign * sides[one.searcher].score, math.isnan(one.cost), one.cost),
     )
     pairs = {
@@ -170,7 +161,6 @@ def _rival(searcher: str, cells: pd.DataFrame, quantity: Quantity) -> Rival:
     spreads = values.groupby(cells["draw"]).std().dropna()
     return Rival(
         searcher=searcher,
-        n=len(values),
         mean=statistics.fmean(values),
         spread=finite(spreads.iloc[0]) if len(spreads) else None,
         error=finite(cells[quantity.error].mean(skipna=False)),

@@ -21,10 +21,6 @@ class Contrast:
     """Two searchers beside each other in a setting.
 
     Args:
-        setting: Where.
-        quantity: By what.
-        first: A searcher.
-        second: Another.
         gain: By how much the first is better; of logarithms where the quantity is compared by ratios.
         half_width: Half of the 95 % interval of that; None if noise is not known.
         p: That noise alone explains it, corrected for all answers of this contrast; None if noise is not known.

@@ -34,9 +34,6 @@ class Correlation:
     """How two quantities rank the searchers of a setting.
 
     Args:
-        setting: Where.
-        first: A quantity.
-        second: Another.
         n: Searchers that have both and found other masks; each counts once, by the mean over its seeds and draws.
         rho: Spearman's; None if a quantity is the same for all.
         p: Two-sided, of the permutation test that the two rankings have nothing to do with each other.
@@ -90,16 +87,14 @@ def permutation_p(x: npt.NDArray[np.float64], y: npt.NDArray[np.float64], seed: 
     """
     from scipy.stats import permutation_test, rankdata
 
-    ranks_x, ranks_y = rankdata(_without_dust(x)), rankdata(_without_dust(y))
     if len(x) <= MOST_EXACT:
-        return _exact_p(ranks_x, ranks_y)
+        return _exact_p(rankdata(_without_dust(x)), rankdata(_without_dust(y)))
 
-    def statistic(some: npt.NDArray[np.float64], axis: int) -> npt.NDArray[np.float64]:
-        return np.asarray(((some - some.mean(axis=axis, keepdims=True)) * ranks_y).sum(axis=axis))
+    def rho(some: npt.NDArray[np.float64], axis: int) -> npt.NDArray[np.float64]:
+        return spearman(some, y)
 
     rng = np.random.default_rng(seed)
-    test = permutation_test((ranks_x,), statistic, permutation_type="pairings", n_resamples=RESAMPLES, rng=rng)
-    return float(test.pvalue)
+    return float(permutation_test((x,), rho, permutation_type="pairings", n_resamples=RESAMPLES, rng=rng).pvalue)
 
 
 def _exact_p(x: npt.NDArray[np.float64], y: npt.NDArray[np.float64]) -> float:

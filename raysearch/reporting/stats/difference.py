@@ -114,11 +114,9 @@ class Side:
 
     def within(self, draws: Sequence[str]) -> Side:
         """Return the side with its searches of some draws alone."""
-        return (
-            self
-            if len(draws) == len(self.by_draw)
-            else Side(self._cells[self._cells["draw"].isin(draws)], self._quantity)
-        )
+        if len(draws) == len(self.by_draw):
+            return self  # with what it has computed
+        return Side(self._cells[self._cells["draw"].isin(draws)], self._quantity)
 
     @cached_property
     def by_draw(self) -> Mapping[str, npt.NDArray[np.float64]]:
@@ -132,9 +130,9 @@ class Side:
     def elsewhere(self) -> pd.DataFrame | None:
         """Held-out losses, masks' draws down and samples' across, the mean over seeds; None if not kept."""
         losses = self._cells["held_out_by_draw"]
-        return (
-            pd.DataFrame([*losses], [*self._cells["draw"]]).groupby(level=0).mean() if losses.map(bool).all() else None
-        )
+        if not losses.map(bool).all():
+            return None
+        return pd.DataFrame([*losses], [*self._cells["draw"]]).groupby(level=0).mean()
 
     @cached_property
     def score(self) -> float:
@@ -152,8 +150,7 @@ class Side:
     @cached_property
     def error_to_best(self) -> float | None:
         """The standard error of the difference to the lowest loss of the setting, on the same samples."""
-        is_loss = self._quantity == CALIBRATION_LOSS
-        return self._mean(self._cells["error_to_best"]) if is_loss else None
+        return self._mean(self._cells["error_to_best"]) if self._quantity == CALIBRATION_LOSS else None
 
     @cached_property
     def items(self) -> Items | None:
@@ -211,13 +208,10 @@ def holm(p: Sequence[float | None]) -> list[float | None]:
 
     As ``statsmodels.stats.multitest.multipletests``, which collects garbage each time: a third of a second.
     """
-    known = np.array([one for one in p if one is not None])
-    order = np.argsort(known, kind="stable")
-    corrected = np.empty(len(known))
-    steps = known[order] * np.arange(len(known), 0, -1)
-    corrected[order] = np.minimum(np.maximum.accumulate(steps), 1.0) if len(known) else steps
-    left = iter(corrected.tolist())
-    return [None if one is None else next(left) for one in p]
+    known = np.sort([one for one in p if one is not None])
+    steps = np.maximum.accumulate(known * np.arange(len(known), 0, -1))
+    corrected = dict(zip(known.tolist(), np.minimum(steps, 1.0).tolist(), strict=True))
+    return [None if one is None else corrected[one] for one in p]
 
 
 def by_item(one: Side, other: Side) -> list[tuple[float, float]]:

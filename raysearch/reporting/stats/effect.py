@@ -25,10 +25,7 @@ class CalibrationEffect:
     """Two calibrations beside each other, the better one first.
 
     Args:
-        panel: Of which model and M.
-        quantity: By what.
         best: The calibration with the better mean over the searchers that have a result by both.
-        second: The other one.
         gain: How much better, at least 0: the mean difference; the mean ratio, at least 1, of a quantity that is
             compared by ratios.
         low: Lower end of the 95 % interval of the gain; None with one searcher and draw.

@@ -17,16 +17,13 @@ from raysearch.core.mask import Mask
 from raysearch.study.result import CellResult, Outcome, StudyResult
 
 _AVERAGED: tuple[Group, ...] = ("perplexity", "accuracy", "generation")
-
-
 _LABELS = ("model", "calibration", "searcher", "remove", "seed", "draw", "state", "failure", "search_id", "link")
 _DECLARED = ("uses_objective", "stochastic")
 _FOUND = ("comparable", "removed", "unit", "items", "held_out_by_draw")
 _NUMBERS = (
-    *("dense_loss", "loss", "loss_error", "delta", "error_to_best", "held_out", "held_out_error", "evaluations"),
-    "n_free",
-    *("layer_forwards_alone", "layer_forwards_naive", "layer_forwards_shared", "seconds"),
-)
+    "dense_loss", "loss", "loss_error", "delta", "error_to_best", "held_out", "held_out_error", "evaluations",
+    "n_free", "layer_forwards_alone", "layer_forwards_naive", "layer_forwards_shared", "seconds",
+)  # fmt: skip
 
 
 class Setting(NamedTuple):
@@ -50,9 +47,6 @@ class Quantity:
 
     Args:
         key: Its column; that of its standard error is ``key + "_error"``.
-        title: For people.
-        unit: What it is counted in.
-        higher_is_better: Whether more is better.
         ratio: Whether it is compared by ratios rather than by differences, as perplexities are.
         averaged: How many metrics it is the mean of; 1 for a metric itself.
         group: What it belongs to.
@@ -101,10 +95,7 @@ def quantity_of(metric: Metric) -> Quantity:
 
 
 def averages(results: StudyResult) -> list[Quantity]:
-    """The averages that the study has: of its perplexities and of its accuracies, whichever were assessed.
-
-    Where only one metric was assessed, the average is that metric.
-    """
+    """The averages of the groups that were assessed; of a single metric, that metric itself."""
     found = []
     for group in _AVERAGED:
         members = [metric for metric in results.metrics if metric.group == group]
@@ -119,15 +110,11 @@ def averages(results: StudyResult) -> list[Quantity]:
 def cells_frame(results: StudyResult) -> pd.DataFrame:
     """One row a search, in the study's order; a number that is not known is NaN.
 
-    Args:
-        results: The study.
-
     Returns:
         Columns of labels (``model`` … ``link``), ``comparable`` (it found a mask of the size asked for), ``removed`` (a
         tuple), ``held_out_by_draw`` (a mapping), numbers of the search (``loss``, ``delta`` over dense,
-        ``layer_forwards_alone`` …), every metric as
-        ``assessed.<name>`` and the averages, each with its standard error beside it as ``…_error``. Models,
-        calibrations and searchers are categories in the study's order, so groups come out in that order.
+        ``layer_forwards_alone`` …), every metric as ``assessed.<name>`` and the averages, each with its standard error
+        as ``…_error``. Models, calibrations and searchers are categories, so groups come out in the study's order.
     """
     quantities = [*map(quantity_of, results.metrics), *averages(results)]
     numbers = [*_NUMBERS, *(name for one in quantities for name in (one.key, one.error))]
@@ -145,9 +132,7 @@ def cells_frame(results: StudyResult) -> pd.DataFrame:
 
 def settings(frame: pd.DataFrame) -> Iterator[tuple[Setting, pd.DataFrame]]:
     """The comparable searches of each setting; models and calibrations in the study's order, M ascending."""
-    for (model, calibration, remove), cells in _comparable(frame).groupby(
-        ["model", "calibration", "remove"], observed=True
-    ):
+    for (model, calibration, remove), cells in _comparable(frame).groupby([*Setting._fields], observed=True):
         yield Setting(model, calibration, int(remove)), cells
 
 
@@ -155,13 +140,6 @@ def panels(frame: pd.DataFrame) -> Iterator[tuple[Panel, pd.DataFrame]]:
     """The comparable searches of each model and M, of all calibrations together; models in the study's order."""
     for (model, remove), cells in _comparable(frame).groupby(["model", "remove"], observed=True):
         yield Panel(model, int(remove)), cells
-
-
-def crossed(frame: pd.DataFrame, quantity: Quantity) -> Iterator[tuple[Panel, pd.DataFrame]]:
-    """The means of a quantity over seeds, for each model and M: searchers down, calibrations across, NaN where none."""
-    for panel, cells in panels(frame):
-        if cells[quantity.key].notna().any():
-            yield panel, cells.pivot_table(quantity.key, "searcher", "calibration", observed=True)
 
 
 def searcher_means(frame: pd.DataFrame) -> pd.DataFrame:
@@ -174,13 +152,13 @@ def has(frame: pd.DataFrame, quantity: Quantity) -> bool:
     return bool(_comparable(frame)[quantity.key].notna().any())
 
 
-def averages_of(values: Mapping[str, Estimate], results: StudyResult) -> dict[str, Estimate]:
-    """The averages of a checkpoint's metrics, by the key of `averages`, with standard errors if each metric's is known.
+def by_column(values: Mapping[str, Estimate], results: StudyResult) -> dict[str, Estimate]:
+    """A checkpoint's metrics and averages by their columns, with standard errors where those are known.
 
-    Metrics are of different data, so their errors are independent. None unless every metric is there: averages over
-    different sets of tasks do not compare.
+    Metrics are of different data, so the errors of an average's are independent. An average is there only if every
+    metric is: those over different sets of tasks do not compare.
     """
-    found = {}
+    found = {column_of(name): one for name, one in values.items()}
     for quantity in averages(results):
         members = [values.get(metric.name) for metric in results.metrics if metric.group == quantity.group]
         numbers = [one.value for one in members if one is not None and math.isfinite(one.value)]
@@ -199,13 +177,8 @@ def _row(cell: CellResult, results: StudyResult) -> dict[str, Any]:
     """A search's values by column, and others."""
     found = cell.outcome
     if found is None:
-        return {
-            **{name: vars(cell)[name] for name in (*_LABELS, *_DECLARED)},
-            "comparable": False,
-            "removed": (),
-            "items": {},
-            "held_out_by_draw": {},
-        }
+        labels = {name: vars(cell)[name] for name in (*_LABELS, *_DECLARED)}
+        return {**labels, "comparable": False, "removed": (), "items": {}, "held_out_by_draw": {}}
     of_size = len(found.removed) in (0, cell.remove)  # nothing removed: the mask is not known, its numbers are
     derived = {
         "comparable": cell.state in ("finished", "stopped") and of_size,
@@ -215,7 +188,7 @@ def _row(cell: CellResult, results: StudyResult) -> dict[str, Any]:
         "loss_error": found.delta_error,
         "delta": found.loss - found.dense_loss,
     }
-    estimates = {column_of(name): one for name, one in found.assessed.items()} | averages_of(found.assessed, results)
+    estimates = by_column(found.assessed, results)
     values = {key: one.value for key, one in estimates.items()}
     errors = {f"{key}_error": one.error for key, one in estimates.items()}
     return vars(cell) | vars(found) | derived | values | errors
@@ -231,8 +204,8 @@ def _items(found: Outcome, results: StudyResult) -> dict[str, tuple[npt.NDArray[
     items: dict[str, tuple[npt.NDArray[np.float64], ...]] = {column_of(name): (parts,) for name, parts in own.items()}
     for quantity in averages(results):
         names = [metric.name for metric in results.metrics if metric.group == quantity.group]
-        values = [found.assessed[name].value for name in names if name in found.assessed]
-        if all(name in own for name in names) and len(values) == len(names):
+        if {*names} <= own.keys() & found.assessed.keys():
+            values = [found.assessed[name].value for name in names]
             # the logarithm of a mean of perplexities moves with each as its share of their sum
             weights = [value / sum(values) if quantity.ratio else 1 / len(names) for value in values]
             items[quantity.key] = tuple(weight * own[name] for weight, name in zip(weights, names, strict=True))

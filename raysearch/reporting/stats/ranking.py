@@ -49,9 +49,7 @@ class Ranking:
     """The searchers that have a number in every setting.
 
     Args:
-        quantity: By what.
         ranks: The mean rank of each, best first; 1 is the best.
-        n_settings: Over how many settings.
         p: Of Friedman's test that none differs.
         critical: The difference of mean ranks that tells two of them apart.
         pairs: Every two of them.

@@ -17,12 +17,15 @@ import numpy as np
 import pandas as pd
 
 from raysearch.core.json import finite
-from raysearch.reporting.stats.frame import Panel, Quantity, crossed, panels
+from raysearch.reporting.stats.frame import Panel, Quantity, panels
 
-_CALIBRATION, _SEARCHER = "C(calibration)", "C(searcher)"
-_INTERACTION = f"{_CALIBRATION}:{_SEARCHER}"
-#: The name of each row of a table of the analysis.
-_PARTS = {_CALIBRATION: "calibration", _SEARCHER: "searcher", _INTERACTION: "interaction", "Residual": "residual"}
+#: What statsmodels calls the parts of the variance.
+_PARTS = {
+    "C(calibration)": "calibration",
+    "C(searcher)": "searcher",
+    "C(calibration):C(searcher)": "interaction",
+    "Residual": "residual",
+}
 
 
 @dataclass(frozen=True)
@@ -30,8 +33,6 @@ class Shares:
     """Shares of a variance; together 1.
 
     Args:
-        calibration: Of the calibration.
-        searcher: Of the searcher.
         residual: The rest.
         interaction: Of what one calibration does to one searcher alone; None where it is part of the rest.
         draw: Of the draw of the calibration's samples; None where each has one.
@@ -49,7 +50,6 @@ class Split:
     """Shares of the variance of one quantity among the searches of one model and M.
 
     Args:
-        panel: Of which model and M.
         quantity: Of what; perplexities enter by their logarithm.
         shares: Omega squared: what is left of sums of squares after noise. Source: Hays, Statistics, 1963.
         raw: Eta squared: sums of squares over their sum. They favour the factor with more levels.
@@ -59,9 +59,7 @@ class Split:
         p_searcher: The same of searchers.
         stable: Whether the larger of the two shares stays the larger whichever searcher is left out; None with fewer
             than three.
-        n_searches: How many went in.
         n_searchers: How many searchers have a result by every calibration and draw; others are left out.
-        n_calibrations: How many.
         n_draws: Of all calibrations together.
     """
 
@@ -94,8 +92,6 @@ class Spread:
     """The largest difference that one choice makes while the other is held fixed.
 
     Args:
-        panel: Of which model and M.
-        quantity: Of what.
         by: Which choice is changed.
         fixed: The label of the other.
         size: The difference between the best and the worst, in the quantity's unit; their ratio where it is compared
@@ -110,7 +106,7 @@ class Spread:
 
 
 def splits(frame: pd.DataFrame, quantities: Sequence[Quantity]) -> list[Split]:
-    """Splits each quantity's variance for each model and M with at least two calibrations and two searchers.
+    """Split each quantity's variance for each model and M with at least two calibrations and two searchers.
 
     Where calibrations have several draws, a searcher counts by its mean over seeds, and the draws are nested: the F
     test of the calibration is against the draws, the others against searchers times draws. With one draw, by ordinary
@@ -119,8 +115,7 @@ def splits(frame: pd.DataFrame, quantities: Sequence[Quantity]) -> list[Split]:
     """
     found = []
     for panel, cells in panels(frame[frame["uses_objective"]]):
-        splits_ = (_split(panel, cells, quantity) for quantity in quantities)
-        found += [split for split in splits_ if split is not None]
+        found += [split for quantity in quantities if (split := _split(panel, cells, quantity))]
     return found
 
 
@@ -130,7 +125,8 @@ def spreads(frame: pd.DataFrame, quantity: Quantity) -> list[Spread]:
     Source: Kim et al. 2026 (arXiv 2604.24938), section 5.2.
     """
     found = []
-    for panel, means in crossed(frame, quantity):
+    for panel, cells in panels(frame):
+        means = cells.pivot_table(quantity.key, "searcher", "calibration", observed=True)
         for by, table in (("calibration", means), ("searcher", means.T)):
             several = table[table.count(axis=1) > 1]
             high, low = several.max(axis=1), several.min(axis=1)
@@ -152,10 +148,10 @@ def _split(panel: Panel, cells: pd.DataFrame, quantity: Quantity) -> Split | Non
         panel=panel,
         quantity=quantity,
         shares=shares,
-        raw=_shares(table["sum_sq"] / table["sum_sq"].sum()),
+        raw=_shares(table["sum_sq"]),
         intervals=_intervals(table, shares, len(data)),
-        p_calibration=finite(table["p"][_CALIBRATION]),
-        p_searcher=finite(table["p"][_SEARCHER]),
+        p_calibration=finite(table["p"]["calibration"]),
+        p_searcher=finite(table["p"]["searcher"]),
         stable=_is_stable(data, shares),
         n_searches=len(data),
         n_searchers=n_searchers,
@@ -167,11 +163,11 @@ def _split(panel: Panel, cells: pd.DataFrame, quantity: Quantity) -> Split | Non
 def _analysis_of_variance(data: pd.DataFrame) -> pd.DataFrame:
     """The sums of squares, degrees of freedom, F, p, and the mean square that each effect is tested against."""
     drawn = len(data[["calibration", "draw"]].drop_duplicates()) > data["calibration"].nunique()
-    table = nested_sums(data) if drawn else _crossed_sums(data)
+    table = _nested_sums(data) if drawn else _crossed_sums(data)
     mean_squares = table["sum_sq"] / table["df"].where(table["df"] > 0)
-    against = pd.Series("Residual", table.index)
+    against = pd.Series("residual", table.index)
     if drawn:
-        against[_CALIBRATION] = "draw"
+        against["calibration"] = "draw"
     table["error"], table["error_df"] = mean_squares[against].to_numpy(), table["df"][against].to_numpy()
     with np.errstate(divide="ignore", invalid="ignore"):  # where nothing is left to test against
         table["F"] = mean_squares / table["error"]
@@ -181,7 +177,7 @@ def _analysis_of_variance(data: pd.DataFrame) -> pd.DataFrame:
     return table
 
 
-def nested_sums(data: pd.DataFrame) -> pd.DataFrame:
+def _nested_sums(data: pd.DataFrame) -> pd.DataFrame:
     """The sums of squares of calibrations, their draws, searchers and both, where each searcher has one value a draw.
 
     Searchers are complete in every draw, so the parts are orthogonal, however many draws a calibration has.
@@ -196,11 +192,11 @@ def nested_sums(data: pd.DataFrame) -> pd.DataFrame:
     both = explained("calibration", "searcher")
     n_draws = len(data) // n_searchers
     sums = {
-        _CALIBRATION: (calibration, n_calibrations - 1),
+        "calibration": (calibration, n_calibrations - 1),
         "draw": (draws - calibration, n_draws - n_calibrations),
-        _SEARCHER: (searcher, n_searchers - 1),
-        _INTERACTION: (both - calibration - searcher, (n_calibrations - 1) * (n_searchers - 1)),
-        "Residual": (
+        "searcher": (searcher, n_searchers - 1),
+        "interaction": (both - calibration - searcher, (n_calibrations - 1) * (n_searchers - 1)),
+        "residual": (
             explained("calibration", "draw", "searcher") - draws - both + calibration,
             (n_draws - n_calibrations) * (n_searchers - 1),
         ),
@@ -214,29 +210,28 @@ def _crossed_sums(data: pd.DataFrame) -> pd.DataFrame:
     from statsmodels.stats.anova import anova_lm
 
     seeded = len(data) > len(data[["calibration", "searcher"]].drop_duplicates())
-    formula = f"value ~ {_CALIBRATION} {'*' if seeded else '+'} {_SEARCHER}"
+    formula = f"value ~ C(calibration) {'*' if seeded else '+'} C(searcher)"
     with np.errstate(divide="ignore", invalid="ignore"):
-        return pd.DataFrame(anova_lm(ols(formula, data=data).fit(), typ=2)[["sum_sq", "df"]])
+        return pd.DataFrame(anova_lm(ols(formula, data=data).fit(), typ=2)[["sum_sq", "df"]]).rename(_PARTS)
 
 
-def _shares(values: pd.Series) -> Shares:
-    return Shares(**{_PARTS.get(name, name): float(value) for name, value in values.items()})
+def _shares(parts: pd.Series) -> Shares:
+    return Shares(**(parts / parts.sum()).to_dict())
 
 
 def _components(table: pd.DataFrame, n: int) -> pd.Series:
     """What each part adds to the variance of one value beyond noise, at least 0."""
     noise = table["error"].fillna(0.0) * table["df"]
     parts = ((table["sum_sq"] - noise) / n).clip(lower=0.0)
-    residual = table["error"]["Residual"]
-    parts["Residual"] = 0.0 if np.isnan(residual) else residual
+    parts["residual"] = np.nan_to_num(table["error"]["residual"])
     if "draw" in parts:  # a random factor: its variance, not that of the draws at hand
-        parts["draw"] *= n / (table["df"]["draw"] * (table["df"][_SEARCHER] + 1))
+        parts["draw"] *= n / (table["df"]["draw"] * (table["df"]["searcher"] + 1))
     return parts
 
 
 def _omega(table: pd.DataFrame, n: int) -> Shares:
     parts = _components(table, n)
-    return _shares(parts / parts.sum() if parts.sum() else table["sum_sq"] / table["sum_sq"].sum())
+    return _shares(parts if parts.sum() else table["sum_sq"])
 
 
 def _intervals(table: pd.DataFrame, shares: Shares, n: int) -> dict[str, tuple[float, float]]:
@@ -245,14 +240,14 @@ def _intervals(table: pd.DataFrame, shares: Shares, n: int) -> dict[str, tuple[f
 
     parts = _components(table, n)
     found = {}
-    for name in (_CALIBRATION, _SEARCHER, _INTERACTION):
+    for name in ("calibration", "searcher", "interaction"):
         if name in table.index and np.isfinite(table["F"][name]) and table["error"][name] > 0:
             freedom = table["df"][name], table["error_df"][name]
             ends = confint_noncentrality(table["F"][name], freedom, alpha=0.05)
             own = np.nan_to_num(np.asarray(ends)) * table["error"][name] / n
             low, high = own / (parts.sum() - parts[name] + own)
-            share = getattr(shares, _PARTS[name])
-            found[_PARTS[name]] = float(min(low, share)), float(max(high, share))
+            share = getattr(shares, name)
+            found[name] = float(min(low, share)), float(max(high, share))
     return found
 
 

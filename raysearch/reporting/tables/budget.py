@@ -36,17 +36,11 @@ class _Budget:
 
     def loss_of(self, rival: str) -> float | None:
         """Return the mean loss that a searcher had reached by this budget; None if one of its searches had none."""
+        found = self.rivals.get(rival, [])
         if rival == self.searcher:
-            return fmean(one.loss for one in self.rivals[rival])
-        reached = [
-            [loss for spent, loss in one.best_so_far if spent <= self.evaluations] for one in self.rivals.get(rival, [])
-        ]
+            return fmean(one.loss for one in found)
+        reached = [[loss for spent, loss in one.best_so_far if spent <= self.evaluations] for one in found]
         return fmean(losses[-1] for losses in reached) if reached and all(reached) else None
-
-    def ended_after(self, rival: str) -> float | None:
-        """Return the masks after which a searcher had ended, if this budget is larger."""
-        spent = fmean(one.evaluations for one in self.rivals[rival])
-        return spent if spent < self.evaluations else None
 
 
 def budget_table(results: StudyResult) -> Table | None:
@@ -69,23 +63,22 @@ def budget_table(results: StudyResult) -> Table | None:
         *labels("setting."),
         words("Searcher", "searcher", kind="who"),
         number("Masks", "evaluations", numbers.amount),
-        Column("Loss", lambda line: _cell(line.searcher, anytime, line)),
+        Column("Loss", lambda line: _loss(line.searcher, anytime, line)),
         *(Column(f"{numbers.capital(rival)} by then", partial(_rival, rival, anytime)) for rival in anytime),
     ]
     return tabulate("budgets", "At equal budget", columns, lines, _NOTE)
 
 
 def _rival(rival: str, anytime: Mapping[str, None], line: _Budget) -> Cell:
-    return Cell("") if rival == line.searcher else _cell(rival, anytime, line)
+    return Cell("") if rival == line.searcher else _loss(rival, anytime, line)
 
 
-def _cell(searcher: str, anytime: Mapping[str, None], line: _Budget) -> Cell:
+def _loss(searcher: str, anytime: Mapping[str, None], line: _Budget) -> Cell:
     loss = line.loss_of(searcher)
     if loss is None:
         return Cell(numbers.UNKNOWN)
-    shown = [line.loss_of(one) for one in {line.searcher: None, **anytime}]
-    ended = line.ended_after(searcher)
-    small = "" if ended is None else f"ended after {numbers.amount(ended)}"
-    return Cell(
-        numbers.loss(loss), finite(loss), small=small, best=loss == min(one for one in shown if one is not None)
-    )
+    ended = fmean(one.evaluations for one in line.rivals[searcher])
+    small = f"ended after {numbers.amount(ended)}" if ended < line.evaluations else ""
+    others = [line.loss_of(one) for one in (line.searcher, *anytime)]
+    best = all(other is None or loss <= other for other in others)
+    return Cell(numbers.loss(loss), finite(loss), small=small, best=best)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pandas as pd
 
 from raysearch.core.formatting import as_typed
 from raysearch.core.json import finite
-from raysearch.reporting.stats.frame import Setting, searcher_means
+from raysearch.reporting.stats.frame import searcher_means
 from raysearch.reporting.tables import numbers
 from raysearch.reporting.tables.table import Cell, Column, Table, number, present, tabulate
 
@@ -19,17 +19,6 @@ _NOTE = (
     "Ranks are told from 1, the lowest loss, and equal losses share theirs; the mean is over the settings in which the "
     "searcher has a mask. It is a description: which differences are beyond noise is told under Verdicts."
 )
-
-
-@dataclass(frozen=True)
-class _Line:
-    """A searcher's line: its options, its mean rank, and its mean loss over dense by setting."""
-
-    searcher: str
-    options: str
-    rank: float
-    evaluations: float
-    deltas: Mapping[Setting, float]
 
 
 def leaderboard_tables(frame: pd.DataFrame, options: Mapping[str, Mapping[str, Any]]) -> list[Table]:
@@ -46,36 +35,24 @@ def leaderboard_tables(frame: pd.DataFrame, options: Mapping[str, Mapping[str, A
 
 def _leaderboard(place: int, model: str, means: pd.DataFrame, options: Mapping[str, Mapping[str, Any]]) -> Table | None:
     deltas = means["delta"].dropna().unstack("searcher")  # a row a setting
-    if deltas.empty:
-        return None
-    ranks = deltas.rank(axis="columns")
-    settings = [Setting(model, calibration, int(remove)) for calibration, remove in deltas.index]
-    lines = [
-        _Line(
-            searcher,
-            _in_words(options.get(searcher, {})),
-            float(ranks[searcher].mean()),
-            float(means["evaluations"].xs(searcher, level="searcher").mean()),
-            dict(zip(settings, deltas[searcher], strict=True)),
-        )
-        for searcher in deltas.columns
-    ]
+    ranks = deltas.rank(axis="columns").mean()
+    lines = ranks.to_frame("rank").join(means["evaluations"].groupby("searcher", observed=True).mean()).reset_index()
+    lines["options"] = [_in_words(options.get(searcher, {})) for searcher in lines["searcher"]]
+    settings = ((f"{calibration}, M = {remove}", row) for (calibration, remove), row in deltas.iterrows())
     columns = [
         Column("Searcher", lambda line: Cell(line.searcher, small=line.options), kind="who"),
         number("Mean rank", "rank", numbers.three),
-        *(_setting(setting, best) for setting, best in zip(settings, deltas.min(axis="columns"), strict=True)),
+        *(Column(title, partial(_delta, row)) for title, row in settings),
         number("Evaluations", "evaluations", numbers.amount),
     ]
-    ordered = sorted(lines, key=lambda line: (line.rank, line.searcher))
+    ordered = sorted(lines.itertuples(), key=lambda line: (line.rank, line.searcher))
     return tabulate(f"leaderboard_{place}", f"{model}: searchers by mean rank", columns, ordered, _NOTE)
 
 
-def _setting(setting: Setting, best: float) -> Column:
-    def show(line: _Line) -> Cell:
-        delta = line.deltas[setting]
-        return Cell(numbers.change(delta), finite(delta), best=delta == best)
-
-    return Column(f"{setting.calibration}, M = {setting.remove}", show)
+def _delta(deltas: pd.Series, line: Any) -> Cell:
+    """Return a searcher's loss over the dense model's, in a setting whose losses these are."""
+    delta = deltas[line.searcher]
+    return Cell(numbers.change(delta), finite(delta), best=delta == deltas.min())
 
 
 def _in_words(options: Mapping[str, Any]) -> str:

@@ -47,10 +47,17 @@ def error(number: float | None, digits: int) -> str:
     return "" if number is None else f"± {number:.{digits}f}"
 
 
-@_if_known
-def signed(number: float) -> str:
-    """A difference in percentage points: ``+1.20``."""
-    return f"{number:+.2f}"
+#: A difference in percentage points: ``+1.20``.
+signed = _if_known("{:+.2f}".format)
+
+#: A number in three digits: a mean of ranks, or one in words about a figure.
+three = _if_known("{:.3g}".format)
+
+#: A Jaccard similarity: ``0.64``.
+similarity = _if_known("{:.2f}".format)
+
+#: A time of any length, in seconds.
+time = _if_known(short_duration)
 
 
 @_if_known
@@ -97,24 +104,6 @@ def ratio_text(ratio: float) -> str:
 def rho(number: float) -> str:
     """A correlation: ``+0.55``."""
     return f"{number + 0.0:+.2f}"
-
-
-@_if_known
-def three(number: float) -> str:
-    """A number in three digits: a mean of ranks, or one in words about a figure."""
-    return f"{number:.3g}"
-
-
-@_if_known
-def similarity(number: float) -> str:
-    """A Jaccard similarity: ``0.64``."""
-    return f"{number:.2f}"
-
-
-@_if_known
-def time(seconds: float) -> str:
-    """A time of any length."""
-    return short_duration(seconds)
 
 
 @_if_known

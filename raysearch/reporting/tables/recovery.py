@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from raysearch.core.estimate import Estimate, Metric
-from raysearch.core.formatting import figure, short_duration
+from raysearch.core.formatting import figure
 from raysearch.core.json import finite
 from raysearch.recovery.record import RecoveryRecord, ThreeNumbers
 from raysearch.reporting.tables import numbers
@@ -120,18 +120,18 @@ def _whose(path: str = "of.") -> list[Column]:
 
 
 def _ranks(results: StudyResult) -> Iterator[_Ranks]:
-    found: Mapping[tuple[str, int, str], list[RecoveryRecord]] = defaultdict(list)
+    found: dict[tuple[str, int, str], list[RecoveryRecord]] = defaultdict(list)
     for one in results.recovered:
         if one.remove:
             found[one.model, one.remove, one.record.way].append(one.record)
     for (model, remove, way), records in found.items():
         if len(records) < _FEW:
             continue
-        for place, first in enumerate(records[0].numbers):
-            shared = [one for record in records for one in record.numbers if one.metric.name == first.metric.name]
+        for metric in [one.metric for one in records[0].numbers]:
+            shared = [one for record in records for one in record.numbers if one.metric.name == metric.name]
             if len(shared) == len(records):
-                before, after = ([getattr(one, of).value for one in shared] for of in ("pruned", "recovered"))
-                yield _Ranks(model, remove, way, records[0].numbers[place].metric, before, after)
+                before, after = [one.pruned.value for one in shared], [one.recovered.value for one in shared]
+                yield _Ranks(model, remove, way, metric, before, after)
 
 
 def _cell(one: Estimate) -> Cell:
@@ -160,4 +160,4 @@ def _course(record: RecoveryRecord) -> Cell:
 
 
 def _time(seconds: float | None) -> Cell:
-    return Cell(numbers.UNKNOWN) if seconds is None else Cell(short_duration(seconds), seconds)
+    return Cell(numbers.time(seconds), seconds)

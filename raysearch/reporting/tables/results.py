@@ -23,8 +23,7 @@ from raysearch.reporting.stats.frame import (
     Quantity,
     Setting,
     averages,
-    averages_of,
-    column_of,
+    by_column,
     has,
     quantity_of,
     settings,
@@ -51,13 +50,7 @@ _Panels = Sequence[tuple[Setting, pd.DataFrame]]
 
 @dataclass(frozen=True)
 class _Found:
-    """A searcher's result in a setting.
-
-    Args:
-        setting: Where.
-        cells: Its searches, one a seed.
-        compared: The searchers of the setting, by each quantity that any has.
-    """
+    """A searcher's searches in a setting, and its searchers compared by each quantity that any has."""
 
     setting: Setting
     cells: pd.DataFrame
@@ -116,8 +109,7 @@ def _by_calibration(
     """Yield a number, a title, the settings and the dense model's results of each model and calibration."""
     groups = itertools.groupby(settings(frame), key=lambda pair: pair[0][:2])
     for place, ((model, calibration), panels) in enumerate(groups, 1):
-        assessed = results.dense.get(model, {})
-        dense = {column_of(name): one for name, one in assessed.items()} | averages_of(assessed, results)
+        dense = by_column(results.dense.get(model, {}), results)
         yield place, f"{model}, calibrated by {calibration}", list(panels), dense
 
 
@@ -251,8 +243,8 @@ def _kept(mean: float, quantity: Quantity, dense: Estimate | None) -> str:
         return ""
     if quantity.group in ("accuracy", "generation", "probe"):
         return numbers.percent(mean / dense.value)
-    alone = quantity.averaged == 1 and "average" not in quantity.key
-    return "" if quantity.group == "perplexity" and alone else f"× {numbers.ratio_text(mean / dense.value)}"
+    alone = quantity.group == "perplexity" and quantity.averaged == 1
+    return "" if alone else f"× {numbers.ratio_text(mean / dense.value)}"
 
 
 def _searcher(one: _Found) -> Cell:

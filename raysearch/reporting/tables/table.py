@@ -73,10 +73,7 @@ class Table:
 
     Args:
         name: Of its CSV file.
-        title: Over it.
-        columns: Its head.
         rows: Its body, a cell a column.
-        note: Under it.
         has_dense: Whether its first row is the unpruned model.
     """
 

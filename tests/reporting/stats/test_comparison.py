@@ -7,11 +7,9 @@ import pytest
 from scipy import stats
 from statsmodels.stats.multitest import multipletests
 
-from raysearch.core.estimate import Estimate, Metric
-from raysearch.reporting.stats.comparison import compare
+from raysearch.core.estimate import Estimate
 from raysearch.reporting.stats.difference import holm
-from raysearch.reporting.stats.frame import averages, cells_frame, quantity_of, settings
-from tests.reporting.cells import ACCURACY, PERPLEXITY_METRIC, cell, compared, outcome, study
+from tests.reporting.cells import ACCURACY, PERPLEXITY_METRIC, cell, compared, outcome
 
 
 def test_two_searchers_are_told_apart_beyond_the_normal_quantile_of_their_errors():
@@ -112,11 +110,7 @@ def test_a_ruined_model_is_neither_the_best_nor_tied():
     def found(*perplexities: float) -> list[tuple[float, bool | None]]:
         assessed = [{"ppl": Estimate(one, None if math.isinf(one) else 0.1)} for one in perplexities]
         made = [cell(str(i), outcome(removed=(0, i + 1), assessed=one)) for i, one in enumerate(assessed)]
-        results = study(*made, metrics=(PERPLEXITY_METRIC,))
-        ((setting, cells),) = settings(cells_frame(results))
-        comparison = compare(setting, cells, quantity_of(PERPLEXITY_METRIC))
-        assert comparison is not None
-        return [(one.behind, one.tied) for one in comparison.rivals]
+        return [(one.behind, one.tied) for one in compared(*made, by=PERPLEXITY_METRIC).rivals]
 
     assert found(10.0, math.inf, math.inf) == [(0.0, True), (math.inf, None), (math.inf, None)]
     assert found(math.inf, math.inf) == [(math.inf, None)] * 2
@@ -126,17 +120,11 @@ def test_items_are_paired():
     rng = np.random.default_rng(1)
     hard = rng.normal(size=200)  # what items have in common is most of their spread
     a, b = hard + 0.1 * rng.normal(size=200), hard + 0.03 + 0.1 * rng.normal(size=200)
-    metric = Metric("acc", "A", "accuracy", "%", True)
     made = [
         cell(name, outcome(assessed={"acc": Estimate(x.mean(), x.std() / 14)}, items={"acc": tuple(x / 200)}))
         for name, x in (("a", a), ("b", b))
     ]
-    results = study(*made, metrics=(metric,))
-    (quantity,) = averages(results)
-    ((setting, cells),) = settings(cells_frame(results))
-    found = compare(setting, cells, quantity)
-    assert found is not None
-    assert found.rivals[1].p == pytest.approx(stats.ttest_rel(a, b).pvalue)
+    assert compared(*made, by=ACCURACY).rivals[1].p == pytest.approx(stats.ttest_rel(a, b).pvalue)
 
 
 def test_right_and_wrong_answers_are_compared_by_mcnemars_exact_test():
@@ -146,11 +134,7 @@ def test_right_and_wrong_answers_are_compared_by_mcnemars_exact_test():
         cell(name, outcome(assessed={"acc": Estimate(2 * x.sum())}, items={"acc": tuple(2 * x)}))
         for name, x in zip("ab", right, strict=True)
     ]
-    results = study(*made, metrics=(ACCURACY,))
-    ((setting, cells),) = settings(cells_frame(results))
-    found = compare(setting, cells, averages(results)[0])
-    assert found is not None
-    assert found.rivals[1].p == pytest.approx(stats.binomtest(1, 9).pvalue)
+    assert compared(*made, by=ACCURACY).rivals[1].p == pytest.approx(stats.binomtest(1, 9).pvalue)
 
 
 def test_negative_and_zero_losses_compare_as_any():

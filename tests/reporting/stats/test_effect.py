@@ -8,9 +8,15 @@ from scipy import stats
 
 from raysearch.core.estimate import Estimate
 from raysearch.reporting.stats.agreement import cross_agreements
-from raysearch.reporting.stats.effect import calibration_effects, signed_rank_p
+from raysearch.reporting.stats.effect import CalibrationEffect, calibration_effects, signed_rank_p
 from raysearch.reporting.stats.frame import averages, cells_frame
+from raysearch.study.result import StudyResult
 from tests.reporting.cells import ACCURACY, PERPLEXITY_METRIC, cell, grid, outcome, study
+
+
+def effect(results: StudyResult) -> CalibrationEffect:
+    (found,) = calibration_effects(cells_frame(results), *averages(results))
+    return found
 
 
 def test_calibrations_are_compared_searcher_by_searcher():
@@ -31,8 +37,7 @@ def test_calibration_effect_is_a_paired_interval():
     x, y = [60.0, 61.0, 64.5, 59.0], [57.0, 60.0, 61.0, 58.5]
     values = {("x", name): [value] for name, value in zip("abcd", x, strict=True)}
     values |= {("y", name): [value] for name, value in zip("abcd", y, strict=True)}
-    results = grid(values)
-    (found,) = calibration_effects(cells_frame(results), *averages(results))
+    found = effect(grid(values))
     interval = stats.ttest_rel(x, y).confidence_interval(0.95)
     assert (found.best, found.second, found.n_searchers) == ("x", "y", 4)
     assert found.low == pytest.approx(interval.low)
@@ -43,8 +48,7 @@ def test_calibration_effect_is_a_paired_interval():
 
 def test_calibration_effect_on_perplexity_is_a_ratio_and_lower_wins():
     values = {("x", "a"): [40.0], ("x", "b"): [90.0], ("y", "a"): [10.0], ("y", "b"): [10.0]}
-    results = grid(values, PERPLEXITY_METRIC)
-    (found,) = calibration_effects(cells_frame(results), *averages(results))
+    found = effect(grid(values, PERPLEXITY_METRIC))
     assert found.best == "y"
     assert found.gain == pytest.approx(6.0)
 
@@ -68,8 +72,7 @@ def test_with_several_draws_calibrations_are_told_apart_by_these():
         draws = mean + rng.normal(size=3)
         for searcher in "abcdefgh":
             values[calibration, searcher] = list(draws + 0.01 * rng.normal(size=3))
-    results = grid(values, axis="draw")
-    (found,) = calibration_effects(cells_frame(results), *averages(results))
+    found = effect(grid(values, axis="draw"))
     sides = [np.mean([values[c, s] for s in "abcdefgh"], axis=0) for c in (found.best, found.second)]
     assert found.p == pytest.approx(stats.ttest_ind(*sides, equal_var=False).pvalue)
     assert found.n_draws == 3
@@ -86,7 +89,7 @@ def test_draws_that_happen_to_agree_are_not_told_apart_within_the_noise_of_the_i
             made.append(cell(searcher, outcome(assessed=assessed, items={"acc": tuple(items)}), calibration, draw=draw))
     results = study(*made, metrics=(ACCURACY,))
     frame = cells_frame(results)
-    (found,) = calibration_effects(frame, *averages(results))
+    found = effect(results)
     sides = [
         np.mean([*frame[frame["calibration"] == one]["items"].map(lambda of: of["assessed.acc"][0])], 0) for one in "xy"
     ]
@@ -111,9 +114,7 @@ def test_the_noise_of_items_is_that_of_the_gain_however_many_seeds_a_searcher_ha
                 assessed = {"acc": Estimate(items.sum(), 5.0)}
                 found = outcome(assessed=assessed, items={"acc": tuple(items)})
                 made.append(cell(searcher, found, calibration, seed=seed, draw=draw, stochastic=searcher == "r"))
-        results = study(*made, metrics=(ACCURACY,))
-        (effect,) = calibration_effects(cells_frame(results), *averages(results))
-        return effect.p
+        return effect(study(*made, metrics=(ACCURACY,))).p
 
     one_seed = p_with(1)
     assert one_seed is not None and one_seed > 0.05
@@ -135,7 +136,6 @@ def test_searchers_with_the_same_masks_are_one_in_the_rank_test():
         for calibration, value in (("x", 60.0 + min(i, 3)), ("y", 50.0)):
             result = outcome(removed=removed, assessed={"acc": Estimate(value)})
             made.append(cell(searcher, result, calibration))
-    results = study(*made, metrics=(ACCURACY,))
-    (found,) = calibration_effects(cells_frame(results), *averages(results))
+    found = effect(study(*made, metrics=(ACCURACY,)))
     assert found.n_searchers == 6
     assert found.p == pytest.approx(2 / 2**4)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from raysearch.core.estimate import Estimate, Metric
 from raysearch.core.json import from_json
-from raysearch.reporting.stats.frame import averages, averages_of
+from raysearch.reporting.stats.frame import averages, by_column
 from raysearch.study.record import CellRecord
 from tests.reporting.cells import study
 
@@ -11,9 +11,9 @@ def test_average_needs_every_metric_and_joins_errors_in_quadrature():
     metrics = tuple(Metric(name, name, "accuracy", "%", True) for name in "xyz")
     whole = study(metrics=metrics)
     values = {"x": Estimate(60, 3), "y": Estimate(70, 4), "z": Estimate(80, 12)}
-    assert averages_of(values, whole)["accuracy_average"] == Estimate(70, 13 / 3)
-    assert averages_of({name: values[name] for name in "xy"}, whole) == {}
-    without = averages_of({**values, "z": Estimate(80)}, whole)["accuracy_average"]
+    assert by_column(values, whole)["accuracy_average"] == Estimate(70, 13 / 3)
+    assert [*by_column({name: values[name] for name in "xy"}, whole)] == ["assessed.x", "assessed.y"]
+    without = by_column({**values, "z": Estimate(80)}, whole)["accuracy_average"]
     assert without == Estimate(70, None)
 
 

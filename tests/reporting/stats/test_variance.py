@@ -9,14 +9,19 @@ import pytest
 from scipy import stats
 
 from raysearch.reporting.stats.frame import averages, cells_frame
-from raysearch.reporting.stats.variance import splits, spreads
+from raysearch.reporting.stats.variance import Split, splits, spreads
+from raysearch.study.result import StudyResult
 from tests.reporting.cells import PERPLEXITY_METRIC, grid
+
+
+def split(results: StudyResult) -> Split:
+    (found,) = splits(cells_frame(results), averages(results))
+    return found
 
 
 def test_split_without_seeds_by_hand():
     values = {("x", "a"): [1.0], ("x", "b"): [3.0], ("y", "a"): [5.0], ("y", "b"): [9.0]}
-    results = grid(values)
-    (found,) = splits(cells_frame(results), averages(results))
+    found = split(grid(values))
     # mean 4.5; calibrations 2 and 7: 4 · 2.5² = 25; searchers 3 and 6: 4 · 1.5² = 9; the rest of 35 is 1
     assert (found.raw.calibration, found.raw.searcher, found.raw.residual) == pytest.approx((25 / 35, 9 / 35, 1 / 35))
     assert found.raw.interaction is None
@@ -26,8 +31,7 @@ def test_split_without_seeds_by_hand():
 def test_split_with_seeds_by_hand():
     rng = np.random.default_rng(5)
     values = {key: list(rng.normal(size=3)) for key in itertools.product("xy", "abcd")}
-    results = grid(values)
-    (found,) = splits(cells_frame(results), averages(results))
+    found = split(grid(values))
     table = np.array([[values[c, s] for s in "abcd"] for c in "xy"])  # [calibration, searcher, seed]
     mean = table.mean()
     ss_calibration = 12 * ((table.mean(axis=(1, 2)) - mean) ** 2).sum()
@@ -43,15 +47,13 @@ def test_split_with_seeds_by_hand():
 
 def test_perplexities_are_split_by_their_logarithms():
     values = {("x", "a"): [1.0], ("x", "b"): [10.0], ("y", "a"): [100.0], ("y", "b"): [1000.0]}
-    results = grid(values, PERPLEXITY_METRIC)
-    (found,) = splits(cells_frame(results), averages(results))
+    found = split(grid(values, PERPLEXITY_METRIC))
     assert (found.raw.calibration, found.raw.searcher) == pytest.approx((0.8, 0.2))
 
 
 def test_only_searchers_of_every_calibration_are_split():
     values = {("x", "a"): [1.0], ("x", "b"): [3.0], ("y", "a"): [5.0], ("y", "b"): [9.0], ("y", "c"): [99.0]}
-    results = grid(values)
-    (found,) = splits(cells_frame(results), averages(results))
+    found = split(grid(values))
     assert (found.n_searchers, found.n_searches) == (2, 4)
 
 
@@ -62,12 +64,10 @@ def test_equal_results_cannot_be_split():
 
 def test_larger_share_is_stable_if_no_searcher_alone_makes_it():
     steady = {(c, s): [10.0 * (c == "y") + 0.1 * i] for c in "xy" for i, s in enumerate("abcd")}
-    (found,) = splits(cells_frame(grid(steady)), averages(grid(steady)))
-    assert found.stable is True
+    assert split(grid(steady)).stable is True
     # d is far off by both calibrations: with it searchers matter most, without it calibrations
     outlier = {key: [value[0] + 50.0 * (key[1] == "d")] for key, value in steady.items()}
-    (found,) = splits(cells_frame(grid(outlier)), averages(grid(outlier)))
-    assert found.stable is False
+    assert split(grid(outlier)).stable is False
 
 
 def test_spreads_hold_the_other_choice_fixed():
@@ -82,7 +82,7 @@ def test_omega_squared_of_noise_is_about_nothing_whatever_the_number_of_levels()
     omega, eta = [], []
     for _ in range(20):
         values = {(c, s): [float(rng.normal())] for c in "wxyz" for s in "abcdefghijklmnop"}
-        (found,) = splits(cells_frame(grid(values)), averages(grid(values)))
+        found = split(grid(values))
         omega.append((found.shares.calibration, found.shares.searcher))
         eta.append((found.raw.calibration, found.raw.searcher))
     assert np.mean(eta, axis=0) == pytest.approx([3 / 63, 15 / 63], abs=0.03)
@@ -96,8 +96,7 @@ def test_draws_are_nested_in_their_calibration():
         draws = rng.normal(size=4)
         for searcher in "abcde":
             values[calibration, searcher] = list(draws + rng.normal(size=4))
-    results = grid(values, axis="draw")
-    (found,) = splits(cells_frame(results), averages(results))
+    found = split(grid(values, axis="draw"))
     data = pd.DataFrame(
         [(c, f"{c}{d}", s, v) for (c, s), of in values.items() for d, v in enumerate(of)],
         columns=["calibration", "draw", "searcher", "value"],
@@ -117,5 +116,4 @@ def test_searchers_that_do_not_use_the_objective_are_left_out():
     values = {(c, s): [10.0 * (c == "y") + i] for c in "xy" for i, s in enumerate("abc")}
     results = grid(values)
     made = [replace(one, uses_objective=one.searcher != "c") for one in results.cells]
-    (found,) = splits(cells_frame(replace(results, cells=made)), averages(results))
-    assert found.n_searchers == 2
+    assert split(replace(results, cells=made)).n_searchers == 2
