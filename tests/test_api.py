@@ -91,7 +91,7 @@ def test_mistakes_are_exceptions_in_one_sentence(world: World, here: Path) -> No
     }.items():
         with pytest.raises(UserError, match=said):
             raysearch.search("data=file", tracking="none", **{**values, wrong: "x"})
-    with pytest.raises(UserError, match=r"remove=<object .* is a object; give text, a number, a list or a mapping"):
+    with pytest.raises(UserError, match=r"remove=<object .* cannot be written down .*; give text, a number, a list"):
         raysearch.search("data=file", tracking="none", **values, remove=object())
     assert not list(here.iterdir())
 
