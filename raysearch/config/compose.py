@@ -26,7 +26,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from raysearch.config.parts import conf_dir, unknown_key
+from raysearch.config.parts import check_names, conf_dir
 from raysearch.core.formatting import as_typed
 from raysearch.core.paths import PathLike, as_path
 from raysearch.errors import Mistakes, UserError, did_you_mean, first_line
@@ -63,7 +63,7 @@ def composed(job: str, words: Sequence[str], config_dir: PathLike | None) -> Ite
     Yields:
         The configuration, without the sections that a mistake leaves unusable; and the words that are understood.
     """
-    mistakes, folder = Mistakes(), None if config_dir is None else as_path("--config-dir", config_dir)
+    mistakes, folder = Mistakes(), None if config_dir is None else as_path("--config-dir", config_dir).resolve()
     given = {word.partition("=")[0]: word for word in as_words(words)}
     groups, taken = groups_of(folder), _groups_of_job(job)
     choices: dict[str, str] = {}
@@ -82,11 +82,9 @@ def composed(job: str, words: Sequence[str], config_dir: PathLike | None) -> Ite
     unknown |= {"objective", "data"} if "calibration" in unknown else set()  # it chooses these
     values = {key: value for key, value in values.items() if section_of(key) not in unknown}
     try:
-        # The searches of a study choose the same files again and again, and Hydra needs 0.1 s for each.
-        own = (
-            [] if folder is None else [(str(file), file.stat().st_mtime_ns) for file in sorted(folder.glob("*/*.yaml"))]
-        )
-        config, chosen = copy.deepcopy(_merge(job, tuple(choices.items()), folder, tuple(own)))
+        own = [] if folder is None else sorted(folder.glob("*/*.yaml"))
+        state = tuple((file, file.stat().st_mtime_ns) for file in own)
+        config, chosen = copy.deepcopy(_merge(job, tuple(choices.items()), folder, state))
         values = _set_values(config, values, taken, mistakes)
         missing = [key for key, value in items_of(OmegaConf.to_container(config)) if value == _OPEN]
         with open_dict(config):
@@ -127,8 +125,8 @@ def _set_values(config: DictConfig, values: Mapping[str, Any], groups: set[str],
     for key, value in values.items():
         free = any(key.startswith(one) and one.rstrip(".") in known for one in FREE)
         with mistakes:
-            if not free and key not in known:
-                raise UserError(unknown_key("", key, known))
+            if not free:
+                check_names("", [key], known)
             found[key] = value
             if value == _OPEN:
                 raise UserError(f"{key} has no value; give {key}=…")
@@ -175,7 +173,7 @@ def _merge(
     """
     words = [f"{group}={quoted(name)}" for group, name in choices]
     if folder is not None:
-        words.append(f"hydra.searchpath=[{quoted(f'file://{folder.resolve()}')}]")
+        words.append(f"hydra.searchpath=[{quoted(f'file://{folder}')}]")
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         config = hydra_compose(job, words, return_hydra_config=True)
     all_choices = dict(config.hydra.runtime.choices)

@@ -13,7 +13,7 @@ import inspect
 import json
 import pkgutil
 import typing
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -58,22 +58,14 @@ def build_searcher(values: Mapping[str, Any]) -> Searcher:
 
 
 def build_objective(values: Mapping[str, Any]) -> Objective:
-    """Build an objective from the keys of a file in ``conf/objective/``.
-
-    Raises:
-        UserError: As `build_searcher`.
-    """
+    """Build an objective from the keys of a file in ``conf/objective/``; errors are those of `build_searcher`."""
     from raysearch.calibration.objectives.base import Objective
 
     return _build(("calibration.objectives",), Objective, "objective", values)
 
 
 def build_data(values: Mapping[str, Any]) -> Data:
-    """Build data from the keys of a file in ``conf/data/``: where rows come from, how they are read, how drawn.
-
-    Raises:
-        UserError: As `build_searcher`.
-    """
+    """Build data from the keys of a file in ``conf/data/``: where rows come from, how they are read, how drawn."""
     from raysearch.calibration.data import Data
     from raysearch.calibration.formats.base import Format
     from raysearch.calibration.rows import Rows
@@ -175,19 +167,15 @@ def _field(expected: Any, name: str, value: Any) -> Any:
     return checked(dict[str, Any] if nested is expected else expected, name, value)
 
 
-def check_names(prefix: str, values: Mapping[str, Any], known: Collection[str]) -> None:
+def check_names(prefix: str, names: Iterable[object], known: Collection[str]) -> None:
     """Refuse keys that are unknown.
 
     Raises:
         UserError: With what they may have meant.
     """
-    if unknown := [str(name) for name in values if name not in known]:
-        raise UserError(*(unknown_key(prefix, name, known) for name in unknown))
-
-
-def unknown_key(prefix: str, name: str, known: Collection[str]) -> str:
-    """Return the sentence that refuses a key."""
-    return f"{prefix}{name} is no key of this configuration; {did_you_mean(name, known)}"
+    if unknown := [str(name) for name in names if name not in known]:
+        said = [f"{prefix}{one} is no key of this configuration; {did_you_mean(one, known)}" for one in unknown]
+        raise UserError(*said)
 
 
 def checked(expected: Any, name: str, value: Any) -> Any:
