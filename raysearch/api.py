@@ -796,10 +796,9 @@ def _report(
 
 def _observer(given: Observer | None) -> Observer:
     """Return the observer that was given; else a notebook's, or one that says nothing but warnings."""
+    from raysearch.search.notebook import NotebookProgress, in_notebook
     from raysearch.search.observer import Observer
 
     if given is not None and not isinstance(given, Observer):
         raise UserError(f"observer={reprlib.repr(given)} is no Observer; give an object of a class derived from it")
-    from raysearch.search.notebook import NotebookProgress, in_notebook
-
     return given or (NotebookProgress() if in_notebook() else Observer())

@@ -63,7 +63,7 @@ def composed(job: str, words: Sequence[str], config_dir: PathLike | None) -> Ite
     Yields:
         The configuration, without the sections that a mistake leaves unusable; and the words that are understood.
     """
-    mistakes, folder = Mistakes(), None if config_dir is None else as_path("--config-dir", config_dir).resolve()
+    mistakes, folder = Mistakes(), None if config_dir is None else as_path("--config-dir", config_dir)
     given = {word.partition("=")[0]: word for word in as_words(words)}
     groups, taken = groups_of(folder), _groups_of_job(job)
     choices: dict[str, str] = {}
@@ -84,7 +84,7 @@ def composed(job: str, words: Sequence[str], config_dir: PathLike | None) -> Ite
     try:
         own = [] if folder is None else sorted(folder.glob("*/*.yaml"))
         state = tuple((file, file.stat().st_mtime_ns) for file in own)
-        config, chosen = copy.deepcopy(_merge(job, tuple(choices.items()), folder, state))
+        config, chosen = copy.deepcopy(_merge(job, tuple(choices.items()), folder and folder.resolve(), state))
         values = _set_values(config, values, taken, mistakes)
         missing = [key for key, value in items_of(OmegaConf.to_container(config)) if value == _OPEN]
         with open_dict(config):
@@ -165,11 +165,7 @@ def _merge(
 ) -> tuple[DictConfig, Mapping[str, Any]]:
     """Merge the chosen files; return the configuration, and the choice of every group.
 
-    Args:
-        job: A file in ``conf/``.
-        choices: The chosen file of each group.
-        folder: The user's own files.
-        state: Changes whenever one of them does.
+    The state changes whenever one of the files in the user's folder does.
     """
     words = [f"{group}={quoted(name)}" for group, name in choices]
     if folder is not None:
