@@ -22,7 +22,6 @@ machine; those that compute raise `EvaluationError` where something cannot be ev
 from __future__ import annotations
 
 import reprlib
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import replace
@@ -209,8 +208,7 @@ def inspect(
 
     if checked(int, "--samples", samples) < 0:
         raise UserError(f"--samples={samples} is negative; use 0 or more")
-    samples, loss = min(samples, sys.maxsize), checked(bool, "--loss", loss)
-    watching = _observer(observer)
+    watching, loss = _observer(observer), checked(bool, "--loss", loss)
     return inspect_data(_side_by_side(overrides, values, also, config_dir), samples, loss, watching)
 
 
@@ -322,8 +320,8 @@ def assess(
     from raysearch.study.assess import assess_study
     from raysearch.study.record import STUDIES
 
-    watching, store = _observer(observer), as_path("--store", store)
-    name, remove = checked(str, "name", name), _remove(remove)
+    watching, store, name = _observer(observer), as_path("--store", store), checked(str, "name", name)
+    _checked(remove)
     out = None if out is None else as_folder("--out", out)
     words = _words(overrides, values)
     with _opened(store, ledger) as found:
@@ -454,8 +452,8 @@ def export(
     from raysearch.config import build
     from raysearch.search.export import export_search
 
-    remove, overwrite, prompt = _remove(remove), _overwrite(overwrite), checked(str | None, "--prompt", prompt)
-    hub = _hub(push, public, overwrite)
+    _checked(remove, overwrite)
+    prompt, hub = checked(str | None, "--prompt", prompt), _hub(push, public, overwrite)
     record = _recorded(search, store, ledger)
     spec, _ = build.recorded_search(record.config)
     folder = as_path("--out", out)
@@ -485,7 +483,7 @@ def export_gguf(
     from raysearch.config import build
     from raysearch.search.export import export_search_as_gguf
 
-    remove, overwrite = _remove(remove), _overwrite(overwrite)
+    _checked(remove, overwrite)
     hub = _hub(push, public, overwrite)
     record, out = _recorded(search, store, ledger), as_path("--gguf", out)
     source = None if source is None else as_path("--from", source)
@@ -518,7 +516,7 @@ def recover(
     from raysearch.search.observer import Observers
 
     watching, store = _observer(observer), as_path("--store", store)
-    remove, overwrite = _remove(remove), _overwrite(overwrite)
+    _checked(remove, overwrite)
     with _recovery(search, _words(overrides, values), store, ledger, config_dir) as (record, found, searched, spec):
         from raysearch.recovery.recover import recover_search
 
@@ -537,8 +535,8 @@ def recovery_cost(
     **values: Any,
 ) -> RecoveryCost:
     """Return what a recovery would cost; the arguments are those of `recover`. A step is timed, and nothing is kept."""
-    words, remove = _words(overrides, values), _remove(remove)
-    with _recovery(search, words, as_path("--store", store), ledger, config_dir) as found:
+    _checked(remove)
+    with _recovery(search, _words(overrides, values), as_path("--store", store), ledger, config_dir) as found:
         from raysearch.recovery.recover import recovery_cost
 
         return recovery_cost(*found, remove)
@@ -690,16 +688,10 @@ def _side_by_side(
     return build.evaluation_spec(_words(overrides, values), also, config_dir)
 
 
-def _remove(remove: object) -> int | None:
-    """Return which mask of a search is meant, by its number of layers."""
-    given: int | None = checked(int | None, "--remove", remove)
-    return given
-
-
-def _overwrite(overwrite: object) -> bool:
-    """Return whether what is there may be replaced; only True says so."""
-    given: bool = checked(bool, "--overwrite", overwrite)
-    return given
+def _checked(remove: int | None, overwrite: bool = False) -> None:
+    """Refuse a number of layers or a permission to replace that is none, such as the text ``no``."""
+    checked(int | None, "--remove", remove)
+    checked(bool, "--overwrite", overwrite)
 
 
 def _hub(push: str | None, public: bool, overwrite: bool) -> HubRepository | None:
@@ -804,10 +796,9 @@ def _report(
 
 def _observer(given: Observer | None) -> Observer:
     """Return the observer that was given; else a notebook's, or one that says nothing but warnings."""
+    from raysearch.search.notebook import NotebookProgress, in_notebook
     from raysearch.search.observer import Observer
 
     if given is not None and not isinstance(given, Observer):
         raise UserError(f"observer={reprlib.repr(given)} is no Observer; give an object of a class derived from it")
-    from raysearch.search.notebook import NotebookProgress, in_notebook
-
     return given or (NotebookProgress() if in_notebook() else Observer())

@@ -15,7 +15,7 @@ from raysearch.config.overrides import as_overrides
 from raysearch.core.mask import Mask
 from raysearch.errors import UserError
 from tests.cli.conftest import Run, World, here, run, world
-from tests.cli.test_search import found
+from tests.cli.found import found
 
 __all__ = ["here", "run", "world"]  # fixtures
 
@@ -80,20 +80,6 @@ def test_mappings_and_lists_arrive_as_they_are() -> None:
     axis = {"GA, [no] prior (é): 'x'": "searcher=genetic searcher.prior=none", "b": "searcher=greedy"}
     spec = build.study_spec(as_overrides({"study": {"grid": {"searcher": axis, "remove": [1, 2]}, "retries": 2}}))
     assert [cell.searcher for cell in spec.cells[::2]] == list(axis) and spec.options.retries == 2
-
-
-def test_mistakes_are_exceptions_in_one_sentence(world: World, here: Path) -> None:
-    values = settings(world, "mlruns")
-    for wrong, said in {
-        "remov": "remov is no key .* did you mean 'remove'",
-        "remove": "remove=x should be a valid integer",
-        "seed": "seed=x should be a valid integer",
-    }.items():
-        with pytest.raises(UserError, match=said):
-            raysearch.search("data=file", tracking="none", **{**values, wrong: "x"})
-    with pytest.raises(UserError, match=r"remove=<object .* is a object; give text, a number, a list or a mapping"):
-        raysearch.search("data=file", tracking="none", **values, remove=object())
-    assert not list(here.iterdir())
 
 
 def test_what_sweep_and_inspect_say_is_one(world: World, here: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,36 +17,27 @@ from tests.cli.refusals import is_sentence, tree
 
 __all__ = ["here", "world"]  # fixtures
 
-_LOOP: list[Any] = []
-_LOOP.append(_LOOP)
-
 #: Arguments of `raysearch.search`, each beside those of a quick one.
 SEARCHES: list[tuple[dict[str, Any], list[str]]] = [
     ({"model": 7}, ["model=7 is unknown", "choose one of"]),
     ({"model": None}, ["model=null is unknown"]),
-    ({"model": b"x"}, ["model=b'x' is a bytes", "give text"]),
-    ({"model": object()}, ["model=<object", "is a object"]),
-    ({"model": lambda: 1}, ["model=<function", "give text"]),
+    ({"model": object()}, ["model=<object", "cannot be written down", "give text"]),
     ({"model": {"a": 1}}, ["model.a is no key"]),
     ({"model": "x" * 300}, ["model=xxx", "is unknown"]),
     ({"class": 2}, ["class is no key"]),
     ({"remove": 2.0}, ["remove=2.0 should be a valid integer"]),
     ({"remove": float("nan")}, ["remove=NaN should be a valid integer"]),
-    ({"remove": 10**400}, ["remove=1000"]),
-    ({"remove": 1 + 2j}, ["remove=(1+2j) is a complex"]),
+    ({"remove": 1 + 2j}, ["remove=(1+2j) cannot be written down"]),
     ({"remove": Mask.of(1)}, ["remove=[1] should be a valid integer"]),
     ({"remove": np.float32(1.5)}, ["remove=1.5 should be a valid integer"]),
     ({"remove": {}}, ["remove={} should be a valid integer"]),
     ({"protect": 1}, ["protect=1 should be a valid list"]),
     ({"protect": [None]}, ["protect=[null] should be a valid integer"]),
-    ({"protect": (n for n in [1])}, ["protect=<generator", "is a generator", "a list"]),
-    ({"protect": itertools.count()}, ["protect=count(0) is a count"]),
-    ({"protect": _LOOP}, ["protect=[[", "cannot be written down"]),
     ({"protect": {(1, 2): 3}}, ["protect"]),
     ({"seed": "7"}, ["seed=7 should be a valid integer"]),
     ({"store": "\0"}, ["store=\\x00 cannot be used"]),
     ({"store": "\ud800"}, ["cannot be used"]),
-    ({"data": {"path": object()}}, ["path=<object", "is a object"]),
+    ({"data": {"path": object()}}, ["data.path=<object", "cannot be written down"]),
     ({"data": {"path": ["a"]}}, ["data.path=[a] should be a valid string"]),
     ({"config_dir": 7}, ["--config-dir=7 is a int", "give a path"]),
     ({"observer": 7}, ["observer=7 is no Observer"]),
@@ -57,7 +47,6 @@ SEARCHES: list[tuple[dict[str, Any], list[str]]] = [
 CALLS: dict[str, tuple[Callable[[], object], list[str]]] = {
     "words that are none": (lambda: raysearch.search(7), ["7 is not understood", "give words as text"]),  # type: ignore[arg-type]
     "masks of one": (lambda: raysearch.score(masks=[1, 2]), ["masks=[1,2] should be a valid list"]),
-    "masks in a generator": (lambda: raysearch.score(masks=(m for m in [[1]])), ["masks=<generator"]),
     "also in one text": (lambda: raysearch.sweep(also="objective=kl"), ["--also=objective=kl should be a valid list"]),
     "also of numbers": (lambda: raysearch.inspect(also=[7]), ["--also=[7] should be a valid string"]),  # type: ignore[list-item]
     "samples below none": (lambda: raysearch.inspect(samples=-1), ["--samples=-1 is negative"]),

@@ -7,7 +7,6 @@ import errno
 import gc
 import logging
 import os
-import re
 import signal
 import sys
 from difflib import get_close_matches
@@ -37,7 +36,6 @@ def main() -> NoReturn:
     try:
         prepare_streams()
         _quiet_libraries()
-        _check_environment()
         _stand_somewhere()
         sys.exit(app(prog_name="raysearch", standalone_mode=False))
     except _UsageError as error:
@@ -63,16 +61,6 @@ def _stand_somewhere() -> None:
     except OSError:
         say(stderr(), "[red]error:[/]", "the current folder is gone; cd into one that is there")
         sys.exit(2)
-
-
-def _check_environment() -> None:
-    """End the command if a variable that libraries read as a number at their import is none."""
-    whole = {"SOURCE_DATE_EPOCH", "HF_HUB_DOWNLOAD_TIMEOUT", "HF_HUB_ETAG_TIMEOUT"}
-    for name in sorted(whole | {f"TQDM_{one}" for one in ("MININTERVAL", "MAXINTERVAL", "SMOOTHING", "DELAY")}):
-        value, kind = os.environ.get(name, "0"), "whole number" if name in whole else "number"
-        if not re.fullmatch(r"\d{1,12}" if name in whole else r"\d{1,12}(\.\d{1,12})?", value):
-            say(stderr(), "[red]error:[/]", f"{name}={value} is no {kind}; correct the variable, or unset it")
-            sys.exit(2)
 
 
 def _said_of(error: Any) -> str:

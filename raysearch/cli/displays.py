@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -18,7 +17,6 @@ from typing_extensions import override
 
 from raysearch.cli.output import say
 from raysearch.core.formatting import count, duration, written
-from raysearch.core.paths import options_for
 from raysearch.search.observer import Observer, StudyHeader
 
 if TYPE_CHECKING:  # heavy; a command that stops early does not need them
@@ -265,10 +263,3 @@ def forecast_line(expected: Sequence[RoundCost] | None, trainings: int, training
         f"{most}{count(masks, 'mask')} in {count(len(expected), 'round')}{ends}: {about}{layers:,} layer-forwards over "
         f"the calibration instead of {naive:,}, and {count(heads, 'head-forward')} at most{then}"
     )
-
-
-def places(config: Any) -> tuple[str, str | None]:
-    """Return the options that lead a later command to a search's ledger, and to its embedded MLflow store if any."""
-    store, ledger = Path(config["store"]), config["ledger"]
-    embedded = config["tracking"]["type"] == "mlflow" and config["tracking"]["uri"] is None
-    return options_for(store, None if ledger is None else Path(ledger)), options_for(store) if embedded else None

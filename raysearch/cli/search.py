@@ -118,8 +118,8 @@ def resume(
 
 def _follow(out: Output, run: Callable[..., SearchResult]) -> None:
     """Run a search, shown live, to its closing table."""
-    from raysearch.cli.displays import SearchDisplay, places
-    from raysearch.cli.tables import search_tables
+    from raysearch.cli.displays import SearchDisplay
+    from raysearch.cli.tables import places, search_tables
 
     out.when_stopped = GOES_ON
     with SearchDisplay(out.err) as live:
@@ -130,5 +130,4 @@ def _follow(out: Output, run: Callable[..., SearchResult]) -> None:
                 in_ledger, _ = places(live.header.config)
                 out.when_stopped += f", and so does: raysearch resume {live.header.search_id}{in_ledger}"
             raise
-    assert live.header is not None, "a search that has ended has started"
-    out.answer(in_brief(result), *search_tables(result, live.header.config["remove"], *places(live.header.config)))
+    out.answer(in_brief(result), *search_tables(result))

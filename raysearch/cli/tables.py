@@ -17,6 +17,7 @@ from raysearch.cli.cells import extent, left_out, loss_cells, loss_columns, new_
 from raysearch.core.estimate import Estimate, shown
 from raysearch.core.formatting import added, as_typed, count, duration, figure, short_duration
 from raysearch.core.measure import Measure
+from raysearch.core.paths import options_for
 from raysearch.core.problem import sizes_of
 from raysearch.core.screened import Screened
 from raysearch.search.recommendation import memory_text
@@ -37,23 +38,23 @@ if TYPE_CHECKING:  # heavy; `raysearch show` does not need them
 _MOST_PARTS = 4  # losses of parts that fit into a table
 
 
-def search_tables(result: SearchResult, remove: int | str, in_ledger: str, in_store: str | None) -> list[Table | str]:
-    """Return the tables and lines of a finished search.
-
-    Args:
-        result: The result.
-        remove: The number of layers to remove, or a range.
-        in_ledger: The option that leads to its ledger, as in `` --store other``; empty for the usual one.
-        in_store: The option that leads to its MLflow store; None if it was not recorded in the embedded one.
-    """
+def search_tables(result: SearchResult) -> list[Table | str]:
+    """Return the tables and lines of a finished search."""
     tables: list[Table | str] = [result_table(result)]
     if result.recommendation is not None:
         tables += [budget_table(result.recommendation), sentence(result.recommendation.reason), ""]
-    elif len(result.path) > 2 or len(sizes_of(remove)) > 1:
+    elif len(result.path) > 2 or len(sizes_of(result.config["remove"])) > 1:
         tables.append(path_table(result.measure, result.path))
     if result.refinement is not None:
         tables += refinement_parts(result.measure, result.refinement)
-    return [*tables, *result_notes(result, in_ledger, in_store)]
+    return [*tables, *result_notes(result, *places(result.config))]
+
+
+def places(config: Mapping[str, Any]) -> tuple[str, str | None]:
+    """Return the options that lead a later command to a search's ledger, and to its embedded MLflow store if any."""
+    store, ledger = Path(config["store"]), config["ledger"]
+    embedded = config["tracking"]["type"] == "mlflow" and config["tracking"]["uri"] is None
+    return options_for(store, None if ledger is None else Path(ledger)), options_for(store) if embedded else None
 
 
 def result_table(result: SearchResult) -> Table:
@@ -72,7 +73,7 @@ def result_table(result: SearchResult) -> Table:
 
 
 def result_notes(result: SearchResult, in_ledger: str, in_store: str | None) -> list[str]:
-    """Return the lines under the closing table: the removed layers, the cost, the next commands."""
+    """Return the lines under the closing table: the removed layers, the cost, the next commands with `places`."""
     notes = [f"Removed layers (0-based): {result.mask}"]
     if result.removal_order:
         notes.append(f"In this order: {', '.join(map(str, result.removal_order))}")

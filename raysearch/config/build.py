@@ -137,14 +137,12 @@ def tracked_study(words: Sequence[str], config_dir: PathLike | None = None) -> t
     with composed("study", words, config_dir) as (config, understood):
         with mistakes:
             section = _section(config, "study")
+            ways = _ways(section)
+            grid = checked(dict[str, Any], "study.grid", section.pop("grid", {}))
             rules = {
                 key: checked(list[dict[str, Any]], f"study.{key}", section.pop(key, []))
                 for key in ("include", "exclude")
             }
-            grid = checked(dict[str, Any], "study.grid", section.pop("grid", {}))
-            shared = checked(str, "study.recover_with", section.pop("recover_with", ""))
-            own = checked(dict[str, str | None], "study.recover", section.pop("recover", {}))
-            ways = {way: f"{shared} {words}" for way, words in own.items() if words is not None}
             with mistakes:
                 choices = choices_of(grid, **rules)
             options = construct(StudyOptions, "study", redacted(section))
@@ -155,7 +153,7 @@ def tracked_study(words: Sequence[str], config_dir: PathLike | None = None) -> t
             tracking = tracking_options(config)
         for way, its in ways.items():
             with mistakes:
-                recoveries[way] = _way(way, its, config["cluster"], assess, config_dir)
+                recoveries[way] = _recovery(way, its, config["cluster"], assess, config_dir)
         for choice in choices:
             with mistakes:
                 cells.append(_cell(choice, understood, _given(config, "seed"), tracking, config_dir))
@@ -168,6 +166,22 @@ def tracked_study(words: Sequence[str], config_dir: PathLike | None = None) -> t
     kept, notes = one_seed_each(cells)
     spec = StudySpec(options, kept, assess, _store(config), redacted(config), [*map(redact, typed)], notes, recoveries)
     return spec, tracking
+
+
+def _ways(section: dict[str, Any]) -> dict[str, str]:
+    """Take the ways of recovering masks out of a study's section, and return the words of each."""
+    shared = checked(str, "study.recover_with", section.pop("recover_with", ""))
+    own = checked(dict[str, str | None], "study.recover", section.pop("recover", {}))
+    return {way: f"{shared} {words}" for way, words in own.items() if words is not None}
+
+
+def _recovery(
+    way: str, words: str, cluster: Any, assess: AssessSpec | None, config_dir: PathLike | None
+) -> RecoverSpec:
+    """Build a way of recovering a study's masks, which are assessed as the study's masks are, if those are."""
+    own = words_of(words, f"study.recover.{way}=")
+    spec = recover_spec(compose("recover", [*as_overrides({"cluster": cluster}), *own], config_dir))
+    return spec if assess is None else dataclasses.replace(spec, assess=assess)
 
 
 def _cell(
@@ -208,13 +222,6 @@ def _chosen_by_studies() -> list[str]:
     """Return the words for what ``conf/study.yaml`` chooses otherwise than ``conf/search.yaml``."""
     of_search, of_study = compose("search", [])["choices"], compose("study", [])["choices"]
     return [f"{group}={name}" for group, name in of_study.items() if of_search.get(group, name) != name]
-
-
-def _way(way: str, words: str, cluster: Any, assess: AssessSpec | None, config_dir: PathLike | None) -> RecoverSpec:
-    """Build a way of recovering a study's masks, which are assessed as the study's masks are, if those are."""
-    own = words_of(words, f"study.recover.{way}=")
-    spec = recover_spec(compose("recover", [*as_overrides({"cluster": cluster}), *own], config_dir))
-    return spec if assess is None else dataclasses.replace(spec, assess=assess)
 
 
 def assess_spec(config: Mapping[str, Any]) -> AssessSpec:
@@ -348,7 +355,6 @@ def _refiner(config: Mapping[str, Any]) -> RecoveryRefiner | None:
     section = _section(config, "refine")
     recovery = section.pop("recover_with", None)
     if section.get("masks") == 0:
-        check_names("refine.", section, {"masks", "steps"})
         return None
     assert isinstance(recovery, Mapping), "its words have been resolved"
     spec = recover_spec({**recovery, "cluster": config["cluster"]})
@@ -356,16 +362,10 @@ def _refiner(config: Mapping[str, Any]) -> RecoveryRefiner | None:
 
 
 def _masks(value: Any) -> list[Mask]:
-    masks = checked(list[list[int]], "masks", value)
+    masks = [Mask.of(*layers) for layers in checked(list[list[int]], "masks", value)]
     if not masks:
         raise UserError("masks=[] names no mask; give a list of lists, such as masks=[[3],[3,5],[]]")
-    for layers in masks:
-        if min(layers, default=0) < 0 or len(set(layers)) < len(layers):
-            raise UserError(
-                f"masks={as_typed(masks)} has {layers}, which holds a negative or a repeated layer; "
-                "name each layer once, from 0"
-            )
-    return [Mask.of(*layers) for layers in masks]
+    return masks
 
 
 def _ledger(config: Mapping[str, Any]) -> Path:

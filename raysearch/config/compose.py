@@ -9,9 +9,7 @@ from __future__ import annotations
 import copy
 import functools
 import json
-import math
 import os
-import re
 import reprlib
 import shlex
 from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -28,18 +26,16 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from raysearch.config.parts import conf_dir, unknown_key
+from raysearch.config.parts import check_names, conf_dir
+from raysearch.core.formatting import as_typed
 from raysearch.core.paths import PathLike, as_path
 from raysearch.errors import Mistakes, UserError, did_you_mean, first_line
 
 #: Mappings whose keys are the user's own: the axes of a study, and the texts and tasks of an assessment.
 AXES, FREE = "study.grid.", ("assess.texts.", "assess.generation.", "study.recover.")
 _OPEN = "???"  # a value that is yet to be given, as OmegaConf writes it
-#: The sections of which a calibration beside others may say something.
-_CALIBRATION = ("calibration", "objective", "data", "seed")
-_MOST_VALUES = 100_000  # in a YAML file
 #: What Hydra, OmegaConf and PyYAML raise at a file or a value that they do not understand.
-_UNREADABLE = (HydraException, OmegaConfBaseException, yaml.YAMLError, OSError, ValueError, RecursionError)
+_UNREADABLE = (HydraException, OmegaConfBaseException, yaml.YAMLError, OSError, ValueError)
 
 
 def compose(job: str, words: Sequence[str], config_dir: PathLike | None = None) -> dict[str, Any]:
@@ -47,7 +43,7 @@ def compose(job: str, words: Sequence[str], config_dir: PathLike | None = None) 
 
     Args:
         job: A file in ``conf/``: ``search``, ``score``, ``study`` …
-        words: ``key=value`` words, as on the command line.
+        words: ``key=value`` words, as on the command line; of a key given twice, the last value counts.
         config_dir: A folder of the user's own YAML files, laid out like ``conf/``.
 
     Returns:
@@ -68,7 +64,7 @@ def composed(job: str, words: Sequence[str], config_dir: PathLike | None) -> Ite
         The configuration, without the sections that a mistake leaves unusable; and the words that are understood.
     """
     mistakes, folder = Mistakes(), None if config_dir is None else as_path("--config-dir", config_dir)
-    given = _by_key(words)
+    given = {word.partition("=")[0]: word for word in as_words(words)}
     groups, taken = groups_of(folder), _groups_of_job(job)
     choices: dict[str, str] = {}
     axes, values = {}, {}
@@ -86,34 +82,27 @@ def composed(job: str, words: Sequence[str], config_dir: PathLike | None) -> Ite
     unknown |= {"objective", "data"} if "calibration" in unknown else set()  # it chooses these
     values = {key: value for key, value in values.items() if section_of(key) not in unknown}
     try:
-        config, chosen = _compose_files(job, choices, folder)
-        known = {*dict(items_of(OmegaConf.to_container(config))), *taken}
-        for key, value in list(values.items()):
-            free = any(key.startswith(one) and one.rstrip(".") in known for one in FREE)
-            with mistakes:
-                if not free and key not in known:
-                    del values[key]
-                    raise UserError(unknown_key("", key, known))
-                if value == _OPEN:
-                    raise UserError(f"{key} has no value; give {key}=…")
-                try:
-                    OmegaConf.update(config, key, value, merge=True, force_add=free)
-                except OmegaConfBaseException as error:
-                    raise UserError(f"{given[key]} cannot be set; give a value of the kind that {key} has") from error
+        own = [] if folder is None else sorted(folder.glob("*/*.yaml"))
+        state = tuple((file, file.stat().st_mtime_ns) for file in own)
+        config, chosen = copy.deepcopy(_merge(job, tuple(choices.items()), folder and folder.resolve(), state))
+        values = _set_values(config, values, taken, mistakes)
         missing = [key for key, value in items_of(OmegaConf.to_container(config)) if value == _OPEN]
         with open_dict(config):
             for section in {section_of(key) for key in missing}:
                 del config[section]
         resolved: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
+    except yaml.MarkedYAMLError as error:
+        where = f"line {error.problem_mark.line + 1} of {error.problem_mark.name}" if error.problem_mark else config_dir
+        raise UserError(f"{where} is not YAML ({error.problem}); mend it") from error
     except _UNREADABLE as error:
         whose = "" if config_dir is None else f" and the files of --config-dir={config_dir}"
         raise UserError(f"the configuration cannot be composed: {first_line(error)}; check the words{whose}") from error
-    mistakes.errors += [UserError(f"{key} has no value; give {key}=…") for key in missing if key not in given]
+    mistakes.errors += [UserError(f"{key} has no value; give {key}=…") for key in missing]
     for group in {*choices} - {*resolved, "calibration", *map(section_of, missing)}:
         resolved[group] = None  # its file has put its keys elsewhere, which is refused where the section is read
     resolved["choices"] = dict(sorted((group, name) for group, name in chosen.items() if group in groups and name))
     for section, finish in (
-        ("study", lambda: _set_axes(resolved, axes)),
+        ("study", lambda: _set_axes(resolved["study"].get("grid"), axes)),
         ("objective", lambda: _resolve_parts(resolved, words, config_dir)),
         ("assess", lambda: _resolve_texts(resolved["assess"], config_dir)),
         ("refine", lambda: _resolve_recovery(resolved["refine"], config_dir)),
@@ -129,6 +118,27 @@ def composed(job: str, words: Sequence[str], config_dir: PathLike | None) -> Ite
     mistakes.tell()
 
 
+def _set_values(config: DictConfig, values: Mapping[str, Any], groups: set[str], mistakes: Mistakes) -> dict[str, Any]:
+    """Set values in a configuration, and return those whose keys it has."""
+    known = {*dict(items_of(OmegaConf.to_container(config))), *groups}
+    found = {}
+    for key, value in values.items():
+        free = any(key.startswith(one) and one.rstrip(".") in known for one in FREE)
+        with mistakes:
+            if not free:
+                check_names("", [key], known)
+            found[key] = value
+            if value == _OPEN:
+                raise UserError(f"{key} has no value; give {key}=…")
+            try:
+                OmegaConf.update(config, key, value, merge=True, force_add=free)
+            except OmegaConfBaseException as error:
+                raise UserError(
+                    f"{key}={as_typed(value)} cannot be set; give a value of the kind that {key} has"
+                ) from error
+    return found
+
+
 def as_words(words: Sequence[str]) -> list[str]:
     """Return words, unless one of them is something else.
 
@@ -141,16 +151,6 @@ def as_words(words: Sequence[str]) -> list[str]:
     return [*words]
 
 
-def _by_key(words: Sequence[str]) -> dict[str, str]:
-    """Return words by their keys; of a key given twice, the last value counts."""
-    given: dict[str, str] = {}
-    for word in as_words(words):
-        key = word.partition("=")[0]
-        given.pop(key, None)
-        given[key] = word
-    return given
-
-
 @functools.cache
 def _groups_of_job(job: str) -> set[str]:
     """Return the groups that a job's file, or one that it builds on, takes a choice of."""
@@ -159,28 +159,13 @@ def _groups_of_job(job: str) -> set[str]:
     return own.union(*(_groups_of_job(one) for one in defaults if isinstance(one, str) and one != "_self_"))
 
 
-def _compose_files(job: str, choices: Mapping[str, str], folder: Path | None) -> tuple[DictConfig, Mapping[str, Any]]:
-    """Merge the chosen files; return the configuration, and the choice of every group."""
-    chosen = tuple(choices.items())
-    if folder is None:
-        return copy.deepcopy(_merge(job, chosen))
-    _check_files(folder, choices)
-    files = [(file, file.stat()) for file in sorted(folder.glob("*/*.yaml")) if file.exists()]
-    state = tuple((str(file), stat.st_mtime_ns, stat.st_size) for file, stat in files)
-    return copy.deepcopy(_merge(job, chosen, folder.resolve(), state))
-
-
 @functools.cache  # the searches of a study choose the same files again and again, and Hydra needs 0.1 s for each
 def _merge(
-    job: str, choices: tuple[tuple[str, str], ...], folder: Path | None = None, state: Hashable = None
+    job: str, choices: tuple[tuple[str, str], ...], folder: Path | None, state: Hashable
 ) -> tuple[DictConfig, Mapping[str, Any]]:
-    """Merge the chosen files.
+    """Merge the chosen files; return the configuration, and the choice of every group.
 
-    Args:
-        job: A file in ``conf/``.
-        choices: The chosen file of each group.
-        folder: The user's own files.
-        state: Changes whenever one of them does.
+    The state changes whenever one of the files in the user's folder does.
     """
     words = [f"{group}={quoted(name)}" for group, name in choices]
     if folder is not None:
@@ -191,45 +176,6 @@ def _merge(
     with open_dict(config):
         del config["hydra"]
     return config, all_choices
-
-
-def _check_files(folder: Path, choices: Mapping[str, str]) -> None:
-    """Read the user's own files among those chosen: Hydra says less clearly, or not at all, what is wrong with them."""
-    for file in (folder / group / f"{name}.yaml" for group, name in choices.items()):
-        try:
-            if os.path.lexists(file):
-                if not file.is_file():
-                    raise OSError("it is no file")
-                _check_size(file.read_text(encoding="utf-8"))
-                OmegaConf.load(file)
-        except yaml.YAMLError as error:
-            mark = getattr(error, "problem_mark", None)
-            where = f"line {mark.line + 1} of {file}" if mark else str(file)
-            raise UserError(f"{where} is not YAML ({getattr(error, 'problem', None) or error}); mend it") from error
-        except _UNREADABLE as error:
-            raise UserError(f"{file} cannot be read ({first_line(error)}); write keys and values in UTF-8") from error
-
-
-def _check_size(text: str) -> None:
-    """Refuse YAML whose aliases stand for more values than a machine holds, before anything is made of them.
-
-    Raises:
-        ValueError: They do.
-        yaml.YAMLError: It is no YAML.
-    """
-    sizes: dict[int, float] = {}
-
-    def size(node: yaml.Node) -> float:
-        if id(node) not in sizes:
-            sizes[id(node)] = math.inf  # until it is known, so for one that holds itself
-            parts = node.value if isinstance(node, yaml.CollectionNode) else []
-            inner = (part for each in parts for part in (each if isinstance(each, tuple) else (each,)))
-            sizes[id(node)] = 1 + sum(map(size, inner))
-        return sizes[id(node)]
-
-    whole = yaml.compose(text, Loader=yaml.SafeLoader)
-    if whole is not None and size(whole) > _MOST_VALUES:
-        raise ValueError(f"its aliases stand for more than {_MOST_VALUES:,} values")
 
 
 def _split(word: str) -> tuple[str, str]:
@@ -255,11 +201,9 @@ def _read_choice(word: str, names: Sequence[str]) -> str | None:
 def _read_value(word: str) -> Any:
     """Return a value as Hydra's grammar reads it, as a number, a list or such; anything else is text as it stands."""
     key, value = _split(word)
-    if key == "masks" and re.search(r"\d_\d", value):
-        raise UserError(f"{word} holds a number with _ in it; write layers as in masks=[[3],[3,5]]")
     try:
         parsed = OverridesParser.create().parse_override(f"value={value}")
-    except (HydraException, ValueError, RecursionError):  # such as a number of thousands of digits
+    except HydraException:
         return value
     if parsed.is_sweep_override():
         if os.path.exists(value):
@@ -272,38 +216,33 @@ def _read_value(word: str) -> Any:
 
 def _read_axis(word: str) -> Any:
     """Return the values of an axis, written in YAML."""
-    key, equals, value = word.partition("=")
-    if not equals:
-        raise UserError(f"{word!r} is not understood; write axes as study.grid.searcher=[one_shot,greedy]")
+    key, value = _split(word)
     try:
-        _check_size(value)
         values = yaml.safe_load(value)
-        json.dumps(values)  # neither dates nor what refers to itself
-    except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
+        json.dumps(values)  # refuses dates, which YAML makes of 2024-05-01
+    except (yaml.YAMLError, ValueError, TypeError) as error:
         raise UserError(f"{word} is not understood; write a list, such as {key}=[one_shot,greedy]") from error
     return values
 
 
-def _set_axes(resolved: dict[str, Any], axes: Mapping[str, Any]) -> None:
-    """Put axes, whose keys are anybody's, into a study's grid, or one label of a mapping; null takes either away."""
-    grid = resolved["study"].get("grid")
+def _set_axes(grid: Any, axes: Mapping[str, Any]) -> None:
+    """Put axes, whose keys are anybody's, into a study's grid, or one label into an axis; null takes either away."""
+    if not isinstance(grid, dict):
+        if axes:
+            raise UserError(f"study.grid={json.dumps(grid)} is no mapping; give axes such as {next(iter(axes))}=[…]")
+        return
     for key, values in axes.items():
-        if not isinstance(grid, dict):
-            raise UserError(f"study.grid={json.dumps(grid)} is no mapping; give axes such as {key}=[one_shot,greedy]")
-        name = key.removeprefix(AXES)
+        whole, name = grid, key.removeprefix(AXES)
         axis, _, label = name.partition(".")
-        if isinstance(values, str) and isinstance(grid.get(axis), dict) and label:
-            grid[axis][label] = values
-        elif values is not None:
-            grid[name] = values
-        elif name in grid:
-            del grid[name]
-        elif isinstance(grid.get(axis), dict) and label in grid[axis]:
-            del grid[axis][label]
+        if label and isinstance(grid.get(axis), dict) and isinstance(values, str | None) and name not in grid:
+            whole, name = grid[axis], label
+        if values is not None:
+            whole[name] = values
+        elif name in whole:
+            del whole[name]
         else:
-            known = grid[axis] if isinstance(grid.get(axis), dict) and label else grid
-            raise UserError(f"{key}=null takes away what is not there; {did_you_mean(label or axis, list(known))}")
-    for axis in groups_of(None).keys() & (grid if isinstance(grid, dict) else {}).keys():
+            raise UserError(f"{key}=null takes away what is not there; {did_you_mean(name, whole)}")
+    for axis in groups_of(None).keys() & grid.keys():
         if isinstance(grid[axis], list):
             grid[axis] = ["off" if name is False else name for name in grid[axis]]  # YAML reads off as false
 
@@ -329,16 +268,16 @@ def _resolve_texts(assess: dict[str, Any], config_dir: PathLike | None) -> None:
     """Put in place of the words of each text and task the data that they name; one without words is left out."""
     mistakes = Mistakes()
     for key, what in (("texts", "text"), ("generation", "task")):
+        given, assess[key] = assess.get(key, {}), {}
         with mistakes:
-            given, assess[key] = assess.get(key, {}), {}
             if not isinstance(given, dict) or not all(isinstance(words, str | None) for words in given.values()):
                 raise UserError(
                     f"assess.{key} names each {what} by its words, as in "
                     f"assess.{key}.mine='data=file data.path=my.txt …'"
                 )
             for name, words in given.items():
-                with mistakes:
-                    if words:
+                if words:
+                    with mistakes:
                         assess[key][name] = compose_calibration(words, (), config_dir)["data"]
     mistakes.tell()
 
@@ -349,7 +288,7 @@ def _resolve_recovery(refine: dict[str, Any], config_dir: PathLike | None) -> No
     if not isinstance(words, str):
         raise UserError(
             f"refine.recover_with={json.dumps(words)} is no text; write words as after raysearch recover, such as "
-            "refine.recover_with='data=alpaca recovery.method=full'"
+            "'data=alpaca recovery.method=full'"
         )
     if refine.get("masks") == 0:
         refine["recover_with"] = None
@@ -393,7 +332,7 @@ def compose_calibration(words: str, others: Sequence[str], config_dir: PathLike 
     kept = ("seed",) if other_data else ("seed", "data")
     whole = compose("evaluation", [*(word for word in others if section_of(word) in kept), *own], config_dir)
     for word in own:
-        if section_of(word) not in _CALIBRATION:
+        if section_of(word) not in ("calibration", "objective", "data", "seed"):
             raise UserError(f"{words!r} has {word}, which is no part of a calibration; say that for the whole command")
     if whole["objective"].get("parts") is not None:
         raise UserError(f"{words!r} is weighted itself; name the parts one by one")
@@ -418,14 +357,14 @@ def recorded(config: Mapping[str, Any], words: Sequence[str], **here: Any) -> di
     Raises:
         UserError: A word is another, or not understood.
     """
-    for word in as_words(words):
+    named = {word.partition("=")[0] for word in as_words(words)}
+    for word in words:
         if section_of(word) != "tracking":
             raise UserError(f"{word} cannot be changed of what is on record; leave it out, or give tracking.…= words")
-    tracking, named = config["tracking"], {word.partition("=")[0] for word in words}
+    tracking = config["tracking"]
     if words:
-        new = compose("search", words)["tracking"]
         kept = {} if "tracking" in named else {key: tracking[key] for key in tracking if f"tracking.{key}" not in named}
-        tracking = new | kept
+        tracking = compose("search", words)["tracking"] | kept
     return {**config, **here, "tracking": tracking}
 
 

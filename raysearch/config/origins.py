@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +14,6 @@ from raysearch.config.compose import compose, items_of
 from raysearch.config.parts import conf_dir
 from raysearch.core.paths import PathLike, as_path
 from raysearch.errors import redacted
-
-_ABSENT = object()
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,9 @@ def settings_of(job: str, words: Sequence[str], config_dir: PathLike | None = No
     config = compose(job, words, config_dir)
     folders = [conf_dir(), *([] if config_dir is None else [as_path("--config-dir", config_dir)])]
     choices: Mapping[str, str] = config.pop("choices")
-    given = {word.partition("=")[0] for word in words}
+    given = {word.partition("=")[0] for word in words} - choices.keys()
+    if choices.get("model") == "custom":
+        given.add("model.path")
     files = list(_files(job, choices, folders))
     return [
         Setting(key, redacted({"": value})[""], _origin(key, given, files))
@@ -51,8 +52,8 @@ def settings_of(job: str, words: Sequence[str], config_dir: PathLike | None = No
 
 
 def _files(job: str, choices: Mapping[str, str], folders: Sequence[Path]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield the files that a configuration is made of by their names, from those that win to those that lose."""
-    own, _ = _read(conf_dir() / f"{job}.yaml")
+    """Yield the name of each file of a configuration and its values by dotted keys, those that win first."""
+    _, own = _read(conf_dir() / f"{job}.yaml")
     for default in reversed(own["defaults"]):  # a later one wins
         if default == "_self_":
             yield f"{job}.yaml", own
@@ -60,31 +61,23 @@ def _files(job: str, choices: Mapping[str, str], folders: Sequence[Path]) -> Ite
             yield from _files(default, choices, folders)
         elif (group := next(iter(default))) in choices:
             name = f"{group}/{choices[group]}.yaml"
-            file = next((folder / name for folder in folders if (folder / name).is_file()), None)
-            if file is not None:  # the data of a weighted objective are no one file
-                content, is_global = _read(file)
-                yield name, content if is_global else {group: content}
+            for file in (folder / name for folder in folders if (folder / name).is_file()):
+                is_global, content = _read(file)
+                yield name, content if is_global else {f"{group}.{key}": value for key, value in content.items()}
 
 
-def _read(file: Path) -> tuple[Mapping[str, Any], bool]:
-    """Return what a file says, and whether that is of all groups."""
+def _read(file: Path) -> tuple[bool, dict[str, Any]]:
+    """Return whether a file is of all groups, and its values by dotted keys."""
     text = file.read_text(encoding="utf-8")
     content = yaml.safe_load(text)
-    return content if isinstance(content, dict) else {}, text.startswith("# @package _global_")
+    return text.startswith("# @package _global_"), dict(items_of(content)) if isinstance(content, dict) else {}
 
 
 def _origin(key: str, given: set[str], files: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
-    parts = key.split(".")
-    own = {".".join(parts[: end + 1]) for end in range(1, len(parts))} | ({key} if len(parts) == 1 else set())
-    if given & own or (key == "model.path" and "model" in given and ("model/custom.yaml" in dict(files))):
+    if any(f"{key}.".startswith(f"{word}.") for word in given):
         return "command line"
-    for name, content in files:
-        found: Any = content
-        for part in parts:
-            found = found.get(part, _ABSENT) if isinstance(found, Mapping) else _ABSENT
-        if isinstance(found, str) and "${" in found and found.endswith("}"):
-            referred = found[found.index("${") + 2 : -1]
-            return f"{name}, as {referred}: {_origin(referred, given, files)}"
-        if found is not _ABSENT:
-            return name
+    for name, values in files:
+        if key in values:
+            refers = re.search(r"\$\{(.*)\}$", str(values[key]))
+            return f"{name}, as {refers[1]}: {_origin(refers[1], given, files)}" if refers else name
     return "computed"

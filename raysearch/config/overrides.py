@@ -6,14 +6,11 @@ import json
 import os
 import re
 import reprlib
-from collections.abc import Callable, Collection, Iterator, Mapping
-from functools import partial
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from raysearch.config.compose import AXES, groups_of, quoted
 from raysearch.errors import UserError
-
-_KINDS = "give text, a number, a list or a mapping"
 
 
 def as_overrides(values: Mapping[str, Any]) -> list[str]:
@@ -33,8 +30,19 @@ def as_overrides(values: Mapping[str, Any]) -> list[str]:
         elif key in choices and isinstance(value, str | os.PathLike):
             words.append(f"{key}={os.fspath(value)}")
         else:
-            words.append(_key_word(key, value))
+            words.append(f"{key}={_in_hydras_grammar(_plain(key, value))}")
     return words
+
+
+def _section_words(prefix: str, values: Mapping[str, Any]) -> Iterator[str]:
+    for name, value in values.items():
+        key = f"{prefix}{name}"
+        if isinstance(value, Mapping) and f"{key}." == AXES:
+            yield from _section_words(AXES, value)
+        elif prefix == AXES:  # read as YAML, of which JSON is a part
+            yield f"{key}={json.dumps(_plain(key, value), ensure_ascii=False)}"
+        else:
+            yield f"{key}={_in_hydras_grammar(_plain(key, value))}"
 
 
 def _in_hydras_grammar(value: Any) -> str:
@@ -48,27 +56,17 @@ def _in_hydras_grammar(value: Any) -> str:
     return quoted(value) if isinstance(value, str) else json.dumps(value)
 
 
-def _section_words(prefix: str, values: Mapping[str, Any]) -> Iterator[str]:
-    for name, value in values.items():
-        if isinstance(value, Mapping) and f"{prefix}{name}." == AXES:
-            yield from _section_words(f"{prefix}{name}.", value)
-        else:
-            yield prefix + _key_word(name, value, json.dumps if prefix == AXES else _in_hydras_grammar)
+def _plain(key: str, value: Any) -> Any:
+    """Convert to JSON's types: a path to text, a mask, a set or an array to a list, a NumPy number to a number."""
 
+    def convert(part: Any) -> Any:
+        if isinstance(part, os.PathLike):
+            return os.fspath(part)
+        return part.tolist() if hasattr(part, "tolist") else list(part)
 
-def _key_word(key: str, value: Any, written: Callable[[Any], str] = _in_hydras_grammar) -> str:
-    if isinstance(value, str | os.PathLike):
-        return f"{key}={quoted(os.fspath(value))}"
     try:
-        return f"{key}={written(json.loads(json.dumps(value, default=partial(_as_json, key))))}"
-    except (TypeError, ValueError, RecursionError) as error:
-        raise UserError(f"{key}={reprlib.repr(value)} cannot be written down ({error}); {_KINDS}") from error
-
-
-def _as_json(key: str, part: Any) -> Any:
-    """Convert to JSON's types: a mask, a set or an array to a list, a NumPy number to a number."""
-    if hasattr(part, "tolist"):
-        return part.tolist()
-    if isinstance(part, Collection) and not isinstance(part, bytes | bytearray):
-        return list(part)
-    raise UserError(f"{key}={reprlib.repr(part)} is a {type(part).__name__}; {_KINDS}")
+        return json.loads(json.dumps(value, default=convert))
+    except (TypeError, ValueError) as error:
+        raise UserError(
+            f"{key}={reprlib.repr(value)} cannot be written down ({error}); give text, a number, a list or a mapping"
+        ) from error

@@ -11,18 +11,14 @@ import dataclasses
 import importlib
 import inspect
 import json
-import math
 import pkgutil
-import re
 import typing
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
-from typing_extensions import is_protocol
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from raysearch.core.formatting import as_typed
 from raysearch.core.paths import as_path
@@ -56,28 +52,25 @@ def build_searcher(values: Mapping[str, Any]) -> Searcher:
     Raises:
         UserError: A key is unknown or missing, or a value is of the wrong type or out of range.
     """
-    return _build(("searchers", "bridges"), "method search", "searcher", values)
+    from raysearch.searchers.base import Searcher
+
+    return _build(("searchers", "bridges"), Searcher, "searcher", values)
 
 
 def build_objective(values: Mapping[str, Any]) -> Objective:
-    """Build an objective from the keys of a file in ``conf/objective/``.
+    """Build an objective from the keys of a file in ``conf/objective/``; errors are those of `build_searcher`."""
+    from raysearch.calibration.objectives.base import Objective
 
-    Raises:
-        UserError: As `build_searcher`.
-    """
-    return _build(("calibration.objectives",), "measure", "objective", values)
+    return _build(("calibration.objectives",), Objective, "objective", values)
 
 
 def build_data(values: Mapping[str, Any]) -> Data:
-    """Build data from the keys of a file in ``conf/data/``: where rows come from, how they are read, how drawn.
-
-    Raises:
-        UserError: As `build_searcher`.
-    """
+    """Build data from the keys of a file in ``conf/data/``: where rows come from, how they are read, how drawn."""
     from raysearch.calibration.data import Data
+    from raysearch.calibration.formats.base import Format
     from raysearch.calibration.rows import Rows
 
-    format_type = _class_by_type(("calibration.formats",), "method read", "data", values)
+    format_type = _class_by_type(("calibration.formats",), Format, "data", values)
     parts = {"rows": Rows, "format": format_type, "draw": format_type.draws}
     names = {part: {field.name for field in dataclasses.fields(kind)} for part, kind in parts.items()}
     given = {key: value for key, value in values.items() if key != "type"}
@@ -91,13 +84,13 @@ def build_data(values: Mapping[str, Any]) -> Data:
     return Data(**built)
 
 
-def _build(packages: Sequence[str], needs: str, section: str, values: Mapping[str, Any]) -> Any:
-    part = _class_by_type(packages, needs, section, values)
+def _build(packages: Sequence[str], base: type, section: str, values: Mapping[str, Any]) -> Any:
+    part = _class_by_type(packages, base, section, values)
     return construct(part, section, {key: value for key, value in values.items() if key != "type"})
 
 
-def _class_by_type(packages: Sequence[str], needs: str, section: str, values: Mapping[str, Any]) -> Any:
-    """Return the one dataclass that has what a part needs, in the module that the section's `type` names."""
+def _class_by_type(packages: Sequence[str], base: type, section: str, values: Mapping[str, Any]) -> Any:
+    """Return the one dataclass that does all that a base asks for, in the module that the section's `type` names."""
     modules = {
         module.name: f"raysearch.{package}.{module.name}"
         for package in packages
@@ -111,24 +104,14 @@ def _class_by_type(packages: Sequence[str], needs: str, section: str, values: Ma
         raise UserError(f"{section}.type={kind} is unknown; {did_you_mean(kind, modules)}")
     module = importlib.import_module(modules[kind])
     classes = [one for _, one in inspect.getmembers(module, inspect.isclass) if one.__module__ == module.__name__]
-    able = [one for one in classes if _has(one, needs.rpartition(" ")[2])]
-    usable = [one for one in able if dataclasses.is_dataclass(one)]
-    if len(usable) == 1:
-        return usable[0]
-    names = " and ".join(one.__name__ for one in usable or able or classes)
-    if usable:
-        why = f"{names} in {module.__name__} both have a {needs}, and one class of a file may"
-    elif able:
-        why = f"{names} in {module.__name__} is no dataclass"
-    else:
-        why = f"{names or 'no class'} in {module.__name__} has {'a' if not names else 'no'} {needs}"
-    raise UserError(f"{section}.type={kind} is no {section}: {why}; mend that, or choose one of conf/{section}/")
-
-
-def _has(part: type, name: str) -> bool:
-    """Return whether a class has something of its own by a name, not its contract's alone."""
-    own = [vars(one)[name] for one in part.__mro__ if name in vars(one) and not is_protocol(one)]
-    return bool(own) and not getattr(own[0], "__isabstractmethod__", False)
+    usable = [one for one in classes if issubclass(one, base) and dataclasses.is_dataclass(one)]
+    usable = [one for one in usable if not inspect.isabstract(one)]
+    if len(usable) != 1:
+        raise UserError(
+            f"{section}.type={kind} is no {section}: {module.__name__} has {len(usable)} dataclasses that are a "
+            f"{base.__name__} with all its methods; leave one, or choose one of conf/{section}/"
+        )
+    return usable[0]
 
 
 def construct(part: type[Part], section: str, values: Mapping[str, Any], **built: Any) -> Part:
@@ -149,7 +132,7 @@ def construct(part: type[Part], section: str, values: Mapping[str, Any], **built
     required = {name for name, field in fields.items() if field.default is field.default_factory is dataclasses.MISSING}
     hints, mistakes = typing.get_type_hints(part), Mistakes()
     with mistakes:
-        check_names(f"{section}.", values, set(fields))
+        check_names(f"{section}.", values, fields)
     found: dict[str, Any] = {}
     for name in fields:
         with mistakes:
@@ -162,12 +145,12 @@ def construct(part: type[Part], section: str, values: Mapping[str, Any], **built
             made = part(**found, **built)
             break
         except UserError as error:
-            wrong = [name for name in found if str(error).startswith(f"{section}.{name}=")]
-            if wrong or not mistakes.errors:  # else it may be about what was left out
+            wrong = next((name for name in found if str(error).startswith(f"{section}.{name}=")), None)
+            if wrong is not None or not mistakes.errors:  # else it may be about what was left out
                 mistakes.errors.append(error)
-            if not wrong:
+            if wrong is None:
                 break
-            del found[wrong[0]]
+            del found[wrong]
     mistakes.tell()
     return made
 
@@ -184,20 +167,15 @@ def _field(expected: Any, name: str, value: Any) -> Any:
     return checked(dict[str, Any] if nested is expected else expected, name, value)
 
 
-def check_names(prefix: str, values: Mapping[str, Any], known: set[str]) -> None:
+def check_names(prefix: str, names: Iterable[object], known: Collection[str]) -> None:
     """Refuse keys that are unknown.
 
     Raises:
         UserError: With what they may have meant.
     """
-    unknown = [str(name) for name in values if name not in known]
-    if unknown:
-        raise UserError(*(unknown_key(prefix, name, known) for name in unknown))
-
-
-def unknown_key(prefix: str, name: str, known: set[str]) -> str:
-    """Return the sentence that refuses a key."""
-    return f"{prefix}{name} is no key of this configuration; {did_you_mean(name, known)}"
+    if unknown := [str(name) for name in names if name not in known]:
+        said = [f"{prefix}{one} is no key of this configuration; {did_you_mean(one, known)}" for one in unknown]
+        raise UserError(*said)
 
 
 def checked(expected: Any, name: str, value: Any) -> Any:
@@ -207,41 +185,21 @@ def checked(expected: Any, name: str, value: Any) -> Any:
         UserError: It is not.
     """
     try:
-        found = TypeAdapter(expected).validate_python(value, strict=True)
+        return TypeAdapter(expected, config=ConfigDict(allow_inf_nan=False)).validate_python(value, strict=True)
     except ValidationError as error:
         wanted = dict.fromkeys(
             _EXPECTED.get(problem["type"], problem["msg"].removeprefix("Input should be "))
             for problem in error.errors()
         )
-        quoted = f"; where text reads like something else, quote it twice: {name}=\"'{as_typed(value)}'\""
-        remedy = quoted if "a valid string" in wanted else _nearest(value, error) or _unquote(value)
+        remedy = "; leave out the quotes" if _is_quoted(value) else ""
+        if "a valid string" in wanted:
+            remedy = f"; where text reads like something else, quote it twice: {name}=\"'{as_typed(value)}'\""
         raise UserError(f"{name}={as_typed(value)} should be {' or '.join(wanted)}{remedy}") from error
-    if not _is_usable(found):
-        raise UserError(f"{name}={as_typed(value)} cannot be counted with; use finite numbers of 18 digits at most")
-    return found
 
 
-def _nearest(value: Any, error: ValidationError) -> str:
-    """Return which of the words that are expected is near, to follow a sentence."""
-    expected = " ".join(problem.get("ctx", {}).get("expected", "") for problem in error.errors())
-    near = did_you_mean(value, re.findall(r"'(.*?)'", expected)) if isinstance(value, str) else ""
-    return f"; {near}" if near.startswith("did") else ""
-
-
-def _unquote(value: Any) -> str:
-    """Return the remedy for a text, perhaps in a list, that looks like what is expected."""
-    with suppress(ValueError, RecursionError):
-        if isinstance(value, str | list) and json.loads(as_typed(value)) != value:
-            return "; leave out the quotes"
-    return ""
-
-
-def _is_usable(value: Any) -> bool:
-    """Return whether the numbers in a value are finite, and whole ones no larger than libraries take."""
-    if isinstance(value, Mapping):
-        return all(map(_is_usable, value.values()))
-    if isinstance(value, list | tuple):
-        return all(map(_is_usable, value))
-    if isinstance(value, float):
-        return math.isfinite(value)
-    return not isinstance(value, int) or abs(value) < 10**18
+def _is_quoted(value: Any) -> bool:
+    """Return whether a text, perhaps in a list, reads like something else: ``'7'``."""
+    try:
+        return isinstance(value, str | list) and bool(json.loads(as_typed(value)) != value)
+    except ValueError:
+        return False

@@ -12,11 +12,11 @@ from typing import Any
 from tests.cli.conftest import Outcome
 
 
-def found(outcome: Outcome) -> dict[str, Any]:
-    """The JSON of a command that went well."""
+def found(outcome: Outcome) -> Any:
+    """The one JSON value of a command that went well."""
     assert outcome.code == 0, outcome.err
-    result: dict[str, Any] = json.loads(outcome.out)
-    return result
+    assert outcome.out.count("\n") == 1, "one line, and nothing else on standard output"
+    return json.loads(outcome.out)
 
 
 def same(result: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

@@ -15,7 +15,7 @@ from raysearch.errors import UserError
 from raysearch.search.recommend import facts_of
 from raysearch.search.recommendation import Budget, Speed
 from tests.cli.conftest import Run, World
-from tests.cli.test_search import found
+from tests.cli.found import found
 
 QUICK = {"speed.context_tokens": 8, "speed.new_tokens": 2, "speed.repeats": 2}
 

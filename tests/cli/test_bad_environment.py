@@ -41,7 +41,7 @@ def test_a_package_that_is_not_installed(
 
 
 def test_any_width_of_a_terminal(run: Run, rubbish: Path, monkeypatch, subtests: pytest.Subtests) -> None:
-    for columns in ("0", "1", "-5", "abc", "²", "20", ""):
+    for columns in ("0", "abc", "20", ""):
         monkeypatch.setenv("COLUMNS", columns)
         monkeypatch.setenv("LINES", columns)
         with subtests.test(columns):

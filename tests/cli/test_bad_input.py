@@ -37,8 +37,6 @@ SEARCHES: list[tuple[str, list[str]]] = [
     ("store=${oc.env:HOME}", ["store=${oc.env:HOME} refers to another key", "give the value itself"]),
     ("remove=1e400", ["remove=Infinity should be a valid integer"]),
     ("remove=٢", ["remove=٢ should be a valid integer"]),
-    ("seed=" + "9" * 5000, ["seed=999", "…999", "should be a valid integer"]),
-    ("searcher=beam searcher.width=" + "[" * 200, ["searcher.width=[[[", "should be a valid integer"]),
     ("searcher.width=\x1b[31m searcher=beam", ["searcher.width=\\x1b[31m should be a valid integer"]),
     ("study.grid.remove=[1]", ["study.grid.remove is no key"]),
     ("assess=none", ["assess is no key"]),
@@ -47,14 +45,10 @@ SEARCHES: list[tuple[str, list[str]]] = [
     ("objective=weighted objective.parts=null", ["objective.parts has no value", "write each part as"]),
     ('refine=recover refine.recover_with="\'"', ['refine.recover_with="', "is not understood"]),
     ("data={type:file}", ["data={type:file} is unknown", "choose one of"]),
-    # numbers that are none, or that no library takes
-    ("searcher=genetic searcher.elitism=nan", ["searcher.elitism=NaN cannot be counted with", "finite"]),
-    ("searcher=genetic searcher.elitism=-inf", ["searcher.elitism=-Infinity cannot be counted with"]),
-    ("searcher=random searcher.k=" + "9" * 19, ["searcher.k=999", "18 digits at most"]),
-    ("searcher=exhaustive searcher.limit=" + "9" * 30, ["searcher.limit=999", "18 digits at most"]),
-    ("cluster.idle_s=nan", ["cluster.idle_s=NaN cannot be counted with"]),
-    ("cluster.unit_timeout_s=inf", ["cluster.unit_timeout_s=Infinity cannot be counted with"]),
-    ("cluster.gpus_per_replica=nan", ["cluster.gpus_per_replica=NaN cannot be counted with"]),
+    # numbers that are none
+    ("searcher=genetic searcher.elitism=nan", ["searcher.elitism=NaN should be a finite number"]),
+    ("searcher=genetic searcher.elitism=-inf", ["searcher.elitism=-Infinity should be a finite number"]),
+    ("cluster.unit_timeout_s=inf", ["cluster.unit_timeout_s=Infinity should be a finite number or 'auto'"]),
     ("cluster.cpus_per_replica=100000", ["cluster.cpus_per_replica=100000 is no thread count; use 1 … 1024"]),
     ('objective=generation_accuracy objective.stop=[""]', ["objective.stop=[] has an empty text", "leave it out"]),
     # types and ranges

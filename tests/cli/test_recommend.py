@@ -14,7 +14,7 @@ from raysearch.errors import UserError
 from raysearch.search.recommendation import Budget
 from tests.cases import assert_refused
 from tests.cli.conftest import Run, World
-from tests.cli.test_search import found
+from tests.cli.found import found
 
 SIZES = 1, 2, 3
 

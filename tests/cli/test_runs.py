@@ -16,7 +16,8 @@ from raysearch.calibration.rows import Rows
 from raysearch.calibration.windows import WindowOptions
 from raysearch.core.mask import Mask
 from tests.cli.conftest import Run, World
-from tests.cli.test_search import GREEDY, found, numbers, table
+from tests.cli.found import found
+from tests.cli.test_search import GREEDY, numbers, table
 from tests.evaluation.oracle import plain_losses
 
 

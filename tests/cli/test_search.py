@@ -20,7 +20,8 @@ from safetensors.torch import load_file, save_file
 
 import raysearch
 from raysearch.search.result import in_brief
-from tests.cli.conftest import MAIN, N_LAYERS, Outcome, Run, World
+from tests.cli.conftest import MAIN, N_LAYERS, Run, World
+from tests.cli.found import found
 from tests.tracking.recorded import Recorded
 
 pytestmark = pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")  # MLflow's own calls
@@ -30,13 +31,6 @@ TIMES = {"seconds", "searcher_seconds", "busy_share", "pool", "mlflow_run_id", "
 EFFORT = {"evaluations", "layer_forwards", "layer_tokens"}  # what the ledger saves
 GREEDY = 5 + 4  # masks that two rounds of greedy see
 SHARDS = {"data.shard_samples": 1}  # work for two replicas, none of which need cut the masks
-
-
-def found(outcome: Outcome) -> Any:
-    """The one JSON value of a command that went well."""
-    assert outcome.code == 0, outcome.err
-    assert outcome.out.count("\n") == 1, "one line, and nothing else on standard output"
-    return json.loads(outcome.out)
 
 
 def numbers(result: dict[str, Any], without: set[str] = TIMES | EFFORT) -> dict[str, Any]:
@@ -155,7 +149,7 @@ def test_the_second_time_nothing_is_run(run: Run, world: World) -> None:
 
 
 def test_another_searcher_runs_only_what_nobody_has(run: Run, world: World) -> None:
-    run("search", *world.search(), "--json")
+    greedy = found(run("search", *world.search(), "--json"))
     beam = found(run("search", *world.search(searcher="beam", searcher__width=3), "--json"))
     singles_pairs = 5 + 4 + 3 + 2
     assert beam["evaluations"]["requested"] <= singles_pairs and beam["evaluations"]["cached"] == GREEDY
@@ -163,13 +157,9 @@ def test_another_searcher_runs_only_what_nobody_has(run: Run, world: World) -> N
     assert one_shot["evaluations"]["cached"] >= N_LAYERS
     assert beam["removal_order"] is None and one_shot["removal_order"] is None
     assert beam["loss"] <= one_shot["loss"]
-
-
-def test_a_beam_of_one_is_greedy(run: Run, world: World) -> None:
-    greedy = found(run("search", *world.search(), "--json"))
-    beam = found(run("search", *world.search(searcher="beam", searcher__width=1), "--json"))
-    assert beam["removal_order"] == greedy["removal_order"] and beam["loss"] == greedy["loss"]
-    assert beam["search_id"].startswith("beam-m2-")
+    alone = found(run("search", *world.search(searcher="beam", searcher__width=1), "--json"))
+    assert alone["removal_order"] == greedy["removal_order"] and alone["loss"] == greedy["loss"], "a beam of one"
+    assert alone["search_id"].startswith("beam-m2-")
 
 
 def test_protected_layers_stay(run: Run, world: World) -> None:

@@ -12,7 +12,8 @@ import pytest
 import raysearch
 from raysearch.search.result import SearchResult
 from tests.cli.conftest import Run, World
-from tests.cli.test_search import found, table
+from tests.cli.found import found
+from tests.cli.test_search import table
 from tests.test_api import settings
 
 

@@ -8,13 +8,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import pytest
-import ray
-
-from raysearch.evaluation import replica
-from raysearch.models import loading
 from tests.cli.conftest import Run, World
-from tests.cli.test_search import found
+from tests.cli.found import found
 from tests.models.conftest import write_llama
 
 HEAVY = {"torch", "transformers", "ray", "mlflow", "hydra", "pandas", "scipy", "matplotlib", "datasets", "sklearn"}
@@ -53,25 +48,18 @@ def test_show_imports_nothing_heavy(run: Run, here: Path, world: World) -> None:
     assert not HEAVY - {"hydra"} & set().union(*modules)
 
 
-def test_a_search_that_the_ledger_answers_starts_no_ray_and_reads_no_weights(
-    run: Run, here: Path, world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = found(run("search", *world.search(), "--json"))
-    monkeypatch.setattr(ray, "init", lambda **_: pytest.fail("Ray starts"))
-    monkeypatch.setattr(loading, "load_model", lambda *_, **__: pytest.fail("the weights are read"))
-    monkeypatch.setattr(replica, "make_replica", lambda *_, **__: pytest.fail("a replica is made"))
-    again = found(run("search", *world.search(cluster="local"), "--json"))
-    assert again["evaluations"]["computed"] == 0
-    assert again["removed"] == before["removed"] and again["loss"] == before["loss"]
-
-
 def test_a_search_that_the_ledger_answers_needs_neither_torch_nor_transformers(
     run: Run, here: Path, world: World
 ) -> None:
     before = found(run("search", *world.search(), "--json"))
     again = [*world.search(cluster="local"), "--json"]
-    modules, *_ = imported(["search", *again], ["search", *again, "searcher=one_shot"], ["resume", before["search_id"]])
+    modules, printed, _ = imported(
+        ["search", *again], ["search", *again, "searcher=one_shot"], ["resume", before["search_id"]]
+    )
     assert not {"torch", "transformers", "ray"} & set().union(*modules)
+    answered = json.loads(printed.partition("IMPORTED")[0])
+    assert answered["evaluations"]["computed"] == 0
+    assert answered["removed"] == before["removed"] and answered["loss"] == before["loss"]
 
 
 def test_a_study_that_the_ledger_answers_needs_neither_torch_nor_ray(run: Run, here: Path, world: World) -> None:

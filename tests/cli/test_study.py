@@ -104,9 +104,6 @@ def test_what_a_study_found_can_be_assessed_later(done: tuple[dict[str, Any], Pa
 
 
 REFUSED: list[tuple[list[str], str]] = [
-    (["study.grid.remove=[1,5]"], "remove=5 leaves no layer of the 5"),
-    (["study.grid.searcher=[gredy]"], "searcher=gredy is unknown; did you mean 'greedy'"),
-    (["study.grid.searcher=greedy"], "study.grid.searcher=greedy is no list"),
     (["study.concurrency=0"], "study.concurrency=0 runs nothing"),
     (["study.stop.evaluations=0"], "study.stop.evaluations=0 ends every search at once"),
     (["cluster=inline", "cluster.replicas=1"], "cluster.backend=inline runs no study"),

@@ -35,17 +35,15 @@ def test_what_is_wrong_with_a_searcher_that_is_there(tmp_path: Path, monkeypatch
     monkeypatch.setattr(raysearch.searchers, "__path__", [*raysearch.searchers.__path__, str(tmp_path)])
     whole = "@dataclass(frozen=True)"
     wrong = {
-        module(tmp_path, "mine_misnamed", (whole, "Mine", "serach")): "Mine in {} has no method search",
-        module(tmp_path, "mine_plain", ("", "Mine", "search")): "Mine in {} is no dataclass",
-        module(tmp_path, "mine_two", (whole, "A", "search"), (whole, "B", "search")): "A and B in {} both have",
-        module(tmp_path, "mine_empty"): "no class in {} has a method search",
+        module(tmp_path, "mine_misnamed", (whole, "Mine", "serach")): 0,
+        module(tmp_path, "mine_plain", ("", "Mine", "search")): 0,
+        module(tmp_path, "mine_two", (whole, "A", "search"), (whole, "B", "search")): 2,
+        module(tmp_path, "mine_empty"): 0,
     }
-    for name, why in wrong.items():
-        with pytest.raises(UserError) as caught:
+    for name, number in wrong.items():
+        said = f"searcher.type={name} is no searcher: raysearch.searchers.{name} has {number} dataclasses that are a S"
+        with pytest.raises(UserError, match=f"^{said}.*choose one of conf/searcher/$"):
             build_searcher({"type": name})
-        said = why.format(f"raysearch.searchers.{name}")
-        assert str(caught.value).startswith(f"searcher.type={name} is no searcher: {said}")
-        assert str(caught.value).endswith("choose one of conf/searcher/")
     fine = module(tmp_path, "mine_fine", (whole, "Mine", "search"), (whole, "Helper", "help"))
     assert type(build_searcher({"type": fine})).__name__ == "Mine"
 

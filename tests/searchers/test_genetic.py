@@ -5,6 +5,7 @@ import pytest
 
 from raysearch.core.mask import Mask
 from raysearch.core.problem import Problem
+from raysearch.errors import UserError
 from raysearch.search.driver import run_searcher
 from raysearch.searchers.genetic import GeneticSearcher, cross, mutate, select
 from raysearch.searchers.one_shot import OneShotSearcher
@@ -112,3 +113,8 @@ def test_selection_prefers_the_front():
     population = [Mask.of(layer) for layer in range(10)]
     ranks = [population.index(select(population, rng)) for _ in range(2000)]
     assert np.mean(ranks) == pytest.approx(2.025, abs=0.2)  # the least of three uniform ranks
+
+
+def test_a_population_that_no_machine_holds():
+    with pytest.raises(UserError, match=r"population=1000000000000 is too many masks to draw; use at most 1000000"):
+        GeneticSearcher(population=10**12)
