@@ -9,6 +9,7 @@ import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache, PreTrainedTokenizerFast
+from transformers.cache_utils import DynamicSlidingWindowLayer
 
 from raysearch.core.mask import Mask
 from raysearch.errors import UserError
@@ -64,16 +65,16 @@ def test_a_cache_with_room_holds_what_that_of_transformers_holds(monkeypatch):
     monkeypatch.setattr(decoding, "_ROOM", 3)
     model = tiny_model(n_layers=2)
     own, roomy = DynamicCache(config=model.config), decoding._cache(model)
+    assert roomy is not None
     for n_new in (5, 1, 1, 1, 1, 7, 1):
-        new = [torch.randn(2, 3, n_new, width) for width in (4, 8)]
-        assert all(map(torch.equal, own.update(*new, 1), roomy.update(*new, 1)))
+        keys, values = (torch.randn(2, 3, n_new, width) for width in (4, 8))
+        assert all(map(torch.equal, own.update(keys, values, 1), roomy.update(keys, values, 1)))
         assert own.get_seq_length(1) == roomy.get_seq_length(1)
-    mixed = AutoConfig.for_model(
-        "gemma3_text", num_hidden_layers=3, layer_types=["sliding_attention"] * 2 + ["full_attention"]
-    )
-    assert [type(layer).__name__ for layer in decoding._cache(SimpleNamespace(config=mixed)).layers] == [
-        "DynamicSlidingWindowLayer"
-    ] * 2 + ["_RoomyLayer"]
+    kinds = ["sliding_attention", "full_attention"]
+    config = AutoConfig.for_model("gemma3_text", num_hidden_layers=2, layer_types=kinds)
+    mixed = decoding._cache(SimpleNamespace(config=config))
+    assert mixed is not None
+    assert [type(layer) for layer in mixed.layers] == [DynamicSlidingWindowLayer, decoding._RoomyLayer]
     assert decoding._cache(SimpleNamespace(config=AutoConfig.for_model("mamba"))) is None
 
 

@@ -40,7 +40,8 @@ def test_what_would_be_missed_is_the_least_of_the_rivals_in_its_unit() -> None:
         for name, loss, error in zip("abc", (1.0, 1.001, 1.1), (0.01, 0.01, 3.0), strict=True)
     ]
     found = compared(*losses)
-    assert found.detectable == found.rivals[1].detectable < found.rivals[2].detectable
+    _, second, third = (rival.detectable for rival in found.rivals)
+    assert second is not None and third is not None and found.detectable == second < third
     margins = [
         cell(name, outcome(loss, delta_error=0.2, measure=MARGIN), "questions")
         for name, loss in (("a", -1.0), ("b", -1.1))
