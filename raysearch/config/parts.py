@@ -12,6 +12,7 @@ import importlib
 import inspect
 import json
 import pkgutil
+import re
 import typing
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
@@ -191,10 +192,17 @@ def checked(expected: Any, name: str, value: Any) -> Any:
             _EXPECTED.get(problem["type"], problem["msg"].removeprefix("Input should be "))
             for problem in error.errors()
         )
-        remedy = "; leave out the quotes" if _is_quoted(value) else ""
+        remedy = "; leave out the quotes" if _is_quoted(value) else _nearest(value, error)
         if "a valid string" in wanted:
             remedy = f"; where text reads like something else, quote it twice: {name}=\"'{as_typed(value)}'\""
         raise UserError(f"{name}={as_typed(value)} should be {' or '.join(wanted)}{remedy}") from error
+
+
+def _nearest(value: Any, error: ValidationError) -> str:
+    """Return which of the words that are expected is near, to follow a sentence."""
+    expected = " ".join(problem.get("ctx", {}).get("expected", "") for problem in error.errors())
+    near = did_you_mean(value, re.findall(r"'(.*?)'", expected)) if isinstance(value, str) else ""
+    return f"; {near}" if near.startswith("did") else ""
 
 
 def _is_quoted(value: Any) -> bool:
