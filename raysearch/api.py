@@ -22,6 +22,7 @@ machine; those that compute raise `EvaluationError` where something cannot be ev
 from __future__ import annotations
 
 import reprlib
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import replace
@@ -208,7 +209,8 @@ def inspect(
 
     if checked(int, "--samples", samples) < 0:
         raise UserError(f"--samples={samples} is negative; use 0 or more")
-    watching, loss = _observer(observer), checked(bool, "--loss", loss)
+    samples, loss = min(samples, sys.maxsize), checked(bool, "--loss", loss)
+    watching = _observer(observer)
     return inspect_data(_side_by_side(overrides, values, also, config_dir), samples, loss, watching)
 
 

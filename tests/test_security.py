@@ -114,6 +114,12 @@ def test_an_index_leads_nowhere_else(tmp_path: Path) -> None:
             locate(ModelSpec("m", str(tmp_path)))
 
 
+def test_a_revision_leads_nowhere_else() -> None:
+    for revision in ("..", "../../x", "a/../b", "/etc"):
+        with pytest.raises(UserError, match=r"model\.revision=.* names no branch"):
+            load_config(locate(ModelSpec("m", "a/b", revision=revision)))
+
+
 def test_an_installed_package_is_named_by_a_word() -> None:
     for package in ("..", "../x", "os.path", "a b", ""):
         with pytest.raises(UserError, match="needs the package"):

@@ -219,7 +219,7 @@ def _parse(text: str, where: Where, remedy: str) -> Any:
         if _SURROGATE.search(text):
             json.dumps(value, ensure_ascii=False).encode()  # an escaped half of a character is not text
         return value
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         reason: object = error
         if isinstance(error, json.JSONDecodeError):
             reason = error.msg if remedy == _ROW else f"line {error.lineno}: {error.msg}"

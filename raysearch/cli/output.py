@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # heavy for a command that only prints its help
 #: What is said after Ctrl-C where nothing is lost.
 GOES_ON = "stopped; the same command again goes on from here"
 _WIDTH_OF_FILES = 200  # characters; tables that go to a file or a program are not cut to a terminal's 80
+_LONG_WORD = re.compile(r"(\S{200})\S{200,}(\S{100})")  # keeps its ends, where mistakes are found
 
 
 class Output:
@@ -169,5 +170,6 @@ def say(err: Console, opening: str, sentence: object) -> None:
     """Print one line on standard error, without line breaks or terminal commands that a file name may contain."""
     from rich.markup import escape
 
-    text = escape(visible(" ".join(redact(str(sentence)).splitlines())))
+    shown = visible(" ".join(redact(str(sentence)).splitlines()))
+    text = escape(_LONG_WORD.sub(r"\1…\2", shown))
     err.print(f"{opening} {text}".lstrip(), highlight=False, soft_wrap=True)

@@ -35,7 +35,7 @@ from raysearch.errors import Mistakes, UserError, did_you_mean, first_line
 AXES, FREE = "study.grid.", ("assess.texts.", "assess.generation.", "study.recover.")
 _OPEN = "???"  # a value that is yet to be given, as OmegaConf writes it
 #: What Hydra, OmegaConf and PyYAML raise at a file or a value that they do not understand.
-_UNREADABLE = (HydraException, OmegaConfBaseException, yaml.YAMLError, OSError, ValueError)
+_UNREADABLE = (HydraException, OmegaConfBaseException, yaml.YAMLError, OSError, ValueError, RecursionError)
 
 
 def compose(job: str, words: Sequence[str], config_dir: PathLike | None = None) -> dict[str, Any]:
@@ -83,6 +83,7 @@ def composed(job: str, words: Sequence[str], config_dir: PathLike | None) -> Ite
     values = {key: value for key, value in values.items() if section_of(key) not in unknown}
     try:
         own = [] if folder is None else sorted(folder.glob("*/*.yaml"))
+        _check_files(own, choices)
         state = tuple((file, file.stat().st_mtime_ns) for file in own)
         config, chosen = copy.deepcopy(_merge(job, tuple(choices.items()), folder and folder.resolve(), state))
         values = _set_values(config, values, taken, mistakes)
@@ -91,9 +92,6 @@ def composed(job: str, words: Sequence[str], config_dir: PathLike | None) -> Ite
             for section in {section_of(key) for key in missing}:
                 del config[section]
         resolved: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
-    except yaml.MarkedYAMLError as error:
-        where = f"line {error.problem_mark.line + 1} of {error.problem_mark.name}" if error.problem_mark else config_dir
-        raise UserError(f"{where} is not YAML ({error.problem}); mend it") from error
     except _UNREADABLE as error:
         whose = "" if config_dir is None else f" and the files of --config-dir={config_dir}"
         raise UserError(f"the configuration cannot be composed: {first_line(error)}; check the words{whose}") from error
@@ -178,6 +176,22 @@ def _merge(
     return config, all_choices
 
 
+def _check_files(own: Sequence[Path], choices: Mapping[str, str]) -> None:
+    """Read the user's own files among those chosen: Hydra says less clearly, or not at all, what is wrong with them."""
+    for file in own:
+        if choices.get(file.parent.name) == file.stem:
+            try:
+                OmegaConf.load(file)
+            except yaml.YAMLError as error:
+                mark = getattr(error, "problem_mark", None)
+                where = f"line {mark.line + 1} of {file}" if mark else str(file)
+                raise UserError(f"{where} is not YAML ({getattr(error, 'problem', None) or error}); mend it") from error
+            except _UNREADABLE as error:
+                raise UserError(
+                    f"{file} cannot be read ({first_line(error)}); write keys and values in UTF-8"
+                ) from error
+
+
 def _split(word: str) -> tuple[str, str]:
     key, equals, value = word.partition("=")
     if not equals or not key:
@@ -203,7 +217,7 @@ def _read_value(word: str) -> Any:
     key, value = _split(word)
     try:
         parsed = OverridesParser.create().parse_override(f"value={value}")
-    except HydraException:
+    except (HydraException, ValueError, RecursionError):  # such as a number of thousands of digits
         return value
     if parsed.is_sweep_override():
         if os.path.exists(value):
@@ -220,7 +234,7 @@ def _read_axis(word: str) -> Any:
     try:
         values = yaml.safe_load(value)
         json.dumps(values)  # refuses dates, which YAML makes of 2024-05-01
-    except (yaml.YAMLError, ValueError, TypeError) as error:
+    except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
         raise UserError(f"{word} is not understood; write a list, such as {key}=[one_shot,greedy]") from error
     return values
 

@@ -187,7 +187,7 @@ def _cache(model: Any) -> DynamicCache | None:
 class _RoomyLayer(DynamicLayer):
     """A layer's keys and values, with room behind them: transformers' own copies all of them for every new token."""
 
-    _rooms: tuple[Tensor, ...] = ()
+    _rooms: tuple[Tensor, ...]
 
     @override
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
@@ -196,7 +196,7 @@ class _RoomyLayer(DynamicLayer):
             self.lazy_initialization(key_states, value_states)
         n_known, added = self.get_seq_length(), (key_states, value_states)
         n = n_known + key_states.shape[-2]
-        if not self._rooms or n > self._rooms[0].shape[-2]:
+        if not n_known or n > self._rooms[0].shape[-2]:
             rooms = tuple(one.new_empty((*one.shape[:2], n + _ROOM, one.shape[-1])) for one in added)
             for room, known in zip(rooms, (self.keys, self.values), strict=True):
                 if known is not None and n_known:

@@ -113,7 +113,7 @@ def _ask(url: str, body: Any = None) -> Any:
         said = " ".join(error.read().decode(errors="replace").split())[:300]
         remedy = "name the model with assess.server_model=…" if body is None else "use one that offers /completions"
         raise UserError(f"assess.server refuses {url} ({error.code}: {said}); {remedy}") from error
-    except (OSError, ValueError, HTTPException) as error:
+    except (OSError, ValueError, RecursionError, HTTPException) as error:
         raise UserError(
             f"assess.server does not answer at {url} ({error}); check the address and the server"
         ) from error

@@ -318,7 +318,7 @@ def _files(model: LocatedModel) -> dict[str, Any]:
     """Return the arguments by which every `from_pretrained` reads the same files.
 
     Raises:
-        UserError: The hub does not answer, and the model is not in its cache either.
+        UserError: The hub does not answer, and the model is not in its cache either; or the revision is malformed.
     """
     files: dict[str, Any] = {
         "pretrained_model_name_or_path": model.location,
@@ -335,10 +335,13 @@ def _hub_answers(model: LocatedModel) -> bool:
     """Return whether the hub answers; tries once, where transformers would retry for half a minute.
 
     Raises:
-        UserError: It does not, and the model is not in the local cache either.
+        UserError: It does not, and the model is not in the local cache either; or the revision is malformed.
     """
     from huggingface_hub import constants, get_session, try_to_load_from_cache
 
+    revision = model.revision
+    if revision is not None and (".." in revision or revision.startswith("/")):  # would lead out of the cache
+        raise UserError(f"model.revision={revision} names no branch, tag or commit; see the model's page on the hub")
     cause: Exception | None = None
     if not constants.HF_HUB_OFFLINE:
         try:
@@ -347,7 +350,7 @@ def _hub_answers(model: LocatedModel) -> bool:
         except Exception as error:  # the client's own exception types differ between releases
             cause = error
     try:
-        cached = try_to_load_from_cache(model.location, "config.json", revision=model.revision)
+        cached = try_to_load_from_cache(model.location, "config.json", revision=revision)
     except ValueError as error:  # malformed id
         cached, cause = None, error
     if isinstance(cached, str):

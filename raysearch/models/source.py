@@ -112,7 +112,7 @@ def _check_shards(name: str, folder: Path) -> None:
         try:
             named = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
             shards = sorted({str(shard) for shard in named})
-        except (ValueError, TypeError, KeyError, AttributeError, OSError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OSError) as error:
             raise UserError(f"model={name}: {index} cannot be read ({error!r}); complete the download") from error
     for shard in shards:
         if Path(shard).name != shard or not shard.endswith(".safetensors"):

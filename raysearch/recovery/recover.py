@@ -29,7 +29,7 @@ from raysearch.recovery.checkpoint import write_card, written_by
 from raysearch.recovery.healing import TEACHER, Recovery, check_room, draw, heal, prepare
 from raysearch.recovery.progress import Pace, timed
 from raysearch.recovery.prompts import LeftOut, Question, Row, check_enough, n_within, row_of
-from raysearch.recovery.record import RecoveryRecord, recoveries_of, side_by_side, write_recovery
+from raysearch.recovery.record import RecoveryRecord, recoveries_of, write_recovery
 from raysearch.recovery.results import Recovered, RecoveryCost
 from raysearch.recovery.spec import RecoverSpec, RecoveryOptions
 from raysearch.recovery.teacher import Teaching
@@ -115,23 +115,24 @@ def _recover(this: Recovery, out: Path, overwrite: bool, observer: Observer) -> 
         shutil.rmtree(this.folder / TEACHER, ignore_errors=True)
         with timed(stages, "assessment"):
             dense, pruned, recovered = _assess(this, out, observer)
-        write_card(out, out.name, evidence, side_by_side(dense, pruned, recovered))
-    return Recovered(
-        recovery_id=this.name,
-        search_id=this.run.search_id,
-        model=evidence.model,
-        mask=this.mask,
-        out=out,
-        rows=evidence.rows,
-        left_out=evidence.left_out,
-        answers_written=found.answers_written,
-        training=evidence.training,
-        stages=stages,
-        dense=dense,
-        pruned=pruned,
-        recovered=recovered,
-        seconds=pace.seconds,
-    )
+        result = Recovered(
+            recovery_id=this.name,
+            search_id=this.run.search_id,
+            model=evidence.model,
+            mask=this.mask,
+            out=out,
+            rows=evidence.rows,
+            left_out=evidence.left_out,
+            answers_written=found.answers_written,
+            training=evidence.training,
+            stages=stages,
+            dense=dense,
+            pruned=pruned,
+            recovered=recovered,
+            seconds=pace.seconds,
+        )
+        write_card(out, out.name, evidence, result.numbers)
+    return result
 
 
 def _record(this: Recovery, result: Recovered, way: str, observer: Observer) -> RecoveryRecord:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from raysearch.assessment.spec import AssessSpec
 from raysearch.calibration.data import Data
-from raysearch.cluster.options import ClusterOptions
+from raysearch.cluster.options import THREADS_OF_A_CORE, ClusterOptions
 from raysearch.errors import UserError
 from raysearch.evaluation.spec import identity_of
 from raysearch.models.kept import sha256
@@ -157,12 +158,23 @@ class RecoverSpec:
         options: How the model is trained.
         assess: What the dense, the pruned and the recovered model are assessed by.
         cluster: Whose replicas of the dense model write answers, and assess.
+
+    Raises:
+        UserError: This machine cannot run so many workers.
     """
 
     data: Data
     options: RecoveryOptions
     assess: AssessSpec
     cluster: ClusterOptions
+
+    def __post_init__(self) -> None:
+        cores = os.cpu_count() or 1
+        if self.cluster.address is None and self.options.workers > THREADS_OF_A_CORE * cores:
+            raise UserError(
+                f"recovery.workers={self.options.workers} are more processes than the {cores} cores of this machine "
+                f"can run; use 1 … {cores}, or the GPUs of a cluster with cluster.address=…"
+            )
 
     @property
     def identity(self) -> dict[str, Any]:

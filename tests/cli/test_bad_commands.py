@@ -82,6 +82,7 @@ COMMANDS: list[tuple[str, list[str]]] = [
     ("study STUDY study.grid=5 study.grid.remove=[1]", ["study.grid=5 is no mapping"]),
     ("study STUDY study.grid.sercher=[greedy]", ["sercher is no key", "did you mean 'searcher'?"]),
     ("study STUDY study.grid.remove=[2020-01-01]", ["study.grid.remove=[2020-01-01] is not understood", "a list"]),
+    ("study STUDY study.grid.remove=&a[*a]", ["is not understood", "write a list"]),
     ("study STUDY study.grid.remove=[1,[2]", ["is not understood", "write a list"]),
     ('study STUDY study.grid.searcher={x:"searcher=\'beam"}', ["study.grid.searcher has x", "write the words"]),
     ("study STUDY study.grid.remove=[1] study.exclude=[{remove:1}]", ["leaves no search", "exclude less"]),

@@ -186,6 +186,11 @@ def test_mistakes_are_one_sentence(
         (words, [*text, "--remove", "4"], "--remove=4 is no number of layers"),
         (words, ["data.path=nothing.txt", *out], "data.path=nothing.txt does not exist"),
         (words, [*text, "recovery.targets=[nothing]"], "recovery.targets=['nothing'] does not fit the model"),
+        (
+            words,
+            [*text, "recovery.workers=9999", "recovery.batch_size=9999"],
+            "recovery.workers=9999 are more processes",
+        ),
         (words, [*text, "recovery.targets=[]"], "recovery.targets=[] names nothing to train"),
         (words, [*text, "recovery.learning_rate=fast"], "recovery.learning_rate=fast"),
         (
