@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Any, Literal
 
 import numpy as np
@@ -66,6 +66,8 @@ class WindowOptions(DrawOptions):
         seed: Seeds the random draw.
         shard_samples: Samples of a shard; None for 512 to 8192 tokens a shard and at least 16 shards, if possible.
         at_most: The most samples where `samples` is ``all``; None for no limit.
+        bos: Which windows of one stream begin with the tokens that the tokenizer puts before a text, such as ``<bos>``:
+            ``each``, or the ``first`` alone, as is usual for WikiText-2. Documents always do.
 
     Raises:
         UserError: An option is out of range.
@@ -77,6 +79,7 @@ class WindowOptions(DrawOptions):
     seed: int = 0
     shard_samples: int | None = None
     at_most: int | None = None
+    bos: Literal["each", "first"] = "each"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -97,11 +100,10 @@ class WindowOptions(DrawOptions):
 def draw_windows(documents: Iterator[str], tokenizer: Tokenizer, options: WindowOptions) -> npt.NDArray[np.int64]:
     """Draw samples of one length from a text.
 
-    ``sequential`` and ``random`` join the documents by blank lines and tokenise them as one stream, with the special
-    tokens that the tokenizer adds by itself; the stream is cut into whole windows from its start. ``sequential`` takes
-    the first of them and reads no more text than it needs. ``random`` shuffles the documents first, reads more than it
-    needs, and draws windows without replacement. ``documents`` shuffles them too, and takes the first window of each
-    that is long enough.
+    ``sequential`` and ``random`` join the documents by blank lines and tokenise them as one stream, which is cut into
+    whole windows from its start. ``sequential`` takes the first of them and reads no more text than it needs.
+    ``random`` shuffles the documents first, reads more than it needs, and draws windows without replacement.
+    ``documents`` shuffles them too, and takes the first window of each that is long enough.
 
     Returns:
         Token ids, int64, [samples, seq_len].
@@ -112,7 +114,7 @@ def draw_windows(documents: Iterator[str], tokenizer: Tokenizer, options: Window
     seq_len = options.seq_len
     if options.sampling == "sequential":
         ids = _tokenise(documents, tokenizer, options.most * seq_len + _END_TOKENS, cut=True)
-        windows = _cut(ids, 1 if options.samples == "all" else options.samples, seq_len)
+        windows = _cut(ids, 1 if options.samples == "all" else options.samples, options, tokenizer)
         return windows[: int(min(options.most, len(windows)))].copy()
     assert options.samples != "all", "only a text that is taken in order is taken whole"
     samples, needed = options.samples, options.samples * seq_len
@@ -120,7 +122,7 @@ def draw_windows(documents: Iterator[str], tokenizer: Tokenizer, options: Window
     enough = min(_POOL * needed, needed + _POOL_TOKENS)
     if options.sampling == "documents":
         return _begin_documents(documents, tokenizer, samples, seq_len, rng, enough)
-    windows = _cut(_tokenise(_shuffled(documents, rng, enough), tokenizer, enough), samples, seq_len)
+    windows = _cut(_tokenise(_shuffled(documents, rng, enough), tokenizer, enough), samples, options, tokenizer)
     return windows[rng.choice(len(windows), size=samples, replace=False)]
 
 
@@ -269,17 +271,31 @@ def _ids_of_pieces(text: str, tokenizer: Tokenizer) -> npt.NDArray[np.int64] | N
     return np.concatenate([*done, left[:, 0], trailing])
 
 
-def _cut(ids: npt.NDArray[np.int64], samples: int, seq_len: int) -> npt.NDArray[np.int64]:
-    """Return all whole windows, [W, seq_len], at least `samples`."""
-    if not len(ids):
+def _bos(tokenizer: Tokenizer) -> list[int]:
+    """Return the tokens that the tokenizer puts before every text."""
+    found = tokenizer("0", verbose=False, return_special_tokens_mask=True)
+    pairs = zip(found["input_ids"], found["special_tokens_mask"], strict=True)
+    return [token for token, _ in takewhile(lambda pair: pair[1], pairs)]
+
+
+def _cut(
+    ids: npt.NDArray[np.int64], samples: int, options: WindowOptions, tokenizer: Tokenizer
+) -> npt.NDArray[np.int64]:
+    """Return all whole windows of a stream, [W, seq_len], at least `samples`."""
+    seq_len, bos = options.seq_len, _bos(tokenizer) if options.bos == "each" else []
+    text, room = ids[len(bos) :], seq_len - len(bos)  # the stream begins with them, too
+    if not len(text):
         raise UserError("data holds no text: its documents have no token; choose another source")
-    count = len(ids) // seq_len
+    if room < 1:
+        raise UserError(f"data.seq_len={seq_len} has no room for text after {len(bos)} tokens that begin it; use more")
+    count = len(text) // room
     if count < samples:
         raise UserError(
             f"data.samples={samples} windows of data.seq_len={seq_len} tokens were asked, but the text holds {count} "
-            f"({len(ids)} tokens); {_use(count, len(ids) // samples)}"
+            f"({len(text)} tokens); {_use(count, len(text) // samples + len(bos))}"
         )
-    return ids[: count * seq_len].reshape(count, seq_len)
+    windows = text[: count * room].reshape(count, room)
+    return np.hstack([np.tile(np.array(bos, np.int64), (count, 1)), windows])
 
 
 def _use(samples: int, seq_len: int) -> str:

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -43,6 +43,7 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 _SHORTEST = 16  # the fewest tokens that are worth trying
 
 Values = dict[Subject, npt.NDArray[np.float64]]
+T = TypeVar("T")
 
 
 class Replica:
@@ -97,14 +98,7 @@ class Replica:
         """
         calibration = self.calibrations[unit.calibration]
         with self.stack.compiling():
-            while True:
-                try:
-                    return self._evaluate(unit, calibration)
-                except Exception as error:
-                    if not is_out_of_memory(error):
-                        raise
-                release()  # here, where nothing holds on to the error's frames and their tensors
-                self._halve(unit, calibration)
+            return in_memory(lambda: self._evaluate(unit, calibration), lambda: self._halve(unit, calibration))
 
     def _evaluate(self, unit: Unit, calibration: Calibration) -> UnitResult:
         """Evaluate with as many samples at once as memory has held so far."""
@@ -251,6 +245,23 @@ def is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     return isinstance(error, RuntimeError) and any(words in str(error) for words in _OUT_OF_MEMORY)
+
+
+def in_memory(attempt: Callable[[], T], use_less: Callable[[], object]) -> T:
+    """Return what an attempt returns; where memory is short, make it use less and try again.
+
+    Args:
+        attempt: Does the work.
+        use_less: Has the next attempt use less memory; raises where there is nothing less.
+    """
+    while True:
+        try:
+            return attempt()
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+        release()  # here, where nothing holds on to the error's frames and their tensors
+        use_less()
 
 
 def reuse_freed_memory() -> None:

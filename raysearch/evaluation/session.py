@@ -166,12 +166,19 @@ def prepare_data(spec: EvaluationSpec, info: ModelInfo, known: PreparedData | No
         **info.numerics,
         "threads": spec.cluster.cpus_per_replica,
     }
-    calibrations = [_read(one, files, identity, info) for one in spec.calibrations]
+    several = len(spec.calibrations) > 1
+    calibrations = [_read(one, files, identity, info, f"{one.name}: " * several) for one in spec.calibrations]
     return PreparedData(calibrations, files)
 
 
-def _read(spec: CalibrationSpec, files: ModelFiles, identity: dict[str, Any], info: ModelInfo) -> Calibration:
-    drawn = draw(spec.data, spec.objective.form, files, info.max_positions)
+def _read(
+    spec: CalibrationSpec, files: ModelFiles, identity: dict[str, Any], info: ModelInfo, where: str
+) -> Calibration:
+    """Return a calibration; `where` stands before what is wrong with its data."""
+    try:
+        drawn = draw(spec.data, spec.objective.form, files, info.max_positions)
+    except UserError as error:
+        raise UserError(*(f"{where}{one}" for one in error.sentences)) from error
     highest = int(drawn.batch.input_ids.max())
     if highest >= info.vocab_size:
         raise UserError(

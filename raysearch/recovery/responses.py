@@ -16,7 +16,7 @@ from raysearch.core.formatting import duration
 from raysearch.core.mask import Mask
 from raysearch.errors import UserError
 from raysearch.evaluation.pool import Job, Pool
-from raysearch.evaluation.replica import Replica, is_out_of_memory, release
+from raysearch.evaluation.replica import Replica, in_memory
 from raysearch.generation.prompt import Decoding, Prompt, Written
 from raysearch.ledger.assessments import read_assessments, write_assessment
 from raysearch.ledger.ledger import Ledger
@@ -47,23 +47,24 @@ class AnswerJob(Job):
         """
         from raysearch.generation.decoding import generate, rows_at_once
 
-        while True:
-            rows = min(replica.texts_at_once or rows_at_once(replica.stack.model), len(self.prompts))
-            try:
-                with quiet(), replica.stack.bypassed(Mask()) as model:
-                    return generate(model, replica.tokenizer, self.prompts, self.decoding, rows)[0]
-            except Exception as error:
-                if not is_out_of_memory(error):
-                    raise
-                if rows == 1:
-                    longest = max(len(one.ids) for one in self.prompts)
-                    raise UserError(
-                        f"recovery.max_new_tokens={max(one.max_new_tokens for one in self.prompts)} after a prompt of "
-                        f"{longest} tokens is more than memory holds, even one answer at once; use less, or more "
-                        "memory a replica (cluster.gpus_per_replica=…)"
-                    ) from error
-            release()  # here, where nothing holds on to the error's frames and their tensors
-            replica.texts_at_once = rows // 2
+        def rows() -> int:
+            return min(replica.texts_at_once or rows_at_once(replica.stack.model), len(self.prompts))
+
+        def write() -> list[Written]:
+            with quiet(), replica.stack.bypassed(Mask()) as model:
+                return generate(model, replica.tokenizer, self.prompts, self.decoding, rows())[0]
+
+        def halve() -> None:
+            replica.texts_at_once = rows() // 2
+            if not replica.texts_at_once:
+                longest = max(len(one.ids) for one in self.prompts)
+                raise UserError(
+                    f"recovery.max_new_tokens={max(one.max_new_tokens for one in self.prompts)} after a prompt of "
+                    f"{longest} tokens is more than memory holds, even one answer at once; use less, or more memory a "
+                    "replica (cluster.gpus_per_replica=…)"
+                )
+
+        return in_memory(write, halve)
 
     def __str__(self) -> str:
         return f"answers to {len(self.prompts)} prompts"

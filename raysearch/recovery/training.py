@@ -39,7 +39,7 @@ from raysearch.cluster.options import ClusterOptions
 from raysearch.core.formatting import duration
 from raysearch.core.json import from_json, to_json
 from raysearch.errors import UserError, first_line
-from raysearch.evaluation.replica import is_out_of_memory, release, reuse_freed_memory
+from raysearch.evaluation.replica import in_memory, reuse_freed_memory
 from raysearch.models.loading import quiet
 from raysearch.models.spec import ModelSpec
 from raysearch.recovery.progress import Pace
@@ -232,28 +232,27 @@ def train(
         return from_json(Training, (done / _DONE).read_text(encoding="utf-8"))
     pace, micro = Pace(), options.rows_at_once(on_gpu)
     fit = partial(_fit, model, tokenizer, lesson, options, folder, on_gpu=on_gpu)
-    while True:
-        last_checkpoint(folder / "checkpoints", options.workers)
-        try:
-            if options.workers == 1:
-                training = fit(micro, on_progress, warn)
-            else:
-                from raysearch.recovery.workers import on_workers  # Ray takes a second to import
 
-                work = partial(fit, micro)
-                training = on_workers(work, options.workers, cluster, on_gpu=on_gpu, on_progress=on_progress, warn=warn)
-            break
-        except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
-            if micro == 1:
-                raise UserError(
-                    f"recovery.max_tokens={options.max_tokens} is more than memory holds in training, even one row at "
-                    "once; use less, recovery.gradient_checkpointing=true, or recovery.method=qlora"
-                ) from error
+    def fit_from_last() -> Training:
+        last_checkpoint(folder / "checkpoints", options.workers)
+        if options.workers == 1:
+            return fit(micro, on_progress, warn)
+        from raysearch.recovery.workers import on_workers  # Ray takes a second to import
+
+        work = partial(fit, micro)
+        return on_workers(work, options.workers, cluster, on_gpu=on_gpu, on_progress=on_progress, warn=warn)
+
+    def fewer_rows() -> None:
+        nonlocal micro
+        if micro == 1:
+            raise UserError(
+                f"recovery.max_tokens={options.max_tokens} is more than memory holds in training, even one row at "
+                "once; use less, recovery.gradient_checkpointing=true, or recovery.method=qlora"
+            )
         micro = max(one for one in range(1, micro // 2 + 1) if options.batch_size % (one * options.workers) == 0)
-        release()  # the model may be part of a cycle, and the next one is loaded beside it
         warn(f"memory does not hold so many rows at once; {micro} of them from here on, and more steps are summed")
+
+    training = in_memory(fit_from_last, fewer_rows)
     training = replace(training, seconds=pace.seconds)
     unfinished = folder / _UNFINISHED
     (unfinished / _DONE).write_text(to_json(training), encoding="utf-8")

@@ -14,9 +14,11 @@ class NumberTokenizer:
 
     bos: tuple[int, ...] = ()
 
-    def __call__(self, text: str, verbose: bool) -> Mapping[str, list[int]]:
+    def __call__(self, text: str, verbose: bool, return_special_tokens_mask: bool = False) -> Mapping[str, list[int]]:
         assert not verbose
-        return {"input_ids": [*self.bos, *map(int, text.split())]}
+        own = [*map(int, text.split())]
+        mask = {"special_tokens_mask": [1] * len(self.bos) + [0] * len(own)} if return_special_tokens_mask else {}
+        return {"input_ids": [*self.bos, *own], **mask}
 
 
 @pytest.fixture

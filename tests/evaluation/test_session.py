@@ -98,3 +98,11 @@ def test_the_error_of_a_difference_is_none_for_a_weighted_sum(world: World, here
 def test_a_tokenizer_of_another_model_is_refused(world: World, info: ModelInfo) -> None:
     with pytest.raises(UserError, match=r"gives token \d+, but the model has 10 in its vocabulary"):
         prepare_data(spec_of(world), replace(info, vocab_size=10))
+
+
+def test_of_several_calibrations_the_one_whose_data_fall_short_is_named(world: World, info: ModelInfo) -> None:
+    spec = spec_of(world)
+    (one,) = spec.calibrations
+    short = replace(one, name="the other", data=replace(one.data, draw=replace(one.data.draw, samples=10**6)))
+    with pytest.raises(UserError, match=r"^the other: data.samples=1000000 windows of .* were asked"):
+        prepare_data(replace(spec, calibrations=[one, short]), info)

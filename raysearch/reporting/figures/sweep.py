@@ -63,7 +63,7 @@ def _losses(sweep: Sweep) -> pd.DataFrame:
 def _texts(sweep: Sweep) -> pd.DataFrame:
     """Return what texts show, a row a calibration and layer; -1 is the dense model."""
     rows = [
-        {"calibration": one.calibration, "layer": layer, **shown}
+        {"calibration": csv_cell(one.calibration), "layer": layer, **shown}
         for one in sweep.calibrations
         for layer, shown in enumerate(one.texts, start=-1)
     ]
