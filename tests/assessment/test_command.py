@@ -86,7 +86,6 @@ def test_python(run: Run, searched: str, world: World, here: Path) -> None:
     assert isinstance(again, SearchAssessment) and again.assessments.computed == 0
 
 
-@pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")  # MLflow's own calls
 @pytest.mark.usefixtures("tables")
 def test_mlflow_shows_it(run: Run, world: World, words: list[str], here: Path) -> None:
     from mlflow import MlflowClient
@@ -109,7 +108,6 @@ def test_mlflow_shows_it(run: Run, world: World, words: list[str], here: Path) -
     assert metrics["assess/mine/retention"] == pytest.approx(value["pruned"]["mine"]["retention"])
 
 
-@pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")
 def test_mlflow_that_cannot_be_reached_only_warns(tmp_path: Path) -> None:
     said: list[str] = []
     options = TrackingOptions("mlflow", f"sqlite:///{tmp_path}/no/such.db", "tests", tmp_path)

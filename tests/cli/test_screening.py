@@ -39,7 +39,6 @@ def test_screened_masks_are_recorded_shown_and_completed(run: Run, here: Path, w
     assert n_screened <= off["evaluations"]["computed"] <= 9, "the rest is completed, and nothing else"
 
 
-@pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")  # MLflow's own calls
 @pytest.mark.usefixtures("tables")
 def test_mlflow_and_reports_know_screened_masks(run: Run, here: Path, world: World) -> None:
     words = world.words(searcher="greedy", remove=2, **SCREENED)

@@ -24,8 +24,6 @@ from tests.cli.conftest import MAIN, N_LAYERS, Run, World
 from tests.cli.found import found
 from tests.tracking.recorded import Recorded
 
-pytestmark = pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")  # MLflow's own calls
-
 #: What may differ between two runs of the same search.
 TIMES = {"seconds", "searcher_seconds", "busy_share", "pool", "mlflow_run_id", "ended"}
 EFFORT = {"evaluations", "layer_forwards", "layer_tokens"}  # what the ledger saves

@@ -21,7 +21,6 @@ from tests.cli.studies import small_study
 from tests.tracking.conftest import closed_port
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning"),  # MLflow's own calls
     pytest.mark.usefixtures("tables"),
 ]
 

@@ -105,7 +105,6 @@ def test_ray_itself_is_killed(here: Path, world: World, part: str) -> None:
     assert known.items() <= evaluations("mlruns").items() and evaluations("mlruns") == evaluations("undisturbed")
 
 
-@pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")  # MLflow's own calls
 def test_killed_while_mlflow_is_told(here: Path, command: list[str]) -> None:
     told = [*command, "tracking=mlflow"]
     for moment in sorted(np.random.default_rng(7).integers(0, ROWS - SHARDS, size=2).tolist()):

@@ -18,7 +18,6 @@ __all__ = ["here", "run", "world"]  # fixtures
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.faults,
-    pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning"),  # MLflow's own calls of SQLAlchemy
 ]
 
 _MARK = b"Zq9Planted"  # in every part of every secret

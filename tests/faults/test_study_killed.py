@@ -56,7 +56,6 @@ def test_ray_itself_is_killed_under_a_study(world: World, here: Path, part: str)
     assert all(cell["removed"] for cell in again["cells"])
 
 
-@pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")  # MLflow's own calls
 def test_a_study_that_is_stopped_leaves_nothing_failed_or_running(world: World, here: Path) -> None:
     """The searches lose their replicas before they are told."""
     many = {"data.samples": 200, "data.seq_len": 15, "data.shard_samples": 1, "screening": "off", "tracking": "mlflow"}

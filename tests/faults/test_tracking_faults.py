@@ -22,7 +22,6 @@ from tests.tracking.recorded import Recorded
 pytestmark = [
     pytest.mark.faults,
     pytest.mark.slow,
-    pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning"),  # MLflow's own calls
 ]
 
 TRIALS = 1 + 5 + 4 + 3

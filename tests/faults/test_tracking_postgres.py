@@ -20,7 +20,6 @@ __all__ = ["search"]  # a fixture
 pytestmark = [
     pytest.mark.faults,
     pytest.mark.slow,
-    pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning"),  # MLflow's own calls
 ]
 
 TOKEN = "hf_" + "Zx9" * 11

@@ -12,9 +12,6 @@ from raysearch.tracking.store import Store
 from tests.tracking.mlflow.test_tracker import tell
 from tests.tracking.recorded import Recorded
 
-# MLflow's own calls of SQLAlchemy.
-pytestmark = pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")
-
 ROWS = {"samples": 4, "n_tokens": 252}
 FILE = {"source": "file", "path": "chats/support.jsonl", **ROWS}
 HUB = {"source": "hub", "name": "allenai/c4", "config": "en", "split": "train", **ROWS}

@@ -15,8 +15,6 @@ from raysearch.testing.tracker_suite import greedy_search
 from raysearch.tracking.mlflow.client import attempt
 from raysearch.tracking.options import TrackingOptions
 
-pytestmark = pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")  # MLflow's own
-
 NOTHING = StudyHeader("x", {"study": {}}, [])
 LABELS = {"model": "tiny", "searcher": "beam, width=5", "remove": "2"}
 

@@ -19,9 +19,7 @@ from raysearch.tracking.store import Store
 from tests.tracking.conftest import Served, closed_port, start_python
 from tests.tracking.recorded import ARTIFACTS, Recorded
 
-# MLflow's own calls of SQLAlchemy.
 pytestmark = [
-    pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning"),
     pytest.mark.usefixtures("tables"),
 ]
 

@@ -16,9 +16,6 @@ from raysearch.tracking.mlflow.ui import _links, serve_ui
 from raysearch.tracking.store import Store
 from tests.tracking.conftest import ROOT, Served, closed_port, get, start_python
 
-# MLflow's own calls of SQLAlchemy.
-pytestmark = pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")
-
 
 def test_a_folder_without_a_store_names_the_command_that_makes_one(tmp_path):
     with pytest.raises(UserError, match="raysearch search"):
