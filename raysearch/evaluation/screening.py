@@ -9,9 +9,9 @@ The probability of dropping one of the best is bounded over the whole search: th
 shared by rounds, stages, the masks that are kept, and their rivals (Bonferroni). Early stages get more of it, since a
 mask that is dropped early saves more.
 
-What a layer costs hardly depends on the others that are gone. So the difference of two masks is predicted by that of
-two related masks which were evaluated further in an earlier round, and only the error of the prediction is estimated
-from the few samples at hand (the difference estimator in two-phase sampling).
+What a layer costs hardly depends on the others that are gone. So a mask's loss is predicted by that with one of two
+layers and that with the other, less that with both, if earlier rounds have evaluated those further; and only the error
+of the prediction is estimated from the few samples at hand (the difference estimator in two-phase sampling).
 
 Source: Student's t of paired differences, Cochran, Sampling Techniques, 1977, equations 2.20 (finite population), 6.13
 (ratio) and 12.51 (two phases); racing, Maron and Moore, Hoeffding races, 1993.
@@ -22,8 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
-from operator import and_
+from itertools import combinations
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -180,6 +179,7 @@ class Screener:
         self._seen: dict[Mask, Samples] = {}
         self._stage: dict[Mask, int] = {}
         self._failed: set[Mask] = set()
+        self._predictions: dict[Mask, tuple[int, Samples]] = {}  # of the round's masks, and how far they reach
         self._budget_spent = 0.0
         self.factors: Sequence[float] = [1.0]
 
@@ -211,6 +211,8 @@ class Screener:
         self._budget_spent += 1 / of
         if self._budget_spent > 1 + 1e-9:
             return None
+        predictions = {mask: self._predict(mask) for mask in contestants if len(mask) > 1}
+        self._predictions = {mask: found for mask, found in predictions.items() if found[0] >= 0}
         return Contest(self, contestants, keep, beat, (1 - self.screening.confidence) / of)
 
     def reach(self, mask: Mask) -> int:
@@ -262,13 +264,17 @@ class Screener:
         ]
         mean, error = self._estimate(losses)
         counted = [len(losses) == 1 and bool(np.isin(row, (-1.0, 0.0, 1.0)).all()) for row in losses[0]]
-        by_reach: dict[int, list[tuple[int, Samples]]] = {}
+        by_reach: dict[int, list[int]] = {}
         for row, mask in enumerate(masks):
-            for reach, prediction in () if counted[row] else self._relatives(mask, other, stage):
-                by_reach.setdefault(reach, []).append((row, prediction))
-        for predictions in by_reach.values():
-            rows = [row for row, _ in predictions]
-            predicted = [np.stack(parts) for parts in zip(*(parts for _, parts in predictions), strict=True)]
+            reach = min(self._predictions.get(one, (-1,))[0] for one in (mask, other))
+            if reach > stage and not counted[row]:
+                by_reach.setdefault(reach, []).append(row)
+        for reach, rows in by_reach.items():
+            ours, theirs = [self._predictions[masks[row]][1] for row in rows], self._predictions[other][1]
+            predicted = [
+                np.stack([one[part][:size] for one in ours]) - theirs[part][:size]
+                for part, size in enumerate(self._sizes[reach])
+            ]
             means, errors = self._estimate([part[rows] for part in losses], predicted)
             for row, *found in zip(rows, means, errors, strict=True):
                 mean[row], error[row] = min((mean[row], error[row]), found, key=lambda pair: pair[1])
@@ -304,27 +310,31 @@ class Screener:
             error += factor * scale / weights[:n].mean() * np.sqrt(spread)
         return mean, error
 
-    def _relatives(self, one: Mask, other: Mask, stage: int) -> Iterator[tuple[int, Samples]]:
-        """Yield the differences of related masks that have seen more than these two, and the stage that they reach.
+    def _predict(self, mask: Mask) -> tuple[int, Samples]:
+        """Predict what a mask of several layers loses, by those of its parts that have been evaluated furthest.
 
-        The masks with one shared layer less, and the sums of what single layers cost alone.
+        Returns:
+            The last stage up to which it is predicted, -1 for none; and the predicted losses.
         """
-        pairs = [(one - [layer], other - [layer]) for layer in one & other]
-        reach, pair = max(((self._common(pair), pair) for pair in pairs), default=(-1, None))
-        if pair is not None and reach > stage:
-            yield reach, self._losses([pair[0]], [pair[1]], reach)
-        singles, others = ([Mask.of(layer) for layer in mask] for mask in (one - other, other - one))
-        reach = self._common((*singles, *others)) if len(singles) == len(others) else -1
-        if reach > stage:
-            yield reach, self._losses(singles, others, reach)
-
-    def _losses(self, masks: Sequence[Mask], others: Sequence[Mask], stage: int) -> Samples:
-        """Return what some masks lose together, less what as many others lose, by the samples up to a stage."""
-        pairs = [(self._seen[mask], self._seen[other]) for mask, other in zip(masks, others, strict=True)]
-        return tuple(
-            np.sum([ours[part][:size] - theirs[part][:size] for ours, theirs in pairs], axis=0)
-            for part, size in enumerate(self._sizes[stage])
+        ways = [{mask - [one]: 1, mask - [other]: 1, mask - [one, other]: -1} for one, other in combinations(mask, 2)]
+        ways.append({**{Mask.of(layer): 1 for layer in mask}, Mask(): 1 - len(mask)})
+        way = max(ways, key=self._common)
+        reach = self._common(way)
+        sizes = self._sizes[reach] if reach >= 0 else ()
+        return reach, tuple(
+            np.sum([sign * self._seen[of][part][:size] for of, sign in way.items()], axis=0)
+            for part, size in enumerate(sizes)
         )
+
+    def promise(self, mask: Mask) -> float | None:
+        """Return the predicted loss over the dense model's of a mask of the round; None without a prediction."""
+        if mask not in self._predictions or not self.knows(Mask()):
+            return None
+        over_dense = [
+            (predicted - dense[: len(predicted)])[None]
+            for predicted, dense in zip(self._predictions[mask][1], self._seen[Mask()], strict=True)
+        ]
+        return float(self._estimate(over_dense)[0][0])
 
     def _common(self, masks: Iterable[Mask]) -> int:
         """Return the last stage that all of some masks have seen; -1 if there is none."""
@@ -393,22 +403,10 @@ class Contest:
         return {mask for mask, one in differences.items() if one.mean > 0 and one.probability(spread) < limit}
 
     def _find_favourites(self, count: int) -> list[Mask]:
-        """Return the masks that earlier rounds promise most, best first; none if those do not tell.
-
-        A mask is worth what it was without a layer that all masks of the round share, or else the sum of its layers.
-        """
-        screener = self._screener
-        shared = reduce(and_, self._masks)
-        relatives: list[dict[Mask, tuple[Mask, ...]]] = [
-            {mask: (mask - [layer],) for mask in self._masks} for layer in shared
-        ]
-        relatives.append({mask: tuple(Mask.of(layer) for layer in mask) for mask in self._masks})
-        reaches = [min(screener.reach(one) for of in each.values() for one in of) for each in relatives]
-        reach, related = max(zip(reaches, relatives, strict=True), key=lambda item: item[0])
-        if not reach or not screener.reach(Mask()):
-            return []
-        promise = {mask: sum(screener.difference(one, Mask()).mean for one in of) for mask, of in related.items()}
-        return sorted(self._masks, key=lambda mask: (promise[mask], mask))[:count]
+        """Return the masks that earlier rounds promise most, best first; none if those do not tell of all masks."""
+        promises = {mask: self._screener.promise(mask) for mask in self._masks}
+        told = {mask: loss for mask, loss in promises.items() if loss is not None}
+        return sorted(told, key=lambda mask: (told[mask], mask))[:count] if len(told) == len(promises) else []
 
 
 def _inverse_trigamma(value: float) -> float:

@@ -45,7 +45,8 @@ class BeamSearcher(Searcher):
     @override
     def search(self, problem: Problem, rng: np.random.Generator) -> SearchGenerator:
         beams = [problem.dense]
-        for _ in range(problem.n_remove):
-            scores = yield Round(problem.children(beams), keep=self.width, of=problem.n_remove, ties=self.ties)
-            beams = scores.best(self.width)
+        for rounds_left in reversed(range(problem.n_remove)):
+            keep = self.width if rounds_left else 1
+            scores = yield Round(problem.children(beams), keep=keep, of=problem.n_remove, ties=self.ties)
+            beams = scores.best(keep)
         return beams[0]

@@ -346,7 +346,7 @@ def test_the_difference_of_two_masks_seen_in_full_is_exact(bench):
 
 
 def test_the_error_of_a_difference_is_that_of_cochran(bench):
-    """Without relatives: s sqrt(1/n - 1/N); with relatives on all samples: the same of what they do not predict."""
+    """Unpredicted: s sqrt(1/n - 1/N); predicted by masks known on all samples: the same of what is not predicted."""
     one = bench(screening=Screening(stages=[0.25]))
     screener, table, calibration = one.evaluator._screener, one.replica.table, one.calibrations[0]
     order = np.concatenate([np.arange(4 * shard, 4 * shard + 4) for shard in shard_order(calibration)])[:16]
@@ -364,13 +364,27 @@ def test_the_error_of_a_difference_is_that_of_cochran(bench):
     plain = screener.difference(first, second)
     assert plain.error == pytest.approx(error(table(first) - table(second)))
     assert plain.mean == pytest.approx((table(first) - table(second))[order].mean() * N_SAMPLES / calibration.divisor)
-    see([SINGLES[0], SINGLES[1]], 1)
+    see([Mask(), SINGLES[0], SINGLES[1], SINGLES[7]], 1)
+    assert screener.contest([first, second], 1, None, 1)
     predicted = table(SINGLES[0]) - table(SINGLES[1])
     better = screener.difference(first, second)
     assert better.error == pytest.approx(error(table(first) - table(second) - predicted))
     assert better.error < 0.5 * plain.error
     left = (table(first) - table(second) - predicted)[order].mean() + predicted.mean()
     assert better.mean == pytest.approx(left * N_SAMPLES / calibration.divisor)
+
+
+def test_masks_of_different_parents_are_predicted_by_what_their_layers_cost_beside_one_layer_less(bench):
+    """{0,1,2} by {0,1} + {0,2} - {0}, and {3,4,5} by {3,4} + {3,5} - {3}: they share no layer."""
+    one = bench(screening=Screening(stages=[0.25]))
+    first, second = Mask.of(0, 1, 2), Mask.of(3, 4, 5)
+    parts = [first - [layer] for layer in (1, 2)] + [second - [layer] for layer in (4, 5)] + [SINGLES[0], SINGLES[3]]
+    one.evaluator.evaluate([Mask(), *parts])
+    screener, table, calibration = one.evaluator._screener, one.replica.table, one.calibrations[0]
+    assert screener.contest([first, second], 1, None, 1)
+    predicted = table(parts[2]) + table(parts[3]) - table(SINGLES[3])
+    assert screener.promise(second) == pytest.approx((predicted - table(Mask())).sum() / calibration.divisor)
+    assert predicted.mean() == pytest.approx(table(second).mean(), rel=0.05)
 
 
 def test_variances_that_are_alike_are_worth_degrees_of_freedom(subtests):
