@@ -257,9 +257,10 @@ def _is_stable(data: pd.DataFrame, shares: Shares) -> bool | None:
     searchers = data["searcher"].unique()
     if len(searchers) < 3:
         return None
+    larger = shares.calibration > shares.searcher
     rest = (data[data["searcher"] != name] for name in searchers)
-    without = [_omega(_analysis_of_variance(some), len(some)) for some in rest]
-    return len({one.calibration > one.searcher for one in (shares, *without)}) == 1
+    without = (_omega(_analysis_of_variance(some), len(some)) for some in rest)
+    return all((one.calibration > one.searcher) == larger for one in without)
 
 
 def _complete(cells: pd.DataFrame, quantity: Quantity) -> pd.DataFrame:
