@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.backend_bases import FigureCanvasBase
     from matplotlib.figure import Figure
 
 INK, GREY, PALE, LINE, WHITE = "#22303c", "#6b7884", "#eef1f4", "#b8c4cf", "white"
@@ -41,6 +42,19 @@ def within(values: Iterable[float], reach: float = 4.0) -> tuple[float, float]:
     high = max(value for value in ordered if value <= upper + reach * room)
     pad = 0.08 * ((high - low) or room)
     return low - pad, high + pad
+
+
+def place(figure: Figure, canvas: type[FigureCanvasBase]) -> None:
+    """Put all parts of a figure in their places for good, as ``savefig`` does by drawing it an extra time.
+
+    Args:
+        figure: Which one, at the resolution that it is saved with.
+        canvas: What it is saved by, which knows how large words are.
+    """
+    if engine := figure.get_layout_engine():
+        canvas(figure)
+        engine.execute(figure)
+        figure.set_layout_engine(None)
 
 
 def mark_beyond(axes: Axes, x: float, colour: str) -> None:

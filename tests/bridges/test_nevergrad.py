@@ -20,9 +20,10 @@ class TestOptimizers(SearcherSuite):
     @pytest.fixture(autouse=True, params=["NGOpt", "CMA", "DE", "PSO", "OnePlusOne", "LognormalDiscreteOnePlusOne"])
     def _optimizer(self, request):
         self.optimizer = request.param
+        self.trials = 40 if self.optimizer in ("DE", "PSO") else 24  # more than the first generation of any
 
     def make_searcher(self):
-        return NevergradSearcher(self.optimizer, trials=40, batch=4)
+        return NevergradSearcher(self.optimizer, trials=self.trials, batch=4)
 
 
 @pytest.mark.parametrize("batch", [1, 8])

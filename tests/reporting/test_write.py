@@ -321,6 +321,13 @@ def small(**changes: object) -> StudyResult:
     return synthetic_study(**(options | changes))  # type: ignore[arg-type]
 
 
+def published_in_part() -> StudyResult:
+    """One of the three models, that of Table 4; no mask, loss or error is known."""
+    whole, model = published_study(), "LLaMA3 8B"
+    cells = [one for one in whole.cells if one.model == model]
+    return replace(whole, cells=cells, n_layers={model: 32}, dense={model: whole.dense[model]})
+
+
 @pytest.mark.usefixtures("no_png")
 @pytest.mark.parametrize(
     ("results", "says"),
@@ -330,7 +337,7 @@ def small(**changes: object) -> StudyResult:
         (lambda: small(calibrations=(TASK,), searchers=("greedy", "cbo")), "One calibration was tried"),
         (lambda: small(calibrations=(PPL, TASK), searchers=("greedy", "cbo")), "no checkpoint was assessed"),
         (lambda: small(assessed=True, calibrations=(PPL, TASK)), "one searcher is too little"),
-        (published_study, "but no searcher is told from it"),
+        (published_in_part, "but no searcher is told from it"),
     ],
     ids=["waiting", "one search", "one calibration", "nothing assessed", "one searcher assessed", "published"],
 )

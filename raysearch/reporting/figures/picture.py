@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from raysearch.core import style
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -87,11 +89,12 @@ def svg(figure: Figure, name: str) -> str:
     Several may stand on one page, so ids hang on the name of the figure, and those that all figures have are left out.
     """
     from matplotlib import rc_context
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
 
     buffer = io.StringIO()
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": name}):
+        style.place(figure, FigureCanvasSVG)
         figure.savefig(buffer, format="svg", metadata=dict.fromkeys(_UNTOLD))
-    figure.set_layout_engine(None)  # all is in its place: to find it again takes as long as to draw it
     text = re.sub(r"\s*<metadata>.*?</metadata>", "", buffer.getvalue(), flags=re.DOTALL)
     text = re.sub(r'(?<= d=")[^"]+', lambda found: " ".join(found[0].split()), text)
     text = re.sub(r"-?\d+\.\d{3,}(?=[^<>]*>)", lambda found: f"{float(found[0]):.2f}", text)  # 1/100 of a point

@@ -158,11 +158,12 @@ def comparisons(frame: pd.DataFrame, quantity: Quantity, margin: float | None = 
 
 def _rival(searcher: str, cells: pd.DataFrame, quantity: Quantity) -> Rival:
     values = cells[quantity.key]
-    spreads = values.groupby(cells["draw"]).std().dropna()
+    seeded = not cells["draw"].is_unique
+    spreads = [*values.groupby(cells["draw"]).std().dropna()] if seeded else []
     return Rival(
         searcher=searcher,
         mean=statistics.fmean(values),
-        spread=finite(spreads.iloc[0]) if len(spreads) else None,
+        spread=finite(spreads[0]) if spreads else None,
         error=finite(cells[quantity.error].mean(skipna=False)),
         cost=float(cells["layer_forwards_alone"].mean()),
         masks=frozenset(mask for mask in cells["removed"] if mask),

@@ -104,18 +104,20 @@ def _exact_p(x: npt.NDArray[np.float64], y: npt.NDArray[np.float64]) -> float:
     elements of `x` may be paired with, which takes n 2^n steps in place of n!.
     """
     twice_x, twice_y = np.rint(2 * x).astype(int), np.rint(2 * y).astype(int)
-    largest = int(np.sort(twice_x) @ np.sort(twice_y))
-    counts = {0: np.eye(1, largest + 1, dtype=np.int64)[0]}
-    for element in twice_x:
-        paired: dict[int, npt.NDArray[np.int64]] = {}
-        for subset, ways in counts.items():
-            for place, other in enumerate(twice_y):
-                if not subset >> place & 1:
-                    product = int(element * other)
-                    sums = paired.setdefault(subset | 1 << place, np.zeros(largest + 1, np.int64))
-                    sums[product:] += ways[: largest + 1 - product]
-        counts = paired
-    (ways,) = counts.values()
+    elements, others = np.sort(twice_x), np.sort(twice_y)
+    largest = int(elements @ others)
+    subsets = np.arange(1 << len(others))
+    counts = np.zeros((len(subsets), largest + 1), np.int64)  # of the pairings of each subset, by their sum
+    counts[0, 0] = 1
+    for paired, element in enumerate(elements):
+        of_size = subsets[np.bitwise_count(subsets) == paired]
+        so_far = int(elements[:paired] @ others[len(others) - paired :])  # at most
+        for place, other in enumerate(others):
+            without = of_size[of_size >> place & 1 == 0]
+            product = int(element * other)
+            end = min(so_far, largest - product) + 1
+            counts[without | 1 << place, product : product + end] += counts[without, :end]
+    ways = counts[-1]
     middle = twice_x.sum() * twice_y.sum() / len(x)
     far = np.abs(np.arange(largest + 1) - middle) >= abs(int(twice_x @ twice_y) - middle) - 1e-9
     return float(ways[far].sum() / ways.sum())

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -162,8 +163,9 @@ class Side:
 
     @cached_property
     def _weights(self) -> npt.NDArray[np.float64]:
-        cells = self._cells
-        return np.asarray(1 / cells.groupby(["searcher", "draw"], observed=True)["draw"].transform("size"))
+        places = list(zip(self._cells["searcher"], self._cells["draw"], strict=True))
+        sizes = Counter(places)
+        return np.array([1 / sizes[place] for place in places])
 
     def _mean(self, errors: pd.Series) -> float | None:
         return finite(np.average(errors.to_numpy(float), weights=self._weights))

@@ -5,6 +5,7 @@ Searchers that do not use the objective find the same mask by every calibration,
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Iterator, Sequence
@@ -72,13 +73,17 @@ def _pairs(panel: Panel, cells: pd.DataFrame, quantity: Quantity) -> Iterator[Ca
     masks = {key: frozenset(of) for key, of in cells.groupby(["calibration", "searcher"], observed=True)["removed"]}
     calibrations = cells["calibration"].drop_duplicates().sort_values()
     tables = {one: by_draw[one].unstack("searcher").dropna(axis="columns") for one in calibrations}
+
+    @functools.cache
+    def side(calibration: str, searchers: tuple[str, ...]) -> Side:
+        return Side(cells[(cells["calibration"] == calibration) & cells["searcher"].isin(searchers)], quantity)
+
     for pair in itertools.combinations(tables, 2):
         common = tables[pair[0]].columns.intersection(tables[pair[1]].columns)
         if len(common):
             best, second = sorted(pair, key=lambda one: -tables[one][common].to_numpy().mean())
             distinct = [(masks[best, one], masks[second, one]) for one in common]
-            mine = cells[cells["searcher"].isin(common)]
-            items = by_item(*(Side(mine[mine["calibration"] == one], quantity) for one in (best, second)))
+            items = by_item(side(best, tuple(common)), side(second, tuple(common)))
             yield _effect(panel, quantity, best, second, tables[best][common], tables[second][common], distinct, items)
 
 

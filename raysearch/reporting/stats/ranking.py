@@ -78,7 +78,7 @@ def ranking(comparisons: Sequence[Comparison]) -> Ranking | None:
     table = pd.DataFrame(rows).dropna(axis="columns")
     if len(table) < _FEWEST or table.shape[1] < _FEWEST:
         return None
-    from scipy.stats import binomtest, friedmanchisquare
+    from scipy.stats import friedmanchisquare
 
     ranks = table.round(12).rank(axis="columns")
     means = ranks.mean().sort_values(kind="stable")
@@ -86,15 +86,23 @@ def ranking(comparisons: Sequence[Comparison]) -> Ranking | None:
     p = float(friedmanchisquare(*(ranks[name] for name in ranks)).pvalue)
     p = 1.0 if math.isnan(p) else p
     critical = _quantile(k) * math.sqrt(k * (k + 1) / (6 * n))
+    columns = {name: ranks[name].to_numpy() for name in means.index}
     pairs = []
     for better, worse in itertools.combinations(means.index, 2):
-        wins, losses = int((ranks[better] < ranks[worse]).sum()), int((ranks[better] > ranks[worse]).sum())
-        sign_p = float(binomtest(wins, wins + losses).pvalue) if wins + losses else 1.0
+        wins, losses = (int(of.sum()) for of in (columns[better] < columns[worse], columns[better] > columns[worse]))
         told = p <= LEVEL and bool(means[worse] - means[better] > critical)
-        pairs.append(Pair(str(better), str(worse), wins, losses, sign_p, told))
+        pairs.append(Pair(str(better), str(worse), wins, losses, _sign_p(wins, losses), told))
     return Ranking(
         comparisons[0].quantity, {str(name): float(rank) for name, rank in means.items()}, n, p, critical, pairs
     )
+
+
+@functools.cache
+def _sign_p(wins: int, losses: int) -> float:
+    """The p of the exact sign test."""
+    from scipy.stats import binomtest
+
+    return float(binomtest(wins, wins + losses).pvalue) if wins + losses else 1.0
 
 
 @functools.cache  # a second or so

@@ -182,10 +182,12 @@ def _nested_sums(data: pd.DataFrame) -> pd.DataFrame:
 
     Searchers are complete in every draw, so the parts are orthogonal, however many draws a calibration has.
     """
+    values, mean = data["value"], data["value"].mean()
+    numbers = {name: pd.factorize(data[name])[0] for name in ("calibration", "draw", "searcher")}  # quicker than texts
 
     def explained(*by: str) -> float:
-        means = data.groupby(list(by))["value"].transform("mean")
-        return float(((means - data["value"].mean()) ** 2).sum())
+        means = values.groupby([numbers[name] for name in by]).transform("mean")
+        return float(((means - mean) ** 2).sum())
 
     n_calibrations, n_searchers = data["calibration"].nunique(), data["searcher"].nunique()
     calibration, searcher, draws = explained("calibration"), explained("searcher"), explained("calibration", "draw")
@@ -255,9 +257,10 @@ def _is_stable(data: pd.DataFrame, shares: Shares) -> bool | None:
     searchers = data["searcher"].unique()
     if len(searchers) < 3:
         return None
+    larger = shares.calibration > shares.searcher
     rest = (data[data["searcher"] != name] for name in searchers)
-    without = [_omega(_analysis_of_variance(some), len(some)) for some in rest]
-    return len({one.calibration > one.searcher for one in (shares, *without)}) == 1
+    without = (_omega(_analysis_of_variance(some), len(some)) for some in rest)
+    return all((one.calibration > one.searcher) == larger for one in without)
 
 
 def _complete(cells: pd.DataFrame, quantity: Quantity) -> pd.DataFrame:

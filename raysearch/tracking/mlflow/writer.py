@@ -14,10 +14,12 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import yaml
 from mlflow.entities import Metric, Param, Run, RunTag
 
+from raysearch.core import style
 from raysearch.reporting.figures.knee import knee
 from raysearch.search.figures import Plots
 from raysearch.search.result import RoundSummary, SearchHeader, SearchResult
@@ -27,6 +29,9 @@ from raysearch.tracking.mlflow.children import Child, complete, make_children
 from raysearch.tracking.mlflow.client import connect, only_one
 from raysearch.tracking.mlflow.datasets import calibration_input
 from raysearch.tracking.store import Store
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _PAGE = 1000
 _AT_ONCE = 200  # child runs
@@ -230,6 +235,13 @@ class MlflowWriter:
         measure = self._header.measure
         self._client.log_text(self.run_id, records.trials_csv(trials, measure), "trials.csv")
         for name, figure in Plots(trials, self._header.n_layers, result.mask, measure).files():
-            self._client.log_figure(self.run_id, figure, name, save_kwargs={"dpi": _DPI})
+            self._log_figure(figure, name)
         if result.recommendation is not None:
-            self._client.log_figure(self.run_id, knee(result.recommendation), "knee.png", save_kwargs={"dpi": _DPI})
+            self._log_figure(knee(result.recommendation), "knee.png")
+
+    def _log_figure(self, figure: Figure, name: str) -> None:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+        figure.dpi = _DPI
+        style.place(figure, FigureCanvasAgg)
+        self._client.log_figure(self.run_id, figure, name, save_kwargs={"dpi": _DPI})

@@ -44,7 +44,7 @@ def test_mlflow_finds_the_source_of_a_file():
     assert source.to_dict() == {"uri": "chats/support.jsonl"}
 
 
-@pytest.mark.usefixtures("tables")
+@pytest.mark.usefixtures("tables", "blank_figures")
 def test_a_search_has_its_calibration_and_the_texts_it_was_assessed_on_once(tmp_path):
     run_id = tell(tmp_path)
     assert run_id is not None

@@ -16,7 +16,7 @@ from raysearch.testing.tracker_suite import TrackerSuite, greedy_search
 from raysearch.tracking.mlflow.client import connect
 from raysearch.tracking.mlflow.tracker import MlflowTracker
 from raysearch.tracking.store import Store
-from tests.tracking.conftest import Served, closed_port, start_python
+from tests.tracking.conftest import closed_port, start_python
 from tests.tracking.recorded import ARTIFACTS, Recorded
 
 pytestmark = [
@@ -39,13 +39,19 @@ class TestMlflowTracker(TrackerSuite):
         return MlflowTracker(f"http://127.0.0.1:{closed_port()}", "suite", folder, warn)
 
 
-def open_tracker(folder: Path, uri: str | None = None) -> MlflowTracker:
-    return MlflowTracker(uri, "raysearch", folder, pytest.fail, timeout_s=300)
+def open_tracker(folder: Path, uri: str | None = None, experiment: str = "raysearch") -> MlflowTracker:
+    return MlflowTracker(uri, experiment, folder, pytest.fail, timeout_s=300)
 
 
-def tell(folder: Path, search: SearchResult = SEARCH, rounds: int | None = None, uri: str | None = None) -> str:
+def tell(
+    folder: Path,
+    search: SearchResult = SEARCH,
+    rounds: int | None = None,
+    uri: str | None = None,
+    experiment: str = "raysearch",
+) -> str:
     """Tell a tracker of a search, or of its first rounds, and return the id of MLflow's run."""
-    tracker = open_tracker(folder, uri)
+    tracker = open_tracker(folder, uri, experiment)
     repeat(search, tracker, rounds)
     run_id = tracker.close()
     assert run_id is not None
@@ -105,6 +111,7 @@ def test_a_failed_trial_keeps_its_cause_and_no_metric_is_infinite(tmp_path):
     assert recorded.parent.data.tags["raysearch.failure"] == "every replica died"
 
 
+@pytest.mark.usefixtures("blank_figures")
 def test_odd_remarks_ruin_no_chart(tmp_path):
     odd: dict[str, float | str | list[float]] = {
         "gap": float("nan"),
@@ -121,6 +128,7 @@ def test_odd_remarks_ruin_no_chart(tmp_path):
     assert recorded.parent.data.tags["raysearch.remark.why"].endswith("x…")
 
 
+@pytest.mark.usefixtures("blank_figures")
 @pytest.mark.parametrize(("failure", "status"), [(None, "KILLED"), ("no replica left", "FAILED")])
 def test_a_resumed_search_fills_in_what_is_missing(tmp_path, failure, status):
     first = open_tracker(tmp_path)
@@ -146,6 +154,7 @@ def test_a_resumed_search_fills_in_what_is_missing(tmp_path, failure, status):
             assert after.children[index].info.end_time == child.info.end_time, "what is there is left alone"
 
 
+@pytest.mark.usefixtures("blank_figures")
 def test_what_a_killed_search_had_computed_stays_counted(tmp_path):
     tell(tmp_path, rounds=2)
     known = SEARCH.rounds[1]
@@ -162,6 +171,7 @@ def test_what_a_killed_search_had_computed_stays_counted(tmp_path):
     assert metrics["layer_forwards/computed"] == ahead.layer_forwards_computed
 
 
+@pytest.mark.usefixtures("blank_figures")
 def test_a_finished_search_told_again_changes_nothing(tmp_path):
     for _ in range(2):
         tell(tmp_path)
@@ -174,6 +184,7 @@ def test_a_finished_search_told_again_changes_nothing(tmp_path):
     check_complete(tmp_path)
 
 
+@pytest.mark.usefixtures("blank_figures")
 def test_a_search_that_its_budget_stopped_is_not_finished(tmp_path):
     whole = SEARCH
     best = whole.path[1]
@@ -200,6 +211,7 @@ def check_complete(folder: Path | str) -> None:
     assert recorded.steps("progress/best_loss") == [SEARCH.evaluations.requested]
 
 
+@pytest.mark.usefixtures("blank_figures")
 @pytest.mark.faults
 @pytest.mark.parametrize("at_a_server", [False, True])
 def test_kill_9_loses_nothing_that_a_resume_does_not_fill_in(tmp_path, request, at_a_server):
@@ -243,6 +255,7 @@ tracker.close()
     check_complete(place)
 
 
+@pytest.mark.usefixtures("blank_figures")
 def test_trials_beyond_the_number_of_child_runs_stand_in_the_table_alone(tmp_path):
     lines: list[str] = []
     tracker = MlflowTracker(None, "raysearch", tmp_path, pytest.fail, show=lines.append, max_child_runs=3)
@@ -287,10 +300,12 @@ def test_searches_of_a_study_start_together_on_an_empty_folder_in_silence(tmp_pa
     script = """
 import sys
 from pathlib import Path
+from raysearch.search.figures import Plots
 from raysearch.search.observer import repeat
 from raysearch.testing.tracker_suite import greedy_search
 from raysearch.tracking.mlflow.tracker import MlflowTracker
 
+Plots.files = lambda _: ()  # to draw them takes seconds
 tracker = MlflowTracker(None, "tests", Path.cwd(), print, timeout_s=300)
 repeat(greedy_search(4, 1, search_id=sys.argv[1]), tracker)
 tracker.close()
@@ -317,6 +332,7 @@ def test_an_mlflow_that_never_answers_is_given_up(tmp_path):
         assert sentence.endswith(f"raysearch sync greedy-m3-00000000 --store {tmp_path} --ledger {ledger}")
 
 
+@pytest.mark.usefixtures("blank_figures")
 def test_a_store_that_comes_back_gets_all_of_it_while_the_search_goes_on(tmp_path, store_with_tables):
     taken = tmp_path / "taken"
     taken.write_text("a file where the folder should be")
@@ -340,17 +356,6 @@ def test_a_store_that_comes_back_gets_all_of_it_while_the_search_goes_on(tmp_pat
     assert tracker.close() == tracker.run_id
     assert len(warnings) == 1
     check_complete(taken)
-
-
-def test_a_server_holds_the_runs_and_their_files(tmp_path, served: Served, capfd):
-    folder = tmp_path / "new"
-    tell(folder, rounds=1, uri=served.url)
-    run_id = tell(folder, uri=served.url)
-    assert capfd.readouterr() == ("", "")
-    recorded = Recorded(served.url)
-    assert recorded.parent.info.run_id == run_id
-    recorded.assert_complete(len(SEARCH.trials))
-    assert not folder.exists(), "a server keeps its own files"
 
 
 def test_nothing_is_written_before_there_is_something_to_tell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,8 @@ from raysearch.errors import UserError
 from raysearch.tracking.mlflow.ui import _links, serve_ui
 from raysearch.tracking.store import Store
 from tests.tracking.conftest import ROOT, Served, closed_port, get, start_python
+from tests.tracking.mlflow.test_tracker import SEARCH, tell
+from tests.tracking.recorded import Recorded
 
 
 def test_a_folder_without_a_store_names_the_command_that_makes_one(tmp_path):
@@ -57,16 +59,12 @@ def test_an_impossible_address_is_refused(tmp_path, host, port, named):
         serve_ui(tmp_path, None, host=host, port=port)
 
 
-def test_a_server_that_fails_gives_its_exit_code(tmp_path):
-    (tmp_path / "mlflow.db").touch()
-    script = f"""
-from pathlib import Path
-from raysearch.tracking.mlflow import ui
-ui._command = lambda *_: ["sh", "-c", "exit 3"]
-ui.serve_ui(Path("."), None, port={closed_port()})
-"""
-    with start_python(script, tmp_path, subprocess.DEVNULL) as process:
-        assert process.wait(60) == 3
+def test_a_server_that_fails_gives_its_exit_code(tables: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("raysearch.tracking.mlflow.ui._command", lambda *_: ["sh", "-c", "exit 3"])
+    monkeypatch.setattr("signal.signal", lambda *_: None)  # this process goes on, with its own handlers
+    with pytest.raises(SystemExit) as ended:
+        serve_ui(tmp_path, None, port=closed_port())
+    assert ended.value.code == 3
 
 
 def test_ctrl_c_while_the_server_is_being_imported_ends_quietly(tables: None, tmp_path: Path) -> None:
@@ -93,6 +91,18 @@ def test_it_serves_runs_and_their_artifacts(served: Served):
     assert csv.startswith(b"index,round,removed")
     listed = get(f"{served.url}/ajax-api/2.0/mlflow/artifacts/list?run_id={served.run_id}")
     assert b"mask_map.png" in listed
+
+
+@pytest.mark.usefixtures("blank_figures")
+def test_a_server_holds_the_runs_and_their_files(tmp_path, served: Served, capfd):
+    folder = tmp_path / "new"
+    tell(folder, rounds=1, uri=served.url, experiment="told")
+    run_id = tell(folder, uri=served.url, experiment="told")
+    assert capfd.readouterr() == ("", "")
+    recorded = Recorded(served.url, "told")
+    assert recorded.parent.info.run_id == run_id
+    recorded.assert_complete(len(SEARCH.trials))
+    assert not folder.exists(), "a server keeps its own files"
 
 
 def test_it_prints_where_searches_are_and_what_to_pick(served: Served) -> None:
