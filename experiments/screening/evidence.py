@@ -43,7 +43,7 @@ OPENBOOKQA = [
 
 #: Texts and objectives; those with a file need --data.
 CALIBRATIONS = {
-    "perplexity, State of the Union, 64 x 128": ["data=sotu", "data.seq_len=128", "data.shard_samples=8"],
+    "perplexity, State of the Union, 64 x 128": ["data=sotu", "data.seq_len=128"],
     "perplexity, C4": [
         *("data=file", "data.path={data}/c4/calibration.jsonl", "data.seq_len=32", "data.shard_samples=8"),
     ],
@@ -59,10 +59,11 @@ SEARCHES = {
     "greedy": ["searcher=greedy"],
     "beam 2": ["searcher=beam", "searcher.width=2"],
     "beam 3": ["searcher=beam", "searcher.width=3"],
+    "beam 5": ["searcher=beam", "searcher.width=5"],
     "one-shot": ["searcher=one_shot"],
 }
 SIZES = {"greedy": (2, 3), "beam 2": (2, 3), "beam 3": (2, 3), "one-shot": (2, 3, 5, 7)}
-LONG_SIZES = {"greedy": (2, 3, 4, 5, 6, 7), "one-shot": (2, 3, 5, 7)}
+LONG_SIZES = {"greedy": (2, 3, 4, 5, 6, 7), "beam 5": (2, 3, 4), "one-shot": (2, 3, 5, 7)}
 
 
 class Judge(Oracle):
