@@ -85,7 +85,7 @@ def composed(job: str, words: Sequence[str], config_dir: PathLike | None) -> Ite
         own = [] if folder is None else sorted(folder.glob("*/*.yaml"))
         _check_files(own, choices)
         state = tuple((file, file.stat().st_mtime_ns) for file in own)
-        config, chosen = copy.deepcopy(_merge(job, tuple(choices.items()), folder and folder.resolve(), state))
+        config, chosen = copy.deepcopy(_merge(job, tuple(sorted(choices.items())), folder and folder.resolve(), state))
         values = _set_values(config, values, taken, mistakes)
         missing = [key for key, value in items_of(OmegaConf.to_container(config)) if value == _OPEN]
         with open_dict(config):
