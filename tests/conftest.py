@@ -9,6 +9,7 @@ import importlib.util
 import os
 import shutil
 import signal
+import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
@@ -29,6 +30,8 @@ os.environ["OMP_NUM_THREADS"] = "1"  # CPU kernels add in another order with ano
 os.environ["MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR"] = "0"  # a server that is gone is asked again at once
 os.environ.setdefault("RAY_AUTH_MODE", "disabled")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+
+_modules_aside = 0  # how many were imported when garbage was last looked for among them
 
 # What runs in the background of a script, or under nohup, ignores a Ctrl-C, and so does all that it starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -51,8 +54,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish() -> None:
     """Have no later collection of garbage look at what is imported already, which takes a third of a second."""
+    _set_imported_aside()
+
+
+def pytest_runtest_setup() -> None:
+    """Do so again once tests have imported much more, as the libraries that commands import when they need them."""
+    if len(sys.modules) > _modules_aside + 100:
+        _set_imported_aside()
+
+
+def _set_imported_aside() -> None:
+    global _modules_aside
+    gc.unfreeze()  # so that nothing that was in use the last time stays for good
     gc.collect()
     gc.freeze()
+    _modules_aside = len(sys.modules)
 
 
 @pytest.fixture(scope="session")
@@ -72,6 +88,16 @@ def environment_described_once() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(collect_env, "get_pretty_env_info", functools.cache(collect_env.get_pretty_env_info))
+        yield
+
+
+@pytest.fixture(scope="session")
+def commands_made_once() -> Iterator[None]:
+    """Typer makes all commands anew for each that is typed, which takes as long as most refusals."""
+    import typer.main
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(typer.main, "get_command", functools.cache(typer.main.get_command))
         yield
 
 

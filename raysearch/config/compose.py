@@ -33,6 +33,8 @@ from raysearch.errors import Mistakes, UserError, did_you_mean, first_line
 
 #: Mappings whose keys are the user's own: the axes of a study, and the texts and tasks of an assessment.
 AXES, FREE = "study.grid.", ("assess.texts.", "assess.generation.", "study.recover.")
+#: What Hydra reads for itself with each configuration, and needs for commands of its own alone.
+_OF_HYDRA = ("env", "help", "hydra_help", "hydra_logging", "job_logging", "launcher", "output", "sweeper")
 _OPEN = "???"  # a value that is yet to be given, as OmegaConf writes it
 #: What Hydra, OmegaConf and PyYAML raise at a file or a value that they do not understand.
 _UNREADABLE = (HydraException, OmegaConfBaseException, yaml.YAMLError, OSError, ValueError, RecursionError)
@@ -85,7 +87,7 @@ def composed(job: str, words: Sequence[str], config_dir: PathLike | None) -> Ite
         own = [] if folder is None else sorted(folder.glob("*/*.yaml"))
         _check_files(own, choices)
         state = tuple((file, file.stat().st_mtime_ns) for file in own)
-        config, chosen = copy.deepcopy(_merge(job, tuple(choices.items()), folder and folder.resolve(), state))
+        config, chosen = copy.deepcopy(_merge(job, tuple(sorted(choices.items())), folder and folder.resolve(), state))
         values = _set_values(config, values, taken, mistakes)
         missing = [key for key, value in items_of(OmegaConf.to_container(config)) if value == _OPEN]
         with open_dict(config):
@@ -165,7 +167,7 @@ def _merge(
 
     The state changes whenever one of the files in the user's folder does.
     """
-    words = [f"{group}={quoted(name)}" for group, name in choices]
+    words = [*(f"{group}={quoted(name)}" for group, name in choices), *(f"~hydra/{group}" for group in _OF_HYDRA)]
     if folder is not None:
         words.append(f"hydra.searchpath=[{quoted(f'file://{folder}')}]")
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):

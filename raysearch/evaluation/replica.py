@@ -202,7 +202,8 @@ class Replica:
         if name not in self._packing:
             items = [shard.samples(item, item + 1) for shard in calibration.shards for item in range(shard.n_samples)]
             widest, longest = (lambda item: item.input_ids.shape[1]), (lambda item: pack(item).n_tokens)
-            self._packing[name] = all(self.stack.packs(max(items, key=size)) for size in (widest, longest))
+            largest = {id(one): one for one in (max(items, key=widest), max(items, key=longest))}  # often the same
+            self._packing[name] = all(map(self.stack.packs, largest.values()))
         return self._packing[name]
 
 

@@ -158,7 +158,9 @@ def tables(here: Path, store_with_tables: Path) -> None:
 
 
 @pytest.fixture
-def run(here: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Iterator[Run]:
+def run(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], commands_made_once: None
+) -> Iterator[Run]:
     """Types a command in this process: quick, since torch is imported once."""
     from raysearch.cli import main
 

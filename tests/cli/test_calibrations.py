@@ -12,7 +12,6 @@ import pytest
 from raysearch.search import observer
 from tests.cli.conftest import N_LAYERS, prose
 from tests.cli.found import found
-from tests.cli.studies import small_study
 
 
 @pytest.fixture(scope="module")
@@ -217,14 +216,10 @@ def test_text_that_is_unknown_to_the_tokenizer_is_told_of_once(run, world, here)
     assert "unknown to the model's" not in run("score", *world.words(), "masks=[[3]]").err
 
 
-@pytest.mark.usefixtures("one_ray")
 def test_a_dtype_without_instructions_is_told_of_once(run, world, monkeypatch):
     monkeypatch.setattr(observer, "emulates", lambda dtype: dtype == "bfloat16")
     said = "warning: this machine's CPU has no instructions for bfloat16 and takes longer than in float32; "
     for command in (world.search(model__dtype="bfloat16"), world.search(model__dtype="bfloat16", searcher="one_shot")):
         done = run("search", *command)
         assert done.code == 0 and done.err.count(said) == 1, done
-    study = small_study(world, "searcher=[one_shot]", "remove=[1,2]", model__dtype="bfloat16")
-    done = run("study", *study)
-    assert done.err.count(said) == 1, done
     assert "no instructions" not in run("search", *world.search()).err

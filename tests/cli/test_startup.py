@@ -75,11 +75,11 @@ def test_a_study_that_the_ledger_answers_needs_neither_torch_nor_ray(run: Run, h
     assert not {"torch", "transformers", "ray"} & set().union(*modules)
 
 
-def test_a_search_of_a_kept_gguf_file_leaves_torch_to_its_replicas(run: Run, here: Path, world: World) -> None:
+def test_a_search_of_a_kept_gguf_file_leaves_torch_to_its_replica(run: Run, here: Path, world: World) -> None:
     model = write_llama(here / "model.gguf")
     words = {"model": model, "searcher": "one_shot"}
     assert run("search", *world.search(**words, data__seed=1)).code == 0  # which keeps it
-    again = ["search", *world.search(**words, cluster="local", cluster__replicas=2), "--json"]
+    again = ["search", *world.search(**words, cluster="local", cluster__replicas=1), "--json"]
     (modules,), printed, _ = imported(again)
     assert "ray" in modules and not {"torch", "pandas", "datasets", "sklearn"} & modules
     inline = found(run("search", *world.search(**words, store="elsewhere"), "--json"))

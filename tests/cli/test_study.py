@@ -6,10 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typing_extensions import override
 
 import raysearch
 from raysearch.core.json import plain
 from raysearch.ledger.ledger import opened
+from raysearch.search import observer
+from raysearch.search.observer import Observer
 from raysearch.search.record import SEARCHES
 from raysearch.study.record import STUDIES
 from tests.cli.conftest import Run, World
@@ -19,12 +22,20 @@ from tests.cli.studies import small_study, study_words
 
 @pytest.fixture(scope="module")
 def done(world: World, tmp_path_factory: pytest.TempPathFactory, one_ray: None) -> tuple[dict[str, Any], Path]:
-    """A study that nothing happened to: what it told, and its folder."""
+    """A study that nothing happened to, on a CPU that is slow in its dtype: what it told, and its folder."""
     folder = tmp_path_factory.mktemp("study")
+    warned: list[str] = []
+
+    class Warned(Observer):
+        @override
+        def warn(self, message: str) -> None:
+            warned.append(message)
+
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        result, (page, *_) = raysearch.study(*study_words(world))
-    return {**plain(result), "report": str(page)}, folder
+        patch.setattr(observer, "emulates", lambda dtype: dtype == "float32")
+        result, (page, *_) = raysearch.study(*study_words(world), observer=Warned())
+    return {**plain(result), "report": str(page), "warned": warned}, folder
 
 
 @pytest.mark.slow
@@ -40,6 +51,11 @@ def test_all_searches_are_done_and_counted(done: tuple[dict[str, Any], Path]) ->
     computed = sum(run.result.evaluations.computed for run in runs.values() if run.result)
     masks = {mask for _, mask, _ in evaluations(folder / "mlruns")}
     assert computed == len(masks) - 1, "each mask once, whoever asked at the same time; the dense model is not counted"
+
+
+def test_a_study_tells_once_of_a_dtype_without_instructions(done: tuple[dict[str, Any], Path]) -> None:
+    value, _ = done
+    assert sum("this machine's CPU has no instructions for float32" in one for one in value["warned"]) == 1
 
 
 def test_a_search_alone_finds_the_same(done: tuple[dict[str, Any], Path], world: World, run: Run) -> None:
