@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import cache, reduce
 from operator import and_
 from typing import TYPE_CHECKING
 
@@ -309,11 +309,13 @@ class Screener:
 
         The masks with one shared layer less, and the sums of what single layers cost alone.
         """
+        if stage == len(self.stages) - 1:
+            return  # nobody has seen more
         pairs = [(one - [layer], other - [layer]) for layer in one & other]
         reach, pair = max(((self._common(pair), pair) for pair in pairs), default=(-1, None))
         if pair is not None and reach > stage:
             yield reach, self._losses([pair[0]], [pair[1]], reach)
-        singles, others = ([Mask.of(layer) for layer in mask] for mask in (one - other, other - one))
+        singles, others = ([_single(layer) for layer in mask] for mask in (one - other, other - one))
         reach = self._common((*singles, *others)) if len(singles) == len(others) else -1
         if reach > stage:
             yield reach, self._losses(singles, others, reach)
@@ -329,6 +331,11 @@ class Screener:
     def _common(self, masks: Iterable[Mask]) -> int:
         """Return the last stage that all of some masks have seen; -1 if there is none."""
         return min((-1 if mask in self._failed else self._stage.get(mask, -1) for mask in masks), default=-1)
+
+
+@cache
+def _single(layer: int) -> Mask:
+    return Mask.of(layer)
 
 
 class Contest:
