@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
@@ -57,8 +58,13 @@ def place(file: Path) -> str:
     return file.relative_to(ROOT / "raysearch").as_posix()
 
 
-def imports(file: Path) -> Iterator[str]:
+@functools.cache
+def imports(file: Path) -> tuple[str, ...]:
     """Every module that a file imports anywhere, also inside functions and for types alone."""
+    return (*_imports(file),)
+
+
+def _imports(file: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (name.name for name in node.names)
@@ -73,6 +79,7 @@ def name_of(file: Path) -> str:
     return ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
+@functools.cache
 def imported_files() -> dict[str, set[str]]:
     """By module, the modules of ours that it imports."""
     known = {name_of(file) for file in FILES}

@@ -180,7 +180,9 @@ def _recovery(
 ) -> RecoverSpec:
     """Build a way of recovering a study's masks, which are assessed as the study's masks are, if those are."""
     own = words_of(words, f"study.recover.{way}=")
-    spec = recover_spec(compose("recover", [*as_overrides({"cluster": cluster}), *own], config_dir))
+    chosen = any(word.startswith("cluster=") for word in own)  # else the study's keys would win over that cluster's
+    studys = [] if chosen else as_overrides({"cluster": cluster})
+    spec = recover_spec(compose("recover", [*studys, *own], config_dir))
     return spec if assess is None else dataclasses.replace(spec, assess=assess)
 
 

@@ -13,14 +13,16 @@ from __future__ import annotations
 
 import errno
 import os
-import platform
 import resource
 import signal
 import struct
 import sys
-from collections.abc import Callable
-from types import FrameType
-from typing import Any
+
+TYPE_CHECKING = False  # typing alone would take as long to import as all the rest
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
+    from typing import Any
 
 _END = "raysearch.end"
 
@@ -203,9 +205,10 @@ def _enter_namespaces(libc: Any, scratch: int) -> bool:
 
 def _filter(read_only: bool) -> list[bytes]:
     """Return the filter of system calls, as instructions of classic BPF: 8 bytes each."""
-    if platform.machine() not in _MACHINES or sys.maxsize < 2**32:
-        raise OSError(errno.ENOSYS, f"no filter of system calls is known for {platform.machine()}")
-    column, arch = _MACHINES[platform.machine()]
+    machine = os.uname().machine
+    if machine not in _MACHINES or sys.maxsize < 2**32:
+        raise OSError(errno.ENOSYS, f"no filter of system calls is known for {machine}")
+    column, arch = _MACHINES[machine]
     load, equal, at_least, any_bit, give = 0x20, 0x15, 0x35, 0x45, 0x06
     allow, kill = _bpf(give, 0x7FFF0000), _bpf(give, 0x80000000)
     refuse, unknown = _bpf(give, 0x00050000 | errno.EPERM), _bpf(give, 0x00050000 | errno.ENOSYS)

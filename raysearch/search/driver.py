@@ -6,7 +6,9 @@ The contract is in `raysearch.searchers.base`. `run_searcher` drives a search to
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Generator
+from functools import lru_cache
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -55,7 +57,7 @@ def check_requests(searcher: Searcher, problem: Problem, seed: int) -> SearchGen
     scored: set[Mask] = set()
     generator = searcher.search(problem, np.random.default_rng(seed))
     answer: Any = None
-    libraries = ThreadpoolController()
+    libraries = _libraries(len(sys.modules))
     try:
         while True:
             # Its matrices are small: several threads take twenty times as long where replicas work on the same cores.
@@ -79,6 +81,12 @@ def check_requests(searcher: Searcher, problem: Problem, seed: int) -> SearchGen
     if found not in scored:
         raise ContractError(f"{name} returned {found} without a score for it")
     return found
+
+
+@lru_cache(maxsize=1)
+def _libraries(n_modules: int) -> ThreadpoolController:
+    """Return the numerical libraries; they are looked for again, in a list of all files in memory, after an import."""
+    return ThreadpoolController()
 
 
 def run_rounds(searcher: Searcher, problem: Problem, seed: int, oracle: Oracle) -> Generator[None, None, Mask]:

@@ -26,7 +26,7 @@ from tests.generation.snippets import SNIPPETS
 
 def test_forty_snippets_fail_as_classed() -> None:
     assert len(SNIPPETS) == 40
-    outcomes = run_programs([Program(code, tests, timeout_s=2) for code, tests, *_ in SNIPPETS])
+    outcomes = run_programs([Program(code, tests, timeout_s=1) for code, tests, *_ in SNIPPETS])
     wrong = []
     for (code, _, by_name, by_message), one in zip(SNIPPETS, outcomes, strict=True):
         rules = (("exception", by_name), ("message", by_message or by_name))

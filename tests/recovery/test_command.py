@@ -22,10 +22,21 @@ pytest.importorskip("trl")
 TEXT = "assess.texts.mine=data=file data.path={} data.samples=all data.sampling=sequential"
 
 
+@pytest.fixture(scope="module")
+def whole(world: World, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    """A finished search, by its id, and its store: done once for all tests, which work on copies."""
+    folder = tmp_path_factory.mktemp("searched")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        return raysearch.search(*world.search()).search_id, folder / "mlruns"
+
+
 @pytest.fixture
-def searched(run: Run, world: World, here: Path) -> str:
-    """A finished search, by its id."""
-    return json.loads(run("search", *world.search(), "--json").out)["search_id"]
+def searched(whole: tuple[str, Path], here: Path) -> str:
+    """That search is done here."""
+    search_id, store = whole
+    shutil.copytree(store, here / "mlruns")
+    return search_id
 
 
 @pytest.fixture

@@ -39,7 +39,9 @@ def test_a_study_recovers_its_masks_and_the_dense_model_once(
         f"study.recover_with={WITH.format(other)}",
         "study.recover.plain=recovery.method=lora",
     ]
-    assert plan_study(build.study_spec(words)).trainings == 2
+    spec = build.study_spec(words)
+    assert plan_study(spec).trainings == 2
+    assert spec.recoveries["plain"].cluster.backend == "inline", "a cluster of its own wins over the study's"
     done = run("study", *words, "--json")
     assert done.code == 0, done.err
     value = json.loads(done.out)
