@@ -33,8 +33,6 @@ from raysearch.errors import Mistakes, UserError, did_you_mean, first_line
 
 #: Mappings whose keys are the user's own: the axes of a study, and the texts and tasks of an assessment.
 AXES, FREE = "study.grid.", ("assess.texts.", "assess.generation.", "study.recover.")
-#: What Hydra reads for itself with each configuration, and needs for commands of its own alone.
-_OF_HYDRA = ("env", "help", "hydra_help", "hydra_logging", "job_logging", "launcher", "output", "sweeper")
 _OPEN = "???"  # a value that is yet to be given, as OmegaConf writes it
 #: What Hydra, OmegaConf and PyYAML raise at a file or a value that they do not understand.
 _UNREADABLE = (HydraException, OmegaConfBaseException, yaml.YAMLError, OSError, ValueError, RecursionError)
@@ -167,7 +165,7 @@ def _merge(
 
     The state changes whenever one of the files in the user's folder does.
     """
-    words = [*(f"{group}={quoted(name)}" for group, name in choices), *(f"~hydra/{group}" for group in _OF_HYDRA)]
+    words = [f"{group}={quoted(name)}" for group, name in choices]
     if folder is not None:
         words.append(f"hydra.searchpath=[{quoted(f'file://{folder}')}]")
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
