@@ -1,0 +1,94 @@
+"""How many items does a task margin need, before another draw of them leaves the mask as it is?
+
+    python experiments/rethinking_layer_redundancy/margin_items.py --store /tmp/items > …/results/margin_items/table.md
+
+Every layer is removed alone, on many items of Commonsense 170k and on many windows of C4; the ledger keeps the loss of
+each. Then two groups of n, drawn at random without a common one, rank the layers and choose the mask of one-shot, some
+hundred times for every n. Prints Markdown; stopped, the same command goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from scipy import stats
+
+import raysearch
+from raysearch.ledger.ledger import Ledger
+
+N_LAYERS = 30
+SIZES = (5, 7)
+SAMPLES = (8, 16, 32, 64, 128, 256, 512)
+SPLITS = 400
+GOAL = 0.9  # of the correlation
+C4 = "objective=perplexity data=c4 data.path={data}/c4/calibration.jsonl data.seq_len=64 data.samples={windows}"
+COMMONSENSE = (
+    "objective=task_margin data=commonsense170k data.path={data}/commonsense170k/sample.jsonl data.seq_len=256 "
+    "data.samples={items}"
+)
+
+
+def main() -> None:
+    """Prints a table for each calibration."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--store", type=Path, required=True, help="folder of the ledger")
+    parser.add_argument("--data", type=Path, default=Path("data"), help="folder of the data sets")
+    parser.add_argument("--items", type=int, default=768, help="items of the margin")
+    parser.add_argument("--windows", type=int, default=256, help="windows of perplexity")
+    args = parser.parse_args()
+    common = ["model=smollm2-135m", "model.dtype=bfloat16", "seed=0", f"store={args.store}"]
+    for name, text in (("Margin on Commonsense", COMMONSENSE), ("Perplexity on C4", C4)):
+        words = [*common, *text.format(data=args.data, items=args.items, windows=args.windows).split()]
+        added = added_losses(words, args.store / "ledger.db")
+        print(f"## {name}: {added.shape[1]} samples\n")
+        print("| samples in each half | Spearman | Jaccard, M=5 | Jaccard, M=7 |\n|---:|---:|---:|---:|")
+        for n, spearman, *shared in halves(added):
+            print(f"| {n} | {spearman:.2f} | {' | '.join(f'{one:.2f}' for one in shared)} |")
+        if spearman < GOAL:
+            more = n * GOAL * (1 - spearman) / (spearman * (1 - GOAL))  # Spearman (1910) and Brown (1910)
+            print(f"\nBy the formula of Spearman and Brown, {more:,.0f} samples would have a correlation of {GOAL}.")
+        print(f"\nOf the variance between layers {noise_share(added):.2%} is due to which samples were drawn.\n")
+
+
+def added_losses(words: list[str], path: Path) -> npt.NDArray[np.float64]:
+    """Return what each layer adds to the loss of each sample, layers x samples."""
+    raysearch.sweep(*words)
+    (calibration,) = raysearch.inspect(*words, loss=False, samples=0)
+    subjects = [raysearch.Mask(), *map(raysearch.Mask.of, range(N_LAYERS))]
+    with contextlib.closing(Ledger(path)) as ledger:
+        known = ledger.known(calibration.fingerprint, subjects)
+    losses = np.array([np.concatenate([shard for _, shard in sorted(known[one].items())]) for one in subjects])
+    return losses[1:] - losses[0]
+
+
+def halves(added: npt.NDArray[np.float64]) -> Iterator[tuple[float, ...]]:
+    """Yield n, and how much two groups of n samples agree: Spearman of the layers, Jaccard of the masks of each M."""
+    random, half = np.random.default_rng(0), added.shape[1] // 2
+    for n in (*(size for size in SAMPLES if size < half), half):
+        found = []
+        for _ in range(SPLITS):
+            order = random.permutation(added.shape[1])
+            means = [added[:, part].mean(1) for part in (order[:n], order[n : 2 * n])]
+            found.append([stats.spearmanr(*means).statistic, *(jaccard(*means, size) for size in SIZES)])
+        yield (n, *np.mean(found, axis=0))
+
+
+def jaccard(one: npt.NDArray[np.float64], other: npt.NDArray[np.float64], size: int) -> float:
+    """Return how much two masks of one-shot share."""
+    masks = [{*np.argsort(effects)[:size]} for effects in (one, other)]
+    return len(masks[0] & masks[1]) / len(masks[0] | masks[1])
+
+
+def noise_share(added: npt.NDArray[np.float64]) -> float:
+    """Return the share of the variance between layers that is due to which samples were drawn, of all together."""
+    apart = added - added.mean(0)  # what an item adds to all layers alike changes no ranking
+    return float((apart.var(1, ddof=1) / added.shape[1]).mean() / added.mean(1).var(ddof=1))
+
+
+if __name__ == "__main__":
+    main()
