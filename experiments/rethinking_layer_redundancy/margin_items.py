@@ -1,6 +1,6 @@
 """How many items does a task margin need, before another draw of them leaves the mask as it is?
 
-    python experiments/rethinking_layer_redundancy/margin_items.py --store /tmp/items > …/results/margin_items/table.md
+    python experiments/rethinking_layer_redundancy/margin_items.py --store /tmp/items > …/results/margin_items.md
 
 Every layer is removed alone, on many items of Commonsense 170k and on many windows of C4; the ledger keeps the loss of
 each. Then two groups of n, drawn at random without a common one, rank the layers and choose the mask of one-shot, some

@@ -2,6 +2,7 @@
 
 import gc
 import math
+import time
 
 import pytest
 from ray import tune
@@ -84,6 +85,8 @@ def test_a_killed_tuner_goes_on(tmp_path):
 
     results = tune.Tuner.restore(str(tmp_path / "toy"), toy).fit()
     after = TuneSearcher(GREEDY, PROBLEM)
-    after.restore_from_dir(str(tmp_path / "toy"))
+    deadline = time.monotonic() + 60
+    while after.found is None and time.monotonic() < deadline:  # Tune copies its last state there in its own time
+        after.restore_from_dir(str(tmp_path / "toy"))
     assert after.found == run_searcher(GREEDY, PROBLEM, 0, ToyOracle(PROBLEM, LOSS))
     assert 6 + 5 <= len(results) <= 6 + 5 + 2  # what ran when it was killed may run twice
