@@ -66,7 +66,9 @@ def test_no_ruined_mask_is_called_as_good(committed: Analysis) -> None:
     assert all(one.cheapest is None for one in committed.by_average)
 
 
-@pytest.mark.parametrize("results", sorted(RESULTS.parent.iterdir()), ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "results", sorted(path.parent for path in RESULTS.parent.glob("*/cells.csv")), ids=lambda path: path.name
+)
 def test_claims_of_the_readme_are_those_of_the_script(
     results: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
