@@ -1,6 +1,8 @@
 """Searchers in a real `ray.tune.Tuner`."""
 
+import contextlib
 import gc
+import json
 import math
 import time
 
@@ -86,7 +88,9 @@ def test_a_killed_tuner_goes_on(tmp_path):
     results = tune.Tuner.restore(str(tmp_path / "toy"), toy).fit()
     after = TuneSearcher(GREEDY, PROBLEM)
     deadline = time.monotonic() + 60
-    while after.found is None and time.monotonic() < deadline:  # Tune copies its last state there in its own time
-        after.restore_from_dir(str(tmp_path / "toy"))
+    while after.found is None and time.monotonic() < deadline:
+        time.sleep(0.1)
+        with contextlib.suppress(json.JSONDecodeError):  # Tune copies its last state there in its own time
+            after.restore_from_dir(str(tmp_path / "toy"))
     assert after.found == run_searcher(GREEDY, PROBLEM, 0, ToyOracle(PROBLEM, LOSS))
     assert 6 + 5 <= len(results) <= 6 + 5 + 2  # what ran when it was killed may run twice
