@@ -76,21 +76,27 @@ class Kill(tune.Callback):
             raise KeyboardInterrupt
 
 
+def kept(folder, reached):
+    """The searcher as Tune has kept it, which copies its last state there in its own time."""
+    deadline = time.monotonic() + 60
+    while True:
+        searcher = TuneSearcher(GREEDY, PROBLEM)
+        with contextlib.suppress(json.JSONDecodeError):
+            searcher.restore_from_dir(str(folder))
+        if reached(searcher) or time.monotonic() > deadline:
+            return searcher
+        time.sleep(0.1)
+
+
 def test_a_killed_tuner_goes_on(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         tuner(toy, TuneSearcher(GREEDY, PROBLEM), tmp_path, Kill(tmp_path / "killed")).fit()
     gc.collect()  # lets go of the actors
-    before = TuneSearcher(GREEDY, PROBLEM)
-    before.restore_from_dir(str(tmp_path / "toy"))
+    before = kept(tmp_path / "toy", lambda searcher: searcher.losses)
     assert before.found is None
     assert 0 < len(before.losses) < 6
 
     results = tune.Tuner.restore(str(tmp_path / "toy"), toy).fit()
-    after = TuneSearcher(GREEDY, PROBLEM)
-    deadline = time.monotonic() + 60
-    while after.found is None and time.monotonic() < deadline:
-        time.sleep(0.1)
-        with contextlib.suppress(json.JSONDecodeError):  # Tune copies its last state there in its own time
-            after.restore_from_dir(str(tmp_path / "toy"))
+    after = kept(tmp_path / "toy", lambda searcher: searcher.found)
     assert after.found == run_searcher(GREEDY, PROBLEM, 0, ToyOracle(PROBLEM, LOSS))
     assert 6 + 5 <= len(results) <= 6 + 5 + 2  # what ran when it was killed may run twice
