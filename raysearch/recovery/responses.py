@@ -55,14 +55,14 @@ class AnswerJob(Job):
                 return generate(model, replica.tokenizer, self.prompts, self.decoding, rows())[0]
 
         def halve() -> None:
-            replica.texts_at_once = rows() // 2
-            if not replica.texts_at_once:
+            if rows() == 1:
                 longest = max(len(one.ids) for one in self.prompts)
                 raise UserError(
                     f"recovery.max_new_tokens={max(one.max_new_tokens for one in self.prompts)} after a prompt of "
                     f"{longest} tokens is more than memory holds, even one answer at once; use less, or more memory a "
                     "replica (cluster.gpus_per_replica=…)"
                 )
+            replica.texts_at_once = rows() // 2
 
         return in_memory(write, halve)
 

@@ -20,9 +20,7 @@ from tests.cli.found import found
 from tests.cli.studies import small_study
 from tests.tracking.conftest import closed_port
 
-pytestmark = [
-    pytest.mark.usefixtures("tables"),
-]
+pytestmark = pytest.mark.usefixtures("tables")
 
 
 def recorded(uri: str, experiment: str = "raysearch") -> list[MlflowRun]:

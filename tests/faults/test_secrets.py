@@ -15,10 +15,7 @@ from tests.cli.conftest import Run, World, alone, here, run, world
 
 __all__ = ["here", "run", "world"]  # fixtures
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.faults,
-]
+pytestmark = [pytest.mark.slow, pytest.mark.faults]
 
 _MARK = b"Zq9Planted"  # in every part of every secret
 _NUMBERS = itertools.count(10**12)

@@ -19,10 +19,7 @@ from tests.faults.conftest import Server
 from tests.tracking.conftest import get
 from tests.tracking.recorded import Recorded
 
-pytestmark = [
-    pytest.mark.faults,
-    pytest.mark.slow,
-]
+pytestmark = [pytest.mark.faults, pytest.mark.slow]
 
 TRIALS = 1 + 5 + 4 + 3
 

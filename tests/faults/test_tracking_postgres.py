@@ -17,10 +17,7 @@ from tests.faults.test_tracking_faults import RecordedSearch, search, warnings
 
 __all__ = ["search"]  # a fixture
 
-pytestmark = [
-    pytest.mark.faults,
-    pytest.mark.slow,
-]
+pytestmark = [pytest.mark.faults, pytest.mark.slow]
 
 TOKEN = "hf_" + "Zx9" * 11
 

@@ -19,9 +19,7 @@ from raysearch.tracking.store import Store
 from tests.tracking.conftest import closed_port, start_python
 from tests.tracking.recorded import ARTIFACTS, Recorded
 
-pytestmark = [
-    pytest.mark.usefixtures("tables"),
-]
+pytestmark = pytest.mark.usefixtures("tables")
 
 SEARCH = greedy_search(n_layers=5)
 
