@@ -77,15 +77,16 @@ class Judge(Oracle):
     def evaluate(self, proposed: Round) -> Scores:
         first = [] if self.losses else [Mask()]
         found = self.evaluator.evaluate(
-            dict.fromkeys([*first, *proposed.masks]), proposed.keep, proposed.beat, proposed.of
+            dict.fromkeys([*first, *proposed.masks]), proposed.keep, proposed.beat, proposed.of, proposed.exact
         )
         own = {mask: found[mask] for mask in proposed.masks}
         losses = {mask: one.loss for mask, one in own.items() if one.loss is not None}
-        screened = {mask: one.screened.loss for mask, one in own.items() if one.screened is not None}
+        screened = {mask: one.screened for mask, one in own.items() if one.screened is not None}
+        dropped = {mask: estimate.loss for mask, estimate in screened.items() if not estimate.accepted}
         self.losses |= losses
         self.n_masks += len(own)
         self.n_screened += len(screened)
-        return Scores(losses, {}, screened, proposed.keep)
+        return Scores(losses, {}, dropped, proposed.keep, accepted=frozenset(screened.keys() - dropped.keys()))
 
     def measure(self, statistic: Any) -> Any:
         raise NotImplementedError("no search here takes statistics")

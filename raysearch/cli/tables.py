@@ -268,8 +268,9 @@ def trials_table(measure: Measure, trials: Sequence[Trial], most: int) -> Table:
 
 
 def screened_note(screened: Screened) -> str:
-    """Return what is known of a mask that was dropped, in few words."""
-    return f"screened: {screened.low:.4f} … {screened.high:.4f}, from {screened.share:.0%} of the shards"
+    """Return what is known of a mask that was dropped or accepted, in few words."""
+    what = "among the best" if screened.accepted else "screened"
+    return f"{what}: {screened.low:.4f} … {screened.high:.4f}, from {screened.share:.0%} of the shards"
 
 
 def export_lines(done: ExportResult, out: Path, prompt: str | None, public: bool) -> list[str]:
@@ -332,7 +333,7 @@ def _screening_notes(result: SearchResult) -> list[str]:
         return []
     confidence = result.config["screening"]["confidence"]
     return [
-        f"Screened: {count(n_screened, 'mask')} dropped early, with {confidence:.4g} confidence that none would change "
+        f"Screened: {count(n_screened, 'mask')} stopped early, with {confidence:.4g} confidence that none would change "
         "the result (screening=off evaluates all in full)"
     ]
 

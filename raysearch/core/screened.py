@@ -1,4 +1,4 @@
-"""The record of a mask that was dropped before its evaluation was complete."""
+"""The record of a mask whose evaluation was stopped before it was complete."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Screened:
-    """An estimate of a mask's loss, never a loss: it says why the mask cannot be among the best of its round.
+    """An estimate of a mask's loss, never a loss: the mask is beyond doubt not among the best of its round, or is.
 
     Args:
         loss: By the difference from the round's best mask on the samples that both have seen.
         low: The lower end of its confidence interval, at the confidence of the screening.
         high: The upper end.
         share: Of the shards, how much it has seen, 0 … 1.
+        accepted: Whether it is among the best.
     """
 
     loss: float
     low: float
     high: float
     share: float
+    accepted: bool = False

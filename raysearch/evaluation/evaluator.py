@@ -50,7 +50,7 @@ class Evaluation:
         failure: The cause, if it failed.
         cached: Whether the ledger knew all of it.
         parts: The loss on each calibration; None where that failed; empty if the mask was screened.
-        screened: An estimate, if the mask was dropped before its evaluation was complete.
+        screened: An estimate, if the mask was dropped or accepted before its evaluation was complete.
     """
 
     loss: float | None
@@ -70,7 +70,7 @@ class Evaluator:
         ledger: What is already known, and where new evaluations go first.
         make_pool: Gives the pool; called when something has to be computed for the first time.
         weighting: How several calibrations give one loss; None for that of the first.
-        screening: How masks are dropped early; None to evaluate all in full.
+        screening: How the evaluation of masks is stopped early; None to evaluate all in full.
         on_progress: Called with how far a round is.
         owns_pool: Whether the pool is closed with this evaluator; else it is somebody else's, who closes it.
     """
@@ -94,7 +94,12 @@ class Evaluator:
         self._asked: dict[tuple[str, Subject], int] = {}  # of how many shards, in their order
 
     def evaluate(
-        self, masks: Iterable[Mask], keep: int | None = None, beat: Mask | None = None, of: int = 1
+        self,
+        masks: Iterable[Mask],
+        keep: int | None = None,
+        beat: Mask | None = None,
+        of: int = 1,
+        exact: bool = True,
     ) -> dict[Mask, Evaluation]:
         """Evaluate masks on all samples of all calibrations, but those that are screened.
 
@@ -103,6 +108,7 @@ class Evaluator:
             keep: How many of the best must be known exactly; None for all, or for all that are better than `beat`.
             beat: A mask known in full: only masks that are better must be known exactly; None for none.
             of: Among how many such calls the screening shares its error budget.
+            exact: Whether those that are kept must be known exactly, or only which they are.
 
         Returns:
             An evaluation for each, in the order given.
@@ -116,7 +122,7 @@ class Evaluator:
         if self.weighting is not None:
             known, _ = self._complete(sorted(self.references), self._all_shards)
             screener.factors = self.weighting.factors(self._reference_losses(known))
-        contest = screener.contest(wanted, keep, beat, of)
+        contest = screener.contest(wanted, keep, beat, of, exact)
         return self._in_full(wanted) if contest is None else self._screen(wanted, screener, contest)
 
     def _in_full(self, wanted: Sequence[Mask]) -> dict[Mask, Evaluation]:
@@ -129,15 +135,15 @@ class Evaluator:
         return {mask: self._evaluation(self._losses(mask, known), references, mask not in computed) for mask in wanted}
 
     def _screen(self, wanted: Sequence[Mask], screener: Screener, contest: Contest) -> dict[Mask, Evaluation]:
-        """Evaluate masks stage by stage, and drop those that are beyond doubt not among the best."""
+        """Evaluate masks stage by stage, and stop where it is beyond doubt whether they are among the best."""
         left, computed = {*wanted}, set[Mask]()
         for stage, shards in enumerate(screener.stages):
             self._stage = stage + 1
             known, new = self._complete(sorted(left), shards)
             computed |= new
             screener.see(left, stage, known)
-            contest.drop()
-            left -= contest.dropped
+            contest.decide()
+            left -= contest.dropped | contest.accepted
         self._stage = 0
         left |= set() if contest.beat is None else {contest.beat}
         found = self._in_full(sorted(left))
@@ -145,10 +151,14 @@ class Evaluator:
             return self._in_full(wanted)  # others were dropped for a mask that failed on later shards
         losses = {mask: one.loss for mask, one in found.items() if mask and one.loss is not None}
         best = min(losses, key=lambda mask: (losses[mask], mask), default=Mask())
+
+        def screened(mask: Mask) -> Screened:
+            return replace(screener.screened(mask, best, losses[best]), accepted=mask in contest.accepted)
+
         return {
             mask: replace(found[mask], cached=mask not in computed)
             if mask in found
-            else Evaluation(None, None, mask not in computed, (), screener.screened(mask, best, losses[best]))
+            else Evaluation(None, None, mask not in computed, (), screened(mask))
             for mask in wanted
         }
 

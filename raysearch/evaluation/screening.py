@@ -1,13 +1,16 @@
-"""Screening: drop the masks of a round that cannot be among the best, before they are evaluated to the end.
+"""Screening: decide which masks of a round are among the best before all are evaluated to the end.
 
 All masks of a round are evaluated on the first shards of the calibration, in one order that is fixed for the
 calibration; those that are beyond doubt worse than the best go no further, and the others go on to the next shards.
+Where a searcher needs to know which masks are the best, and not their losses, those that are beyond doubt among them
+go no further either.
 Masks are compared on the same samples alone, by the mean difference of their losses and Student's t with the correction
 for a finite population: the question is the ranking on this calibration, not on the text that it was drawn from.
 
-The probability of dropping one of the best is bounded over the whole search: the error budget, 1 - confidence, is
-shared by rounds, stages, the masks that are kept, and their rivals (Bonferroni). Early stages get more of it, since a
-mask that is dropped early saves more.
+The probability of a wrong decision is bounded over the whole search: the error budget, 1 - confidence, is shared by
+rounds, stages, the masks that are kept, and their rivals (Bonferroni). A mask is dropped or accepted by mistake only if
+one of the best loses to one of the others, so both share one budget. Early stages get more of it, since a mask that is
+dropped early saves more.
 
 What a layer costs hardly depends on the others that are gone. So a mask's loss is predicted by that with one of two
 layers and that with the other, less that with both, if earlier rounds have evaluated those further; and only the error
@@ -195,7 +198,9 @@ class Screener:
                 if not all(np.isfinite(part).all() for part in self._seen[mask]):
                     self._failed.add(mask)
 
-    def contest(self, masks: Iterable[Mask], keep: int | None, beat: Mask | None, of: int) -> Contest | None:
+    def contest(
+        self, masks: Iterable[Mask], keep: int | None, beat: Mask | None, of: int, exact: bool = True
+    ) -> Contest | None:
         """Begin a round; None if it must be evaluated in full.
 
         Args:
@@ -203,6 +208,7 @@ class Screener:
             keep: How many of the best must be known exactly; None for all, or for all that are better than `beat`.
             beat: A mask that only better ones need to be known exactly beside; ignored unless evaluated in full.
             of: Among how many rounds the search shares its error budget; rounds beyond that are not screened.
+            exact: Whether those that are kept must be known exactly, or only which they are.
         """
         contestants = [mask for mask in dict.fromkeys(masks) if mask]
         beat = beat if beat is not None and self.knows(beat) else None
@@ -213,7 +219,7 @@ class Screener:
             return None
         predictions = {mask: self._predict(mask) for mask in contestants if len(mask) > 1}
         self._predictions = {mask: found for mask, found in predictions.items() if found[0] >= 0}
-        return Contest(self, contestants, keep, beat, (1 - self.screening.confidence) / of)
+        return Contest(self, contestants, keep, beat, (1 - self.screening.confidence) / of, exact)
 
     def reach(self, mask: Mask) -> int:
         """Return the number of stages that a mask has seen."""
@@ -233,7 +239,7 @@ class Screener:
         return mask in self._failed
 
     def screened(self, mask: Mask, best: Mask, loss: float) -> Screened:
-        """Estimate the loss of a mask that was dropped by that of the round's best."""
+        """Estimate the loss of a mask that was dropped or accepted by that of the round's best."""
         difference = self.difference(mask, best)
         half = float(stdtrit(difference.degrees, (1 + self.screening.confidence) / 2)) * difference.error
         middle = loss + difference.mean
@@ -342,7 +348,7 @@ class Screener:
 
 
 class Contest:
-    """The masks of one round, and those that are out.
+    """The masks of one round, and those that need no further evaluation.
 
     Args:
         screener: The memory of the search.
@@ -350,19 +356,28 @@ class Contest:
         keep: How many of the best must be known exactly; None for all that are better than `beat`.
         beat: A mask that was evaluated in full; None for none.
         budget: The error budget of the round.
+        exact: Whether those that are kept must be known exactly.
 
     Attributes:
-        dropped: The masks that go no further.
+        dropped: The masks that are not among the best.
+        accepted: The masks that are among the best and need not be known exactly.
         winners: The masks for which others were dropped.
     """
 
     def __init__(
-        self, screener: Screener, masks: Sequence[Mask], keep: int | None, beat: Mask | None, budget: float
+        self,
+        screener: Screener,
+        masks: Sequence[Mask],
+        keep: int | None,
+        beat: Mask | None,
+        budget: float,
+        exact: bool,
     ) -> None:
         self.dropped: set[Mask] = set()
+        self.accepted: set[Mask] = set()
         self.winners: set[Mask] = set()
         self.beat = beat
-        self._screener, self._masks, self._keep = screener, masks, keep
+        self._screener, self._masks, self._keep, self._exact = screener, masks, keep, exact
         self._favourites = [] if keep is None else self._find_favourites(keep)
         # Any mask that must be kept could lose by mistake to `beat`, to all favourites, or to any one of the others.
         ways = [beat is not None, keep is not None, bool(self._favourites)]
@@ -370,21 +385,25 @@ class Contest:
         shares = np.arange(1, len(screener.stages)) ** -0.5
         self._shares = shares / shares.sum()
 
-    def drop(self) -> None:
-        """Drop the masks that are beyond doubt not among the best, by the shards that all of them have seen."""
-        screener = self._screener
-        left = [mask for mask in self._masks if mask not in self.dropped and not screener.failed(mask)]
+    def decide(self) -> None:
+        """Drop or accept the masks of which it is beyond doubt, by the shards that all of them have seen."""
+        screener, decided = self._screener, self.dropped | self.accepted
+        left = [mask for mask in self._masks if mask not in decided and not screener.failed(mask)]
         in_question = {mask for mask in left if not screener.knows(mask)}
         if not in_question:
             return
-        stage, keep = min(map(screener.reach, in_question)) - 1, self._keep or 0
+        stage = min(map(screener.reach, in_question)) - 1
+        keep = 0 if self._keep is None else self._keep - len(self.accepted)
         limit = self._shares[stage] * self._limit
         left.sort(key=lambda mask: (screener.level(mask, stage), mask))
         below = {mask for mask in left[keep:] if mask in in_question} if keep else set()
         won_by: dict[Mask, set[Mask]] = {mask: set() for mask in below}
-        for rival in left[: keep + _RIVALS] if keep else []:
-            for mask in self._worse(left, rival, limit / len(self._masks)) & below:
+        for rank, rival in enumerate(left[: keep + _RIVALS] if keep else []):
+            worse = self._worse(left, rival, limit / len(self._masks))
+            for mask in worse & below:
                 won_by[mask].add(rival)
+            if not self._exact and rank and rival in in_question and len(left) - len(worse) <= keep:
+                self.accepted.add(rival)  # the best of the round, of rank 0, is always known exactly
         beaten = {mask for mask, winners in won_by.items() if len(winners) >= keep}
         self.winners |= set().union(*(won_by[mask] for mask in beaten))
         if self._favourites and self.dropped.isdisjoint(self._favourites):

@@ -41,7 +41,7 @@ class EvaluationSpec:
         cluster: Opens the pool of replicas.
         ledger: The SQLite file that keeps every evaluation.
         weighting: How several calibrations give one loss; None for that of the first.
-        screening: How masks are dropped early; None to evaluate all in full.
+        screening: How the evaluation of masks is stopped early; None to evaluate all in full.
     """
 
     model: ModelSpec

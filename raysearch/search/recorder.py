@@ -131,7 +131,7 @@ class SearchRecorder(Oracle):
     def _evaluate(self, proposed: Round) -> Scores:
         masks = proposed.masks if self.rounds else tuple(dict.fromkeys([self.problem.dense, *proposed.masks]))
         before = self.evaluator.meter.samples_at_once
-        evaluations = self.evaluator.evaluate(masks, proposed.keep, proposed.beat, proposed.of)
+        evaluations = self.evaluator.evaluate(masks, proposed.keep, proposed.beat, proposed.of, proposed.exact)
         if (at_once := self.evaluator.meter.samples_at_once) != before:
             self.observer.warn(
                 f"memory does not hold a shard; going on with {at_once} of its samples at once, "
@@ -140,12 +140,14 @@ class SearchRecorder(Oracle):
         if not self.rounds:
             self._tell_dense(evaluations[self.problem.dense])
         asked = {mask: evaluations[mask] for mask in proposed.masks}
+        screened = {mask: one.screened for mask, one in asked.items() if one.screened is not None}
         scores = Scores(
             {mask: evaluation.loss for mask, evaluation in asked.items() if evaluation.loss is not None},
             {mask: evaluation.failure for mask, evaluation in asked.items() if evaluation.failure is not None},
-            {mask: evaluation.screened.loss for mask, evaluation in asked.items() if evaluation.screened is not None},
+            {mask: estimate.loss for mask, estimate in screened.items() if not estimate.accepted},
             proposed.keep,
             proposed.ties,
+            frozenset(mask for mask, estimate in screened.items() if estimate.accepted),
         )
         self.rounds.append((proposed, scores))
         asked.pop(self.problem.dense, None)
@@ -164,7 +166,7 @@ class SearchRecorder(Oracle):
         order: list[int] = []
         parent = self.problem.dense
         for proposed, scores in self.rounds:
-            if set(proposed.masks) != set(self.problem.children([parent])):
+            if scores.accepted or set(proposed.masks) != set(self.problem.children([parent])):
                 return None
             best = scores.best(1)[0]
             order.extend(best - parent)

@@ -22,7 +22,7 @@ class Trial:
         failure: The cause, if it failed.
         cached: Whether the ledger knew it, so that nothing was computed for it.
         parts: The loss on each calibration by its name, where there are several; without those that failed.
-        screened: An estimate of the loss, if the mask was dropped before its evaluation was complete.
+        screened: An estimate of the loss, if the mask was dropped or accepted before its evaluation was complete.
     """
 
     index: int

@@ -64,6 +64,8 @@ class Round:
         beat: A mask that was scored before: only those that are better need be known exactly. None for no such mask.
         of: The most rounds with `keep` or `beat` that the search has; they share the error budget of screening evenly.
         ties: Which of masks of equal loss is better.
+        exact: Whether the losses of those that it keeps are needed. If not, screening may also stop the evaluation of
+            masks that are beyond doubt among the best, but for one; they are then in ``scores.accepted``.
     """
 
     masks: tuple[Mask, ...]
@@ -71,6 +73,7 @@ class Round:
     beat: Mask | None = None
     of: int = 1
     ties: Ties = "earlier"
+    exact: bool = True
 
     def __init__(
         self,
@@ -79,12 +82,14 @@ class Round:
         beat: Mask | None = None,
         of: int = 1,
         ties: Ties = "earlier",
+        exact: bool = True,
     ) -> None:
         object.__setattr__(self, "masks", tuple(dict.fromkeys(masks)))
         object.__setattr__(self, "keep", keep)
         object.__setattr__(self, "beat", beat)
         object.__setattr__(self, "of", of)
         object.__setattr__(self, "ties", ties)
+        object.__setattr__(self, "exact", exact)
 
 
 @dataclass(frozen=True)
@@ -97,6 +102,7 @@ class Scores:
         screened: An estimate for each mask that is beyond doubt not among the best; never to be compared with losses.
         keep: How many of the best are known for sure; None for all that are not screened.
         ties: Which of masks of equal loss is better.
+        accepted: The masks that are beyond doubt among the best, without a loss.
 
     Raises:
         ValueError: A loss is not finite: such an evaluation has failed.
@@ -107,6 +113,7 @@ class Scores:
     screened: Mapping[Mask, float] = field(default_factory=dict)
     keep: int | None = None
     ties: Ties = "earlier"
+    accepted: frozenset[Mask] = frozenset()
 
     def __post_init__(self) -> None:
         for mask, loss in self.losses.items():
@@ -120,17 +127,22 @@ class Scores:
     def best(self, count: int) -> list[Mask]:
         """Return the `count` masks of lowest loss, best first; ties in mask order, or the other way round.
 
+        Those that were accepted without a loss come first.
+
         Raises:
             EvaluationError: No mask of the round could be evaluated.
-            ValueError: More than the round was asked to `keep`, of which some may have been screened.
+            ValueError: More than the round was asked to `keep`, of which some may have been screened; or fewer, of
+                which some were accepted without a loss.
         """
         if self.screened and self.keep is not None and count > self.keep:
             raise ValueError(f"the {count} best are not known: Round(…, keep={self.keep}) let others be screened")
+        if self.accepted and count != self.keep:
+            raise ValueError(f"the {count} best are not known: Round(…, exact=False) let others be accepted")
         if not self.losses:
             cause = next(iter(self.failed.values()), "the round was empty")
             raise EvaluationError(f"no mask of the round could be evaluated: {cause}")
         in_order = sorted(self.losses, reverse=self.ties == "later")
-        return sorted(in_order, key=self.losses.__getitem__)[:count]
+        return [*sorted(self.accepted), *sorted(in_order, key=self.losses.__getitem__)][:count]
 
 
 @dataclass(frozen=True)

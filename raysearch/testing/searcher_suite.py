@@ -66,7 +66,7 @@ class SearcherSuite:
             assert drive(searcher, self.problem, loss, seed=9) == whole
 
     def test_needs_no_more_than_it_says(self) -> None:
-        """With all masks screened that its rounds do not `keep` or that do not `beat`, it finds the same mask."""
+        """With all masks screened whose losses its rounds do not need, it finds the same mask."""
         for loss in (additive_loss(self.problem, seed=10), rugged_loss(self.problem, seed=11)):
             unscreened, _ = self.drive(loss)
             screened = run_searcher(self.make_searcher(), self.problem, 0, ToyOracle(self.problem, loss, screens=True))
@@ -167,15 +167,16 @@ def toy_scores(proposed: Round, loss: Loss) -> Scores:
 
 
 def screened_scores(proposed: Round, scores: Scores, loss: Loss) -> Scores:
-    """Screen all masks that a round does not need exactly."""
+    """Screen all masks that a round does not need exactly: all but one, where it needs to know only which are best."""
     if proposed.keep is None and proposed.beat is None:
         return scores
     needed = {*scores.best(proposed.keep or len(scores.losses)), Mask()} if scores.losses else set()
     if proposed.beat is not None:
         needed = {mask for mask in needed if loss(mask) < loss(proposed.beat)}
-    known = {mask: value for mask, value in scores.losses.items() if mask in needed}
+    accepted = frozenset() if proposed.exact else frozenset([*scores.best(proposed.keep or 1)][1:])
+    known = {mask: value for mask, value in scores.losses.items() if mask in needed - accepted}
     others = {mask: value for mask, value in scores.losses.items() if mask not in needed}
-    return Scores(known, scores.failed, others, proposed.keep, proposed.ties)
+    return Scores(known, scores.failed, others, proposed.keep, proposed.ties, accepted)
 
 
 def killed_after(evaluations: int, loss: Loss) -> Loss:

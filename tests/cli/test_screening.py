@@ -25,7 +25,7 @@ def test_screened_masks_are_recorded_shown_and_completed(run: Run, here: Path, w
     assert lines.count("screened: ") == n_screened and "of the shards" in lines
 
     again = run("search", *words)
-    assert f"Screened: {n_screened} masks dropped early, with 0.1 confidence" in " ".join(again.out.split())
+    assert f"Screened: {n_screened} masks stopped early, with 0.1 confidence" in " ".join(again.out.split())
     with closing(Ledger(here / "mlruns" / "ledger.db")) as ledger:
         (record,) = SEARCHES.all(ledger)
     trials = [trial for trial in record.found.trials if trial.screened is not None]

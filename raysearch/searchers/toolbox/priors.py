@@ -28,15 +28,17 @@ def layer_costs(
         problem: The space of legal masks.
         prior: "ablation" (the single-layer losses s_i, F evaluations; NaN where one failed), "influence" (Block
             Influence, from one pass of the dense model) or "none" (zeros).
-        keep: How many of the cheapest must be known exactly, of ablations (others may be NaN); None for all.
+        keep: How many of the cheapest must be known, of ablations: those that are beyond doubt among them may be
+            -inf, and others NaN. None for all losses.
 
     Raises:
         EvaluationError: No layer could be ablated.
     """
     if prior == "ablation":
-        ablations = yield Round(problem.singles, keep=keep)
-        ablations.best(1)  # raises the cause if all failed
-        return np.array([ablations.losses.get(single, np.nan) for single in problem.singles])
+        ablations = yield Round(problem.singles, keep=keep, exact=keep is None)
+        ablations.best(keep or 1)  # raises the cause if all failed
+        known = {**ablations.losses, **dict.fromkeys(ablations.accepted, -np.inf)}
+        return np.array([known.get(single, np.nan) for single in problem.singles])
     if prior == "influence":
         influence = yield from layer_scores(Statistic.BLOCK_INFLUENCE)
         return influence[list(problem.free)]

@@ -134,7 +134,7 @@ def trial_tags(trial: Trial, parent: str, measure: Measure) -> dict[str, str]:
         "raysearch.cached": str(trial.cached).lower(),
     }
     if trial.screened is not None:
-        tags["raysearch.screened"] = "true"
+        tags["raysearch.screened"] = "accepted" if trial.screened.accepted else "true"
     if trial.failure is not None:
         tags["raysearch.failure"] = clip(trial.failure, MAX_TAG)
     return tags | _not_finite(trial_metrics(trial, measure).items())
@@ -154,7 +154,7 @@ def _not_finite(metrics: Iterable[tuple[str, float]]) -> dict[str, str]:
 def trial_metrics(trial: Trial, measure: Measure) -> dict[str, float]:
     """Return the metrics of a child run, infinite ones among them."""
     if trial.screened is not None:
-        return _prefixed("screened/", trial.screened)
+        return {f"screened/{name}": value for name, value in vars(trial.screened).items() if name != "accepted"}
     if trial.loss is None or trial.delta is None:
         return {}
     parts = {_grouped("part", name): loss for name, loss in trial.parts.items()}
@@ -285,11 +285,8 @@ def trials_csv(trials: Iterable[Trial], measure: Measure) -> str:
             "delta": trial.delta,
             "cached": str(trial.cached).lower(),
             "failure": csv_cell(trial.failure),
-            **({} if trial.screened is None else _prefixed("screened_", trial.screened)),
         }
+        if trial.screened is not None:
+            row |= {f"screened_{name}": str(value).lower() for name, value in vars(trial.screened).items()}
         writer.writerow(row if trial.loss is None else row | named_readout(measure, trial.loss))
     return text.getvalue()
-
-
-def _prefixed(prefix: str, screened: Screened) -> dict[str, float]:
-    return {prefix + name: value for name, value in vars(screened).items()}

@@ -130,7 +130,7 @@ def test_a_column_of_the_csv_is_named_by_the_readout():
     (accuracy,) = csv.DictReader(io.StringIO(records.trials_csv(trials, ACCURACY)))
     assert float(accuracy["accuracy"]) == pytest.approx(0.425)
     (bare,) = csv.DictReader(io.StringIO(records.trials_csv(trials, KL)))
-    screened = ["screened_loss", "screened_low", "screened_high", "screened_share"]
+    screened = ["screened_loss", "screened_low", "screened_high", "screened_share", "screened_accepted"]
     assert list(bare) == ["index", "round", "removed", "n_removed", "loss", "delta", "cached", "failure", *screened]
 
 
