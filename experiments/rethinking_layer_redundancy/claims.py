@@ -148,15 +148,17 @@ def variance_claims(seven: Analysis) -> Iterator[list[object]]:
 
 def agreement_claims(seven: Analysis) -> Iterator[list[object]]:
     """How alike masks are."""
-    within, across = fmean(one.mean for one in seven.agreements), fmean(one.mean for one in seven.cross)
-    chance = fmean(one.chance for one in seven.agreements)
-    what = "searchers agree more under one calibration than a searcher under two"
-    yield [what, f"Jaccard {within:.2f} against {across:.2f}; chance {chance:.2f}", "", "a description"]
+    pairs = [(one.mean, one.chance) for one in seven.agreements if one.mean is not None]
+    if pairs:  # else there is one searcher
+        within, chance = map(fmean, zip(*pairs, strict=True))
+        across = fmean(one.mean for one in seven.cross)
+        what = "searchers agree more under one calibration than a searcher under two"
+        yield [what, f"Jaccard {within:.2f} against {across:.2f}; chance {chance:.2f}", "", "a description"]
     for one in seven.agreements:
         if one.between_draws is not None:
             what = f"{one.setting.calibration}: masks of one searcher by two draws, M={one.setting.remove}"
-            effect = f"Jaccard {one.between_draws:.2f}; of two searchers by one draw {one.mean:.2f}"
-            yield [what, effect, "", "a description"]
+            others = "" if one.mean is None else f"; of two searchers by one draw {one.mean:.2f}"
+            yield [what, f"Jaccard {one.between_draws:.2f}{others}", "", "a description"]
 
 
 def searcher_claims(whole: Analysis) -> Iterator[list[object]]:
@@ -229,7 +231,7 @@ def shapes(cells: pd.DataFrame) -> str:
         runs = group["layers"].map(n_runs)
         middle = group["layers"].map(lambda layers: sum(layers) / len(layers))
         places = f"{middle.mean():.1f} ± {middle.std():.1f}"
-        mean, span = f"{sum(alike) / len(alike):.2f}", f"{min(alike):.2f} to {max(alike):.2f}"
+        mean, span = (f"{fmean(alike):.2f}", f"{min(alike):.2f} to {max(alike):.2f}") if alike else ("", "")
         rows.append([calibration, remove, f"{runs.mean():.1f}", places, mean, span])
     heads = ["calibration", "M", "runs of neighbours", "middle layer (sd)", "mean Jaccard", "range"]
     return table(heads, rows)

@@ -1,16 +1,18 @@
 """How many items does a task margin need, before another draw of them leaves the mask as it is?
 
-    python experiments/rethinking_layer_redundancy/margin_items.py --store /tmp/items > …/results/margin_items.md
+    python experiments/rethinking_layer_redundancy/margin_items.py --store mlruns > …/results/margin_items.md
 
 Every layer is removed alone, on many items of Commonsense 170k and on many windows of C4; the ledger keeps the loss of
-each. Then two groups of n, drawn at random without a common one, rank the layers and choose the mask of one-shot, some
-hundred times for every n. Prints Markdown; stopped, the same command goes on.
+each. The items are those of the draws of study=many_items, whose store has their losses already. Then two groups of n,
+drawn at random without a common one, rank the layers and choose the mask of one-shot, some hundred times for every n.
+Prints Markdown; stopped, the same command goes on.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,16 +22,17 @@ from scipy import stats
 
 import raysearch
 from raysearch.ledger.ledger import Ledger
+from raysearch.search.inspection import ShownSample
 
 N_LAYERS = 30
 SIZES = (5, 7)
-SAMPLES = (8, 16, 32, 64, 128, 256, 512)
+SAMPLES = (8, 16, 32, 64, 128, 256, 512, 1024, 1536)
 SPLITS = 400
 GOAL = 0.9  # of the correlation
-C4 = "objective=perplexity data=c4 data.path={data}/c4/calibration.jsonl data.seq_len=64 data.samples={windows}"
+C4 = "objective=perplexity data=c4 data.path={data}/c4/calibration.jsonl data.seq_len=64 data.samples=256"
 COMMONSENSE = (
     "objective=task_margin data=commonsense170k data.path={data}/commonsense170k/sample.jsonl data.seq_len=256 "
-    "data.samples={items}"
+    "data.samples=1570"
 )
 
 
@@ -38,13 +41,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--store", type=Path, required=True, help="folder of the ledger")
     parser.add_argument("--data", type=Path, default=Path("data"), help="folder of the data sets")
-    parser.add_argument("--items", type=int, default=768, help="items of the margin")
-    parser.add_argument("--windows", type=int, default=256, help="windows of perplexity")
+    parser.add_argument("--draws", type=int, nargs="+", default=[0, 1, 2], help="draws of the margin's items")
     args = parser.parse_args()
-    common = ["model=smollm2-135m", "model.dtype=bfloat16", "seed=0", f"store={args.store}"]
-    for name, text in (("Margin on Commonsense", COMMONSENSE), ("Perplexity on C4", C4)):
-        words = [*common, *text.format(data=args.data, items=args.items, windows=args.windows).split()]
-        added = added_losses(words, args.store / "ledger.db")
+    common = ["model=smollm2-135m", "model.dtype=bfloat16", f"store={args.store}"]
+    for name, text, draws in (("Margin on Commonsense", COMMONSENSE, args.draws), ("Perplexity on C4", C4, [0])):
+        words = [*common, *text.format(data=args.data).split()]
+        added = added_losses(words, draws, args.store / "ledger.db")
         print(f"## {name}: {added.shape[1]} samples\n")
         print("| samples in each half | Spearman | Jaccard, M=5 | Jaccard, M=7 |\n|---:|---:|---:|---:|")
         for n, spearman, *shared in halves(added):
@@ -55,15 +57,19 @@ def main() -> None:
         print(f"\nOf the variance between layers {noise_share(added):.2%} is due to which samples were drawn.\n")
 
 
-def added_losses(words: list[str], path: Path) -> npt.NDArray[np.float64]:
-    """Return what each layer adds to the loss of each sample, layers x samples."""
-    raysearch.sweep(*words)
-    (calibration,) = raysearch.inspect(*words, loss=False, samples=0)
+def added_losses(words: list[str], draws: list[int], path: Path) -> npt.NDArray[np.float64]:
+    """Return what each layer adds to the loss of each sample that is in one of the draws, layers x samples."""
     subjects = [raysearch.Mask(), *map(raysearch.Mask.of, range(N_LAYERS))]
-    with contextlib.closing(Ledger(path)) as ledger:
-        known = ledger.known(calibration.fingerprint, subjects)
-    losses = np.array([np.concatenate([shard for _, shard in sorted(known[one].items())]) for one in subjects])
-    return losses[1:] - losses[0]
+    found: dict[ShownSample, npt.NDArray[np.float64]] = {}
+    for draw in draws:
+        drawn = [*words, f"data.seed={draw}"]
+        raysearch.sweep(*drawn)
+        (calibration,) = raysearch.inspect(*drawn, loss=False, samples=sys.maxsize)
+        with contextlib.closing(Ledger(path)) as ledger:
+            known = ledger.known(calibration.fingerprint, subjects)
+        losses = np.array([np.concatenate([shard for _, shard in sorted(known[one].items())]) for one in subjects])
+        found |= zip(calibration.shown, (losses[1:] - losses[0]).T, strict=True)
+    return np.array([*found.values()]).T
 
 
 def halves(added: npt.NDArray[np.float64]) -> Iterator[tuple[float, ...]]:

@@ -318,8 +318,9 @@ def spread_sentence(spreads: Sequence[Spread], quantity: Quantity, by: str) -> s
 
 def _agreement(analysis: Analysis) -> Iterator[Finding]:
     """How similar masks are within and between calibrations."""
-    within, between = analysis.agreements, analysis.cross
-    inside = statistics.fmean(one.mean for one in within) if within else None
+    within = [(one.mean, one.chance) for one in analysis.agreements if one.mean is not None]
+    between = analysis.cross
+    inside = statistics.fmean(mean for mean, _ in within) if within else None
     across = statistics.fmean(one.mean for one in between) if between else None
     scale = "(1: the same layers, 0: none)"
     if inside is not None and across is not None:
@@ -339,7 +340,7 @@ def _agreement(analysis: Analysis) -> Iterator[Finding]:
     else:
         return
     if within:
-        chance = statistics.fmean(one.chance for one in within)
+        chance = statistics.fmean(chance for _, chance in within)
         verdict += f"; random masks would have {numbers.similarity(chance)}"
     yield Finding("Agreement of masks", f"{verdict}.", "measured", "agreement")
 

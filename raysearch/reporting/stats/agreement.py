@@ -23,11 +23,11 @@ from raysearch.reporting.stats.frame import Panel, Setting, panels, settings
 
 @dataclass(frozen=True)
 class Agreement:
-    """How far the searchers of a setting agree.
+    """How far the searchers of a setting agree, and each with itself.
 
     Args:
         n_searchers: How many have a mask.
-        mean: Mean Jaccard similarity over pairs of searchers.
+        mean: Mean Jaccard similarity over pairs of searchers; None where there is one.
         chance: What two masks drawn at random from those allowed would have on average.
         between_seeds: Mean over pairs of seeds of the same searcher and draw; None where no searcher has two.
         between_draws: Mean over pairs of draws of the same searcher: how alike masks are that only samples tell apart;
@@ -36,9 +36,9 @@ class Agreement:
 
     setting: Setting
     n_searchers: int
-    mean: float
-    lowest: float
-    highest: float
+    mean: float | None
+    lowest: float | None
+    highest: float | None
     removed_by_all: int
     removed_by_any: int
     chance: float
@@ -70,14 +70,14 @@ class CrossAgreement:
 
 
 def agreements(frame: pd.DataFrame, n_layers: Mapping[str, int]) -> list[Agreement]:
-    """The agreement of each setting in which two searchers have a mask of the same draw."""
+    """The agreement of each setting with two searchers of the same draw, or two draws or seeds of a searcher."""
     found = []
     for setting, cells in settings(frame[frame["uses_objective"]]):
         known = cells[cells["removed"].map(bool)]
-        if (known.groupby("draw")["searcher"].nunique() > 1).any():
+        if len(known):
             free = known["n_free"].iloc[0]
             found.append(_agreement(setting, known, n_layers[setting.model] if math.isnan(free) else int(free)))
-    return found
+    return [one for one in found if {one.mean, one.between_seeds, one.between_draws} != {None}]
 
 
 def cross_agreements(frame: pd.DataFrame) -> list[CrossAgreement]:
@@ -130,9 +130,9 @@ def _agreement(setting: Setting, cells: pd.DataFrame, n_free: int) -> Agreement:
     return Agreement(
         setting=setting,
         n_searchers=cells["searcher"].nunique(),
-        mean=fmean(pairs),
-        lowest=min(pairs),
-        highest=max(pairs),
+        mean=fmean(pairs) if pairs else None,
+        lowest=min(pairs, default=None),
+        highest=max(pairs, default=None),
         removed_by_all=len(set.intersection(*every)),
         removed_by_any=len(set.union(*every)),
         chance=expected_jaccard(n_free, setting.remove),

@@ -12,7 +12,7 @@ from raysearch.reporting.tables.table import Cell, Column, Table, labels, number
 _SIMILARITIES = (
     number("Searchers", "n_searchers"),
     number("Mean", "mean", numbers.similarity),
-    Column("Range", lambda one: Cell(f"{numbers.similarity(one.lowest)} to {numbers.similarity(one.highest)}")),
+    Column("Range", lambda one: Cell(_range(one))),
 )
 
 
@@ -65,6 +65,14 @@ def correlation_table(correlations: Sequence[Correlation]) -> Table | None:
         "small print. With so few searchers read them as rough."
     )
     return tabulate("correlations", "Rank correlations over searchers", columns, correlations, note)
+
+
+def _range(one: Agreement | CrossAgreement) -> str:
+    return (
+        numbers.UNKNOWN
+        if one.lowest is None
+        else f"{numbers.similarity(one.lowest)} to {numbers.similarity(one.highest)}"
+    )
 
 
 def _interval(one: Correlation) -> Cell:

@@ -7,6 +7,7 @@ import pytest
 from raysearch.core.mask import Mask
 from raysearch.reporting.stats.agreement import agreements, expected_jaccard, similarity
 from raysearch.reporting.stats.frame import cells_frame
+from raysearch.reporting.tables.agreement import agreement_table
 from tests.reporting.cells import cell, outcome, study
 
 
@@ -50,6 +51,17 @@ def test_chance_is_over_the_layers_that_may_go():
 def test_masks_of_different_draws_alone_are_no_pair():
     made = [cell("a", outcome(removed=(0, 1)), draw="0"), cell("b", outcome(removed=(0, 1)), draw="1")]
     assert agreements(cells_frame(study(*made)), {"m": 12}) == []
+
+
+def test_one_searcher_is_compared_with_itself_alone():
+    for axis in ("draw", "seed"):
+        made = [cell("a", outcome(removed=mask), **{axis: at}) for at, mask in enumerate([(0, 1), (0, 2)])]
+        (found,) = agreements(cells_frame(study(*made)), {"m": 12})
+        assert (found.between_draws, found.between_seeds)[axis == "seed"] == pytest.approx(1 / 3)
+        assert found.mean is found.lowest is found.highest is None
+        table = agreement_table([found])
+        shown = {column.title: one.text for column, one in zip(table.columns, table.rows[0], strict=True)}
+        assert (shown["Mean"], shown["Range"], shown[f"Between {axis}s"]) == ("–", "–", "0.33")
 
 
 def test_draws_of_one_searcher_are_the_baseline_and_baselines_are_left_out():
