@@ -108,7 +108,7 @@ class Evaluator:
             keep: How many of the best must be known exactly; None for all, or for all that are better than `beat`.
             beat: A mask known in full: only masks that are better must be known exactly; None for none.
             of: Among how many such calls the screening shares its error budget.
-            exact: Whether those that are kept must be known exactly, or only which they are.
+            exact: Whether all that are kept must be known exactly, or one that seems the best, and which the others are.
 
         Returns:
             An evaluation for each, in the order given.
@@ -146,19 +146,26 @@ class Evaluator:
             left -= contest.dropped | contest.accepted
         self._stage = 0
         left |= set() if contest.beat is None else {contest.beat}
-        found = self._in_full(sorted(left))
-        if any(found[winner].failure for winner in contest.winners & left):
-            return self._in_full(wanted)  # others were dropped for a mask that failed on later shards
-        losses = {mask: one.loss for mask, one in found.items() if mask and one.loss is not None}
-        best = min(losses, key=lambda mask: (losses[mask], mask), default=Mask())
-
-        def screened(mask: Mask) -> Screened:
-            return replace(screener.screened(mask, best, losses[best]), accepted=mask in contest.accepted)
-
+        while True:
+            found = self._in_full(sorted(left))
+            if any(found[winner].failure for winner in contest.winners & left):
+                return self._in_full(wanted)  # others were dropped for a mask that failed on later shards
+            losses = {mask: one.loss for mask, one in found.items() if mask and one.loss is not None}
+            best = min(losses, key=lambda mask: (losses[mask], mask), default=Mask())
+            screened = {
+                mask: replace(screener.screened(mask, best, losses[best]), accepted=mask in contest.accepted)
+                for mask in wanted
+                if mask not in found
+            }
+            leaders = {mask for mask, one in screened.items() if one.accepted and one.loss < losses[best]}
+            if not leaders:
+                break
+            computed |= self._complete(sorted(leaders), screener.stages[-1])[1]
+            left |= leaders  # what seems the best of the round is known exactly
         return {
-            mask: replace(found[mask], cached=mask not in computed)
-            if mask in found
-            else Evaluation(None, None, mask not in computed, (), screened(mask))
+            mask: Evaluation(None, None, mask not in computed, (), screened[mask])
+            if mask in screened
+            else replace(found[mask], cached=mask not in computed)
             for mask in wanted
         }
 

@@ -3,7 +3,7 @@
 All masks of a round are evaluated on the first shards of the calibration, in one order that is fixed for the
 calibration; those that are beyond doubt worse than the best go no further, and the others go on to the next shards.
 Where a searcher needs to know which masks are the best, and not their losses, those that are beyond doubt among them
-go no further either.
+go no further either, but for the one that seems the very best.
 Masks are compared on the same samples alone, by the mean difference of their losses and Student's t with the correction
 for a finite population: the question is the ranking on this calibration, not on the text that it was drawn from.
 
@@ -208,7 +208,7 @@ class Screener:
             keep: How many of the best must be known exactly; None for all, or for all that are better than `beat`.
             beat: A mask that only better ones need to be known exactly beside; ignored unless evaluated in full.
             of: Among how many rounds the search shares its error budget; rounds beyond that are not screened.
-            exact: Whether those that are kept must be known exactly, or only which they are.
+            exact: Whether all that are kept must be known exactly, or only which they are.
         """
         contestants = [mask for mask in dict.fromkeys(masks) if mask]
         beat = beat if beat is not None and self.knows(beat) else None
@@ -356,11 +356,11 @@ class Contest:
         keep: How many of the best must be known exactly; None for all that are better than `beat`.
         beat: A mask that was evaluated in full; None for none.
         budget: The error budget of the round.
-        exact: Whether those that are kept must be known exactly.
+        exact: Whether all that are kept must be known exactly, or only which they are.
 
     Attributes:
         dropped: The masks that are not among the best.
-        accepted: The masks that are among the best and need not be known exactly.
+        accepted: The masks that are among the best and need not be known exactly; never the leader of a stage.
         winners: The masks for which others were dropped.
     """
 
@@ -403,7 +403,7 @@ class Contest:
             for mask in worse & below:
                 won_by[mask].add(rival)
             if not self._exact and rank and rival in in_question and len(left) - len(worse) <= keep:
-                self.accepted.add(rival)  # the best of the round, of rank 0, is always known exactly
+                self.accepted.add(rival)
         beaten = {mask for mask, winners in won_by.items() if len(winners) >= keep}
         self.winners |= set().union(*(won_by[mask] for mask in beaten))
         if self._favourites and self.dropped.isdisjoint(self._favourites):

@@ -166,7 +166,7 @@ class SearchRecorder(Oracle):
         order: list[int] = []
         parent = self.problem.dense
         for proposed, scores in self.rounds:
-            if scores.accepted or set(proposed.masks) != set(self.problem.children([parent])):
+            if set(proposed.masks) != set(self.problem.children([parent])):
                 return None
             best = scores.best(1)[0]
             order.extend(best - parent)

@@ -64,8 +64,9 @@ class Round:
         beat: A mask that was scored before: only those that are better need be known exactly. None for no such mask.
         of: The most rounds with `keep` or `beat` that the search has; they share the error budget of screening evenly.
         ties: Which of masks of equal loss is better.
-        exact: Whether the losses of those that it keeps are needed. If not, screening may also stop the evaluation of
-            masks that are beyond doubt among the best, but for one; they are then in ``scores.accepted``.
+        exact: Whether the losses of all that it keeps are needed. If not, screening may also stop the evaluation of
+            masks that are beyond doubt among the best, but for what seems the very best; they are then in
+            ``scores.accepted``.
     """
 
     masks: tuple[Mask, ...]
@@ -127,22 +128,23 @@ class Scores:
     def best(self, count: int) -> list[Mask]:
         """Return the `count` masks of lowest loss, best first; ties in mask order, or the other way round.
 
-        Those that were accepted without a loss come first.
+        Those that were accepted without a loss follow the first.
 
         Raises:
             EvaluationError: No mask of the round could be evaluated.
-            ValueError: More than the round was asked to `keep`, of which some may have been screened; or fewer, of
-                which some were accepted without a loss.
+            ValueError: More than the round was asked to `keep`, of which some may have been screened; or fewer, but for
+                one, where some were accepted without a loss.
         """
         if self.screened and self.keep is not None and count > self.keep:
             raise ValueError(f"the {count} best are not known: Round(…, keep={self.keep}) let others be screened")
-        if self.accepted and count != self.keep:
+        if self.accepted and count not in (1, self.keep):
             raise ValueError(f"the {count} best are not known: Round(…, exact=False) let others be accepted")
         if not self.losses:
             cause = next(iter(self.failed.values()), "the round was empty")
             raise EvaluationError(f"no mask of the round could be evaluated: {cause}")
         in_order = sorted(self.losses, reverse=self.ties == "later")
-        return [*sorted(self.accepted), *sorted(in_order, key=self.losses.__getitem__)][:count]
+        first, *others = sorted(in_order, key=self.losses.__getitem__)
+        return [first, *sorted(self.accepted), *others][:count]
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,8 @@ from raysearch.evaluation.screening import Difference, Screener, Screening, Spre
 from raysearch.evaluation.unit import UnitResult
 from raysearch.ledger.ledger import Ledger
 from raysearch.search.driver import run_searcher
+from raysearch.search.observer import Observer
+from raysearch.search.recorder import SearchRecorder
 from raysearch.searchers.base import Round, Scores
 from raysearch.searchers.beam import BeamSearcher
 from raysearch.searchers.exhaustive import ExhaustiveSearcher
@@ -429,8 +431,22 @@ def test_where_losses_are_not_needed_the_best_are_known_without_theirs(bench):
         estimates = [one.rounds[0][mask].screened for mask in scores.accepted]
         assert all(estimate.accepted and estimate.share < 1 for estimate in estimates)
         assert not any(one.rounds[0][mask].screened.accepted for mask in scores.screened)
-        with pytest.raises(ValueError, match=r"the 1 best are not known: Round\(…, exact=False\)"):
-            scores.best(1)
+        assert min(scores.losses.values()) <= min(estimate.loss for estimate in estimates), "what seems best is exact"
+        assert scores.best(1) == [min(scores.losses, key=scores.losses.__getitem__)]
+        with pytest.raises(ValueError, match=r"the 2 best are not known: Round\(…, exact=False\)"):
+            scores.best(2)
+
+
+def test_a_search_whose_masks_are_accepted_early_is_recorded(bench):
+    table, problem = Table(noise=0.5), Problem(N_LAYERS, 5)
+    recorder = SearchRecorder(problem, bench(table).evaluator, Observer(), 0.0)
+    found = run_searcher(OneShotSearcher(), problem, 0, recorder)
+    assert found == bench(table, screening=None).search(OneShotSearcher(), 5)
+    accepted = [trial for trial in recorder.trials if trial.screened is not None and trial.screened.accepted]
+    assert accepted and all(trial.loss is None and set(trial.mask) < set(found) for trial in accepted)
+    single = recorder.summaries[0].round_best
+    assert recorder.losses[single] < min(trial.screened.loss for trial in accepted)
+    assert recorder.removal_order() is None, "the order of what was accepted is not known"
 
 
 @pytest.mark.parametrize("tail", [None, 4])

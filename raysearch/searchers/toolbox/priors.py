@@ -36,7 +36,7 @@ def layer_costs(
     """
     if prior == "ablation":
         ablations = yield Round(problem.singles, keep=keep, exact=keep is None)
-        ablations.best(keep or 1)  # raises the cause if all failed
+        ablations.best(1)  # raises the cause if all failed
         known = {**ablations.losses, **dict.fromkeys(ablations.accepted, -np.inf)}
         return np.array([known.get(single, np.nan) for single in problem.singles])
     if prior == "influence":
