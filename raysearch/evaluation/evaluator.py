@@ -108,7 +108,7 @@ class Evaluator:
             keep: How many of the best must be known exactly; None for all, or for all that are better than `beat`.
             beat: A mask known in full: only masks that are better must be known exactly; None for none.
             of: Among how many such calls the screening shares its error budget.
-            exact: Whether all that are kept must be known exactly, or one that seems the best, and which the others are.
+            exact: Whether all that are kept must be known exactly, or one that seems the best, and which others are.
 
         Returns:
             An evaluation for each, in the order given.

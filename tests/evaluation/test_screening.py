@@ -442,10 +442,11 @@ def test_a_search_whose_masks_are_accepted_early_is_recorded(bench):
     recorder = SearchRecorder(problem, bench(table).evaluator, Observer(), 0.0)
     found = run_searcher(OneShotSearcher(), problem, 0, recorder)
     assert found == bench(table, screening=None).search(OneShotSearcher(), 5)
-    accepted = [trial for trial in recorder.trials if trial.screened is not None and trial.screened.accepted]
-    assert accepted and all(trial.loss is None and set(trial.mask) < set(found) for trial in accepted)
+    screened = {trial.mask: trial.screened for trial in recorder.trials if trial.screened is not None}
+    accepted = {mask: estimate.loss for mask, estimate in screened.items() if estimate.accepted}
+    assert accepted and all(set(mask) < set(found) for mask in accepted) and not accepted.keys() & recorder.losses
     single = recorder.summaries[0].round_best
-    assert recorder.losses[single] < min(trial.screened.loss for trial in accepted)
+    assert single is not None and recorder.losses[single] < min(accepted.values())
     assert recorder.removal_order() is None, "the order of what was accepted is not known"
 
 
