@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import csv
 import dataclasses
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,14 +24,14 @@ import numpy as np
 from raysearch.config.build import search_spec
 from raysearch.core.mask import Mask
 from raysearch.evaluation import screening
-from raysearch.evaluation.evaluator import Evaluator
 from raysearch.evaluation.progress import Meter
 from raysearch.evaluation.screening import Screening
 from raysearch.evaluation.session import EvaluationSession, open_session
 from raysearch.models.loading import describe
-from raysearch.search.driver import Oracle, run_searcher
+from raysearch.search.driver import run_searcher
+from raysearch.search.observer import Observer
+from raysearch.search.recorder import SearchRecorder
 from raysearch.search.spec import SearchSpec
-from raysearch.searchers.base import Round, Scores
 
 HERE = Path(__file__).parent
 COMMON = ["model.dtype=bfloat16", "tracking=none", "protect=[0,-1]", "data.samples=64"]
@@ -66,44 +67,16 @@ SIZES = {"greedy": (2, 3), "beam 2": (2, 3), "beam 3": (2, 3), "one-shot": (2, 3
 LONG_SIZES = {"greedy": (2, 3, 4, 5, 6, 7), "beam 5": (2, 3, 4), "one-shot": (2, 3, 5, 7)}
 
 
-class Judge(Oracle):
-    """Answers a searcher by an evaluator, and keeps what each round has cost."""
-
-    def __init__(self, evaluator: Evaluator) -> None:
-        self.evaluator = evaluator
-        self.losses: dict[Mask, float] = {}
-        self.n_masks = self.n_screened = 0
-
-    def evaluate(self, proposed: Round) -> Scores:
-        first = [] if self.losses else [Mask()]
-        found = self.evaluator.evaluate(
-            dict.fromkeys([*first, *proposed.masks]), proposed.keep, proposed.beat, proposed.of, proposed.exact
-        )
-        own = {mask: found[mask] for mask in proposed.masks}
-        losses = {mask: one.loss for mask, one in own.items() if one.loss is not None}
-        screened = {mask: one.screened for mask, one in own.items() if one.screened is not None}
-        dropped = {mask: estimate.loss for mask, estimate in screened.items() if not estimate.accepted}
-        self.losses |= losses
-        self.n_masks += len(own)
-        self.n_screened += len(screened)
-        return Scores(losses, {}, dropped, proposed.keep, accepted=frozenset(screened.keys() - dropped.keys()))
-
-    def measure(self, statistic: Any) -> Any:
-        raise NotImplementedError("no search here takes statistics")
-
-    def note(self, remark: Any) -> None:
-        """Do nothing."""
-
-
 def compare(spec: SearchSpec, session: EvaluationSession, orders: int) -> Iterator[dict[str, Any]]:
     """Run a search unscreened, and screened in its own order and in random ones."""
+    problem = spec.problem(session.info)
 
-    def run(options: Screening | None) -> tuple[Mask, Judge]:
+    def run(options: Screening | None) -> tuple[Mask, SearchRecorder]:
         evaluator = dataclasses.replace(session.evaluator, screening=options, meter=Meter(), owns_pool=False)
         evaluator.make_pool = lambda: session.evaluator.pool
-        judge = Judge(evaluator)
+        recorder = SearchRecorder(problem, evaluator, Observer(), time.perf_counter())
         try:
-            return run_searcher(spec.sized_searcher, spec.problem(session.info), spec.seed, judge), judge
+            return run_searcher(spec.sized_searcher, problem, spec.seed, recorder), recorder
         finally:
             evaluator.close()
 
@@ -115,18 +88,18 @@ def compare(spec: SearchSpec, session: EvaluationSession, orders: int) -> Iterat
         if order:
             drawn = tuple(np.random.default_rng(order).permutation(calibration.n_shards).tolist())
         with mock.patch.object(screening, "shard_order", lambda _, drawn=drawn: drawn):
-            found, judge = run(Screening())
-        meter = judge.evaluator.meter
+            found, screened = run(Screening())
+        meter = screened.evaluator.meter
         yield {
             "order": order,
             "unscreened": exact,
             "screened": found,
             "same": int(found == exact),
-            "excess_loss": judge.losses[found] - full.losses[exact],
+            "excess_loss": screened.losses[found] - full.losses[exact],
             "layer_forwards": meter.layer_forwards_alone / costs.layer_forwards_alone,
             "head_forwards": meter.head_forwards_alone / costs.head_forwards_alone,
-            "masks": judge.n_masks,
-            "masks_screened": judge.n_screened,
+            "masks": screened.n_requested,
+            "masks_screened": sum(one.screened is not None for one in screened.trials),
         }
 
 

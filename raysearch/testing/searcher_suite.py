@@ -170,10 +170,11 @@ def screened_scores(proposed: Round, scores: Scores, loss: Loss) -> Scores:
     """Screen all masks that a round does not need exactly: all but the best, where it needs no other losses."""
     if proposed.keep is None and proposed.beat is None:
         return scores
-    needed = {*scores.best(proposed.keep or len(scores.losses)), Mask()} if scores.losses else set()
+    best = scores.best(proposed.keep or len(scores.losses)) if scores.losses else []
+    needed = {*best, Mask()}
     if proposed.beat is not None:
         needed = {mask for mask in needed if loss(mask) < loss(proposed.beat)}
-    accepted = frozenset() if proposed.exact else frozenset(scores.best(proposed.keep or 1)[1:])
+    accepted = frozenset() if proposed.exact else frozenset(best[1:])
     known = {mask: value for mask, value in scores.losses.items() if mask in needed - accepted}
     others = {mask: value for mask, value in scores.losses.items() if mask not in needed}
     return Scores(known, scores.failed, others, proposed.keep, proposed.ties, accepted)

@@ -68,11 +68,9 @@ def correlation_table(correlations: Sequence[Correlation]) -> Table | None:
 
 
 def _range(one: Agreement | CrossAgreement) -> str:
-    return (
-        numbers.UNKNOWN
-        if one.lowest is None
-        else f"{numbers.similarity(one.lowest)} to {numbers.similarity(one.highest)}"
-    )
+    if one.lowest is None:
+        return numbers.UNKNOWN
+    return f"{numbers.similarity(one.lowest)} to {numbers.similarity(one.highest)}"
 
 
 def _interval(one: Correlation) -> Cell:
