@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from typing_extensions import override
 
 from raysearch.calibration.batch import Batch, Form
-from raysearch.calibration.objectives.base import Head, StateObjective
+from raysearch.calibration.objectives.base import Head, StateObjective, to_device
 from raysearch.calibration.objectives.task_margin import choice_log_probs
 from raysearch.core.measure import Measure
 
@@ -38,10 +38,14 @@ class TaskAccuracyObjective(StateObjective):
         import torch
 
         assert batch.choices is not None, "the data offers choices"
-        scores = choice_log_probs(states, batch, head).cpu().numpy()
+        scores = choice_log_probs(states, batch, head)
         if self.normalise == "characters":
-            scores = scores / batch.choices.characters
+            scores = scores / to_device(batch.choices.characters, scores.device)
         elif self.normalise == "tokens":
-            scores = scores / batch.scored_per_row
-        wrong = [not batch.choices.gold[rows[scores[rows].argmax()]] for rows in batch.rows_of_sample]
-        return torch.tensor(wrong, dtype=torch.float64)
+            scores = scores / to_device(batch.scored_per_row, scores.device)
+        item, gold = (to_device(array, scores.device) for array in (batch.choices.item, batch.choices.gold))
+        best = scores.new_full((batch.n_samples,), -torch.inf).scatter_reduce(0, item, scores, "amax")
+        last = len(scores) - 1
+        rows = torch.arange(len(scores), device=scores.device).masked_fill(scores != best[item], last)
+        first = rows.new_full((batch.n_samples,), last).scatter_reduce(0, item, rows, "amin")  # of those as good
+        return (~gold[first]).double().masked_fill(best.isnan(), torch.nan)

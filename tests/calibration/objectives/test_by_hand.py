@@ -86,6 +86,13 @@ def test_accuracy(normalise, wrong):
     assert TaskAccuracyObjective(normalise).losses(STATES, ITEMS, HEAD, None).tolist() == wrong
 
 
+def test_an_item_without_probabilities_is_neither_right_nor_wrong():
+    broken = STATES.clone()
+    broken[0] = math.nan
+    losses = TaskAccuracyObjective().losses(broken, ITEMS, HEAD, None).tolist()
+    assert math.isnan(losses[0]) and losses[1] == 1
+
+
 TEXT = Batch.of([[0, 1, 2], [0, 0]], [[False, True, True], [False, True]])
 DENSE = torch.tensor([[1 / 2, 1 / 4, 1 / 4], [1.0, 0.0, 0.0], [1 / 3, 1 / 3, 1 / 3]])
 PRUNED = torch.tensor([[1 / 4, 1 / 2, 1 / 4], [1 / 2, 1 / 4, 1 / 4], [1 / 3, 1 / 3, 1 / 3]])
