@@ -15,7 +15,7 @@ import gc
 import platform
 import resource
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -75,7 +75,8 @@ class SpeedJob(Job):
             for turn in range(-2, self.options.repeats):
                 for mask in order:
                     with stack.bypassed(mask) as model:
-                        memory = _Memory.of(model.device) if turn == -1 else None  # once all is warm, and not timed
+                        # Once all is warm, and not timed.
+                        memory = _Memory.of(one.device for one in model.parameters()) if turn == -1 else None
                         timing = _time(model, stack.vocab_size, self.options)
                         if memory is not None:
                             working[mask] = memory.growth(), memory.source
@@ -196,31 +197,33 @@ def _summary(
 
 @dataclass(frozen=True)
 class _Memory:
-    """The peak of what a model uses beside its weights."""
+    """The peak of what a model uses beside its weights, on all GPUs that it is spread over."""
 
-    device: torch.device
+    gpus: tuple[torch.device, ...]
     before_bytes: int
     source: str
 
     @classmethod
-    def of(cls, device: torch.device) -> _Memory:
-        """Start a measurement: earlier peaks are forgotten."""
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-            torch.cuda.reset_peak_memory_stats(device)
-            return cls(device, torch.cuda.memory_allocated(device), "torch.cuda.max_memory_allocated")
+    def of(cls, devices: Iterable[torch.device]) -> _Memory:
+        """Start a measurement on a model's devices: earlier peaks are forgotten."""
+        gpus = tuple({device for device in devices if device.type == "cuda"})
+        for gpu in gpus:
+            torch.cuda.synchronize(gpu)
+            torch.cuda.reset_peak_memory_stats(gpu)
+        if gpus:
+            return cls(gpus, sum(map(torch.cuda.memory_allocated, gpus)), "torch.cuda.max_memory_allocated")
         gc.collect()
         with suppress(OSError, AttributeError):
             ctypes.CDLL(None).malloc_trim(0)  # glibc: what was freed goes back, or its reuse would not be seen
         with suppress(OSError):
             (_PROC / "clear_refs").write_text("5")  # Linux: the peak starts anew
-            return cls(device, _resident("VmRSS"), "VmHWM")
-        return cls(device, peak_bytes(), "ru_maxrss: growth over the process's earlier peak alone, so a lower bound")
+            return cls(gpus, _resident("VmRSS"), "VmHWM")
+        return cls(gpus, peak_bytes(), "ru_maxrss: growth over the process's earlier peak alone, so a lower bound")
 
     def growth(self) -> int:
         """Return the peak since then, less what was in use before, in bytes."""
-        if self.device.type == "cuda":
-            return torch.cuda.max_memory_allocated(self.device) - self.before_bytes
+        if self.gpus:
+            return sum(map(torch.cuda.max_memory_allocated, self.gpus)) - self.before_bytes
         peak = _resident("VmHWM") if self.source == "VmHWM" else peak_bytes()
         return max(0, peak - self.before_bytes)
 

@@ -109,8 +109,9 @@ def plain_logits(model: PreTrainedModel, input_ids: Tensor, read: bool = True, *
     given = {name: value.to(model.device) for name, value in inputs.items() if value is not None}
     options: dict[str, Any] = {"use_cache": False, **given}
     if not read and "logits_to_keep" in inspect.signature(model.forward).parameters:
-        # The head runs on one position of each row; an index, since a slice would have the head copied.
-        options["logits_to_keep"] = torch.zeros(1, dtype=torch.int64)
+        # The head runs on one position of each row: an index, since a slice would have the head copied. It is a list,
+        # since accelerate moves tensors to the first of several devices, and the states are on the last.
+        options["logits_to_keep"] = [0]
     if getattr(model.config, "output_router_logits", False):
         options["output_router_logits"] = False  # a loss over the layers' routers, which may not run
     logits: Tensor = model(input_ids=input_ids, **options).logits

@@ -90,7 +90,7 @@ def test_memory_has_a_fallback_that_says_so(replica: Replica, monkeypatch: pytes
 
 
 def test_growth_of_memory_is_seen() -> None:
-    memory = speed._Memory.of(torch.device("cpu"))
+    memory = speed._Memory.of([torch.device("cpu")])
     block = torch.ones(64 * 2**20 // 4)
     del block
     assert 60 * 2**20 < memory.growth() < 100 * 2**20
@@ -145,6 +145,9 @@ class TestCuda:
         assert asked == ["synchronize"] and len(clock.ticks_s) == 1
 
     def test_memory_is_the_peak_above_what_is_resident(self, asked: list[str]) -> None:
-        memory = speed._Memory.of(torch.device("cuda", 0))
+        memory = speed._Memory.of([torch.device("cuda", 0)] * 3)
         assert asked == ["synchronize", "reset_peak_memory_stats", "memory_allocated"]
         assert memory.growth() == 250
+
+    def test_memory_of_several_gpus_adds_up(self, asked: list[str]) -> None:
+        assert speed._Memory.of([torch.device("cuda", 0), torch.device("cuda", 1)]).growth() == 500

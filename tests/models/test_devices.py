@@ -62,6 +62,15 @@ def test_the_tail_of_a_model_on_two_devices_stays_where_its_states_are(on_two_de
         assert token_log_probs(states, batch, stack).device.type == "meta"
 
 
+def test_no_index_is_moved_away_from_the_states_that_it_is_of():
+    """accelerate moves tensors among a model's arguments to its first device."""
+    model, given = FAMILIES["llama"](), {}
+    stack = LayerStack(model)
+    model.register_forward_pre_hook(lambda _, args, kwargs: given.update(kwargs), with_kwargs=True)
+    stack.capture(Batch(np.full((2, 5), 3), np.arange(5) > np.zeros((2, 5))).inputs)
+    assert given["logits_to_keep"] == [0]
+
+
 def test_masks_of_a_model_on_two_devices_are_scored_on_the_second(on_two_devices):
     stack, batch = on_two_devices
     replica = Replica.__new__(Replica)  # no check of the losses, which have no data
