@@ -16,11 +16,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
+from zipfile import BadZipFile, ZipFile
 
 import numpy as np
 import torch
 from datasets import Dataset
 from peft import LoraConfig
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from torch.nn import Module
 from transformers import (
@@ -447,17 +449,34 @@ def steps(n_rows: int, options: RecoveryOptions) -> int:
 
 
 def last_checkpoint(folder: Path, workers: int = 1) -> str | None:
-    """Return the last checkpoint that is whole, and remove what a killed process left of others; None for none."""
+    """Return the last checkpoint that is whole, and remove those that are not; None for none.
+
+    A killed process leaves half of one, and a machine without power may leave files that were never written.
+    """
     found = {int(one.name.partition("-")[2]): one for one in folder.glob("checkpoint-*")}
     for _, one in sorted(found.items(), reverse=True):
-        try:  # the first process writes its state last, every process its random numbers
-            json.loads((one / "trainer_state.json").read_text(encoding="utf-8"))
-            if len([*one.glob("rng_state*.pth")]) >= workers:
-                return str(one)
-        except (OSError, ValueError):
-            pass
+        # The first process writes its state last, every process its random numbers.
+        written = (one / "trainer_state.json").is_file() and len([*one.glob("rng_state*.pth")]) >= workers
+        if written and all(map(_can_be_read, one.iterdir())):
+            return str(one)
         shutil.rmtree(one, ignore_errors=True)
     return None
+
+
+def _can_be_read(file: Path) -> bool:
+    """Return whether a file of a checkpoint is whole: all but text can tell."""
+    try:
+        if file.suffix == ".safetensors":
+            with safe_open(file, "pt"):
+                return True
+        if file.suffix in (".bin", ".pt", ".pth"):
+            with ZipFile(file) as parts:
+                return parts.testzip() is None
+        if file.suffix == ".json":
+            json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, SafetensorError, BadZipFile):
+        return False
+    return True
 
 
 def _has_ended(checkpoint: str) -> bool:
