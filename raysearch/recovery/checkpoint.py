@@ -24,6 +24,7 @@ from raysearch.models.spec import ModelSpec
 from raysearch.models.stack import probe_tokens, relative_gap, tolerance
 from raysearch.recovery.record import ThreeNumbers, Training
 from raysearch.recovery.spec import RecoveryOptions
+from raysearch.recovery.whole import is_whole, write_whole
 
 #: Files of the pruned checkpoint that are not those of the recovered one.
 _OWN = (RECORD, "README.md", "mergekit.yaml", "model.safetensors.index.json")
@@ -116,17 +117,10 @@ def write_card(folder: Path, name: str, evidence: Evidence, numbers: Sequence[Th
     write_whole(folder / RECORD, json.dumps(record, indent=2) + "\n")
 
 
-def write_whole(file: Path, text: str) -> None:
-    """Write a file so that it is never there in part."""
-    unfinished = file.with_name(f"{file.name}.part")
-    unfinished.write_text(text, encoding="utf-8")
-    unfinished.replace(file)
-
-
 def written_by(out: Path) -> str | None:
-    """Return the recovery that wrote a checkpoint; None if none did."""
+    """Return the recovery that wrote a checkpoint; None if none did, or if it is damaged."""
     try:
         found = json.loads((out / RECORD).read_text(encoding="utf-8")).get("recovery_id")
     except (OSError, ValueError, AttributeError):
         return None
-    return found if isinstance(found, str) else None
+    return found if isinstance(found, str) and is_whole(out) else None

@@ -25,13 +25,14 @@ from raysearch.evaluation.pool import Pool, opening
 from raysearch.evaluation.session import prepare_data
 from raysearch.ledger.ledger import Ledger
 from raysearch.models.loading import load_tokenizer
-from raysearch.recovery.checkpoint import Evidence, write_checkpoint, write_whole, written_by
+from raysearch.recovery.checkpoint import Evidence, write_checkpoint, written_by
 from raysearch.recovery.progress import timed
 from raysearch.recovery.prompts import Measured, Prompts, Row, check_enough, draw_prompts, n_within, row_of
 from raysearch.recovery.responses import write_answers
 from raysearch.recovery.spec import RecoverSpec
 from raysearch.recovery.teacher import teach
-from raysearch.recovery.training import Lesson, train
+from raysearch.recovery.training import TRAINED, Lesson, has_ended, train
+from raysearch.recovery.whole import is_whole, write_whole
 from raysearch.search.export import export_search
 from raysearch.search.observer import Observer
 from raysearch.search.record import SearchRecord
@@ -182,12 +183,13 @@ def heal(
     with replicas or opening(spec.cluster, this.what.info.model, _UNITS) as pool:
         with timed(stages, "data"):
             found = _rows(this, pool, observer)
-        if not pruned.is_dir():
+        if not is_whole(pruned):
+            shutil.rmtree(pruned, ignore_errors=True)
             observer.assessing("writing the pruned checkpoint")
             with timed(stages, "checkpoints"):
                 export_search(run, this.search, pruned, remove=len(this.mask))
         lesson = Lesson.of(found.rows, spec.options)
-        if spec.options.loss == "distill" and not (this.folder / "trained").is_dir():
+        if spec.options.loss == "distill" and not has_ended(this.folder):
             check_room(this, out, sum(lesson.n_scored))
             with timed(stages, "logits"):
                 taught = teach(
@@ -217,17 +219,18 @@ def heal(
     if written_by(out) != this.name:
         observer.assessing("writing the recovered checkpoint")
         with timed(stages, "checkpoints"):
-            write_checkpoint(model, this.folder / "trained", out, evidence)
+            write_checkpoint(model, this.folder / TRAINED, out, evidence)
     return found, evidence
 
 
 def _rows(this: Recovery, replicas: Callable[[], Pool], observer: Observer) -> Rows:
     """Return the rows to train on, drawn and answered once and then kept."""
     options, folder = this.spec.options, this.shared
-    if (folder / _CARD).is_file():
-        rows = [json.loads(line) for line in (folder / _ROWS).read_text(encoding="utf-8").splitlines()]
-        card = json.loads((folder / _CARD).read_text(encoding="utf-8"))
-        return Rows(tuple(Row(tuple(one["ids"]), one["n_prompt"]) for one in rows), card["left_out"], 0)
+    if is_whole(folder / _CARD) and (folder / _ROWS).is_file():
+        card, lines = json.loads((folder / _CARD).read_text(encoding="utf-8")), (folder / _ROWS).read_bytes()
+        if card["sha256"] == hashlib.sha256(lines).hexdigest():
+            rows = map(json.loads, lines.splitlines())
+            return Rows(tuple(Row(tuple(one["ids"]), one["n_prompt"]) for one in rows), card["left_out"], 0)
     observer.assessing("drawing the data")
     prompts = draw(this)
     left_out = Counter(prompts.left_out)
@@ -252,11 +255,10 @@ def _rows(this: Recovery, replicas: Callable[[], Pool], observer: Observer) -> R
         left_out["beyond recovery.tokens"] = len(order) - n_rows
         order = order[:n_rows]
     check_enough(n_rows, left_out, this.spec.data)
-    lines = [
+    content = "".join(
         json.dumps({"ids": kept[place].ids, "n_prompt": kept[place].n_prompt, "answer": texts[place]}) + "\n"
         for place in order
-    ]
-    content = "".join(lines)
+    )
     card = {
         "recovery_id": folder.name,
         "rows": n_rows,

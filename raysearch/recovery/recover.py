@@ -33,7 +33,7 @@ from raysearch.recovery.record import RecoveryRecord, recoveries_of, write_recov
 from raysearch.recovery.results import Recovered, RecoveryCost
 from raysearch.recovery.spec import RecoverSpec, RecoveryOptions
 from raysearch.recovery.teacher import Teaching
-from raysearch.recovery.training import Lesson, all_threads, held_out, make_trainer, steps
+from raysearch.recovery.training import TRAINED, Lesson, all_threads, held_out, make_trainer, steps
 from raysearch.search.export import export_search
 from raysearch.search.observer import Observer
 from raysearch.search.record import SearchRecord
@@ -97,7 +97,7 @@ def recover_in_study(
             return write_recovery(this.ledger, this.fingerprint, replace(known, way=way))
     out = this.folder / "recovered"
     record = _record(this, _recover(this, out, True, observer), way, observer)
-    for folder in (out, this.folder / "pruned", *([this.folder / "trained"] if spec.options.method == "full" else [])):
+    for folder in (out, this.folder / "pruned", *([this.folder / TRAINED] if spec.options.method == "full" else [])):
         shutil.rmtree(folder)
     return record
 

@@ -21,6 +21,7 @@ from raysearch.evaluation.pool import Job, Pool
 from raysearch.evaluation.replica import Replica
 from raysearch.recovery.progress import Pace
 from raysearch.recovery.prompts import Row
+from raysearch.recovery.whole import is_whole
 
 _AT_ONCE = 8  # rows of a job, and of a file
 
@@ -91,7 +92,7 @@ def teach(
         )
         for first in range(0, len(rows), _AT_ONCE)
     ]
-    missing, pace = [job for job in jobs if not _file(folder, job).exists()], Pace()
+    missing, pace = [job for job in jobs if not is_whole(_file(folder, job))], Pace()
     for done, (job, found) in enumerate(filter(None, replicas().run(missing) if missing else ()), start=1):
         _keep(_file(folder, job), found)
         left = duration(pace.left(done, len(missing)))

@@ -16,13 +16,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
-from zipfile import BadZipFile, ZipFile
 
 import numpy as np
 import torch
 from datasets import Dataset
 from peft import LoraConfig
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from torch.nn import Module
 from transformers import (
@@ -49,12 +47,13 @@ from raysearch.recovery.prompts import Row
 from raysearch.recovery.record import Training
 from raysearch.recovery.spec import RecoveryOptions
 from raysearch.recovery.teacher import Teaching, distillation_loss
+from raysearch.recovery.whole import is_whole
 from raysearch.search.observer import LossPoint
 
 _IGNORED = -100  # the label of a token that no loss is computed on
 _DIVERGED = 1.5  # times the loss of the first steps
 _FIRST = 3  # steps whose mean loss others are compared with
-_DONE = "history.json"
+TRAINED, _DONE = "trained", "history.json"
 _UNFINISHED = "trained.part"
 
 
@@ -229,9 +228,10 @@ def train(
         UserError: Names of layers are wrong, the loss is not finite, or not even one row fits the memory.
         EvaluationError: One of several processes has died.
     """
-    done = folder / "trained"
-    if (done / _DONE).is_file():
+    done = folder / TRAINED
+    if has_ended(folder):
         return from_json(Training, (done / _DONE).read_text(encoding="utf-8"))
+    shutil.rmtree(done, ignore_errors=True)
     pace, micro = Pace(), options.rows_at_once(on_gpu)
     fit = partial(_fit, model, tokenizer, lesson, options, folder, on_gpu=on_gpu)
 
@@ -448,35 +448,21 @@ def steps(n_rows: int, options: RecoveryOptions) -> int:
     return min(whole, options.max_steps) if options.max_steps else whole
 
 
-def last_checkpoint(folder: Path, workers: int = 1) -> str | None:
-    """Return the last checkpoint that is whole, and remove those that are not; None for none.
+def has_ended(folder: Path) -> bool:
+    """Return whether a training in a folder has ended, and left what is whole."""
+    return is_whole(folder / TRAINED / _DONE) and is_whole(folder / TRAINED)
 
-    A killed process leaves half of one, and a machine without power may leave files that were never written.
-    """
+
+def last_checkpoint(folder: Path, workers: int = 1) -> str | None:
+    """Return the last checkpoint that is whole, and remove what a killed process left of others; None for none."""
     found = {int(one.name.partition("-")[2]): one for one in folder.glob("checkpoint-*")}
     for _, one in sorted(found.items(), reverse=True):
         # The first process writes its state last, every process its random numbers.
         written = (one / "trainer_state.json").is_file() and len([*one.glob("rng_state*.pth")]) >= workers
-        if written and all(map(_can_be_read, one.iterdir())):
+        if written and is_whole(one):
             return str(one)
         shutil.rmtree(one, ignore_errors=True)
     return None
-
-
-def _can_be_read(file: Path) -> bool:
-    """Return whether a file of a checkpoint is whole: all but text can tell."""
-    try:
-        if file.suffix == ".safetensors":
-            with safe_open(file, "pt"):
-                return True
-        if file.suffix in (".bin", ".pt", ".pth"):
-            with ZipFile(file) as parts:
-                return parts.testzip() is None
-        if file.suffix == ".json":
-            json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, SafetensorError, BadZipFile):
-        return False
-    return True
 
 
 def _has_ended(checkpoint: str) -> bool:

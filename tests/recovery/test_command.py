@@ -13,6 +13,7 @@ import pytest
 
 import raysearch
 from raysearch.recovery import healing, training
+from tests.cases import assert_each
 from tests.cli.conftest import Run, World, here, run, world
 
 __all__ = ["here", "run", "world"]  # fixtures
@@ -104,6 +105,26 @@ def test_a_recovered_model_is_a_checkpoint_and_nothing_is_done_twice(
     for other in ("recovery.seed=1", "assess.limit=3"):  # rows are drawn apart from what is assessed
         refused = run("recover", *words, f"data.path={other_text}", other, "--out", "healed")
         assert refused.code == 2 and "is not empty; name another folder, or replace it with --overwrite" in refused.err
+
+
+def test_what_was_damaged_is_made_again(run: Run, words: list[str], other_text: Path, here: Path) -> None:
+    """By a machine without power, or a failing disk."""
+    command = ["recover", *words, f"data.path={other_text}", "recovery.max_steps=1", "--out", "healed", "--overwrite"]
+    assert run(*command).code == 0
+    (folder,) = (here / "mlruns/recoveries").iterdir()
+    kept = ["rows.json", "rows.jsonl", "pruned/config.json", "pruned/model.safetensors"]
+    trained = [f"trained/{name}" for name in ("adapter_config.json", "adapter_model.safetensors", "history.json")]
+    files = [*(folder / name for name in (*kept, *trained)), here / "healed/model.safetensors"]
+    whole = {file: file.read_bytes() for file in files}
+
+    def damage(file: Path) -> None:
+        file.write_bytes(whole[file][: len(whole[file]) // 2])
+        shown = run(*command)
+        assert shown.code == 0, shown.err
+        again = {one: one.read_bytes() for one in whole if one.name != "history.json"}  # which has seconds
+        assert again == {one: whole[one] for one in again}
+
+    assert_each(files, damage)
 
 
 def test_text_that_was_measured_is_left_out(run: Run, words: list[str], world: World) -> None:
