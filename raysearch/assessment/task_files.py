@@ -125,7 +125,7 @@ def write_task_files(data_dir: Path, store: Path) -> Path:
     with FileLock(folder / ".lock"):
         for name, text in texts.items():
             file = folder / f"{name}.yaml"
-            if not file.is_file():
+            if not file.is_file() or file.read_bytes() != text.encode():  # half written by a command that was killed
                 file.write_text(text, encoding="utf-8")
     return folder
 

@@ -191,6 +191,11 @@ def test_ready_files_are_written_once(items: Path, tmp_path: Path) -> None:
     before = {file: file.stat().st_mtime_ns for file in folder.iterdir() if file.suffix == ".yaml"}
     assert write_task_files(items, tmp_path) == folder
     assert before == {file: file.stat().st_mtime_ns for file in before}
+    damaged, *_ = before
+    whole = damaged.read_bytes()
+    damaged.write_bytes(whole[:20])
+    write_task_files(items, tmp_path)
+    assert damaged.read_bytes() == whole, "it was half written by a command that was killed"
 
 
 CODE = """
