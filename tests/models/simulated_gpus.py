@@ -159,7 +159,7 @@ _ANSWERS: Mapping[str, Any] = {
 
 
 @pytest.fixture(scope="session")
-def _guard(tmp_path_factory: pytest.TempPathFactory) -> None:
+def guard(tmp_path_factory: pytest.TempPathFactory) -> None:
     if torch.backends.cuda.is_built():
         pytest.skip("needs a PyTorch for CPUs alone")
     if shutil.which("g++") is None:
@@ -172,7 +172,7 @@ def _guard(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 @pytest.fixture
-def gpus(_guard: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedGpus]:
+def gpus(guard: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedGpus]:
     """Two GPUs."""
     for name, answer in _ANSWERS.items():
         monkeypatch.setattr(torch.cuda, name, lambda *_, answer=answer: answer)

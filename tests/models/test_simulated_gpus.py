@@ -33,9 +33,9 @@ from raysearch.models.stack import LayerStack
 from raysearch.recovery.teacher import TeacherJob
 from tests.cases import assert_each
 from tests.models.families import FAMILIES
-from tests.models.simulated_gpus import SimulatedGpus, _guard, gpus
+from tests.models.simulated_gpus import SimulatedGpus, gpus, guard
 
-__all__ = ["_guard", "gpus"]  # fixtures
+__all__ = ["gpus", "guard"]  # fixtures
 
 MASKS = tuple(Mask.of(*layers) for layers in [(), (0,), (1,), (2,), (1, 2), (0, 3)])
 Place = Callable[[PreTrainedModel], PreTrainedModel]
