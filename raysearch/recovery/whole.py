@@ -28,7 +28,7 @@ def is_whole(path: Path) -> bool:
         if path.suffix == ".safetensors":
             with safe_open(path, "pt"):
                 return True
-        if path.suffix in (".bin", ".pt", ".pth", ".npz"):
+        if path.suffix in (".pt", ".pth", ".npz"):
             with ZipFile(path) as parts:
                 return parts.testzip() is None
         if path.suffix == ".json":
