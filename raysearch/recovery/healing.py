@@ -31,7 +31,7 @@ from raysearch.recovery.prompts import Measured, Prompts, Row, check_enough, dra
 from raysearch.recovery.responses import write_answers
 from raysearch.recovery.spec import RecoverSpec
 from raysearch.recovery.teacher import teach
-from raysearch.recovery.training import TRAINED, Lesson, has_ended, train
+from raysearch.recovery.training import TRAINED, Lesson, is_trained, train
 from raysearch.recovery.whole import is_whole, write_whole
 from raysearch.search.export import export_search
 from raysearch.search.observer import Observer
@@ -189,7 +189,7 @@ def heal(
             with timed(stages, "checkpoints"):
                 export_search(run, this.search, pruned, remove=len(this.mask))
         lesson = Lesson.of(found.rows, spec.options)
-        if spec.options.loss == "distill" and not has_ended(this.folder):
+        if spec.options.loss == "distill" and not is_trained(this.folder):
             check_room(this, out, sum(lesson.n_scored))
             with timed(stages, "logits"):
                 taught = teach(

@@ -229,19 +229,19 @@ def train(
         EvaluationError: One of several processes has died.
     """
     done = folder / TRAINED
-    if has_ended(folder):
+    if is_trained(folder):
         return from_json(Training, (done / _DONE).read_text(encoding="utf-8"))
     shutil.rmtree(done, ignore_errors=True)
     pace, micro = Pace(), options.rows_at_once(on_gpu)
     fit = partial(_fit, model, tokenizer, lesson, options, folder, on_gpu=on_gpu)
 
     def fit_from_last() -> Training:
-        last_checkpoint(folder / "checkpoints", options.workers)
+        last = last_checkpoint(folder / "checkpoints", options.workers)
         if options.workers == 1:
-            return fit(micro, on_progress, warn)
+            return fit(last, micro, on_progress, warn)
         from raysearch.recovery.workers import on_workers  # Ray takes a second to import
 
-        work = partial(fit, micro)
+        work = partial(fit, last, micro)
         return on_workers(work, options.workers, cluster, on_gpu=on_gpu, on_progress=on_progress, warn=warn)
 
     def fewer_rows() -> None:
@@ -269,17 +269,17 @@ def _fit(
     lesson: Lesson,
     options: RecoveryOptions,
     folder: Path,
+    last: str | None,
     micro: int,
     on_progress: Callable[[str], None],
     warn: Callable[[str], None],
     *,
     on_gpu: bool,
 ) -> Training:
-    """Train from the last checkpoint to the end, in this process or as one of several, and write the weights."""
+    """Train from a checkpoint to the end, in this process or as one of several, and write the weights."""
     with quiet(), all_threads():
         trainer = make_trainer(model, tokenizer, lesson, options, folder / "checkpoints", micro, on_gpu=on_gpu)
         trainer.add_callback(_Watch(options.learning_rate, on_progress, warn))
-        last = last_checkpoint(folder / "checkpoints", options.workers)
         if last is not None and _has_ended(last):  # the trainer asks only after a step, so it must have none left
             trainer.args.max_steps, trainer.args.num_train_epochs = -1, 0
         trainer.train(resume_from_checkpoint=last)
@@ -448,9 +448,9 @@ def steps(n_rows: int, options: RecoveryOptions) -> int:
     return min(whole, options.max_steps) if options.max_steps else whole
 
 
-def has_ended(folder: Path) -> bool:
+def is_trained(folder: Path) -> bool:
     """Return whether a training in a folder has ended, and left what is whole."""
-    return is_whole(folder / TRAINED / _DONE) and is_whole(folder / TRAINED)
+    return (folder / TRAINED / _DONE).is_file() and is_whole(folder / TRAINED)
 
 
 def last_checkpoint(folder: Path, workers: int = 1) -> str | None:
