@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 
 from raysearch.assessment.spec import SpeedOptions
 from raysearch.assessment.speed import SpeedJob
-from raysearch.calibration.batch import Batch, Choices
+from raysearch.calibration.batch import Batch, Choices, Form
 from raysearch.calibration.calibration import Calibration
 from raysearch.calibration.objectives.base import Objective
 from raysearch.calibration.objectives.hidden_cosine import HiddenCosineObjective
@@ -27,11 +27,11 @@ from raysearch.core.statistic import Statistic
 from raysearch.evaluation.replica import Replica
 from raysearch.evaluation.unit import MaskUnit, StatisticUnit
 from raysearch.generation.decoding import generate
-from raysearch.generation.prompt import Decoding, Prompt
 from raysearch.models.loading import spread
 from raysearch.models.stack import LayerStack
 from raysearch.recovery.teacher import TeacherJob
 from tests.cases import assert_each
+from tests.generation.test_decoding import WAYS, Numbers, prompts
 from tests.models.families import FAMILIES
 from tests.models.simulated_gpus import SimulatedGpus, gpus, guard
 
@@ -72,11 +72,11 @@ def text() -> Batch:
 def items() -> Batch:
     """Four questions with three choices."""
     draw = np.random.default_rng(0)
-    rows = [(draw.integers(3, 100, 6 + item // 3).tolist(), draw.integers(3, 100, 1 + item % 3)) for item in range(12)]
-    prompts = [rows[item - item % 3][0] for item in range(12)]
+    prompts = [draw.integers(3, 100, 6 + item).tolist() for item in range(4)]
+    pairs = [(prompt, draw.integers(3, 100, 1 + choice).tolist()) for prompt in prompts for choice in range(3)]
     return Batch.of(
-        [[*prompt, *choice] for prompt, (_, choice) in zip(prompts, rows, strict=True)],
-        [[False] * len(prompt) + [True] * len(choice) for prompt, (_, choice) in zip(prompts, rows, strict=True)],
+        [[*prompt, *choice] for prompt, choice in pairs],
+        [[False] * len(prompt) + [True] * len(choice) for prompt, choice in pairs],
         Choices(np.repeat(np.arange(4), 3), np.arange(12) % 3 == 1, np.arange(12) + 1),
     )
 
@@ -97,7 +97,7 @@ def on(objective: Objective, batch: Batch) -> Calibration:
     ],
 )
 def test_losses(gpus: SimulatedGpus, place: Place, objective: Any, families: list[str]) -> None:
-    calibration = on(objective, items() if objective.form.name == "CHOICES" else text())
+    calibration = on(objective, items() if objective.form is Form.CHOICES else text())
 
     def check(family: str) -> None:
         expected = Replica(LayerStack(FAMILIES[family]()), [calibration])
@@ -128,22 +128,12 @@ def test_statistics(gpus: SimulatedGpus, place: Place) -> None:
     assert_each([one for one in Statistic if not one.needs_gradients], check)
 
 
-class Numbers:
-    """A tokenizer that writes tokens as numbers."""
-
-    eos_token_id = 2
-
-    def decode(self, ids: list[int], skip_special_tokens: bool) -> str:
-        return "".join(f" {token}" for token in ids)
-
-
-@pytest.mark.parametrize("decoding", [Decoding(), Decoding(2.0, top_k=9, top_p=0.9, seed=1)], ids=["greedy", "drawn"])
-def test_generated_texts(gpus: SimulatedGpus, place: Place, decoding: Decoding) -> None:
-    prompts = [Prompt(tuple(range(3, 6 + length)), 5 + length) for length in range(4)]
+@pytest.mark.parametrize("way", ["greedy", "nucleus"])
+def test_generated_texts(gpus: SimulatedGpus, place: Place, way: str) -> None:
     texts = []
     for model in (FAMILIES["llama"](), place(FAMILIES["llama"]())):
         with LayerStack(model).bypassed(Mask.of(1)) as pruned:
-            texts.append(generate(pruned, Numbers(), prompts, decoding, 3)[0])
+            texts.append(generate(pruned, Numbers(), prompts(4), WAYS[way], 3)[0])
     assert texts[0] == texts[1]
 
 
