@@ -113,7 +113,7 @@ def _answered(
 def _result(name: str, task: Calibration, texts: Sequence[ScoredText], dense: Sequence[ScoredText]) -> Result:
     """Return the mean score in percent, with its standard error, and that of what is left of the dense model's."""
     scores, reference = ([100 * one.score.value for one in of] for of in (texts, dense))
-    (kind, *others) = {check_of(answer) for shard in task.shards for answer in shard.answers or ()}
+    kind, *others = sorted({check_of(answer) for shard in task.shards for answer in shard.answers or ()})
     unit = _UNITS.get(kind, "accuracy") if not others else "score"
     metric = Metric(name, _TITLES.get(name, name), "generation", "%", higher_is_better=True)
     detail = {

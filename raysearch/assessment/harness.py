@@ -22,6 +22,7 @@ from raysearch.assessment.results import Result
 from raysearch.calibration.dialogues import undated
 from raysearch.core.estimate import Estimate, Metric
 from raysearch.core.formatting import count
+from raysearch.core.json import number_of
 from raysearch.core.mask import Mask
 from raysearch.errors import UserError
 from raysearch.evaluation.pool import Job
@@ -138,8 +139,9 @@ def task_result(name: str, found: Mapping[str, Any], dense: Mapping[str, Any]) -
     is_share, is_perplexity = headline in _HEADLINES, headline.endswith("perplexity")
     scale = 100 if is_share else 1
     error = metrics.get(f"{headline}_stderr")
-    estimate = Estimate(scale * metrics[headline], None if error is None else scale * error)
-    reference = scale * dense["metrics"][headline]
+    value, dense_value = (number_of(one["metrics"][headline]) for one in (found, dense))
+    estimate = Estimate(scale * value, None if error is None else scale * error)
+    reference = scale * dense_value
     items, of_dense = (one.get("items", {}).get(headline, ()) for one in (found, dense))
     paired = len(items) == len(of_dense) > 1
     left = error_of_ratio(items, of_dense) if reference and paired else None

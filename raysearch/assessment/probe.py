@@ -22,6 +22,7 @@ from raysearch.assessment.spec import ProbeOptions
 from raysearch.calibration.batch import Inputs
 from raysearch.core.estimate import Metric
 from raysearch.core.formatting import count
+from raysearch.core.json import number_of
 from raysearch.core.mask import Mask
 from raysearch.errors import UserError
 from raysearch.evaluation.pool import Job
@@ -119,9 +120,10 @@ def probe_results(found: Mapping[str, Sequence[float]], dense: Mapping[str, Sequ
     """
     extent = f"{count(len(found['right']), 'problem')}, first digit"
     right, of_dense = ([100 * one for one in of["right"]] for of in (found, dense))
-    change = mean([one - other for one, other in zip(found["log_p"], dense["log_p"], strict=True)])
+    log_p, dense_log_p = ([number_of(one) for one in of["log_p"]] for of in (found, dense))
+    change = mean([one - other for one, other in zip(log_p, dense_log_p, strict=True)])
     detail = {"change": change.value, "change_error": change.error}
     return {
         TOP_1.name: Result(TOP_1, mean(right), retention(right, of_dense), extent, {}, parts(right)),
-        LOG_P.name: Result(LOG_P, mean(found["log_p"]), None, extent, detail, parts(found["log_p"])),
+        LOG_P.name: Result(LOG_P, mean(log_p), None, extent, detail, parts(log_p)),
     }

@@ -69,6 +69,11 @@ def finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+def number_of(value: float | None) -> float:
+    """Return a number that `finite` may have made null."""
+    return math.nan if value is None else value
+
+
 @cache
 def _adapter(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)

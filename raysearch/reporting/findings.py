@@ -5,7 +5,6 @@ The evidence stands in the tables and figures of the section that a finding name
 
 from __future__ import annotations
 
-import itertools
 import math
 import statistics
 from collections import Counter
@@ -64,6 +63,7 @@ def findings(analysis: Analysis) -> list[Finding]:
         *_predictions(analysis),
         _seeds(analysis),
         *_sharing(analysis),
+        *_ruined(analysis),
         *_unfinished(analysis),
     ]
 
@@ -76,7 +76,7 @@ def contrast_findings(results: StudyResult) -> list[Finding]:
 def contrast_finding(one: Contrast) -> Finding:
     """Return the answer to a named contrast in a setting, and how fine a difference could have been seen."""
     where = f"by {one.quantity.title} ({one.setting.calibration}, {one.setting.model}, M = {one.setting.remove})"
-    samples = "one draw" if one.n_draws < 2 else f"{one.n_draws} draws"
+    samples = {0: "no draw that both have", 1: "one draw"}.get(one.n_draws, f"{one.n_draws} draws")
     over = f"{samples}, {'one seed' if one.n_seeds == 1 else f'{one.n_seeds} seeds'}"
     question = f"{one.first} - {one.second}"
     if one.half_width is None:
@@ -232,9 +232,11 @@ def _calibrations(analysis: Analysis) -> Iterator[Finding]:
         if not pairs:
             continue
         told = [of for of in pairs.values() if all(one.clear and one.best == of[0].best for one in of)]
-        told.sort(key=lambda of: of[0].best)
-        for best, members in itertools.groupby(told, key=lambda of: of[0].best):
-            yield _better_calibration(quantity, best, list(members))
+        alike: dict[tuple[str, int, int], list[list[CalibrationEffect]]] = {}  # in as many cases and draws
+        for of in told:
+            alike.setdefault((of[0].best, len(of), min(one.n_draws for one in of)), []).append(of)
+        for (best, n_cases, n_draws), members in sorted(alike.items()):
+            yield _better_calibration(quantity, best, members, n_cases, n_draws)
         if all(one.p is None for of in pairs.values() for one in of):
             verdict = (
                 f"By {quantity.title} calibrations cannot be told apart: one searcher is too little to say how sure."
@@ -242,23 +244,21 @@ def _calibrations(analysis: Analysis) -> Iterator[Finding]:
             yield Finding("Calibration", verdict, "cannot tell", "verdicts")
         elif len(told) < len(pairs):
             rest = [" and ".join(sorted(pair)) for pair, of in pairs.items() if of not in told]
-            verdict = f"By {quantity.title} not told apart in every case: {numbers.listed(rest)}."
+            verdict = f"By {quantity.title} not told apart alike in every case: {numbers.listed(rest)}."
             yield Finding("Calibration", verdict, "not told apart", "verdicts")
 
 
-def _better_calibration(quantity: Quantity, best: str, members: Sequence[Sequence[CalibrationEffect]]) -> Finding:
+def _better_calibration(
+    quantity: Quantity, best: str, members: Sequence[Sequence[CalibrationEffect]], n_cases: int, n_draws: int
+) -> Finding:
     """The calibrations that one is told to be better than, and by how much."""
     parts = []
     for of in members:
         least, most = (numbers.difference(end(one.gain for one in of), quantity) for end in (min, max))
         size = least if least == most else f"{least.removesuffix(' times').removesuffix(' points')} to {most}"
         parts.append(f"{of[0].second} ({size})")
-    cases = [one for of in members for one in of]
-    n_cases = len(members[0])
-    samples = (
-        "one draw of each" if max(one.n_draws for one in cases) < 2 else f"{min(one.n_draws for one in cases)} draws"
-    )
-    least_sure = numbers.probability(max(one.p for one in cases if one.p is not None))
+    samples = "one draw of each" if n_draws < 2 else f"{n_draws} draws"
+    least_sure = numbers.probability(max(one.p for of in members for one in of if one.p is not None))
     verdict = (
         f"By {quantity.title}, {best} gives better checkpoints than {numbers.listed(parts)}, "
         f"{of_all(n_cases, n_cases, 'case')} ({least_sure} or less, {samples})."
@@ -407,12 +407,25 @@ def _sharing(analysis: Analysis) -> Iterator[Finding]:
     """How many layer-forwards the searches saved each other."""
     done = analysis.frame[analysis.frame["layer_forwards_alone"].notna()]
     shared, alone, naive = (float(done[f"layer_forwards_{name}"].sum()) for name in ("shared", "alone", "naive"))
-    if shared > 0 and alone > 0 and naive > 0:
-        verdict = (
-            f"The study ran {numbers.amount(shared)} layer-forwards: {numbers.times(alone / shared)} fewer than its "
-            f"searches one by one, {numbers.times(naive / shared)} fewer than a full forward per mask."
-        )
+    others = {"its searches one by one": alone, "a full forward per mask": naive}
+    if shared > 0:
+        saved = [
+            f"{numbers.times(of / shared)} fewer than {name}" for name, of in others.items() if of > 1.005 * shared
+        ]
+        verdict = f"The study ran {numbers.amount(shared)} layer-forwards{': ' if saved else ''}{', '.join(saved)}."
         yield Finding("Cost", verdict, "measured", "costs")
+
+
+def _ruined(analysis: Analysis) -> Iterator[Finding]:
+    """How many checkpoints the averages leave out."""
+    found = [cell.outcome.assessed.values() for cell in analysis.results.cells if cell.outcome]
+    ruined = sum(not all(math.isfinite(one.value) for one in of) for of in found)
+    if ruined:
+        verdict = (
+            f"{ruined} of {len(found)} masks ruin the model: a number that it was assessed by is not finite, and no "
+            "average or comparison has it."
+        )
+        yield Finding("Completeness", verdict, "measured", "results")
 
 
 def _unfinished(analysis: Analysis) -> Iterator[Finding]:

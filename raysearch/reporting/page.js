@@ -19,7 +19,8 @@ for (const table of document.querySelectorAll("table.sortable")) {
   const columnOf = (cell) => [...cell.parentNode.cells].indexOf(cell);
   const key = (row, column) => {
     const cell = row.cells[column];
-    return cell.dataset.v === undefined ? cell.innerText.trim() : Number(cell.dataset.v);
+    const number = Number(cell.dataset.v); // none where the cell has none, or it is infinite
+    return Number.isNaN(number) ? cell.innerText.trim() : number;
   };
   const compare = (a, b, way) => {
     if (typeof a !== typeof b) return typeof a === "number" ? -1 : 1; // what has no number comes last, either way

@@ -53,7 +53,7 @@ def _recovered(
             masks = found_by.setdefault((cell.model, result.fingerprints["model"]), {Mask(): {"dense": None}})
             masks.setdefault(result.mask, {})[cell.searcher] = None
     return [
-        RecoveredMask(model, ", ".join(masks[record.mask]), len(record.mask), record)
+        RecoveredMask(model, [*masks[record.mask]], len(record.mask), record)
         for (model, fingerprint), masks in found_by.items()
         for record in recoveries_of(ledger, fingerprint, masks)
     ]
@@ -85,10 +85,11 @@ def _cell(
     assessed: Mapping[str, AssessedMasks],
     link: Callable[[str | None], str | None],
 ) -> CellResult:
-    result = None if search is None else search.result
+    state = "waiting" if search is None else _STATES.get(search.state, "waiting")
+    result = search.result if search is not None and state in ("finished", "stopped") else None
     return CellResult(
         **vars(cell),
-        state="waiting" if search is None else _STATES.get(search.state, "waiting"),
+        state=state,
         failure=None if search is None else search.failure,
         link=None if result is None else link(result.mlflow_run_id),
         outcome=None if result is None else _outcome(result, assessed.get(cell.model, AssessedMasks())),

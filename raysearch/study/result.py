@@ -97,9 +97,14 @@ class RecoveredMask:
     """
 
     model: str
-    found_by: str
+    found_by: Sequence[str]
     remove: int
     record: RecoveryRecord
+
+    @property
+    def searchers(self) -> str:
+        """Those that found it, in words."""
+        return ", ".join(self.found_by)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from raysearch.reporting.stats.contrast import contrasts
 from raysearch.reporting.stats.difference import LEVEL, POWER
 from raysearch.reporting.stats.frame import averages, cells_frame
 from raysearch.study.result import StudyResult
-from tests.reporting.cells import ACCURACY, cell, compared, grid, outcome, study
+from tests.reporting.cells import ACCURACY, PERPLEXITY_METRIC, cell, compared, grid, outcome, study
 
 MARGIN = Measure("nats of margin per question", "sample", "margin")
 
@@ -81,6 +81,24 @@ def test_each_setting_is_told_by_held_out_loss_or_else_by_that_on_the_calibratio
     found = verdicts(results, "Searchers in a setting")
     assert [" by held-out calibration loss" in one for one in found] == [True, False]
     assert len(contrast_findings(results)) == 2
+
+
+def test_a_searcher_without_held_out_losses_is_compared_all_the_same() -> None:
+    made = [cell(name, outcome(loss), draw=draw) for name, loss in (("a", 1.0), ("b", 2.0)) for draw in "01"]
+    made = [replace(one, held_out=1.5) if one.searcher == "a" else one for one in made]
+    assert not any("Only one searcher" in one for one in verdicts(study(*made), "Searcher"))
+
+
+def test_savings_and_ruined_models_are_counted() -> None:
+    made = [
+        cell(name, outcome(layer_forwards_naive=50.0, assessed={"ppl": Estimate(value)}), layer_forwards_shared=60.0)
+        for name, value in (("a", 20.0), ("b", float("inf")))
+    ]
+    results = study(*made, metrics=(PERPLEXITY_METRIC,))
+    assert verdicts(results, "Cost") == [
+        "The study ran 120 layer-forwards: 1.67 times fewer than its searches one by one."
+    ]
+    assert verdicts(results, "Completeness")[0].startswith("1 of 2 masks ruin the model")
 
 
 def test_the_same_mask_is_said_to_be_the_same() -> None:

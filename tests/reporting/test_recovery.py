@@ -31,7 +31,7 @@ def recovered(found_by: str, *layers: int, pruned: float, after: float) -> Recov
         f"recover-{found_by}", "search", mask, "distilled", 20, {}, Training(points, 2, 2, 200, 64, 9.0, 4),
         {"training": 9.0, "data": 1.0}, tuple(numbers),
     )  # fmt: skip
-    return RecoveredMask("m", found_by, len(mask), record)
+    return RecoveredMask("m", [found_by], len(mask), record)
 
 
 def results() -> StudyResult:
@@ -42,7 +42,7 @@ def results() -> StudyResult:
         recovered("random", 0, 4, pruned=3000.0, after=15.0),
         recovered("reverse", 6, 7, pruned=20.0, after=16.0),
     ]
-    cells = [cell(one.found_by, outcome()) for one in every[1:]]
+    cells = [cell(one.found_by[0], outcome()) for one in every[1:]]
     return replace(study(*cells), recovered=every)
 
 
@@ -65,7 +65,7 @@ def test_losses_are_drawn_by_tokens() -> None:
 
 
 def test_labels_that_look_like_formulas_are_drawn() -> None:
-    named = [replace(one, found_by="a$_$b") for one in results().recovered]
+    named = [replace(one, found_by=["a$_$b"]) for one in results().recovered]
     (picture,) = recovery_pictures(replace(results(), recovered=named), Palette.of(results()))
     assert "a$_$b, M = 2" in svg(picture.figure, picture.name)
 
@@ -73,3 +73,14 @@ def test_labels_that_look_like_formulas_are_drawn() -> None:
 def test_a_study_without_recoveries_has_nothing_of_them() -> None:
     nothing = study(cell("greedy", outcome()))
     assert recovery_tables(nothing) == [] and recovery_pictures(nothing, Palette.of(nothing)) == []
+
+
+def test_what_describes_texts_has_no_best_mask_and_no_number_is_a_dash():
+    length = Metric("length", "length", "degeneration", "tokens", higher_is_better=False)
+    unknown = ThreeNumbers(length, Estimate(float("nan")), Estimate(2.0), Estimate(3.0), None, None)
+    with_length = [
+        replace(one, record=replace(one.record, numbers=(*one.record.numbers, unknown))) for one in results().recovered
+    ]
+    tables = {one.name: as_csv(one) for one in recovery_tables(replace(results(), recovered=with_length))}
+    assert "length" in tables["recovery"] and "nan" not in tables["recovery"]
+    assert "length" not in tables["recovery_ranks"]

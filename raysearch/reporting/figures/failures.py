@@ -47,13 +47,11 @@ def failure_pictures(results: StudyResult, frame: pd.DataFrame) -> list[Picture]
 
 
 def _bars(cells: pd.DataFrame, reasons: Mapping[str, str]) -> dict[str, _Bar]:
-    """Return the bars of one task by label, the means over seeds."""
+    """Return the bars of one task by label, the means over draws and seeds."""
     columns = {column_of(name): reason for reason, name in reasons.items()}
-    if not set(columns) <= set(cells.columns):
-        return {}
     means = cells.groupby(["remove", "searcher"], observed=True)[list(columns)].mean().dropna().rename(columns=columns)
     return {
-        f"M = {remove}, {style.short(str(searcher))}": {reason: float(row[reason]) for reason in reasons}
+        f"M = {remove}, {searcher}": {reason: float(row[reason]) for reason in reasons}
         for (remove, searcher), row in means.iterrows()
     }
 
@@ -69,7 +67,7 @@ def _draw(name: str, model: str, tasks: Sequence[_Task]) -> Picture:
             for reason, colour in _COLOURS.items():
                 axes.barh(row, bar[reason], left=left, color=colour, height=0.7)
                 left += bar[reason]
-        axes.set_yticks(range(len(bars)), list(bars))
+        axes.set_yticks(range(len(bars)), [style.short(label, 34) for label in bars])
         axes.set_ylim(len(bars) - 0.4, -0.6)
         axes.set_xlim(0, 100)
         style.name_axes(axes, title, "answers that fail (%)")

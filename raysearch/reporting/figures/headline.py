@@ -5,6 +5,7 @@ Source: Kim et al. 2026 (arXiv 2604.24938), version 1, Figure 2: the variance be
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -43,12 +44,16 @@ def headline_pictures(analysis: Analysis, palette: Palette) -> list[Picture]:
 def _headline(quantity: Quantity, palette: Palette, name: str, model: str, found: Sequence[_Panel]) -> Picture:
     calibrations = list(dict.fromkeys(one for _, means in found for one in means["calibration"]))
     searchers = list(dict.fromkeys(one for _, means in found for one in means["searcher"]))
+    what = "loss over the dense model's" if quantity is CALIBRATION_LOSS else quantity.title
     figure, places = grid(len(found), 0.75 + 0.5 * len(calibrations), sharey=True)
     for axes, (remove, means) in zip(places, found, strict=True):
-        low, high = style.within(means["value"])
-        if quantity.ratio:
+        if quantity.higher_is_better:  # shares of right answers, of which none flattens the others
+            low, high = style.within(means["value"], reach=math.inf)
+        elif quantity.ratio:
             least = means["value"].min()
             low, high = least / 1.3, min(means["value"].max(), _RUINED * least) * 1.3
+        else:
+            low, high = style.within(means["value"])
         for one in means.itertuples():
             step = searchers.index(one.searcher) / max(1, len(searchers) - 1) - 0.5
             row = calibrations.index(one.calibration) + _SPREAD * step
@@ -67,7 +72,6 @@ def _headline(quantity: Quantity, palette: Palette, name: str, model: str, found
                 axes.axhline(row - 0.5, color=style.LINE, lw=0.8)
         axes.set_yticks(range(len(calibrations)), [style.short(one, 30) for one in calibrations])
         axes.set_ylim(len(calibrations) - 0.5, -0.5)
-        what = "loss over the dense model's" if quantity is CALIBRATION_LOSS else quantity.title
         better = "right" if quantity.higher_is_better else "left"
         style.name_axes(axes, f"M = {remove}", f"{what}{' (log scale)' if quantity.ratio else ''}; better: {better}")
         axes.set_xlim(low, high)
@@ -82,7 +86,7 @@ def _headline(quantity: Quantity, palette: Palette, name: str, model: str, found
     )
     if quantity is CALIBRATION_LOSS:
         caption += " Losses of two calibrations have different units and are compared within a row alone."
-    alt = f"{numbers.capital(quantity.title)}: " + "; ".join(
+    alt = f"{numbers.capital(what)}: " + "; ".join(
         f"M = {remove}, {one.calibration}, {one.searcher}: {numbers.three(one.value)}"
         for remove, means in found
         for one in means.itertuples()

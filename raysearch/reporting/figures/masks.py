@@ -18,7 +18,7 @@ from raysearch.core import style
 from raysearch.core.mask import Mask
 from raysearch.reporting.figures.palette import Palette
 from raysearch.reporting.figures.picture import Picture, grid, pictures
-from raysearch.reporting.stats.agreement import masks_of, similarity
+from raysearch.reporting.stats.agreement import masks_of, similarity, within
 from raysearch.reporting.stats.frame import Setting, panels, settings
 
 if TYPE_CHECKING:
@@ -70,7 +70,10 @@ def _mask_picture(n_layers: Mapping[str, int], palette: Palette, name: str, mode
     )
     alt = "; ".join(
         f"{setting.calibration}, M = {setting.remove}: "
-        + ", ".join(f"{searcher} removes {masks[0]}" for searcher, masks in by_searcher.items())
+        + ", ".join(
+            f"{searcher} removes {' or '.join(map(str, dict.fromkeys(masks)))}"
+            for searcher, masks in by_searcher.items()
+        )
         for setting, by_searcher in ordered
     )
     return Picture(name, f"{model}: layers removed", caption, f"Map of removed layers. {alt}", figure)
@@ -122,8 +125,8 @@ def _similarity_picture(name: str, model: str, matrices: list[_Matrix]) -> Pictu
     bar.ax.tick_params(labelsize=style.TEXT, colors=style.INK)
     bar.outline.set_visible(False)
     caption = (
-        "Each square compares two masks: 1 if they remove the same layers, 0 if they share none; with several seeds "
-        "the mean. Blocks on the diagonal are searchers under one calibration; the others compare calibrations."
+        "Each square compares two masks: 1 if they remove the same layers, 0 if they share none; with several draws "
+        "or seeds the mean. Blocks on the diagonal are searchers under one calibration; the others compare two."
     )
     alt = f"Matrix of Jaccard similarities between the masks of {model}; the tables below give their means and ranges."
     return Picture(name, f"{model}: similarity of masks", caption, alt, figure)
@@ -133,6 +136,7 @@ def _draw_similarity(axes: Axes, masks: pd.Series) -> Any:
     """Draw the matrix of the masks' similarities, and return it for the colour bar."""
     size = len(masks)
     table = np.array([[similarity(a, b) for b in masks] for a in masks])
+    np.fill_diagonal(table, [within(one) if len(one) > 1 else 1.0 for one in masks])
     # As an image, which is small where there are thousands of squares.
     mesh = axes.imshow(table, cmap=style.SIMILARITIES, vmin=0, vmax=1, extent=(0, size, size, 0), interpolation="none")
     axes.hlines(range(1, size), 0, size, color=style.WHITE, lw=0.6)

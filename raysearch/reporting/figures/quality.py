@@ -50,7 +50,7 @@ def tradeoff_pictures(results: StudyResult, frame: pd.DataFrame, palette: Palett
 
 
 def _points(cells: pd.DataFrame, perplexity: Quantity, accuracy: Quantity) -> pd.DataFrame:
-    """Both averages of each searcher of each calibration, the means over seeds."""
+    """Both averages of each searcher of each calibration, the means over draws and seeds."""
     columns = {perplexity.key: "perplexity", accuracy.key: "accuracy", accuracy.error: "error"}
     means = cells.groupby(["calibration", "searcher"], observed=True)[list(columns)].mean().rename(columns=columns)
     return means.dropna(subset=["perplexity", "accuracy"]).reset_index()
@@ -111,7 +111,7 @@ def log_scale(axes: Axes) -> None:
 
 
 def cost_pictures(comparisons: Sequence[Comparison], palette: Palette) -> list[Picture]:
-    """For each model the loss against what a search costs, a panel a setting; the band is what ties with the best."""
+    """For each model the loss against what a search costs, a panel a setting; hollow is what is told from the best."""
     priced = [one for one in comparisons if any(rival.cost > 0 for rival in one.rivals)]
     return pictures("cost", ((one.setting.model, one) for one in priced), partial(_cost, palette))
 
@@ -144,8 +144,9 @@ def _cost(palette: Palette, name: str, model: str, comparisons: list[Comparison]
     keys.append(Line2D([], [], ls="", marker="o", mfc=style.WHITE, mec=style.INK, label="hollow: told from the best"))
     style.legend(figure, keys)
     caption = (
-        "Down and to the left is better. A line hangs from each searcher as far as noise reaches: where it touches the "
-        "dashed line, the best, the two tie. An arrow: the loss lies far above the others, off the scale."
+        "Down and to the left is better. A line hangs from each searcher as far as noise reaches between it and the "
+        "best, the dashed line. Hollow: told from the best, corrected for all pairs. An arrow: the loss lies far above "
+        "the others, off the scale."
     )
     alt = "Scatter: " + "; ".join(
         f"{one.setting.calibration}, M = {one.setting.remove}, {rival.searcher}: loss "

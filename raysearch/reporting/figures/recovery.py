@@ -33,8 +33,8 @@ def _draw(palette: Palette, name: str, model: str, panels: Sequence[_Panel]) -> 
     markers = itertools.cycle(style.MARKERS)
     for axes, (way, masks) in zip(places, panels, strict=True):
         for one in masks:
-            label = f"{one.found_by}, M = {one.remove}" if one.remove else "dense"
-            first = one.found_by.partition(", ")[0]
+            label = f"{one.searchers}, M = {one.remove}" if one.remove else "dense"
+            first = one.found_by[0]
             look = looks.setdefault(
                 label,
                 {"color": palette.colours.get(first, style.GREY), "ls": palette.lines.get(first, "--")}
@@ -49,8 +49,8 @@ def _draw(palette: Palette, name: str, model: str, panels: Sequence[_Panel]) -> 
         "different ways are of different rows, or distances from the dense model, and do not compare."
     )
     alt = "Lines: " + "; ".join(
-        f"{way}, {one.found_by}, M = {one.remove}: {numbers.loss(losses[0][1])} to {numbers.loss(losses[-1][1])} after "
-        f"{losses[-1][0]:,} tokens"
+        f"{way}, {one.searchers}, M = {one.remove}: {numbers.loss(losses[0][1])} to {numbers.loss(losses[-1][1])} "
+        f"after {losses[-1][0]:,} tokens"
         for way, masks in panels
         for one in masks
         for losses in [one.record.training.held_out]

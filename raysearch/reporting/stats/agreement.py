@@ -104,23 +104,26 @@ def similarity(some: Sequence[Mask], others: Sequence[Mask]) -> float:
     return fmean(a.jaccard(b) for a, b in itertools.product(some, others))
 
 
+def within(masks: Sequence[Mask]) -> float:
+    """The mean Jaccard similarity over pairs of some masks, at least two."""
+    return fmean(a.jaccard(b) for a, b in itertools.combinations(masks, 2))
+
+
 def expected_jaccard(n_layers: int, n_remove: int) -> float:
     """The mean Jaccard similarity of two masks that remove M of N removable layers at random.
 
     The size k of their intersection is hypergeometric; each k weighs k / (2 M - k).
     """
-    ways = math.comb(n_layers, n_remove)
-    return sum(
-        math.comb(n_remove, k) * math.comb(n_layers - n_remove, n_remove - k) / ways * k / (2 * n_remove - k)
-        for k in range(1, n_remove + 1)
-    )
+    from scipy.stats import hypergeom
+
+    return float(hypergeom(n_layers, n_remove, n_remove).expect(lambda k: k / (2 * n_remove - k)))
 
 
 def _agreement(setting: Setting, cells: pd.DataFrame, n_free: int) -> Agreement:
     """How far searchers agree, by the masks of each, one a draw and seed."""
     by_draw = [list(masks_of(drawn)) for _, drawn in cells.groupby("draw")]
     pairs = [similarity(some, others) for masks in by_draw for some, others in itertools.combinations(masks, 2)]
-    seeded = [_within(masks) for drawn in by_draw for masks in drawn if len(masks) > 1]
+    seeded = [within(masks) for drawn in by_draw for masks in drawn if len(masks) > 1]
     redrawn = [
         similarity(some, others)
         for _, mine in cells.groupby("searcher", observed=True)
@@ -139,7 +142,3 @@ def _agreement(setting: Setting, cells: pd.DataFrame, n_free: int) -> Agreement:
         between_seeds=fmean(seeded) if seeded else None,
         between_draws=fmean(redrawn) if redrawn else None,
     )
-
-
-def _within(masks: Sequence[Mask]) -> float:
-    return fmean(a.jaccard(b) for a, b in itertools.combinations(masks, 2))

@@ -57,9 +57,9 @@ class Analysis:
 
     @property
     def by_fresh_loss(self) -> Sequence[Comparison]:
-        """In each setting by held-out loss where it is known, which flatters nobody; else that on the calibration."""
-        held_out = {one.setting: one for one in self.by_held_out}
-        return [held_out.get(one.setting, one) for one in self.by_loss]
+        """In each setting by held-out loss where all have it, which flatters nobody; else that on the calibration."""
+        known = {(one.setting, len(one.rivals)): one for one in self.by_held_out}
+        return [known.get((one.setting, len(one.rivals)), one) for one in self.by_loss]
 
 
 def analyse(results: StudyResult) -> Analysis:

@@ -29,7 +29,7 @@ class Rival:
     """A searcher's numbers in a setting, over its draws and seeds, and how it stands beside the best one.
 
     Args:
-        mean: Over draws and seeds.
+        mean: Over draws and seeds; the geometric one of quantities that are compared by ratios.
         spread: Standard deviation over seeds of a draw, the first with several; None with one seed.
         error: Standard error by the choice of samples, the mean over searches, since they share the samples.
         cost: Layer-forwards that it takes alone, the mean over searches.
@@ -162,7 +162,7 @@ def _rival(searcher: str, cells: pd.DataFrame, quantity: Quantity) -> Rival:
     spreads = [*values.groupby(cells["draw"]).std().dropna()] if seeded else []
     return Rival(
         searcher=searcher,
-        mean=statistics.fmean(values),
+        mean=statistics.geometric_mean(values) if quantity.ratio else statistics.fmean(values),
         spread=finite(spreads[0]) if spreads else None,
         error=finite(cells[quantity.error].mean(skipna=False)),
         cost=float(cells["layer_forwards_alone"].mean()),

@@ -155,9 +155,9 @@ class Side:
 
     @cached_property
     def items(self) -> Items | None:
-        """The contributions of items, the mean over searches; None if they were not kept of all."""
+        """The contributions of items, the mean over searches; None if the same ones were not kept of all."""
         known = [items.get(self._quantity.key) for items in self._cells["items"]]
-        if not known or any(one is None for one in known):
+        if len({one and tuple(map(len, one)) for one in known} - {None}) != 1 or None in known:
             return None
         return [np.average(parts, axis=0, weights=self._weights) for parts in zip(*known, strict=True)]
 
@@ -195,7 +195,7 @@ def difference(one: Side, other: Side, quantity: Quantity) -> Difference:
         value = 0.0
     parts = [*few, *items]
     error, freedom = total(parts) if parts else (None, _NORMAL)
-    exact_p = _mcnemar(one, other) if quantity.group == "accuracy" and len(draws) == 1 and parts else None
+    exact_p = _mcnemar(one, other) if len(draws) == 1 and parts else None
     return Difference(value, error, freedom, len(draws), exact_p, total(few) if few else None)
 
 
@@ -218,7 +218,7 @@ def holm(p: Sequence[float | None]) -> list[float | None]:
 
 def by_item(one: Side, other: Side) -> list[tuple[float, float]]:
     """The variance of the difference by the choice of items, with its degrees of freedom; nothing if not known."""
-    if one.items is not None and other.items is not None:
+    if one.items is not None and other.items is not None and [*map(len, one.items)] == [*map(len, other.items)]:
         gaps = [a - b for a, b in zip(one.items, other.items, strict=True)]
         several = [gap for gap in gaps if len(gap) > 1]
         return [(len(gap) * float(gap.var(ddof=1)), len(gap) - 1.0) for gap in several]

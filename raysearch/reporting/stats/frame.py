@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from statistics import fmean
+from statistics import fmean, mode
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -98,13 +98,20 @@ def averages(results: StudyResult) -> list[Quantity]:
     """The averages of the groups that were assessed; of a single metric, that metric itself."""
     found = []
     for group in _AVERAGED:
-        members = [metric for metric in results.metrics if metric.group == group]
+        members = _members(results, group)
         if members:
             first, key = members[0], f"{group}_average"
             title = f"average {group}" if len(members) > 1 else f"{group} on {first.title}"
             ratio = group == "perplexity"
-            found.append(Quantity(key, title, first.unit, not ratio, ratio, len(members), group))
+            found.append(Quantity(key, title, first.unit, first.higher_is_better, ratio, len(members), group))
     return found
+
+
+def _members(results: StudyResult, group: Group | None) -> list[Metric]:
+    """The metrics of a group that can be averaged: of the unit and direction that most of them have."""
+    scales = {one.name: (one.unit, one.higher_is_better) for one in results.metrics if one.group == group}
+    common = mode(scales.values()) if scales else None
+    return [one for one in results.metrics if scales.get(one.name) == common and one.group == group]
 
 
 def cells_frame(results: StudyResult) -> pd.DataFrame:
@@ -143,7 +150,7 @@ def panels(frame: pd.DataFrame) -> Iterator[tuple[Panel, pd.DataFrame]]:
 
 
 def searcher_means(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the mean over seeds of every number, by model, calibration, M and searcher."""
+    """Return the mean over draws and seeds of every number, by model, calibration, M and searcher."""
     return _comparable(frame).groupby([*Setting._fields, "searcher"], observed=True).mean(numeric_only=True)
 
 
@@ -160,7 +167,7 @@ def by_column(values: Mapping[str, Estimate], results: StudyResult) -> dict[str,
     """
     found = {column_of(name): one for name, one in values.items()}
     for quantity in averages(results):
-        members = [values.get(metric.name) for metric in results.metrics if metric.group == quantity.group]
+        members = [values.get(metric.name) for metric in _members(results, quantity.group)]
         numbers = [one.value for one in members if one is not None and math.isfinite(one.value)]
         errors = [one.error for one in members if one is not None and one.error is not None]
         if len(numbers) == len(members):
@@ -203,7 +210,7 @@ def _items(found: Outcome, results: StudyResult) -> dict[str, tuple[npt.NDArray[
     own = {name: np.asarray(parts) for name, parts in found.items.items() if len(parts)}
     items: dict[str, tuple[npt.NDArray[np.float64], ...]] = {column_of(name): (parts,) for name, parts in own.items()}
     for quantity in averages(results):
-        names = [metric.name for metric in results.metrics if metric.group == quantity.group]
+        names = [metric.name for metric in _members(results, quantity.group)]
         if {*names} <= own.keys() & found.assessed.keys():
             values = [found.assessed[name].value for name in names]
             # the logarithm of a mean of perplexities moves with each as its share of their sum

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -113,7 +114,7 @@ def _costs_table(results: StudyResult) -> Table | None:
 def _whose(path: str = "of.") -> list[Column]:
     return [
         words("Model", f"{path}model", groups=True, may_hide=True),
-        words("Mask of", f"{path}found_by", groups=True),
+        words("Mask of", f"{path}searchers", groups=True),
         number("M", f"{path}remove", groups=True),
         words("Way", f"{path}record.way", groups=True),
     ]
@@ -127,7 +128,8 @@ def _ranks(results: StudyResult) -> Iterator[_Ranks]:
     for (model, remove, way), records in found.items():
         if len(records) < _FEW:
             continue
-        for metric in [one.metric for one in records[0].numbers]:
+        ranked = [one.metric for one in records[0].numbers if one.metric.group not in ("degeneration", "failures")]
+        for metric in ranked:
             shared = [one for record in records for one in record.numbers if one.metric.name == metric.name]
             if len(shared) == len(records):
                 before, after = [one.pruned.value for one in shared], [one.recovered.value for one in shared]
@@ -135,7 +137,8 @@ def _ranks(results: StudyResult) -> Iterator[_Ranks]:
 
 
 def _cell(one: Estimate) -> Cell:
-    return Cell(figure(one.value), finite(one.value), one.error, _error(one.error))
+    text = numbers.UNKNOWN if math.isnan(one.value) else figure(one.value)
+    return Cell(text, finite(one.value), one.error, _error(one.error))
 
 
 def _share(one: Estimate | None) -> Cell:

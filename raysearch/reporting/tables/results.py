@@ -80,7 +80,7 @@ def degeneration_tables(results: StudyResult, frame: pd.DataFrame) -> list[Table
     quantities = [one for one in _quantities(results, frame) if one.group == "degeneration"]
     return present(
         *(
-            _assessed_table(f"texts_{place}", title, panels, quantities, dense, TEXTS_NOTE)
+            _assessed_table(f"texts_{place}", f"{title}: written texts", panels, quantities, dense, TEXTS_NOTE)
             for place, title, panels, dense in _by_calibration(results, frame)
         )
     )
@@ -98,7 +98,7 @@ def result_tables(results: StudyResult, frame: pd.DataFrame) -> list[Table]:
         dense_loss = fmean(one.dense_loss for one in outcomes.values())
         found += [
             _loss_table(f"losses_{place}", title, panels, next(iter(outcomes.values())).measure, dense_loss),
-            _assessed_table(f"results_{place}", title, panels, quantities, dense),
+            _assessed_table(f"results_{place}", f"{title}: assessed checkpoints", panels, quantities, dense),
         ]
     return present(*found)
 
@@ -194,7 +194,7 @@ def _assessed_table(
     """Return the table of assessed checkpoints, searchers in the study's order."""
     columns = [*_SEARCHER, *(_assessed_column(one, dense.get(one.key)) for one in quantities)]
     records = list(_assessed_searchers(panels, quantities))
-    return tabulate(name, f"{title}: assessed checkpoints", columns, records, note, has_dense=bool(dense))
+    return tabulate(name, title, columns, records, note, has_dense=bool(dense))
 
 
 def _assessed_searchers(panels: _Panels, quantities: Sequence[Quantity]) -> Iterator[_Found]:

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from scipy import stats
 from statsmodels.stats.multitest import multipletests
 
-from raysearch.core.estimate import Estimate
+from raysearch.core.estimate import Estimate, Group
 from raysearch.reporting.stats.difference import holm
 from tests.reporting.cells import ACCURACY, PERPLEXITY_METRIC, cell, compared, outcome
 
@@ -127,14 +128,16 @@ def test_items_are_paired():
     assert compared(*made, by=ACCURACY).rivals[1].p == pytest.approx(stats.ttest_rel(a, b).pvalue)
 
 
-def test_right_and_wrong_answers_are_compared_by_mcnemars_exact_test():
+@pytest.mark.parametrize("group", ["accuracy", "generation"])
+def test_right_and_wrong_answers_are_compared_by_mcnemars_exact_test(group: Group):
     right = np.zeros((2, 50))
     right[0, :9], right[1, 8:10] = 1, 1
     made = [
         cell(name, outcome(assessed={"acc": Estimate(2 * x.sum())}, items={"acc": tuple(2 * x)}))
         for name, x in zip("ab", right, strict=True)
     ]
-    assert compared(*made, by=ACCURACY).rivals[1].p == pytest.approx(stats.binomtest(1, 9).pvalue)
+    metric = replace(ACCURACY, group=group)
+    assert compared(*made, by=metric).rivals[1].p == pytest.approx(stats.binomtest(1, 9).pvalue)
 
 
 def test_negative_and_zero_losses_compare_as_any():

@@ -27,3 +27,15 @@ def test_records_from_before_held_out_losses_were_kept_by_draw_are_read():
     )
     record = from_json(CellRecord, before)
     assert (record.held_out, record.held_out_by_draw) == (3.5, {})
+
+
+def test_metrics_of_another_unit_are_in_no_average():
+    percent = tuple(Metric(name, name, "accuracy", "%", True) for name in "xy")
+    other = Metric("mcc", "mcc", "accuracy", "mcc", True), Metric("brier", "brier", "accuracy", "brier", False)
+    whole = study(metrics=(other[0], *percent, other[1]))
+    (average,) = averages(whole)
+    assert (average.averaged, average.unit, average.higher_is_better) == (2, "%", True)
+    values = {"mcc": Estimate(0.3), "x": Estimate(60), "y": Estimate(70), "brier": Estimate(0.2)}
+    assert by_column(values, whole)["accuracy_average"].value == 65
+    (lone,) = averages(study(metrics=(other[1],)))
+    assert (lone.title, lone.higher_is_better) == ("accuracy on brier", False)

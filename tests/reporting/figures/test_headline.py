@@ -1,0 +1,16 @@
+"""The figure on top of a report."""
+
+from __future__ import annotations
+
+from raysearch.reporting.figures.headline import headline_pictures
+from raysearch.reporting.figures.palette import Palette
+from raysearch.reporting.stats.analysis import analyse
+from tests.reporting.cells import ACCURACY, grid
+
+
+def test_the_best_share_of_right_answers_is_on_the_scale() -> None:
+    values = {"a": 0.0, "b": 0.2, "c": 0.3, "d": 22.0}
+    analysis = analyse(grid({("c", name): [value] for name, value in values.items()}, ACCURACY))
+    (picture,) = headline_pictures(analysis, Palette.of(analysis.results))
+    assert picture.figure.axes[0].get_xlim()[1] > 22
+    assert picture.alt.startswith("Accuracy on Accuracy: M = 2, c, a: 0")
