@@ -232,6 +232,7 @@ class ClusterOptions(PoolFactory):
         needs = Needs(self.cpus_per_replica, self.gpus(on_gpu))
         if self.address is not None or ray.is_initialized():  # replicas may be on other machines
             travels = not on_gpu or (self.address is not None and not model.is_hub)
+            travels &= not (model.is_hub and model.trust_remote_code)  # whose code is to be fetched there, too
         else:
             travels = not on_gpu and not model.is_kept
 

@@ -30,12 +30,12 @@ class TimeoutPolicy:
 
     Args:
         unit_timeout_s: A fixed limit for jobs on a calibration, or ``auto``: ten times the longest that a job of the
-            kind has taken for its size, a minute at least, and an hour before the first answer of the kind. Other jobs
-            are always limited by ``auto``, and get a day before the first answer.
+            kind has taken for its size, a minute at least, and a day before the first answer of the kind. Other jobs
+            are always limited by ``auto``.
     """
 
-    first_s = 3600.0  #: For loading the model, maybe over a network, and for the first unit of a kind.
-    first_job_s = 86400.0  #: For the first other job of a kind, such as a whole task of lm-eval.
+    load_s = 3600.0  #: For loading the model, maybe over a network.
+    first_s = 86400.0  #: For the first job of a kind: a round's masks of a large model on a CPU, a task of lm-eval.
     least_s, factor = 60.0, 10.0
 
     def __init__(self, unit_timeout_s: float | Literal["auto"] = "auto") -> None:
@@ -45,13 +45,11 @@ class TimeoutPolicy:
     def limit_s(self, job: Job | None) -> float:
         """Return the seconds that a replica may take for a job, or, for None, to load the model."""
         if job is None:
-            return self.first_s
+            return self.load_s
         if job.calibration is not None and self._fixed is not None:
             return self._fixed
         longest = self._longest.get(job.kind)
-        if longest is None:
-            return self.first_job_s if job.calibration is None else self.first_s
-        return max(self.least_s, self.factor * longest * job.size)
+        return self.first_s if longest is None else max(self.least_s, self.factor * longest * job.size)
 
     def learn(self, job: Job, seconds: float) -> None:
         """Note how long a job took."""

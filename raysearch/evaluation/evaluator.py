@@ -148,8 +148,9 @@ class Evaluator:
         left |= set() if contest.beat is None else {contest.beat}
         while True:
             found = self._in_full(sorted(left))
-            if any(found[winner].failure for winner in contest.winners & left):
-                return self._in_full(wanted)  # others were dropped for a mask that failed on later shards
+            failed = {mask for mask, one in found.items() if one.failure}
+            if contest.winners & failed or failed >= left - {Mask()}:
+                return self._in_full(wanted)  # others were decided by a mask that failed on later shards
             losses = {mask: one.loss for mask, one in found.items() if mask and one.loss is not None}
             best = min(losses, key=lambda mask: (losses[mask], mask), default=Mask())
             screened = {

@@ -272,8 +272,9 @@ def reuse_freed_memory() -> None:
     a replica's time where several share a machine, and a fifth of a training's.
     """
     if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "mallopt"):
-        libc.mallopt(_M_MMAP_THRESHOLD, 2**30)
-        libc.mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
+        # Before glibc 2.35 the first takes 2**25 at most; without it the second would fix it at 128 KiB.
+        if libc.mallopt(_M_MMAP_THRESHOLD, 2**30) or libc.mallopt(_M_MMAP_THRESHOLD, 2**25):
+            libc.mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
 
 
 def release() -> None:

@@ -21,6 +21,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 from transformers import PreTrainedModel
+from transformers.dynamic_module_utils import init_hf_modules
 
 #: NumPy has no bfloat16: such tensors become integers of the same width.
 _TRAVELS_AS = {torch.bfloat16: torch.int16}
@@ -38,6 +39,7 @@ def pack(model: PreTrainedModel) -> Packed:
 
 def unpack(structure: bytes, arrays: Sequence[npt.NDArray[Any]]) -> PreTrainedModel:
     """Rebuild a model from the output of `pack`; the tensors use the arrays' memory."""
+    init_hf_modules()  # else a class of code that came with the model is not found by its name
     model: PreTrainedModel = _Unpacker(io.BytesIO(structure), arrays).load()
     return model
 

@@ -236,8 +236,8 @@ def test_time_is_that_of_those_who_are_there():
     assert (replica.node, replica.busy_s, replica.present_s) == ("node", 2, 4)
 
 
-def test_an_hour_while_nothing_is_known():
-    assert TimeoutPolicy().limit_s(unit(1)) == 3600
+def test_a_day_while_nothing_is_known_and_an_hour_to_load():
+    assert TimeoutPolicy().limit_s(unit(1)) == 86400
     assert TimeoutPolicy(7.5).limit_s(None) == 3600, "for loading, whatever is given for units"
 
 
@@ -259,8 +259,8 @@ def test_a_minute_at_least():
 def test_other_kinds_are_not_known_by_it():
     timeouts = TimeoutPolicy()
     timeouts.learn(unit(1), 1)
-    assert timeouts.limit_s(unit(1, "b")) == 3600
-    assert timeouts.limit_s(StatisticUnit("a", 0, Statistic.TAYLOR)) == 3600
+    assert timeouts.limit_s(unit(1, "b")) == 86400
+    assert timeouts.limit_s(StatisticUnit("a", 0, Statistic.TAYLOR)) == 86400
 
 
 def test_other_jobs_take_as_long_as_they_do():

@@ -148,7 +148,7 @@ def test_a_replica_that_loads_for_ever_is_replaced_and_one_without_a_place_is_no
             time.sleep(3600)
         return Echo()
 
-    monkeypatch.setattr(TimeoutPolicy, "first_s", 12.0)
+    monkeypatch.setattr(TimeoutPolicy, "load_s", 12.0)
     fleet = Fleet(2, 2, Needs(cpus=2, gpus=0), idle_s=60)
     recipe = [ray.put(Recipe(make_at_second_try, None, own_versions()))]
     with closing(RayPool(Replicas(fleet, recipe, 1), fleet.close)) as pool:

@@ -5,8 +5,10 @@ Every builder gives the same weights at every call (the seed is fixed), float32,
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -177,3 +179,22 @@ REFUSED = _builders(
         "gemma4_text": {**_WIDTHS, **_HEAD, **_PER_LAYER, "num_kv_shared_layers": 2, "global_head_dim": 8},
     }
 )
+
+
+_CODE = """
+from transformers import LlamaConfig, LlamaForCausalLM
+
+class OwnConfig(LlamaConfig):
+    model_type = "own"
+
+class Own(LlamaForCausalLM):
+    config_class = OwnConfig
+"""
+
+
+def give_own_code(folder: Path) -> None:
+    """Make a Llama checkpoint one whose classes come with it."""
+    (folder / "code.py").write_text(_CODE)
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"model_type": "own", "auto_map": {"AutoConfig": "code.OwnConfig", "AutoModelForCausalLM": "code.Own"}}
+    (folder / "config.json").write_text(json.dumps(config))

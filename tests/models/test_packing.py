@@ -9,7 +9,7 @@ from raysearch.calibration.packing import pack
 from raysearch.core.mask import Mask
 from raysearch.models.stack import LayerStack, relative_gap
 from tests.cases import assert_each
-from tests.models.families import FAMILIES, VOCABULARY
+from tests.models.families import FAMILIES, HYBRIDS, VOCABULARY
 
 #: Whose layers look no further than some tokens back (fewer than a packed row has here), or know no positions.
 PLAIN = {"mistral", "gemma2", "gemma3_text", "gemma3", "gemma4_text", "cohere2", "gpt_oss", "exaone4", "bloom", "mpt"}
@@ -28,14 +28,37 @@ def items():
     return Batch.of(rows, scored, Choices(np.array(item), np.diff(item, prepend=-1) > 0, np.ones(len(rows), np.int64)))
 
 
-def test_packing_is_used_where_it_is_exact():
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_packing_is_used_where_it_is_exact(dtype: torch.dtype):
     def check(family):
-        stack, batch = LayerStack(FAMILIES[family]()), items()
-        assert stack.packs(batch) is (family not in PLAIN)
-        if family not in PLAIN:
+        stack, batch = LayerStack((FAMILIES | HYBRIDS)[family]().to(dtype)), items()
+        assert stack.packs(batch) is (family not in PLAIN | {*HYBRIDS})
+        if family not in PLAIN | {*HYBRIDS} and dtype is torch.float32:
             assert relative_gap(stack._states(pack(batch)), stack._states(batch.inputs)) <= 1e-5
 
-    assert_each(FAMILIES, check)
+    assert_each([*FAMILIES, *HYBRIDS], check)
+
+
+def test_a_state_that_is_wrong_beside_a_large_channel_is_seen(monkeypatch):
+    """As a state of 16 bits may have it: one channel of some tokens is a thousand times as large as the others."""
+    stack = LayerStack(FAMILIES["llama"]())
+    stack.model.to(torch.bfloat16)
+    plain = torch.ones(8, 64)
+    plain[0, 3] = 1000.0
+    wrong = plain.clone()
+    wrong[5] = -1.0
+    states = iter([wrong.bfloat16(), plain.bfloat16()])
+    monkeypatch.setattr(stack, "_states", lambda _: next(states))
+    monkeypatch.setattr(stack, "last_hidden", lambda hidden: hidden)
+    assert stack.packs(items()) is False
+
+
+def test_rows_beyond_a_window_are_not_packed(monkeypatch):
+    stack, batch = LayerStack(FAMILIES["llama"]()), items()
+    monkeypatch.setattr(stack.model.config, "sliding_window", batch.input_ids.shape[1], raising=False)
+    assert stack.packs(batch) is True
+    monkeypatch.setattr(stack.model.config, "sliding_window", batch.input_ids.shape[1] - 1)
+    assert stack.packs(batch) is False
 
 
 def test_packing_is_not_tried_with_attention_that_takes_no_mask(monkeypatch):

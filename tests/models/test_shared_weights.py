@@ -1,10 +1,17 @@
 import copy
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
 
+import pytest
 import torch
+from transformers import AutoModelForCausalLM
 
 from raysearch.models.shared_weights import pack, unpack
 from tests.cases import assert_each
-from tests.models.families import FAMILIES
+from tests.models.families import FAMILIES, give_own_code
 
 
 def test_a_model_comes_back_as_it_was():
@@ -38,3 +45,22 @@ def test_tied_weights_stay_tied():
     assert model.get_input_embeddings().weight is model.get_output_embeddings().weight
     rebuilt = unpack(*pack(model))
     assert rebuilt.get_input_embeddings().weight is rebuilt.get_output_embeddings().weight
+
+
+def test_a_model_of_own_code_goes_to_a_process_that_has_not_loaded_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    modules = str(tmp_path / "modules")
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", modules)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    FAMILIES["llama"]().save_pretrained(tmp_path / "own")
+    give_own_code(tmp_path / "own")
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "own", trust_remote_code=True)
+    (tmp_path / "packed").write_bytes(pickle.dumps(pack(model)))
+    there = (
+        "import pickle, sys; from raysearch.models.shared_weights import unpack; "
+        "print(type(unpack(*pickle.load(open(sys.argv[1], 'rb')))).__name__)"
+    )
+    environment = {**os.environ, "HF_MODULES_CACHE": modules}
+    done = subprocess.run(
+        [sys.executable, "-c", there, tmp_path / "packed"], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.stdout.strip() == "Own", done.stderr

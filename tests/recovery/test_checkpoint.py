@@ -17,19 +17,10 @@ from raysearch.models.spec import ModelSpec
 from raysearch.recovery.checkpoint import Evidence, write_checkpoint
 from raysearch.recovery.training import Lesson, train
 from tests.calibration.tokenizers import PLAIN, characters
+from tests.models.families import give_own_code
 from tests.recovery.test_training import OPTIONS, nothing, rows
 
 pytest.importorskip("trl")
-
-CODE = """
-from transformers import LlamaConfig, LlamaForCausalLM
-
-class OwnConfig(LlamaConfig):
-    model_type = "own"
-
-class Own(LlamaForCausalLM):
-    config_class = OwnConfig
-"""
 
 
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft asks transformers for it
@@ -42,10 +33,7 @@ def test_code_several_templates_and_a_pattern_of_targets(
     shutil.copytree(checkpoint, own)
     characters(template={"default": PLAIN, "other": PLAIN}).save_pretrained(own)
     assert (own / "additional_chat_templates").is_dir()
-    (own / "code.py").write_text(CODE)
-    config = json.loads((own / "config.json").read_text())
-    config |= {"model_type": "own", "auto_map": {"AutoConfig": "code.OwnConfig", "AutoModelForCausalLM": "code.Own"}}
-    (own / "config.json").write_text(json.dumps(config))
+    give_own_code(own)
     model = ModelSpec("own", str(own), trust_remote_code=True)
     options = replace(OPTIONS, method=method, targets=".*(q|v)_proj", learning_rate=1e-3)
     told: dict[str, Any] = {"on_progress": nothing, "warn": nothing}
