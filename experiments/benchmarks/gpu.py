@@ -28,7 +28,7 @@ from raysearch.calibration.calibration import Calibration
 from raysearch.calibration.objectives.base import token_log_probs
 from raysearch.core.mask import Mask
 from raysearch.errors import UserError
-from raysearch.evaluation.prefix import plan_prefixes
+from raysearch.evaluation.prefix import naive_layer_forwards, plan_prefixes
 from raysearch.evaluation.replica import Replica
 from raysearch.evaluation.unit import MaskUnit
 from raysearch.models.devices import check_fused_head
@@ -182,7 +182,7 @@ def against(replica: Replica, calibration: Calibration, masks: tuple[Mask, ...],
     return {
         "masks": len(masks),
         "tokens": f"{shard.input_ids.shape[0]} x {shard.input_ids.shape[1]}",
-        "layer-forwards, loop / walk": plan.naive_layer_forwards / plan.layer_forwards,
+        "layer-forwards, loop / walk": naive_layer_forwards(masks, stack.n_layers) / plan.layer_forwards,
         "walk, s": walk,
         "loop, s": loop,
         "as SLEB, s": sleb,

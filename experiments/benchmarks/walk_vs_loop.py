@@ -23,7 +23,7 @@ from raysearch.calibration.batch import Batch
 from raysearch.calibration.calibration import Calibration
 from raysearch.calibration.objectives.perplexity import PerplexityObjective
 from raysearch.core.mask import Mask
-from raysearch.evaluation.prefix import plan_prefixes
+from raysearch.evaluation.prefix import naive_layer_forwards, plan_prefixes
 from raysearch.evaluation.replica import Replica
 from raysearch.evaluation.unit import MaskUnit
 from raysearch.models.loading import load_model
@@ -41,6 +41,7 @@ def main() -> None:
     calibration = Calibration.create(PerplexityObjective(), batch, options.samples, {}, {})
     replica = Replica(LayerStack(model), [calibration], options.threads)
     plan = plan_prefixes(masks, replica.stack.n_layers)
+    naive = naive_layer_forwards(masks, replica.stack.n_layers)
 
     walk_s, loop_s = [], []
     for _ in range(options.repeats):
@@ -56,11 +57,8 @@ def main() -> None:
     device = torch.cuda.get_device_name() if options.device == "cuda" else f"CPU, {options.threads} thread(s)"
     print(f"model            {options.random_llama or options.model}, {options.dtype}, {device}")
     print(f"masks            {len(masks)} ({options.round}), {options.samples} x {options.seq_len} tokens")
-    print(
-        f"layer-forwards   walk {plan.layer_forwards:,}   loop {plan.naive_layer_forwards:,}   "
-        f"ratio {plan.naive_layer_forwards / plan.layer_forwards:.2f}"
-    )
-    print(f"head-forwards    walk {plan.head_forwards:,}   loop {len(masks):,}")
+    print(f"layer-forwards   walk {plan.layer_forwards:,}   loop {naive:,}   ratio {naive / plan.layer_forwards:.2f}")
+    print(f"head-forwards    walk {len(plan.masks):,}   loop {len(masks):,}")
     print(
         f"seconds (median) walk {statistics.median(walk_s):.2f}   loop {statistics.median(loop_s):.2f}   "
         f"ratio {statistics.median(ratios):.2f} (min {min(ratios):.2f}, max {max(ratios):.2f}, n={len(ratios)})"

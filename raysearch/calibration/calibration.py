@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 import numpy as np
+import numpy.typing as npt
 
 from raysearch.calibration.batch import Batch
 from raysearch.calibration.objectives.base import Objective
@@ -99,6 +100,11 @@ class Calibration:
     def divisor(self) -> int:
         """The divisor of the sum of all samples' losses."""
         return self.measure.divisor(self.n_tokens, self.n_samples)
+
+    def weights(self, shard: int) -> npt.NDArray[np.int64]:
+        """Return what each sample of a shard adds to the divisor: its scored tokens, or 1."""
+        batch = self.shards[shard]
+        return batch.scored_per_sample if self.measure.per == "token" else np.ones(batch.n_samples, np.int64)
 
 
 def _cuts(samples: Batch, shard_samples: int | None) -> list[int]:

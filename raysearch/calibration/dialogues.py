@@ -60,11 +60,8 @@ def render_prompt(dialogue: Dialogue, tokenizer: Any, where: str) -> tuple[str, 
     Raises:
         UserError: The template does not take the conversation, or nothing comes before the turn.
     """
-    last = max(number for number, (role, _) in enumerate(dialogue.messages) if role == "assistant")
-    if not last:
-        raise UserError(f"{where} begins with the assistant, so there is nothing to go on from; leave it out")
-    text = apply_template(dialogue.messages[:last], tokenizer, where, ask=True, thinking=dialogue.thinking)
-    return text, dialogue.messages[last][1].strip()
+    turns, answer = messages_of(dialogue, where)
+    return apply_template(turns, tokenizer, where, ask=True, thinking=dialogue.thinking), answer
 
 
 def messages_of(sample: Sample, where: str) -> tuple[tuple[tuple[str, str], ...], str]:

@@ -44,12 +44,10 @@ class PrefixPlan:
     """The steps that evaluate `masks` on one shard, in order.
 
     Args:
-        n_layers: N, the layers of the dense model.
         masks: The masks scored, each once, in mask order.
         steps: The walk.
     """
 
-    n_layers: int
     masks: tuple[Mask, ...]
     steps: tuple[Step, ...]
 
@@ -57,16 +55,6 @@ class PrefixPlan:
     def layer_forwards(self) -> int:
         """How many times a layer runs on the shard."""
         return sum(step.op is Op.RUN for step in self.steps)
-
-    @property
-    def head_forwards(self) -> int:
-        """How many times the final norm and head run on the shard: once a mask."""
-        return len(self.masks)
-
-    @property
-    def naive_layer_forwards(self) -> int:
-        """How many times layers would run in one plain forward per mask."""
-        return naive_layer_forwards(self.masks, self.n_layers)
 
     @cached_property
     def peak_held(self) -> int:
@@ -97,7 +85,7 @@ def plan_prefixes(masks: Iterable[Mask], n_layers: int, dense_first: bool = Fals
     """
     ordered = tuple(sorted({*masks, Mask()} if dense_first else set(masks)))
     steps, _ = _walk(ordered, range(len(ordered)), 0, n_layers, dense_first)
-    return PrefixPlan(n_layers, ordered, tuple(steps))
+    return PrefixPlan(ordered, tuple(steps))
 
 
 def _walk(

@@ -175,7 +175,7 @@ class Screener:
         self.stages: Sequence[Mapping[str, tuple[int, ...]]] = [stages[number] for number in tell]
         self._sizes = [sizes[number] for number in tell]
         self._weights = [
-            np.concatenate([_weights(one, shard) for shard in order])
+            np.concatenate([one.weights(shard) for shard in order], dtype=np.float64)
             for one, order in zip(calibrations, orders, strict=True)
         ]
         self._scales = [weights.sum() / one.divisor for one, weights in zip(calibrations, self._weights, strict=True)]
@@ -435,14 +435,6 @@ def _inverse_trigamma(value: float) -> float:
         now = float(polygamma(1, found))
         found += now * (1 - now / value) / float(polygamma(2, found))
     return found
-
-
-def _weights(calibration: Calibration, shard: int) -> Array:
-    """Return what each sample of a shard adds to the divisor of a loss: its scored tokens, or 1."""
-    batch = calibration.shards[shard]
-    if calibration.measure.per == "token":
-        return batch.scored_per_sample.astype(np.float64)
-    return np.ones(batch.n_samples)
 
 
 def _ratio(values: Array, weights: Array) -> Array:

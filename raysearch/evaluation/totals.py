@@ -52,10 +52,7 @@ def sample_losses(
     """Return the losses of each mask's samples, and the samples' weights: scored tokens, or 1."""
     known = ledger.known(calibration.fingerprint, list(masks))
     losses = {mask: np.concatenate([of[shard] for shard in range(calibration.n_shards)]) for mask, of in known.items()}
-    weights = np.ones(calibration.n_samples, np.int64)
-    if calibration.measure.per == "token":
-        weights = np.concatenate([shard.scored_per_sample for shard in calibration.shards])
-    return losses, weights
+    return losses, np.concatenate([calibration.weights(shard) for shard in range(calibration.n_shards)])
 
 
 def standard_errors(

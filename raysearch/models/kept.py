@@ -27,7 +27,7 @@ _FOLDER = "known"
 _LARGE = 2**22  # bytes; smaller files are read each time
 _SETTLED_NS = 2 * 10**9  # a file that was changed just now may change again within one tick of the file system's clock
 _LIBRARIES = ("jinja2", "numpy", "safetensors", "tokenizers", "torch", "transformers")
-_ROOMS = ("core", "generation", "calibration", "models")  # whose code decides what is kept
+_ROOMS = ("core", "generation", "calibration", "models", "evaluation")  # whose code decides what is kept
 _WEIGHTS = {".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".onnx"}
 
 

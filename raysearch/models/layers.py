@@ -38,7 +38,7 @@ class Convention:
     length: int
 
     @classmethod
-    def of(cls, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any) -> Convention:
+    def of(cls, args: tuple[Any, ...], output: Any) -> Convention:
         """Return the convention of one call and its output."""
         keyword = None if args else "hidden_states"
         if isinstance(output, (tuple, list)):
@@ -83,7 +83,7 @@ def find_stack(model: PreTrainedModel) -> tuple[tuple[nn.Module, ...], tuple[Con
 
     def watch(index: int) -> Callable[..., None]:
         def hook(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-            called[index].append((layer, Convention.of(args, kwargs, output)))
+            called[index].append((layer, Convention.of(args, output)))
 
         return hook
 

@@ -102,5 +102,5 @@ def test_names_what_the_template_does_not_take() -> None:
 
 
 def test_names_a_conversation_with_nothing_to_go_on_from() -> None:
-    with pytest.raises(UserError, match="row 1 begins with the assistant, so there is nothing to go on from; leave it"):
+    with pytest.raises(UserError, match="row 1 has nothing to go on from before its answer; leave it"):
         render_prompt(Dialogue((("assistant", "hi"),)), characters(template=PLAIN), "row 1")

@@ -309,6 +309,17 @@ def test_a_mask_that_fails_late_takes_back_what_was_dropped_for_it(bench):
     assert len(scores.losses) == N_LAYERS - 1 and not scores.screened
 
 
+def test_masks_that_all_fail_late_take_back_what_was_accepted_beside_them(bench):
+    table = Table(noise=0.01)
+    table.layers[3] = -50.0  # the leader, which is never accepted
+    table.layers[5:7] = 50.0  # the worst, of which either may be dropped
+    one = bench(table)
+    table.layers[[3, 5, 6], 4 * shard_order(one.calibrations[0])[-1]] = np.inf
+    scores = one.evaluate(Round(SINGLES, keep=N_LAYERS - 1, exact=False))
+    assert scores.failed.keys() == {Mask.of(layer) for layer in (3, 5, 6)}
+    assert len(scores.losses) == N_LAYERS - 3 and not scores.accepted
+
+
 def test_a_mask_that_fails_early_is_a_failure_and_drops_nobody(bench):
     table = Table()
     table.layers[3] = np.nan
