@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 from raysearch.generation import scoring
@@ -57,10 +57,12 @@ def _score(text: str, answer: Answer, check: Check) -> Score:
             expected = _number(answer.text)
             right = expected is not None and _number(text) == expected
         case "exact":
-            words = _words(answer.text)
-            right = _words(text)[: len(words)] == words
+            read = _reader([answer.text])
+            words = read(answer.text)
+            right = read(text)[: len(words)] == words
         case "choice":
-            right = _first_named(_words(text), answer.choices) == _words(answer.text)
+            read = _reader(answer.choices)
+            right = _first_named(read(text), [*map(read, answer.choices)]) == read(answer.text)
         case _:
             raise AssertionError("code is run by the caller")
     return Score(float(right))
@@ -90,8 +92,19 @@ def _words(text: str) -> list[str]:
     return re.findall(r"-?\d[\d.,]*\d|-?\d|[^\W\d_]+", text.casefold())
 
 
-def _first_named(words: list[str], choices: tuple[str, ...]) -> list[str] | None:
+def _signs(text: str) -> list[str]:
+    """Return the words and numbers as they are, and every sign."""
+    return re.findall(r"\w+|[^\w\s]", text)
+
+
+def _reader(answers: Sequence[str]) -> Callable[[str], list[str]]:
+    """Return how texts are read to compare them with answers: by signs where words do not tell those apart."""
+    words = {tuple(_words(answer)) for answer in answers}
+    return _signs if () in words or len(words) < len(answers) else _words
+
+
+def _first_named(words: list[str], choices: Sequence[list[str]]) -> list[str] | None:
     """Return the choice that is named first; of several at the same place the longest."""
-    named = sorted((_words(choice) for choice in choices), key=len, reverse=True)
+    named = sorted(choices, key=len, reverse=True)
     starts = range(len(words))
     return next((choice for start in starts for choice in named if words[start : start + len(choice)] == choice), None)

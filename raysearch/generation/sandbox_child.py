@@ -98,6 +98,7 @@ def _enter(frame: FrameType) -> tuple[str, str]:
     read_only = _shut_off(int(cpu_s), int(memory), int(scratch), int(parent))
     for hook in _make_hooks(frame, int(result), token, None if read_only else proc):
         sys.addaudithook(hook)
+    os.write(int(result), b"\n")  # what is reported from here on may be the program's doing
     return code, tests
 
 

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from raysearch.core.estimate import shown
 from raysearch.core.mask import Mask
-from raysearch.errors import UnsupportedModelError
+from raysearch.errors import UnsupportedModelError, redact, redacted
 from raysearch.models.card import RECORD, render_card
 from raysearch.models.export import own_logits, replacing
 from raysearch.models.gguf_pruning import misread_by_llama_cpp
@@ -113,8 +113,8 @@ def write_card(folder: Path, name: str, evidence: Evidence, numbers: Sequence[Th
         misread=misread_by_llama_cpp(folder, evidence.mask, evidence.n_layers_dense),
         has_adapter=(folder / _ADAPTER).is_dir(),
     )
-    write_whole(folder / "README.md", card)
-    write_whole(folder / RECORD, json.dumps(record, indent=2) + "\n")
+    write_whole(folder / "README.md", redact(card))
+    write_whole(folder / RECORD, json.dumps(redacted(record), indent=2) + "\n")
 
 
 def written_by(out: Path) -> str | None:

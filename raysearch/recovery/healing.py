@@ -20,11 +20,12 @@ import torch
 from raysearch.assessment.assess import Assessable, read_assessable
 from raysearch.calibration.windows import WindowOptions
 from raysearch.core.mask import Mask
-from raysearch.errors import UserError
+from raysearch.errors import UserError, redacted
 from raysearch.evaluation.pool import Pool, opening
 from raysearch.evaluation.session import prepare_data
 from raysearch.ledger.ledger import Ledger
 from raysearch.models.loading import load_tokenizer
+from raysearch.models.spec import ModelSpec
 from raysearch.recovery.checkpoint import Evidence, write_checkpoint, written_by
 from raysearch.recovery.progress import timed
 from raysearch.recovery.prompts import Measured, Prompts, Row, check_enough, draw_prompts, n_within, row_of
@@ -102,6 +103,11 @@ class Recovery:
         tasks = {one.name: what.name_of(one) for one in what.sources}
         return {name: one.fingerprint for name, one in samples} | tasks | probe
 
+    def model_in(self, folder: Path, what: str = "") -> ModelSpec:
+        """The searched model with the weights of a folder, and with another name if it is to be measured."""
+        model = self.search.evaluation.model
+        return replace(model, name=f"{model.name} {what}".rstrip(), path=str(folder), dtype="auto", revision=None)
+
     @functools.cached_property
     def tokenizer(self) -> Any:
         """The model's tokenizer, apart from the one that others use."""
@@ -177,7 +183,7 @@ def heal(
     """
     spec, run = this.spec, this.run
     pruned = this.folder / "pruned"
-    model = replace(this.search.evaluation.model, path=str(pruned), revision=None)
+    model = this.model_in(pruned)
     this.folder.mkdir(parents=True, exist_ok=True)
     this.shared.mkdir(parents=True, exist_ok=True)
     with replicas or opening(spec.cluster, this.what.info.model, _UNITS) as pool:
@@ -269,7 +275,7 @@ def _rows(this: Recovery, replicas: Callable[[], Pool], observer: Observer) -> R
         "sha256": hashlib.sha256(content.encode()).hexdigest(),
     }
     write_whole(folder / _ROWS, content)
-    write_whole(folder / _CARD, json.dumps(card, indent=2) + "\n")
+    write_whole(folder / _CARD, json.dumps(redacted(card), indent=2) + "\n")
     return Rows(tuple(kept[place] for place in order), dict(left_out), n_written)
 
 

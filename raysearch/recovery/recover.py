@@ -92,13 +92,20 @@ def recover_in_study(
     The arguments are those of `recover_search`, and the study's label of the way in which a model is trained.
     """
     this = prepare(run, ledger, search, spec, remove)
+    out = this.folder / "recovered"
     for known in recoveries_of(this.ledger, this.fingerprint, [this.mask]):
         if known.recovery_id == this.name and this.asked.items() <= known.asked.items():
-            return write_recovery(this.ledger, this.fingerprint, replace(known, way=way))
-    out = this.folder / "recovered"
-    record = _record(this, _recover(this, out, True, observer), way, observer)
-    for folder in (out, this.folder / "pruned", *([this.folder / TRAINED] if spec.options.method == "full" else [])):
-        shutil.rmtree(folder)
+            record = write_recovery(this.ledger, this.fingerprint, replace(known, way=way))
+            break
+    else:
+        record = _record(this, _recover(this, out, True, observer), way, observer)
+    if out.exists():  # made for a study, by this command or by one that was killed before it came here
+        for folder in (
+            *([this.folder / TRAINED] if spec.options.method == "full" else []),
+            this.folder / "pruned",
+            out,
+        ):
+            shutil.rmtree(folder, ignore_errors=True)
     return record
 
 
@@ -169,7 +176,7 @@ def recovery_cost(
     with tempfile.TemporaryDirectory(dir=ledger.path.parent) as scratch:
         pruned = Path(scratch) / "pruned"
         export_search(run, search, pruned, remove=remove)
-        step_s, memory = _time_step(this, replace(search.evaluation.model, path=str(pruned)), rows, Path(scratch))
+        step_s, memory = _time_step(this, this.model_in(pruned), rows, Path(scratch))
     mean = sum(len(row.ids) for row in rows) / len(rows)
     return RecoveryCost(
         rows=len(rows),
@@ -199,15 +206,7 @@ def _assess(this: Recovery, out: Path, observer: Observer) -> tuple[Numbers, Num
     before = assess_masks(this.what, ledger, [this.mask], on_progress=observer.assessing)
     if this.mask == this.run.found.mask:
         record_assessments(ledger, [this.run], before, observer)
-    model = this.search.evaluation.model
-    healed = ModelSpec(
-        f"{model.name} recovered",
-        str(out),
-        device=model.device,
-        attention=model.attention,
-        trust_remote_code=model.trust_remote_code,
-    )
-    what = read_assessable(this.spec.assess, healed, this.spec.cluster, ledger.path)
+    what = read_assessable(this.spec.assess, this.model_in(out, "recovered"), this.spec.cluster, ledger.path)
     after = assess_masks(what, ledger, [Mask()], on_progress=observer.assessing)
     return before.by_mask[Mask()], before.by_mask[this.mask], after.by_mask[Mask()]
 

@@ -164,9 +164,7 @@ def _replicas_of(session: EvaluationSession) -> Iterator[Callable[[], Pool]]:
 def _losses(this: Recovery, out: Path, session: EvaluationSession) -> tuple[float, ...]:
     """Return the loss of a recovered model on each calibration of the search: on the very samples of its masks."""
     evaluation = this.search.evaluation
-    model = replace(
-        evaluation.model, name=f"{evaluation.model.name} recovered", path=str(out), dtype="auto", revision=None
-    )
+    model = this.model_in(out, "recovered")
     info = describe(model)
     files = ModelFiles(info.model)
     calibrations = [

@@ -328,15 +328,12 @@ def make_trainer(
     bf16 = options.dtype == "bfloat16"
     if options.dtype == "auto" and on_gpu:
         bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
-    n_steps = steps(len(rest.rows), options)
-    each = options.checkpoint_steps or math.ceil(n_steps / 10)
     config = SFTConfig(
         output_dir=str(folder),
         per_device_train_batch_size=micro_batch_size,
         per_device_eval_batch_size=micro_batch_size,
         gradient_accumulation_steps=options.batch_size // micro_batch_size // options.workers,
         num_train_epochs=options.epochs,
-        max_steps=n_steps if n_steps == options.max_steps else -1,  # else it would go on beyond the epochs
         learning_rate=options.learning_rate,
         lr_scheduler_type="constant_with_warmup" if options.schedule == "constant" else options.schedule,
         warmup_steps=options.warmup_steps,
@@ -346,9 +343,7 @@ def make_trainer(
         max_grad_norm=options.max_grad_norm,
         logging_steps=1,
         eval_strategy="steps",
-        eval_steps=each,
         save_strategy="steps",
-        save_steps=each,
         save_total_limit=2,
         load_best_model_at_end=True,
         restore_callback_states_from_checkpoint=True,  # of the patience
@@ -397,6 +392,9 @@ def make_trainer(
             f"recovery.targets={options.targets} does not fit the model ({first_line(error)}); name its linear layers "
             "other than the output head, or all-linear"
         ) from error
+    n_steps = steps(len(trainer.train_dataset), options)  # rows may have been packed
+    trainer.args.max_steps = n_steps if n_steps == options.max_steps else -1  # else it would go on beyond the epochs
+    trainer.args.eval_steps = trainer.args.save_steps = options.checkpoint_steps or math.ceil(n_steps / 10)
     if options.workers > 1:
         trainer.eval_dataset = kept.dataset()  # trl has left out the rows of which nothing counts
     trainer.remove_callback(PrinterCallback)  # it prints to standard output

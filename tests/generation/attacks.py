@@ -51,6 +51,12 @@ for file in range(3, 64):
     try: os.write(file, b"0" * 32)
     except OSError: pass
 os._exit(0)""",
+    "claim that the sandbox failed": """
+import os
+for file in range(3, 64):
+    try: os.write(file, b"sandbox\\0it is not to be had")
+    except OSError: pass
+os._exit(0)""",
     "close every file": "import os; os.closerange(0, 64)",
     "report for good, then close": """
 import os

@@ -40,9 +40,13 @@ def test_code_several_templates_and_a_pattern_of_targets(
     lesson, folder = Lesson.of(rows(tokenizer), options), tmp_path / "kept"
     folder.mkdir()
     trained = train(model, tokenizer, lesson, options, folder, ClusterOptions(), on_gpu=False, **told)
-    evidence = Evidence("recover-1", "search-1", "own", Mask(), 2, options, 12, {"source": "mine"}, {}, trained, "0")
+    secret = "glpat-" + "x7" * 10
+    evidence = Evidence(
+        "recover-1", "search-1", "own", Mask(), 2, options, 12, {"path": f"/{secret}.txt"}, {}, trained, "0"
+    )
     write_checkpoint(model, folder / "trained", out := tmp_path / "out", evidence)
     assert (out / "additional_chat_templates/other.jinja").is_file()
+    assert not [file for file in ("README.md", "raysearch.json") if secret in (out / file).read_text()]
     healed = AutoModelForCausalLM.from_pretrained(out, trust_remote_code=model.trust_remote_code)
     assert type(healed).__name__ == "Own"
     if method == "lora":

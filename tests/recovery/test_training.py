@@ -115,6 +115,15 @@ def test_max_steps_ends_a_training_and_prolongs_none(checkpoint: Path, lesson: L
         assert found.steps == taken, "an epoch has three steps"
 
 
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft asks transformers for it
+def test_packed_rows_make_fewer_steps(checkpoint: Path, lesson: Lesson, tmp_path: Path) -> None:
+    n_tokens = sum(len(row.ids) for row in lesson.rows[1:])
+    options = replace(OPTIONS, packing=True, max_tokens=64, batch_size=2, max_steps=5, checkpoint_steps=None)
+    found = run(checkpoint, lesson, options, tmp_path / "packed")
+    assert n_tokens / 128 <= found.steps < 5, "no further than the one epoch"
+    assert len(found.held_out) == found.steps, "ten losses on held-out rows, or as many as there are steps"
+
+
 def test_distillation_is_a_divergence_over_the_kept_tokens_and_the_rest() -> None:
     logits, dense = torch.randn(2, 3, 7, generator=torch.Generator().manual_seed(0)).double().unbind(0)
     log_p, ids = dense.log_softmax(-1).topk(3)
@@ -128,6 +137,10 @@ def test_distillation_is_a_divergence_over_the_kept_tokens_and_the_rest() -> Non
         assert float(found) == pytest.approx(by_hand, rel=1e-4)
     same = distillation_loss(dense.float(), ids, log_p.float())
     assert same.abs().max() < 1e-5
+    dense[0, 5] = -torch.inf  # ruled out
+    log_p, ids = dense.log_softmax(-1).topk(7)
+    by_hand = torch.nn.functional.kl_div(logits.log_softmax(-1), dense.softmax(-1), reduction="none").sum(-1)
+    assert torch.allclose(distillation_loss(logits.float(), ids, log_p.float()), by_hand.float(), rtol=1e-4)
 
 
 def random_teachings(lesson: Lesson) -> list[Teaching]:

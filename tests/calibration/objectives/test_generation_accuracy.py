@@ -44,6 +44,12 @@ CASES: list[tuple[str, Answer, Match, bool]] = [
     ("nothing of the kind", Answer("answer3", LABELS), "auto", False),
     ("cold blooded animals", Answer("cold", ("cold", "cold blooded")), "choice", False),
     ("", Answer("answer3", LABELS), "auto", False),
+    ("", Answer("+"), "exact", False),
+    (" + of course", Answer("+"), "exact", True),
+    ("It is < then", Answer("<", ("<", ">", "=")), "auto", True),
+    ("It is > then", Answer("<", ("<", ">", "=")), "auto", False),
+    ("x < 2", Answer("x > 2", ("x > 2", "x < 2")), "auto", False),
+    ("100% rr", Answer("100% Rr", ("100% Rr", "100% rr")), "auto", False),
     ("False", Answer("false", ("true", "false")), "auto", True),
 ]
 
