@@ -144,7 +144,7 @@ class Ledger:
                 self.beside("lock").touch()  # FileLock would try for ever where no file can be made
             if self._file.is_file() and self._file.stat().st_size == 1:  # which SQLite would take for an empty one
                 raise sqlite3.DatabaseError("file is not a database")
-            self.connection = self._connect()
+            self.connection = sqlite3.connect(self.address, uri=True, timeout=_LOCKED_S, isolation_level=None)
             self.connection.text_factory = _as_text
             self._machine: BinaryIO | None = None
             try:
@@ -164,14 +164,15 @@ class Ledger:
         """Return the place of a file that belongs to this one, such as a lock."""
         return self._file.with_name(f"{self._file.name}.{name}")
 
-    def _connect(self) -> sqlite3.Connection:
+    @property
+    def address(self) -> str:
+        """The file as SQLite takes it, with how it may be opened."""
         if not self.is_read_only:
-            return sqlite3.connect(self._file, timeout=_LOCKED_S, isolation_level=None)
+            return self._file.as_uri()
         log = self._file.with_name(f"{self._file.name}-wal")
         has_log = log.is_file() and log.stat().st_size > 0
         # without a log to read, SQLite must be told that it needs no files beside this one
-        how = "mode=ro" if has_log else "immutable=1"
-        return sqlite3.connect(f"{self._file.as_uri()}?{how}", uri=True, timeout=_LOCKED_S, isolation_level=None)
+        return f"{self._file.as_uri()}?{'mode=ro' if has_log else 'immutable=1'}"
 
     def _prepare(self) -> None:
         """Make the tables of a new file, or bring an old one to this format."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -10,14 +12,19 @@ from typing import Any
 
 from raysearch.errors import UserError
 from raysearch.ledger.checking import check_ledger
-from raysearch.ledger.ledger import Ledger
+from raysearch.ledger.ledger import Ledger, checksum
 from raysearch.ledger.table import Table
 
+_GROWS = "assessment GLOB '*[^0-9a-f]*'"  # not named by a fingerprint: what is added to, such as all assessed numbers
 #: The columns that name a row, the one that two ledgers must agree on, and where they need not: times differ.
 _ROWS = {
     "evaluations": (("calibration", "subject", "shard"), "samples", "FALSE"),
     "texts": (("calibration", "mask", "shard"), "texts", "FALSE"),
-    "assessments": (("model", "mask", "assessment"), "result", "json_extract(theirs.result, '$.measured_on') NOTNULL"),
+    "assessments": (
+        ("model", "mask", "assessment"),
+        "result",
+        f"({_GROWS} OR json_extract(theirs.result, '$.measured_on') NOTNULL)",
+    ),
 }
 
 
@@ -60,9 +67,31 @@ def merge_ledgers(ledger: Ledger, others: Sequence[Path], records: Sequence[Tabl
     return Merged(ledger.path, rows)
 
 
+def _join_what_grows(connection: sqlite3.Connection) -> int:
+    """Join rows that both ledgers have, and return how many have changed; what both hold stays as it is here."""
+    rows = connection.execute(
+        "SELECT model, mask, assessment, assessments.result, theirs.result FROM assessments "
+        f"JOIN other.assessments AS theirs USING (model, mask, assessment) WHERE {_GROWS}"
+    ).fetchall()
+    changed = 0
+    for *key, ours, theirs in rows:
+        mine, others = json.loads(ours), json.loads(theirs)
+        if isinstance(mine, dict):
+            joined: Any = {**others, **mine}
+        else:  # recoveries of a mask
+            known = {one["recovery_id"] for one in mine}
+            joined = [*mine, *(one for one in others if one["recovery_id"] not in known)]
+        if joined != mine:
+            row = (*key, json.dumps(joined))
+            connection.execute("INSERT OR REPLACE INTO assessments VALUES (?, ?, ?, ?, ?)", (*row, checksum(*row)))
+            changed += 1
+    return changed
+
+
 def _merge(ledger: Ledger, other: Ledger, records: Sequence[Table[Any]]) -> dict[str, int]:
     found: dict[str, int] = {}
-    ledger.connection.execute("ATTACH DATABASE ? AS other", (str(other.path.resolve()),))
+    with other.explaining():
+        ledger.connection.execute("ATTACH DATABASE ? AS other", (other.address,))
     try:
         with ledger.transaction() as connection:
             for name, (key, content, may_differ) in _ROWS.items():
@@ -78,6 +107,7 @@ def _merge(ledger: Ledger, other: Ledger, records: Sequence[Table[Any]]) -> dict
                 columns = ", ".join([*key, content, "checksum"])
                 taken = f"INSERT OR IGNORE INTO {name} ({columns}) SELECT {columns} FROM other.{name}"
                 found[name] = connection.execute(taken).rowcount
+            found["assessments"] += _join_what_grows(connection)
             for one in records:
                 found[one.name] = one.take_over(ledger, other)
     finally:

@@ -24,7 +24,7 @@ from raysearch.models.spec import ModelInfo
 from raysearch.recovery.prompts import check_rows
 from raysearch.recovery.record import Training
 from raysearch.recovery.spec import RecoverSpec
-from raysearch.search.observer import Observer, Prefixed
+from raysearch.search.observer import LossPoint, Observer, Prefixed
 from raysearch.search.record import SearchRecord
 from raysearch.search.refinement import RefinedMask, Refinement, rank_correlation
 from raysearch.search.spec import SearchSpec
@@ -91,13 +91,13 @@ class RecoveryRefiner:
         return plain
 
     def check(self, info: ModelInfo) -> None:
-        """See `raysearch.search.spec.Refiner`, as of `refine`."""
+        """Refuse rows that are longer than the model takes."""
         check_rows(self.spec.data, self.spec.options, info.max_positions)
 
     def refine(
         self, found: Sequence[SearchRecord], search: SearchSpec, session: EvaluationSession, observer: Observer
     ) -> Refinement:
-        """See `raysearch.search.spec.Refiner`."""
+        """Train the masks that the ledger has not yet, and return them all, with their losses after it."""
         from raysearch.recovery.healing import TEACHER  # which brings torch
 
         ledger, model = session.ledger, session.fingerprints["model"]
@@ -127,14 +127,9 @@ class RecoveryRefiner:
         return Refinement(name, tuple(refined), first.rows, first.left_out, rho)
 
     def record(self, run: SearchRecord, ledger: Ledger, observer: Observer) -> None:
-        """See `raysearch.search.spec.Refiner`."""
-        if (refinement := run.found.refinement) is None:
-            return
-        losses, model = {one.mask: one.recovered_loss for one in refinement.masks}, run.found.fingerprints["model"]
-        known = read_assessments(ledger, model, refinement.refinement_id, losses, _Refined)
-        for mask, one in known.items():
-            numbers = {"recovery/rows": one.rows, "recovery/steps": one.training.steps, "loss": losses[mask]}
-            observer.recovered(run, one.recovery_id, one.training.points, numbers)
+        """Give the trainings of a search to an observer."""
+        for name, points, numbers in recorded_refinement(ledger, run):
+            observer.recovered(run, name, points, numbers)
 
     def _recover(
         self, run: SearchRecord, search: SearchSpec, session: EvaluationSession, shared: Path, observer: Observer
@@ -152,6 +147,18 @@ class RecoveryRefiner:
         telling.assessing("evaluating the recovered model")
         losses = _losses(this, out, session)
         return _Refined(this.name, losses, len(rows.rows), rows.left_out, evidence.training, sum(stages.values()))
+
+
+def recorded_refinement(
+    ledger: Ledger, run: SearchRecord
+) -> Iterator[tuple[str, Sequence[LossPoint], Mapping[str, float]]]:
+    """Yield the recoveries of a search's best masks, if it made any: their names, losses and numbers, for trackers."""
+    if (refinement := run.found.refinement) is None:
+        return
+    losses, model = {one.mask: one.recovered_loss for one in refinement.masks}, run.found.fingerprints["model"]
+    for mask, one in read_assessments(ledger, model, refinement.refinement_id, losses, _Refined).items():
+        numbers = {"recovery/rows": one.rows, "recovery/steps": one.training.steps, "loss": losses[mask]}
+        yield one.recovery_id, one.training.points, numbers
 
 
 @contextmanager

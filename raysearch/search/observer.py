@@ -153,13 +153,16 @@ class Observer:
             search_ids: Its searches that nobody runs any more.
         """
 
-    def study_reported(self, run_id: str | None, totals: Mapping[str, float], files: Sequence[Path]) -> None:
+    def study_reported(
+        self, run_id: str | None, totals: Mapping[str, float], files: Sequence[Path], ended: bool = True
+    ) -> None:
         """A study's report was written.
 
         Args:
             run_id: The tracker's id of the study, if it has one.
             totals: The numbers of the study as a whole, by name.
             files: The files and folders of the report.
+            ended: Whether the study has come to its end.
         """
 
     def recording(self, line: str) -> None:

@@ -218,7 +218,7 @@ def _recorded_speeds(result: SearchResult, ledger: Ledger) -> dict[int, Speed]:
         "SELECT mask, result FROM assessments WHERE model = ? AND instr(result, ?) ORDER BY assessment",
         (result.fingerprints["model"], f'"{_SPEED}"'),
     )
-    for mask, text in rows:
+    for mask, text in sorted(rows, key=lambda row: row[0] in masks):  # what was measured of a mask itself counts most
         size = masks.get(mask, alike.get(mask))  # layers of one size are as fast wherever they are
         values = json.loads(text)
         dense = values.get("dense") if isinstance(values, Mapping) else None

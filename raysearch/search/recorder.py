@@ -69,6 +69,7 @@ class SearchRecorder(Oracle):
         """Yield a summary after each round, and return the mask found, or the first that `ends` gives after a round."""
         with closing(rounds):
             while True:
+                self._answered = time.perf_counter()  # others may have had their turn since the last round
                 try:
                     next(rounds)
                 except StopIteration as stop:

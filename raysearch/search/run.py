@@ -193,6 +193,8 @@ class _Search:
         with suppress(UserError):  # the ledger itself may be what failed, which is said already
             self._write("interrupted" if interrupted else "failed", failure=failure)
         self.observer.search_ended(None, failure)
+        with suppress(UserError):
+            note_mlflow(self.session.ledger, self.header.search_id, self.tracker.close())
 
     def refined(self, refiner: Refiner, found: Mask) -> Generator[RoundSummary, None, SearchResult]:
         """Return the best of the best masks after a short recovery, which is evaluated as they are.

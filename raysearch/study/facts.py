@@ -27,22 +27,21 @@ def facts_of(study: StudySpec, model_groups: Sequence[ModelGroup]) -> dict[str, 
         facts[f"model {label}"] = (
             f"{spec.path}, {count(info.n_layers, 'layer')}, {info.parameters / 1e6:,.1f} M parameters, {info.dtype}"
         )
-        for one, calibration in zip(model_group.specs, model_group.prepared.calibrations, strict=True):
-            subject = f"calibration {_label(study, one)}" + (f" of {label}" if len(model_groups) > 1 else "")
-            fact = (
-                f"{one.name}: {count(calibration.n_samples, 'sample')}, {calibration.n_tokens:,} scored tokens, "
-                f"{_in_words(calibration.description)}"
-            )
-            facts[subject] = f"{facts[subject]}; {fact}" if subject in facts else fact  # a weighted one has parts
+        of_model = f" of {label}" if len(model_groups) > 1 else ""
+        parts: dict[str, dict[str, None]] = {}  # of each calibration; several draws, or a weighted one's
+        for cell in (study.cells[number] for number in model_group.numbers):
+            for one in cell.search.evaluation.calibrations:
+                drawn = model_group.prepared.calibrations[model_group.specs.index(one)]
+                fact = (
+                    f"{one.name}: {count(drawn.n_samples, 'sample')}, {drawn.n_tokens:,} scored tokens, "
+                    f"{_in_words(drawn.description)}"
+                )
+                parts.setdefault(f"calibration {cell.calibration}{of_model}", {})[fact] = None
+        facts |= {subject: "; ".join(of) for subject, of in parts.items()}
     versions = [f"{name} {importlib.metadata.version(name)}" for name in _PACKAGES]
     facts["versions"] = ", ".join([*versions, f"Python {platform.python_version()}"])
     facts["machine"] = _machine(model_groups)
     return {subject: redact(fact) for subject, fact in facts.items()}
-
-
-def _label(study: StudySpec, calibration: Any) -> str:
-    """The study's label of a calibration."""
-    return next(cell.calibration for cell in study.cells if calibration in cell.search.evaluation.calibrations)
 
 
 def _in_words(description: Mapping[str, Any]) -> str:

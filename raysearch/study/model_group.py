@@ -89,7 +89,7 @@ def prepare(study: StudySpec) -> list[ModelGroup]:
 
 
 def name_searches(study: StudySpec, model_groups: Sequence[ModelGroup]) -> list[str]:
-    """The run id of each search, in the study's order.
+    """The id of each search, in the study's order.
 
     Raises:
         UserError: Two searches of the study are one and the same.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager, nullcontext
+from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import product, zip_longest
@@ -259,22 +259,24 @@ class _StudyRun:
         failed = run_trials(tasks, options.stop, at_once, options.retries, folder, watching)
         runs = self._runs(failed)
         for number, cause in failed.items():
-            if number not in runs or runs[number].failure is None:  # it could not do so itself before its process ended
+            if number not in runs or runs[number].state in ("running", "interrupted"):  # it could not do so itself
                 config = tasks[number].search.config
                 write_search(self.ledger, self.search_ids[number], config, "failed", failure=cause)
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:
-        """Puts on record that the user, or the death of Ray, stopped the searches that were running."""
+        """Puts on record that the user, the death of Ray, or a mistake found late stopped the searches that ran."""
         try:
             yield
-        except (KeyboardInterrupt, EvaluationError) as error:
-            self.record({})
+        except (KeyboardInterrupt, EvaluationError, UserError) as error:
             by_user, ended = isinstance(error, KeyboardInterrupt), self._ended()
-            for run in SEARCHES.some(self.ledger, ended).values():
-                if run.state == "running":
-                    state: State = "interrupted" if by_user else "failed"
-                    write_search(self.ledger, run.search_id, run.config, state, failure=None if by_user else str(error))
+            state: State = "interrupted" if by_user else "failed"
+            with suppress(UserError):  # the ledger itself may be what failed, which is said already
+                self.record({})
+                for run in SEARCHES.some(self.ledger, ended).values():
+                    if run.state == "running":
+                        failure = None if by_user else str(error)
+                        write_search(self.ledger, run.search_id, run.config, state, failure=failure)
             self.observer.study_stopped(self.parent, ended)
             raise
 

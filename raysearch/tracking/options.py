@@ -43,11 +43,6 @@ class TrackingOptions:
         if self.max_child_runs < 0:
             raise UserError(f"tracking.max_child_runs={self.max_child_runs} is below 0; use 0 for a table alone")
 
-    @property
-    def is_embedded(self) -> bool:
-        """Whether ``raysearch ui`` on the store's folder shows the search."""
-        return self.type == "mlflow" and self.uri is None
-
     def link(self, run_id: str | None, url: str | None = None) -> str | None:
         """Return the address of a run's page, on its server or that of ``raysearch ui``; None without a run.
 

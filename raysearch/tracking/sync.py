@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from raysearch.assessment.recorded import recorded_answers, recorded_assessments, recorded_texts
 from raysearch.core.formatting import count
 from raysearch.errors import UserError, redacted
 from raysearch.ledger.ledger import Ledger
+from raysearch.ledger.locks import is_held
 from raysearch.ledger.table import now
 from raysearch.recovery.record import recoveries_of
+from raysearch.recovery.refine import recorded_refinement
 from raysearch.search.record import SEARCHES, SearchRecord, note_mlflow
 from raysearch.search.result import SearchResult
 from raysearch.study.collect import collect, totals_of
@@ -80,7 +83,10 @@ def sync(record: SearchRecord | StudyRecord, ledger: Ledger, tracking: TrackingO
 
 
 def mend(study: StudyRecord, ledger: Ledger, tracking: TrackingOptions, warn: Callable[[str], None]) -> None:
-    """Write what MLflow lacks of the searches of a study that none works on: one was killed while it recorded."""
+    """Write what MLflow lacks of the searches of a study that none works on: one was killed while it recorded.
+
+    The runs of those whose process died end as failed.
+    """
     parent = study.mlflow_run_id
     if tracking.type == "none" or parent is None:
         return
@@ -89,19 +95,29 @@ def mend(study: StudyRecord, ledger: Ledger, tracking: TrackingOptions, warn: Ca
         known = SEARCHES.some(ledger, [cell.search_id for cell in study.cells])
         for cell in study.cells:
             run = known.get(cell.search_id)
-            if run is not None and run.result is not None and run.mlflow_run_id in {None, *open_runs}:
+            if run is None or is_held(ledger, run.search_id):
+                continue
+            if run.result is not None and run.mlflow_run_id in {None, *open_runs.values()}:
                 _sync_search(run, ledger, tracking, _labels(cell, run), parent)
+            elif run.state == "failed" and run.search_id in open_runs:
+                attempt(partial(_end_failed, tracking.store, open_runs[run.search_id], run.failure or ""))
     except Exception as error:  # recording never stops a study, whatever MLflow, a disk or a network throws
         warn(
             f"what MLflow lacks of the study is not written ({cause_of(error)}); later: raysearch sync {study.study_id}"
         )
 
 
-def _open_runs(store: Store, parent: str) -> set[str]:
-    """Return MLflow's ids of the searches of a study that have not ended there."""
+def _open_runs(store: Store, parent: str) -> dict[str, str]:
+    """Return MLflow's ids of the searches of a study that have not ended there, by the searches'."""
     from raysearch.tracking.mlflow.study import open_runs
 
-    return {run.info.run_id for run in open_runs(store, parent)}
+    return {run.data.tags["raysearch.search_id"]: run.info.run_id for run in open_runs(store, parent)}
+
+
+def _end_failed(store: Store, run_id: str, failure: str) -> None:
+    from raysearch.tracking.mlflow.study import end_failed
+
+    end_failed(store, run_id, failure)
 
 
 def _sync_search(
@@ -136,6 +152,8 @@ def _write_assessments(store: Store, run_id: str, run: SearchRecord, ledger: Led
     for one in recoveries_of(ledger, run.found.fingerprints["model"], masks):
         if one.search_id == run.search_id:
             record_recovery(store, run_id, one.recovery_id, one.training.points, {**one.costs, **one.named})
+    for recovered in recorded_refinement(ledger, run):
+        record_recovery(store, run_id, *recovered)
 
 
 def _write_search(tracking: TrackingOptions, result: SearchResult) -> SyncedSearch:
@@ -156,7 +174,7 @@ def _write_search(tracking: TrackingOptions, result: SearchResult) -> SyncedSear
 
 def _sync_study(study: StudyRecord, ledger: Ledger, tracking: TrackingOptions) -> SyncedStudy:
     with _writing(tracking):
-        from raysearch.tracking.mlflow.study import begin_study, end_study
+        from raysearch.tracking.mlflow.study import begin_study, record_report
 
         parent = begin_study(tracking.store, tracking.experiment, study.study_id, study.config, reopen=False)
     config = {**study.config, "tracking": _section(study.config, tracking)}
@@ -175,10 +193,11 @@ def _sync_study(study: StudyRecord, ledger: Ledger, tracking: TrackingOptions) -
     )
     report = tracking.folder / "reports" / study.study_id
     files = sorted(report.iterdir()) if report.is_dir() else []
-    if files:
-        totals = totals_of(collect(study, ledger, tracking.link))
+    results = collect(study, ledger, tracking.link)
+    ended = results.has_ended and not is_held(ledger, study.study_id)
+    if files or ended:
         with _writing(tracking):
-            end_study(tracking.store, parent, totals, files)
+            record_report(tracking.store, parent, totals_of(results), files, ended)
     unfinished = tuple(cell.search_id for cell in study.cells if cell.search_id not in found)
     return SyncedStudy(study.study_id, parent, searches, unfinished, bool(files))
 

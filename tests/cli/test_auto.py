@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mlflow import MlflowClient
 
 import raysearch
 from raysearch.core.mask import Mask
@@ -51,6 +52,8 @@ def test_the_largest_number_within_a_loss_is_found(
     assert all(size["speedup"] > 0 and size["delta_error"] > 0 for size in advice["sizes"])
     assert all(isinstance(size["memory"], float) for size in advice["sizes"]), "of so small a model it is noise"
     assert f"with {until} it misses budget.loss" in advice["reason"]
+    recorded_as = MlflowClient(f"sqlite:///{here / 'mlruns/mlflow.db'}").get_run(result["mlflow_run_id"]).data.params
+    assert recorded_as["n_remove"] == str(until - 1), "not the most that may go"
     (plot,) = here.glob(f"mlruns/reports/{result['search_id']}/knee.png")
     assert plot.stat().st_size > 1000 and len([*here.glob("mlruns/**/knee.png")]) == 2, "one is MLflow's"
 

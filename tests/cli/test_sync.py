@@ -11,6 +11,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Run as MlflowRun
 
 import raysearch
+from raysearch import api
 from raysearch.ledger.ledger import opened
 from raysearch.search import run as search_run
 from raysearch.search.record import SEARCHES
@@ -106,6 +107,18 @@ def test_there_is_nothing_to_sync_of_what_is_not_done(run: Run, world: World, mo
     outcome = run("sync", "latest", "tracking=mlflow")
     assert outcome.code == 2 and outcome.err.startswith("error: SEARCH=greedy-m2-")
     assert "is interrupted, so there is nothing to sync yet; raysearch resume greedy-m2-" in outcome.err
+
+
+def test_a_search_that_was_stopped_is_found_by_its_run(run: Run, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(search_run, "run_rounds", stop)
+        assert run("search", *world.search(tracking="mlflow")).code == 130
+    (listed,) = api.show()[0]
+    assert listed.mlflow_run_id is not None
+    assert found(run("resume", listed.mlflow_run_id, "--json"))["mlflow_run_id"] == listed.mlflow_run_id
 
 
 def test_mistakes_are_one_sentence(run: Run, world: World, subtests: pytest.Subtests) -> None:

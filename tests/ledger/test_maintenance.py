@@ -52,7 +52,7 @@ def test_a_whole_ledger_is_called_whole(ledger):
     [
         ("UPDATE evaluations SET samples = x'0000000000000000' WHERE shard = 1", "evaluations: {1}, shard 1 of"),
         ("UPDATE evaluations SET subject = '{7}' WHERE shard = 1", "evaluations: {7}, shard 1 of calibration cal"),
-        ("UPDATE assessments SET result = '{}'", "assessments: {1} of model model, assessment one"),
+        ("UPDATE assessments SET result = '{}'", "assessments: {1} of model model, assessment 0a1"),
         ("UPDATE searches SET state = 'finished'", "searches: a"),
         ("UPDATE searches SET failure = 'none'", "searches: a"),
         ("UPDATE searches SET updated = 'now'", "searches: a"),
@@ -62,7 +62,7 @@ def test_a_whole_ledger_is_called_whole(ledger):
 def test_what_is_damaged_is_named(ledger, change, said):
     for shard in range(3):
         ledger.record("cal", shard, {A: np.ones(1)})
-    write_assessment(ledger, "model", "one", {A: {"x": 1}})
+    write_assessment(ledger, "model", "0a1", {A: {"x": 1}})
     write_search(ledger, "a", CONFIG, "running")
     STUDIES.write(ledger, StudyRecord("s", {}, (), {}, {}, "now"))
     ledger.connection.execute(change)
@@ -85,9 +85,9 @@ def test_rows_that_are_found_by_one_question_and_not_by_another_are_named(tmp_pa
 def test_ledgers_are_merged_bit_for_bit(ledger, other):
     ledger.record("cal", 0, {A: np.array([0.1, 2.0])})
     other.record("cal", 0, {A: np.array([0.1, 2.0]), B: np.array([1e-300, 3.0])})
-    write_assessment(other, "model", "one", {A: {"x": 1}})
+    write_assessment(other, "model", "0a1", {A: {"x": 1}})
     for each, seconds in ((ledger, 1.0), (other, 2.0)):
-        write_assessment(each, "model", "speed", {A: {"measured_on": "a machine", "seconds": seconds}})
+        write_assessment(each, "model", "0b2", {A: {"measured_on": "a machine", "seconds": seconds}})
     write_search(ledger, "both", CONFIG, "interrupted")
     write_search(other, "both", CONFIG, "finished", greedy_search(4, 1))
     write_search(other, "theirs", CONFIG, "running")
@@ -98,8 +98,8 @@ def test_ledgers_are_merged_bit_for_bit(ledger, other):
     merged = merge_ledgers(ledger, [other.path], RECORDS)
     assert merged.rows == {"evaluations": 1, "texts": 0, "assessments": 1, "searches": 2, "studies": 1}
     assert ledger.known("cal", [B])[B][0].tobytes() == np.array([1e-300, 3.0]).tobytes()
-    assert read_assessments(ledger, "model", "one", [A]) == {A: {"x": 1}}
-    assert read_assessments(ledger, "model", "speed", [A])[A]["seconds"] == 1.0, "times differ, and ours stay"
+    assert read_assessments(ledger, "model", "0a1", [A]) == {A: {"x": 1}}
+    assert read_assessments(ledger, "model", "0b2", [A])[A]["seconds"] == 1.0, "times differ, and ours stay"
     assert SEARCHES.find(ledger, "both").found.removed and SEARCHES.find(ledger, "theirs").state == "running"
     assert STUDIES.find(ledger, "s").facts == {"machine": "theirs"}
     assert check_ledger(ledger, RECORDS).is_whole and other.path.read_bytes() == before
@@ -112,9 +112,9 @@ def test_a_ledger_of_other_numbers_is_refused_whole(ledger, other, tmp_path):
     with pytest.raises(UserError, match=r"has other numbers than .* for \{1,2\} \(evaluations, calibration cal"):
         merge_ledgers(ledger, [other.path], RECORDS)
     assert not ledger.known("cal", [A])
-    write_assessment(ledger, "model", "one", {A: {"x": 1}})
+    write_assessment(ledger, "model", "0a1", {A: {"x": 1}})
     with closing(Ledger(tmp_path / "third.db")) as third:
-        write_assessment(third, "model", "one", {A: {"x": 2}})
+        write_assessment(third, "model", "0a1", {A: {"x": 2}})
     with pytest.raises(UserError, match=r"for \{1\} \(assessments, model model, mask \{1\}"):
         merge_ledgers(ledger, [third.path], RECORDS)
     with pytest.raises(UserError, match="is no ledger"):
@@ -122,6 +122,31 @@ def test_a_ledger_of_other_numbers_is_refused_whole(ledger, other, tmp_path):
     other.connection.execute("UPDATE evaluations SET shard = 3 WHERE subject = '{1}'")
     with pytest.raises(UserError, match=r"is damaged \(evaluations: \{1\}, shard 3"):
         merge_ledgers(ledger, [other.path], RECORDS)
+
+
+def test_what_is_added_to_in_both_is_joined(ledger, other):
+    ours = {"recorded numbers": {"x": 1.0, "speed": 5.0}, "recoveries": [{"recovery_id": "a", "seconds": 1.0}]}
+    theirs = {"recorded numbers": {"y": 2.0, "speed": 6.0}, "recoveries": [{"recovery_id": one} for one in "ab"]}
+    for each, notes in ((ledger, ours), (other, theirs)):
+        for name, value in notes.items():
+            write_assessment(each, "model", name, {A: value}, Any)
+    assert merge_ledgers(ledger, [other.path], RECORDS).rows["assessments"] == 2
+    assert read_assessments(ledger, "model", "recorded numbers", [A])[A] == {"x": 1.0, "y": 2.0, "speed": 5.0}
+    (recoveries,) = read_assessments(ledger, "model", "recoveries", [A], list[dict[str, Any]]).values()
+    assert recoveries == [{"recovery_id": "a", "seconds": 1.0}, {"recovery_id": "b"}]
+    assert check_ledger(ledger, RECORDS).is_whole
+    assert not any(merge_ledgers(ledger, [other.path], RECORDS).rows.values()), "nothing twice"
+
+
+def test_a_ledger_that_cannot_be_written_is_merged(ledger, tmp_path, monkeypatch):
+    (folder := tmp_path / "a store #1").mkdir()
+    with closing(Ledger(folder / "ledger.db")) as theirs:
+        theirs.record("cal", 0, {A: np.ones(1)})
+    monkeypatch.setattr("os.access", lambda file, *_: "store" not in str(file))
+    attached = []
+    ledger.connection.set_trace_callback(attached.append)
+    assert merge_ledgers(ledger, [folder / "ledger.db"], RECORDS).rows["evaluations"] == 1
+    assert any("immutable=1" in statement for statement in attached), "SQLite writes nothing beside it"
 
 
 def test_searches_that_found_other_masks_are_not_merged(ledger, other):

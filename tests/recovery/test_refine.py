@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mlflow import MlflowClient
 from typing_extensions import override
 
 import raysearch
@@ -80,7 +81,7 @@ class Listening(Observer):
 
 
 def test_the_best_mask_after_a_short_recovery_is_the_result(
-    run: Run, words: list[str], refined: None, here: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, words: list[str], refined: None, here: Path, store_with_tables: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = value(run(*(word for word in words if not word.startswith("refine")), "store=plain"))
     found = value(run(*words))
@@ -107,6 +108,12 @@ def test_the_best_mask_after_a_short_recovery_is_the_result(
     assert len({*listening.names}) == 3, "trackers are told of each training, also by a search that trains nothing"
     assert again["refinement"] == found["refinement"] and again["removed"] == found["removed"]
     assert value(run("resume", found["search_id"], "--json"))["refinement"] == found["refinement"]
+    shutil.copy(store_with_tables, here / "mlruns")
+    synced = value(run("sync", found["search_id"], "tracking=mlflow", "--json"))
+    client = MlflowClient(f"sqlite:///{here / 'mlruns/mlflow.db'}")
+    wanted = f"tags.`mlflow.parentRunId` = '{synced['mlflow_run_id']}' and tags.`raysearch.kind` = 'recovery'"
+    trainings = client.search_runs([client.get_run(synced["mlflow_run_id"]).info.experiment_id], wanted)
+    assert {one.info.run_name for one in trainings} == {*listening.names}
 
 
 def test_the_loss_after_it_is_that_of_the_recovered_checkpoint(

@@ -143,6 +143,22 @@ def test_a_study_that_is_stopped_waits_for_searches_that_end_and_leaves_those_of
     observer.study_stopped.assert_called_once_with("parent", ["killed", "ends", "not begun"])
 
 
+def test_a_mistake_that_is_found_late_ends_what_ran_even_if_the_ledger_is_what_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_StudyRun, "record", record := Mock())
+    with closing(Ledger(tmp_path / "ledger.db")) as ledger:
+        for name, full in (("a", False), ("b", True)):
+            write_search(ledger, name, {}, "running")
+            record.side_effect = UserError("the disk is full") if full else None
+            run = study_run(_StudyRun, ledger, observer := Mock(), [name])
+            with pytest.raises(UserError, match="lacks 3 of its weights"), run.interruptible():
+                raise UserError("model=x lacks 3 of its weights")
+            observer.study_stopped.assert_called_once_with("parent", [name])
+        found = SEARCHES.some(ledger, ["a"])["a"]
+    assert (found.state, found.failure) == ("failed", "model=x lacks 3 of its weights")
+
+
 def test_masks_of_one_draw_are_evaluated_on_the_others_and_contrasts_are_answered(world: World, run: Run) -> None:
     words = small_study(world, "searcher=[one_shot,greedy]", "remove=[2]", "draw=[0,1]")
     outcome = run("study", *words, "study.contrasts=[greedy - one_shot]")

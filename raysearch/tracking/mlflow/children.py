@@ -19,6 +19,8 @@ from mlflow.store.tracking.dbmodels.models import SqlLatestMetric, SqlMetric, Sq
 from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 from mlflow.utils.uri import append_to_uri_path
 
+from raysearch.tracking.mlflow.client import quiet
+
 if TYPE_CHECKING:
     from sqlalchemy.orm import DeclarativeBase
 
@@ -91,8 +93,9 @@ def _named(child: Child) -> dict[str, str]:
 
 
 def _ask(client: MlflowClient, experiment: str, child: Child) -> None:
-    made = client.create_run(experiment, child.began, dict(child.tags), child.name).info.run_id
-    complete(client, made, child)
+    with quiet():  # in each thread
+        made = client.create_run(experiment, child.began, dict(child.tags), child.name).info.run_id
+        complete(client, made, child)
 
 
 def complete(client: MlflowClient, run_id: str, child: Child, has_metrics: bool = False) -> None:

@@ -22,6 +22,7 @@ from typing import Any
 
 from raysearch.core.escaping import csv_cell
 from raysearch.core.measure import Measure
+from raysearch.core.problem import AUTO
 from raysearch.core.screened import Screened
 from raysearch.search.refinement import Refinement
 from raysearch.search.result import RoundSummary, SearchHeader, SearchResult, named_readout, uses_evaluation_split
@@ -74,9 +75,10 @@ def search_params(header: SearchHeader) -> dict[str, str]:
     given = {
         **flatten({**header.config, "versions": header.versions}),
         "n_layers": str(header.n_layers),
-        "n_remove": str(header.n_remove),
         **study_params(header.labels),
     }
+    if header.config.get("remove") != AUTO:  # else it is known at the end
+        given["n_remove"] = str(header.n_remove)
     return {**given, "git_commit": header.git_commit} if header.git_commit else given
 
 

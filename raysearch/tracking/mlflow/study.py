@@ -53,14 +53,21 @@ def adopt(store: Store, parent: str, searches: Mapping[str, Mapping[str, str]]) 
         client.update_run(run_id, name=records.search_name(run_id, labels))
 
 
-def end_study(store: Store, run_id: str, metrics: Mapping[str, float], files: Sequence[Path]) -> None:
-    """Put numbers, as of `record_assessments`, and files and folders on the study's run, and end it."""
+def record_report(store: Store, run_id: str, metrics: Mapping[str, float], files: Sequence[Path], ended: bool) -> None:
+    """Put numbers, as of `record_assessments`, and files and folders on the study's run, and end it if it has ended."""
     record_assessments(store, {run_id: metrics})
     client = client_of(store)
     for file in files:
         client.log_artifact(run_id, str(file))
-    if client.get_run(run_id).info.status != "FINISHED":
+    if ended and client.get_run(run_id).info.status != "FINISHED":
         client.set_terminated(run_id, "FINISHED")
+
+
+def end_failed(store: Store, run_id: str, failure: str) -> None:
+    """End the run of a search whose process died before it could, with the cause."""
+    client = client_of(store)
+    client.set_tag(run_id, "raysearch.failure", records.clip(failure, records.MAX_TAG))
+    client.set_terminated(run_id, "FAILED")
 
 
 def stop_study(store: Store, run_id: str, search_ids: Collection[str]) -> None:

@@ -149,10 +149,13 @@ class MlflowTracker(Tracker):
             self._attempt("its stop is", lambda study: study.stop_study(self._store, run_id, search_ids), later)
 
     @override
-    def study_reported(self, run_id: str | None, totals: Mapping[str, float], files: Sequence[Path]) -> None:
+    def study_reported(
+        self, run_id: str | None, totals: Mapping[str, float], files: Sequence[Path], ended: bool = True
+    ) -> None:
         if run_id is not None:
+            report = (self._store, run_id, totals, files, ended)
             later = "later: raysearch sync, with the study's id"
-            self._attempt("the report is", lambda study: study.end_study(self._store, run_id, totals, files), later)
+            self._attempt("the report is", lambda study: study.record_report(*report), later)
 
     @override
     def close(self) -> str | None:
@@ -165,7 +168,9 @@ class MlflowTracker(Tracker):
             if written != self._written:
                 written, since = self._written, time.monotonic()
                 if self._show is not None:
-                    self._show(f"recording in MLflow: {written:,} of {len(self._events):,} events")
+                    self._show(
+                        f"recording in MLflow: {min(written, len(self._events)):,} of {len(self._events):,} events"
+                    )
             elif time.monotonic() - since >= self._timeout_s:
                 self._gave_up = True
                 self._say(f"nothing was written for {self._timeout_s:g} s")

@@ -162,7 +162,9 @@ class MlflowWriter:
                 metrics |= {"cost/seconds": self.seconds_before + result.seconds}
                 self._client.log_batch(self.run_id, self._points(metrics, now, self._rounds_written + 1))
             if result.complete:  # a param is written once
-                self._client.log_batch(self.run_id, params=self._params({"removed": str(result.mask)}))
+                found = {"removed": str(result.mask), "n_remove": str(result.n_remove)}
+                new = {key: value for key, value in found.items() if key not in self._run.data.params}
+                self._client.log_batch(self.run_id, params=self._params(new))
             self._set_tags(records.result_tags(result, self._max_child_runs))
             self._log_artifacts(result.trials or self._trials, result)
         elif failure is not None:

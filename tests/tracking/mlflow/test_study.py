@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
 import pytest
 from mlflow import MlflowClient
 
+from raysearch.ledger.ledger import Ledger
+from raysearch.ledger.locks import held
 from raysearch.search.observer import StudyHeader, repeat
+from raysearch.search.record import write_search
+from raysearch.study.record import CellRecord, StudyRecord
 from raysearch.testing.tracker_suite import greedy_search
 from raysearch.tracking.mlflow.client import attempt
 from raysearch.tracking.options import TrackingOptions
+from raysearch.tracking.sync import mend
 
 NOTHING = StudyHeader("x", {"study": {}}, [])
 LABELS = {"model": "tiny", "searcher": "beam, width=5", "remove": "2"}
@@ -63,10 +69,13 @@ def test_the_report_and_numbers_end_up_on_its_run(options: TrackingOptions, tmp_
     (tmp_path / "report/figures/map.svg").write_text("<svg/>")
     files = [tmp_path / "report/report.html", tmp_path / "report/figures"]
     assert parent is not None
-    options.open(fail).study_reported(parent, {"layer_forwards_shared": 12.0, "nothing": float("nan")}, files)
     client = MlflowClient(options.store.uri)
+    options.open(fail).study_reported(parent, {"searches/done": 1.0}, files, False)
+    assert client.get_run(parent).info.status == "RUNNING", "a report is written meanwhile, too"
+    options.open(fail).study_reported(parent, {"layer_forwards_shared": 12.0, "nothing": float("nan")}, files)
     run = client.get_run(parent)
-    assert (run.info.status, run.data.metrics) == ("FINISHED", {"layer_forwards_shared": 12.0})
+    assert (run.info.status, run.data.metrics["layer_forwards_shared"]) == ("FINISHED", 12.0)
+    assert "nothing" not in run.data.metrics
     assert {file.path for file in client.list_artifacts(parent)} == {"report.html", "figures"}
     link = options.link(parent)
     assert link is not None and link.endswith(str(parent))
@@ -115,3 +124,24 @@ def test_a_study_that_is_stopped_is_killed_with_what_was_running(options: Tracki
     states = [client.get_run(run_id).info.status for run_id in (parent, runs["greedy"], runs["beam"])]
     assert states == ["KILLED", "KILLED", "RUNNING"], "what has ended is told by its own"
     assert begin(options, header) == parent and client.get_run(parent).info.status == "RUNNING"
+
+
+def test_a_search_whose_process_died_for_good_is_failed_there(options: TrackingOptions, tmp_path: Path) -> None:
+    parent = begin(options, StudyHeader("my-study-4", {"study": {}}, ["greedy", "beam"]))
+    assert parent is not None
+    client = MlflowClient(options.store.uri)
+    experiment = client.get_run(parent).info.experiment_id
+    runs = {}
+    for name in ("greedy", "beam"):
+        tags = {"mlflow.parentRunId": parent, "raysearch.search_id": name}
+        runs[name] = client.create_run(experiment, tags=tags).info.run_id
+    cells = tuple(CellRecord("m", "c", name, 2, 0, name) for name in runs)
+    with closing(Ledger(tmp_path / "ledger.db")) as ledger:
+        for name in runs:
+            write_search(ledger, name, {}, "failed", failure="its process died")
+        with held(ledger, "beam", "SEARCH"):
+            mend(StudyRecord("my-study-4", {}, cells, {}, {}, "", parent), ledger, options, fail)
+    found = {name: client.get_run(run_id) for name, run_id in runs.items()}
+    assert found["greedy"].info.status == "FAILED"
+    assert found["greedy"].data.tags["raysearch.failure"] == "its process died"
+    assert found["beam"].info.status == "RUNNING", "somebody works on it"
