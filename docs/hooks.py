@@ -70,7 +70,10 @@ def _commands() -> str:
     """Return the page of the commands: the help of each."""
     cli: Any = typer.main.get_command(app)
     parts = ["# Commands", "Layers are 0-based everywhere. Every command has `--help`."]
+    commands = dict(cli.commands)
     for name, command in cli.commands.items():
+        commands |= {f"{name} {sub}": one for sub, one in getattr(command, "commands", {}).items()}
+    for name, command in commands.items():
         context = command.make_context(name, [], resilient_parsing=True, terminal_width=110, max_content_width=110)
         context.info_name = f"raysearch {name}"
         parts += [f"## raysearch {name}", f"```text\n{command.get_help(context).strip()}\n```"]

@@ -28,7 +28,7 @@ from raysearch.core.statistic import Statistic
 from raysearch.errors import EvaluationError
 from raysearch.evaluation.session import open_session
 from raysearch.evaluation.spec import EvaluationSpec
-from raysearch.models.loading import describe, resolve_device
+from raysearch.models.loading import describe
 
 #: Small enough for a laptop. The replica is the actor itself, so it needs no actors of its own.
 DEFAULTS = ["remove=2", "model.dtype=bfloat16", "data.samples=2", "data.seq_len=64", "cluster=inline", "tracking=none"]
@@ -73,9 +73,8 @@ def main() -> None:
     problem = Problem.create(info.n_layers, spec.remove, spec.protect, spec.evaluation.model.name)
 
     ray.init(address="local", include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
-    on_gpu = resolve_device(spec.evaluation.model) != "cpu"
     # Each trial reserves a CPU while it waits for the actor, so the actor itself must not need one.
-    evaluation: Any = ray.remote(num_cpus=0, num_gpus=int(on_gpu))(EvaluationActor).remote(spec.evaluation)
+    evaluation: Any = ray.remote(num_cpus=0, num_gpus=int(info.model.on_gpu))(EvaluationActor).remote(spec.evaluation)
     print(f"dense: {ray.get(evaluation.loss.remote([])):.4f} nats per token")  # the model is loaded by now
 
     def measure(statistic: Statistic) -> NDArray[np.float64]:

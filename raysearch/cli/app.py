@@ -20,7 +20,11 @@ Also = Annotated[
 _SEARCH = "A search id, the start of one, an MLflow run id, or latest."
 Search = Annotated[str, typer.Argument(metavar="SEARCH", help=_SEARCH)]
 SearchOrStudy = Annotated[
-    str, typer.Argument(metavar="SEARCH|STUDY", help="The id of a search or a study, or the start of one.")
+    str,
+    typer.Argument(
+        metavar="SEARCH|STUDY",
+        help="The id of a search or a study, the start of one, an MLflow run id, or latest, the last search.",
+    ),
 ]
 _STORE = "The folder of the ledger (store= of the search)."
 Store = Annotated[Path, typer.Option(help=_STORE)]

@@ -33,7 +33,7 @@ raysearch search objective=task_margin data=multiple_choice data.path=my-questio
 raysearch search cluster.replicas=2 tracking.uri=http://127.0.0.1:5000
 
 A search that was stopped continues with the same command. Groups: model= data= objective= calibration= searcher=
-refine= cluster= tracking=; see the files in conf/. Layers are 0-based.
+screening= refine= cluster= tracking=; see the files in conf/. Layers are 0-based.
 """
 
 

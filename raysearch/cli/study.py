@@ -16,7 +16,9 @@ from raysearch.errors import EvaluationError
 if TYPE_CHECKING:
     from raysearch.study.result import StudyResult
 
-Study = Annotated[str, typer.Argument(metavar="STUDY", help="A study's id, the start of one, or latest.")]
+Study = Annotated[
+    str, typer.Argument(metavar="STUDY", help="A study's id, the start of one, its MLflow run id, or latest.")
+]
 Out = Annotated[Path | None, typer.Option(help="The folder of the report; default: reports/<study> in the store.")]
 
 MlflowUrl = Annotated[
@@ -128,5 +130,5 @@ def _answer(answers: Output, results: StudyResult, files: Sequence[Path]) -> Non
     if failed:
         raise EvaluationError(
             f"{len(failed)} of {len(results.cells)} searches, the first with: {failed[0].failure}; "
-            "the same command tries them again"
+            "raysearch study with the same words tries them again"
         )

@@ -12,7 +12,7 @@ import json
 import os
 import reprlib
 import shlex
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,11 @@ from typing import Any
 import yaml
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Quote, QuotedString
 from hydra.errors import HydraException
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
@@ -121,7 +123,7 @@ def _set_values(config: DictConfig, values: Mapping[str, Any], groups: set[str],
     known = {*dict(items_of(OmegaConf.to_container(config))), *groups}
     found = {}
     for key, value in values.items():
-        free = any(key.startswith(one) and one.rstrip(".") in known for one in FREE)
+        free = any(f"{key}.".startswith(one) and one.rstrip(".") in known for one in FREE)
         with mistakes:
             if not free:
                 check_names("", [key], known)
@@ -153,7 +155,7 @@ def as_words(words: Sequence[str]) -> list[str]:
 def _groups_of_job(job: str) -> set[str]:
     """Return the groups that a job's file, or one that it builds on, takes a choice of."""
     defaults = yaml.safe_load((conf_dir() / f"{job}.yaml").read_text(encoding="utf-8"))["defaults"]
-    own = {group for one in defaults if isinstance(one, dict) for group in one}
+    own = {group for one in defaults if isinstance(one, dict) for group in one if " " not in group}  # override …
     return own.union(*(_groups_of_job(one) for one in defaults if isinstance(one, str) and one != "_self_"))
 
 
@@ -165,15 +167,31 @@ def _merge(
 
     The state changes whenever one of the files in the user's folder does.
     """
-    words = [f"{group}={quoted(name)}" for group, name in choices]
-    if folder is not None:
-        words.append(f"hydra.searchpath=[{quoted(f'file://{folder}')}]")
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        config = hydra_compose(job, words, return_hydra_config=True)
+        config = hydra_compose(job, _hydra_words(choices, folder), return_hydra_config=True)
     all_choices = dict(config.hydra.runtime.choices)
     with open_dict(config):
         del config["hydra"]
     return config, all_choices
+
+
+def files_of(job: str, choices: Mapping[str, str], folder: Path | None) -> list[tuple[str, str]]:
+    """Return the files that are merged, each over those before: by its place without ending, and the key of its keys.
+
+    Args:
+        job: The file in conf/ that is composed.
+        choices: The files that were chosen, by their groups.
+        folder: The user's own files.
+    """
+    words = _hydra_words(tuple(choices.items()), folder)
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        found = GlobalHydra.instance().config_loader().compute_defaults_list(job, words, RunMode.RUN).defaults
+    return [(one.config_path, one.package) for one in found if not one.config_path.startswith("hydra/")]
+
+
+def _hydra_words(choices: Iterable[tuple[str, str]], folder: Path | None) -> list[str]:
+    words = [f"{group}={quoted(name)}" for group, name in choices]
+    return words if folder is None else [*words, f"hydra.searchpath=[{quoted(f'file://{folder.resolve()}')}]"]
 
 
 def _check_files(own: Sequence[Path], choices: Mapping[str, str]) -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from raysearch.config.compose import compose, items_of
+from raysearch.config.compose import compose, files_of, items_of
 from raysearch.config.parts import conf_dir
 from raysearch.core.paths import PathLike, as_path
 from raysearch.errors import redacted
@@ -38,12 +38,11 @@ def settings_of(job: str, words: Sequence[str], config_dir: PathLike | None = No
         UserError: As `compose`.
     """
     config = compose(job, words, config_dir)
-    folders = [conf_dir(), *([] if config_dir is None else [as_path("--config-dir", config_dir)])]
     choices: Mapping[str, str] = config.pop("choices")
-    given = {word.partition("=")[0] for word in words} - choices.keys()
-    if choices.get("model") == "custom":
-        given.add("model.path")
-    files = list(_files(job, choices, folders))
+    keys = {word.partition("=")[0] for word in words}
+    given = keys - choices.keys() | ({"model.path"} if choices.get("model") == "custom" else set())
+    folder = None if config_dir is None else as_path("--config-dir", config_dir)
+    files = _files(job, {group: name for group, name in choices.items() if group in keys}, folder)
     return [
         Setting(key, redacted({"": value})[""], _origin(key, given, files))
         for key, value in items_of(config)
@@ -51,29 +50,20 @@ def settings_of(job: str, words: Sequence[str], config_dir: PathLike | None = No
     ]
 
 
-def _files(job: str, choices: Mapping[str, str], folders: Sequence[Path]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield the name of each file of a configuration and its values by dotted keys, those that win first."""
-    _, own = _read(conf_dir() / f"{job}.yaml")
-    for default in reversed(own["defaults"]):  # a later one wins
-        if default == "_self_":
-            yield f"{job}.yaml", own
-        elif isinstance(default, str):
-            yield from _files(default, choices, folders)
-        elif (group := next(iter(default))) in choices:
-            name = f"{group}/{choices[group]}.yaml"
-            for file in (folder / name for folder in folders if (folder / name).is_file()):
-                is_global, content = _read(file)
-                yield name, content if is_global else {f"{group}.{key}": value for key, value in content.items()}
+def _files(job: str, choices: Mapping[str, str], folder: Path | None) -> list[tuple[str, dict[str, Any]]]:
+    """Return the name of each file of a configuration and its values by dotted keys, those that win first."""
+    folders = [conf_dir()] if folder is None else [conf_dir(), folder]
+    found = []
+    for place, section in reversed(files_of(job, choices, folder)):
+        name = f"{place}.yaml"
+        file = next(one / name for one in folders if (one / name).is_file())
+        content = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
+        values = items_of({key: value for key, value in content.items() if key != "defaults"})
+        found.append((name, {f"{section}.{key}".lstrip("."): value for key, value in values}))
+    return found
 
 
-def _read(file: Path) -> tuple[bool, dict[str, Any]]:
-    """Return whether a file is of all groups, and its values by dotted keys."""
-    text = file.read_text(encoding="utf-8")
-    content = yaml.safe_load(text)
-    return text.startswith("# @package _global_"), dict(items_of(content)) if isinstance(content, dict) else {}
-
-
-def _origin(key: str, given: set[str], files: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
+def _origin(key: str, given: set[str], files: Sequence[tuple[str, dict[str, Any]]]) -> str:
     if any(f"{key}.".startswith(f"{word}.") for word in given):
         return "command line"
     for name, values in files:

@@ -10,7 +10,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -392,7 +392,7 @@ def make_trainer(
             f"recovery.targets={options.targets} does not fit the model ({first_line(error)}); name its linear layers "
             "other than the output head, or all-linear"
         ) from error
-    n_steps = steps(len(trainer.train_dataset), options)  # rows may have been packed
+    n_steps = steps(len(cast(Sized, trainer.train_dataset)), options)  # rows may have been packed
     trainer.args.max_steps = n_steps if n_steps == options.max_steps else -1  # else it would go on beyond the epochs
     trainer.args.eval_steps = trainer.args.save_steps = options.checkpoint_steps or math.ceil(n_steps / 10)
     if options.workers > 1:

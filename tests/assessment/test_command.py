@@ -81,8 +81,8 @@ def test_python(run: Run, searched: str, world: World, here: Path) -> None:
         isinstance(done, SearchAssessment) and done.search_id == searched and done.assessments.computed == 2 and lines
     )
     assert done.pruned["mine"].estimate.value > 0 and done.dense["mine"].detail["n_samples"] == 2
-    texts: dict[str, Any] = {"assess.texts": {"mine": TEXT.partition("=")[2].format(world.text)}}
-    again = api.assess(searched, "assess=none", **texts, assess={"seq_len": 16, "limit": 2})
+    texts = {"mine": TEXT.partition("=")[2].format(world.text)}
+    again = api.assess(searched, "assess=none", assess={"seq_len": 16, "limit": 2, "texts": texts})
     assert isinstance(again, SearchAssessment) and again.assessments.computed == 0
 
 

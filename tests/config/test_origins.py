@@ -32,15 +32,18 @@ def test_a_later_file_wins() -> None:
     origins = {setting.key: setting.origin for setting in settings_of("recover", ["recovery=paper"])}
     assert origins["assess.speed.enabled"] == "recover.yaml"
     assert origins["assess.speed.repeats"] == "assess/offline.yaml"
+    assert origins["assess.shots"] == "assess/none.yaml", "which that begins with"
+    assert origins["recovery.top_k"] == "recovery/default.yaml"
     assert origins["data.samples"] == "recovery/paper.yaml"
 
 
 def test_all_values_are_there_and_secrets_are_not(tmp_path: Path) -> None:
     (tmp_path / "searcher").mkdir()
-    (tmp_path / "searcher" / "wide.yaml").write_text("type: beam\nwidth: 9\n")
+    (tmp_path / "searcher" / "wide.yaml").write_text("defaults: [beam]\nwidth: 9\n")
     words = ["model=owner/name", "searcher=wide", "tracking.uri=https://me:secret@host"]
     settings = {setting.key: setting for setting in settings_of("search", words, tmp_path)}
     assert settings["searcher.width"].origin == "searcher/wide.yaml"
+    assert settings["searcher.ties"].origin == "searcher/beam.yaml"
     assert (settings["model.path"].value, settings["model.path"].origin) == ("owner/name", "command line")
     assert "secret" not in str(settings)
     whole = compose("search", words, tmp_path)

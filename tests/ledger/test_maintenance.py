@@ -143,7 +143,7 @@ def test_a_ledger_that_cannot_be_written_is_merged(ledger, tmp_path, monkeypatch
     with closing(Ledger(folder / "ledger.db")) as theirs:
         theirs.record("cal", 0, {A: np.ones(1)})
     monkeypatch.setattr("os.access", lambda file, *_: "store" not in str(file))
-    attached = []
+    attached: list[str] = []
     ledger.connection.set_trace_callback(attached.append)
     assert merge_ledgers(ledger, [folder / "ledger.db"], RECORDS).rows["evaluations"] == 1
     assert any("immutable=1" in statement for statement in attached), "SQLite writes nothing beside it"

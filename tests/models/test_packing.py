@@ -31,7 +31,7 @@ def items():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_packing_is_used_where_it_is_exact(dtype: torch.dtype):
     def check(family):
-        stack, batch = LayerStack((FAMILIES | HYBRIDS)[family]().to(dtype)), items()
+        stack, batch = LayerStack((FAMILIES | HYBRIDS)[family]().to(dtype=dtype)), items()
         assert stack.packs(batch) is (family not in PLAIN | {*HYBRIDS})
         if family not in PLAIN | {*HYBRIDS} and dtype is torch.float32:
             assert relative_gap(stack._states(pack(batch)), stack._states(batch.inputs)) <= 1e-5
@@ -42,7 +42,7 @@ def test_packing_is_used_where_it_is_exact(dtype: torch.dtype):
 def test_a_state_that_is_wrong_beside_a_large_channel_is_seen(monkeypatch):
     """As a state of 16 bits may have it: one channel of some tokens is a thousand times as large as the others."""
     stack = LayerStack(FAMILIES["llama"]())
-    stack.model.to(torch.bfloat16)
+    stack.model.to(dtype=torch.bfloat16)
     plain = torch.ones(8, 64)
     plain[0, 3] = 1000.0
     wrong = plain.clone()

@@ -139,8 +139,8 @@ def test_distillation_is_a_divergence_over_the_kept_tokens_and_the_rest() -> Non
     assert same.abs().max() < 1e-5
     dense[0, 5] = -torch.inf  # ruled out
     log_p, ids = dense.log_softmax(-1).topk(7)
-    by_hand = torch.nn.functional.kl_div(logits.log_softmax(-1), dense.softmax(-1), reduction="none").sum(-1)
-    assert torch.allclose(distillation_loss(logits.float(), ids, log_p.float()), by_hand.float(), rtol=1e-4)
+    whole = torch.nn.functional.kl_div(logits.log_softmax(-1), dense.softmax(-1), reduction="none").sum(-1)
+    assert torch.allclose(distillation_loss(logits.float(), ids, log_p.float()), whole.float(), rtol=1e-4)
 
 
 def random_teachings(lesson: Lesson) -> list[Teaching]:
