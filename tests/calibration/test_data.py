@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-import yaml
 
 from raysearch.calibration.batch import Form
 from raysearch.calibration.data import Data
@@ -16,6 +15,7 @@ from raysearch.calibration.windows import WindowOptions
 from raysearch.config import compose as config
 from raysearch.config.parts import build_data, build_objective, conf_dir
 from raysearch.errors import UserError
+from tests.calibration.presets import preset_values
 from tests.calibration.tokenizers import PLAIN, characters
 from tests.cases import assert_refused
 
@@ -28,13 +28,12 @@ ITEMS = [
 
 def choose(preset: str, /, **changes: Any) -> Data:
     """What ``data=preset`` and other values of its keys make."""
-    text = (conf_dir() / "data" / f"{preset}.yaml").read_text(encoding="utf-8")
-    return build_data(yaml.safe_load(text.replace("${seed}", "0")) | changes)
+    return build_data(preset_values(preset) | changes)
 
 
 def missing(preset: str) -> dict[str, Any]:
     """What has to be given beside ``data=preset``: a file, a set of the hub, or leave to calibrate on a test split."""
-    values = yaml.safe_load((conf_dir() / "data" / f"{preset}.yaml").read_text(encoding="utf-8"))
+    values = preset_values(preset)
     wanted = [key for key in ("path", "name") if values.get(key) == "???"]
     if not wanted and not any(values.get(key) for key in ("path", "name", "package")):
         wanted = ["path"]

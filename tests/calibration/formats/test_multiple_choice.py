@@ -3,11 +3,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, ClassVar
 
-import yaml
-
 from raysearch.calibration.formats.base import Item
 from raysearch.calibration.formats.multiple_choice import AnswerAs, MultipleChoiceFormat, find_gold
-from raysearch.config.parts import build_data, conf_dir
+from raysearch.config.parts import build_data
+from tests.calibration.presets import preset_values
 from tests.cases import assert_refused
 
 WHERE = "row 3 of data.path=a.jsonl"
@@ -15,9 +14,7 @@ WHERE = "row 3 of data.path=a.jsonl"
 
 def preset(name: str, row: dict[str, Any], **changes: Any) -> Item:
     """A row as a file of conf/data/ reads it."""
-    text = (conf_dir() / "data" / f"{name}.yaml").read_text(encoding="utf-8")
-    values = yaml.safe_load(text.replace("${seed}", "0")) | {"path": "a.jsonl"} | changes
-    item = build_data(values).format.read(row, WHERE)
+    item = build_data(preset_values(name) | {"path": "a.jsonl"} | changes).format.read(row, WHERE)
     assert isinstance(item, Item)
     return item
 
