@@ -199,14 +199,14 @@ def assess_masks(
 
 
 def assess_search(
-    run: SearchRecord, ledger: Ledger, search: SearchSpec, spec: AssessSpec, remove: int | None, observer: Observer
+    record: SearchRecord, ledger: Ledger, search: SearchSpec, spec: AssessSpec, remove: int | None, observer: Observer
 ) -> SearchAssessment:
     """Assess a search's mask beside the dense model, and record both.
 
     Args:
-        run: The search's record.
+        record: The search's record.
         ledger: Where that is.
-        search: What it was made of, built from `run.config`, with the cluster that is to compute this.
+        search: What it was made of, built from `record.config`, with the cluster that is to compute this.
         spec: What to assess.
         remove: The best mask of so many layers; None for the mask that the search found.
         observer: Watches, and records.
@@ -216,19 +216,19 @@ def assess_search(
             not there.
         EvaluationError: Something failed for good.
     """
-    mask = run.best_of_size(remove).mask
+    mask = record.best_of_size(remove).mask
     evaluation = search.evaluation
     what = read_assessable(spec, evaluation.model, evaluation.cluster, evaluation.ledger)
-    run.check_weights(what.texts.files.fingerprint)
+    record.check_weights(what.texts.files.fingerprint)
     check_tasks(what, ledger)
     warn_of_unknown(what.calibrations, observer)
     assessments = assess_masks(what, ledger, [mask], on_progress=observer.assessing)
-    if mask == run.found.mask:
-        record_assessments(ledger, [run], assessments, observer)
+    if mask == record.found.mask:
+        record_assessments(ledger, [record], assessments, observer)
     files = {source.name: source.folder for source in what.sources if source.folder is not None}
     of_texts = {name: one.detail["data"] for name, one in assessments.by_mask[mask].items() if "data" in one.detail}
-    overlaps = tuple(name for name, text in of_texts.items() if any(_overlap(text, one) for one in run.found.data))
-    return SearchAssessment(run.search_id, evaluation.model.name, mask, assessments, files, overlaps)
+    overlaps = tuple(name for name, text in of_texts.items() if any(_overlap(text, one) for one in record.found.data))
+    return SearchAssessment(record.search_id, evaluation.model.name, mask, assessments, files, overlaps)
 
 
 def speed_meter(options: SpeedOptions, evaluation: EvaluationSpec, observer: Observer) -> SpeedMeter:

@@ -43,10 +43,10 @@ def show(
                 {"search_id": one.search_id, "state": one.state, "result": one.result and in_brief(one.result)}
                 for one in records
             ]
-            out.answer(listing, tables.runs_table(records))
+            out.answer(listing, tables.searches_table(records))
         else:
             (record,) = records
-            value, parts = plain(record), tables.run_tables(record, most, gaps)
+            value, parts = plain(record), tables.recorded_tables(record, most, gaps)
             if gap:
                 value["gap"] = [plain(one) for one in gaps]
             if numbers := api.assessed(record.search_id, store=store, ledger=ledger):

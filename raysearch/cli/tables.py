@@ -209,38 +209,38 @@ def score_table(scores: Sequence[Score]) -> Table:
     return table
 
 
-def runs_table(runs: Sequence[SearchRecord]) -> Table:
+def searches_table(records: Sequence[SearchRecord]) -> Table:
     """Return the table of all searches of a ledger."""
     table = Table(title="Searches, the newest first (layers are 0-based)")
     for column in ("search", "state", "model", "data", "objective", "removed", "loss", "updated (UTC)"):
         table.add_column(column, overflow="fold", no_wrap=column == "search")  # ids are there to be copied
-    for run in runs:
-        result, choices = run.result, run.config["choices"]
+    for record in records:
+        result, choices = record.result, record.config["choices"]
         table.add_row(
-            run.search_id,
-            run.state,
-            run.config["model"]["name"],
+            record.search_id,
+            record.state,
+            record.config["model"]["name"],
             choices["data"],
             choices["objective"],
             str(result.mask) if result else "",
             f"{result.loss:.4f}" if result else "",
-            run.updated[:19],
+            record.updated[:19],
         )
     return table
 
 
-def run_tables(run: SearchRecord, most: int, gaps: Sequence[Gap]) -> list[Table | str]:
+def recorded_tables(record: SearchRecord, most: int, gaps: Sequence[Gap]) -> list[Table | str]:
     """Return all tables of a recorded search, with at most `most` of its masks."""
-    tables: list[Table | str] = [runs_table([run])]
-    if run.result is None:
+    tables: list[Table | str] = [searches_table([record])]
+    if record.result is None:
         return tables
-    measure, remarks = run.result.measure, run.result.remarks
-    tables += [path_table(measure, run.result.path), *remark_notes(remarks), *split_notes(run.result.data)]
-    if run.result.refinement is not None:
-        tables += refinement_parts(measure, run.result.refinement)
+    measure, remarks = record.result.measure, record.result.remarks
+    tables += [path_table(measure, record.result.path), *remark_notes(remarks), *split_notes(record.result.data)]
+    if record.result.refinement is not None:
+        tables += refinement_parts(measure, record.result.refinement)
     if any(isinstance(value, list) for value in remarks.values()):
         tables.append(remark_table(remarks))
-    tables.append(trials_table(measure, run.result.trials, most))
+    tables.append(trials_table(measure, record.result.trials, most))
     if gaps:
         tables.append(gap_table(measure, gaps))
         tables += [f"To rank more: {gap.remedy}" for gap in gaps if gap.rank is None][:1]

@@ -70,7 +70,7 @@ class Recovery:
     """A recovery, checked and named.
 
     Args:
-        run: The search that found the mask.
+        record: The search that found the mask.
         ledger: Where that is, and answers are kept.
         search: What it was made of.
         what: The model, and what it is assessed by.
@@ -78,7 +78,7 @@ class Recovery:
         shared: Where its rows and the dense model's logits are kept.
     """
 
-    run: SearchRecord
+    record: SearchRecord
     ledger: Ledger
     search: SearchSpec
     spec: RecoverSpec
@@ -115,7 +115,7 @@ class Recovery:
 
 
 def prepare(
-    run: SearchRecord,
+    record: SearchRecord,
     ledger: Ledger,
     search: SearchSpec,
     spec: RecoverSpec,
@@ -131,15 +131,15 @@ def prepare(
     Raises:
         UserError: The search has no such mask, its model has changed since, or something named is not there.
     """
-    mask, evaluation = run.best_of_size(remove).mask, search.evaluation
+    mask, evaluation = record.best_of_size(remove).mask, search.evaluation
     check_device(evaluation.model.device)
     spec.data.check()
     what = what or read_assessable(spec.assess, evaluation.model, spec.cluster, evaluation.ledger)
-    run.check_weights(what.texts.files.fingerprint)
+    record.check_weights(what.texts.files.fingerprint)
     measured = sorted(one.text_fingerprint for one in what.calibrations)
     identity = {
         "model": what.texts.files.fingerprint,
-        "calibrations": run.identifying,
+        "calibrations": record.identifying,
         "mask": list(mask),
         **spec.identity,
         **({"measured": measured} if measured else {}),  # rows are drawn apart from it
@@ -148,7 +148,7 @@ def prepare(
     digest = hashlib.sha256(json.dumps(identity, sort_keys=True, default=str).encode()).hexdigest()
     name = f"recover-m{len(mask)}-{digest[:8]}"
     folder = ledger.path.absolute().parent / "recoveries" / name  # workers stand in other folders
-    return Recovery(run, ledger, search, spec, mask, what, name, folder, shared or folder, what.info.model.on_gpu)
+    return Recovery(record, ledger, search, spec, mask, what, name, folder, shared or folder, what.info.model.on_gpu)
 
 
 def check_device(device: str) -> None:
@@ -181,7 +181,7 @@ def heal(
         UserError: Something the user named is not there, too small, or does not fit together.
         EvaluationError: Something failed for good.
     """
-    spec, run = this.spec, this.run
+    spec, record = this.spec, this.record
     pruned = this.folder / "pruned"
     model = this.model_in(pruned)
     this.folder.mkdir(parents=True, exist_ok=True)
@@ -193,7 +193,7 @@ def heal(
             shutil.rmtree(pruned, ignore_errors=True)
             observer.assessing("writing the pruned checkpoint")
             with timed(stages, "checkpoints"):
-                export_search(run, this.search, pruned, remove=len(this.mask))
+                export_search(record, this.search, pruned, remove=len(this.mask))
         lesson = Lesson.of(found.rows, spec.options)
         if spec.options.loss == "distill" and not is_trained(this.folder):
             check_room(this, out, sum(lesson.n_scored))
@@ -211,7 +211,7 @@ def heal(
         )
     evidence = Evidence(
         recovery_id=this.name,
-        search_id=run.search_id,
+        search_id=record.search_id,
         model=this.search.evaluation.model.name,
         mask=this.mask,
         n_layers_dense=this.what.info.n_layers,

@@ -43,7 +43,7 @@ Numbers = Mapping[str, Result]  # what a model was assessed at, by metric
 
 
 def recover_search(
-    run: SearchRecord,
+    record: SearchRecord,
     ledger: Ledger,
     search: SearchSpec,
     spec: RecoverSpec,
@@ -56,9 +56,9 @@ def recover_search(
     """Train the model without the layers that a search removed, and write and assess it.
 
     Args:
-        run: The search's record.
+        record: The search's record.
         ledger: Where that is; what is kept of the recovery lies beside it, in ``recoveries/``.
-        search: What it was made of, built from `run.config`.
+        search: What it was made of, built from `record.config`.
         spec: What to train on, how, and what to assess.
         out: The folder of the recovered checkpoint.
         remove: The best mask of so many layers; None for the mask that the search found, 0 for the dense model.
@@ -69,16 +69,16 @@ def recover_search(
         UserError: Something the user named is not there, too small, or does not fit together.
         EvaluationError: Something failed for good.
     """
-    this = prepare(run, ledger, search, spec, remove)
+    this = prepare(record, ledger, search, spec, remove)
     result = _recover(this, as_path("--out", out).absolute(), overwrite, observer)
-    record = _record(this, result, "", observer)
-    if this.mask == run.found.mask:
-        record_numbers(ledger, [(run, record.named)], observer)
+    kept = _record(this, result, "", observer)
+    if this.mask == record.found.mask:
+        record_numbers(ledger, [(record, kept.named)], observer)
     return result
 
 
 def recover_in_study(
-    run: SearchRecord,
+    record: SearchRecord,
     ledger: Ledger,
     search: SearchSpec,
     spec: RecoverSpec,
@@ -91,14 +91,14 @@ def recover_in_study(
 
     The arguments are those of `recover_search`, and the study's label of the way in which a model is trained.
     """
-    this = prepare(run, ledger, search, spec, remove)
+    this = prepare(record, ledger, search, spec, remove)
     out = this.folder / "recovered"
     for known in recoveries_of(this.ledger, this.fingerprint, [this.mask]):
         if known.recovery_id == this.name and this.asked.items() <= known.asked.items():
-            record = write_recovery(this.ledger, this.fingerprint, replace(known, way=way))
+            kept = write_recovery(this.ledger, this.fingerprint, replace(known, way=way))
             break
     else:
-        record = _record(this, _recover(this, out, True, observer), way, observer)
+        kept = _record(this, _recover(this, out, True, observer), way, observer)
     if out.exists():  # made for a study, by this command or by one that was killed before it came here
         for folder in (
             *([this.folder / TRAINED] if spec.options.method == "full" else []),
@@ -106,7 +106,7 @@ def recover_in_study(
             out,
         ):
             shutil.rmtree(folder, ignore_errors=True)
-    return record
+    return kept
 
 
 def _recover(this: Recovery, out: Path, overwrite: bool, observer: Observer) -> Recovered:
@@ -124,7 +124,7 @@ def _recover(this: Recovery, out: Path, overwrite: bool, observer: Observer) -> 
             dense, pruned, recovered = _assess(this, out, observer)
         result = Recovered(
             recovery_id=this.name,
-            search_id=this.run.search_id,
+            search_id=this.record.search_id,
             model=evidence.model,
             mask=this.mask,
             out=out,
@@ -143,19 +143,19 @@ def _recover(this: Recovery, out: Path, overwrite: bool, observer: Observer) -> 
 
 
 def _record(this: Recovery, result: Recovered, way: str, observer: Observer) -> RecoveryRecord:
-    record = write_recovery(this.ledger, this.fingerprint, replace(result.record(way), asked=this.asked))
-    observer.recovered(this.run, this.name, record.training.points, {**record.costs, **record.named})
-    return record
+    kept = write_recovery(this.ledger, this.fingerprint, replace(result.record(way), asked=this.asked))
+    observer.recovered(this.record, this.name, kept.training.points, {**kept.costs, **kept.named})
+    return kept
 
 
 def recovery_cost(
-    run: SearchRecord, ledger: Ledger, search: SearchSpec, spec: RecoverSpec, remove: int | None
+    record: SearchRecord, ledger: Ledger, search: SearchSpec, spec: RecoverSpec, remove: int | None
 ) -> RecoveryCost:
     """Return what a recovery would cost, by drawing its prompts and timing a step; nothing is kept.
 
     The arguments are those of `recover_search`.
     """
-    this, options = prepare(run, ledger, search, spec, remove), spec.options
+    this, options = prepare(record, ledger, search, spec, remove), spec.options
     prompts = draw(this)
     left_out, answers = Counter(prompts.left_out), 0
     if prompts.rows:
@@ -175,7 +175,7 @@ def recovery_cost(
     n_steps = steps(n_train, options)
     with tempfile.TemporaryDirectory(dir=ledger.path.parent) as scratch:
         pruned = Path(scratch) / "pruned"
-        export_search(run, search, pruned, remove=remove)
+        export_search(record, search, pruned, remove=remove)
         step_s, memory = _time_step(this, this.model_in(pruned), rows, Path(scratch))
     mean = sum(len(row.ids) for row in rows) / len(rows)
     return RecoveryCost(
@@ -204,8 +204,8 @@ def _assess(this: Recovery, out: Path, observer: Observer) -> tuple[Numbers, Num
     """Assess dense, pruned and recovered; what the ledger knows is not computed again."""
     ledger = this.ledger
     before = assess_masks(this.what, ledger, [this.mask], on_progress=observer.assessing)
-    if this.mask == this.run.found.mask:
-        record_assessments(ledger, [this.run], before, observer)
+    if this.mask == this.record.found.mask:
+        record_assessments(ledger, [this.record], before, observer)
     what = read_assessable(this.spec.assess, this.model_in(out, "recovered"), this.spec.cluster, ledger.path)
     after = assess_masks(what, ledger, [Mask()], on_progress=observer.assessing)
     return before.by_mask[Mask()], before.by_mask[this.mask], after.by_mask[Mask()]

@@ -101,7 +101,7 @@ class RecoveryRefiner:
         from raysearch.recovery.healing import TEACHER  # which brings torch
 
         ledger, model = session.ledger, session.fingerprints["model"]
-        masks = {run.found.mask: run for run in found}
+        masks = {record.found.mask: record for record in found}
         identity = [found[0].identifying, self._identity_of_training]
         digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
         name = f"refine-m{len(found[0].found.removed)}-{digest[:8]}"
@@ -110,29 +110,29 @@ class RecoveryRefiner:
         if len(known) < len(masks):
             with held(ledger, name, "REFINEMENT", wait=True):
                 known |= read_assessments(ledger, model, name, masks, _Refined)  # of another search, meanwhile
-                for mask, run in masks.items():
+                for mask, record in masks.items():
                     if mask not in known:
-                        known[mask] = self._recover(run, search, session, folder / name, observer)
+                        known[mask] = self._recover(record, search, session, folder / name, observer)
                         write_assessment(ledger, model, name, {mask: known[mask]}, _Refined)
                 shutil.rmtree(folder / name / TEACHER, ignore_errors=True)
         refined = []
-        for mask, run in masks.items():
+        for mask, record in masks.items():
             one = known[mask]
             for what in ("pruned", _OUT, *(("trained",) if self.spec.options.method == "full" else ())):
                 shutil.rmtree(folder / one.recovery_id / what, ignore_errors=True)
             loss, training = session.evaluator.combine(one.losses), one.training
-            refined.append(RefinedMask(mask, run.found.loss, loss, training.steps, training.tokens, one.seconds))
+            refined.append(RefinedMask(mask, record.found.loss, loss, training.steps, training.tokens, one.seconds))
         rho = rank_correlation([one.loss for one in refined], [one.recovered_loss for one in refined])
         first = known[refined[0].mask]
         return Refinement(name, tuple(refined), first.rows, first.left_out, rho)
 
-    def record(self, run: SearchRecord, ledger: Ledger, observer: Observer) -> None:
+    def record(self, record: SearchRecord, ledger: Ledger, observer: Observer) -> None:
         """Give the trainings of a search to an observer."""
-        for name, points, numbers in recorded_refinement(ledger, run):
-            observer.recovered(run, name, points, numbers)
+        for name, points, numbers in recorded_refinement(ledger, record):
+            observer.recovered(record, name, points, numbers)
 
     def _recover(
-        self, run: SearchRecord, search: SearchSpec, session: EvaluationSession, shared: Path, observer: Observer
+        self, record: SearchRecord, search: SearchSpec, session: EvaluationSession, shared: Path, observer: Observer
     ) -> _Refined:
         """Train a mask and evaluate it."""
         from raysearch.assessment.assess import Assessable
@@ -140,7 +140,7 @@ class RecoveryRefiner:
 
         evaluation, nothing = search.evaluation, PreparedData((), ModelFiles(session.info.model))
         what = Assessable(self.spec.assess, evaluation.model, evaluation.cluster, session.info, (), nothing, nothing)
-        this, stages = prepare(run, session.ledger, search, self.spec, None, what, shared), dict[str, float]()
+        this, stages = prepare(record, session.ledger, search, self.spec, None, what, shared), dict[str, float]()
         out, telling = this.folder / _OUT, Prefixed(f"mask {this.mask}: ", observer)
         check_room(this, out)
         rows, evidence = heal(this, out, stages, telling, _replicas_of(session))
@@ -150,12 +150,12 @@ class RecoveryRefiner:
 
 
 def recorded_refinement(
-    ledger: Ledger, run: SearchRecord
+    ledger: Ledger, record: SearchRecord
 ) -> Iterator[tuple[str, Sequence[LossPoint], Mapping[str, float]]]:
     """Yield the recoveries of a search's best masks, if it made any: their names, losses and numbers, for trackers."""
-    if (refinement := run.found.refinement) is None:
+    if (refinement := record.found.refinement) is None:
         return
-    losses, model = {one.mask: one.recovered_loss for one in refinement.masks}, run.found.fingerprints["model"]
+    losses, model = {one.mask: one.recovered_loss for one in refinement.masks}, record.found.fingerprints["model"]
     for mask, one in read_assessments(ledger, model, refinement.refinement_id, losses, _Refined).items():
         numbers = {"recovery/rows": one.rows, "recovery/steps": one.training.steps, "loss": losses[mask]}
         yield one.recovery_id, one.training.points, numbers

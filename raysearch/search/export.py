@@ -20,7 +20,7 @@ from raysearch.search.trial import Trial
 
 
 def export_search(
-    run: SearchRecord,
+    record: SearchRecord,
     spec: SearchSpec,
     out: Path,
     *,
@@ -37,11 +37,11 @@ def export_search(
         UserError: The search has not finished or has no such mask, the folder or the model cannot be used, that has
             changed since, or the hub does not take it.
     """
-    model, chosen = spec.evaluation.model, run.best_of_size(remove)
-    run.check_weights(fingerprint(locate(model)))
+    model, chosen = spec.evaluation.model, record.best_of_size(remove)
+    record.check_weights(fingerprint(locate(model)))
     if push is not None:
         push.check()
-    evidence = _evidence(run, spec, chosen)
+    evidence = _evidence(record, spec, chosen)
     done = export_checkpoint(model, chosen.mask, out, overwrite=overwrite, evidence=evidence, prompt=prompt)
     if push is None:
         return done
@@ -49,14 +49,14 @@ def export_search(
     return replace(done, url=push.send(files, out))
 
 
-def _evidence(run: SearchRecord, spec: SearchSpec, chosen: Trial) -> Evidence:
+def _evidence(record: SearchRecord, spec: SearchSpec, chosen: Trial) -> Evidence:
     """Return what a card says of a search and the mask that is taken of it."""
-    evaluation, result = spec.evaluation, run.found
+    evaluation, result = spec.evaluation, record.found
     assert chosen.loss is not None, "best masks have one"
     return Evidence(
         model=evaluation.model.name,
         searcher=_in_brief(spec.searcher),
-        objective=run.config["choices"]["objective"],
+        objective=record.config["choices"]["objective"],
         calibration="; ".join(_calibration_in_brief(one) for one in evaluation.calibrations),
         measure=result.measure,
         dense_loss=result.dense_loss,
@@ -65,13 +65,13 @@ def _evidence(run: SearchRecord, spec: SearchSpec, chosen: Trial) -> Evidence:
         evaluations=result.evaluations.requested,
         layer_forwards=round(result.layer_forwards.computed),
         search_s=result.seconds,
-        search_id=run.search_id,
+        search_id=record.search_id,
         version=importlib.metadata.version("raysearch"),
     )
 
 
 def export_search_as_gguf(
-    run: SearchRecord,
+    record: SearchRecord,
     spec: SearchSpec,
     out: Path,
     *,
@@ -89,23 +89,23 @@ def export_search_as_gguf(
         UserError: The search has not finished or has no such mask, it was not of a GGUF file and none is named,
             that file is of another model or cannot be pruned, or the hub does not take it.
     """
-    model, chosen = spec.evaluation.model, run.best_of_size(remove)
+    model, chosen = spec.evaluation.model, record.best_of_size(remove)
     if source is None:
         source = gguf_file(model)
         if source is None:
             raise UserError(f"--gguf={out} needs a GGUF file, and {model.name} is none; name one with --from")
-        run.check_weights(fingerprint(locate(model)))
+        record.check_weights(fingerprint(locate(model)))
     info = describe(model)
     if push is not None:
         push.check()
-    done = prune_gguf(source, chosen.mask, out, info=info, overwrite=overwrite, search_id=run.search_id)
+    done = prune_gguf(source, chosen.mask, out, info=info, overwrite=overwrite, search_id=record.search_id)
     if push is None:
         return done
-    evidence = _evidence(run, spec, chosen)
+    evidence = _evidence(record, spec, chosen)
     written = (done.source_bytes, done.size_bytes)
     card = gguf_card(chosen.mask, info.n_layers, evidence, out.name, source.name, written)
-    record = export_record(chosen.mask, info.n_layers, evidence)
-    return replace(done, url=push.send({out.name: out, "README.md": redact(card), RECORD: record}, out))
+    entry = export_record(chosen.mask, info.n_layers, evidence)
+    return replace(done, url=push.send({out.name: out, "README.md": redact(card), RECORD: entry}, out))
 
 
 def _calibration_in_brief(spec: CalibrationSpec) -> str:

@@ -61,26 +61,26 @@ class Gap:
         return {"n_removed": len(self.mask), "removed": fields.pop("mask"), **fields, "gap": self.gap}
 
 
-def gaps_of(run: SearchRecord, ledger: Ledger) -> list[Gap]:
+def gaps_of(record: SearchRecord, ledger: Ledger) -> list[Gap]:
     """Rank the best mask of each number of layers that a search scored; neither model nor text is needed.
 
     Args:
-        run: The search's record.
+        record: The search's record.
         ledger: Where it is recorded.
 
     Raises:
         UserError: The search has not finished, its losses are weighted ones, or of no number of layers that it was
             asked for all masks are known.
     """
-    result, best_by_size = run.found, run.found.best_by_size
+    result, best_by_size = record.found, record.found.best_by_size
     if result.measure.unit == WeightedObjective.measure.unit:
         raise UserError(
-            f"SEARCH={run.search_id} cannot be ranked: the ledger holds the parts of its weighted losses, not the "
+            f"SEARCH={record.search_id} cannot be ranked: the ledger holds the parts of its weighted losses, not the "
             "losses themselves; rank a search on one objective"
         )
     calibration = result.fingerprints["calibration"]
     divisor = result.measure.divisor(result.n_tokens, result.n_samples)
-    free = set(Problem.create(result.n_layers, len(result.removed), run.config["protect"]).free)
+    free = set(Problem.create(result.n_layers, len(result.removed), record.config["protect"]).free)
     n_shards = len(ledger.known(calibration, [result.mask]).get(result.mask, ()))
     losses: dict[int, list[float]] = {size: [] for size in best_by_size}
     best = {size: (math.inf, trial.mask) for size, trial in best_by_size.items()}
@@ -91,12 +91,12 @@ def gaps_of(run: SearchRecord, ledger: Ledger) -> list[Gap]:
             losses[size].append(loss)
             best[size] = min(best[size], (loss, mask))
     gaps = [_gap(trial, math.comb(len(free), size), losses[size], best[size]) for size, trial in best_by_size.items()]
-    remove = run.config["remove"]
+    remove = record.config["remove"]
     asked = gaps if remove == AUTO else [gap for gap in gaps if len(gap.mask) in sizes_of(remove)]
     if all(gap.rank is None for gap in asked):
         least = asked[0]
         raise UserError(
-            f"SEARCH={run.search_id} cannot be ranked: {least.n_known:,} of the {least.n_masks:,} masks of "
+            f"SEARCH={record.search_id} cannot be ranked: {least.n_known:,} of the {least.n_masks:,} masks of "
             f"{len(least.mask)} layers are known; get the others with {least.remedy}"
         )
     return gaps

@@ -69,7 +69,7 @@ class Refiner(Protocol):
         """
         ...
 
-    def record(self, run: SearchRecord, ledger: Ledger, observer: Observer) -> None:
+    def record(self, record: SearchRecord, ledger: Ledger, observer: Observer) -> None:
         """Tell an observer of the trainings of a refined search that is on record."""
         ...
 

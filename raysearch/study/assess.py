@@ -20,7 +20,7 @@ from raysearch.study.record import AssessedMasks, StudyRecord, add_assessed
 def assess_found(
     what: Assessable,
     ledger: Ledger,
-    runs: Sequence[SearchRecord],
+    records: Sequence[SearchRecord],
     observer: Observer,
     make_pool: Callable[[], Pool] | None = None,
 ) -> AssessedMasks:
@@ -35,8 +35,8 @@ def assess_found(
         UserError: A task or its data cannot be loaded.
         EvaluationError: Something failed for good.
     """
-    done = [run for run in runs if run.result is not None]
-    chosen = sorted({run.found.mask for run in done})
+    done = [record for record in records if record.result is not None]
+    chosen = sorted({record.found.mask for record in done})
     found = assess_masks(what, ledger, chosen, make_pool=make_pool, on_progress=observer.assessing)
     record_assessments(ledger, done, found, observer)
     by_mask = {str(mask): numbers for mask, numbers in found.values.items()}
@@ -63,11 +63,11 @@ def assess_study(
             fit a model.
         EvaluationError: Something failed for good.
     """
-    runs = SEARCHES.some(ledger, [cell.search_id for cell in study.cells])
+    records = SEARCHES.some(ledger, [cell.search_id for cell in study.cells])
     by_model: dict[str, list[SearchRecord]] = {}
     for cell in study.cells:
-        if (run := runs.get(cell.search_id)) is not None and run.result is not None:
-            by_model.setdefault(cell.model, []).append(run)
+        if (record := records.get(cell.search_id)) is not None and record.result is not None:
+            by_model.setdefault(cell.model, []).append(record)
     if not by_model:
         raise UserError(f"STUDY={study.study_id} has found nothing yet; first: raysearch study, with the same words")
     searches = {model: build_search(of_model[0].config) for model, of_model in by_model.items()}
@@ -76,8 +76,8 @@ def assess_study(
         for model, search in searches.items()
     }
     for model, what in read.items():
-        for run in by_model[model]:
-            run.check_weights(what.texts.files.fingerprint)
+        for record in by_model[model]:
+            record.check_weights(what.texts.files.fingerprint)
         check_tasks(what, ledger)
     warn_of_unknown([one for what in read.values() for one in what.calibrations], observer)
     for model, what in read.items():

@@ -34,8 +34,8 @@ def record_study(
 
     `parent` is MLflow's id of it; `assessed`, by the label of a model, is added to what was assessed before.
     """
-    runs = SEARCHES.some(ledger, search_ids)
-    results = {search_id: run.result for search_id, run in runs.items() if run.result is not None}
+    records = SEARCHES.some(ledger, search_ids)
+    results = {search_id: record.result for search_id, record in records.items() if record.result is not None}
     shared: dict[str, float] = {}
     errors: dict[str, float | None] = {}
     held_out: dict[int, dict[str, float]] = {}

@@ -84,20 +84,20 @@ def run_study(
         warn_of_unknown([one for each in texts for one in each], observer)
         for group in model_groups:
             warn_of_dtype(group.info, observer)
-        run = _StudyRun(spec, model_groups, search_ids, assessables, tracker.run_id, ledger, observer, open_tracker)
-        run.record({})
-        with run.interruptible():
-            failures = run.work()
+        work = _StudyWork(spec, model_groups, search_ids, assessables, tracker.run_id, ledger, observer, open_tracker)
+        work.record({})
+        with work.interruptible():
+            failures = work.do()
         return STUDIES.find(ledger, spec.study_id), failures
 
 
 def _header(spec: StudySpec, search_ids: Sequence[str], ledger: Ledger) -> StudyHeader:
     """The study with the searches that were done before, perhaps outside it."""
-    runs = SEARCHES.some(ledger, search_ids)
+    records = SEARCHES.some(ledger, search_ids)
     done = {
-        number: run
+        number: record
         for number, search_id in enumerate(search_ids)
-        if (run := runs.get(search_id)) is not None and is_done(run, spec.options.stop)
+        if (record := records.get(search_id)) is not None and is_done(record, spec.options.stop)
     }
     return StudyHeader(
         study_id=spec.study_id,
@@ -105,9 +105,9 @@ def _header(spec: StudySpec, search_ids: Sequence[str], ledger: Ledger) -> Study
         cells=[str(cell) for cell in spec.cells],
         done=list(done),
         recorded={
-            run.mlflow_run_id: spec.cells[number].labels
-            for number, run in done.items()
-            if run.mlflow_run_id is not None
+            record.mlflow_run_id: spec.cells[number].labels
+            for number, record in done.items()
+            if record.mlflow_run_id is not None
         },
     )
 
@@ -125,16 +125,16 @@ def _read_assessables(spec: StudySpec, model_groups: Sequence[ModelGroup]) -> li
     return read
 
 
-def is_done(run: SearchRecord | None, budget: Budget) -> bool:
+def is_done(record: SearchRecord | None, budget: Budget) -> bool:
     """Return whether a search has come to its end, or to that of this budget."""
-    if run is None or run.result is None or run.state not in ("finished", "stopped"):
+    if record is None or record.result is None or record.state not in ("finished", "stopped"):
         return False
-    spent = {"evaluations": run.result.evaluations.requested, "seconds": run.result.seconds}
-    return run.state == "finished" or any(spent[name] >= limit for name, limit in budget.limits.items())
+    spent = {"evaluations": record.result.evaluations.requested, "seconds": record.result.seconds}
+    return record.state == "finished" or any(spent[name] >= limit for name, limit in budget.limits.items())
 
 
 @dataclass(frozen=True)
-class _StudyRun:
+class _StudyWork:
     """A study at work; `parent` is the tracker's id of it, and `assessables` has one for each model, or none at all."""
 
     spec: StudySpec
@@ -150,7 +150,7 @@ class _StudyRun:
         """Writes down where the study stands, and what was assessed, by the label of a model."""
         record_study(self.spec, self.ledger, self.search_ids, self.model_groups, self.parent, assessed)
 
-    def work(self) -> list[Failure]:
+    def do(self) -> list[Failure]:
         """Runs one model's searches on its replicas, then assesses and recovers what they found; then the next model's.
 
         Returns:
@@ -174,15 +174,15 @@ class _StudyRun:
             failures += self._recover(model_group)
         return failures
 
-    def _runs(self, numbers: Iterable[int]) -> dict[int, SearchRecord]:
+    def _records(self, numbers: Iterable[int]) -> dict[int, SearchRecord]:
         """Return the records of searches by their places in the study."""
         ids = {number: self.search_ids[number] for number in numbers}
         known = SEARCHES.some(self.ledger, ids.values())
         return {number: known[search_id] for number, search_id in ids.items() if search_id in known}
 
     def _search_what_is_left(self, model_group: ModelGroup, replicas: Callable[[], Replicas]) -> None:
-        runs, stop = self._runs(model_group.numbers), self.spec.options.stop
-        left = [number for number in model_group.numbers if not is_done(runs.get(number), stop)]
+        records, stop = self._records(model_group.numbers), self.spec.options.stop
+        left = [number for number in model_group.numbers if not is_done(records.get(number), stop)]
         if left:
             self._search(model_group, left, replicas())
             self.record({})
@@ -191,8 +191,8 @@ class _StudyRun:
         """Evaluates what was found by one draw of a calibration on the samples of its other draws."""
         every = draws_of(self.spec, model_group)
         if every:
-            runs = self._runs(model_group.numbers)
-            masks = {number: run.result.mask for number, run in runs.items() if run.result is not None}
+            records = self._records(model_group.numbers)
+            masks = {number: record.result.mask for number, record in records.items() if record.result is not None}
             for draws in every:
                 evaluate_held_out(draws, masks, model_group.info.n_layers, self.ledger, lambda: _pool(replicas()))
             self.record({})
@@ -202,8 +202,8 @@ class _StudyRun:
         if what is not None:
             from raysearch.study.assess import assess_found
 
-            runs = list(self._runs(model_group.numbers).values())
-            found = assess_found(what, self.ledger, runs, self.observer, lambda: _pool(replicas()))
+            records = list(self._records(model_group.numbers).values())
+            found = assess_found(what, self.ledger, records, self.observer, lambda: _pool(replicas()))
             self.record({model_group.label(self.spec): found})
 
     def _recover(self, model_group: ModelGroup) -> list[Failure]:
@@ -213,11 +213,11 @@ class _StudyRun:
         from raysearch.cluster.session import join_ray, raising
         from raysearch.recovery.recover import recover_in_study  # trl takes seconds to import
 
-        runs, failures = self._runs(model_group.numbers), list[Failure]()
+        records, failures = self._records(model_group.numbers), list[Failure]()
         first: dict[Mask, int] = {}
-        for number, run in runs.items():
-            if run.result is not None:
-                first.setdefault(run.result.mask, number)
+        for number, record in records.items():
+            if record.result is not None:
+                first.setdefault(record.result.mask, number)
         if first and self.spec.options.unpruned:
             first = {Mask(): next(iter(first.values())), **first}
         replicas = model_group.cluster.replica_range(model_group.info.model.on_gpu, _MOST_AT_ONCE).max
@@ -229,12 +229,12 @@ class _StudyRun:
             stack.enter_context(raising(leave.check, self.observer.warn))
             for way, spec in self.spec.recoveries.items():
                 for mask, number in first.items():
-                    run, search = runs[number], self.spec.cells[number].search
+                    record, search = records[number], self.spec.cells[number].search
                     remove, whose = (None, self.spec.cells[number].searcher) if mask else (0, "dense")
                     done += 1
                     telling = Prefixed(f"recovery {done} of {total}, {whose}, {way}: ", self.observer)
                     try:
-                        recover_in_study(run, self.ledger, search, spec, way, remove=remove, observer=telling)
+                        recover_in_study(record, self.ledger, search, spec, way, remove=remove, observer=telling)
                     except (EvaluationError, UserError) as error:
                         leave.check()
                         telling.warn(f"it failed: {error}")
@@ -257,9 +257,12 @@ class _StudyRun:
         folder = self.spec.store / "tune" / f"{self.spec.study_id}-{model_group.numbers[0]}"
         watching = Observers(self.observer, _Recording(self))
         failed = run_trials(tasks, options.stop, at_once, options.retries, folder, watching)
-        runs = self._runs(failed)
+        records = self._records(failed)
         for number, cause in failed.items():
-            if number not in runs or runs[number].state in ("running", "interrupted"):  # it could not do so itself
+            if number not in records or records[number].state in (
+                "running",
+                "interrupted",
+            ):  # it could not do so itself
                 config = tasks[number].search.config
                 write_search(self.ledger, self.search_ids[number], config, "failed", failure=cause)
 
@@ -273,10 +276,10 @@ class _StudyRun:
             state: State = "interrupted" if by_user else "failed"
             with suppress(UserError):  # the ledger itself may be what failed, which is said already
                 self.record({})
-                for run in SEARCHES.some(self.ledger, ended).values():
-                    if run.state == "running":
+                for record in SEARCHES.some(self.ledger, ended).values():
+                    if record.state == "running":
                         failure = None if by_user else str(error)
-                        write_search(self.ledger, run.search_id, run.config, state, failure=failure)
+                        write_search(self.ledger, record.search_id, record.config, state, failure=failure)
             self.observer.study_stopped(self.parent, ended)
             raise
 
@@ -294,14 +297,14 @@ class _StudyRun:
 class _Recording(Observer):
     """Keeps the study's record up to date while its searches run, for reports that are written meanwhile."""
 
-    def __init__(self, run: _StudyRun) -> None:
-        self._run, self._next = run, time.monotonic() + _SECONDS_BETWEEN_RECORDS
+    def __init__(self, work: _StudyWork) -> None:
+        self._work, self._next = work, time.monotonic() + _SECONDS_BETWEEN_RECORDS
 
     @override
     def cell_ended(self, cell: int, failure: str | None) -> None:
         began = time.monotonic()
         if began > self._next:
-            self._run.record({})
+            self._work.record({})
             ended = time.monotonic()
             self._next = ended + max(_SECONDS_BETWEEN_RECORDS, _MOST_OF_TIME * (ended - began))
 

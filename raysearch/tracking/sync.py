@@ -94,13 +94,13 @@ def mend(study: StudyRecord, ledger: Ledger, tracking: TrackingOptions, warn: Ca
         open_runs = attempt(lambda: _open_runs(tracking.store, parent))
         known = SEARCHES.some(ledger, [cell.search_id for cell in study.cells])
         for cell in study.cells:
-            run = known.get(cell.search_id)
-            if run is None or is_held(ledger, run.search_id):
+            record = known.get(cell.search_id)
+            if record is None or is_held(ledger, record.search_id):
                 continue
-            if run.result is not None and run.mlflow_run_id in {None, *open_runs.values()}:
-                _sync_search(run, ledger, tracking, _labels(cell, run), parent)
-            elif run.state == "failed" and run.search_id in open_runs:
-                attempt(partial(_end_failed, tracking.store, open_runs[run.search_id], run.failure or ""))
+            if record.result is not None and record.mlflow_run_id in {None, *open_runs.values()}:
+                _sync_search(record, ledger, tracking, _labels(cell, record), parent)
+            elif record.state == "failed" and record.search_id in open_runs:
+                attempt(partial(_end_failed, tracking.store, open_runs[record.search_id], record.failure or ""))
     except Exception as error:  # recording never stops a study, whatever MLflow, a disk or a network throws
         warn(
             f"what MLflow lacks of the study is not written ({cause_of(error)}); later: raysearch sync {study.study_id}"
@@ -121,38 +121,38 @@ def _end_failed(store: Store, run_id: str, failure: str) -> None:
 
 
 def _sync_search(
-    run: SearchRecord,
+    record: SearchRecord,
     ledger: Ledger,
     tracking: TrackingOptions,
     labels: Mapping[str, str] | None = None,
     parent: str = "",
 ) -> SyncedSearch:
     """Write what MLflow lacks of a search, under the labels of a study and its id at MLflow where there is one."""
-    if run.result is None:
+    if record.result is None:
         raise UserError(
-            f"SEARCH={run.search_id} is {run.state}, so there is nothing to sync yet; raysearch resume "
-            f"{run.search_id} goes on with it, and records it"
+            f"SEARCH={record.search_id} is {record.state}, so there is nothing to sync yet; raysearch resume "
+            f"{record.search_id} goes on with it, and records it"
         )
-    result = run.result if labels is None else replace(run.result, labels=labels, parent=parent)
+    result = record.result if labels is None else replace(record.result, labels=labels, parent=parent)
     with _writing(tracking):
         synced = _write_search(tracking, result)
-        _write_assessments(tracking.store, synced.mlflow_run_id, run, ledger)
-    note_mlflow(ledger, run.search_id, synced.mlflow_run_id, _section(run.config, tracking))
+        _write_assessments(tracking.store, synced.mlflow_run_id, record, ledger)
+    note_mlflow(ledger, record.search_id, synced.mlflow_run_id, _section(record.config, tracking))
     return synced
 
 
-def _write_assessments(store: Store, run_id: str, run: SearchRecord, ledger: Ledger) -> None:
+def _write_assessments(store: Store, run_id: str, record: SearchRecord, ledger: Ledger) -> None:
     """Write what the ledger has of a search's mask besides the search: numbers, texts, answers and recoveries."""
     from raysearch.tracking.mlflow.study import record_answers, record_assessments, record_recovery, record_texts
 
-    record_assessments(store, {run_id: recorded_assessments(ledger, run)})
-    record_texts(store, {run_id: recorded_texts(ledger, run)})
-    record_answers(store, {run_id: recorded_answers(ledger, run)})
-    masks = {trial.mask for trial in run.found.trials} | {run.found.mask}
-    for one in recoveries_of(ledger, run.found.fingerprints["model"], masks):
-        if one.search_id == run.search_id:
+    record_assessments(store, {run_id: recorded_assessments(ledger, record)})
+    record_texts(store, {run_id: recorded_texts(ledger, record)})
+    record_answers(store, {run_id: recorded_answers(ledger, record)})
+    masks = {trial.mask for trial in record.found.trials} | {record.found.mask}
+    for one in recoveries_of(ledger, record.found.fingerprints["model"], masks):
+        if one.search_id == record.search_id:
             record_recovery(store, run_id, one.recovery_id, one.training.points, {**one.costs, **one.named})
-    for recovered in recorded_refinement(ledger, run):
+    for recovered in recorded_refinement(ledger, record):
         record_recovery(store, run_id, *recovered)
 
 
@@ -185,11 +185,11 @@ def _sync_study(study: StudyRecord, ledger: Ledger, tracking: TrackingOptions) -
             lambda found: replace(found or study, config=config, mlflow_run_id=parent, updated=now()),
         )
     known = SEARCHES.some(ledger, [cell.search_id for cell in study.cells])
-    found = {name: run for name, run in known.items() if run.result is not None}
+    found = {name: record for name, record in known.items() if record.result is not None}
     searches = tuple(
-        _sync_search(run, ledger, tracking, _labels(cell, run), parent)
+        _sync_search(record, ledger, tracking, _labels(cell, record), parent)
         for cell in study.cells
-        if (run := found.get(cell.search_id))
+        if (record := found.get(cell.search_id))
     )
     report = tracking.folder / "reports" / study.study_id
     files = sorted(report.iterdir()) if report.is_dir() else []
@@ -202,8 +202,8 @@ def _sync_study(study: StudyRecord, ledger: Ledger, tracking: TrackingOptions) -
     return SyncedStudy(study.study_id, parent, searches, unfinished, bool(files))
 
 
-def _labels(cell: CellRecord, run: SearchRecord) -> dict[str, str]:
-    return cell_labels(cell.model, cell.calibration, cell.searcher, run.config["remove"], cell.seed, cell.draw)
+def _labels(cell: CellRecord, record: SearchRecord) -> dict[str, str]:
+    return cell_labels(cell.model, cell.calibration, cell.searcher, record.config["remove"], cell.seed, cell.draw)
 
 
 def _section(config: Mapping[str, Any], tracking: TrackingOptions) -> dict[str, Any]:

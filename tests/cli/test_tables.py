@@ -10,13 +10,13 @@ from rich.table import Table
 from raysearch.cli.tables import (
     gap_table,
     path_table,
+    recorded_tables,
     remark_notes,
     remark_table,
     result_notes,
     result_table,
-    run_tables,
-    runs_table,
     score_table,
+    searches_table,
     trials_table,
 )
 from raysearch.core.json import plain
@@ -143,13 +143,13 @@ def test_what_packing_saved_is_said() -> None:
 def test_an_evaluation_split_is_warned_of() -> None:
     result = greedy_search()
     flagged = replace(result, data=[*result.data, {"source": "file", "path": "test.txt", "evaluation_split": True}])
-    assert WARNING not in notes(result) and WARNING not in run_tables(recorded(result), 20, [])
-    assert WARNING in notes(flagged) and WARNING in run_tables(recorded(flagged), 20, [])
+    assert WARNING not in notes(result) and WARNING not in recorded_tables(recorded(result), 20, [])
+    assert WARNING in notes(flagged) and WARNING in recorded_tables(recorded(flagged), 20, [])
 
 
 def test_a_recorded_search_is_shown_in_its_own_measure() -> None:
     result = greedy_search(measure=ACCURACY)
-    runs, path, *rest = run_tables(recorded(result), 2, [Gap(result.mask, result.loss, 56, 3)])
+    runs, path, *rest = recorded_tables(recorded(result), 2, [Gap(result.mask, result.loss, 56, 3)])
     assert isinstance(runs, Table) and headers(runs)[-2] == "loss" and rows(runs)[0][-2] == f"{result.loss:.4f}"
     assert isinstance(path, Table) and rows(path)[-1][-1] == f"{1 - result.loss:.4f}"
     ablation, trials, gap, remedy = (part for part in rest if part not in remark_notes(result.remarks))
@@ -160,8 +160,8 @@ def test_a_recorded_search_is_shown_in_its_own_measure() -> None:
 
 def test_a_search_without_a_result_is_a_row() -> None:
     run = replace(recorded(greedy_search()), state="running", result=None)
-    assert len(run_tables(run, 20, [])) == 1
-    assert rows(runs_table([run]))[0][-3:] == ["", "", "2026-01-01 00:00"]
+    assert len(recorded_tables(run, 20, [])) == 1
+    assert rows(searches_table([run]))[0][-3:] == ["", "", "2026-01-01 00:00"]
 
 
 def test_the_losses_of_parts_are_columns_as_long_as_they_fit() -> None:

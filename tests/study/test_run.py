@@ -24,7 +24,7 @@ from raysearch.study import assess as assessing
 from raysearch.study import run as running
 from raysearch.study.assess import assess_found
 from raysearch.study.model_group import ModelGroup
-from raysearch.study.run import Failure, _StudyRun, run_study
+from raysearch.study.run import Failure, _StudyWork, run_study
 from tests.cli.conftest import Run, World
 from tests.cli.found import found
 from tests.cli.studies import small_study
@@ -74,7 +74,7 @@ def test_an_assessment_that_fails_stops_no_other_model(world: World, run: Run, m
     assert outcome.code == 2 and f"error: data=x is wrong (and 1 failure more); all else is in {report}" in outcome.err
 
 
-class _OneStage(_StudyRun):
+class _OneStage(_StudyWork):
     """Starts replicas to hold out, and fails at each stage."""
 
     @override
@@ -94,7 +94,7 @@ class _OneStage(_StudyRun):
         return []
 
 
-def study_run(kind: type[_StudyRun], ledger: Any, observer: Any, search_ids: Sequence[str] = ()) -> _StudyRun:
+def study_run(kind: type[_StudyWork], ledger: Any, observer: Any, search_ids: Sequence[str] = ()) -> _StudyWork:
     """Return a study of one model, that starts replicas that are none."""
     spec: Any = SimpleNamespace()
     group: Any = Mock(prepared=SimpleNamespace(calibrations=()), label=lambda spec: "tiny")
@@ -103,7 +103,7 @@ def study_run(kind: type[_StudyRun], ledger: Any, observer: Any, search_ids: Seq
 
 def test_all_that_fails_is_told_as_it_happens_and_the_death_of_ray_ends_the_study() -> None:
     run = study_run(_OneStage, None, observer := Mock())
-    assert [str(one) for one in run.work()] == ["a unit failed for good", "the data of piqa cannot be loaded"]
+    assert [str(one) for one in run.do()] == ["a unit failed for good", "the data of piqa cannot be loaded"]
     said = [call.args[0] for call in observer.warn.call_args_list]
     assert said == [
         "the held-out evaluation of tiny failed: a unit failed for good",
@@ -112,13 +112,13 @@ def test_all_that_fails_is_told_as_it_happens_and_the_death_of_ray_ends_the_stud
     group: Any = run.model_groups[0]
     group.cluster.start.return_value.check = Mock(side_effect=EvaluationError("Ray has died"))
     with pytest.raises(EvaluationError, match="Ray has died"):
-        run.work()
+        run.do()
 
 
 def test_a_study_that_is_stopped_waits_for_searches_that_end_and_leaves_those_of_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_StudyRun, "record", Mock())
+    monkeypatch.setattr(_StudyWork, "record", Mock())
     monkeypatch.setattr(running, "_MOST_S_TO_END", 1)
     begun = threading.Event()
 
@@ -132,7 +132,7 @@ def test_a_study_that_is_stopped_waits_for_searches_that_end_and_leaves_those_of
         for name in ("killed", "ends", "another's"):
             write_search(ledger, name, {}, "running")
         names = ["killed", "ends", "another's", "not begun"]
-        run = study_run(_StudyRun, ledger, observer := Mock(), names)
+        run = study_run(_StudyWork, ledger, observer := Mock(), names)
         (ending := threading.Thread(target=end)).start()
         begun.wait()
         with held(ledger, "another's", "SEARCH"), pytest.raises(KeyboardInterrupt), run.interruptible():
@@ -146,12 +146,12 @@ def test_a_study_that_is_stopped_waits_for_searches_that_end_and_leaves_those_of
 def test_a_mistake_that_is_found_late_ends_what_ran_even_if_the_ledger_is_what_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_StudyRun, "record", record := Mock())
+    monkeypatch.setattr(_StudyWork, "record", record := Mock())
     with closing(Ledger(tmp_path / "ledger.db")) as ledger:
         for name, full in (("a", False), ("b", True)):
             write_search(ledger, name, {}, "running")
             record.side_effect = UserError("the disk is full") if full else None
-            run = study_run(_StudyRun, ledger, observer := Mock(), [name])
+            run = study_run(_StudyWork, ledger, observer := Mock(), [name])
             with pytest.raises(UserError, match="lacks 3 of its weights"), run.interruptible():
                 raise UserError("model=x lacks 3 of its weights")
             observer.study_stopped.assert_called_once_with("parent", [name])
