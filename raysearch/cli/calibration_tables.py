@@ -91,7 +91,7 @@ def _facts(one: Inspection) -> dict[str, str]:
 
 
 def _row_in_words(row: Row) -> str:
-    text = "".join(f"\u27e6{run.text}\u27e7" if run.scored else run.text for run in row.runs)
-    tokens, scored = sum(run.n_tokens for run in row.runs), sum(run.n_tokens for run in row.runs if run.scored)
+    text = "".join(f"\u27e6{span.text}\u27e7" if span.scored else span.text for span in row.spans)
+    tokens, scored = sum(span.n_tokens for span in row.spans), sum(span.n_tokens for span in row.spans if span.scored)
     mark = {True: "right", False: "wrong", None: "row"}[row.gold]
     return f"  [{mark}, {scored} of {tokens} tokens scored] {text}"

@@ -90,10 +90,6 @@ class Mask:
     def __xor__(self, other: Iterable[int]) -> Mask:
         return Mask.of(*set(self.layers).symmetric_difference(other))
 
-    def issubset(self, other: Mask) -> bool:
-        """Return whether `other` removes every layer that this mask removes."""
-        return set(self.layers) <= set(other.layers)
-
     def kept(self, n_layers: int) -> tuple[int, ...]:
         """Return the layers that stay, ascending, in a model of `n_layers`."""
         return tuple(layer for layer in range(n_layers) if layer not in self.layers)

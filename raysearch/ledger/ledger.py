@@ -25,12 +25,12 @@ import numpy as np
 import numpy.typing as npt
 from filelock import FileLock
 
+from raysearch.core.json import from_json, to_json
 from raysearch.core.mask import Mask
 from raysearch.core.statistic import Subject
 from raysearch.errors import UserError, what_failed
 from raysearch.generation.score import ScoredText
 from raysearch.ledger.machine import keep_for_this_machine
-from raysearch.ledger.texts import pack_texts, unpack_texts
 
 SubjectT = TypeVar("SubjectT", bound=Subject)
 NO_TEXTS: Mapping[Subject, Sequence[ScoredText]] = MappingProxyType({})
@@ -89,7 +89,7 @@ CREATE TABLE IF NOT EXISTS texts (
     calibration TEXT NOT NULL,     -- fingerprint
     mask        TEXT NOT NULL,     -- {21,22,25}
     shard       INTEGER NOT NULL,  -- 0-based
-    texts       BLOB NOT NULL,     -- zlib of JSON: what was generated for each sample, see texts.py
+    texts       BLOB NOT NULL,     -- zlib of JSON: what was generated for each sample
     checksum    INTEGER NOT NULL,
     PRIMARY KEY (calibration, mask, shard)
 ) WITHOUT ROWID;
@@ -255,7 +255,10 @@ class Ledger:
                 "INSERT OR IGNORE INTO evaluations VALUES (?, ?, ?, ?, ?)",
                 [(*key, content, checksum(*key, content)) for key, content in rows.items()],
             )
-            packed = {(calibration, str(mask), shard): pack_texts(of_mask) for mask, of_mask in texts.items()}
+            packed = {
+                (calibration, str(mask), shard): zlib.compress(to_json([*of_mask], list[ScoredText]).encode(), level=9)
+                for mask, of_mask in texts.items()
+            }
             connection.executemany(
                 "INSERT OR IGNORE INTO texts VALUES (?, ?, ?, ?, ?)",
                 [(*key, content, checksum(*key, content)) for key, content in packed.items()],
@@ -271,7 +274,7 @@ class Ledger:
         for shard, content, kept in rows:
             with self.explaining():
                 check(kept, calibration, str(mask), shard, content)
-            found += unpack_texts(content)
+            found += from_json(list[ScoredText], zlib.decompress(content).decode())
         return found
 
     def read(self, query: str, values: Sequence[Any] = ()) -> Iterator[Any]:

@@ -66,7 +66,7 @@ class RecoveryOptions:
     """
 
     responses: Literal["self", "data"] = "self"
-    loss: Literal["tokens", "distill"] = "tokens"
+    loss: Literal["tokens", "distill"] = "distill"
     top_k: int = 64
     method: Literal["lora", "qlora", "full"] = "lora"
     max_prompt_tokens: int = 512
@@ -84,7 +84,7 @@ class RecoveryOptions:
     workers: int = 1
     learning_rate: float = 1e-3
     schedule: Literal["constant", "linear", "cosine"] = "cosine"
-    warmup_steps: int = 5
+    warmup_steps: int = 4
     weight_decay: float = 0.0
     beta1: float = 0.9
     beta2: float = 0.999

@@ -87,7 +87,7 @@ class Lesson:
         return Lesson(self.rows[start:stop], self.starts[start:stop], taught)
 
     def filled(self, multiple: int) -> Lesson:
-        """Return them with rows of which nothing counts, up to a multiple: processes see the first ones twice else."""
+        """Return them up to a multiple, with copies of the first row that do not count: no process sees one twice."""
         more = -len(self.rows) % multiple
         rows, starts = [*self.rows, *[self.rows[0]] * more], [*self.starts, *[len(self.rows[0].ids)] * more]
         if self.taught is None:

@@ -20,7 +20,7 @@ from raysearch.search.observer import Observer, warn_of_unknown
 
 
 @dataclass(frozen=True)
-class Run:
+class Span:
     """Tokens that follow each other, as text; all of them are scored, which is to count in the loss, or none."""
 
     text: str
@@ -32,7 +32,7 @@ class Run:
 class Row:
     """A row of tokens; `gold` is whether it is the right choice, None where there are no choices."""
 
-    runs: tuple[Run, ...]
+    spans: tuple[Span, ...]
     gold: bool | None
 
 
@@ -121,17 +121,17 @@ def _samples(calibration: Calibration, tokenizer: Any) -> Iterator[ShownSample]:
             rows = zip(one.input_ids, one.scored, one.lengths, golds, strict=True)
             yield ShownSample(
                 tuple(
-                    Row(_runs(ids[:length].tolist(), scored[:length].tolist(), tokenizer), gold)
+                    Row(_spans(ids[:length].tolist(), scored[:length].tolist(), tokenizer), gold)
                     for ids, scored, length, gold in rows
                 ),
                 None if one.answers is None else one.answers[0],
             )
 
 
-def _runs(ids: list[int], scored: list[bool], tokenizer: Any) -> tuple[Run, ...]:
+def _spans(ids: list[int], scored: list[bool], tokenizer: Any) -> tuple[Span, ...]:
     """Return a row, cut where scored tokens begin and end."""
-    runs = []
+    spans = []
     for counts, group in itertools.groupby(zip(scored, ids, strict=True), key=lambda pair: pair[0]):
         tokens = [token for _, token in group]
-        runs.append(Run(tokenizer.decode(tokens), counts, len(tokens)))
-    return tuple(runs)
+        spans.append(Span(tokenizer.decode(tokens), counts, len(tokens)))
+    return tuple(spans)

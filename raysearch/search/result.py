@@ -71,13 +71,13 @@ class RoundSummary:
         round: The round just done, 1-based.
         n_requested: Evaluations requested by the searcher.
         n_computed: Those that were computed; the ledger knew the rest.
-        round_best_loss: The lowest loss of this round; None if all failed.
+        round_best_loss: The lowest loss of this round; None if no mask has one.
         best_loss: The lowest loss so far of a mask that removes M layers; None before there is one.
         layer_forwards_computed: Layer-forwards computed, in passes of one layer over the whole calibration.
         layer_forwards_naive: What a full forward per mask requested would have computed, in the same unit.
         seconds: Since this process started the search.
         busy_share: Share of replica time spent computing, 0 … 1.
-        round_best: The mask of the round's lowest loss; None if all failed.
+        round_best: The mask of the round's lowest loss; None if no mask has one.
     """
 
     round: int
@@ -105,7 +105,7 @@ class EvaluationCounts:
         requested: Those that the searcher asked for.
         computed: Those that this process computed.
         cached: Those that the ledger knew.
-        screened: Those, of all, that were dropped before they were complete.
+        screened: Those, of all, that were dropped or accepted before they were complete.
     """
 
     requested: int

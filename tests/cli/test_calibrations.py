@@ -106,7 +106,7 @@ def test_data_shows_what_the_model_will_see(run, words, items):
     assert one["dense_loss"] is None and len(one["shown"]) == 8
     rows = one["shown"][0]["rows"]
     assert [row["gold"] for row in rows].count(True) == 1 and len(rows) == len(first["choices"])
-    scored = [piece["text"].split() for row in rows for piece in row["runs"] if piece["scored"]]
+    scored = [piece["text"].split() for row in rows for piece in row["spans"] if piece["scored"]]
     assert sorted(map(len, scored)) == [1, 2, 3]
 
 

@@ -16,7 +16,7 @@ from raysearch.reporting.stats.variance import Split
 from raysearch.reporting.tables import numbers
 from raysearch.reporting.tables.table import Cell, Column, Table, labels, number, tabulate, words
 
-NOTE = (
+_NOTE = (
     "Not told from it: p > 0.05, corrected by Holm's method for all pairs of searchers of the setting. That does not "
     "make them as good: a difference below that of the last column would be missed more often than one time in five, "
     "even if it were the only one tested. As good, and the cheapest of those: only with study.margin, by two one-sided "
@@ -40,7 +40,7 @@ def verdict_tables(comparisons: Sequence[Comparison]) -> list[Table | None]:
             f"Searchers by {quantity.title}",
             columns,
             members,
-            NOTE if quantity == CALIBRATION_LOSS else "",
+            _NOTE if quantity == CALIBRATION_LOSS else "",
         )
         for quantity, members in itertools.groupby(comparisons, key=lambda one: one.quantity)
     ]

@@ -20,7 +20,7 @@ def test_layers_of_unknown_cost_are_a_last_resort():
     problem = Problem.create(6, 4)
     costs = np.array([np.nan, 1.0, 2.0, 3.0, np.nan, np.nan])
     assert cheapest_mask(problem, costs) == Mask.of(0, 1, 2, 3)
-    assert Mask.of(1, 2, 3).issubset(draw_mask(problem, np.random.default_rng(1), logits_of(costs, 0.5)))
+    assert {1, 2, 3} <= set(draw_mask(problem, np.random.default_rng(1), logits_of(costs, 0.5)))
 
 
 def test_the_cheapest_layers_are_free_ones_and_ties_go_to_the_first():
