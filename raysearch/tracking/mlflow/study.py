@@ -46,8 +46,11 @@ def adopt(store: Store, parent: str, searches: Mapping[str, Mapping[str, str]]) 
     """File searches that were recorded before a study under its run, by their runs' ids with their labels there."""
     client = client_of(store)
     for run_id, labels in searches.items():
-        known = client.get_run(run_id).data.params  # params are write-once: what another study calls it stays
-        params = [Param(*item) for item in records.study_params(labels).items() if item[0] not in known]
+        data = client.get_run(run_id).data
+        if data.tags.get("mlflow.parentRunId") == parent:
+            continue
+        # params are write-once: what another study calls it stays
+        params = [Param(*item) for item in records.study_params(labels).items() if item[0] not in data.params]
         tags = [RunTag(*item) for item in records.study_tags(labels, parent).items()]
         client.log_batch(run_id, params=params, tags=tags)
         client.update_run(run_id, name=records.search_name(run_id, labels))
