@@ -70,4 +70,5 @@ def _origin(key: str, given: set[str], files: Sequence[tuple[str, dict[str, Any]
         if key in values:
             refers = re.search(r"\$\{(.*)\}$", str(values[key]))
             return f"{name}, as {refers[1]}: {_origin(refers[1], given, files)}" if refers else name
-    return "computed"
+    whole = key.rpartition(".")[0]  # words that stand for several values, as those of assess.texts.NAME
+    return _origin(whole, given, files) if whole else "computed"

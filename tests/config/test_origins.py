@@ -34,6 +34,7 @@ def test_a_later_file_wins() -> None:
     assert origins["assess.speed.repeats"] == "assess/offline.yaml"
     assert origins["assess.shots"] == "assess/none.yaml", "which that begins with"
     assert origins["recovery.top_k"] == "recovery/default.yaml"
+    assert origins["assess.texts.sotu.part"] == "assess/offline.yaml", "whose words these are"
     assert origins["data.samples"] == "recovery/paper.yaml"
 
 
