@@ -98,6 +98,8 @@ def _jobs() -> str:
 def _group(group: str) -> str:
     """Return the page of a group: its choices, and the keys, defaults and comments of each."""
     parts = [f"# {group}="]
+    if group in ("model", "study"):
+        parts.append("What a file does not say stands in [the commands' own files](index.md).")
     for file in sorted((CONF / group).glob("*.yaml")):
         parts += _section(file, f"{group}={file.stem}")
     return "\n\n".join(parts) + "\n"
@@ -129,8 +131,12 @@ def _rows(text: str) -> Iterator[tuple[str, str, str]]:
         for key, value in mapping.value:
             name = f"{prefix}{key.value}"
             if name == "defaults":
-                for choice in (one.value[0] for one in value.value if isinstance(one, yaml.MappingNode)):
-                    yield f"{choice[0].value.split()[-1].lstrip('/')}=", choice[1].value, ""
+                for one in value.value:
+                    if isinstance(one, yaml.MappingNode):
+                        group, chosen = one.value[0]
+                        yield f"{group.value.split()[-1].lstrip('/')}=", chosen.value, ""
+                    elif one.value != "_self_":
+                        yield "defaults", one.value, "what is not here is as there"
             elif isinstance(value, yaml.MappingNode) and not value.flow_style:
                 said = _comment(lines[key.end_mark.line][key.end_mark.column :])
                 yield from [(name, "", said)] if said else []

@@ -214,7 +214,8 @@ class ClusterOptions(PoolFactory):
         On a CPU the model is loaded once, its weights travel to each machine once, and all replicas there share them;
         those of a kept GGUF file they share as they map it, and this process needs no torch. On GPUs each replica loads
         its own copy, by way of its node's memory: from the hub's cache there, or, if replicas are elsewhere and the
-        model is a folder here, from what travels as on a CPU.
+        model is a folder here, from what travels as on a CPU. So does, where replicas may be elsewhere, each replica of
+        a hub model whose code comes with it.
 
         Args:
             model: The model.

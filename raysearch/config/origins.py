@@ -39,10 +39,12 @@ def settings_of(job: str, words: Sequence[str], config_dir: PathLike | None = No
     """
     config = compose(job, words, config_dir)
     choices: Mapping[str, str] = config.pop("choices")
-    keys = {word.partition("=")[0] for word in words}
-    given = keys - choices.keys() | ({"model.path"} if choices.get("model") == "custom" else set())
+    named = {key: value for key, _, value in (word.partition("=") for word in words)}
+    given, chosen = named.keys() - choices.keys(), {key: named[key] for key in named.keys() & choices.keys()}
+    if choices.get("model") == "custom":  # a hub id or a place in place of a name
+        given, chosen = {*given, "model.path"}, {**chosen, "model": "custom"}
     folder = None if config_dir is None else as_path("--config-dir", config_dir)
-    files = _files(job, {group: name for group, name in choices.items() if group in keys}, folder)
+    files = _files(job, chosen, folder)
     return [
         Setting(key, redacted({"": value})[""], _origin(key, given, files))
         for key, value in items_of(config)
@@ -71,4 +73,4 @@ def _origin(key: str, given: set[str], files: Sequence[tuple[str, dict[str, Any]
             refers = re.search(r"\$\{(.*)\}$", str(values[key]))
             return f"{name}, as {refers[1]}: {_origin(refers[1], given, files)}" if refers else name
     whole = key.rpartition(".")[0]  # words that stand for several values, as those of assess.texts.NAME
-    return _origin(whole, given, files) if whole else "computed"
+    return next((name for name, values in files if isinstance(values.get(whole), str)), "computed")

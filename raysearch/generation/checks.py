@@ -100,7 +100,7 @@ def _signs(text: str) -> list[str]:
 def _reader(answers: Sequence[str]) -> Callable[[str], list[str]]:
     """Return how texts are read to compare them with answers: by signs where words do not tell those apart."""
     words = {tuple(_words(answer)) for answer in answers}
-    return _signs if () in words or len(words) < len(answers) else _words
+    return _signs if () in words or len(words) < len({*answers}) else _words
 
 
 def _first_named(words: list[str], choices: Sequence[list[str]]) -> list[str] | None:

@@ -15,7 +15,9 @@ from raysearch.ledger.checking import check_ledger
 from raysearch.ledger.ledger import Ledger, checksum
 from raysearch.ledger.table import Table
 
-_GROWS = "assessment GLOB '*[^0-9a-f]*'"  # not named by a fingerprint: what is added to, such as all assessed numbers
+#: Assessments that no fingerprint names: what is added to, as all assessed numbers, or may differ by the machine, as
+#: trainings.
+_GROWS = "assessment GLOB '*[^0-9a-f]*'"
 #: The columns that name a row, the one that two ledgers must agree on, and where they need not: times differ.
 _ROWS = {
     "evaluations": (("calibration", "subject", "shard"), "samples", "FALSE"),

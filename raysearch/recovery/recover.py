@@ -239,4 +239,4 @@ def _time_step(this: Recovery, model: ModelSpec, rows: list[Row], scratch: Path)
         pace = Pace()
         trainer.train()
     memory = torch.cuda.max_memory_allocated() if this.on_gpu else peak_bytes()
-    return pace.seconds / n_steps / this.spec.options.workers, memory
+    return pace.seconds / trainer.state.global_step / this.spec.options.workers, memory

@@ -18,7 +18,7 @@ from raysearch.reporting.stats.contrast import Contrast
 from raysearch.reporting.stats.correlation import Correlation
 from raysearch.reporting.stats.difference import LEVEL, holm
 from raysearch.reporting.stats.effect import CalibrationEffect
-from raysearch.reporting.stats.frame import Quantity, cells_frame
+from raysearch.reporting.stats.frame import Quantity, cells_frame, is_ruined
 from raysearch.reporting.stats.ranking import Ranking
 from raysearch.reporting.stats.variance import Split, Spread
 from raysearch.reporting.tables import numbers
@@ -244,7 +244,9 @@ def _calibrations(analysis: Analysis) -> Iterator[Finding]:
             yield Finding("Calibration", verdict, "cannot tell", "verdicts")
         elif len(told) < len(pairs):
             rest = [" and ".join(sorted(pair)) for pair, of in pairs.items() if of not in told]
-            verdict = f"By {quantity.title} not told apart alike in every case: {numbers.listed(rest)}."
+            verdict = (
+                f"By {quantity.title} not told apart, or not in all cases and one direction: {numbers.listed(rest)}."
+            )
             yield Finding("Calibration", verdict, "not told apart", "verdicts")
 
 
@@ -417,13 +419,17 @@ def _sharing(analysis: Analysis) -> Iterator[Finding]:
 
 
 def _ruined(analysis: Analysis) -> Iterator[Finding]:
-    """How many checkpoints the averages leave out."""
-    found = [cell.outcome.assessed.values() for cell in analysis.results.cells if cell.outcome]
-    ruined = sum(not all(math.isfinite(one.value) for one in of) for of in found)
+    """How many masks the averages leave out."""
+    masks = {
+        (cell.model, tuple(cell.outcome.removed)): is_ruined(cell.outcome, analysis.results)
+        for cell in analysis.results.cells
+        if cell.outcome is not None and cell.outcome.assessed
+    }
+    ruined = sum(masks.values())
     if ruined:
         verdict = (
-            f"{ruined} of {len(found)} masks ruin the model: a number that it was assessed by is not finite, and no "
-            "average or comparison has it."
+            f"{ruined} of {len(masks)} assessed masks {'ruins' if ruined == 1 else 'ruin'} the model: a number is not "
+            "finite, so no average has it."
         )
         yield Finding("Completeness", verdict, "measured", "results")
 

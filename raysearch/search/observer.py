@@ -154,7 +154,7 @@ class Observer:
         """
 
     def study_reported(
-        self, run_id: str | None, totals: Mapping[str, float], files: Sequence[Path], ended: bool = True
+        self, run_id: str | None, totals: Mapping[str, float], files: Sequence[Path], ended: bool
     ) -> None:
         """A study's report was written.
 

@@ -184,6 +184,7 @@ class _Search:
         failure = f"its budget was spent before a mask of {n_remove} layers was scored"
         self._write("stopped", failure=failure)
         self.observer.search_ended(None, failure)
+        self._note_tracker()
 
     def fail(self, error: BaseException) -> None:
         """Record why it ended, or that the user, or Ray by SIGTERM, stopped it."""
@@ -193,6 +194,10 @@ class _Search:
         with suppress(UserError):  # the ledger itself may be what failed, which is said already
             self._write("interrupted" if interrupted else "failed", failure=failure)
         self.observer.search_ended(None, failure)
+        self._note_tracker()
+
+    def _note_tracker(self) -> None:
+        """Put on record where a search is recorded that has found nothing yet."""
         with suppress(UserError):
             note_mlflow(self.session.ledger, self.header.search_id, self.tracker.close())
 

@@ -30,8 +30,9 @@ def facts_of(study: StudySpec, model_groups: Sequence[ModelGroup]) -> dict[str, 
         of_model = f" of {label}" if len(model_groups) > 1 else ""
         parts: dict[str, dict[str, None]] = {}  # of each calibration; several draws, or a weighted one's
         for cell in (study.cells[number] for number in model_group.numbers):
-            for one in cell.search.evaluation.calibrations:
-                drawn = model_group.prepared.calibrations[model_group.specs.index(one)]
+            evaluation = cell.search.evaluation
+            drawn_of = model_group.prepared_for(evaluation).calibrations
+            for one, drawn in zip(evaluation.calibrations, drawn_of, strict=True):
                 fact = (
                     f"{one.name}: {count(drawn.n_samples, 'sample')}, {drawn.n_tokens:,} scored tokens, "
                     f"{_in_words(drawn.description)}"

@@ -22,7 +22,7 @@ import pytest
 from raysearch.core.mask import Mask
 from raysearch.core.measure import PERPLEXITY, Measure
 from raysearch.core.problem import Problem
-from raysearch.search.observer import Tracker, repeat
+from raysearch.search.observer import StudyHeader, Tracker, repeat
 from raysearch.search.result import (
     EvaluationCounts,
     LayerForwards,
@@ -218,6 +218,24 @@ class TrackerSuite(ABC):
         }
         tracker.search_ended(replace(search, removal_order=None, loss=float("inf"), trials=(), remarks=remarks))
         tracker.close()
+        assert warnings == [], warnings
+
+    def test_a_study_is_told_as_a_whole(self, tmp_path: Path) -> None:
+        """Its start, a search of it, its report while it runs, its stop, and its end when it is taken up again."""
+        (tmp_path / "report.html").write_text("<!DOCTYPE html>")
+        header, files = StudyHeader("study-1", {"study": {"name": "x"}}, ["greedy"]), [tmp_path / "report.html"]
+        warnings: list[str] = []
+        for ended in (False, True):
+            tracker = self.make_tracker(tmp_path, warnings.append)
+            tracker.study_started(header)
+            name = tracker.run_id
+            search = self.make_tracker(tmp_path, warnings.append)
+            repeat(replace(greedy_search(), parent=name or ""), search)
+            search.close()
+            tracker.study_reported(name, {"searches/done": 1.0}, files, ended)
+            if not ended:
+                tracker.study_stopped(name, [])
+            assert tracker.close() == name
         assert warnings == [], warnings
 
     def test_telling_does_not_hold_up_the_search(self, tmp_path: Path) -> None:

@@ -97,10 +97,11 @@ def mend(study: StudyRecord, ledger: Ledger, tracking: TrackingOptions, warn: Ca
             record = known.get(cell.search_id)
             if record is None or is_held(ledger, record.search_id):
                 continue
-            if record.result is not None and record.mlflow_run_id in {None, *open_runs.values()}:
+            if record.state == "failed":
+                if record.search_id in open_runs:
+                    attempt(partial(_end_failed, tracking.store, open_runs[record.search_id], record.failure or ""))
+            elif record.result is not None and record.mlflow_run_id in {None, *open_runs.values()}:
                 _sync_search(record, ledger, tracking, _labels(cell, record), parent)
-            elif record.state == "failed" and record.search_id in open_runs:
-                attempt(partial(_end_failed, tracking.store, open_runs[record.search_id], record.failure or ""))
     except Exception as error:  # recording never stops a study, whatever MLflow, a disk or a network throws
         warn(
             f"what MLflow lacks of the study is not written ({cause_of(error)}); later: raysearch sync {study.study_id}"

@@ -28,6 +28,12 @@ def test_values_are_told_with_their_origins() -> None:
     assert not [setting for setting in settings.values() if setting.origin == "computed"]
 
 
+def test_data_of_a_weighted_objective_are_told_too() -> None:
+    settings = {setting.key: setting for setting in settings_of("search", ["objective=weighted", "data=c4"])}
+    assert settings["data.samples"].origin == "data/c4.yaml"
+    assert settings["objective.normalise"].origin == "objective/weighted.yaml"
+
+
 def test_a_later_file_wins() -> None:
     origins = {setting.key: setting.origin for setting in settings_of("recover", ["recovery=paper"])}
     assert origins["assess.speed.enabled"] == "recover.yaml"

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from hydra.errors import HydraException
 
+from raysearch.config import compose as composing
 from raysearch.config.compose import _merge
 from raysearch.core.mask import Mask
 from raysearch.evaluation.replica import Replica
@@ -181,7 +182,7 @@ def test_stopped_where_a_library_makes_an_error_of_it(
         except KeyboardInterrupt as error:
             raise HydraException from error
 
-    monkeypatch.setattr("raysearch.config.compose.hydra_compose", compose)
+    monkeypatch.setattr(composing, "hydra_compose", compose)
     _merge.cache_clear()
     outcome = run(*command)
     assert (outcome.code, outcome.out, outcome.err) == (130, "", "stopped; the same command again goes on from here\n")

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 from scipy import stats
 
-from raysearch.core.estimate import Estimate
+from raysearch.core.estimate import Estimate, Metric
 from raysearch.core.measure import PERPLEXITY, Measure
 from raysearch.reporting.findings import contrast_findings, findings
 from raysearch.reporting.stats.analysis import analyse
@@ -90,15 +90,26 @@ def test_a_searcher_without_held_out_losses_is_compared_all_the_same() -> None:
 
 
 def test_savings_and_ruined_models_are_counted() -> None:
+    repeats = Metric("bleu", "Self-BLEU", "degeneration", "%", higher_is_better=False)
     made = [
-        cell(name, outcome(layer_forwards_naive=50.0, assessed={"ppl": Estimate(value)}), layer_forwards_shared=60.0)
-        for name, value in (("a", 20.0), ("b", float("inf")))
+        cell(
+            name,
+            outcome(
+                removed=removed,
+                layer_forwards_naive=50.0,
+                assessed={"ppl": Estimate(value), "bleu": Estimate(float("nan"))},
+            ),
+            layer_forwards_shared=40.0,
+        )
+        for name, removed, value in (("a", (1, 2), 20.0), ("b", (3, 4), float("inf")), ("c", (3, 4), float("inf")))
     ]
-    results = study(*made, metrics=(PERPLEXITY_METRIC,))
+    made.append(cell("d", outcome(layer_forwards_naive=50.0)))
+    results = study(*made, metrics=(PERPLEXITY_METRIC, repeats))
     assert verdicts(results, "Cost") == [
-        "The study ran 120 layer-forwards: 1.67 times fewer than its searches one by one."
+        "The study ran 120 layer-forwards: 3.33 times fewer than its searches one by one, 1.67 times fewer than a full "
+        "forward per mask."
     ]
-    assert verdicts(results, "Completeness")[0].startswith("1 of 2 masks ruin the model")
+    assert verdicts(results, "Completeness")[0].startswith("1 of 2 assessed masks ruins the model")
 
 
 def test_the_same_mask_is_said_to_be_the_same() -> None:

@@ -17,7 +17,7 @@ from raysearch.reporting.figures.palette import Palette
 from raysearch.reporting.figures.picture import Picture, grid, pictures
 from raysearch.reporting.figures.quality import log_scale
 from raysearch.reporting.stats.analysis import Analysis
-from raysearch.reporting.stats.frame import CALIBRATION_LOSS, Quantity, panels
+from raysearch.reporting.stats.frame import CALIBRATION_LOSS, Quantity, mean_of, panels
 from raysearch.reporting.tables import numbers
 
 _SPREAD = 0.62  # of a calibration's row, over which its searchers are laid out
@@ -35,7 +35,8 @@ def headline_pictures(analysis: Analysis, palette: Palette) -> list[Picture]:
     key = "delta" if quantity is CALIBRATION_LOSS else quantity.key
     found = []
     for panel, cells in panels(analysis.frame):
-        means = cells.groupby(["calibration", "searcher"], observed=True)[key].mean().rename("value").dropna()
+        found_by = cells.groupby(["calibration", "searcher"], observed=True)[key]
+        means = found_by.agg(partial(mean_of, quantity)).rename("value").dropna()
         if len(means):
             found.append((panel.model, (panel.remove, means.reset_index())))
     return pictures("headline", found, partial(_headline, quantity, palette))

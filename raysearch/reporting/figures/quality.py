@@ -16,7 +16,7 @@ from raysearch.reporting.figures.palette import Palette
 from raysearch.reporting.figures.picture import Picture, grid, pictures
 from raysearch.reporting.stats.comparison import Comparison
 from raysearch.reporting.stats.correlation import Correlation
-from raysearch.reporting.stats.frame import Quantity, averages, by_column, has, panels
+from raysearch.reporting.stats.frame import Quantity, averages, by_column, has, mean_of, panels
 from raysearch.reporting.stats.variance import Split
 from raysearch.reporting.tables import numbers
 from raysearch.study.result import StudyResult
@@ -52,7 +52,8 @@ def tradeoff_pictures(results: StudyResult, frame: pd.DataFrame, palette: Palett
 def _points(cells: pd.DataFrame, perplexity: Quantity, accuracy: Quantity) -> pd.DataFrame:
     """Both averages of each searcher of each calibration, the means over draws and seeds."""
     columns = {perplexity.key: "perplexity", accuracy.key: "accuracy", accuracy.error: "error"}
-    means = cells.groupby(["calibration", "searcher"], observed=True)[list(columns)].mean().rename(columns=columns)
+    how = {perplexity.key: partial(mean_of, perplexity), accuracy.key: "mean", accuracy.error: "mean"}
+    means = cells.groupby(["calibration", "searcher"], observed=True).agg(how).rename(columns=columns)
     return means.dropna(subset=["perplexity", "accuracy"]).reset_index()
 
 

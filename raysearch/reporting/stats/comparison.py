@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -19,7 +18,7 @@ import pandas as pd
 
 from raysearch.core.json import finite
 from raysearch.reporting.stats.difference import LEVEL, Difference, Side, difference, holm
-from raysearch.reporting.stats.frame import Quantity, Setting, settings
+from raysearch.reporting.stats.frame import Quantity, Setting, mean_of, settings
 
 Verdict = Literal["none told apart", "some told apart", "one is best", "cannot tell", "one searcher"]
 
@@ -162,7 +161,7 @@ def _rival(searcher: str, cells: pd.DataFrame, quantity: Quantity) -> Rival:
     spreads = [*values.groupby(cells["draw"]).std().dropna()] if seeded else []
     return Rival(
         searcher=searcher,
-        mean=statistics.geometric_mean(values) if quantity.ratio else statistics.fmean(values),
+        mean=mean_of(quantity, values),
         spread=finite(spreads[0]) if spreads else None,
         error=finite(cells[quantity.error].mean(skipna=False)),
         cost=float(cells["layer_forwards_alone"].mean()),

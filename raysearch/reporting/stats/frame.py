@@ -154,6 +154,11 @@ def searcher_means(frame: pd.DataFrame) -> pd.DataFrame:
     return _comparable(frame).groupby([*Setting._fields, "searcher"], observed=True).mean(numeric_only=True)
 
 
+def mean_of(quantity: Quantity, values: pd.Series) -> float:
+    """Return the mean; the geometric one of quantities that are compared by ratios."""
+    return float(np.exp(np.log(values).mean()) if quantity.ratio else values.mean())
+
+
 def has(frame: pd.DataFrame, quantity: Quantity) -> bool:
     """Return whether any comparable search has this quantity."""
     return bool(_comparable(frame)[quantity.key].notna().any())
@@ -176,6 +181,12 @@ def by_column(values: Mapping[str, Estimate], results: StudyResult) -> dict[str,
     return found
 
 
+def is_ruined(found: Outcome, results: StudyResult) -> bool:
+    """Whether a number that would be part of an average is not finite."""
+    names = [metric.name for group in _AVERAGED for metric in _members(results, group)]
+    return any(name in found.assessed and not math.isfinite(found.assessed[name].value) for name in names)
+
+
 def _comparable(frame: pd.DataFrame) -> pd.DataFrame:
     return frame[frame["comparable"]]
 
@@ -188,7 +199,7 @@ def _row(cell: CellResult, results: StudyResult) -> dict[str, Any]:
         return {**labels, "comparable": False, "removed": (), "items": {}, "held_out_by_draw": {}}
     of_size = len(found.removed) in (0, cell.remove)  # nothing removed: the mask is not known, its numbers are
     derived = {
-        "comparable": cell.state in ("finished", "stopped") and of_size,
+        "comparable": of_size,
         "removed": Mask.of(*found.removed).layers,
         "unit": found.measure.unit,
         "items": _items(found, results),

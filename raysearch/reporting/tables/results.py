@@ -39,9 +39,9 @@ LOSS_NOTE = (
     "of the lowest loss over dense are shown."
 )
 RESULT_NOTE = (
-    "Bold: the best of its M. Shaded: not told from it. Small print: ± one standard error; sd, the standard "
-    "deviation over the seeds of a draw; the percentage of the dense model's accuracy that is kept; × the dense "
-    "model's."
+    "Of several searches the mean, of perplexities the geometric one. Bold: the best of its M. Shaded: not told from "
+    "it. Small print: ± one standard error; sd, the standard deviation over the seeds of a draw; the percentage of the "
+    "dense model's accuracy that is kept; × the dense model's."
 )
 TEXTS_NOTE = (
     "A description, of which nothing is best: a model that has broken down may repeat nothing. Small print: × the "

@@ -62,7 +62,7 @@ def record_report(store: Store, run_id: str, metrics: Mapping[str, float], files
     client = client_of(store)
     for file in files:
         client.log_artifact(run_id, str(file))
-    if ended and client.get_run(run_id).info.status != "FINISHED":
+    if ended and client.get_run(run_id).info.status == "RUNNING":  # not one that was stopped meanwhile
         client.set_terminated(run_id, "FINISHED")
 
 

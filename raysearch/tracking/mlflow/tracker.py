@@ -150,7 +150,7 @@ class MlflowTracker(Tracker):
 
     @override
     def study_reported(
-        self, run_id: str | None, totals: Mapping[str, float], files: Sequence[Path], ended: bool = True
+        self, run_id: str | None, totals: Mapping[str, float], files: Sequence[Path], ended: bool
     ) -> None:
         if run_id is not None:
             report = (self._store, run_id, totals, files, ended)

@@ -49,6 +49,7 @@ CASES: list[tuple[str, Answer, Match, bool]] = [
     ("It is < then", Answer("<", ("<", ">", "=")), "auto", True),
     ("It is > then", Answer("<", ("<", ">", "=")), "auto", False),
     ("x < 2", Answer("x > 2", ("x > 2", "x < 2")), "auto", False),
+    ("yes", Answer("Yes", ("Yes", "No", "No")), "auto", True),
     ("100% rr", Answer("100% Rr", ("100% Rr", "100% rr")), "auto", False),
     ("False", Answer("false", ("true", "false")), "auto", True),
 ]

@@ -72,7 +72,7 @@ def test_the_report_and_numbers_end_up_on_its_run(options: TrackingOptions, tmp_
     client = MlflowClient(options.store.uri)
     options.open(fail).study_reported(parent, {"searches/done": 1.0}, files, False)
     assert client.get_run(parent).info.status == "RUNNING", "a report is written meanwhile, too"
-    options.open(fail).study_reported(parent, {"layer_forwards_shared": 12.0, "nothing": float("nan")}, files)
+    options.open(fail).study_reported(parent, {"layer_forwards_shared": 12.0, "nothing": float("nan")}, files, True)
     run = client.get_run(parent)
     assert (run.info.status, run.data.metrics["layer_forwards_shared"]) == ("FINISHED", 12.0)
     assert "nothing" not in run.data.metrics
@@ -96,7 +96,7 @@ def test_a_server_that_hangs_is_not_waited_for(tmp_path: Path, monkeypatch: pyte
     with socket.create_server(("127.0.0.1", 0)) as silent:  # takes connections, and answers nothing
         options = TrackingOptions("mlflow", f"http://127.0.0.1:{silent.getsockname()[1]}", "tests", tmp_path)
         assert begin(options, NOTHING, said.append) is None
-        options.open(said.append).study_reported("abc", {}, [])
+        options.open(said.append).study_reported("abc", {}, [], True)
     assert len(said) == 2 and all("(TimeoutError: no answer in 1 s); " in sentence for sentence in said)
 
 
@@ -104,7 +104,7 @@ def test_nothing_is_recorded_where_nothing_is_asked(tmp_path: Path) -> None:
     options = TrackingOptions("none", None, "tests", tmp_path / "none")
     assert begin(options, NOTHING) is None
     tracker = options.open(fail)
-    tracker.study_reported(None, {}, [])
+    tracker.study_reported(None, {}, [], True)
     tracker.assessed([])
     assert options.link(None) is None
     assert not (tmp_path / "none").exists()
