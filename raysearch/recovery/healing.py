@@ -30,7 +30,7 @@ from raysearch.recovery.checkpoint import Evidence, write_checkpoint, written_by
 from raysearch.recovery.progress import timed
 from raysearch.recovery.prompts import Measured, Prompts, Row, check_enough, draw_prompts, n_within, row_of
 from raysearch.recovery.responses import write_answers
-from raysearch.recovery.spec import RecoverSpec
+from raysearch.recovery.spec import RecoverSpec, RecoveryOptions
 from raysearch.recovery.teacher import teach
 from raysearch.recovery.training import TRAINED, Lesson, is_trained, train
 from raysearch.recovery.whole import is_whole, write_whole
@@ -40,6 +40,8 @@ from raysearch.search.record import SearchRecord
 from raysearch.search.spec import SearchSpec
 
 TEACHER = "teacher"  # the folder of the dense model's logits
+RECOVERED = "recovered"  # that of the recovered checkpoint, where nobody has named one
+_PRUNED = "pruned"
 _ROWS, _CARD = "rows.jsonl", "rows.json"
 _CHECKPOINTS, _OF_CHECKPOINT = 3, 12  # as many are there at once; bytes of weights and of AdamW's two moments in each
 _OF_LOGIT = 6  # bytes: a token's number and its log-probability
@@ -182,7 +184,7 @@ def heal(
         EvaluationError: Something failed for good.
     """
     spec, record = this.spec, this.record
-    pruned = this.folder / "pruned"
+    pruned = this.folder / _PRUNED
     model = this.model_in(pruned)
     this.folder.mkdir(parents=True, exist_ok=True)
     this.shared.mkdir(parents=True, exist_ok=True)
@@ -227,6 +229,12 @@ def heal(
         with timed(stages, "checkpoints"):
             write_checkpoint(model, this.folder / TRAINED, out, evidence)
     return found, evidence
+
+
+def remove_models(folder: Path, options: RecoveryOptions) -> None:
+    """Remove the models that a recovery has left in its folder, once its numbers are known; an adapter stays."""
+    for name in (*([TRAINED] if options.method == "full" else []), _PRUNED, RECOVERED):
+        shutil.rmtree(folder / name, ignore_errors=True)
 
 
 def _rows(this: Recovery, replicas: Callable[[], Pool], observer: Observer) -> Rows:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import tempfile
 from collections import Counter
@@ -26,14 +27,14 @@ from raysearch.models.loading import quiet
 from raysearch.models.source import locate
 from raysearch.models.spec import ModelSpec
 from raysearch.recovery.checkpoint import write_card, written_by
-from raysearch.recovery.healing import TEACHER, Recovery, check_room, draw, heal, prepare
+from raysearch.recovery.healing import RECOVERED, TEACHER, Recovery, check_room, draw, heal, prepare, remove_models
 from raysearch.recovery.progress import Pace, timed
 from raysearch.recovery.prompts import LeftOut, Question, Row, check_enough, n_within, row_of
 from raysearch.recovery.record import RecoveryRecord, recoveries_of, write_recovery
 from raysearch.recovery.results import Recovered, RecoveryCost
 from raysearch.recovery.spec import RecoverSpec, RecoveryOptions
 from raysearch.recovery.teacher import Teaching
-from raysearch.recovery.training import TRAINED, Lesson, all_threads, held_out, make_trainer, steps
+from raysearch.recovery.training import Lesson, all_threads, held_out, make_trainer, steps
 from raysearch.search.export import export_search
 from raysearch.search.observer import Observer
 from raysearch.search.record import SearchRecord
@@ -92,7 +93,7 @@ def recover_in_study(
     The arguments are those of `recover_search`, and the study's label of the way in which a model is trained.
     """
     this = prepare(record, ledger, search, spec, remove)
-    out = this.folder / "recovered"
+    out = this.folder / RECOVERED
     for known in recoveries_of(this.ledger, this.fingerprint, [this.mask]):
         if known.recovery_id == this.name and this.asked.items() <= known.asked.items():
             kept = write_recovery(this.ledger, this.fingerprint, replace(known, way=way))
@@ -100,12 +101,7 @@ def recover_in_study(
     else:
         kept = _record(this, _recover(this, out, True, observer), way, observer)
     if out.exists():  # made for a study, by this command or by one that was killed before it came here
-        for folder in (
-            *([this.folder / TRAINED] if spec.options.method == "full" else []),
-            this.folder / "pruned",
-            out,
-        ):
-            shutil.rmtree(folder, ignore_errors=True)
+        remove_models(this.folder, spec.options)
     return kept
 
 
@@ -172,12 +168,14 @@ def recovery_cost(
         rows = rows[:-beyond]
     check_enough(len(rows), left_out, spec.data)
     n_train = len(rows) - held_out(len(rows), options)
+    mean = sum(len(row.ids) for row in rows) / len(rows)
+    if options.packing:
+        n_train, mean = math.ceil(n_train * mean / options.max_tokens), options.max_tokens
     n_steps = steps(n_train, options)
     with tempfile.TemporaryDirectory(dir=ledger.path.parent) as scratch:
         pruned = Path(scratch) / "pruned"
         export_search(record, search, pruned, remove=remove)
         step_s, memory = _time_step(this, this.model_in(pruned), rows, Path(scratch))
-    mean = sum(len(row.ids) for row in rows) / len(rows)
     return RecoveryCost(
         rows=len(rows),
         answers=answers,

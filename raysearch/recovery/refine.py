@@ -32,8 +32,6 @@ from raysearch.search.spec import SearchSpec
 if TYPE_CHECKING:  # these bring torch and trl, which a search that the ledger answers does without
     from raysearch.recovery.healing import Recovery
 
-_OUT = "recovered"
-
 
 @dataclass(frozen=True)
 class _Refined:
@@ -98,7 +96,7 @@ class RecoveryRefiner:
         self, found: Sequence[SearchRecord], search: SearchSpec, session: EvaluationSession, observer: Observer
     ) -> Refinement:
         """Train the masks that the ledger has not yet, and return them all, with their losses after it."""
-        from raysearch.recovery.healing import TEACHER  # which brings torch
+        from raysearch.recovery.healing import TEACHER, remove_models  # which brings torch
 
         ledger, model = session.ledger, session.fingerprints["model"]
         masks = {record.found.mask: record for record in found}
@@ -118,8 +116,7 @@ class RecoveryRefiner:
         refined = []
         for mask, record in masks.items():
             one = known[mask]
-            for what in ("pruned", _OUT, *(("trained",) if self.spec.options.method == "full" else ())):
-                shutil.rmtree(folder / one.recovery_id / what, ignore_errors=True)
+            remove_models(folder / one.recovery_id, self.spec.options)
             loss, training = session.evaluator.combine(one.losses), one.training
             refined.append(RefinedMask(mask, record.found.loss, loss, training.steps, training.tokens, one.seconds))
         rho = rank_correlation([one.loss for one in refined], [one.recovered_loss for one in refined])
@@ -136,12 +133,12 @@ class RecoveryRefiner:
     ) -> _Refined:
         """Train a mask and evaluate it."""
         from raysearch.assessment.assess import Assessable
-        from raysearch.recovery.healing import check_room, heal, prepare
+        from raysearch.recovery.healing import RECOVERED, check_room, heal, prepare
 
         evaluation, nothing = search.evaluation, PreparedData((), ModelFiles(session.info.model))
         what = Assessable(self.spec.assess, evaluation.model, evaluation.cluster, session.info, (), nothing, nothing)
         this, stages = prepare(record, session.ledger, search, self.spec, None, what, shared), dict[str, float]()
-        out, telling = this.folder / _OUT, Prefixed(f"mask {this.mask}: ", observer)
+        out, telling = this.folder / RECOVERED, Prefixed(f"mask {this.mask}: ", observer)
         check_room(this, out)
         rows, evidence = heal(this, out, stages, telling, _replicas_of(session))
         telling.assessing("evaluating the recovered model")

@@ -441,7 +441,7 @@ def held_out(n_rows: int, options: RecoveryOptions) -> int:
 
 
 def steps(n_rows: int, options: RecoveryOptions) -> int:
-    """Return how many steps so many rows take, packing aside."""
+    """Return how many steps so many rows take."""
     whole = math.ceil(math.ceil(n_rows / options.batch_size) * options.epochs)
     return min(whole, options.max_steps) if options.max_steps else whole
 

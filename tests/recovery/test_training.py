@@ -30,7 +30,14 @@ from raysearch.recovery.training import Lesson, last_checkpoint, load_pruned, ma
 pytest.importorskip("trl")
 
 OPTIONS = RecoveryOptions(
-    max_tokens=64, batch_size=4, micro_batch_size=2, learning_rate=0.01, warmup_steps=1, lora_r=2, checkpoint_steps=2
+    loss="tokens",
+    max_tokens=64,
+    batch_size=4,
+    micro_batch_size=2,
+    learning_rate=0.01,
+    warmup_steps=1,
+    lora_r=2,
+    checkpoint_steps=2,
 )
 TALKS = [(f"say {word}", word * 2) for word in ("a", "bb", "ccc", "d", "ee", "fff", "g", "hh", "iii", "j", "kk", "lll")]
 
