@@ -32,6 +32,7 @@ if ((gpus)); then replicas=(cluster.replicas.max=$((SLURM_NNODES * gpus)))
 else replicas=(cluster.gpus_per_replica=0 cluster.replicas.max=$((SLURM_NNODES * SLURM_CPUS_PER_TASK))); fi
 
 trap 'kill $(jobs -p) 2>/dev/null; wait' EXIT
+export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK # which srun does not take from sbatch
 srun --nodes=1 --ntasks=1 --nodelist="$head" \
   ray start --head --block --node-ip-address="${address%:*}" --port="${address#*:}" --include-dashboard=false \
   --temp-dir="/tmp/ray-$SLURM_JOB_ID" "${node[@]}" &

@@ -9,10 +9,13 @@ the long last part stops at a shard, and says how many it has measured.
 """
 
 import argparse
+import importlib.metadata
 import json
 import platform
 import re
+import shutil
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,14 +26,17 @@ import torch
 from mfu import Shape, calibration_of, matrix_peak, random_batch, random_llama, seconds, utilisation, work_of
 from walk_vs_loop import plain_losses
 
-from raysearch.calibration.batch import Batch
+from raysearch.calibration.batch import Batch, Choices
 from raysearch.calibration.calibration import Calibration
 from raysearch.calibration.objectives.base import token_log_probs
+from raysearch.calibration.objectives.kl import KLObjective
+from raysearch.calibration.objectives.task_margin import TaskMarginObjective
 from raysearch.core.mask import Mask
+from raysearch.core.statistic import Statistic
 from raysearch.errors import UserError
 from raysearch.evaluation.prefix import naive_layer_forwards, plan_prefixes
 from raysearch.evaluation.replica import Replica
-from raysearch.evaluation.unit import MaskUnit
+from raysearch.evaluation.unit import MaskUnit, StatisticUnit
 from raysearch.models.devices import check_fused_head
 from raysearch.models.stack import LayerStack, predicting
 
@@ -60,27 +66,30 @@ class Report:
     folder: Path
     device: str
     started: float
+    versions: dict[str, str]
     parts: dict[str, dict[str, Any]] = field(default_factory=dict)
 
-    def add(self, part: str, work: Callable[[], dict[str, Any]], device: str) -> None:
-        """Do a part, and keep what it says and what it took; a part that fails is a fact too."""
+    def add(self, part: str, work: Callable[[], dict[str, Any]], device: str) -> bool:
+        """Do a part, and keep what it says and what it took; return whether it ended, since a failure is a fact too."""
         if device == "cuda":
             torch.cuda.reset_peak_memory_stats()
         began = time.perf_counter()
         try:
             found = work()
         except Exception as error:  # the parts after it may still tell something
-            found = {"failed": f"{type(error).__name__}: {error}"}
+            found = {"failed": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}
         if device == "cuda":
             found["peak memory, GiB"] = torch.cuda.max_memory_allocated() / 2**30
         self.parts[part] = {**found, "part took, s": time.perf_counter() - began}
         print("\n".join(self.lines(part)), flush=True)
         self.folder.mkdir(parents=True, exist_ok=True)
         name = re.sub(r"[^a-z0-9]+", "-", self.device.lower()).strip("-")
-        whole = {"device": self.device, "torch": torch.__version__, "minutes": self.minutes, "parts": self.parts}
+        whole = {"device": self.device, **self.versions, "minutes": self.minutes, "parts": self.parts}
         (self.folder / f"{name}.json").write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")
         table = [line for each in self.parts for line in self.lines(each)]
-        (self.folder / f"{name}.txt").write_text("\n".join([self.device, *table]) + "\n", encoding="utf-8")
+        head = [self.device, *(f"{key} {value}" for key, value in self.versions.items())]
+        (self.folder / f"{name}.txt").write_text("\n".join([*head, *table]) + "\n", encoding="utf-8")
+        return "failed" not in found
 
     @property
     def minutes(self) -> float:
@@ -88,24 +97,36 @@ class Report:
 
     def lines(self, part: str) -> list[str]:
         shown = {key: f"{value:,.4g}" if isinstance(value, float) else value for key, value in self.parts[part].items()}
-        return [part, *(f"  {key:<44} {value}" for key, value in shown.items())]
+        return [part, *(f"  {key:<44} {value}" for key, value in shown.items() if key != "traceback")]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    parser.add_argument("--size", default="8b" if device == "cuda" else "tiny", choices=SIZES)
+    parser.add_argument("--device", choices=["cuda", "cpu"], help="a GPU if torch sees one; cpu where it should not")
+    parser.add_argument("--size", choices=SIZES, help="8b on a GPU, else tiny")
     parser.add_argument("--minutes", type=float, default=8.0)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "gpu")
     options = parser.parse_args()
+    versions = {name: importlib.metadata.version(name) for name in ("torch", "transformers")}
+    versions["CUDA of torch"] = str(torch.version.cuda)
+    device = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    if options.device is None and device == "cpu" and (shutil.which("nvidia-smi") or Path("/dev/nvidia0").exists()):
+        parser.error(
+            f"here is an NVIDIA GPU, which torch {versions['torch']} (CUDA {torch.version.cuda}) cannot use; "
+            "name a Python whose torch can (make gpu GPU_PYTHON=…), see that the driver fits it, or give --device cpu"
+        )
     torch.set_num_threads(1)
-    size = SIZES[options.size]
+    size = SIZES[options.size or ("8b" if device == "cuda" else "tiny")]
     name = torch.cuda.get_device_name() if device == "cuda" else f"CPU {platform.machine()}"
-    report = Report(options.out, name, time.perf_counter())
+    report = Report(options.out, name, time.perf_counter(), versions)
     deadline = time.perf_counter() + 60 * options.minutes - 20
 
     report.add("CPU and this device, float32", lambda: same_losses(device), device)
-    model = random_llama(size.shape, size.dtype, device)
+    report.add("CPU and this device, other work", lambda: same_work(device), device)
+    made: list[Any] = []
+    if not report.add("Model", lambda: made.append(random_llama(size.shape, size.dtype, device)) or {}, device):
+        raise SystemExit(f"no model of this size can be made here; kept in {options.out}")
+    (model,) = made
     stack = LayerStack(model)
     replica = Replica(stack)
     batch = random_batch(size.shape.vocabulary, size.samples, size.seq_len)
@@ -118,19 +139,22 @@ def main() -> None:
     report.add("Walk and plain loop, bit for bit", lambda: same_bits(replica, calibration, middle), device)
     report.add("Against other ways, one shard", lambda: against(replica, calibration, masks, device), device)
     report.add("Matrix peak used", lambda: used(replica, calibration, middle, device), device)
-    report.add("Compiled layer", lambda: compiled_layer(stack, shard, device), device)
-    report.add("Head, and model.fused_head", lambda: heads(stack, shard, device), device)
+    report.add("Head", lambda: head(stack, shard, device), device)
+    fuses = report.add("Head, model.fused_head", lambda: fused_head(stack, shard, device), device)
+    fuses = fuses and not fused_head_lacks(device)
+    report.add("Layer", lambda: layer(stack, shard, device), device)
+    if device == "cuda":  # what takes a C compiler comes apart from the rest
+        report.add("Layers, model.compile", lambda: compiled_layers(replica, calibration, middle, device), device)
+        report.add("Head, compiled", lambda: compiled_head(stack, shard, device), device)
     for samples in size.other_shards:
         cut = calibration_of(batch, samples)
         title = f"Shards of {samples} x {size.seq_len} tokens"
         report.add(title, lambda cut=cut: used(replica, cut, middle, device), device)
-    fuses = not fused_head_lacks(device)
     until = (time.perf_counter() + deadline) / 2 if fuses else deadline
     report.add("One-shot", lambda: one_shot(replica, calibration, masks, device, until), device)
     if fuses:
-        fused = Replica(LayerStack(model, fused_head=True), [calibration])
         title = "One-shot with model.fused_head=true"
-        report.add(title, lambda: one_shot(fused, calibration, masks, device, deadline), device)
+        report.add(title, lambda: one_shot(fused(model, calibration), calibration, masks, device, deadline), device)
     print(f"{report.minutes:.1f} minutes; kept in {options.out}")
     failed = [part for part, found in report.parts.items() if "failed" in found]
     if failed:
@@ -142,16 +166,57 @@ def evaluate(replica: Replica, calibration: Calibration, masks: tuple[Mask, ...]
 
 
 def same_losses(device: str) -> dict[str, Any]:
-    """Losses of a small model on the CPU and on the device, in float32 proper."""
-    torch.backends.cuda.matmul.allow_tf32 = False
+    """Losses of a small model on the CPU and on the device, in float32 proper, and how far TF32 would be from them."""
     masks = (Mask(), *(Mask.of(layer) for layer in range(8)))
-    losses = []
-    for where in ("cpu", device):
+    calibration = calibration_of(random_batch(4096, 4, 64), 4)
+
+    def losses(where: str, tf32: bool = False) -> dict[Any, Any]:
+        torch.backends.cuda.matmul.allow_tf32 = tf32
         model = random_llama(Shape(256, 8, 4096, 64, 2), torch.float32, "cpu").to(where)
-        calibration = calibration_of(random_batch(4096, 4, 64), 4)
-        losses.append(evaluate(Replica(LayerStack(model), [calibration]), calibration, masks))
-    gap = max(float(np.abs(losses[1][mask] / losses[0][mask] - 1).max()) for mask in masks)
-    return checked({"largest relative difference": gap}, gap <= 1e-5)
+        return evaluate(Replica(LayerStack(model), [calibration]), calibration, masks)
+
+    def gap(found: dict[Any, Any]) -> float:
+        return max(float(np.abs(found[mask] / own[mask] - 1).max()) for mask in masks)
+
+    own = losses("cpu")
+    found = {"largest relative difference": gap(losses(device))}
+    if device == "cuda":
+        found["the same in TF32"] = gap(losses(device, tf32=True))
+        torch.backends.cuda.matmul.allow_tf32 = False
+    return checked(found, found["largest relative difference"] <= 1e-6)
+
+
+def same_work(device: str) -> dict[str, Any]:
+    """Packed choices, divergences, gradients and written tokens of a small model, on the CPU and on the device."""
+    rng = np.random.default_rng(1)
+    prompts = [rng.integers(3, 512, 12).tolist() for _ in range(4)]
+    rows = [prompt + rng.integers(3, 512, 2 + answer).tolist() for prompt in prompts for answer in range(3)]
+    scored = [[False] * 12 + [True] * (len(row) - 12) for row in rows]
+    item = np.repeat(np.arange(4), 3)
+    choices = Batch.of(rows, scored, Choices(item, np.arange(12) % 3 == 0, np.ones(12, np.int64)))
+    items = Calibration.create(TaskMarginObjective(), choices, 4, {}, {})
+    text = Calibration.create(KLObjective(), random_batch(512, 4, 32), 4, {}, {})
+    plain = calibration_of(random_batch(512, 4, 32), 4)
+    masks = tuple(Mask.of(layer) for layer in range(4))
+    parts: dict[str, list[Any]] = {}
+    for where in ("cpu", device):
+        model = random_llama(Shape(64, 4, 512, 16, 2), torch.float32, "cpu").to(where)
+        replica = Replica(LayerStack(model), [items, text, plain])
+        parts.setdefault("margin of packed choices", []).append([*evaluate(replica, items, masks).values()])
+        parts.setdefault("KL divergence", []).append([*evaluate(replica, text, masks).values()])
+        gates = replica.evaluate(StatisticUnit(plain.fingerprint, 0, Statistic.GATE_GRADIENTS)).values
+        parts.setdefault("gradients of gates", []).append([*gates.values()])
+        ids = torch.tensor([prompts[0]], device=where)
+        with replica.stack.bypassed(masks[1]) as pruned, torch.no_grad():
+            written = pruned.generate(ids, max_new_tokens=8, do_sample=False, pad_token_id=0)
+        parts.setdefault("written tokens", []).append([written.cpu().numpy().astype(float)])
+    gaps = {name: max(relative(*pair) for pair in zip(*both, strict=True)) for name, both in parts.items()}
+    return checked(gaps, max(gaps.values()) <= 1e-4)
+
+
+def relative(one: Any, other: Any) -> float:
+    """The largest difference of two arrays, relative to the largest number of the first."""
+    return float(np.abs(one - other).max() / np.abs(one).max())
 
 
 @torch.no_grad()
@@ -207,46 +272,69 @@ def by_sample(model: Any, mask: Mask, shard: Batch) -> Any:
 def used(replica: Replica, calibration: Calibration, masks: tuple[Mask, ...], device: str) -> dict[str, Any]:
     """FLOP/s of a walk against the best matrix product."""
     rate, peak = utilisation(replica, calibration, masks, device, repeats=2)
-    return {"walk, TFLOP/s": rate / 1e12, "matrix peak, TFLOP/s": peak / 1e12, "share of the peak": rate / peak}
+    at_once = replica.evaluate(MaskUnit(calibration.fingerprint, 0, masks[:1])).samples_at_once
+    shares = {"walk, TFLOP/s": rate / 1e12, "matrix peak, TFLOP/s": peak / 1e12, "share of the peak": rate / peak}
+    return shares if at_once is None else {**shares, "memory holds samples": at_once}
 
 
 @torch.no_grad()
-def compiled_layer(stack: LayerStack, shard: Batch, device: str) -> dict[str, Any]:
-    """Seconds of a layer with and without torch.compile."""
+def layer(stack: LayerStack, shard: Batch, device: str) -> dict[str, Any]:
+    """Seconds of a layer."""
     captured = stack.capture(shard.inputs)
-    hidden, call = captured.embedded, captured.calls[0]
-    found: dict[str, Any] = {"attention without a mask tensor": call.kwargs.get("attention_mask") is None}
-    found["layer, s"] = best(lambda: stack.run_layer(0, hidden, captured), device)
-    if device == "cuda":
-        compiled = torch.compile(stack.layers[0])
-        found["layer compiled, s"] = best(lambda: compiled(hidden, *call.args, **call.kwargs), device)
-    return found
+    taken = best(lambda: stack.run_layer(0, captured.embedded, captured), device)
+    without = captured.calls[0].kwargs.get("attention_mask") is None
+    return {"attention without a mask tensor": without, "layer, s": taken}
+
+
+def compiled_layers(replica: Replica, calibration: Calibration, masks: tuple[Mask, ...], device: str) -> dict[str, Any]:
+    """Seconds of some masks with layers as `model.compile=true` compiles them, and how far losses differ."""
+    plain = evaluate(replica, calibration, masks)
+    compiled = Replica(LayerStack(replica.stack.model, compiled=True), [calibration])
+    first = seconds(lambda: evaluate(compiled, calibration, masks), device)
+    again = evaluate(compiled, calibration, masks)
+    return {
+        "masks": len(masks),
+        "plain, s": best(lambda: evaluate(replica, calibration, masks), device),
+        "compiled, s": best(lambda: evaluate(compiled, calibration, masks), device),
+        "compiled, the first time, s": first,
+        "largest relative difference": max(relative(plain[mask], again[mask]) for mask in masks),
+    }
 
 
 @torch.no_grad()
-def heads(stack: LayerStack, shard: Batch, device: str) -> dict[str, Any]:
-    """Seconds of the head on a shard and their share of the matrix peak, plain and fused, and how far these differ."""
+def head(stack: LayerStack, shard: Batch, device: str) -> dict[str, Any]:
+    """Seconds of the head on a shard and their share of the matrix peak."""
     states = predicting(stack.capture(shard.inputs).embedded, shard.inputs)
-    work = 2 * len(states) * states.shape[1] * stack.vocab_size / matrix_peak(states.dtype, device)
-    plain = token_log_probs(states, shard, stack)
-    taken = best(lambda: token_log_probs(states, shard, stack), device)
-    found: dict[str, Any] = {
-        "head at the matrix peak, s": work,
-        "head, s": taken,
-        "head, share of the peak": work / taken,
-    }
-    if device == "cuda":
-        found["head, its log-probabilities compiled, s"] = best(compiled_log_probs(states, shard, stack), device)
+    return time_of_head(states, lambda: token_log_probs(states, shard, stack), stack, device)
+
+
+@torch.no_grad()
+def compiled_head(stack: LayerStack, shard: Batch, device: str) -> dict[str, Any]:
+    """The same with log-probabilities that are compiled."""
+    states = predicting(stack.capture(shard.inputs).embedded, shard.inputs)
+    return time_of_head(states, compiled_log_probs(states, shard, stack), stack, device)
+
+
+@torch.no_grad()
+def fused_head(stack: LayerStack, shard: Batch, device: str) -> dict[str, Any]:
+    """The same by the fused kernel, and how far log-probabilities differ; the bits must repeat."""
     if lacks := fused_head_lacks(device):
-        return {**found, "fused head": lacks}
+        return {"not here": lacks}
+    states = predicting(stack.capture(shard.inputs).embedded, shard.inputs)
+    plain = token_log_probs(states, shard, stack)
     stack = LayerStack(stack.model, fused_head=True)
     stack.verify()
-    fused, again = (token_log_probs(states, shard, stack) for _ in range(2))
-    taken = best(lambda: token_log_probs(states, shard, stack), device)
-    found |= {"fused head, s": taken, "fused head, share of the peak": work / taken}
-    found["largest difference of a token, nats"] = float((fused - plain).abs().max())
-    found["difference of the mean, nats"] = float((fused - plain).mean())
-    return checked(found, torch.equal(fused, again))
+    one, again = (token_log_probs(states, shard, stack) for _ in range(2))
+    found = time_of_head(states, lambda: token_log_probs(states, shard, stack), stack, device)
+    found["largest difference of a token, nats"] = float((one - plain).abs().max())
+    found["difference of the mean, nats"] = float((one - plain).mean())
+    return checked(found, torch.equal(one, again))
+
+
+def time_of_head(states: torch.Tensor, work: Callable[[], Any], stack: LayerStack, device: str) -> dict[str, Any]:
+    taken = best(work, device)
+    least = 2 * len(states) * states.shape[1] * stack.vocab_size / matrix_peak(states.dtype, device)
+    return {"at the matrix peak, s": least, "head, s": taken, "share of the peak": least / taken}
 
 
 def compiled_log_probs(states: torch.Tensor, shard: Batch, stack: LayerStack) -> Callable[[], Any]:
@@ -257,6 +345,11 @@ def compiled_log_probs(states: torch.Tensor, shard: Batch, stack: LayerStack) ->
     targets, rows = torch.from_numpy(shard.targets).to(states.device)[:, None], max(1, 2**27 // stack.vocab_size)
     parts = list(zip(states.split(rows), targets.split(rows), strict=True))
     return lambda: [compiled(stack.logits(part), wanted) for part, wanted in parts]
+
+
+def fused(model: Any, calibration: Calibration) -> Replica:
+    """A replica whose head is fused."""
+    return Replica(LayerStack(model, fused_head=True), [calibration])
 
 
 def fused_head_lacks(device: str) -> str:

@@ -135,7 +135,8 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1, help="CPU threads of a replica")
     parser.add_argument("--orders", type=int, default=20, help="orders of the shards, the calibration's own the first")
     arguments = parser.parse_args()
-    with (HERE / "searches.csv").open("w", newline="") as file:
+    unfinished = HERE / "searches.csv.part"
+    with unfinished.open("w", newline="") as file:
         writer: csv.DictWriter[str] | None = None
         for row in rows(arguments):
             if writer is None:
@@ -145,6 +146,7 @@ def main() -> None:
             file.flush()
             if not row["order"]:
                 print(*row.values(), flush=True)
+    unfinished.replace(HERE / "searches.csv")
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ from raysearch.models.stack import LayerStack, predicting
 from raysearch.models.statistics import measure
 
 #: PyTorch has no exception of its own for this on the CPU; its messages hold one of these.
-_OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
+_OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 _SHORTEST = 16  # the fewest tokens that are worth trying
 
