@@ -22,7 +22,9 @@ from filelock import FileLock
 DATA_FOLDER = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 # Before anything imports the libraries that read these once.
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ["HF_HUB_OFFLINE"] = "1"
+for one in ("FORCE_COLOR", "TTY_COMPATIBLE", "COLUMNS", "LINES", "RAY_ADDRESS"):  # of the developer's own terminal
+    os.environ.pop(one, None)
 os.environ["HF_DATASETS_CACHE"] = tempfile.mkdtemp(prefix="raysearch-datasets-")
 atexit.register(shutil.rmtree, os.environ["HF_DATASETS_CACHE"], ignore_errors=True)
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -69,6 +71,17 @@ def _set_imported_aside() -> None:
     gc.collect()
     gc.freeze()
     _modules_aside = len(sys.modules)
+
+
+@pytest.fixture(autouse=True)
+def environment_as_it_was() -> Iterator[None]:
+    """Ray and MLflow are told things by variables, which the next test must not inherit."""
+    before = dict(os.environ)
+    yield
+    for name in os.environ.keys() - before.keys():
+        if name != "PYTEST_CURRENT_TEST":
+            del os.environ[name]
+    os.environ.update(before)
 
 
 @pytest.fixture(scope="session")

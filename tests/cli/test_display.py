@@ -62,9 +62,10 @@ def test_a_search_that_cannot_be_foretold_says_no_time(display: SearchDisplay, s
     assert "left" not in said.getvalue()
 
 
-def test_a_statistic_that_costs_no_forward_is_shown(display: SearchDisplay) -> None:
+def test_a_statistic_that_costs_no_forward_is_shown(display: SearchDisplay, said: io.StringIO) -> None:
     display._last_line -= 60
     display.progress(Progress(0, 0, 0, 0, 0, 1, n_replicas=2, computing_s=11.0))
+    assert "replicas 2" in said.getvalue()
 
 
 def test_the_best_of_a_round_is_a_bare_number(display: SearchDisplay, said: io.StringIO) -> None:

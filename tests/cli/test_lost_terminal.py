@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from raysearch.cli.console import SafeConsole
 from tests.cli.conftest import Run, World
 
@@ -22,18 +24,33 @@ def test_a_standard_error_that_cannot_be_written_ends_no_search(run: Run, world:
     assert run("show", "latest").code == 0
 
 
-def test_a_lost_terminal_stops_a_search_which_says_how_to_go_on(run: Run, world: World, here: Path) -> None:
-    words = world.search(tracking__type="none", searcher="exhaustive", remove="2")
-    with subprocess.Popen([*COMMAND, "search", *words], stderr=subprocess.PIPE, text=True) as started:
+def hung_up(words: list[str], ignored: bool) -> tuple[int, str]:
+    """A search whose terminal is lost as it begins: its exit code, and what it says from then on."""
+    ignore = (lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)) if ignored else None
+    with subprocess.Popen(
+        [*COMMAND, "search", *words], stderr=subprocess.PIPE, text=True, preexec_fn=ignore
+    ) as started:
         assert started.stderr is not None
         for line in started.stderr:
             if "remove 2 of" in line:
                 started.send_signal(signal.SIGHUP)
                 break
+        else:
+            pytest.fail("it never said that it began")
         said = started.stderr.read()
-    if started.returncode != 0:  # else it was faster
-        assert started.returncode == 130 and "raysearch resume" in said
-        assert "interrupted" in run("show").out
+    return started.returncode, said
+
+
+def test_a_lost_terminal_stops_a_search_which_says_how_to_go_on(run: Run, world: World, here: Path) -> None:
+    slow = world.search(tracking__type="none", searcher="exhaustive", remove="2", data__samples=200)
+    code, said = hung_up(slow, ignored=False)
+    assert code == 130 and "raysearch resume" in said
+    assert "interrupted" in run("show").out
+
+
+def test_nohup_keeps_a_search_from_it(run: Run, world: World, here: Path) -> None:
+    code, _ = hung_up(world.search(tracking__type="none", remove="2"), ignored=True)
+    assert code == 0 and "finished" in run("show").out
 
 
 def test_a_console_spells_commands_and_hides_secrets() -> None:

@@ -43,7 +43,7 @@ def test_no_weights_are_loaded_before_something_is_computed(
         raise AssertionError("weights are loaded")
 
     spec = spec_of(world)
-    monkeypatch.setattr("raysearch.models.loading.load_model", loads)
+    monkeypatch.setattr("raysearch.evaluation.replica.load_model", loads)
     with closing(opened(spec)) as session:
         assert (session.n_tokens, session.n_samples) == (120, 8) and session.measure.readout == "perplexity"
         assert session.info == info and session.fingerprint == session.fingerprints["calibration"]
