@@ -174,3 +174,12 @@ def test_every_block_runs(
             for line in printed.splitlines():  # numbers, judgements and what is in brackets depend on the model
                 said = set(WORD.findall(re.sub(r"\(.*?\)", "", line)))
                 assert len(said & told) >= len(said) / 2, f"{line}\n is not in:\n{outcome.out}{outcome.err}"
+
+
+def test_every_command_that_answers_does_so_in_json_too() -> None:
+    """README: every command except `ui` takes `--json`."""
+    commands: dict[str, Any] = {}
+    for name, command in CLI.commands.items():
+        commands |= {f"{name} {sub}": one for sub, one in getattr(command, "commands", {name: command}).items()}
+    without = {name for name, one in commands.items() if not any("--json" in each.opts for each in one.params)}
+    assert {name.split()[-1] for name in without} == {"ui"}

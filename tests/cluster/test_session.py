@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import socket
 import threading
 import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -223,3 +225,22 @@ def test_the_head_of_a_cluster_is_missed_after_a_while(monkeypatch: pytest.Monke
     assert look() is None, "it may come back"
     monkeypatch.setattr(session, "_SILENT_S", 0.0)
     assert look() == f"the head of the Ray cluster at {address}"
+
+
+def test_the_token_of_clusters_here_is_made_once_for_its_owner_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    session._make_token()
+    assert not (tmp_path / ".ray").exists(), "where tokens are disabled, as in tests"
+    monkeypatch.delenv("RAY_AUTH_MODE")
+    session._make_token()
+    token = tmp_path / ".ray" / "auth_token"
+    made = token.read_text()
+    assert re.fullmatch("[0-9a-f]{64}", made) and token.stat().st_mode & 0o777 == 0o600
+    session._make_token()
+    assert token.read_text() == made and [*token.parent.iterdir()] == [token]
+    monkeypatch.setenv("HOME", str(tmp_path / "other"))
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "given")
+    session._make_token()
+    assert not (tmp_path / "other").exists()

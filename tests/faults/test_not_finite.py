@@ -95,3 +95,8 @@ def test_a_dense_model_that_gives_nan_is_said(run: Run, world: World, tmp_path: 
         model.model.norm.weight[3] = float("nan")
     model.save_pretrained(tmp_path / "nan")
     refused(run("search", *world.search(model=tmp_path / "nan"), "--json"), "llama gives non-finite logits")
+
+
+def test_score_ends_with_the_cause(run: Run, fragile: World) -> None:
+    outcome = run("score", "masks=[[1]]", *fragile.words(), "--json")
+    assert (outcome.code, outcome.out) == (1, "") and "mask {1}: the loss is nan" in outcome.err

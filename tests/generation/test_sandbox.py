@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from raysearch.errors import UserError
 from raysearch.generation import sandbox
 from raysearch.generation.sandbox import Outcome, Program, run_program, run_programs
 from tests.generation.attacks import CHEATS, ENDED_BY_TIME, ESCAPES
@@ -86,3 +87,14 @@ def test_a_scratch_folder_of_its_own() -> None:
     write = Program("open('x', 'w').write('1')", "assert open('x').read() == '1'", TIMEOUT_S)
     look = Program("import os", "assert os.listdir() == []", TIMEOUT_S)
     assert [one.passed for one in run_programs([write, look, write], workers=1)] == [True, True, True]
+
+
+def test_code_is_refused_where_the_kernel_has_no_filter_of_system_calls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (child := tmp_path / "sandbox_child.py").write_text(
+        sandbox._CHILD.read_text().replace("libc.prctl(22, 2, program, 0, 0)", "libc.prctl(22, 9, program, 0, 0)")
+    )
+    monkeypatch.setattr(sandbox, "_CHILD", child)
+    with pytest.raises(UserError, match=r"run_code=true needs a kernel that can shut generated code off, and .*filter"):
+        outcome("x = 1")

@@ -1,0 +1,34 @@
+"""Where runs are kept, and the passwords that records leave out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from raysearch.errors import UserError, redact
+from raysearch.tracking.store import Store
+
+
+def test_an_address_from_a_record_gets_its_password_from_mlflows_variables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = "https://me:s3cret@host/mlflow"
+    recorded = redact(given)
+    for name in ("URI", "USERNAME", "TOKEN"):
+        monkeypatch.delenv(f"MLFLOW_TRACKING_{name}", raising=False)
+    with pytest.raises(UserError, match="MLFLOW_TRACKING"):
+        Store.locate(recorded, tmp_path).check()
+    for variable, value, uri in (
+        ("URI", given, given),
+        ("USERNAME", "me", "https://host/mlflow"),
+        ("TOKEN", "abc", "https://host/mlflow"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setenv(f"MLFLOW_TRACKING_{variable}", value)
+            found = Store.locate(recorded, tmp_path)
+            assert found.uri == uri
+            found.check()
+    database = redact("postgresql://me:s3cret@host/db")
+    monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "me")
+    assert Store.locate(database, tmp_path).uri == database, "a database is not signed in to by these"
