@@ -11,7 +11,7 @@ from typing import Any
 
 import typer
 
-from raysearch.cli import app
+from raysearch.cli.app import app
 from tests.cli.conftest import Run, World
 from tests.cli.found import found
 from tests.models.conftest import write_llama
