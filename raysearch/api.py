@@ -788,18 +788,16 @@ def _report(
     mlflow_url: str | None = None,
 ) -> tuple[StudyResult, list[Path]]:
     """Write a study's report, and record it."""
-    from raysearch.ledger.locks import is_held
     from raysearch.reporting.write import write_report
-    from raysearch.study.collect import collect, totals_of
+    from raysearch.study.collect import collect, has_ended, totals_of
 
     folder = store / "reports" / as_name("STUDY", record.study_id) if out is None else as_folder("--out", out)
     tracking = _tracking(record, store, ledger)
     results = collect(record, ledger, lambda run_id: tracking.link(run_id, mlflow_url))
     files = write_report(results, folder)
     tops = sorted({folder / file.relative_to(folder).parts[0] for file in files})
-    ended = results.has_ended and not is_held(ledger, record.study_id)
     for one in (tracking.open(observer.warn), observer):
-        one.study_reported(record.mlflow_run_id, totals_of(results), tops, ended)
+        one.study_reported(record.mlflow_run_id, totals_of(results), tops, has_ended(results, ledger))
     return results, files
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from raysearch.core.mask import Mask
 from raysearch.ledger.ledger import Ledger
+from raysearch.ledger.locks import is_held
 from raysearch.recovery.record import recoveries_of
 from raysearch.search.additivity import unions
 from raysearch.search.record import SEARCHES, SearchRecord
@@ -41,6 +42,11 @@ def collect(study: StudyRecord, ledger: Ledger, link: Callable[[str | None], str
         contrasts=study.config["study"].get("contrasts") or (),
         recovered=_recovered(study.cells, searches, ledger),
     )
+
+
+def has_ended(results: StudyResult, ledger: Ledger) -> bool:
+    """Return whether every search has finished, was stopped by its budget or failed, and nobody works on the study."""
+    return all(cell.state != "waiting" for cell in results.cells) and not is_held(ledger, results.study_id)
 
 
 def _recovered(

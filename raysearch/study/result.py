@@ -139,11 +139,6 @@ class StudyResult:
     contrasts: Sequence[str] = ()
     recovered: Sequence[RecoveredMask] = ()
 
-    @property
-    def has_ended(self) -> bool:
-        """Whether every search has: finished, stopped by its budget, or failed."""
-        return all(cell.state != "waiting" for cell in self.cells)
-
     @computed_field  # type: ignore[prop-decorator]
     @property
     def layer_forwards(self) -> dict[str, float]:

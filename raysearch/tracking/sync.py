@@ -18,7 +18,7 @@ from raysearch.recovery.record import recoveries_of
 from raysearch.recovery.refine import recorded_refinement
 from raysearch.search.record import SEARCHES, SearchRecord, note_mlflow
 from raysearch.search.result import SearchResult
-from raysearch.study.collect import collect, totals_of
+from raysearch.study.collect import collect, has_ended, totals_of
 from raysearch.study.record import STUDIES, CellRecord, StudyRecord
 from raysearch.study.spec import cell_labels
 from raysearch.tracking.mlflow.client import attempt, cause_of, quiet
@@ -195,7 +195,7 @@ def _sync_study(study: StudyRecord, ledger: Ledger, tracking: TrackingOptions) -
     report = tracking.folder / "reports" / study.study_id
     files = sorted(report.iterdir()) if report.is_dir() else []
     results = collect(study, ledger, tracking.link)
-    ended = results.has_ended and not is_held(ledger, study.study_id)
+    ended = has_ended(results, ledger)
     if files or ended:
         with _writing(tracking):
             record_report(tracking.store, parent, totals_of(results), files, ended)

@@ -40,6 +40,13 @@ def begin(options: TrackingOptions, header: StudyHeader, warn: Callable[[str], N
     return tracker.close()
 
 
+def open_searches(client: MlflowClient, parent: str) -> dict[str, str]:
+    """Runs of two searches of a study that go on; their ids by the searches'."""
+    experiment = client.get_run(parent).info.experiment_id
+    tags = {name: {"mlflow.parentRunId": parent, "raysearch.search_id": name} for name in ("greedy", "beam")}
+    return {name: client.create_run(experiment, tags=of).info.run_id for name, of in tags.items()}
+
+
 def test_searches_told_before_or_after_are_filed_under_the_study(options: TrackingOptions, tmp_path: Path) -> None:
     tracker = options.open(fail)
     repeat(greedy_search(search_id="before"), tracker)
@@ -115,11 +122,7 @@ def test_a_study_that_is_stopped_is_killed_with_what_was_running(options: Tracki
     parent = begin(options, header)
     assert parent is not None
     client = MlflowClient(options.store.uri)
-    experiment = client.get_run(parent).info.experiment_id
-    runs = {}
-    for name in ("greedy", "beam"):
-        tags = {"mlflow.parentRunId": parent, "raysearch.search_id": name}
-        runs[name] = client.create_run(experiment, tags=tags).info.run_id
+    runs = open_searches(client, parent)
     options.open(fail).study_stopped(parent, ["greedy"])
     states = [client.get_run(run_id).info.status for run_id in (parent, runs["greedy"], runs["beam"])]
     assert states == ["KILLED", "KILLED", "RUNNING"], "what has ended is told by its own"
@@ -130,11 +133,7 @@ def test_a_search_whose_process_died_for_good_is_failed_there(options: TrackingO
     parent = begin(options, StudyHeader("my-study-4", {"study": {}}, ["greedy", "beam"]))
     assert parent is not None
     client = MlflowClient(options.store.uri)
-    experiment = client.get_run(parent).info.experiment_id
-    runs = {}
-    for name in ("greedy", "beam"):
-        tags = {"mlflow.parentRunId": parent, "raysearch.search_id": name}
-        runs[name] = client.create_run(experiment, tags=tags).info.run_id
+    runs = open_searches(client, parent)
     cells = tuple(CellRecord("m", "c", name, 2, 0, name) for name in runs)
     with closing(Ledger(tmp_path / "ledger.db")) as ledger:
         for name in runs:
