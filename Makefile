@@ -34,7 +34,7 @@ faults: .venv/.installed
 	.venv/bin/python -m pytest -m faults --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(ONLY)
 
 gpu:
-	PYTHONPATH=. $(GPU_PYTHON) experiments/benchmarks/gpu.py $(ONLY)
+	$(GPU_PYTHON) experiments/benchmarks/gpu.py $(ONLY)
 
 check: .venv/.installed
 	.venv/bin/ruff check

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import rooms  # noqa: F401  # isort: skip
 import numpy as np
 import torch
 from mfu import Shape, calibration_of, matrix_peak, random_batch, random_llama, seconds, utilisation, work_of
@@ -143,18 +144,24 @@ def main() -> None:
     fuses = report.add("Head, model.fused_head", lambda: fused_head(stack, shard, device), device)
     fuses = fuses and not fused_head_lacks(device)
     report.add("Layer", lambda: layer(stack, shard, device), device)
+    ways = {"One-shot": stack}
+    compiles = False
     if device == "cuda":  # what takes a C compiler comes apart from the rest
-        report.add("Layers, model.compile", lambda: compiled_layers(replica, calibration, middle, device), device)
-        report.add("Head, compiled", lambda: compiled_head(stack, shard, device), device)
+        compiled = LayerStack(model, compiled=True)
+        compiles = report.add("model.compile", lambda: compiled_masks(replica, compiled, calibration, middle), device)
+        report.add("Head, model.compile", lambda: compiled_head(compiled, shard, device), device)
+        if compiles:
+            ways["One-shot, model.compile"] = compiled
+    if fuses:
+        title = f"One-shot, {'model.compile and ' if compiles else ''}model.fused_head"
+        ways[title] = LayerStack(model, compiled=compiles, fused_head=True)
     for samples in size.other_shards:
         cut = calibration_of(batch, samples)
         title = f"Shards of {samples} x {size.seq_len} tokens"
         report.add(title, lambda cut=cut: used(replica, cut, middle, device), device)
-    until = (time.perf_counter() + deadline) / 2 if fuses else deadline
-    report.add("One-shot", lambda: one_shot(replica, calibration, masks, device, until), device)
-    if fuses:
-        title = "One-shot with model.fused_head=true"
-        report.add(title, lambda: one_shot(fused(model, calibration), calibration, masks, device, deadline), device)
+    for left, (title, way) in zip(range(len(ways), 0, -1), ways.items(), strict=True):
+        until = time.perf_counter() + (deadline - time.perf_counter()) / left
+        report.add(title, lambda way=way, until=until: one_shot(way, calibration, masks, device, until), device)
     print(f"{report.minutes:.1f} minutes; kept in {options.out}")
     failed = [part for part, found in report.parts.items() if "failed" in found]
     if failed:
@@ -286,18 +293,21 @@ def layer(stack: LayerStack, shard: Batch, device: str) -> dict[str, Any]:
     return {"attention without a mask tensor": without, "layer, s": taken}
 
 
-def compiled_layers(replica: Replica, calibration: Calibration, masks: tuple[Mask, ...], device: str) -> dict[str, Any]:
-    """Seconds of some masks with layers as `model.compile=true` compiles them, and how far losses differ."""
+def compiled_masks(
+    replica: Replica, compiled: LayerStack, calibration: Calibration, masks: tuple[Mask, ...]
+) -> dict[str, Any]:
+    """Seconds of some masks with `model.compile=true`, and how far losses differ."""
+    device = replica.stack.model.device.type
     plain = evaluate(replica, calibration, masks)
-    compiled = Replica(LayerStack(replica.stack.model, compiled=True), [calibration])
-    first = seconds(lambda: evaluate(compiled, calibration, masks), device)
-    again = evaluate(compiled, calibration, masks)
+    began = time.perf_counter()
+    other = Replica(compiled, [calibration])
+    first = evaluate(other, calibration, masks)
     return {
         "masks": len(masks),
+        "compiled, to the first losses, s": time.perf_counter() - began,
         "plain, s": best(lambda: evaluate(replica, calibration, masks), device),
-        "compiled, s": best(lambda: evaluate(compiled, calibration, masks), device),
-        "compiled, the first time, s": first,
-        "largest relative difference": max(relative(plain[mask], again[mask]) for mask in masks),
+        "compiled, s": best(lambda: evaluate(other, calibration, masks), device),
+        "largest relative difference": max(relative(plain[mask], first[mask]) for mask in masks),
     }
 
 
@@ -309,10 +319,11 @@ def head(stack: LayerStack, shard: Batch, device: str) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def compiled_head(stack: LayerStack, shard: Batch, device: str) -> dict[str, Any]:
-    """The same with log-probabilities that are compiled."""
-    states = predicting(stack.capture(shard.inputs).embedded, shard.inputs)
-    return time_of_head(states, compiled_log_probs(states, shard, stack), stack, device)
+def compiled_head(compiled: LayerStack, shard: Batch, device: str) -> dict[str, Any]:
+    """The same with `model.compile=true`."""
+    states = predicting(compiled.capture(shard.inputs).embedded, shard.inputs)
+    with compiled.compiling():
+        return time_of_head(states, lambda: token_log_probs(states, shard, compiled), compiled, device)
 
 
 @torch.no_grad()
@@ -337,21 +348,6 @@ def time_of_head(states: torch.Tensor, work: Callable[[], Any], stack: LayerStac
     return {"at the matrix peak, s": least, "head, s": taken, "share of the peak": least / taken}
 
 
-def compiled_log_probs(states: torch.Tensor, shard: Batch, stack: LayerStack) -> Callable[[], Any]:
-    """What torch.compile alone makes of `token_log_probs`: one pass over the logits of the model's own tail."""
-    compiled = torch.compile(
-        lambda logits, wanted: logits.gather(1, wanted)[:, 0].float() - logits.float().logsumexp(-1)
-    )
-    targets, rows = torch.from_numpy(shard.targets).to(states.device)[:, None], max(1, 2**27 // stack.vocab_size)
-    parts = list(zip(states.split(rows), targets.split(rows), strict=True))
-    return lambda: [compiled(stack.logits(part), wanted) for part, wanted in parts]
-
-
-def fused(model: Any, calibration: Calibration) -> Replica:
-    """A replica whose head is fused."""
-    return Replica(LayerStack(model, fused_head=True), [calibration])
-
-
 def fused_head_lacks(device: str) -> str:
     """Why the fused head cannot be measured here; empty if it can be."""
     try:
@@ -367,10 +363,11 @@ def best(work: Callable[[], Any], device: str) -> float:
 
 
 def one_shot(
-    replica: Replica, calibration: Calibration, masks: tuple[Mask, ...], device: str, deadline: float
+    stack: LayerStack, calibration: Calibration, masks: tuple[Mask, ...], device: str, deadline: float
 ) -> dict[str, Any]:
     """All single layers on the whole calibration, as many shards as there is time for."""
-    peak = matrix_peak(replica.stack.model.dtype, device)
+    replica = Replica(stack, [calibration])
+    peak = matrix_peak(stack.model.dtype, device)
     evaluate(replica, calibration, masks[:1])
     spent: list[float] = []
     for shard in range(calibration.n_shards):
@@ -384,7 +381,7 @@ def one_shot(
         "tokens": f"{calibration.n_samples} x {calibration.shards[0].input_ids.shape[1]}",
         "shards measured": f"{len(spent)} of {calibration.n_shards}",
         "whole calibration, s": sum(spent) * calibration.n_shards / len(spent),
-        "share of the peak": work_of(replica.stack, masks, calibration.shards[0]) / peak * len(spent) / sum(spent),
+        "share of the peak": work_of(stack, masks, calibration.shards[0]) / peak * len(spent) / sum(spent),
     }
 
 

@@ -5,7 +5,8 @@
 
 SLEB (Song et al. 2024) runs its own model once for every mask and sample, and takes the cross entropy of all logits.
 A few such evaluations are timed after each round, on a copy of the model as transformers made it, and multiplied by the
-round's masks. Neither removes the first or the last layer. Seconds are CPU time of this process, with one thread.
+round's masks. Neither removes the first or the last layer. Seconds are CPU time of this process, with one thread; on a
+GPU, those until it is done.
 """
 
 import argparse
@@ -52,6 +53,7 @@ def compare(options: argparse.Namespace, folder: Path) -> None:
     spec = search_spec([*text, *place, *asked])
     info = describe(spec.evaluation.model)
     plain = load_model(info.model)
+    device = plain.device.type
     replica = Replica(LayerStack(copy.deepcopy(plain)))
     session = open_session(spec.evaluation, info, lambda progress: None, make_pool=lambda: InlinePool(lambda: replica))
     problem = spec.problem(info)
@@ -61,13 +63,15 @@ def compare(options: argparse.Namespace, folder: Path) -> None:
 
     walked, sleb, gaps = 0.0, 0.0, []
     for number in range(options.remove):
-        walked += seconds(lambda: next(rounds), "cpu")
+        walked += seconds(lambda: next(rounds), device)
         (proposed, scores) = recorder.rounds[number]
         (best,) = scores.best(1)
         spent = []
         for mask in [best, *proposed.masks[1 :: max(1, len(proposed.masks) // options.timed)]][: options.timed]:
             losses: list[np.ndarray] = []
-            spent.append(seconds(lambda mask=mask, losses=losses: losses.extend(by_sample(plain, mask, shards)), "cpu"))
+            spent.append(
+                seconds(lambda mask=mask, losses=losses: losses.extend(by_sample(plain, mask, shards)), device)
+            )
             if mask in scores.losses:
                 gaps.append(abs(scores[mask] * session.n_tokens / np.sum(losses) - 1))
         sleb += statistics.median(spent) * len(proposed.masks)

@@ -16,7 +16,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from raysearch.core.json import from_json, to_record
 from raysearch.errors import UnsupportedModelError, UserError, first_line
 from raysearch.models import gguf
 from raysearch.models.kept import Kept, identity_of_files
@@ -209,6 +208,8 @@ def describe(spec: ModelSpec) -> ModelInfo:
         UserError: As `locate` and `load_config`.
         UnsupportedModelError: As `load_config`, or the model has no stack of layers.
     """
+    from raysearch.core.json import from_json, to_record  # needs pydantic, which a replica does without
+
     model = locate(spec)
     identity = None if model.attention == "flash_attention_2" else identity_of_files(model)  # may not be installed
     if identity is None:

@@ -30,7 +30,7 @@ from transformers import Cache, PreTrainedModel
 from transformers.cache_utils import CacheLayerMixin
 
 from raysearch.calibration.batch import Batch, Inputs
-from raysearch.calibration.objectives.base import log_probs, to_device
+from raysearch.calibration.objectives.base import by_chunk, log_prob, log_probs, to_device
 from raysearch.calibration.packing import pack
 from raysearch.core.mask import Mask
 from raysearch.errors import UnsupportedModelError, UserError, first_line
@@ -60,7 +60,8 @@ class LayerStack:
 
     Args:
         model: A causal decoder in eval mode. It is left exactly as it was after every call.
-        compiled: Whether `run_layer` runs layers compiled by `torch.compile`, where no gradient is needed.
+        compiled: Whether layers, and log-probabilities of tokens from logits, are compiled by `torch.compile`, where no
+            gradient is needed.
         fused_head: Whether log-probabilities of tokens come from a fused kernel, where no gradient is needed.
 
     Raises:
@@ -74,6 +75,7 @@ class LayerStack:
             # For all shapes at once, so that a loss does not depend on which shape came first.
             runners = (torch.compile(layer, dynamic=True) for layer in self._layers)
             self._runners: Sequence[Callable[..., Any]] = tuple(runners) if compiled else self._layers
+            self._log_prob = torch.compile(log_prob, dynamic=True) if compiled else log_prob
             self._tail_mask = self._find_tail_mask()
 
     @property
@@ -149,8 +151,12 @@ class LayerStack:
         Returns:
             The hidden state that leaves it, [B, T, d].
         """
+        runners = self._layers if torch.is_grad_enabled() else self._runners
+        return self._run(runners[layer], layer, hidden, captured)
+
+    def _run(self, run: Callable[..., Any], layer: int, hidden: Tensor, captured: Captured) -> Tensor:
+        """Run a layer as it is or compiled, with what the model passes to it."""
         call, keyword = captured.calls[layer], self._conventions[layer].keyword
-        run = (self._layers if torch.is_grad_enabled() else self._runners)[layer]
         if keyword is None:
             output = run(hidden, *call.args, **call.kwargs)
         else:
@@ -215,18 +221,22 @@ class LayerStack:
         return mask if torch.equal(masked, plain) else None
 
     def fused_log_probs(self, hidden: Tensor, tokens: Tensor) -> Tensor | None:
-        """Return the log-probability of a token after each position, by the fused kernel.
+        """Return the log-probability of a token after each position, by the fused kernel or a compiled one.
 
         Args:
             hidden: The hidden state that leaves the last kept layer, [n, d].
             tokens: The tokens, int64, [n].
 
         Returns:
-            In nats, float32, [n]; None without positions, with gradients enabled, or if the kernel is not to be used.
+            In nats, [n]; None without positions, with gradients enabled, or if no such kernel is to be used.
         """
-        if not self._fuses or torch.is_grad_enabled() or not len(hidden):
+        if torch.is_grad_enabled() or not len(hidden):
             return None
-        return self._fused_head.log_probs(self.last_hidden(hidden), tokens)
+        if self._fuses:
+            return self._fused_head.log_probs(self.last_hidden(hidden), tokens)
+        if self.compiled:
+            return by_chunk(self, lambda part, of: self._log_prob(self.logits(part), of), hidden, tokens[:, None])
+        return None
 
     @functools.cached_property
     def _fused_head(self) -> FusedHead:
@@ -235,9 +245,6 @@ class LayerStack:
     @torch.no_grad()
     def packs(self, batch: Batch) -> bool:
         """Return whether packed choices have the same states as plain rows, tested on a batch with the dense model.
-
-        Each state is compared by its own size, after the final norm: beside the few channels that are hundreds of
-        times as large as the others in many models, a wrong state would pass for a rounded one in 16 bits.
 
         Args:
             batch: Items with choices, the longest ones.
@@ -249,14 +256,13 @@ class LayerStack:
         if any(window and window < batch.input_ids.shape[1] for window in windows):
             return False  # a packed row attends to all
         try:
-            packed = self.last_hidden(self._states(pack(batch))).float()
+            packed = self._states(pack(batch))
         except (UserError, torch.OutOfMemoryError):
             raise
         except Exception:  # the model takes no positions, or no mask of this kind
             return False
-        own = self.last_hidden(self._states(batch.inputs)).float()
-        gaps = (packed - own).norm(dim=-1) / own.norm(dim=-1)
-        return float(gaps.max()) <= 2 * tolerance(self.model.dtype)  # SmolLM2 in bfloat16: 0.015
+        gap = self._gap_of_states(packed, self._states(batch.inputs))
+        return gap <= 2 * tolerance(self.model.dtype)  # SmolLM2 in bfloat16: 0.015
 
     @torch.no_grad()
     def _states(self, inputs: Inputs) -> Tensor:
@@ -282,10 +288,14 @@ class LayerStack:
             UserError: The fused kernel is to be used, but does not compute this model's head.
         """
         kind = self.model.config.model_type
-        with self._explained(self.compiled), self.compiling():
+        with self._explained():
             self._compare(kind)
-        if self._fuses:
-            self._compare_heads(kind)
+        if self.compiled:
+            with self._explained(compiled=True), self.compiling():
+                self._compare_layers(kind)
+        if self.compiled or self._fuses:
+            with self.compiling():
+                self._compare_heads(kind)
 
     @contextlib.contextmanager
     def _explained(self, compiled: bool = False) -> Iterator[None]:
@@ -316,8 +326,9 @@ class LayerStack:
         for mask in [Mask(), Mask.of(self.n_layers // 2)][: self.n_layers]:
             hidden = captured.embedded
             for layer in mask.kept(self.n_layers):
-                hidden = self.run_layer(layer, hidden.clone(), captured)  # a layer may write into its input
-                self.run_layer(layer, captured.embedded.flip(0), captured)  # as another mask would: to leave nothing
+                run = self._layers[layer]
+                hidden = self._run(run, layer, hidden.clone(), captured)  # a layer may write into its input
+                self._run(run, layer, captured.embedded.flip(0), captured)  # as another mask would: to leave nothing
             walked = self.logits(hidden.flatten(0, 1))
             with self.bypassed(mask):
                 own = plain_logits(self.model, torch.tensor(batch.input_ids, device=hidden.device)).flatten(0, 1)
@@ -333,25 +344,50 @@ class LayerStack:
                     f"the logits differ by {gap:.1e} of the largest); use another architecture"
                 )
 
+    def _compare_layers(self, kind: str) -> None:
+        """Compare each compiled layer with the plain one; over many layers differences of last bits would grow."""
+        captured = self.capture(self._random_batch().inputs)
+        hidden = captured.embedded
+        for layer, plain in enumerate(self._layers):
+            compiled = self.run_layer(layer, hidden.clone(), captured)
+            hidden = self._run(plain, layer, hidden.clone(), captured)
+            gap = self._gap_of_states(compiled.flatten(0, 1), hidden.flatten(0, 1))
+            if not gap <= tolerance(hidden.dtype):
+                raise UserError(
+                    f"model.compile=true gives other hidden states than {kind} itself (after layer {layer} they differ "
+                    f"by {gap:.1e}); use model.compile=false"
+                )
+
+    def _gap_of_states(self, one: Tensor, other: Tensor) -> float:
+        """Return the largest difference of two states, [n, d], relative to the size of that in `other`.
+
+        They are compared after the final norm: beside the few channels that are hundreds of times as large as the
+        others in many models, a wrong state would pass for a rounded one in 16 bits.
+        """
+        one, other = self.last_hidden(one).float(), self.last_hidden(other).float()
+        return float(((one - other).norm(dim=-1) / other.norm(dim=-1)).max())
+
     def _compare_heads(self, kind: str) -> None:
-        """Compare the log-probabilities of the fused kernel with those of the model's own tail."""
+        """Compare the log-probabilities of the fused or compiled kernel with those of the model's own tail."""
+        option = "model.fused_head" if self._fuses else "model.compile"
         batch = self._random_batch()
         hidden = self._states(batch.inputs)
         own, tokens = log_probs(self.logits(hidden)), to_device(batch.targets, hidden.device)
         try:
-            fused = self._fused_head.log_probs(self.last_hidden(hidden), tokens)
+            found = self.fused_log_probs(hidden, tokens)
         except (UserError, torch.OutOfMemoryError):
             raise
         except Exception as error:
             raise UserError(
-                f"model.fused_head=true does not work for {kind} here ({type(error).__name__}: {first_line(error)}); "
-                "use model.fused_head=false"
+                f"{option}=true does not work for {kind} here ({type(error).__name__}: {first_line(error)}); "
+                f"use {option}=false"
             ) from error
-        gap = relative_gap(fused, own.gather(1, tokens[:, None])[:, 0].to(fused.device))
+        assert found is not None, "there are positions, and no gradients"
+        gap = relative_gap(found, own.gather(1, tokens[:, None])[:, 0].to(found.device))
         if not gap <= tolerance(self.model.dtype):
             raise UserError(
-                f"model.fused_head=true gives other log-probabilities than {kind} itself (they differ by {gap:.1e} of "
-                "the largest); use model.fused_head=false"
+                f"{option}=true gives other log-probabilities than {kind} itself (they differ by {gap:.1e} of "
+                f"the largest); use {option}=false"
             )
 
     def _random_batch(self) -> Batch:

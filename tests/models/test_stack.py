@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from copy import deepcopy
 from typing import Any
 
@@ -13,9 +14,10 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from raysearch.calibration.batch import Batch
+from raysearch.calibration.objectives.base import token_log_probs
 from raysearch.core.mask import Mask
-from raysearch.errors import UnsupportedModelError
-from raysearch.models.stack import LayerStack, relative_gap
+from raysearch.errors import UnsupportedModelError, UserError
+from raysearch.models.stack import LayerStack, predicting, relative_gap
 from tests.cases import assert_each
 from tests.models.families import _WIDTHS, FAMILIES, HYBRIDS, N_LAYERS, REFUSED, UNEXPORTABLE, VOCABULARY, tiny
 
@@ -117,6 +119,36 @@ def test_compiled_layers_walk_alike(graphs: list[Any]) -> None:
             relative_gap(walk(compiled, mask, Batch(TOKENS, SCORED)), walk(plain, mask, Batch(TOKENS, SCORED))) < 1e-6
         )
     assert 0 < len(graphs) < N_LAYERS  # the layers share their code
+
+
+@torch.no_grad()
+def test_log_probabilities_are_compiled_too(graphs: list[Any]) -> None:
+    model, batch = FAMILIES["llama"](), Batch(TOKENS, SCORED)
+    compiled, plain = LayerStack(model, compiled=True), LayerStack(model)
+    states = predicting(plain.walk(plain.capture(batch.inputs), Mask()), batch.inputs)
+    found = token_log_probs(states, batch, compiled)
+    assert len(graphs) == 1
+    assert relative_gap(found, token_log_probs(states, batch, plain)) <= 1e-6
+
+
+@pytest.mark.parametrize(
+    ("operation", "sentence"),
+    [("silu", "other hidden states than llama itself (after layer 0"), ("logsumexp", "other log-probabilities")],
+)
+def test_what_is_compiled_wrongly_is_refused(monkeypatch: pytest.MonkeyPatch, operation: str, sentence: str) -> None:
+    def compile_wrongly(graph: torch.fx.GraphModule, inputs: Any) -> Any:
+        for node in graph.graph.nodes:
+            if operation in node.name:
+                with graph.graph.inserting_after(node):
+                    wrong = graph.graph.call_function(torch.mul, (node, 1.5))
+                node.replace_all_uses_with(wrong, lambda user, wrong=wrong: user is not wrong)
+        graph.recompile()
+        return graph.forward
+
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend=compile_wrongly))
+    torch._dynamo.reset()
+    with pytest.raises(UserError, match=re.escape(sentence) + ".*; use model.compile=false"):
+        LayerStack(FAMILIES["llama"](), compiled=True).verify()
 
 
 @torch.no_grad()

@@ -47,7 +47,7 @@ class Head(Protocol):
         ...
 
     def fused_log_probs(self, hidden: Tensor, tokens: Tensor) -> Tensor | None:
-        """Return log p(token | hidden state) in nats, float32 [n], by a fused kernel; None where none is to be used."""
+        """Return log p(token | hidden state) in nats, [n], by a fused or compiled kernel; None without one."""
         ...
 
 
@@ -158,13 +158,14 @@ def token_log_probs(states: Tensor, batch: Batch, head: Head) -> Tensor:
 
     def of_tokens(slice_: Tensor, wanted: Tensor) -> Tensor:
         pairs = zip(head.logits(slice_).split(rows), wanted[:, None].split(rows), strict=True)
-        return torch.cat([_log_prob(logits.float(), tokens) for logits, tokens in pairs])
+        return torch.cat([log_prob(logits, tokens) for logits, tokens in pairs])
 
     return by_chunk(head, of_tokens, states, targets)
 
 
-def _log_prob(logits: Tensor, tokens: Tensor) -> Tensor:
-    """Return the log-probability of a token a row: float32 logits [n, vocab] and tokens [n, 1] to [n]."""
+def log_prob(logits: Tensor, tokens: Tensor) -> Tensor:
+    """Return the log-probability of a token a row, in float32: logits [n, vocab] and tokens [n, 1] to [n]."""
+    logits = logits.float()
     return logits.gather(1, tokens)[:, 0] - logits.logsumexp(-1)
 
 
