@@ -121,7 +121,9 @@ def _known(ledger: Ledger, search: SearchRecord, what: str, kind: Any) -> dict[s
 
 def _add(ledger: Ledger, search: SearchRecord, what: str, new: Mapping[str, Any], kind: Any) -> None:
     """Put something beside what the ledger has of a search's mask."""
-    if new:
+    if not new:
+        return
+    with ledger.transaction():  # two commands may assess one mask at once
         whole = {**_known(ledger, search, what, kind), **new}
         write_assessment(ledger, _model(search), what, {search.found.mask: whole}, dict[str, kind])
 

@@ -105,9 +105,13 @@ class SearchTrial(tune.Trainable):
         task = self._tasks[config[_CELL]]
         self._observer = _Warnings()
         self._standing = {"round": 0, "evaluations": 0, "seconds": 0.0}
+        return self._search(task)
+
+    def _search(self, task: TrialTask) -> Generator[RoundSummary, None, SearchResult]:
+        """Does nothing before its first step: what fails earlier Tune does not know for the trial's own."""
         context = replace(task.context, make_pool=partial(RayPool, task.replicas))
         tracker = task.open_tracker(self._observer.warn)
-        return search_rounds(task.search, self._observer, tracker, context=context)
+        return (yield from search_rounds(task.search, self._observer, tracker, context=context))
 
     def _report(self, **more: Any) -> dict[str, Any]:
         """Where the search stands, and all that it has warned of so far."""

@@ -11,6 +11,7 @@ import warnings
 import weakref
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -376,6 +377,21 @@ def test_refuses_layers_that_are_not_there_and_a_loss_that_is_not_finite(
             run(checkpoint, lesson, replace(OPTIONS, targets=targets), tmp_path / "targets")
     with pytest.raises(UserError, match=r"has diverged at step .*use a lower recovery\.learning_rate than 1e\+30"):
         run(checkpoint, lesson, replace(OPTIONS, learning_rate=1e30, warmup_steps=0, epochs=2), tmp_path / "diverged")
+
+
+def test_a_loss_that_grows_is_told_once() -> None:
+    from raysearch.recovery import training
+
+    told: list[str] = []
+    watch, history = training._Watch(0.1, lambda _: None, told.append), list[dict[str, float]]()
+    for step, loss in enumerate([2.0, 2.2, 1.8, 1.7, 3.5, 2.9, 3.2, 3.1, 3.3, 3.4], start=1):
+        history.append({"loss": loss})
+        state = SimpleNamespace(global_step=step, max_steps=20, log_history=history)
+        watch.on_log(None, state, None, logs=history[-1])
+        assert bool(told) == (step >= 9), "when the last three are all half as high again as the first three"
+    assert told == [
+        "the training's loss grows (3.300 at step 9, from 2.000); use a lower recovery.learning_rate than 0.1"
+    ]
 
 
 def test_the_tokens_that_count_are_those_of_the_answer(checkpoint: Path) -> None:

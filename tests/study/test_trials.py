@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from raysearch.config import build
+from raysearch.errors import EvaluationError
 from raysearch.search.observer import Observer, Tracker
 from raysearch.search.run import StudyContext
 from raysearch.study.model_group import prepare
@@ -21,7 +22,9 @@ from tests.cli.studies import small_study, study_words
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_ray")]
 
 
-def test_a_search_that_cannot_even_be_put_on_record_has_failed(world: World, here: Path) -> None:
+def test_a_search_that_cannot_even_be_put_on_record_has_failed_and_one_without_luck_is_tried_again(
+    world: World, here: Path
+) -> None:
     spec = build.study_spec(study_words(world))
     search = spec.cells[0].search.elsewhere()
     (here / "folder").mkdir()
@@ -29,9 +32,17 @@ def test_a_search_that_cannot_even_be_put_on_record_has_failed(world: World, her
     (model_group,) = prepare(spec)
     context = StudyContext(model_group.info, model_group.prepared_for(search.evaluation), {}, None)
     nobody: Any = SimpleNamespace(fleet=None, recipe=[], most=1, unit_timeout_s="auto")
-    tasks = {7: TrialTask(search, context, nobody, lambda _: Tracker())}
-    failed = run_trials(tasks, spec.options.stop, 1, 0, here / "tune", Observer())
-    assert failed.keys() == {7} and "ledger=" in failed[7] and "cannot be used" in failed[7]
+
+    def without_luck(warn: Any) -> Tracker:
+        with (here / "tries").open("a") as tries:
+            print("once", file=tries)
+        raise EvaluationError("out of luck")
+
+    trackers = {7: lambda warn: Tracker(), 8: without_luck}
+    tasks = {cell: TrialTask(search, context, nobody, tracker) for cell, tracker in trackers.items()}
+    failed = run_trials(tasks, spec.options.stop, 1, 1, here / "tune", Observer())
+    assert failed.keys() == {7, 8} and "ledger=" in failed[7] and "cannot be used" in failed[7]
+    assert failed[8] == "out of luck" and (here / "tries").read_text() == 2 * "once\n"
 
 
 def test_a_budget_ends_searches_with_the_best_so_far_and_says_where_there_is_none(world: World, run: Run) -> None:
