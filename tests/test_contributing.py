@@ -1,0 +1,54 @@
+"""The files that CONTRIBUTING.md shows work when they are typed off."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+_FILE = re.compile(r"`((?:raysearch|conf|tests)/[\w/]+\.(?:py|yaml))`")
+
+
+def shown() -> dict[str, str]:
+    """The whole files of CONTRIBUTING.md, each by the last new path before it."""
+    text, found = (ROOT / "CONTRIBUTING.md").read_text(), {}
+    parts = re.split(r"^```(?:python|yaml)\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
+    for before, content in zip(parts[::2], parts[1::2], strict=False):
+        *_, name = (one for one in _FILE.findall(before) if not (ROOT / one).exists())
+        found[name] = content
+    return found
+
+
+@pytest.mark.slow
+def test_what_it_shows_works_when_it_is_typed_off(tmp_path: Path) -> None:
+    for part in ("raysearch", "conf", "tests"):
+        shutil.copytree(ROOT / part, tmp_path / part, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    files = shown()
+    assert {"swap", "entropy", "subtitles", "duration"} <= {Path(name).stem for name in files}
+    for name, content in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(content)
+    (tmp_path / "conf/objective/entropy.yaml").write_text(
+        "# raysearch search objective=entropy\n# How unsure the pruned model is.\ntype: entropy\n"
+    )
+
+    def python(*words: str) -> str:
+        here = {**os.environ, "PYTHONPATH": str(tmp_path)}
+        done = subprocess.run(
+            [sys.executable, *words], cwd=tmp_path, env=here, capture_output=True, text=True, timeout=300
+        )
+        assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+        return done.stdout
+
+    python("tests/searchers/test_golden.py", "swap")
+    rooms = [
+        f"tests/{room}" for room in ("searchers", "calibration/objectives", "calibration/formats", "reporting/tables")
+    ]
+    told = python("-m", "pytest", "-v", "-n0", "-k", "swap or entropy or subtitles or duration", *rooms)
+    for case in ("[swap]", "[entropy]", "test_reads_the_lines_of_a_film", "test_the_slowest_searcher_comes_first"):
+        assert f"{case} PASSED" in told
