@@ -32,7 +32,7 @@ from raysearch.study.spec import Budget
 #: Makes a search's tracker from what gets the tracker's warnings; picklable.
 OpenTracker = Callable[[Callable[[str], None]], Tracker]
 
-_CELL, _FAILURE = "cell", "failure"
+_CELL, _NAME, _FAILURE = "cell", "cell-", "failure"
 
 # Read by Tune at its start; a value the user has set wins.
 _ENVIRONMENT = {
@@ -165,13 +165,14 @@ def run_trials(
     failed = {}
     for result in (grid[index] for index in range(len(grid))):
         cause = _cause(result.error) if result.error else (result.metrics or {}).get(_FAILURE)
-        if result.config and cause is not None:
-            failed[result.config[_CELL]] = cause
+        if cause is not None:
+            name = Path(result.path).name  # it has no config if its process never began
+            failed[int(name.removeprefix(_NAME))] = cause
     return failed
 
 
 def _trial_name(trial: Trial) -> str:
-    return f"cell-{trial.config[_CELL]}"
+    return f"{_NAME}{trial.config[_CELL]}"
 
 
 def _cause(error: BaseException | None) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -38,10 +40,10 @@ def test_a_search_that_cannot_even_be_put_on_record_has_failed_and_one_without_l
             print("once", file=tries)
         raise EvaluationError("out of luck")
 
-    trackers = {7: lambda warn: Tracker(), 8: without_luck}
+    trackers = {7: lambda warn: Tracker(), 8: without_luck, 9: lambda warn: os.kill(os.getpid(), signal.SIGKILL)}
     tasks = {cell: TrialTask(search, context, nobody, tracker) for cell, tracker in trackers.items()}
     failed = run_trials(tasks, spec.options.stop, 1, 1, here / "tune", Observer())
-    assert failed.keys() == {7, 8} and "ledger=" in failed[7] and "cannot be used" in failed[7]
+    assert failed.keys() == {7, 8, 9} and "ledger=" in failed[7] and "cannot be used" in failed[7]
     assert failed[8] == "out of luck" and (here / "tries").read_text() == 2 * "once\n"
 
 
