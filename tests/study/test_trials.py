@@ -40,7 +40,11 @@ def test_a_search_that_cannot_even_be_put_on_record_has_failed_and_one_without_l
             print("once", file=tries)
         raise EvaluationError("out of luck")
 
-    trackers = {7: lambda warn: Tracker(), 8: without_luck, 9: lambda warn: os.kill(os.getpid(), signal.SIGKILL)}
+    def killed(warn: Any) -> Tracker:
+        os.kill(os.getpid(), signal.SIGKILL)
+        raise AssertionError("it is dead by now")
+
+    trackers = {7: lambda warn: Tracker(), 8: without_luck, 9: killed}
     tasks = {cell: TrialTask(search, context, nobody, tracker) for cell, tracker in trackers.items()}
     failed = run_trials(tasks, spec.options.stop, 1, 1, here / "tune", Observer())
     assert failed.keys() == {7, 8, 9} and "ledger=" in failed[7] and "cannot be used" in failed[7]
