@@ -140,23 +140,20 @@ class LayerStack:
         )
         return patched
 
-    def run_layer(self, layer: int, hidden: Tensor, captured: Captured) -> Tensor:
+    def run_layer(self, layer: int, hidden: Tensor, captured: Captured, compiled: bool = True) -> Tensor:
         """Run a layer, with gradients if they are enabled; within `compiling`.
 
         Args:
             layer: Its index.
             hidden: The hidden state that enters it, [B, T, d].
             captured: From `capture`.
+            compiled: Whether it runs compiled, if the layers are.
 
         Returns:
             The hidden state that leaves it, [B, T, d].
         """
-        runners = self._layers if torch.is_grad_enabled() else self._runners
-        return self._run(runners[layer], layer, hidden, captured)
-
-    def _run(self, run: Callable[..., Any], layer: int, hidden: Tensor, captured: Captured) -> Tensor:
-        """Run a layer as it is or compiled, with what the model passes to it."""
         call, keyword = captured.calls[layer], self._conventions[layer].keyword
+        run = (self._runners if compiled and not torch.is_grad_enabled() else self._layers)[layer]
         if keyword is None:
             output = run(hidden, *call.args, **call.kwargs)
         else:
@@ -326,9 +323,9 @@ class LayerStack:
         for mask in [Mask(), Mask.of(self.n_layers // 2)][: self.n_layers]:
             hidden = captured.embedded
             for layer in mask.kept(self.n_layers):
-                run = self._layers[layer]
-                hidden = self._run(run, layer, hidden.clone(), captured)  # a layer may write into its input
-                self._run(run, layer, captured.embedded.flip(0), captured)  # as another mask would: to leave nothing
+                # A layer may write into its input; and what another mask would run in between must leave nothing.
+                hidden = self.run_layer(layer, hidden.clone(), captured, compiled=False)
+                self.run_layer(layer, captured.embedded.flip(0), captured, compiled=False)
             walked = self.logits(hidden.flatten(0, 1))
             with self.bypassed(mask):
                 own = plain_logits(self.model, torch.tensor(batch.input_ids, device=hidden.device)).flatten(0, 1)
@@ -348,9 +345,9 @@ class LayerStack:
         """Compare each compiled layer with the plain one; over many layers differences of last bits would grow."""
         captured = self.capture(self._random_batch().inputs)
         hidden = captured.embedded
-        for layer, plain in enumerate(self._layers):
+        for layer in range(self.n_layers):
             compiled = self.run_layer(layer, hidden.clone(), captured)
-            hidden = self._run(plain, layer, hidden.clone(), captured)
+            hidden = self.run_layer(layer, hidden.clone(), captured, compiled=False)
             gap = self._gap_of_states(compiled.flatten(0, 1), hidden.flatten(0, 1))
             if not gap <= tolerance(hidden.dtype):
                 raise UserError(

@@ -57,10 +57,10 @@ def small(run_out: Callable[[], None], samples: int = 99, tokens: int = 99) -> I
     """Gives all models a small memory."""
     memory, run_layer = Small(samples, tokens, run_out), LayerStack.run_layer
 
-    def run(self: LayerStack, index: int, hidden: torch.Tensor, *others: Any) -> torch.Tensor:
+    def run(self: LayerStack, index: int, hidden: torch.Tensor, *others: Any, **more: Any) -> torch.Tensor:
         if index == 3:  # well inside of a walk
             memory.holds(hidden)
-        return run_layer(self, index, hidden, *others)
+        return run_layer(self, index, hidden, *others, **more)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(LayerStack, "run_layer", run)
