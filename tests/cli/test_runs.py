@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from tests.cli.conftest import Run, World
 from tests.cli.found import found
 from tests.cli.test_search import GREEDY, numbers, table
 from tests.evaluation.oracle import plain_losses
+from tests.faults.injection import refused
 
 
 def test_resume_takes_up_by_name(run: Run, world: World) -> None:
@@ -43,6 +45,25 @@ def test_resume_from_another_folder_uses_the_same_ledger(
     found(run("resume", "latest", "--ledger", here / "mlruns" / "ledger.db", "--store", "kept", "--json"))
     shown = found(run("show", "latest", "--ledger", here / "mlruns" / "ledger.db", "--json"))
     assert shown["config"]["store"] == "kept", "the store that was named"
+
+
+def test_a_ledger_that_cannot_be_written_is_read_all_the_same(
+    run: Run, here: Path, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = found(run("search", *world.search(), "store=kept", "--json"))
+    before = {file: file.read_bytes() for file in (here / "kept").glob("ledger.db*")}
+    access = os.access
+    monkeypatch.setattr(
+        "os.access", lambda file, mode: access(file, mode) and (mode != os.W_OK or "kept" not in str(file))
+    )
+    reading = ["show latest", "recommend latest budget.loss=9", "export latest --out pruned", "ledger check"]
+    for command in [*reading, "ledger export --out tables"]:
+        found(run(*command.split(), "--store", "kept", "--json"))
+    assert (here / "pruned" / "config.json").exists() and (here / "tables" / "trials.csv").exists()
+    writing = {"search": [*world.search(seed=1), "store=kept"], "resume": [result["search_id"], "--store", "kept"]}
+    for command, words in writing.items():
+        refused(run(command, *words, "--json"), "ledger.db cannot be written", "name another with ledger=")
+    assert before == {file: file.read_bytes() for file in (here / "kept").glob("ledger.db*")}
 
 
 def test_a_ledger_of_its_own_is_found_again(run: Run, here: Path, world: World) -> None:
