@@ -46,6 +46,10 @@ EDGES = {
     "bitsandbytes": ("recovery/training.py",),
     "liger_kernel": ("models/fused_head.py",),
     "lm_eval": ("assessment/harness.py", "assessment/task_files.py"),
+    "sqlite3": ("ledger/",),
+    "statsmodels": ("reporting/",),
+    "gguf": ("models/",),
+    "datasets": ("calibration/rows.py", "recovery/training.py"),
 }
 
 #: What is pure: it must run, and be tested, without any of these.
