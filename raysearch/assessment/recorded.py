@@ -10,7 +10,7 @@ from typing import Any
 from raysearch.assessment.results import Assessments
 from raysearch.core.json import Number
 from raysearch.core.mask import Mask
-from raysearch.ledger.assessments import read_assessments, write_assessment
+from raysearch.ledger.assessments import change_assessment, read_assessments
 from raysearch.ledger.ledger import Ledger
 from raysearch.search.observer import Observer, Text
 from raysearch.search.record import SearchRecord
@@ -121,11 +121,9 @@ def _known(ledger: Ledger, search: SearchRecord, what: str, kind: Any) -> dict[s
 
 def _add(ledger: Ledger, search: SearchRecord, what: str, new: Mapping[str, Any], kind: Any) -> None:
     """Put something beside what the ledger has of a search's mask."""
-    if not new:
-        return
-    with ledger.transaction():  # two commands may assess one mask at once
-        whole = {**_known(ledger, search, what, kind), **new}
-        write_assessment(ledger, _model(search), what, {search.found.mask: whole}, dict[str, kind])
+    if new:
+        mask, named = search.found.mask, dict[str, kind]
+        change_assessment(ledger, _model(search), what, mask, lambda known: {**(known or {}), **new}, named)
 
 
 def _model(search: SearchRecord) -> str:

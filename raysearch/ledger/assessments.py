@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+import sqlite3
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from raysearch.core.json import from_json, to_record
@@ -50,8 +51,31 @@ def write_assessment(
     ledger: Ledger, model: str, assessment: str, results: Mapping[Mask, Any], kind: Any = dict[str, Any]
 ) -> None:
     """Makes results durable, all or none, in place of older ones; the arguments are those of `read_assessments`."""
-    rows = [(model, str(mask), assessment, to_record(result, kind)) for mask, result in results.items()]
     with ledger.transaction() as connection:
-        connection.executemany(
-            "INSERT OR REPLACE INTO assessments VALUES (?, ?, ?, ?, ?)", [(*row, checksum(*row)) for row in rows]
-        )
+        _put(connection, model, assessment, results, kind)
+
+
+def change_assessment(
+    ledger: Ledger, model: str, assessment: str, mask: Mask, change: Callable[[Any], Any], kind: Any = dict[str, Any]
+) -> Any:
+    """Put a result in the place of the one that it is made from, and return it; nobody else writes meanwhile.
+
+    Args:
+        ledger: Where.
+        model: The dense model's fingerprint.
+        assessment: The assessment's fingerprint.
+        mask: Whose result.
+        change: Gives the new result. It is given the old one; None if there is none.
+        kind: The type of a result.
+    """
+    with ledger.transaction() as connection:
+        result = change(read_assessments(ledger, model, assessment, [mask], kind).get(mask))
+        _put(connection, model, assessment, {mask: result}, kind)
+    return result
+
+
+def _put(connection: sqlite3.Connection, model: str, assessment: str, results: Mapping[Mask, Any], kind: Any) -> None:
+    rows = [(model, str(mask), assessment, to_record(result, kind)) for mask, result in results.items()]
+    connection.executemany(
+        "INSERT OR REPLACE INTO assessments VALUES (?, ?, ?, ?, ?)", [(*row, checksum(*row)) for row in rows]
+    )

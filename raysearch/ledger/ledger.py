@@ -297,14 +297,9 @@ class Ledger:
     def transaction(self) -> Iterator[sqlite3.Connection]:
         """All that happens inside becomes durable together, or not at all; other processes wait.
 
-        Within another it is part of that one.
-
         Raises:
             UserError: The file cannot be written, and is as it was before; or it is no longer there.
         """
-        if self.connection.in_transaction:
-            yield self.connection
-            return
         if self.is_read_only:
             raise UserError(
                 f"ledger={self.path} cannot be written, nor perhaps its folder; copy it to another place, or name "

@@ -287,11 +287,11 @@ class LayerStack:
         kind = self.model.config.model_type
         with self._explained():
             self._compare(kind)
-        if self.compiled:
-            with self._explained(compiled=True), self.compiling():
-                self._compare_layers(kind)
-        if self.compiled or self._fuses:
-            with self.compiling():
+        with self.compiling():
+            if self.compiled:
+                with self._explained(compiled=True):
+                    self._compare_layers(kind)
+            if self.compiled or self._fuses:
                 self._compare_heads(kind)
 
     @contextlib.contextmanager

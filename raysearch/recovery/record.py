@@ -12,7 +12,7 @@ import numpy as np
 from raysearch.assessment.results import Result, named_estimate
 from raysearch.core.estimate import Estimate, Metric
 from raysearch.core.mask import Mask
-from raysearch.ledger.assessments import read_assessments, write_assessment
+from raysearch.ledger.assessments import change_assessment, read_assessments
 from raysearch.ledger.ledger import Ledger
 from raysearch.search.observer import LossPoint
 
@@ -137,17 +137,26 @@ def write_recovery(ledger: Ledger, model: str, record: RecoveryRecord) -> Recove
         What is on record now: stages that were done by an earlier process have the seconds of that one, and numbers
         that were assessed earlier alone are there too.
     """
-    known = {one.recovery_id: one for one in recoveries_of(ledger, model, [record.mask])}
-    if (before := known.get(record.recovery_id)) is not None:
-        stages = {**before.seconds, **record.seconds}
-        longest = {stage: max(one.seconds.get(stage, 0.0) for one in (before, record)) for stage in stages}
-        now = {one.metric.name for one in record.numbers}
-        numbers = (*(one for one in before.numbers if one.metric.name not in now), *record.numbers)
-        asked = {**before.asked, **record.asked}
-        record = replace(record, seconds=longest, way=record.way or before.way, numbers=numbers, asked=asked)
-    every = [*{**known, record.recovery_id: record}.values()]
-    write_assessment(ledger, model, _RECOVERIES, {record.mask: every}, list[RecoveryRecord])
-    return record
+
+    def change(known: Sequence[RecoveryRecord] | None) -> list[RecoveryRecord]:
+        every = {one.recovery_id: one for one in known or ()}
+        every[record.recovery_id] = _continued(every.get(record.recovery_id), record)
+        return [*every.values()]
+
+    every = change_assessment(ledger, model, _RECOVERIES, record.mask, change, list[RecoveryRecord])
+    return next(one for one in every if one.recovery_id == record.recovery_id)
+
+
+def _continued(before: RecoveryRecord | None, record: RecoveryRecord) -> RecoveryRecord:
+    """Return a record with what an earlier one of the same recovery has beside it."""
+    if before is None:
+        return record
+    stages = {**before.seconds, **record.seconds}
+    longest = {stage: max(one.seconds.get(stage, 0.0) for one in (before, record)) for stage in stages}
+    now = {one.metric.name for one in record.numbers}
+    numbers = (*(one for one in before.numbers if one.metric.name not in now), *record.numbers)
+    asked = {**before.asked, **record.asked}
+    return replace(record, seconds=longest, way=record.way or before.way, numbers=numbers, asked=asked)
 
 
 def recoveries_of(ledger: Ledger, model: str, masks: Iterable[Mask]) -> list[RecoveryRecord]:

@@ -102,13 +102,10 @@ class SearchTrial(tune.Trainable):
         """Nothing to load: the search is replayed."""
 
     def _begin(self, config: Mapping[str, Any]) -> Generator[RoundSummary, None, SearchResult]:
+        """Does nothing before the first step: what fails earlier Tune does not know for the trial's own."""
         task = self._tasks[config[_CELL]]
         self._observer = _Warnings()
         self._standing = {"round": 0, "evaluations": 0, "seconds": 0.0}
-        return self._search(task)
-
-    def _search(self, task: TrialTask) -> Generator[RoundSummary, None, SearchResult]:
-        """Does nothing before its first step: what fails earlier Tune does not know for the trial's own."""
         context = replace(task.context, make_pool=partial(RayPool, task.replicas))
         tracker = task.open_tracker(self._observer.warn)
         return (yield from search_rounds(task.search, self._observer, tracker, context=context))

@@ -22,6 +22,7 @@ from raysearch.cluster.options import ClusterOptions
 from raysearch.errors import UserError
 from raysearch.models.loading import quiet
 from raysearch.models.spec import ModelSpec
+from raysearch.recovery import training
 from raysearch.recovery.prompts import Question, Row, prompt_ids, row_of
 from raysearch.recovery.record import Training
 from raysearch.recovery.spec import RecoveryOptions
@@ -224,8 +225,6 @@ def damaged(file: Path) -> list[bytes]:
 def test_a_killed_training_goes_on_to_the_same_bytes(
     checkpoint: Path, lesson: Lesson, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from raysearch.recovery import training
-
     options = replace(OPTIONS, lora_dropout=0.3, epochs=2)
     whole = run(checkpoint, lesson, options, tmp_path / "whole")
 
@@ -264,8 +263,6 @@ def test_a_killed_training_goes_on_to_the_same_bytes(
 def test_a_training_that_is_killed_at_its_end_trains_no_further(
     checkpoint: Path, lesson: Lesson, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: dict[str, Any]
 ) -> None:
-    from raysearch.recovery import training
-
     options = replace(OPTIONS, schedule="constant", **{"epochs": 8, "patience": None, **end})
     killed = [tmp_path / name for name in ("before", "after")]  # the best weights are loaded, and written
 
@@ -333,8 +330,6 @@ def test_memory_that_is_short_in_a_worker_is_told_as_such() -> None:
 def test_memory_that_does_not_hold_a_batch_gets_half_of_it(
     checkpoint: Path, lesson: Lesson, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from raysearch.recovery import training
-
     make, asked = training.make_trainer, []
 
     class Cycle:
@@ -380,8 +375,6 @@ def test_refuses_layers_that_are_not_there_and_a_loss_that_is_not_finite(
 
 
 def test_a_loss_that_grows_is_told_once() -> None:
-    from raysearch.recovery import training
-
     told: list[str] = []
     watch, history = training._Watch(0.1, lambda _: None, told.append), list[dict[str, float]]()
     for step, loss in enumerate([2.0, 2.2, 1.8, 1.7, 3.5, 2.9, 3.2, 3.1, 3.3, 3.4], start=1):
