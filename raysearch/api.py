@@ -26,6 +26,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -51,12 +52,11 @@ if TYPE_CHECKING:
     from raysearch.recovery.results import Recovered, RecoveryCost
     from raysearch.recovery.spec import RecoverSpec
     from raysearch.search.forecast import SearchForecast
-    from raysearch.search.forget import Cleaned
     from raysearch.search.gap import Gap
     from raysearch.search.inspection import Inspection
-    from raysearch.search.observer import Observer
+    from raysearch.search.observer import Observer, Tracker
     from raysearch.search.recommendation import Recommendation
-    from raysearch.search.record import SearchRecord
+    from raysearch.search.record import Cleaned, SearchRecord
     from raysearch.search.result import SearchResult
     from raysearch.search.score import Score
     from raysearch.search.spec import SearchSpec
@@ -239,12 +239,14 @@ def study(
     """
     from raysearch.config import build
     from raysearch.study.run import run_study
+    from raysearch.tracking.mlflow.tracker import open_tracker
     from raysearch.tracking.sync import mend
 
     watching = _observer(observer)
     spec, tracking = build.tracked_study(_words(overrides, values), config_dir)
     out = None if out is None else as_folder("--out", out)
-    record, failures = run_study(spec, watching, tracking.open(watching.warn), tracking.elsewhere().open)
+    open_one = partial(open_tracker, tracking.elsewhere())
+    record, failures = run_study(spec, watching, _tracker(tracking, watching), open_one)
     with _opened(spec.store, spec.ledger) as found:
         mend(record, found, tracking, watching.warn)
         written = _report(record, found, spec.store, out, watching)
@@ -332,7 +334,7 @@ def assess(
             raise UserError(f"--remove={remove} is of one search; leave it out for a study, or name the search")
         composed, here = _composed("assess", words, record, store, found, config_dir)
         spec = build.assess_spec(composed)
-        both = Observers(_tracking(record, store, found).open(watching.warn), watching)
+        both = Observers(_tracker(_tracking(record, store, found), watching), watching)
         if isinstance(record, SearchRecord):
             search, _ = build.recorded_search({**record.config, **here})
             return assess_search(record, found, search, spec, remove, both)
@@ -524,7 +526,7 @@ def recover(
     with _recovery(search, _words(overrides, values), store, ledger, config_dir) as (record, found, searched, spec):
         from raysearch.recovery.recover import recover_search
 
-        both = Observers(_tracking(record, store, found).open(watching.warn), watching)
+        both = Observers(_tracker(_tracking(record, store, found), watching), watching)
         folder = as_path("--out", out)
         return recover_search(record, found, searched, spec, folder, remove=remove, overwrite=overwrite, observer=both)
 
@@ -611,7 +613,7 @@ def clean_ledger(
         *searches: Ids, starts of ids, or ``latest``; none to give back space alone.
         really: Whether to do it, or only to count what would go.
     """
-    from raysearch.search.forget import clean
+    from raysearch.search.record import clean
 
     names, really = checked(list[str], "searches", [*searches]), checked(bool, "really", really)
     with _opened(store, ledger) as found:
@@ -654,7 +656,7 @@ def _run(spec: SearchSpec, tracking: TrackingOptions, observer: Observer, resume
     """Run a search; what one by budget recommends is drawn to ``reports/<search>/knee.png`` in its store."""
     from raysearch.search.run import run_search
 
-    meter, tracker = None, tracking.open(observer.warn, observer.recording)
+    meter, tracker = None, _tracker(tracking, observer)
     if spec.budget is not None:
         from raysearch.assessment.assess import speed_meter
         from raysearch.config import build
@@ -779,6 +781,13 @@ def _tracking(record: SearchRecord | StudyRecord, store: Path, ledger: Ledger) -
     return build.tracking_options({**record.config, "store": str(store), "ledger": str(ledger.path)})
 
 
+def _tracker(tracking: TrackingOptions, observer: Observer) -> Tracker:
+    """Return the tracker; the observer hears of its troubles, and how far it is where it is waited for."""
+    from raysearch.tracking.mlflow.tracker import open_tracker
+
+    return open_tracker(tracking, observer.warn, observer.recording)
+
+
 def _report(
     record: StudyRecord,
     ledger: Ledger,
@@ -796,7 +805,7 @@ def _report(
     results = collect(record, ledger, lambda run_id: tracking.link(run_id, mlflow_url))
     files = write_report(results, folder)
     tops = sorted({folder / file.relative_to(folder).parts[0] for file in files})
-    for one in (tracking.open(observer.warn), observer):
+    for one in (_tracker(tracking, observer), observer):
         one.study_reported(record.mlflow_run_id, totals_of(results), tops, has_ended(results, ledger))
     return results, files
 

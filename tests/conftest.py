@@ -133,7 +133,7 @@ def store_with_tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
     def make(folder: Path) -> None:
         from mlflow import MlflowClient
 
-        from raysearch.tracking.store import Store
+        from raysearch.tracking.options import Store
 
         with warnings.catch_warnings(action="ignore"):  # MLflow's own calls of SQLAlchemy
             MlflowClient(Store.locate(None, folder).uri).search_experiments()

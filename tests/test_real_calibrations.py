@@ -163,7 +163,7 @@ def test_generation(calibrate, replica, smollm2, smollm2_tokenizer):
     mask = Mask.of(17)
     for shard in calibration.shards:
         with replica.stack.bypassed(mask) as model:
-            texts, _ = calibration.objective.write(model, smollm2_tokenizer, shard)
+            texts = calibration.objective.model_losses(model, smollm2_tokenizer, shard).texts
         for text, ids, length in zip(texts, shard.input_ids, shard.lengths, strict=True):
             with without(smollm2, mask), torch.inference_mode():
                 new = torch.tensor(ids[None, :length])

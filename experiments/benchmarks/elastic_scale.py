@@ -12,7 +12,7 @@ import os
 import tempfile
 import time
 import zlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ import ray
 from raysearch.cluster.actor import Recipe, own_versions
 from raysearch.cluster.fleet import Fleet, Needs
 from raysearch.cluster.pool import RayPool, Replicas
+from raysearch.cluster.scheduler import Demand
 from raysearch.core.mask import Mask
 from raysearch.evaluation.cutting import cut
 from raysearch.evaluation.pool import Cutter, Job
@@ -118,9 +119,9 @@ class Some:
 
     members: Mapping[str, Any]
 
-    def sync(self, pool: str, wanted: int, busy: Collection[str], lost: Collection[str]) -> Mapping[str, Any]:
+    def sync(self, pool: str, demand: Demand) -> Mapping[str, Any]:
         """Return these replicas, whatever is wanted."""
-        assert not lost, "a replica has died"
+        assert not demand.lost, "a replica has died"
         return self.members
 
 
@@ -166,7 +167,7 @@ def measure(
 
 def load(fleet: Fleet, recipe: list[Any], most: int) -> list[Any]:
     """All actors, with their replicas made, by their numbers."""
-    actors = list(fleet.sync("loading", most, ()).values())
+    actors = list(fleet.sync("loading", Demand(most)).values())
     ray.get([actor.load.remote("loading", recipe) for actor in actors])
     numbers = ray.get([actor.run.remote("loading", recipe, Number(), []) for actor in actors])
     return [actor for _, actor in sorted(zip(numbers, actors, strict=True), key=lambda pair: pair[0])]

@@ -22,6 +22,7 @@ from pathlib import Path
 from raysearch.search.observer import repeat
 from raysearch.testing.tracker_suite import greedy_search
 from raysearch.tracking.mlflow.tracker import MlflowTracker
+from raysearch.tracking.options import TrackingOptions
 
 _PORT = 5077
 
@@ -43,7 +44,8 @@ def main() -> None:
 def _record(folder: Path, uri: str | None, name: str, n_remove: int) -> tuple[int, float, float]:
     """Return the number of trials, and the seconds and seconds of this process's CPU that recording them took."""
     search = greedy_search(60 + n_remove // 2, n_remove, name)
-    tracker = MlflowTracker(uri, "benchmark", folder, print)
+    options = TrackingOptions("mlflow", uri, "benchmark", folder, max_child_runs=sys.maxsize)
+    tracker = MlflowTracker(options, print)
     wall, cpu = time.perf_counter(), time.process_time()
     repeat(search, tracker)
     tracker.close()

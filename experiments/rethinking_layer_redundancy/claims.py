@@ -139,9 +139,9 @@ def calibration_claims(whole: Analysis) -> Iterator[list[object]]:
 def variance_claims(seven: Analysis) -> Iterator[list[object]]:
     """Shares of variance, noise taken off."""
     for one in seven.splits:
-        for part, p in (("calibration", one.p_calibration), ("searcher", one.p_searcher)):
+        for part, p in one.p.items():
             low, high = one.intervals[part]
-            shares = f"ω² {getattr(one.shares, part):.2f} (η² {getattr(one.raw, part):.2f})"
+            shares = f"ω² {one.shares[part]:.2f} (η² {one.raw[part]:.2f})"
             what = f"{one.quantity.group} varies with the {part}, M={one.panel.remove}"
             yield [what, shares, f"{low:.2f} to {high:.2f}", verdict(p)]
 
@@ -186,12 +186,13 @@ def searcher_claims(whole: Analysis) -> Iterator[list[object]]:
 def contrast_claims(whole: Analysis) -> Iterator[list[object]]:
     """Two searchers beside each other, paired by draw; by the loss on other draws where there are any."""
     for one in whole.contrasts:
-        ends = "" if one.half_width is None else f"{one.gain - one.half_width:+.3f} to {one.gain + one.half_width:+.3f}"
+        half = one.gap.half_width()
+        ends = "" if half is None else f"{one.gain - half:+.3f} to {one.gain + half:+.3f}"
         where = f"{one.setting.calibration}, M={one.setting.remove}"
         same = ", equivalent within the margin" if one.equivalent else ""
         yield [
             f"{one.quantity.title}: {one.first} better than {one.second}, {where}",
-            f"{one.gain:+.3f} {one.unit} over {one.n_draws} draws",
+            f"{one.gain:+.3f} {one.unit} over {one.gap.n_draws} draws",
             ends,
             f"{verdict(one.p)}{same}",
         ]

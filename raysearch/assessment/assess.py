@@ -34,8 +34,8 @@ from raysearch.ledger.assessments import assessment_fingerprint, read_assessment
 from raysearch.ledger.ledger import Ledger
 from raysearch.models.loading import describe
 from raysearch.models.spec import ModelInfo, ModelSpec
-from raysearch.search.auto import SpeedMeter
 from raysearch.search.observer import Observer, warn_of_unknown
+from raysearch.search.recommend import SpeedMeter
 from raysearch.search.recommendation import Speed
 from raysearch.search.record import SearchRecord
 from raysearch.search.spec import SearchSpec
@@ -46,11 +46,9 @@ class Assessable:
     """A model and what it is to be assessed by, read, and checked against each other.
 
     Args:
-        spec: What to assess.
         model: The dense model.
         cluster: Who computes it, unless somebody else's replicas do; its `cpus_per_replica` names results in any case.
-        info: The model's shape.
-        sources: The tasks.
+        sources: The tasks of lm-eval.
         texts: The texts, and what has been read of the model's files.
         generation: The tasks to generate answers to.
         problems: Of the arithmetic probe; none if it is not asked.
@@ -108,7 +106,12 @@ def read_assessable(
         UserError: A text, a task or an option does not fit the model, or is not there.
     """
     info = describe(model)
-    _check_speed(spec, model, info)
+    speed, most = spec.speed, info.max_positions
+    if speed.enabled and most is not None and speed.context_tokens + speed.new_tokens > most:
+        raise UserError(
+            f"assess.speed.context_tokens={speed.context_tokens} with assess.speed.new_tokens={speed.new_tokens} is "
+            f"longer than the {most} positions of {model.name}; use less, or assess.speed.enabled=false"
+        )
     cluster.check_model(info.model)
     sources = find_tasks(spec, ledger.parent)
     evaluation = EvaluationSpec(model, text_specs(spec, model.name, info.max_positions), cluster, ledger)
@@ -121,11 +124,7 @@ def read_assessable(
 
 
 def _prepare(key: str, evaluation: EvaluationSpec, info: ModelInfo, known: PreparedData | None) -> PreparedData:
-    """Draw and tokenise the samples of a key of the assessment, which its messages name.
-
-    Raises:
-        UserError: Data are missing, or too short, or would have to run code without permission.
-    """
+    """Draw and tokenise the samples of a key of the assessment, which its messages name."""
     try:
         return prepare_data(evaluation, info, known)
     except UserError as error:
@@ -201,15 +200,9 @@ def assess_masks(
 def assess_search(
     record: SearchRecord, ledger: Ledger, search: SearchSpec, spec: AssessSpec, remove: int | None, observer: Observer
 ) -> SearchAssessment:
-    """Assess a search's mask beside the dense model, and record both.
+    """Assess a search's mask, or its best of so many layers, beside the dense model, and record both.
 
-    Args:
-        record: The search's record.
-        ledger: Where that is.
-        search: What it was made of, built from `record.config`, with the cluster that is to compute this.
-        spec: What to assess.
-        remove: The best mask of so many layers; None for the mask that the search found.
-        observer: Watches, and records.
+    `search` is what it was made of, built from `record.config`, with the cluster that is to compute this.
 
     Raises:
         UserError: The search has not finished, has no such mask, its model has changed since, or something named is
@@ -233,11 +226,6 @@ def assess_search(
 
 def speed_meter(options: SpeedOptions, evaluation: EvaluationSpec, observer: Observer) -> SpeedMeter:
     """Return what measures the speeds of a search's masks by the search's own replicas, each once in a ledger's life.
-
-    Args:
-        options: How speed is measured.
-        evaluation: The model, and who computes it.
-        observer: Is told how far it is.
 
     Raises:
         UserError: The options do not fit the model.
@@ -318,15 +306,6 @@ def _measure_speeds(what: Assessable, context: AssessContext) -> tuple[dict[Mask
         write_assessment(context.ledger, model, name, known)
         measured = len(asked)
     return {mask: speed_results(known[stand_ins[mask]]) for mask in masks}, measured
-
-
-def _check_speed(spec: AssessSpec, model: ModelSpec, info: ModelInfo) -> None:
-    speed, most = spec.speed, info.max_positions
-    if speed.enabled and most is not None and speed.context_tokens + speed.new_tokens > most:
-        raise UserError(
-            f"assess.speed.context_tokens={speed.context_tokens} with assess.speed.new_tokens={speed.new_tokens} is "
-            f"longer than the {most} positions of {model.name}; use less, or assess.speed.enabled=false"
-        )
 
 
 def _overlap(text: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

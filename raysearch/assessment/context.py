@@ -23,7 +23,6 @@ class AssessContext:
     Args:
         masks: Distinct masks, the dense one among them.
         n_layers: N.
-        ledger: What is known.
         make_pool: Gives the pool when it is first needed; it is not closed.
         on_progress: Told in a line how far it is.
     """

@@ -39,8 +39,7 @@ _TITLES = {
 }
 _GROUPS = ("generation", "degeneration", "failures")  # in the order of tables
 _EXAMPLES = 3  # of each kind
-#: What a score is, by how it is checked, where it is no share of right answers.
-_UNITS = {"rouge": "ROUGE-L"}
+_SHOWN = ("item", "expected", "dense", "text", "dense_score", "score", "failure")  # of an example
 
 
 def task_specs(spec: AssessSpec) -> list[CalibrationSpec]:
@@ -60,11 +59,7 @@ def assess_generation(
 ) -> tuple[dict[Mask, dict[str, Result]], int]:
     """Return the score of every mask on every task, with what its texts show.
 
-    Args:
-        tasks: The tasks, by name.
-        context: The masks.
-        server: A server of one mask's checkpoint, which answers for it.
-        tokenizer: The model's, to write prompts for the server.
+    A server is of one mask's checkpoint, and answers for it; the tokenizer writes its prompts.
 
     Returns:
         By mask, by task; and how many of the numbers had to be computed.
@@ -89,7 +84,9 @@ def assess_generation(
             texts = ledger.texts(own.fingerprint, mask)
             results[mask][name] = _result(name, own, texts, dense)
             results[mask] |= _degeneration(name, results[mask][name])
-    return {mask: _in_groups(of_mask) for mask, of_mask in results.items()}, computed
+    for mask in masks:
+        results[mask] = dict(sorted(results[mask].items(), key=lambda pair: _GROUPS.index(pair[1].metric.group)))
+    return results, computed
 
 
 def _answered(
@@ -113,70 +110,45 @@ def _answered(
 def _result(name: str, task: Calibration, texts: Sequence[ScoredText], dense: Sequence[ScoredText]) -> Result:
     """Return the mean score in percent, with its standard error, and that of what is left of the dense model's."""
     scores, reference = ([100 * one.score.value for one in of] for of in (texts, dense))
-    kind, *others = sorted({check_of(answer) for shard in task.shards for answer in shard.answers or ()})
-    unit = _UNITS.get(kind, "accuracy") if not others else "score"
+    answers = [answer for shard in task.shards for answer in shard.answers or ()]
+    expected = tuple(answer.text for answer in answers)
+    kind, *others = sorted(set(map(check_of, answers)))
+    unit = "score" if others else "ROUGE-L" if kind == "rouge" else "accuracy"
     metric = Metric(name, _TITLES.get(name, name), "generation", "%", higher_is_better=True)
     detail = {
         "check": kind,
         **describe_texts(texts, code=kind == "code"),
         "data": {key: value for key, value in task.description.items() if key not in ("shards", "n_tokens")},
         "fingerprint": task.fingerprint,
-        "examples": _examples(task, texts, dense),
+        "examples": _examples(expected, texts, dense),
     }
-    extent, expected = f"{count(len(texts), 'item')}, {unit}", tuple(_expected(task))
+    extent = f"{count(len(texts), 'item')}, {unit}"
     return Result(metric, mean(scores), retention(scores, reference), extent, detail, parts(scores), expected)
 
 
-def _expected(task: Calibration) -> list[str]:
-    return [answer.text for shard in task.shards for answer in shard.answers or ()]
-
-
-def _examples(task: Calibration, texts: Sequence[ScoredText], dense: Sequence[ScoredText]) -> list[dict[str, Any]]:
+def _examples(
+    expected: Sequence[str], texts: Sequence[ScoredText], dense: Sequence[ScoredText]
+) -> list[dict[str, Any]]:
     """Return some answers beside the dense model's: the first, then those that have lost most, the worst last."""
-    every = examples(_expected(task), {"dense": dense, "pruned": texts})
+    every = examples(expected, {"dense": dense, "pruned": texts})
     fallen = worst(every, _EXAMPLES)
     chosen = [one for one in every[:_EXAMPLES] if one not in fallen] + fallen[::-1]
-    return [
-        {
-            "item": one.item,
-            "expected": one.expected,
-            "dense": one.answers["dense"].text,
-            "text": one.answers["pruned"].text,
-            "dense_score": one.answers["dense"].score.value,
-            "score": one.answers["pruned"].score.value,
-            "failure": one.answers["pruned"].score.failure,
-        }
-        for one in chosen
-    ]
+    return [{key: one.row[key] for key in _SHOWN} for one in chosen]
 
 
 def _degeneration(name: str, result: Result) -> dict[str, Result]:
-    """Return the numbers of a task that describe its texts, each as a result of its own."""
-    found = {}
+    """Return what describes a task's texts, and how many of them fail in each way, each as a result of its own."""
+    task, detail, numbers = result.metric.title, result.detail, list[tuple[Metric, float]]()
     for key, title, unit, scale, higher_is_better in DESCRIBED:
-        if key in result.detail:
-            value = result.detail[key]
-            metric = Metric(f"{name}.{key}", f"{result.metric.title}, {title}", "degeneration", unit, higher_is_better)
-            estimate = Estimate(math.nan if value is None else scale * value)
-            found[metric.name] = Result(metric, estimate, None, f"{count(result.detail['n_items'], 'item')}", {})
-    return found | (_failures(name, result) if "parses" in result.detail else {})
-
-
-def _failures(name: str, result: Result) -> dict[str, Result]:
-    """Return the share of a task's answers that fail for each reason, each as a result of its own."""
-    n_items, failures = result.detail["n_items"], result.detail.get("failures", {})
-    found = {}
-    for reason in get_args(FailureClass):
-        title = f"{result.metric.title}, {reason}"
-        metric = Metric(f"{name}.failed.{reason.replace(' ', '_')}", title, "failures", "%", higher_is_better=False)
-        share = Estimate(100 * failures.get(reason, 0) / n_items)
-        found[metric.name] = Result(metric, share, None, count(n_items, "item"), {})
-    return found
-
-
-def _in_groups(results: Mapping[str, Result]) -> dict[str, Result]:
-    """Return the scores of all tasks first, and then what describes the texts."""
-    return dict(sorted(results.items(), key=lambda pair: _GROUPS.index(pair[1].metric.group)))
+        if key in detail:
+            metric = Metric(f"{name}.{key}", f"{task}, {title}", "degeneration", unit, higher_is_better)
+            numbers.append((metric, math.nan if detail[key] is None else scale * detail[key]))
+    for reason in get_args(FailureClass) if "parses" in detail else ():
+        key = f"{name}.failed.{reason.replace(' ', '_')}"
+        metric = Metric(key, f"{task}, {reason}", "failures", "%", higher_is_better=False)
+        numbers.append((metric, 100 * detail.get("failures", {}).get(reason, 0) / detail["n_items"]))
+    extent = count(detail["n_items"], "item")
+    return {metric.name: Result(metric, Estimate(value), None, extent, {}) for metric, value in numbers}
 
 
 def _as_assessed(name: str, data: Data, spec: AssessSpec) -> Data:

@@ -49,12 +49,9 @@ class TaskJob(Job):
     """A task of lm-eval on one mask.
 
     Args:
-        mask: The layers that are bypassed.
-        task: Its name.
         folder: Its task files; None for lm-eval's own.
         limit: The most items, or below 1 a share of them; None for all.
         shots: Examples in a prompt; None for what the task defines.
-        batch_size: Rows at once.
         run_code: Whether a task may run the code that the model writes, as lm-eval does: without a sandbox.
         chat: Whether it is asked in the model's chat template.
     """
@@ -129,10 +126,7 @@ class TaskJob(Job):
 def task_result(name: str, found: Mapping[str, Any], dense: Mapping[str, Any]) -> Result:
     """Return a task's headline, with all that lm-eval gave as its detail; shares are in percent.
 
-    Args:
-        name: The task.
-        found: What `TaskJob.run` gave of a mask.
-        dense: What it gave of the dense model.
+    `found` and `dense` are what `TaskJob.run` gave of a mask and of the dense model.
     """
     metrics = found["metrics"]
     headline = next((one for one in _HEADLINES if one in metrics), next(iter(found["higher_is_better"])))

@@ -23,12 +23,7 @@ def parts(values: Sequence[float]) -> tuple[float, ...]:
 
 
 def retention(values: Sequence[float], dense: Sequence[float]) -> Estimate | None:
-    """Return what is left of the dense model's mean, None if that is 0; its error counts the items as pairs.
-
-    Args:
-        values: A number of each item.
-        dense: The dense model's numbers of the same items.
-    """
+    """Return what is left of the dense model's mean over the same items; None if that is 0."""
     of_dense = fmean(dense)
     return Estimate(fmean(values) / of_dense, error_of_ratio(values, dense)) if of_dense else None
 

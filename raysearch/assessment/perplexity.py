@@ -28,12 +28,7 @@ _FILES = ("test", "evaluation", "validation")  # of a text in a data folder, the
 
 
 def text_specs(spec: AssessSpec, name: str, max_positions: int | None) -> list[CalibrationSpec]:
-    """Return the texts of an assessment, as calibrations.
-
-    Args:
-        spec: What to assess.
-        name: The model's, for messages.
-        max_positions: The longest sequence that it takes, in tokens; None if it sets no limit.
+    """Return the texts of an assessment, as calibrations, for a model that takes so many tokens, or any number.
 
     Raises:
         UserError: Windows are too long for the model, or a text is not taken in order.

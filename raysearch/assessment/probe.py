@@ -36,13 +36,7 @@ LOG_P = Metric("arithmetic_log_p", "arithmetic log p", "probe", "nats", higher_i
 
 @dataclass(frozen=True)
 class ProbeJob(Job):
-    """A job that asks one mask for the next digit of some problems.
-
-    Args:
-        mask: The layers that are bypassed.
-        problems: What is asked.
-        batch_size: Prompts at once.
-    """
+    """A job that asks one mask for the next digit of some problems."""
 
     mask: Mask
     problems: tuple[Problem, ...]
@@ -70,10 +64,8 @@ class ProbeJob(Job):
                     hidden = stack.walk(stack.capture(Inputs(ids, None, None, none)), self.mask)
                     logits = stack.logits(hidden[:, -1])
                     found |= zip(batch, map(_judge, logits, [probes[at] for at in batch]), strict=True)
-        return {
-            "log_p": [found[at][0] for at in range(len(probes))],
-            "right": [found[at][1] for at in range(len(probes))],
-        }
+        log_p, right = zip(*(found[at] for at in range(len(probes))), strict=True)
+        return {"log_p": [*log_p], "right": [*right]}
 
     def __str__(self) -> str:
         return f"the arithmetic probe of {self.mask}"
@@ -112,11 +104,9 @@ def _rows(file: Path) -> list[Mapping[str, Any]]:
 
 
 def probe_results(found: Mapping[str, Sequence[float]], dense: Mapping[str, Sequence[float]]) -> dict[str, Result]:
-    """Return a mask's accuracy and log-probability beside the dense model's, with errors over the paired items.
+    """Return a mask's accuracy and log-probability beside the dense model's, of what their `ProbeJob`s gave.
 
-    Args:
-        found: What the mask's `ProbeJob` gave.
-        dense: And the dense model's.
+    Errors are over the paired items.
     """
     extent = f"{count(len(found['right']), 'problem')}, first digit"
     right, of_dense = ([100 * one for one in of["right"]] for of in (found, dense))

@@ -10,6 +10,7 @@ from typing import Any
 from raysearch.assessment.results import Assessments
 from raysearch.core.json import Number
 from raysearch.core.mask import Mask
+from raysearch.generation.examples import examples
 from raysearch.ledger.assessments import change_assessment, read_assessments
 from raysearch.ledger.ledger import Ledger
 from raysearch.search.observer import Observer, Text
@@ -21,13 +22,7 @@ _NUMBERS, _ANSWERS, _TEXTS = "recorded numbers", "recorded answers", "recorded t
 
 @dataclass(frozen=True)
 class _Answers:
-    """Where the ledger has a mask's answers to a task.
-
-    Args:
-        dense: The fingerprint under which it has the dense model's.
-        pruned: And the mask's.
-        expected: The right answers.
-    """
+    """The fingerprints under which the ledger has two models' answers to a task, and the right answers."""
 
     dense: str
     pruned: str
@@ -39,11 +34,7 @@ def record_assessments(
 ) -> None:
     """Put the assessed numbers and the answers of searches' masks on record, and give them to the observer.
 
-    Args:
-        ledger: Where the searches are recorded.
-        searches: Searches that have found something.
-        assessments: Of their masks.
-        observer: Gets them; a tracker among them puts them on the searches' MLflow runs.
+    A tracker among the observers puts them on the searches' MLflow runs.
     """
     for search in searches:
         _add(ledger, search, _ANSWERS, _answers(assessments, search.found.mask), _Answers)
@@ -58,10 +49,7 @@ def record_numbers(
 ) -> None:
     """Put numbers of searches' masks on record beside those that are there, and give them to the observer.
 
-    Args:
-        ledger: Where the searches are recorded.
-        found: Searches that have found something, and the numbers by the names of MLflow's metrics.
-        observer: Gets them.
+    Each search has its numbers by the names of MLflow's metrics.
     """
     for search, numbers in found:
         _add(ledger, search, _NUMBERS, numbers, Number)
@@ -80,27 +68,12 @@ def recorded_texts(ledger: Ledger, search: SearchRecord) -> dict[str, Text]:
 
 def recorded_answers(ledger: Ledger, search: SearchRecord) -> dict[str, str]:
     """Return all answers of a search's mask so far beside the dense model's: JSON Lines, an item each, by task."""
-    return {
-        name: "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in _rows(ledger, search.found.mask, one))
-        for name, one in _known(ledger, search, _ANSWERS, _Answers).items()
-    }
-
-
-def _rows(ledger: Ledger, mask: Mask, of: _Answers) -> list[dict[str, object]]:
-    pairs = zip(of.expected, ledger.texts(of.dense, Mask()), ledger.texts(of.pruned, mask), strict=True)
-    return [
-        {
-            "item": item,
-            "expected": expected,
-            "dense": dense.text,
-            "dense_score": dense.score.value,
-            "text": pruned.text,
-            "score": pruned.score.value,
-            "failure": pruned.score.failure,
-            "cut_off": pruned.cut_off,
-        }
-        for item, (expected, dense, pruned) in enumerate(pairs)
-    ]
+    found = {}
+    for name, of in _known(ledger, search, _ANSWERS, _Answers).items():
+        texts = {"dense": ledger.texts(of.dense, Mask()), "pruned": ledger.texts(of.pruned, search.found.mask)}
+        every = examples(of.expected, texts)
+        found[name] = "".join(f"{json.dumps(one.row, ensure_ascii=False)}\n" for one in every)
+    return found
 
 
 def _answers(assessments: Assessments, mask: Mask) -> dict[str, _Answers]:
@@ -114,17 +87,13 @@ def _answers(assessments: Assessments, mask: Mask) -> dict[str, _Answers]:
 
 def _known(ledger: Ledger, search: SearchRecord, what: str, kind: Any) -> dict[str, Any]:
     """Return what the ledger has of a search's mask by name, each of a type."""
-    mask = search.found.mask
-    found: dict[str, Any] = read_assessments(ledger, _model(search), what, [mask], dict[str, kind]).get(mask, {})
+    mask, model = search.found.mask, search.found.fingerprints["model"]
+    found: dict[str, Any] = read_assessments(ledger, model, what, [mask], dict[str, kind]).get(mask, {})
     return found
 
 
 def _add(ledger: Ledger, search: SearchRecord, what: str, new: Mapping[str, Any], kind: Any) -> None:
     """Put something beside what the ledger has of a search's mask."""
     if new:
-        mask, named = search.found.mask, dict[str, kind]
-        change_assessment(ledger, _model(search), what, mask, lambda known: {**(known or {}), **new}, named)
-
-
-def _model(search: SearchRecord) -> str:
-    return search.found.fingerprints["model"]
+        mask, model = search.found.mask, search.found.fingerprints["model"]
+        change_assessment(ledger, model, what, mask, lambda known: {**(known or {}), **new}, dict[str, kind])

@@ -96,15 +96,10 @@ class Assessments:
 
 
 def named_estimate(name: str, of: str, estimate: Estimate | None) -> dict[str, float]:
-    """Return a number of an assessment, and its standard error, by the names that MLflow shows.
+    """Return a number of a metric, and its standard error if known, by the names that MLflow shows.
 
-    Args:
-        name: The metric's: ``hellaswag``.
-        of: Whose it is: ``dense``, ``pruned``, ``retention`` or ``recovered``.
-        estimate: The number; None where there is none.
-
-    Returns:
-        ``{"assess/hellaswag/pruned": 31.2, "assess/hellaswag/pruned_se": 1.4}``; the error where it is known.
+    That of the ``dense``, ``pruned`` or ``recovered`` model, or the ``retention``:
+    ``{"assess/hellaswag/pruned": 31.2, "assess/hellaswag/pruned_se": 1.4}``.
     """
     if estimate is None:
         return {}
@@ -117,10 +112,8 @@ class SearchAssessment:
     """The results of a search's mask beside the dense model.
 
     Args:
-        search_id: The search.
         model: The model as the user named it.
-        mask: The mask.
-        assessments: Of it and of the dense model.
+        assessments: Of the mask and of the dense model.
         task_files: Folders of task files by task, as lm-eval's ``--include_path`` takes them.
         overlaps: The texts that the search's calibration was drawn from as well, in whole or in part.
     """

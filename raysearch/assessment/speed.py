@@ -47,12 +47,7 @@ MEMORY = Metric("peak_memory_bytes", "peak memory", "speed", "bytes", higher_is_
 
 @dataclass(frozen=True)
 class SpeedJob(Job):
-    """A job that times the dense model and some masks in turn.
-
-    Args:
-        masks: The masks; the dense model goes before each of them.
-        options: What to generate, and how often.
-    """
+    """A job that times some masks in turn, the dense model before each."""
 
     masks: tuple[Mask, ...]
     options: SpeedOptions
@@ -103,23 +98,17 @@ def speed_results(found: Mapping[str, Any]) -> dict[str, Result]:
     """Return the numbers of one mask, each beside the dense model's of the same run."""
     extent = f"{found['context_tokens']} + {found['new_tokens']} tokens, median of {found['repeats']}"
     results = {}
-    for metric in (DECODE, PREFILL, MEMORY):
+    for metric, tokens, key in (
+        (DECODE, found["new_tokens"] - 1, "decode_s"),
+        (PREFILL, found["context_tokens"], "prefill_s"),
+        (MEMORY, 0, ""),  # which is measured once
+    ):
         value, dense = found[metric.name], found["dense"][metric.name]
-        speeds, of_dense = _repeats(metric, found), _repeats(metric, found["dense"])
+        speeds, of_dense = ([tokens / time_s for time_s in one.get(key, ())] for one in (found, found["dense"]))
         ratios = [speed / other for speed, other in zip(speeds, of_dense, strict=True)]
         estimate, beside = Estimate(value, error_of_median(speeds)), Estimate(value / dense, error_of_median(ratios))
         results[metric.name] = Result(metric, estimate, beside, extent, {**found, "dense": dense})
     return results
-
-
-def _repeats(metric: Metric, found: Mapping[str, Any]) -> list[float]:
-    """Return a speed by repeat, in tokens/s; nothing for the memory, which is measured once."""
-    tokens, seconds = {
-        DECODE: (found["new_tokens"] - 1, found["decode_s"]),
-        PREFILL: (found["context_tokens"], found["prefill_s"]),
-        MEMORY: (0, ()),
-    }[metric]
-    return [tokens / time_s for time_s in seconds]
 
 
 def machine(device: torch.device) -> str:

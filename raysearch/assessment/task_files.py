@@ -29,7 +29,6 @@ class TaskSource:
     """A task, and where lm-eval finds it.
 
     Args:
-        name: As lm-eval knows it.
         folder: Its task files; None for lm-eval's own.
         identity: All that its results depend on besides model and options, JSON values.
     """
@@ -40,11 +39,7 @@ class TaskSource:
 
 
 def find_tasks(spec: AssessSpec, store: Path) -> list[TaskSource]:
-    """Find each task of the specification, and write ready task files into the store.
-
-    Args:
-        spec: The assessment.
-        store: The folder that ready task files go to, as ``tasks/<digest of the data folder>/``.
+    """Find each task of the specification, and write ready task files to ``tasks/…`` in the store.
 
     Raises:
         UserError: A task, a folder or a file is not there.

@@ -11,17 +11,15 @@ import difflib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import ModuleType
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from typing_extensions import override
 
 from raysearch.core.mask import Mask
 from raysearch.core.problem import Problem
 from raysearch.errors import UserError, did_you_mean
-from raysearch.searchers.base import Round, Scores, Searcher, SearchGenerator, check_choice
+from raysearch.searchers.base import Round, Scores, Searcher, SearchGenerator
 from raysearch.searchers.toolbox.priors import Prior, layer_costs
 from raysearch.searchers.toolbox.subsets import cheapest_mask, logits_of
 
@@ -41,8 +39,6 @@ class NevergradSearcher(Searcher):
     A few optimizers (CmaFmin2, MultiDS, Carola8 …) run in a thread and cannot be seeded. They ask for other masks each
     time, so the ledger cannot replay them.
 
-        NevergradSearcher("CMA", trials=100)
-
     Args:
         optimizer: Its name in Nevergrad's registry, as in "DiscreteOnePlusOne", "NGOpt", "CMA", "DE".
         trials: Distinct masks to score, at least 1.
@@ -59,12 +55,14 @@ class NevergradSearcher(Searcher):
     prior: Prior = "ablation"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.trials < 1:
             raise UserError(f"searcher.trials={self.trials} scores nothing; use 1 or more")
         if self.batch < 1:
             raise UserError(f"searcher.batch={self.batch} asks for nothing; use 1 or more")
-        check_choice("prior", self.prior, get_args(Prior))
-        known = _nevergrad().optimizers.registry
+        import nevergrad as ng  # takes two seconds
+
+        known = ng.optimizers.registry
         if self.optimizer not in known:
             near = [name for name in known if name.lower() == self.optimizer.lower()]
             near = near or difflib.get_close_matches(self.optimizer, known) or list(_USUAL)
@@ -77,9 +75,14 @@ class NevergradSearcher(Searcher):
 
     @override
     def search(self, problem: Problem, rng: np.random.Generator) -> SearchGenerator:
+        import nevergrad as ng
+
         costs = yield from layer_costs(problem, self.prior)
-        start = -logits_of(costs, temperature=2.0).clip(-2, 2)  # any mask must stay reachable
-        optimizer = self._open(start, rng)
+        space = ng.p.Array(init=-logits_of(costs, temperature=2.0).clip(-2, 2))  # any mask must stay reachable
+        space.random_state = np.random.RandomState(int(rng.integers(2**32)))
+        budget = _ASKS * self.trials
+        with self._calls(rng):  # without its budget and workers, NGOpt may choose one that waits for ever
+            optimizer = ng.optimizers.registry[self.optimizer](space, budget=budget, num_workers=self.batch)
         losses: dict[Mask, float] = {}
         failed: dict[Mask, str] = {}
         asked: list[tuple[Any, Mask]] = []
@@ -91,7 +94,7 @@ class NevergradSearcher(Searcher):
                 for point, mask in asked:
                     optimizer.tell(point, losses.get(mask, worst))
                 asked = []
-                while len(asked) < wanted and n_points < _ASKS * self.trials:
+                while len(asked) < wanted and n_points < budget:
                     point, n_points = optimizer.ask(), n_points + 1
                     mask = cheapest_mask(problem, point.value)
                     if mask in losses or mask in failed:
@@ -100,17 +103,9 @@ class NevergradSearcher(Searcher):
                         asked.append((point, mask))
             if not asked:
                 return Scores(losses, failed).best(1)[0]
-            scores = yield Round(mask for _, mask in asked)
+            scores = yield Round([mask for _, mask in asked])
             losses.update(scores.losses)
             failed.update(scores.failed)
-
-    def _open(self, start: NDArray[np.float64], rng: np.random.Generator) -> Any:
-        """Make an optimizer. Without its budget and workers, NGOpt may choose one that waits for ever."""
-        ng = _nevergrad()
-        space = ng.p.Array(init=start)
-        space.random_state = np.random.RandomState(int(rng.integers(2**32)))
-        with self._calls(rng):
-            return ng.optimizers.registry[self.optimizer](space, budget=_ASKS * self.trials, num_workers=self.batch)
 
     @contextmanager
     def _calls(self, rng: np.random.Generator) -> Iterator[None]:
@@ -124,10 +119,3 @@ class NevergradSearcher(Searcher):
             raise UserError(f"searcher.optimizer={self.optimizer} failed: {reason}; use another one") from error
         finally:
             np.random.set_state(before)  # noqa: NPY002
-
-
-def _nevergrad() -> ModuleType:
-    """Return Nevergrad, which takes two seconds to import."""
-    import nevergrad
-
-    return nevergrad

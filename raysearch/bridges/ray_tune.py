@@ -40,13 +40,8 @@ class TuneSearcher(ray.tune.search.Searcher):
     failed evaluation. Only answers are saved and pickled; a restored searcher is replayed through them.
     ``Tuner.restore(path, …)`` works on a copy; ``searcher.restore_from_dir(path)`` reads its results.
 
-    Args:
-        searcher: The algorithm.
-        problem: The space of legal masks.
-        seed: Seeds the searcher's random numbers.
-        metric: The name by which trials report their loss.
-        measure: Computes a statistic of the dense model, for searchers that ask for one. Its answers are saved and
-            pickled, the function is not.
+    Trials report their loss as `metric`. Searchers that ask for a statistic of the dense model have it computed by
+    `measure`, of which the answers are saved and pickled, but not the function.
     """
 
     def __init__(

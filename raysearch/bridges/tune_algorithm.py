@@ -43,8 +43,6 @@ class TuneAlgorithmSearcher(Searcher):
     only repeats masks has converged and is started again; the search ends early if that gives no new mask either. A
     failed mask is a trial, and a failure for the algorithm.
 
-        TuneAlgorithmSearcher("optuna", trials=100)
-
     Args:
         algorithm: Its name in `ray.tune.search`, as in "variant_generator" (random points), "optuna", "hyperopt".
         trials: Distinct masks to score, at least 1.
@@ -54,7 +52,6 @@ class TuneAlgorithmSearcher(Searcher):
     """
 
     solves_additive = False
-
     stochastic = True
 
     algorithm: str = "variant_generator"
@@ -104,23 +101,12 @@ class TuneAlgorithmSearcher(Searcher):
 
 
 def search_with(
-    algorithm: ray.tune.search.Searcher,
-    problem: Problem,
-    trials: int,
-    batch: int = 1,
-    outcomes: Outcomes | None = None,
+    algorithm: ray.tune.search.Searcher, problem: Problem, trials: int, batch: int, outcomes: Outcomes
 ) -> SearchGenerator:
-    """Search with one instance of an algorithm.
-
-    Args:
-        algorithm: A new instance without a search space.
-        problem: The space of legal masks.
-        trials: As of `TuneAlgorithmSearcher`, those in `outcomes` among them.
-        batch: As of `TuneAlgorithmSearcher`.
-        outcomes: The known outcomes; new ones are added.
+    """Search with a new instance of an algorithm; known outcomes count as trials, and new ones are added to them.
 
     Raises:
-        UserError: The algorithm has a search space.
+        UserError: The algorithm has a search space of its own.
     """
     space = {f"layer_{layer}": ray.tune.uniform(0.0, 1.0) for layer in problem.free}
     log = logging.getLogger("optuna")
@@ -132,7 +118,6 @@ def search_with(
     finally:
         log.setLevel(level)
 
-    outcomes = {} if outcomes is None else outcomes
     names = map(str, itertools.count())
     repeats = 0
     asked: dict[str, Mask] = {}
@@ -155,7 +140,7 @@ def search_with(
                 asked[trial], repeats = mask, 0
         if not asked:
             return scores_of(outcomes).best(1)[0]
-        scores = yield Round(asked.values())
+        scores = yield Round([*asked.values()])
         outcomes |= {**scores.losses, **scores.failed}
 
 

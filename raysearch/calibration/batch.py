@@ -32,35 +32,23 @@ class Form(Enum):
 
 @dataclass(frozen=True)
 class Choices:
-    """How R rows make items; the rows of an item follow each other.
+    """How R rows make items; the rows of an item follow each other."""
 
-    Args:
-        item: The item of each row, int64, [R], from 0 and ascending by 0 or 1.
-        gold: Whether a row is the right choice, bool, [R]; one of each item's rows is.
-        characters: Length of each choice's text, int64, [R].
-    """
-
-    item: npt.NDArray[np.int64]
-    gold: npt.NDArray[np.bool_]
-    characters: npt.NDArray[np.int64]
+    item: npt.NDArray[np.int64]  #: the item of each row, [R], from 0 and ascending by 0 or 1
+    gold: npt.NDArray[np.bool_]  #: whether a row is the right choice, [R]; one of each item's rows is
+    characters: npt.NDArray[np.int64]  #: length of each choice's text, [R]
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """The input of a model: the rows of a batch, as they are or packed.
+    """The input of a model: the rows of a batch, as they are or packed."""
 
-    Args:
-        input_ids: Token ids, int64, [P, L].
-        attention_mask: Whether a token is real, bool, [P, L]; or the positions that each one attends to, bool,
-            [P, L, L]; None where all tokens are real and attend to those before them.
-        position_ids: The place of a token in its own row, int64, [P, L]; None for 0 … L - 1.
-        predictors: Position in the flattened [P * L] of the state that predicts each scored token of the batch, in
-            the batch's order, int64, [n].
-    """
-
-    input_ids: npt.NDArray[np.int64]
+    input_ids: npt.NDArray[np.int64]  #: [P, L]
+    #: Whether a token is real, [P, L]; or the positions that each one attends to, [P, L, L]; None where all tokens are
+    #: real and attend to those before them.
     attention_mask: npt.NDArray[np.bool_] | None
-    position_ids: npt.NDArray[np.int64] | None
+    position_ids: npt.NDArray[np.int64] | None  #: the place of a token in its own row, [P, L]; None for 0 … L - 1
+    #: Position in the flattened [P * L] of the state that predicts each scored token of the batch, in its order, [n].
     predictors: npt.NDArray[np.int64]
 
     @property
@@ -71,21 +59,14 @@ class Inputs:
 
 @dataclass(frozen=True)
 class Batch:
-    """R rows of T tokens, padded on the right. A sample is a row or, where there are choices, all rows of an item.
+    """R rows of T tokens, padded on the right. A sample is a row or, where there are choices, all rows of an item."""
 
-    Args:
-        input_ids: Token ids, int64, [R, T].
-        scored: Whether a token counts in the loss as a prediction from those before it, bool, [R, T]; never the first.
-        attention_mask: Whether a token is real (not padding), bool, [R, T]; None when all are.
-        choices: How the rows make items; None where each row is a sample.
-        answers: The expected answer to each row; None where nothing is generated.
-    """
-
-    input_ids: npt.NDArray[np.int64]
+    input_ids: npt.NDArray[np.int64]  #: [R, T]
+    #: Whether a token counts in the loss as a prediction from those before it, [R, T]; never the first.
     scored: npt.NDArray[np.bool_]
-    attention_mask: npt.NDArray[np.bool_] | None = None
-    choices: Choices | None = None
-    answers: tuple[Answer, ...] | None = None
+    attention_mask: npt.NDArray[np.bool_] | None = None  #: whether a token is real, not padding, [R, T]; None: all are
+    choices: Choices | None = None  #: how the rows make items; None where each row is a sample
+    answers: tuple[Answer, ...] | None = None  #: the expected answer to each row; None where nothing is generated
 
     @property
     def n_samples(self) -> int:
@@ -96,11 +77,6 @@ class Batch:
     def sample_of_row(self) -> npt.NDArray[np.int64]:
         """The sample that each row belongs to, int64, [R]."""
         return np.arange(len(self.input_ids)) if self.choices is None else self.choices.item
-
-    @property
-    def rows_of_sample(self) -> list[npt.NDArray[np.int64]]:
-        """The rows of each sample, B arrays."""
-        return np.split(np.arange(len(self.input_ids)), np.flatnonzero(np.diff(self.sample_of_row)) + 1)
 
     @property
     def n_scored(self) -> int:

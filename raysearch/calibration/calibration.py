@@ -28,21 +28,13 @@ _SHARDS_OF_PROMPTS = 2  # the same where answers are generated: a step takes as 
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    """An objective and its samples. Two calibrations are the same when their fingerprints are.
-
-    Args:
-        objective: What is computed.
-        shards: The samples, partitioned in order.
-        fingerprint: Identifies everything that a loss depends on besides the mask, 32 hexadecimal digits.
-        text_fingerprint: Identifies the token ids alone, whatever the model, the objective and the shards.
-        description: Plain values for the records.
-    """
+    """An objective and its samples. Two calibrations are the same when their fingerprints are."""
 
     objective: Objective
-    shards: tuple[Batch, ...]
-    fingerprint: str
-    text_fingerprint: str
-    description: dict[str, Any]
+    shards: tuple[Batch, ...]  #: the samples, partitioned in order
+    fingerprint: str  #: of everything that a loss depends on besides the mask, 32 hexadecimal digits
+    text_fingerprint: str  #: of the token ids alone, whatever the model, the objective and the shards
+    description: dict[str, Any]  #: plain values for the records
 
     @classmethod
     def create(
@@ -136,11 +128,9 @@ def _digest(*parts: bytes) -> str:
 
 
 def _batch_bytes(batch: Batch) -> Iterator[bytes]:
-    for array in (batch.input_ids, batch.scored, batch.attention_mask):
+    choices = () if batch.choices is None else (batch.choices.item, batch.choices.gold, batch.choices.characters)
+    for array in (batch.input_ids, batch.scored, batch.attention_mask, *choices):
         yield from (b"none",) if array is None else _array_bytes(array)
-    if batch.choices is not None:
-        for array in (batch.choices.item, batch.choices.gold, batch.choices.characters):
-            yield from _array_bytes(array)
     if batch.answers is not None:
         yield json.dumps([asdict(answer) for answer in batch.answers]).encode()
 

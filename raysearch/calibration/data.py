@@ -28,12 +28,7 @@ _MOSTLY = 0.5  #: of a text's tokens; so many unknown ones are told
 
 @dataclass(frozen=True)
 class Drawn:
-    """Samples and their description for the records.
-
-    Args:
-        batch: The samples.
-        description: Their source, how they were drawn and what was left out, plain values.
-    """
+    """Samples, and their source, how they were drawn and what was left out as plain values for the records."""
 
     batch: Batch
     description: dict[str, Any]
@@ -51,11 +46,6 @@ class Data:
     format: Format
     draw: WindowOptions | ItemOptions
 
-    @property
-    def offers(self) -> frozenset[Form]:
-        """The forms that its samples can take."""
-        return self.format.offers
-
     def check(self) -> None:
         """Refuse rows that are missing or misread; read at most the first row and download nothing.
 
@@ -72,24 +62,20 @@ class Data:
         Raises:
             UserError: The form is not offered.
         """
-        if form not in self.offers:
+        if form not in self.format.offers:
             kind = type(self.format).__module__.rpartition(".")[2]
-            offered = " and ".join(sorted(one.wanted for one in self.offers))
+            offered = " and ".join(sorted(one.wanted for one in self.format.offers))
             raise UserError(
                 f"this objective asks for {form.wanted}, but data.type={kind} offers {offered} alone; "
                 f"use {_INSTEAD[form]}"
             )
 
     def samples(self, tokenizer: Tokenizer, form: Form, max_positions: int | None = None) -> Drawn:
-        """Draw the samples. Call `check` before: its messages are better.
-
-        Args:
-            tokenizer: The model's tokenizer.
-            form: What the objective needs.
-            max_positions: The longest sequence the model takes, in tokens; None if it sets no limit.
+        """Draw the samples in the form that an objective needs. Call `check` before: its messages are better.
 
         Raises:
-            UserError: The form is not offered, or the rows are unreadable, too few, or too long.
+            UserError: The form is not offered, or the rows are unreadable, too few, or too long for a model that takes
+                at most `max_positions` tokens.
         """
         self.check_form(form)
         if max_positions is not None and self.draw.seq_len > max_positions:
@@ -100,7 +86,11 @@ class Data:
         how = {"samples": self.draw.samples, "seq_len": self.draw.seq_len, "sampling": self.draw.sampling}
         description = {**self.rows.describe(), **how, "seed": self.draw.seed}
         if isinstance(self.draw, WindowOptions):
-            batch = self._windows(tokenizer, self.draw)
+            if self.draw.sampling in ("truncated", "whole"):
+                rows = draw_documents(self._documents(), tokenizer, self.draw)
+            else:
+                rows = draw_windows(self._documents(), tokenizer, self.draw).tolist()
+            batch = Batch.of(rows, [[False, *[True] * (len(ids) - 1)] for ids in rows])
             return Drawn(batch, {**description, **_unknown(batch, tokenizer)})
         drawn = self.items()
         batch, truncated = encode_items(drawn.samples, form, self.draw, tokenizer)
@@ -121,16 +111,6 @@ class Data:
         """
         assert isinstance(self.draw, ItemOptions), "windows of text are drawn in tokens"
         return draw_items(self._samples(), self.draw)
-
-    def _windows(self, tokenizer: Tokenizer, options: WindowOptions) -> Batch:
-        """Return windows or documents of text, with every token but the first scored."""
-        if options.sampling in ("truncated", "whole"):
-            rows = draw_documents(self._documents(), tokenizer, options)
-            return Batch.of(rows, [[False, *[True] * (len(ids) - 1)] for ids in rows])
-        ids = draw_windows(self._documents(), tokenizer, options)
-        scored = np.ones(ids.shape, dtype=np.bool_)
-        scored[:, 0] = False
-        return Batch(ids, scored)
 
     def _samples(self) -> Iterator[Located | None]:
         """Read each row's sample; None for a row that is skipped."""

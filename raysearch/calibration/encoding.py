@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, assert_never
 
 import numpy as np
@@ -81,10 +81,8 @@ def _encode(located: Located, form: Form, options: ItemOptions, tokenizer: Any) 
     match form:
         case Form.TEXT:
             wording = _wording(sample, tokenizer, where)
-            if options.score == "answer":
-                return _Encoded((_scored_row(wording, options.seq_len, tokenizer, where),))
-            whole = _Wording(wording.text, ((0, len(wording.text)),), wording.special)
-            return _Encoded((_whole_row(whole, options.seq_len, tokenizer, where),))
+            to_row = _scored_row if options.score == "answer" else _whole_row
+            return _Encoded((to_row(wording, options.seq_len, tokenizer, where),))
         case Form.CHOICES:
             assert isinstance(sample, Item), "only items have choices"
             wordings = [_worded(sample, place) for place in range(len(sample.choices))]
@@ -155,8 +153,8 @@ def _scored_row(wording: _Wording, seq_len: int, tokenizer: Any, where: str) -> 
 
 
 def _whole_row(wording: _Wording, seq_len: int, tokenizer: Any, where: str) -> _Row:
-    """Return a row, cut on the right."""
-    ids, spans = _tokenise(wording, tokenizer)
+    """Return a row of which all is scored, cut on the right."""
+    ids, spans = _tokenise(replace(wording, spans=((0, len(wording.text)),)), tokenizer)
     if not spans.count(0):
         raise UserError(f"{where} has no token that follows another; leave the row out")
     return _Row(tuple(ids[:seq_len]), tuple(span >= 0 for span in spans[:seq_len]), len(ids) > seq_len)
@@ -175,9 +173,9 @@ def _tokenise(wording: _Wording, tokenizer: Any) -> tuple[list[int], list[int]]:
     options = {"add_special_tokens": wording.special, "verbose": False}  # a text may be longer than the model's window
     if getattr(tokenizer, "is_fast", False):
         found = tokenizer(wording.text, return_offsets_mapping=True, **options)
-        ids, spans = list(found["input_ids"]), [-1] * len(found["input_ids"])
-        for place, (_, end) in enumerate(found["offset_mapping"]):
-            spans[place] = next((n for n, (start, stop) in enumerate(wording.spans) if start < end <= stop), -1)
+        ids, spans = list(found["input_ids"]), []
+        for _, end in found["offset_mapping"]:
+            spans.append(next((n for n, (start, stop) in enumerate(wording.spans) if start < end <= stop), -1))
     else:
         ids = list(tokenizer(wording.text, **options)["input_ids"])
         spans = [-1] * len(ids)

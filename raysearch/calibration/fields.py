@@ -13,16 +13,10 @@ _FILTERS: dict[str, Callable[[str], str]] = {"capitalize": str.capitalize, "stri
 
 
 def take(row: Mapping[str, Any], key: str, field: str, where: str) -> Any:
-    """Return the value of a field.
-
-    Args:
-        row: The row's fields.
-        key: The key of the configuration that names the field.
-        field: Its name; ``question.stem`` is the field ``stem`` inside ``question``.
-        where: Names the row in messages.
+    """Return the value of a field, named by a key of the configuration: ``question.stem`` is ``stem`` in ``question``.
 
     Raises:
-        UserError: There is no such field.
+        UserError: There is no such field; `where` names the row.
     """
     found = _find(row, field)
     if found is None:
@@ -71,14 +65,9 @@ def kind_of(value: Any) -> str:
 
 
 def fill(template: str, row: Mapping[str, Any], where: str, into: str = "prompt", /, **keys: str) -> str:
-    """Fill in the ``{fields}`` of a template; other braces stay as they are.
+    """Fill in ``{field}``, ``{field|capitalize}`` and ``{field|strip}`` of a template; other braces stay as they are.
 
-    Args:
-        template: Text with ``{field}``, ``{field|capitalize}`` or ``{field|strip}``.
-        row: The row's fields.
-        where: Names the row in messages.
-        into: The key of the configuration that holds the template.
-        keys: Placeholders that are keys of the configuration, each with the name of its field.
+    The template is the value of the key `into`. Placeholders in `keys` are keys themselves, with the names of fields.
 
     Raises:
         UserError: A field does not exist or holds neither text nor a number, or there is no such filter.

@@ -22,18 +22,11 @@ class ItemOptions(DrawOptions):
     """How items are drawn, and which tokens are scored.
 
     Args:
-        samples: How many items, at least 1; or ``all``.
         seq_len: The most tokens of a row, at least 2; longer ones are cut.
         sampling: ``random`` items, or the first ones (``sequential``).
         balance: Items of sub-tasks in ``equal`` numbers, or ``proportional`` to their numbers in the data; or ``none``:
             of all items alike.
         score: For objectives on text: the tokens of the ``answer``, or ``all``.
-        seed: Seeds the random draw.
-        shard_samples: Items of a shard; None for 512 to 8192 tokens a shard and at least 16 shards, if possible.
-        at_most: The most items where `samples` is ``all``; None for no limit.
-
-    Raises:
-        UserError: An option is out of range.
     """
 
     samples: int | Literal["all"] = 64
@@ -41,9 +34,6 @@ class ItemOptions(DrawOptions):
     sampling: Literal["random", "sequential"] = "random"
     balance: Literal["equal", "proportional", "none"] = "equal"
     score: Literal["all", "answer"] = "answer"
-    seed: int = 0
-    shard_samples: int | None = None
-    at_most: int | None = None
 
 
 @dataclass(frozen=True)
@@ -56,31 +46,19 @@ class Located:
 
 @dataclass(frozen=True)
 class DrawnItems:
-    """The drawn samples and counts of the rows.
-
-    Args:
-        samples: The drawn samples.
-        rows_read: Rows read, duplicates and skipped ones included.
-        duplicates: Rows equal to an earlier one.
-        skipped: Rows that make no sample.
-        groups: Samples drawn of each sub-task of the data; empty where there is only one.
-    """
+    """The drawn samples and counts of the rows."""
 
     samples: tuple[Located, ...]
-    rows_read: int
-    duplicates: int
-    skipped: int
-    groups: Mapping[str, int]
+    rows_read: int  #: duplicates and skipped ones included
+    duplicates: int  #: rows equal to an earlier one
+    skipped: int  #: rows that make no sample
+    groups: Mapping[str, int]  #: samples drawn of each sub-task of the data; empty where there is only one
 
 
 def draw_items(samples: Iterable[Located | None], options: ItemOptions) -> DrawnItems:
-    """Draw samples without duplicates.
+    """Draw samples without duplicates; a row that is skipped is None among them.
 
     A random draw depends on the set of items and the seed, not on their order.
-
-    Args:
-        samples: All samples, in the order of the data set; None for a row that is skipped.
-        options: How many, and how they are drawn.
 
     Raises:
         UserError: There are too few.
@@ -105,9 +83,7 @@ def draw_items(samples: Iterable[Located | None], options: ItemOptions) -> Drawn
 
     rng = np.random.default_rng(options.seed)
     sizes = {name: len(members) for name, members in groups.items()}
-    shares = _proportional(sizes, wanted)
-    if options.balance == "equal":
-        shares = _equal(sizes, wanted, rng)
+    shares = _equal(sizes, wanted, rng) if options.balance == "equal" else _proportional(sizes, wanted)
     drawn: list[Located] = []
     for name, members in groups.items():
         if options.sampling == "random":
@@ -133,12 +109,9 @@ def _check_enough(samples: int, found: int, duplicates: int, skipped: int) -> No
     if not found:
         raise UserError("data holds no rows; choose another source")
     if found < samples:
-        left_out = [
-            f"{count} {what}"
-            for count, what in ((duplicates, "duplicates"), (skipped, "rows that make no item"))
-            if count
-        ]
-        without = f", without {' and '.join(left_out)}" if left_out else ""
+        counts = {"duplicates": duplicates, "rows that make no item": skipped}
+        left_out = " and ".join(f"{count} {what}" for what, count in counts.items() if count)
+        without = f", without {left_out}" if left_out else ""
         raise UserError(
             f"data.samples={samples} items were asked, but the data holds {found}{without}; use data.samples={found} "
             "or more data"
@@ -148,14 +121,13 @@ def _check_enough(samples: int, found: int, duplicates: int, skipped: int) -> No
 def _equal(sizes: Mapping[str, int], samples: int, rng: np.random.Generator) -> dict[str, int]:
     """Return equal numbers for all groups; a remainder goes to random groups."""
     each, left = divmod(samples, len(sizes))
-    names = list(sizes)
-    lucky = {names[place] for place in rng.permutation(len(names))[:left]}
-    shares = {name: each + (name in lucky) for name in names}
+    lucky = rng.permutation(len(sizes))[:left]
+    shares = {name: each + (place in lucky) for place, name in enumerate(sizes)}
     short = min(sizes, key=lambda name: sizes[name] - shares[name])
     if sizes[short] < shares[short]:
         raise UserError(
-            f"data.samples={samples} in equal parts takes {shares[short]} of each of {len(names)} sub-tasks, but "
-            f"{short!r} has {sizes[short]}; use data.samples={sizes[short] * len(names)} or data.balance=proportional"
+            f"data.samples={samples} in equal parts takes {shares[short]} of each of {len(sizes)} sub-tasks, but "
+            f"{short!r} has {sizes[short]}; use data.samples={sizes[short] * len(sizes)} or data.balance=proportional"
         )
     return shares
 

@@ -25,7 +25,7 @@ def pack(batch: Batch) -> Inputs:
     Returns:
         One row per sample, padded on the right; ``attention_mask`` is [B, L, L].
     """
-    rows_of_sample = batch.rows_of_sample
+    rows_of_sample = np.split(np.arange(len(batch.input_ids)), np.flatnonzero(np.diff(batch.sample_of_row)) + 1)
     packed = [_pack_sample(batch, rows) for rows in rows_of_sample]
     length = max(len(ids) for ids, _, _ in packed)
     input_ids = np.zeros((len(packed), length), np.int64)

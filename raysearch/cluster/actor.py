@@ -59,13 +59,9 @@ class ReplicaActor:
         return socket.gethostname()
 
     def run(self, pool: str, recipe: list[Any], job: Job, calibration: list[Any]) -> Any:
-        """Do a job. References come in lists, which Ray passes on as they are.
+        """Do a job of a pool. References come in lists, which Ray passes on as they are.
 
-        Args:
-            pool: The pool that calls.
-            recipe: A reference to the `Recipe`.
-            job: The job.
-            calibration: A reference to the calibration of the job, followed if the replica lacks it; may be empty.
+        That to the calibration of the job is followed if the replica lacks it; the list may be empty.
         """
         self._pool = pool
         replica = self._made(recipe)
@@ -110,11 +106,7 @@ def make_there(*args: Any) -> Replica:
 
 
 def own_versions(fused_head: bool = False) -> dict[str, str]:
-    """Return the versions that this process has of the packages that compute numbers.
-
-    Args:
-        fused_head: Whether the model's fused head is one of them.
-    """
+    """Return our versions of the packages that compute numbers, and of the fused head if it is used."""
     return {name: importlib.metadata.version(name) for name in (*_PACKAGES, *([_FUSED_HEAD] if fused_head else []))}
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -20,6 +20,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from typing_extensions import override
 
 from raysearch.cluster.actor import ReplicaActor
+from raysearch.cluster.scheduler import Demand
 
 #: A pool that has not synced for this long is gone, and its demand with it.
 _SILENCE_S = 120.0
@@ -27,38 +28,24 @@ _SILENCE_S = 120.0
 
 @dataclass(frozen=True)
 class Needs:
-    """The resources that Ray reserves for a replica.
-
-    Args:
-        cpus: CPUs.
-        gpus: GPUs; replicas with a fraction share one.
-    """
+    """The resources that Ray reserves for a replica; replicas with a fraction of a GPU share one."""
 
     cpus: float
     gpus: float
 
-    def __str__(self) -> str:
-        return f"{self.cpus:g} CPUs" + (f" and {self.gpus:g} GPUs" if self.gpus else "")
 
-
-@dataclass(frozen=True)
-class _Demand:
-    wanted: int
-    busy: Collection[str]
-    heard: float
+def make_replica_actor(needs: Needs) -> Any:
+    """Make an actor. Ray starts it when there is room, and never again: its fleet makes another instead."""
+    remote: Any = ray.remote  # its annotations do not know of concurrency groups
+    reserved = {"num_cpus": needs.cpus, "num_gpus": needs.gpus}
+    return remote(max_restarts=0, concurrency_groups={"beside": 1}, **reserved)(ReplicaActor).remote()
 
 
 class Membership(Protocol):
     """Which replicas there are."""
 
-    def sync(self, pool: str, wanted: int, busy: Collection[str], lost: Collection[str]) -> Mapping[str, Any]:
-        """Tell what a pool needs, and get the replicas that there are now.
-
-        Args:
-            pool: The pool's name.
-            wanted: How many replicas it has work for.
-            busy: The names of those that work for it.
-            lost: The names of those that have died or are to be ended.
+    def sync(self, pool: str, demand: Demand) -> Mapping[str, Any]:
+        """Tell what the pool of a name needs, and get the replicas that there are now.
 
         Returns:
             Actors by name. Ray may not have started some of them yet.
@@ -72,9 +59,7 @@ class Fleet(Membership):
     Args:
         least: How many are made at once, and stay if there is nothing to do.
         most: How many there are at most.
-        needs: The resources of each.
         idle_s: Seconds after which an actor that is not needed is ended.
-        make_actor: Makes an actor.
     """
 
     def __init__(
@@ -83,12 +68,11 @@ class Fleet(Membership):
         most: int,
         needs: Needs,
         idle_s: float,
-        make_actor: Callable[[Needs], Any] | None = None,
+        make_actor: Callable[[Needs], Any] = make_replica_actor,
     ) -> None:
-        self._least, self._most, self._needs, self._idle_s = least, most, needs, idle_s
-        self._make_actor = make_actor or make_replica_actor
+        self._least, self._most, self._needs, self._idle_s, self._make_actor = least, most, needs, idle_s, make_actor
         self._members: dict[str, Any] = {}
-        self._pools: dict[str, _Demand] = {}
+        self._pools: dict[str, tuple[Demand, float]] = {}  # and when it was heard
         self._enough_since: float | None = None  # since when there are more than wanted
         self._lock = threading.Lock()
         self._closed = threading.Event()
@@ -97,14 +81,14 @@ class Fleet(Membership):
             threading.Thread(target=self._watch, name="fleet", daemon=True).start()
 
     @override
-    def sync(self, pool: str, wanted: int, busy: Collection[str], lost: Collection[str] = ()) -> Mapping[str, Any]:
+    def sync(self, pool: str, demand: Demand) -> Mapping[str, Any]:
         with self._lock:
             if self._closed.is_set():
                 return {}
-            for name in lost:
+            for name in demand.lost:
                 if name in self._members:
                     ray.kill(self._members.pop(name))
-            self._pools[pool] = _Demand(wanted, busy, time.monotonic())
+            self._pools[pool] = demand, time.monotonic()
             self._reconcile()
             return dict(self._members)
 
@@ -125,8 +109,9 @@ class Fleet(Membership):
     def _reconcile(self) -> None:
         """Make as many actors as are wanted, or end those that have been too many for long enough."""
         now = time.monotonic()
-        self._pools = {name: demand for name, demand in self._pools.items() if now - demand.heard < _SILENCE_S}
-        wanted = sum(demand.wanted for demand in self._pools.values())
+        self._pools = {name: told for name, told in self._pools.items() if now - told[1] < _SILENCE_S}
+        demands = [demand for demand, _ in self._pools.values()]
+        wanted = sum(demand.wanted for demand in demands)
         target = min(max(wanted, self._least), self._most)
         while len(self._members) < target:
             self._members[uuid.uuid4().hex] = self._make_actor(self._needs)
@@ -135,26 +120,22 @@ class Fleet(Membership):
         elif self._enough_since is None:
             self._enough_since = now
         elif now - self._enough_since >= self._idle_s:
-            busy = {name for demand in self._pools.values() for name in demand.busy}
+            busy = {name for demand in demands for name in demand.busy}
             idle = [name for name in reversed(self._members) if name not in busy]  # the newest first
             for name in idle[: len(self._members) - target]:
                 ray.kill(self._members.pop(name))
 
 
 class RemoteFleet(Membership):
-    """A fleet in an actor of its own, for pools in several processes; those that outlive it are interrupted.
-
-    Args:
-        actor: Its handle.
-    """
+    """A fleet in an actor of its own, for pools in several processes; those that outlive it are interrupted."""
 
     def __init__(self, actor: Any) -> None:
         self._actor = actor
 
     @override
-    def sync(self, pool: str, wanted: int, busy: Collection[str], lost: Collection[str]) -> Mapping[str, Any]:
+    def sync(self, pool: str, demand: Demand) -> Mapping[str, Any]:
         try:
-            return ray.get(self._actor.sync.remote(pool, wanted, list(busy), list(lost)))
+            return ray.get(self._actor.sync.remote(pool, demand))
         except ActorDiedError as error:  # Ray starts it again, unless its driver has closed it or has died
             raise KeyboardInterrupt from error
 
@@ -173,10 +154,3 @@ def shared_fleet(least: int, most: int, needs: Needs, idle_s: float) -> RemoteFl
     remote: Any = ray.remote  # its annotations do not know of node affinity
     lasting = {"num_cpus": 0, "scheduling_strategy": here, "max_restarts": -1, "max_task_retries": -1}
     return RemoteFleet(remote(**lasting)(Fleet).remote(least, most, needs, idle_s))
-
-
-def make_replica_actor(needs: Needs) -> Any:
-    """Make an actor. Ray starts it when there is room, and never again: its fleet makes another instead."""
-    remote: Any = ray.remote  # its annotations do not know of concurrency groups
-    reserved = {"num_cpus": needs.cpus, "num_gpus": needs.gpus}
-    return remote(max_restarts=0, concurrency_groups={"beside": 1}, **reserved)(ReplicaActor).remote()

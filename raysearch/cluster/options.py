@@ -30,12 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ReplicaRange:
-    """How many replicas there may be; they come and go with the work.
-
-    Args:
-        min: How many stay if there is nothing to do.
-        max: How many there are at most.
-    """
+    """How many replicas there may be: `min` stay if there is nothing to do, the others come and go with the work."""
 
     min: int
     max: int
@@ -90,13 +85,14 @@ class ClusterOptions(PoolFactory):
     unit_timeout_s: float | Literal["auto"] = "auto"
 
     def __post_init__(self) -> None:
+        inline, gpus = self.backend == "inline", 0 if self.gpus_per_replica == "auto" else self.gpus_per_replica
         if isinstance(self.replicas, int) and self.replicas < 1:
             raise UserError(f"cluster.replicas={self.replicas} runs nothing; use 1 or more, or auto")
-        if self.backend == "inline" and self.replicas not in ("auto", 1):
+        if inline and self.replicas not in ("auto", 1):
             raise UserError(
                 f"cluster.replicas={self.replicas} needs cluster.backend=ray; cluster.backend=inline runs one replica"
             )
-        if self.backend == "inline" and self.address is not None:
+        if inline and self.address is not None:
             raise UserError(
                 f"cluster.address={self.address} needs cluster.backend=ray; cluster.backend=inline runs in this process"
             )
@@ -108,16 +104,14 @@ class ClusterOptions(PoolFactory):
             raise UserError(
                 f"cluster.cpus_per_replica={self.cpus_per_replica} is no thread count; use 1 … {_MOST_THREADS}"
             )
-        if self.gpus_per_replica != "auto" and self.gpus_per_replica < 0:
-            raise UserError(f"cluster.gpus_per_replica={self.gpus_per_replica} is negative; use 0 or more, or auto")
-        if self.gpus_per_replica != "auto" and self.gpus_per_replica > 1 and self.gpus_per_replica % 1:
+        if gpus < 0:
+            raise UserError(f"cluster.gpus_per_replica={gpus} is negative; use 0 or more, or auto")
+        if gpus > 1 and gpus % 1:
+            raise UserError(f"cluster.gpus_per_replica={gpus} splits a GPU; above 1, use a whole number")
+        if inline and gpus > 1:
             raise UserError(
-                f"cluster.gpus_per_replica={self.gpus_per_replica} splits a GPU; above 1, use a whole number"
-            )
-        if self.backend == "inline" and self.gpus_per_replica != "auto" and self.gpus_per_replica > 1:
-            raise UserError(
-                f"cluster.gpus_per_replica={self.gpus_per_replica:g} needs cluster.backend=ray; cluster.backend=inline "
-                "loads the model onto one GPU"
+                f"cluster.gpus_per_replica={gpus:g} needs cluster.backend=ray; cluster.backend=inline loads the model "
+                "onto one GPU"
             )
         if self.idle_s < 0:
             raise UserError(f"cluster.idle_s={self.idle_s:g} is negative; use 0 or more seconds")
@@ -174,12 +168,9 @@ class ClusterOptions(PoolFactory):
             )
 
     def replica_range(self, on_gpu: bool, n_units: int, room: Mapping[str, float] | None = None) -> ReplicaRange:
-        """Return how many replicas to start: the number given, or as many as fit and can be kept busy.
+        """Return how many replicas to start: the number given, or as many as fit and can be kept busy by the units.
 
-        Args:
-            on_gpu: Whether the model runs on a GPU.
-            n_units: How many units or jobs there are.
-            room: The CPUs and GPUs of the cluster; None for this machine's.
+        `room` are the CPUs and GPUs of the cluster, by default this machine's.
         """
         if isinstance(self.replicas, ReplicaRange):
             return self.replicas
@@ -215,12 +206,7 @@ class ClusterOptions(PoolFactory):
         those of a kept GGUF file they share as they map it, and this process needs no torch. On GPUs each replica loads
         its own copy, by way of its node's memory: from the hub's cache there, or, if replicas are elsewhere and the
         model is a folder here, from what travels as on a CPU. So does, where replicas may be elsewhere, each replica of
-        a hub model whose code comes with it.
-
-        Args:
-            model: The model.
-            n_units: How many units or jobs there are to keep replicas busy.
-            shared: Whether pools in other processes use the replicas too.
+        a hub model whose code comes with it. Replicas that are `shared` are used by pools in other processes, too.
         """
         import ray
 
@@ -242,8 +228,7 @@ class ClusterOptions(PoolFactory):
             return self.replica_range(on_gpu, n_units, None if self.address is None else room())
 
         def make_fleet() -> Fleet | RemoteFleet:
-            make: Callable[..., Fleet | RemoteFleet] = shared_fleet if shared else Fleet
-            return make(replicas().min, replicas().max, needs, self.idle_s)
+            return (shared_fleet if shared else Fleet)(replicas().min, replicas().max, needs, self.idle_s)
 
         cpus = self.replica_range(on_gpu, n_units).max * needs.cpus
         packed = tokenizer = None
@@ -255,15 +240,11 @@ class ClusterOptions(PoolFactory):
                 packed = pack(load_model(model, device="cpu"))
                 tokenizer = None if self.address is None else load_tokenizer(model)
             fleet, leave, check = joined()
-        try:
             there = replace(model, device="cuda") if on_gpu else model  # an actor sees the GPUs that Ray gave it
             make = functools.partial(make_there, there, self.cpus_per_replica, tokenizer, needs.gpus > 1)
             versions = own_versions(model.fused_head)
             recipe = [ray.put(Recipe(make, packed, versions))]  # kept: what nobody refers to is evicted
             del packed
-        except BaseException:
-            leave()
-            raise
 
         def close() -> None:
             recipe.clear()

@@ -15,7 +15,7 @@ from typing_extensions import override
 from raysearch.calibration.calibration import Calibration
 from raysearch.cluster.fleet import Membership
 from raysearch.cluster.scheduler import SYNC_S, Call, Scheduler
-from raysearch.evaluation.pool import NO_CALIBRATIONS, Cutter, JobT, Pool, PoolStats
+from raysearch.evaluation.pool import NO_CALIBRATIONS, Cutter, JobT, Pool
 
 #: How long a replica may take to say what it does.
 _ANSWER_S = 10.0
@@ -26,7 +26,6 @@ class Replicas:
     """Everything that a pool in any process needs to use replica actors.
 
     Args:
-        fleet: Makes the actors.
         recipe: A reference to the `Recipe` that they are made by, in a list so that Ray passes it on as it is.
         most: How many actors there may be.
         unit_timeout_s: As in `raysearch.cluster.scheduler.TimeoutPolicy`.
@@ -42,7 +41,6 @@ class RayPool(Pool):
     """Replica actors, which other pools may use at the same time: each then gets its turn.
 
     Args:
-        replicas: The actors.
         on_close: Called at the end, if the actors are this pool's own.
         check: Raises if Ray has died.
     """
@@ -56,6 +54,7 @@ class RayPool(Pool):
         self._fleet, self._recipe = replicas.fleet, list(replicas.recipe)
         self._on_close, self._check = on_close, check
         self._scheduler = Scheduler(replicas.unit_timeout_s)
+        self.stats = self._scheduler.stats
         self._name = uuid.uuid4().hex
         self._actors: Mapping[str, Any] = {}
         self._calls: dict[Any, Call] = {}  # by the reference to what they return
@@ -66,11 +65,6 @@ class RayPool(Pool):
     @override
     def n_replicas(self) -> int:
         return self._scheduler.n_replicas
-
-    @property
-    @override
-    def stats(self) -> PoolStats:
-        return self._scheduler.stats
 
     @override
     def run(
@@ -106,8 +100,7 @@ class RayPool(Pool):
 
     def _sync(self) -> None:
         """Tell the fleet what is wanted and lost, and have new replicas load the model."""
-        demand = self._scheduler.demand()
-        self._actors = self._fleet.sync(self._name, demand.wanted, demand.busy, demand.lost)
+        self._actors = self._fleet.sync(self._name, self._scheduler.demand())
         for call in self._scheduler.sync(self._actors, time.monotonic()):
             actor = self._actors[call.replica]
             self._calls[actor.load.remote(self._name, self._recipe)] = call

@@ -61,8 +61,7 @@ class Call:
     """A call of a replica that has not ended.
 
     Args:
-        replica: The replica's name.
-        job: The job; None if the replica loads the model.
+        job: None if the replica loads the model.
         since: When it began, or when it was last known that it had not begun.
         is_awaited: Whether the current round needs the answer.
     """
@@ -84,16 +83,12 @@ class Demand:
     """
 
     wanted: int
-    busy: Collection[str]
-    lost: Collection[str]
+    busy: Collection[str] = ()
+    lost: Collection[str] = ()
 
 
 class Scheduler:
-    """Decides for one pool, round after round.
-
-    Args:
-        unit_timeout_s: As in `TimeoutPolicy`.
-    """
+    """Decides for one pool, round after round; `unit_timeout_s` is as in `TimeoutPolicy`."""
 
     def __init__(self, unit_timeout_s: float | Literal["auto"] = "auto") -> None:
         self.stats = PoolStats()

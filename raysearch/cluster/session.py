@@ -42,11 +42,7 @@ class _Closable(Protocol):
 
 
 def join_ray(address: str | None, cpus: float) -> Connection:
-    """Join a cluster, unless this process is in one.
-
-    Args:
-        address: The address of a running cluster: ``auto``, ``host:port`` or ``ray://host:port``; None to start one.
-        cpus: The CPUs of a cluster started here, even if there are fewer cores.
+    """Join the cluster at an address, or start one with so many CPUs here, unless this process is in one.
 
     Returns:
         What leaves the cluster, if this process was not in it before.
@@ -86,7 +82,7 @@ class Connection:
     def __init__(self, look: Callable[[], str | None] | None, is_ours: bool = True) -> None:
         self._look, self._is_ours = look, is_ours
         self._left = threading.Event()
-        self._died: str | None = None
+        self.died: str | None = None  # what has, in words
         if look is not None:
             threading.Thread(target=self._watch, args=[look], name="ray-watch", daemon=True).start()
 
@@ -96,28 +92,23 @@ class Connection:
         if self._is_ours:
             ray.shutdown()
 
-    @property
-    def is_lost(self) -> bool:
-        """Whether Ray has died."""
-        return self._died is not None
-
     def check(self) -> None:
         """Refuse to go on if Ray has died.
 
         Raises:
             EvaluationError: It has.
         """
-        if self._died is None and self._look is _dead:  # which takes no time; a second later Ray may have ended us
-            self._died = _dead()
-        if self._died is not None:
+        if self.died is None and self._look is _dead:  # which takes no time; a second later Ray may have ended us
+            self.died = _dead()
+        if self.died is not None:
             raise EvaluationError(
-                f"{self._died} has died, and the replicas with it; what they had evaluated is in the ledger, and the "
+                f"{self.died} has died, and the replicas with it; what they had evaluated is in the ledger, and the "
                 "same command goes on from there"
             )
 
     def _watch(self, look: Callable[[], str | None]) -> None:
-        while self._died is None and not self._left.wait(_WATCH_S):
-            self._died = look()
+        while self.died is None and not self._left.wait(_WATCH_S):
+            self.died = look()
 
 
 def _dead() -> str | None:
@@ -152,11 +143,6 @@ def joining_ray(
     Left by an error, the context closes the fleet and leaves the cluster. Linux kills Ray's processes once the thread
     that started them ends, so that thread stays until Ray is left.
 
-    Args:
-        address: As for `join_ray`.
-        cpus: As for `join_ray`.
-        make_fleet: Makes the fleet as soon as the cluster is joined.
-
     Yields:
         A function that waits for this, and returns the fleet, what closes it and leaves the cluster, and what raises
         if Ray has died; or it raises what `join_ray` or `make_fleet` raises.
@@ -180,7 +166,7 @@ def joining_ray(
         fleet, connection = joining.result()
 
         def leave() -> None:
-            if not connection.is_lost:
+            if connection.died is None:
                 fleet.close()
             connection()
             is_left.set()
@@ -202,10 +188,6 @@ def raising(check: Callable[[], None], warn: Callable[[str], None]) -> Iterator[
 
     Such a call looks for signals at most, and only in the main thread; in any other the context does nothing. Where it
     does not look, Ray ends the process within a minute, which is said.
-
-    Args:
-        check: As of a `Connection`.
-        warn: Says a sentence.
 
     Raises:
         EvaluationError: Ray has died.

@@ -40,7 +40,8 @@ from raysearch.models.spec import ModelSpec
 from raysearch.recovery.refine import RecoveryRefiner
 from raysearch.recovery.spec import RecoverSpec, RecoveryOptions
 from raysearch.search.recommendation import Budget
-from raysearch.search.spec import ScoreSpec, SearchSpec
+from raysearch.search.score import ScoreSpec
+from raysearch.search.spec import SearchSpec
 from raysearch.study.grid import Choice, choices_of
 from raysearch.study.spec import Cell, StudyOptions, StudySpec, one_seed_each
 from raysearch.tracking.options import TrackingOptions

@@ -35,15 +35,9 @@ def without_secrets(value: _T) -> _T:
 
 
 def from_json(kind: type[_T], text: str) -> _T:
-    """Return the value that `to_json` made a text of.
-
-    Args:
-        kind: Its type.
-        text: The JSON text.
-    """
+    """Return the value of a type that `to_json` made a text of."""
     known: Any = kind
-    value: _T = _adapter(known).validate_python(json.loads(text))
-    return value
+    return _adapter(known).validate_python(json.loads(text))
 
 
 def plain(value: Any, kind: Any = None) -> Any:
@@ -79,10 +73,6 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
 
 
-def _or_nan(value: Any) -> Any:
-    return math.nan if value is None else value
-
-
 def _exact(value: float, info: SerializationInfo) -> float | str | None:
     if math.isfinite(value):
         return value
@@ -90,7 +80,7 @@ def _exact(value: float, info: SerializationInfo) -> float | str | None:
 
 
 #: A number that may be infinite: null in what is printed, a text in what is read again.
-Number = Annotated[float, BeforeValidator(_or_nan), PlainSerializer(_exact, when_used="json")]
+Number = Annotated[float, BeforeValidator(number_of), PlainSerializer(_exact, when_used="json")]
 
 #: A number that comes back as NaN if it was not finite.
-NumberOrNan = Annotated[float, BeforeValidator(_or_nan)]
+NumberOrNan = Annotated[float, BeforeValidator(number_of)]

@@ -6,6 +6,7 @@ import errno
 import os
 import reprlib
 import shlex
+from contextlib import suppress
 from pathlib import Path
 
 from raysearch.errors import UserError, what_failed
@@ -32,22 +33,17 @@ def as_path(name: str, value: object) -> Path:
         path = Path(value).expanduser()
         if len(path.parts) > _MOST_FOLDERS:
             raise OSError(errno.ENAMETOOLONG, f"it is more than {_MOST_FOLDERS} folders deep")
-        os.lstat(path.resolve())
-    except FileNotFoundError:
+        with suppress(FileNotFoundError):
+            os.lstat(path.resolve())
         return path
     except (OSError, RuntimeError, ValueError, TypeError) as error:
         raise UserError(
             f"{name}={os.fspath(value)!s} cannot be used ({what_failed(error)}); name another path"
         ) from error
-    return path
 
 
 def as_folder(name: str, value: object) -> Path:
-    """Return the path of a folder that exists or can be created.
-
-    Args:
-        name: The argument, for messages.
-        value: Text or a path.
+    """Return the path of a folder that exists or can be created; the arguments are those of `as_path`.
 
     Raises:
         UserError: As `as_path`, or it is a file, or cannot be written.
@@ -78,11 +74,7 @@ def options_for(store: Path, ledger: Path | None = None) -> str:
 
 
 def as_name(name: str, value: str) -> str:
-    """Return a text that can be the name of a file or folder.
-
-    Args:
-        name: The argument, for messages.
-        value: The text.
+    """Return a text that can be the name of a file or folder; `name` is the argument, for messages.
 
     Raises:
         UserError: It has a separator, is too long, or consists of dots.

@@ -54,13 +54,8 @@ class Statistic(Enum):
 
     @property
     def needs_gradients(self) -> bool:
-        """Whether it takes a backward pass."""
+        """Whether it takes a backward pass, and so depends on the objective, not on the model and the texts alone."""
         return self in (Statistic.GATE_GRADIENTS, Statistic.TAYLOR)
-
-    @property
-    def uses_objective(self) -> bool:
-        """Whether it depends on the objective, and not on the model and the texts alone."""
-        return self.needs_gradients
 
     @property
     def passes(self) -> int:

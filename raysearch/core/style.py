@@ -62,10 +62,9 @@ def mark_beyond(axes: Axes, x: float, colour: str) -> None:
     axes.text(x, 1.0, "↑", color=colour, fontsize=TITLE, ha="center", transform=axes.get_xaxis_transform())
 
 
-def ringed(points: Sequence[tuple[float, float]], size: float = 7.0) -> list[float]:
+def ringed(points: Sequence[tuple[float, float]]) -> list[float]:
     """The size of each point's marker: of several at one place the first are larger, so that each shows as a ring."""
-    after = [sum(other == point for other in points[place + 1 :]) for place, point in enumerate(points)]
-    return [size + 3.5 * number for number in after]
+    return [7.0 + 3.5 * points[place + 1 :].count(point) for place, point in enumerate(points)]
 
 
 def short(label: str, most: int = 26) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from raysearch.calibration.calibration import Calibration
 from raysearch.calibration.objectives.base import Objective, StateObjective
@@ -35,11 +35,11 @@ def head_cost(info: ModelInfo) -> float:
     return info.head_parameters / max(1, info.layer_parameters[0])
 
 
-def shards_of(calibrations: Sequence[Calibration], subject: Subject) -> dict[str, range]:
+def shards_of(calibrations: Sequence[Calibration], subject: Subject) -> dict[str, tuple[int, ...]]:
     """Return the shards that a mask or a statistic is computed on, by calibration."""
     if isinstance(subject, Statistic) and not subject.by_sample:
-        return {calibrations[0].fingerprint: range(1)}
-    return {calibration.fingerprint: range(calibration.n_shards) for calibration in calibrations}
+        return {calibrations[0].fingerprint: (0,)}
+    return {calibration.fingerprint: tuple(range(calibration.n_shards)) for calibration in calibrations}
 
 
 def units_of(calibration: Calibration, wanted: Iterable[tuple[Subject, int]]) -> list[Unit]:
@@ -59,24 +59,23 @@ def units_of(calibration: Calibration, wanted: Iterable[tuple[Subject, int]]) ->
     ]
 
 
-def costs_of(
-    units: Iterable[Unit], calibrations: Mapping[str, Calibration], n_layers: int
-) -> dict[Unit, tuple[int, int]]:
-    """Return what each unit runs: layer- and head-forwards of single tokens."""
+def planned_passes(units: Iterable[Unit], calibrations: Sequence[Calibration], n_layers: int) -> tuple[float, float]:
+    """Return what units run together: layer- and head-forwards, in passes over all samples."""
+    by_fingerprint = {calibration.fingerprint: calibration for calibration in calibrations}
 
     @functools.cache  # the same masks on every shard
     def plan(calibration: str, masks: tuple[Mask, ...]) -> tuple[int, int]:
-        return passes(calibrations[calibration].objective, masks, n_layers)
+        return passes(by_fingerprint[calibration].objective, masks, n_layers)
 
-    costs: dict[Unit, tuple[int, int]] = {}
+    costs = []
     for unit in units:
-        tokens = sum(batch.n_tokens for batch in unit.batches(calibrations[unit.calibration]))
+        tokens = sum(batch.n_tokens for batch in unit.batches(by_fingerprint[unit.calibration]))
         if isinstance(unit, MaskUnit):
             layers, heads = plan(unit.calibration, unit.masks)
         else:
             layers, heads = unit.statistic.passes * n_layers, int(unit.statistic.needs_gradients)
-        costs[unit] = tokens * layers, tokens * heads
-    return costs
+        costs.append((tokens * layers, tokens * heads))
+    return as_passes(costs, calibrations)
 
 
 def as_passes(costs: Iterable[tuple[int, int]], calibrations: Iterable[Calibration]) -> tuple[float, float]:
@@ -88,16 +87,14 @@ def as_passes(costs: Iterable[tuple[int, int]], calibrations: Iterable[Calibrati
 
 def layer_forwards(calibrations: Sequence[Calibration], subjects: Iterable[Subject], n_layers: int) -> float:
     """Return what computing all of these together takes, in passes of one layer over all samples."""
-    by_fingerprint = {calibration.fingerprint: calibration for calibration in calibrations}
     subjects = list(subjects)
     masks = sorted(subject for subject in subjects if isinstance(subject, Mask))  # as the evaluator orders them
-    wanted: dict[str, list[tuple[Subject, int]]] = {}
     in_order: list[Subject] = [*(subject for subject in subjects if isinstance(subject, Statistic)), *masks]
-    for subject in in_order:
-        for name, shards in shards_of(calibrations, subject).items():
-            wanted.setdefault(name, []).extend((subject, shard) for shard in shards)
-    units = [unit for name, pairs in wanted.items() for unit in units_of(by_fingerprint[name], pairs)]
-    return as_passes(costs_of(units, by_fingerprint, n_layers).values(), calibrations)[0]
+    units: list[Unit] = []
+    for name, calibration in {one.fingerprint: one for one in calibrations}.items():
+        shards = {subject: shards_of(calibrations, subject).get(name, ()) for subject in in_order}
+        units += units_of(calibration, ((subject, shard) for subject, of in shards.items() for shard in of))
+    return planned_passes(units, calibrations, n_layers)[0]
 
 
 def check_statistic(statistic: Statistic, objectives: Sequence[Objective]) -> None:

@@ -22,13 +22,7 @@ _ENDS_SHARE, _ENDS = 0.2, 4
 def cut(unit: MaskUnit, replicas: float, n_layers: int) -> tuple[list[MaskUnit], list[MaskUnit]]:
     """Cut a unit into even parts, and small ends off these, until each part is well below a replica's share.
 
-    Args:
-        unit: The unit to cut.
-        replicas: How many there are for it; 1.5 where three share two units.
-        n_layers: N, the layers of the dense model.
-
-    Returns:
-        The parts, and the ends; together they have every mask once.
+    There are 1.5 `replicas` for the unit where three share two. Parts and ends together have every mask once.
     """
     masks = walk_order(unit.masks, n_layers)
     own = own_layers(masks, n_layers)
@@ -52,12 +46,7 @@ def walk_order(masks: Sequence[Mask], n_layers: int) -> tuple[Mask, ...]:
 
 
 def own_layers(masks: Sequence[Mask], n_layers: int) -> list[int]:
-    """Return what each mask adds to the work of those before it, in forwards of a layer or the head.
-
-    Args:
-        masks: In `walk_order`.
-        n_layers: N, the layers of the dense model.
-    """
+    """Return what each of some masks in `walk_order` adds to those before it, in forwards of a layer or the head."""
     shared = [0, *(_shared_layers(before, mask, n_layers) for before, mask in pairwise(masks))]
     return [n_layers - len(mask) - layers + 1 for mask, layers in zip(masks, shared, strict=True)]
 

@@ -27,11 +27,7 @@ _ANSWERS: Any = tuple[Answer, ...] | None
 
 @dataclass(frozen=True)
 class ModelFiles:
-    """The facts of a model's files, each worked out when it is first asked for, or kept from before.
-
-    Args:
-        model: The model.
-    """
+    """The facts of a model's files, each worked out when it is first asked for, or kept from before."""
 
     model: LocatedModel
 
@@ -70,17 +66,7 @@ class ModelFiles:
 
 
 def draw(data: Data, form: Form, files: ModelFiles, max_positions: int | None) -> Drawn:
-    """Draw samples as `Data.samples` does; those that were drawn before are taken from beside the ledger.
-
-    Args:
-        data: The data.
-        form: What the objective needs of a sample.
-        files: The model's.
-        max_positions: The longest sequence the model takes, in tokens; None if it sets no limit.
-
-    Raises:
-        UserError: As `Data.samples`.
-    """
+    """Draw samples as `Data.samples` does; those that were drawn before are taken from beside the ledger."""
     kept = Kept(files.model.cache)
     identity = _identity(data, form, files, max_positions, kept)
     if identity is None:

@@ -21,7 +21,7 @@ from raysearch.core.mask import Mask
 from raysearch.core.screened import Screened
 from raysearch.core.statistic import Statistic, Subject
 from raysearch.errors import EvaluationError
-from raysearch.evaluation.costs import as_passes, check_statistic, costs_of, shards_of, units_of
+from raysearch.evaluation.costs import as_passes, check_statistic, planned_passes, shards_of, units_of
 from raysearch.evaluation.cutting import cut
 from raysearch.evaluation.pool import Pool, PoolStats
 from raysearch.evaluation.progress import Meter, Progress
@@ -47,7 +47,6 @@ class Evaluation:
 
     Args:
         loss: In the objective's unit; None if the evaluation failed, or the mask was screened.
-        failure: The cause, if it failed.
         cached: Whether the ledger knew all of it.
         parts: The loss on each calibration; None where that failed; empty if the mask was screened.
         screened: An estimate, if the mask was dropped or accepted before its evaluation was complete.
@@ -65,13 +64,10 @@ class Evaluator:
     """Evaluates masks with as little work as possible.
 
     Args:
-        calibrations: What masks are evaluated on.
-        n_layers: N, the layers of the dense model.
         ledger: What is already known, and where new evaluations go first.
         make_pool: Gives the pool; called when something has to be computed for the first time.
         weighting: How several calibrations give one loss; None for that of the first.
         screening: How the evaluation of masks is stopped early; None to evaluate all in full.
-        on_progress: Called with how far a round is.
         owns_pool: Whether the pool is closed with this evaluator; else it is somebody else's, who closes it.
     """
 
@@ -123,7 +119,7 @@ class Evaluator:
             known, _ = self._complete(sorted(self.references), self._all_shards)
             screener.factors = self.weighting.factors(self._reference_losses(known))
         contest = screener.contest(wanted, keep, beat, of, exact)
-        return self._in_full(wanted) if contest is None else self._screen(wanted, screener, contest)
+        return self._in_full(wanted) if contest is None else self._screen(wanted, contest)
 
     def _in_full(self, wanted: Sequence[Mask]) -> dict[Mask, Evaluation]:
         """Evaluate masks on all samples."""
@@ -134,9 +130,9 @@ class Evaluator:
         references = self._reference_losses(known)
         return {mask: self._evaluation(self._losses(mask, known), references, mask not in computed) for mask in wanted}
 
-    def _screen(self, wanted: Sequence[Mask], screener: Screener, contest: Contest) -> dict[Mask, Evaluation]:
+    def _screen(self, wanted: Sequence[Mask], contest: Contest) -> dict[Mask, Evaluation]:
         """Evaluate masks stage by stage, and stop where it is beyond doubt whether they are among the best."""
-        left, computed = {*wanted}, set[Mask]()
+        screener, left, computed = contest.screener, {*wanted}, set[Mask]()
         for stage, shards in enumerate(screener.stages):
             self._stage = stage + 1
             known, new = self._complete(sorted(left), shards)
@@ -181,7 +177,7 @@ class Evaluator:
             EvaluationError: A shard failed for good, or the statistic is not finite.
         """
         check_statistic(statistic, [calibration.objective for calibration in self.calibrations])
-        shards = {name: tuple(of) for name, of in shards_of(self.calibrations, statistic).items()}
+        shards = shards_of(self.calibrations, statistic)
         known, _ = self._complete((statistic,), shards)
         rows = np.concatenate([known[name][statistic][shard] for name, of in shards.items() for shard in of])
         rows = rows.reshape(-1, *statistic.shape(self.n_layers))
@@ -232,7 +228,7 @@ class Evaluator:
         """All shards of each calibration, in the order in which they are screened."""
         if self._screener is not None:
             return self._screener.stages[-1]
-        return {name: tuple(of) for name, of in shards_of(self.calibrations, Mask()).items()}
+        return shards_of(self.calibrations, Mask())
 
     def _complete(
         self, wanted: Sequence[SubjectT], shards: Shards
@@ -251,9 +247,7 @@ class Evaluator:
             claimed = {name: self._claims.take(name, pairs) for name, pairs in missing.items() if pairs}
             if any(claimed.values()):
                 computed.update(subject for pairs in claimed.values() for subject, _ in pairs)
-                self._run(
-                    [unit for name, pairs in claimed.items() for unit in units_of(self._by_fingerprint[name], pairs)]
-                )
+                self._run(claimed)
                 self._claims.release()
             else:
                 elsewhere = {subject for pairs in missing.values() for subject, _ in pairs}
@@ -267,16 +261,15 @@ class Evaluator:
             new = [(subject, shard) for subject in wanted for shard in of[self._asked.get((name, subject), 0) :]]
             self._asked.update(((name, subject), len(of)) for subject, _ in new)
             units += units_of(self._by_fingerprint[name], new)
-        costs = costs_of(units, self._by_fingerprint, self.n_layers)
-        layers, heads = as_passes(costs.values(), self.calibrations)
+        layers, heads = planned_passes(units, self.calibrations, self.n_layers)
         self.meter.layer_forwards_alone += layers
         self.meter.head_forwards_alone += heads
 
-    def _run(self, units: Sequence[Unit]) -> None:
-        """Compute the units; each is in the ledger before the next is looked at."""
+    def _run(self, claimed: Mapping[str, Sequence[tuple[Subject, int]]]) -> None:
+        """Compute what was claimed, by calibration; each unit is in the ledger before the next is looked at."""
+        units = [unit for name, pairs in claimed.items() for unit in units_of(self._by_fingerprint[name], pairs)]
         pool = self.pool
-        costs = costs_of(units, self._by_fingerprint, self.n_layers)
-        layers_planned, heads_planned = as_passes(costs.values(), self.calibrations)
+        layers_planned, heads_planned = planned_passes(units, self.calibrations, self.n_layers)
         units_left = Counter(subject for unit in units for subject in unit.subjects)
         done: list[tuple[int, int]] = []  # in forwards of single tokens
         before = self.meter.layer_forwards, self.meter.head_forwards
@@ -326,7 +319,12 @@ class Evaluator:
 
     def _reference_losses(self, known: Mapping[str, Known[Mask]]) -> dict[Mask, Sequence[float]]:
         """Return the losses, on each calibration, of the masks that scale a weighted loss."""
-        return {mask: _finite(mask, self._losses(mask, known)) for mask in self.references}
+        found: dict[Mask, Sequence[float]] = {mask: self._losses(mask, known) for mask in self.references}
+        for mask, losses in found.items():
+            for loss in losses:
+                if not math.isfinite(loss):
+                    raise EvaluationError(f"mask {mask}, by which the weighted losses are scaled, loses {loss}")
+        return found
 
     def _losses(self, mask: Mask, known: Mapping[str, Known[Mask]]) -> list[float]:
         """Return the loss of a mask on each calibration; not finite if it failed there."""
@@ -340,19 +338,11 @@ class Evaluator:
     ) -> Evaluation:
         parts = tuple(loss if math.isfinite(loss) else None for loss in losses)
         weighed = losses[:1] if self.weighting is None else losses
-        failed = [loss for loss in weighed if not math.isfinite(loss)]
-        if failed:
-            return Evaluation(None, f"the loss is {failed[0]}", cached, parts)
+        for loss in weighed:
+            if not math.isfinite(loss):
+                return Evaluation(None, f"the loss is {loss}", cached, parts)
         loss = losses[0] if self.weighting is None else self.weighting.combine(losses, references)
         return Evaluation(loss, None, cached, parts)
-
-
-def _finite(mask: Mask, losses: Sequence[float]) -> Sequence[float]:
-    """Return the losses of a reference mask, which must be finite for any weighted loss."""
-    for loss in losses:
-        if not math.isfinite(loss):
-            raise EvaluationError(f"mask {mask}, by which the weighted losses are scaled, loses {loss}")
-    return losses
 
 
 def _missing(wanted: Iterable[SubjectT], shards: Iterable[int], known: Known[SubjectT]) -> list[tuple[SubjectT, int]]:

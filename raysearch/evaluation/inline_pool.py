@@ -26,26 +26,17 @@ from raysearch.evaluation.replica import Replica, release
 
 
 class InlinePool(Pool):
-    """Does jobs one after another, on one replica.
-
-    Args:
-        make_replica: Loads the model; called at once.
-    """
+    """Does jobs one after another, on one replica, which is made at once."""
 
     def __init__(self, make_replica: Callable[[], Replica]) -> None:
         self._replica: Replica | None = make_replica()
         self._replica_stats = ReplicaStats(platform.node())
-        self._stats = PoolStats([self._replica_stats])
+        self.stats = PoolStats([self._replica_stats])
 
     @property
     @override
     def n_replicas(self) -> int:
         return 1
-
-    @property
-    @override
-    def stats(self) -> PoolStats:
-        return self._stats
 
     @override
     def run(
@@ -78,7 +69,7 @@ class InlinePool(Pool):
             except UserError:
                 raise
             except Exception as error:
-                self._stats.units_redone += attempt < MAX_ATTEMPTS
+                self.stats.units_redone += attempt < MAX_ATTEMPTS
                 if attempt == MAX_ATTEMPTS:
                     raise EvaluationError(job_failure(job, error)) from error
         raise AssertionError("unreachable")

@@ -7,8 +7,9 @@ tests what is stated here.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
@@ -64,7 +65,6 @@ class ReplicaStats:
     """How one replica has been used.
 
     Args:
-        node: The machine it runs on.
         units: Number of units and other jobs it has done.
         busy_s: Seconds spent on those.
         present_s: Seconds it was there while a round was under way.
@@ -106,14 +106,11 @@ class PoolStats:
 class Pool(Protocol):
     """Replicas that do jobs. Which replica does which job never changes a number."""
 
+    stats: PoolStats  #: how the replicas have been used so far
+
     @property
     def n_replicas(self) -> int:
         """How many replicas have loaded the model."""
-        ...
-
-    @property
-    def stats(self) -> PoolStats:
-        """How the replicas have been used so far."""
         ...
 
     def run(
@@ -160,12 +157,7 @@ class PoolFactory(Protocol):
         ...
 
     def open(self, model: LocatedModel, n_units: int) -> Pool:
-        """Load replicas of a model.
-
-        Args:
-            model: The model.
-            n_units: How many units or jobs there are to keep replicas busy.
-        """
+        """Load as many replicas of a model as so many units or jobs keep busy."""
         ...
 
 
@@ -177,15 +169,5 @@ def job_failure(job: Job, error: BaseException) -> str:
 @contextmanager
 def opening(cluster: PoolFactory, model: LocatedModel, n_units: int) -> Iterator[Callable[[], Pool]]:
     """Give a pool when it is first needed; it is closed at the end."""
-    opened: list[Pool] = []
-
-    def pool() -> Pool:
-        if not opened:
-            opened.append(cluster.open(model, n_units))
-        return opened[0]
-
-    try:
-        yield pool
-    finally:
-        for one in opened:
-            one.close()
+    with ExitStack() as stack:
+        yield functools.cache(lambda: stack.enter_context(closing(cluster.open(model, n_units))))

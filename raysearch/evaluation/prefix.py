@@ -45,25 +45,17 @@ class PrefixPlan:
 
     Args:
         masks: The masks scored, each once, in mask order.
-        steps: The walk.
+        peak_held: The most hidden states held at once, beside the running one.
     """
 
     masks: tuple[Mask, ...]
     steps: tuple[Step, ...]
+    peak_held: int
 
     @cached_property
     def layer_forwards(self) -> int:
         """How many times a layer runs on the shard."""
         return sum(step.op is Op.RUN for step in self.steps)
-
-    @cached_property
-    def peak_held(self) -> int:
-        """The most hidden states held at once, beside the running one."""
-        held = peak = 0
-        for step in self.steps:
-            held += (step.op is Op.HOLD) - (step.op is Op.RESTORE)
-            peak = max(peak, held)
-        return peak
 
 
 def naive_layer_forwards(masks: Iterable[Mask], n_layers: int) -> int:
@@ -84,8 +76,8 @@ def plan_prefixes(masks: Iterable[Mask], n_layers: int, dense_first: bool = Fals
         pairs 5,487 (15,872).
     """
     ordered = tuple(sorted({*masks, Mask()} if dense_first else set(masks)))
-    steps, _ = _walk(ordered, range(len(ordered)), 0, n_layers, dense_first)
-    return PrefixPlan(ordered, tuple(steps))
+    steps, peak_held = _walk(ordered, range(len(ordered)), 0, n_layers, dense_first)
+    return PrefixPlan(ordered, tuple(steps), peak_held)
 
 
 def _walk(

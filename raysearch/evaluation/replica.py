@@ -85,10 +85,8 @@ class Replica:
         """Walk the prefix plan of a unit's masks over its shard, or measure its statistic there.
 
         If memory does not hold that, half as many samples go through the model at once, and half as many again; the
-        number is remembered. The last bits of a loss may differ then, as they do on another kind of device.
-
-        Args:
-            unit: The masks or the statistic, and the shard. Its calibration must be in `calibrations`.
+        number is remembered. The last bits of a loss may differ then, as they do on another kind of device. The unit's
+        calibration must be in `calibrations`.
 
         Returns:
             The summed loss of every sample for every mask, or the statistic's rows, and the cost.
@@ -249,12 +247,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def in_memory(attempt: Callable[[], T], use_less: Callable[[], object]) -> T:
-    """Return what an attempt returns; where memory is short, make it use less and try again.
-
-    Args:
-        attempt: Does the work.
-        use_less: Has the next attempt use less memory; raises where there is nothing less.
-    """
+    """Return what an attempt returns; where memory is short, call `use_less`, which may raise, and try again."""
     while True:
         try:
             return attempt()

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import combinations
 from typing import TYPE_CHECKING
 
@@ -148,32 +148,27 @@ def shard_order(calibration: Calibration) -> tuple[int, ...]:
 class Screener:
     """The memory of a screened search: what each mask has lost on the shards that it has seen.
 
-    Args:
-        screening: The options.
-        calibrations: What masks are evaluated on.
-
     Attributes:
         stages: The shards after which masks may be dropped, by calibration; the last are all of them. Stages with too
             few samples to drop any mask are left out.
+        failed: The masks whose losses are not finite on what they have seen.
     """
 
     def __init__(self, screening: Screening, calibrations: Sequence[Calibration]) -> None:
         self.screening = screening
         self._calibrations = calibrations
+        self.stages: list[Mapping[str, tuple[int, ...]]] = []
+        self._sizes: list[list[int]] = []  # samples of each stage, by calibration
         orders = [shard_order(one) for one in calibrations]
-        cuts = [[math.ceil(share * len(order)) for order in orders] for share in (*screening.stages, 1.0)]
-        distinct = [cut for cut, after in zip(cuts, [*cuts[1:], None], strict=True) if cut != after]
-        stages: list[Mapping[str, tuple[int, ...]]] = [
-            {one.fingerprint: order[:stop] for one, order, stop in zip(calibrations, orders, cut, strict=True)}
-            for cut in distinct
-        ]
-        sizes = [
-            [sum(one.shards[shard].n_samples for shard in shards[one.fingerprint]) for one in calibrations]
-            for shards in stages
-        ]
-        tell = [number for number, of in enumerate(sizes) if min(of) >= _FEWEST or number == len(sizes) - 1]
-        self.stages: Sequence[Mapping[str, tuple[int, ...]]] = [stages[number] for number in tell]
-        self._sizes = [sizes[number] for number in tell]
+        cuts = [tuple(math.ceil(share * len(order)) for order in orders) for share in (*screening.stages, 1.0)]
+        for cut in dict.fromkeys(cuts):
+            shards = [order[:stop] for order, stop in zip(orders, cut, strict=True)]
+            sizes = [
+                sum(one.shards[shard].n_samples for shard in of) for one, of in zip(calibrations, shards, strict=True)
+            ]
+            if min(sizes) >= _FEWEST or cut == cuts[-1]:
+                self.stages.append({one.fingerprint: of for one, of in zip(calibrations, shards, strict=True)})
+                self._sizes.append(sizes)
         self._weights = [
             np.concatenate([one.weights(shard) for shard in order], dtype=np.float64)
             for one, order in zip(calibrations, orders, strict=True)
@@ -181,34 +176,30 @@ class Screener:
         self._scales = [weights.sum() / one.divisor for one, weights in zip(calibrations, self._weights, strict=True)]
         self._seen: dict[Mask, Samples] = {}
         self._stage: dict[Mask, int] = {}
-        self._failed: set[Mask] = set()
+        self.failed: set[Mask] = set()
         self._predictions: dict[Mask, tuple[int, Samples]] = {}  # of the round's masks, and how far they reach
         self._budget_spent = 0.0
         self.factors: Sequence[float] = [1.0]
 
     def see(self, masks: Iterable[Mask], stage: int, known: Mapping[str, Mapping[Mask, Mapping[int, Array]]]) -> None:
         """Remember what masks have lost up to a stage."""
+        names = [one.fingerprint for one in self._calibrations]
         for mask in masks:
             if self._stage.get(mask, -1) < stage:
                 self._stage[mask] = stage
-                names = [one.fingerprint for one in self._calibrations]
                 self._seen[mask] = tuple(
                     np.concatenate([known[name][mask][shard] for shard in self.stages[stage][name]]) for name in names
                 )
                 if not all(np.isfinite(part).all() for part in self._seen[mask]):
-                    self._failed.add(mask)
+                    self.failed.add(mask)
 
     def contest(
         self, masks: Iterable[Mask], keep: int | None, beat: Mask | None, of: int, exact: bool = True
     ) -> Contest | None:
-        """Begin a round; None if it must be evaluated in full.
+        """Begin a round, asked for as of `Evaluator.evaluate`; None if it must be evaluated in full.
 
-        Args:
-            masks: The masks of the round. The dense model, and what has been evaluated in full, is never dropped.
-            keep: How many of the best must be known exactly; None for all, or for all that are better than `beat`.
-            beat: A mask that only better ones need to be known exactly beside; ignored unless evaluated in full.
-            of: Among how many rounds the search shares its error budget; rounds beyond that are not screened.
-            exact: Whether all that are kept must be known exactly, or only which they are.
+        The dense model, and what has been evaluated in full, is never dropped. `beat` is ignored unless it has been
+        evaluated in full. Rounds beyond the error budget are not screened.
         """
         contestants = [mask for mask in dict.fromkeys(masks) if mask]
         beat = beat if beat is not None and self.knows(beat) else None
@@ -221,22 +212,14 @@ class Screener:
         self._predictions = {mask: found for mask, found in predictions.items() if found[0] >= 0}
         return Contest(self, contestants, keep, beat, (1 - self.screening.confidence) / of, exact)
 
-    def reach(self, mask: Mask) -> int:
-        """Return the number of stages that a mask has seen."""
-        return self._stage.get(mask, -1) + 1
-
     def knows(self, mask: Mask) -> bool:
         """Return whether a mask has been evaluated in full."""
-        return self.reach(mask) == len(self.stages)
+        return self._stage.get(mask) == len(self.stages) - 1
 
     def level(self, mask: Mask, stage: int) -> float:
         """Return a mask's loss on the shards up to a stage."""
         losses = [part[None, :size] for part, size in zip(self._seen[mask], self._sizes[stage], strict=True)]
         return float(self._estimate(losses)[0][0])
-
-    def failed(self, mask: Mask) -> bool:
-        """Return whether a mask's loss is not finite on what it has seen."""
-        return mask in self._failed
 
     def screened(self, mask: Mask, best: Mask, loss: float) -> Screened:
         """Estimate the loss of a mask that was dropped or accepted by that of the round's best."""
@@ -289,43 +272,31 @@ class Screener:
             exact = _mcnemar(losses[0][row]) if counted[row] else None
             yield Difference(float(mean[row]), float(error[row]), degrees, exact)
 
-    def _estimate(
-        self, losses: Sequence[Array], predictions: Sequence[Array | None] | None = None
-    ) -> tuple[Array, Array]:
+    def _estimate(self, losses: Sequence[Array], predictions: Sequence[Array] | None = None) -> tuple[Array, Array]:
         """Estimate differences over the whole calibration.
 
-        Args:
-            losses: By calibration, the difference of each sample seen, [k, n].
-            predictions: The same of two related masks, on as many samples or more, [k, m]; None for none.
-
-        Returns:
-            The k differences, and their standard errors.
+        `losses` are by calibration the differences of the samples seen, [k, n]; `predictions` those of related masks
+        on as many samples or more, [k, m]. The k differences are returned with their standard errors.
         """
         mean, error = np.zeros((2, len(losses[0])))
-        for factor, scale, weights, seen, predicted in zip(
-            *(self.factors, self._scales, self._weights, losses, predictions or [None] * len(losses)), strict=True
-        ):
-            predicted = np.zeros_like(seen) if predicted is None else predicted
+        predictions = predictions or [np.zeros_like(seen) for seen in losses]
+        parts = zip(self.factors, self._scales, self._weights, losses, predictions, strict=True)
+        for factor, scale, weights, seen, predicted in parts:
             n, m, total = seen.shape[1], predicted.shape[1], len(weights)
             errors = seen - predicted[:, :n]
             mean += factor * scale * (_ratio(errors, weights[:n]) + _ratio(predicted, weights[:m]))
-            spread = _variance(errors, weights[:n]) * (1 / n - 1 / m) + _variance(seen, weights[:n]) * (
-                1 / m - 1 / total
-            )
+            spread = _variance(errors, weights[:n]) * (1 / n - 1 / m)
+            spread += _variance(seen, weights[:n]) * (1 / m - 1 / total)
             # Parts may be on the same texts, so their errors add up as if they were wholly correlated.
             error += factor * scale / weights[:n].mean() * np.sqrt(spread)
         return mean, error
 
     def _predict(self, mask: Mask) -> tuple[int, Samples]:
-        """Predict what a mask of several layers loses, by those of its parts that have been evaluated furthest.
-
-        Returns:
-            The last stage up to which it is predicted, -1 for none; and the predicted losses.
-        """
+        """Return the last stage up to which a mask is predicted by its parts, -1 for none, and what it loses there."""
         ways = [{mask - [one]: 1, mask - [other]: 1, mask - [one, other]: -1} for one, other in combinations(mask, 2)]
         ways.append({**{Mask.of(layer): 1 for layer in mask}, Mask(): 1 - len(mask)})
-        way = max(ways, key=self._common)
-        reach = self._common(way)
+        way = max(ways, key=self.common_stage)
+        reach = self.common_stage(way)
         sizes = self._sizes[reach] if reach >= 0 else ()
         return reach, tuple(
             np.sum([sign * self._seen[of][part][:size] for of, sign in way.items()], axis=0)
@@ -342,67 +313,63 @@ class Screener:
         ]
         return float(self._estimate(over_dense)[0][0])
 
-    def _common(self, masks: Iterable[Mask]) -> int:
-        """Return the last stage that all of some masks have seen; -1 if there is none."""
-        return min((-1 if mask in self._failed else self._stage.get(mask, -1) for mask in masks), default=-1)
+    def common_stage(self, masks: Iterable[Mask]) -> int:
+        """Return the last stage that all of some masks have seen, none of them failed; -1 if there is none."""
+        return min((-1 if mask in self.failed else self._stage.get(mask, -1) for mask in masks), default=-1)
 
 
+@dataclass
 class Contest:
-    """The masks of one round, and those that need no further evaluation.
+    """The masks of one round, asked for as of `Evaluator.evaluate`, and those that need no further evaluation.
 
     Args:
-        screener: The memory of the search.
-        masks: The masks of the round, without the dense model.
-        keep: How many of the best must be known exactly; None for all that are better than `beat`.
+        masks: Those of the round, without the dense model.
+        keep: How many of the best are asked for; None for all that are better than `beat`.
         beat: A mask that was evaluated in full; None for none.
         budget: The error budget of the round.
-        exact: Whether all that are kept must be known exactly, or only which they are.
-
-    Attributes:
+        exact: Whether their losses are asked for.
         dropped: The masks that are not among the best.
         accepted: The masks that are among the best and need not be known exactly; never the leader of a stage.
         winners: The masks for which others were dropped.
     """
 
-    def __init__(
-        self,
-        screener: Screener,
-        masks: Sequence[Mask],
-        keep: int | None,
-        beat: Mask | None,
-        budget: float,
-        exact: bool,
-    ) -> None:
-        self.dropped: set[Mask] = set()
-        self.accepted: set[Mask] = set()
-        self.winners: set[Mask] = set()
-        self.beat = beat
-        self._screener, self._masks, self._keep, self._exact = screener, masks, keep, exact
-        self._favourites = [] if keep is None else self._find_favourites(keep)
+    screener: Screener
+    masks: Sequence[Mask]
+    keep: int | None
+    beat: Mask | None
+    budget: float
+    exact: bool
+    dropped: set[Mask] = field(default_factory=set)
+    accepted: set[Mask] = field(default_factory=set)
+    winners: set[Mask] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self._favourites = [] if self.keep is None else self._find_favourites(self.keep)
         # Any mask that must be kept could lose by mistake to `beat`, to all favourites, or to any one of the others.
-        ways = [beat is not None, keep is not None, bool(self._favourites)]
-        self._limit = budget / ((keep or len(masks)) * sum(ways))
-        shares = np.arange(1, len(screener.stages)) ** -0.5
+        ways = [self.beat is not None, self.keep is not None, bool(self._favourites)]
+        self._limit = self.budget / ((self.keep or len(self.masks)) * sum(ways))
+        shares = np.arange(1, len(self.screener.stages)) ** -0.5
         self._shares = shares / shares.sum()
 
     def decide(self) -> None:
         """Drop or accept the masks of which it is beyond doubt, by the shards that all of them have seen."""
-        screener, decided = self._screener, self.dropped | self.accepted
-        left = [mask for mask in self._masks if mask not in decided and not screener.failed(mask)]
+        screener = self.screener
+        decided = self.dropped | self.accepted | screener.failed
+        left = [mask for mask in self.masks if mask not in decided]
         in_question = {mask for mask in left if not screener.knows(mask)}
         if not in_question:
             return
-        stage = min(map(screener.reach, in_question)) - 1
-        keep = 0 if self._keep is None else self._keep - len(self.accepted)
+        stage = screener.common_stage(in_question)
+        keep = 0 if self.keep is None else self.keep - len(self.accepted)
         limit = self._shares[stage] * self._limit
         left.sort(key=lambda mask: (screener.level(mask, stage), mask))
         below = {mask for mask in left[keep:] if mask in in_question} if keep else set()
         won_by: dict[Mask, set[Mask]] = {mask: set() for mask in below}
         for rank, rival in enumerate(left[: keep + _RIVALS] if keep else []):
-            worse = self._worse(left, rival, limit / len(self._masks))
+            worse = self._worse(left, rival, limit / len(self.masks))
             for mask in worse & below:
                 won_by[mask].add(rival)
-            if not self._exact and rank and rival in in_question and len(left) - len(worse) <= keep:
+            if not self.exact and rank and rival in in_question and len(left) - len(worse) <= keep:
                 self.accepted.add(rival)
         beaten = {mask for mask, winners in won_by.items() if len(winners) >= keep}
         self.winners |= set().union(*(won_by[mask] for mask in beaten))
@@ -417,13 +384,13 @@ class Contest:
 
     def _worse(self, masks: Sequence[Mask], rival: Mask, limit: float) -> set[Mask]:
         """Return the masks, given best first, that are beyond doubt worse than a rival."""
-        differences = self._screener.differences([mask for mask in masks if mask != rival], rival)
+        differences = self.screener.differences([mask for mask in masks if mask != rival], rival)
         spread = Spread.of([*differences.values()][: len(masks) // 2])
         return {mask for mask, one in differences.items() if one.mean > 0 and one.probability(spread) < limit}
 
     def _find_favourites(self, count: int) -> list[Mask]:
         """Return the masks that earlier rounds promise most, best first; none if those do not tell of all masks."""
-        promises = {mask: self._screener.promise(mask) for mask in self._masks}
+        promises = {mask: self.screener.promise(mask) for mask in self.masks}
         told = {mask: loss for mask, loss in promises.items() if loss is not None}
         return sorted(told, key=lambda mask: (told[mask], mask))[:count] if len(told) == len(promises) else []
 

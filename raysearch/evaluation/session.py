@@ -35,13 +35,8 @@ class EvaluationSession:
     """A model with its calibrations, ready to evaluate masks.
 
     Args:
-        info: The model's shape.
-        calibrations: What masks are evaluated on.
-        measure: The unit of the loss.
         fingerprints: Of ``calibration``, ``model`` and ``text``; of a weighted calibration its ``parts`` too, by whose
             fingerprints evaluations are kept, with spaces between them.
-        ledger: What is known.
-        evaluator: Evaluates masks.
         keep: Keeps what was read of files beside the ledger, if that was not yet possible; called after a search.
     """
 
@@ -83,12 +78,7 @@ class EvaluationSession:
 
 @dataclass(frozen=True)
 class PreparedData:
-    """The data and the facts of a model that are read before a search.
-
-    Args:
-        calibrations: What masks are evaluated on.
-        files: What is known of the model's files.
-    """
+    """The data and the facts of a model that are read before a search."""
 
     calibrations: Sequence[Calibration]
     files: ModelFiles
@@ -101,14 +91,10 @@ def open_session(
     prepared: PreparedData | None = None,
     make_pool: Callable[[], Pool] | None = None,
 ) -> EvaluationSession:
-    """Read the data, then open the ledger; load no weights, and leave nothing behind if something is wrong.
+    """Read the data, unless they are prepared, then open the ledger.
 
-    Args:
-        spec: The model, the calibrations and the ledger.
-        info: The model's shape, by `describe`.
-        on_progress: Called with how far a round is.
-        prepared: The result of `prepare_data`, if it was called already.
-        make_pool: Gives the pool; None to open one as `spec.cluster` says.
+    No weights are loaded, and nothing is left behind if something is wrong. Without `make_pool` the pool is opened as
+    `spec.cluster` says.
 
     Raises:
         UserError: Something the user named is not there, too small, or does not fit together.
@@ -129,9 +115,9 @@ def open_session(
         on_progress=on_progress,
     )
     fingerprints = {
-        "calibration": joint_fingerprint(calibrations, spec.weighting),
+        "calibration": joint_fingerprint([one.fingerprint for one in calibrations], spec.weighting),
         "model": prepared.files.fingerprint,
-        "text": _joint([one.text_fingerprint for one in calibrations], spec.weighting),
+        "text": joint_fingerprint([one.text_fingerprint for one in calibrations], spec.weighting),
     }
     if spec.weighting is not None:
         fingerprints["parts"] = " ".join(one.fingerprint for one in calibrations)
@@ -146,12 +132,7 @@ def open_session(
 
 
 def prepare_data(spec: EvaluationSpec, info: ModelInfo, known: PreparedData | None = None) -> PreparedData:
-    """Draw and tokenise the samples of each calibration.
-
-    Args:
-        spec: The model and the calibrations.
-        info: The model's shape, by `describe`.
-        known: What was read for the same model before; its files are not read again.
+    """Draw and tokenise the samples of each calibration; the files of a model that is `known` are not read again.
 
     Raises:
         UserError: Data cannot be read, hold too little, or do not fit the objective, the model or its tokenizer.
@@ -192,12 +173,7 @@ def _read(
     return Calibration.create(spec.objective, drawn.batch, spec.data.draw.shard_samples, whole, drawn.description)
 
 
-def joint_fingerprint(calibrations: Sequence[Calibration], weighting: WeightedObjective | None) -> str:
-    """Return the name of everything that a loss depends on besides the mask."""
-    return _joint([one.fingerprint for one in calibrations], weighting)
-
-
-def _joint(fingerprints: Sequence[str], weighting: WeightedObjective | None) -> str:
+def joint_fingerprint(fingerprints: Sequence[str], weighting: WeightedObjective | None) -> str:
     """Return the name of all parts and their weights; without weights, that of the first part."""
     if weighting is None:
         return fingerprints[0]

@@ -22,8 +22,6 @@ class CalibrationSpec:
 
     Args:
         name: For people: ``perplexity on c4``.
-        objective: The loss.
-        data: The samples.
     """
 
     name: str
@@ -36,7 +34,6 @@ class EvaluationSpec:
     """How masks are evaluated: on what model and calibrations, by what replicas, and in what ledger.
 
     Args:
-        model: The model to load.
         calibrations: What masks are evaluated on: one, or several that are weighed or laid side by side.
         cluster: Opens the pool of replicas.
         ledger: The SQLite file that keeps every evaluation.

@@ -60,14 +60,9 @@ def standard_errors(
 ) -> list[float | None]:
     """Return the standard errors of masks' losses, or of their differences from another mask's on the same samples.
 
-    Args:
-        calibration: What the masks were evaluated on.
-        ledger: The ledger, which must know them all.
-        masks: The masks.
-        against: The other mask.
-
     Returns:
-        For each mask as `standard_error`; None if the loss is a sum, or of one sample, or not finite.
+        For each mask, all of which the ledger must know, as `standard_error`; None if the loss is a sum, or of one
+        sample, or not finite.
     """
     losses, weights = sample_losses(calibration, ledger, [*masks, *([] if against is None else [against])])
 

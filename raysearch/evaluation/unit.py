@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
+from typing_extensions import override
 
 from raysearch.core.mask import Mask
 from raysearch.core.statistic import Statistic, Subject
@@ -19,23 +20,16 @@ if TYPE_CHECKING:  # light, since a replica's process reads it first
 
 
 @dataclass(frozen=True)
-class MaskUnit:
-    """Masks to evaluate on a shard: handed to one replica, retried as a whole, and written to the ledger at once.
+class _ShardUnit:
+    """A job on a shard: handed to one replica, retried as a whole, and written to the ledger at once.
 
     Args:
         calibration: The fingerprint of the calibration that the shard belongs to.
-        shard: The shard's number.
-        masks: The masks.
+        shard: The shard's number; 0 for a statistic of all shards.
     """
 
     calibration: str
     shard: int
-    masks: tuple[Mask, ...]
-
-    @property
-    def subjects(self) -> tuple[Subject, ...]:
-        """The masks."""
-        return self.masks
 
     @property
     def kind(self) -> Hashable:
@@ -44,33 +38,42 @@ class MaskUnit:
 
     @property
     def size(self) -> int:
-        """The number of masks."""
-        return len(self.masks)
+        """How much there is to do, in comparison with other units of the kind."""
+        return 1
 
     def batches(self, calibration: Calibration) -> Sequence[Batch]:
-        """The samples of the shard."""
+        """Return the samples to compute on."""
         return calibration.shards[self.shard : self.shard + 1]
 
     def run(self, replica: UnitRunner) -> UnitResult:
-        """Evaluate the masks on a replica."""
+        """Do it on a replica."""
         return replica.evaluate(self)
+
+
+@dataclass(frozen=True)
+class MaskUnit(_ShardUnit):
+    """Masks to evaluate on a shard."""
+
+    masks: tuple[Mask, ...]
+
+    @property
+    def subjects(self) -> tuple[Subject, ...]:
+        """The masks."""
+        return self.masks
+
+    @property
+    @override
+    def size(self) -> int:
+        return len(self.masks)
 
     def __str__(self) -> str:
         return f"{len(self.masks)} mask(s) on shard {self.shard}"
 
 
 @dataclass(frozen=True)
-class StatisticUnit:
-    """A statistic of the dense model to measure on a shard, or on all shards if it is not per sample.
+class StatisticUnit(_ShardUnit):
+    """A statistic of the dense model to measure on a shard, or on all shards if it is not per sample."""
 
-    Args:
-        calibration: The fingerprint of the calibration that the shard belongs to.
-        shard: The shard's number; 0 for a statistic of all shards.
-        statistic: The statistic.
-    """
-
-    calibration: str
-    shard: int
     statistic: Statistic
 
     @property
@@ -79,23 +82,13 @@ class StatisticUnit:
         return (self.statistic,)
 
     @property
+    @override
     def kind(self) -> Hashable:
-        """Units of the same kind take about the same time."""
         return self.calibration, self.statistic
 
-    @property
-    def size(self) -> int:
-        """1."""
-        return 1
-
+    @override
     def batches(self, calibration: Calibration) -> Sequence[Batch]:
-        """The samples of the shard, or of all shards."""
-        shards = calibration.shards
-        return shards[self.shard : self.shard + 1] if self.statistic.by_sample else shards
-
-    def run(self, replica: UnitRunner) -> UnitResult:
-        """Measure the statistic on a replica."""
-        return replica.evaluate(self)
+        return super().batches(calibration) if self.statistic.by_sample else calibration.shards
 
     def __str__(self) -> str:
         return f"{self.statistic} on " + (f"shard {self.shard}" if self.statistic.by_sample else "all shards")
@@ -133,6 +126,6 @@ class UnitResult:
 class UnitRunner(Protocol):
     """Whatever evaluates units: `raysearch.evaluation.replica.Replica`."""
 
-    def evaluate(self, unit: Unit) -> UnitResult:
+    def evaluate(self, unit: Any) -> UnitResult:
         """Evaluate a unit."""
         ...

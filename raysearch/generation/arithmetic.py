@@ -7,6 +7,7 @@ EleutherAI's ``arithmetic_1dc``, which are drawn at random from all of this form
 from __future__ import annotations
 
 import itertools
+import operator
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -20,17 +21,12 @@ from raysearch.errors import UserError
 SHOTS = ("(4 * 4) * 1", "(8 + 3) * 5", "(7 + 5) - 6")
 
 _PROBLEM = re.compile(r"\(([1-9]) ([-+*]) ([1-9])\) ([-+*]) ([1-9])")
-_DIGITS, _OPERATIONS = range(1, 10), "+-*"
+_DIGITS, _OPERATIONS = range(1, 10), {"+": operator.add, "-": operator.sub, "*": operator.mul}
 
 
 @dataclass(frozen=True)
 class Problem:
-    """A problem of one-digit arithmetic.
-
-    Args:
-        question: ``(7 + 5) - 6``.
-        answer: Its value.
-    """
+    """A problem of one-digit arithmetic, such as ``(7 + 5) - 6``, and its value."""
 
     question: str
     answer: int
@@ -46,7 +42,7 @@ class Problem:
         if parts is None:
             raise ValueError(question)
         a, first, b, second, c = parts.groups()
-        return cls(question, _apply(second, _apply(first, int(a), int(b)), int(c)))
+        return cls(question, _OPERATIONS[second](_OPERATIONS[first](int(a), int(b)), int(c)))
 
     @property
     def prompt(self) -> str:
@@ -62,13 +58,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Probe:
-    """A problem as tokens.
-
-    Args:
-        ids: Of the prompt.
-        digits: The token of each digit that may follow, 0 … 9.
-        digit: The right one.
-    """
+    """A problem as tokens: its prompt, the token of each digit that may follow, 0 … 9, and the right digit."""
 
     ids: tuple[int, ...]
     digits: tuple[int, ...]
@@ -83,7 +73,8 @@ def draw_problems(n: int, seed: int) -> list[Problem]:
     """
     parts = itertools.product(_DIGITS, _OPERATIONS, _DIGITS, _OPERATIONS, _DIGITS)
     every = [f"({a} {first} {b}) {second} {c}" for a, first, b, second, c in parts]
-    return _drawn(every, n, np.random.default_rng(seed).permutation(len(every)).tolist())
+    order = np.random.default_rng(seed).permutation(len(every)).tolist()
+    return _first([every[at] for at in order if every[at] not in SHOTS], n)
 
 
 def read_problems(rows: Iterable[Mapping[str, Any]], n: int, seed: int) -> list[Problem]:
@@ -112,8 +103,8 @@ def read_problems(rows: Iterable[Mapping[str, Any]], n: int, seed: int) -> list[
             )
         questions.append(question)
     questions = [question for question in dict.fromkeys(questions) if question not in SHOTS]
-    order = pd.Series(range(len(questions))).sample(min(n, len(questions)), random_state=seed)
-    return _drawn(questions, n, order.tolist())
+    drawn = pd.Series(questions, dtype=object).sample(min(n, len(questions)), random_state=seed)
+    return _first(drawn.tolist(), n)
 
 
 def encode_probe(problem: Problem, tokenizer: Any) -> Probe:
@@ -134,18 +125,13 @@ def encode_probe(problem: Problem, tokenizer: Any) -> Probe:
     return Probe(heads.pop(), digits, problem.digit)
 
 
-def _drawn(questions: list[str], n: int, order: list[int]) -> list[Problem]:
-    allowed = [questions[at] for at in order if questions[at] not in SHOTS]
-    if n > len(allowed):
+def _first(questions: list[str], n: int) -> list[Problem]:
+    if n > len(questions):
         raise UserError(
-            f"assess.probe.items={n} is more than the {len(allowed)} problems that there are; use at most those"
+            f"assess.probe.items={n} is more than the {len(questions)} problems that there are; use at most those"
         )
-    return [Problem.of(question) for question in allowed[:n]]
+    return [Problem.of(question) for question in questions[:n]]
 
 
 def _ask(question: str) -> str:
     return f"Question: What is {question}? Answer:"
-
-
-def _apply(operation: str, a: int, b: int) -> int:
-    return {"+": a + b, "-": a - b, "*": a * b}[operation]

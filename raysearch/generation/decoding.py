@@ -141,11 +141,7 @@ class _Text:
 
 
 def _continue(model: Any, texts: Sequence[_Text], decoding: Decoding, positions: float) -> int:
-    """Generate until half of the texts are done, or a row is at the last of the model's positions.
-
-    Returns:
-        The number of tokens that the model was run on.
-    """
+    """Generate until half of the texts are done, or a row is at the last position; return the tokens that were run."""
     width = max(len(text.ids) for text in texts)
     if width > positions:
         prompt = max(texts, key=lambda text: len(text.ids)).prompt
@@ -191,7 +187,6 @@ class _RoomyLayer(DynamicLayer):
 
     @override
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Add the keys and values of new tokens, rows x heads x tokens x width; return those of all tokens."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         n_known, added = self.get_seq_length(), (key_states, value_states)
@@ -259,17 +254,10 @@ class _HalfDone(StoppingCriteria):
 
 
 def _chosen(logits: Tensor, draws: Sequence[float], decoding: Decoding, margins: Tensor) -> Tensor:
-    """Return the token of each row, and whether no error could change it.
+    """Return the token of each row, and whether no error could change it, [2, rows], int64.
 
-    Args:
-        logits: float32, rows x vocabulary.
-        draws: A random number 0 … 1 of each row. The token is the first, by number, up to which the probabilities add
-            up to more than that.
-        decoding: How tokens are chosen.
-        margins: How far two computations of a row's logits may be apart, float64.
-
-    Returns:
-        2 x rows, int64.
+    It is the first, by number, up to which the probabilities add up to more than the row's draw, 0 … 1. How far two
+    computations of a row's logits may be apart is its margin, float64.
     """
     if not decoding.temperature:
         best = logits.topk(2).values.double()

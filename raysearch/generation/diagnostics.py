@@ -71,11 +71,7 @@ def degeneration(texts: Iterable[str]) -> Degeneration:
 
 
 def describe_texts(texts: Sequence[ScoredText], code: bool) -> Mapping[str, Any]:
-    """Return what generated texts show besides their scores, plain values.
-
-    Args:
-        texts: The answers of a task.
-        code: Whether they are code.
+    """Return what the answers of a task show besides their scores, plain values.
 
     Returns:
         ``cut_off``: the share that ends at the limit of tokens; ``empty``: the share without a word, which is Python
@@ -123,8 +119,7 @@ def rep_4(words: Sequence[str]) -> float:
 def self_bleu_within(answer: Sequence[Sequence[str]]) -> float | None:
     """Return the mean BLEU-4 of an answer's sentences against its others; None where there is nothing to compare.
 
-    Args:
-        answer: The words of each sentence; those of fewer than 4 only serve as references.
+    Sentences of fewer than 4 words only serve as references.
     """
     scores = self_bleu(answer)
     return _mean([score for score, sentence in zip(scores, answer, strict=False) if len(sentence) >= _N])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from raysearch.generation.score import ScoredText
 
@@ -23,6 +24,21 @@ class Example:
     expected: str
     answers: Mapping[str, ScoredText]
     prompt: str = ""
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """The answers of the dense and the pruned model side by side, plain values."""
+        dense, pruned = self.answers["dense"], self.answers["pruned"]
+        return {
+            "item": self.item,
+            "expected": self.expected,
+            "dense": dense.text,
+            "dense_score": dense.score.value,
+            "text": pruned.text,
+            "score": pruned.score.value,
+            "failure": pruned.score.failure,
+            "cut_off": pruned.cut_off,
+        }
 
 
 def examples(

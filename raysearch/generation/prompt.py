@@ -39,13 +39,7 @@ class Decoding:
 
 @dataclass(frozen=True)
 class Prompt:
-    """A text to continue.
-
-    Args:
-        ids: Its tokens.
-        max_new_tokens: When to stop, if the model does not by itself.
-        stop: Texts at which an answer ends.
-    """
+    """The tokens of a text to continue, until it has so many more, or comes to one of some texts."""
 
     ids: tuple[int, ...]
     max_new_tokens: int

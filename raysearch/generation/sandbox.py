@@ -58,17 +58,13 @@ class Outcome:
 
 
 def run_programs(programs: Iterable[Program], workers: int | None = None) -> Iterator[Outcome]:
-    """Run programs, some at once, and give their outcomes in order.
+    """Run programs, as many at once as there are workers or else processors, and give their outcomes in order.
 
     Each has a process of its own without network, without other processes, with limits of time, memory and files, and
     can write nowhere but in a scratch folder, which goes when it ends.
 
     A program passes only if its tests end. It shares the interpreter with them, as in all harnesses of these
     benchmarks: one that defines an object that equals everything passes a test of equality.
-
-    Args:
-        programs: What to run.
-        workers: How many at once; None for as many as this process has processors.
 
     Raises:
         UserError: This machine has no way to shut a program off.

@@ -6,7 +6,6 @@ The only place of math_verify and rouge_score, which load when they are first ne
 from __future__ import annotations
 
 import ctypes
-import functools
 import logging
 import re
 import threading
@@ -15,7 +14,7 @@ from functools import partial
 from typing import Any, Literal, TypeVar
 
 from raysearch.generation.answer import CodeTests
-from raysearch.generation.sandbox import Outcome, Program, run_programs
+from raysearch.generation.sandbox import Program, run_programs
 from raysearch.generation.score import Score
 
 _T = TypeVar("_T")
@@ -35,19 +34,14 @@ def score_math(text: str, gold: str) -> Score:
 
     What comes before ``####`` in that is left out, as in GSM8K.
     """
-    # math-verify's own limits of 5 s are signals, which only a main thread can have; a replica of Ray works in another
-    library, nothing = _math_verify(), list[Any]()
-    expected = _within(5, partial(library.parse, gold.rpartition("####")[2], parsing_timeout=None), nothing)
-    found = _within(5, partial(library.parse, text, parsing_timeout=None), nothing)
-    return Score(float(_within(5, partial(library.verify, found, expected, timeout_seconds=None), False)))
-
-
-@functools.cache
-def _math_verify() -> Any:
-    import math_verify
+    from math_verify import parse, verify
 
     logging.getLogger("math_verify").setLevel(logging.ERROR)  # else it warns that it has no limit of time
-    return math_verify
+    # Its own limits of 5 s are signals, which only a main thread can have; a replica of Ray works in another.
+    nothing = list[Any]()
+    expected = _within(5, partial(parse, gold.rpartition("####")[2], parsing_timeout=None), nothing)
+    found = _within(5, partial(parse, text, parsing_timeout=None), nothing)
+    return Score(float(_within(5, partial(verify, found, expected, timeout_seconds=None), False)))
 
 
 class _TimeIsUp(BaseException):
@@ -79,14 +73,10 @@ def _within(seconds: float, work: Callable[[], _T], otherwise: _T) -> _T:
 
 def score_rouge(text: str, gold: str) -> Score:
     """Score a summary by the F1 of ROUGE-L with Porter's stemmer, 0 … 1."""
-    return Score(float(_rouge().score(gold, text)["rougeL"].fmeasure))
-
-
-@functools.cache
-def _rouge() -> Any:
     from rouge_score.rouge_scorer import RougeScorer
 
-    return RougeScorer(["rougeL"], use_stemmer=True)
+    scorer = RougeScorer(["rougeL"], use_stemmer=True)
+    return Score(float(scorer.score(gold, text)["rougeL"].fmeasure))
 
 
 def score_regex(text: str, pattern: str, gold: str) -> Score:
@@ -127,21 +117,16 @@ def score_codes(codes: Sequence[str], tests: Sequence[CodeTests], workers: int |
     base = list(run_programs([_program(code, one, one.base) for code, one in pairs], workers))
     harder = {at: one.plus for at, one in enumerate(tests) if one.plus is not None and base[at].passed}
     ran = run_programs([_program(*pairs[at], plus) for at, plus in harder.items()], workers)
-    plus = dict(zip(harder, ran, strict=True))
+    last = dict(enumerate(base)) | dict(zip(harder, ran, strict=True))
+    failures = [None if one.passed else failure_class(one.error or "", one.message) for one in last.values()]
     return [
-        _code_score(plus.get(at, first), None if one.plus is None else first.passed)
-        for at, (first, one) in enumerate(zip(base, tests, strict=True))
+        Score(float(failure is None), failure, None if one.plus is None else first.passed)
+        for failure, one, first in zip(failures, tests, base, strict=True)
     ]
 
 
 def _program(code: str, tests: CodeTests, source: str) -> Program:
     return Program("\n".join(filter(None, (tests.before, code))), source, tests.timeout_s)
-
-
-def _code_score(outcome: Outcome, base: bool | None) -> Score:
-    if outcome.passed:
-        return Score(1.0, None, base)
-    return Score(0.0, failure_class(outcome.error or "", outcome.message), base)
 
 
 def failure_class(error: str, message: str, rule: Literal["exception", "message"] = "exception") -> FailureClass:

@@ -28,11 +28,7 @@ class Server:
 
     @classmethod
     def at(cls, url: str, model: str | None = None) -> Server:
-        """Find a server.
-
-        Args:
-            url: Its address, up to ``/v1``.
-            model: The model's name there; None for the one that it lists.
+        """Find a server, and the one model that it lists if that is not named.
 
         Raises:
             UserError: It cannot be reached, or lists no model or several.

@@ -5,19 +5,14 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from raysearch.ledger.ledger import SCHEMA_VERSION, TABLES, Ledger, checksum
+from raysearch.ledger.ledger import ROWS, SCHEMA_VERSION, TABLES, Ledger, checksum
 from raysearch.ledger.table import Table
 
 _MOST = 20  # lines of damage
-#: The tables that are no records of a class: the columns of a row in the order of its checksum, and how it is called.
-_ROWS = {
-    "evaluations": (("calibration", "subject", "shard", "samples"), "{1}, shard {2} of calibration {0}"),
-    "texts": (("calibration", "mask", "shard", "texts"), "{1}, shard {2} of calibration {0}"),
-    "assessments": (("model", "mask", "assessment", "result"), "{1} of model {0}, assessment {2}"),
-}
 
 
 @dataclass(frozen=True)
@@ -25,9 +20,6 @@ class LedgerCheck:
     """The state of a ledger.
 
     Args:
-        path: The file.
-        format: Its format.
-        size_bytes: The file's size.
         rows: The number of rows by table.
         damage: What is damaged, a line each, the first twenty; empty if it is whole.
     """
@@ -45,18 +37,12 @@ class LedgerCheck:
 
 
 def check_ledger(ledger: Ledger, records: Sequence[Table[Any]]) -> LedgerCheck:
-    """Read every row of a ledger, and say what is damaged.
-
-    Args:
-        ledger: The ledger.
-        records: The tables that are records of a class.
-    """
-    damage = []
-    for line in _damage(ledger, records):
-        damage.append(line)
-        if len(damage) == _MOST:
-            break
-    rows = {name: 0 if damage else _count(ledger, name) for name in sorted(TABLES)}
+    """Read every row of a ledger, and say what is damaged; `records` are the tables that are records of a class."""
+    damage = [*islice(_damage(ledger, records), _MOST)]
+    rows = dict.fromkeys(sorted(TABLES), 0)
+    if not damage:
+        for name in rows:
+            ((rows[name],),) = ledger.read(f"SELECT count(*) FROM {name}")
     return LedgerCheck(ledger.path, SCHEMA_VERSION, ledger.path.stat().st_size, rows, damage)
 
 
@@ -68,14 +54,10 @@ def _damage(ledger: Ledger, records: Sequence[Table[Any]]) -> Iterator[str]:
     if lines != ["ok"]:
         yield from lines
         return  # what is read by damaged indexes is no news
-    for name, (columns, described) in _ROWS.items():
-        for *values, kept in ledger.read(f"SELECT {', '.join(columns)}, checksum FROM {name}"):
+    for name, (key, content) in ROWS.items():
+        described = "{1} of model {0}, assessment {2}" if name == "assessments" else "{1}, shard {2} of calibration {0}"
+        for *values, kept in ledger.read(f"SELECT {', '.join(key)}, {content}, checksum FROM {name}"):
             if kept != checksum(*values):
                 yield f"{name}: {described.format(*values)}"
     for table in records:
         yield from (f"{table.name}: {name}" for name in table.damaged(ledger))
-
-
-def _count(ledger: Ledger, table: str) -> int:
-    (count,) = next(iter(ledger.read(f"SELECT count(*) FROM {table}")))
-    return int(count)

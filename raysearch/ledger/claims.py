@@ -28,9 +28,6 @@ _RENEW_S = 5.0
 class Claims:
     """The evaluations that this process has undertaken to compute.
 
-    Args:
-        ledger: The ledger they will go to.
-
     Raises:
         UserError: There is no room for a lock beside it.
     """
@@ -51,20 +48,14 @@ class Claims:
         self._held.callback(self.release)  # and without its lock, what could not be released is anybody's
 
     def take(self, calibration: str, wanted: Iterable[tuple[SubjectT, int]]) -> list[tuple[SubjectT, int]]:
-        """Claims what neither the ledger knows nor a living process has claimed.
-
-        Args:
-            calibration: The calibration's fingerprint.
-            wanted: Masks, or statistics, and shards.
+        """Claim what neither the ledger knows nor a living process has claimed.
 
         Returns:
             Those now claimed, in the order given; the others are known, or will be.
         """
-        wanted = list(wanted)
         with self._ledger.transaction() as connection:
-            owners = connection.execute("SELECT DISTINCT owner FROM claims").fetchall()
-            for (owner,) in owners:
-                if owner != self._owner and (self._is_silent(owner) or remove_if_stale(self._lock_file(owner))):
+            for owner in self._other_owners():
+                if self._silence_s(owner) > SILENT_S or remove_if_stale(self._lock_file(owner)):
                     connection.execute("DELETE FROM claims WHERE owner = ?", (owner,))
             taken = []
             for subject, shard in wanted:
@@ -79,22 +70,22 @@ class Claims:
         return taken
 
     def release(self) -> None:
-        """Gives up every claim, kept or not."""
+        """Give up every claim, kept or not."""
         with self._ledger.transaction() as connection:
             connection.execute("DELETE FROM claims WHERE owner = ?", (self._owner,))
 
     def others(self) -> list[str]:
         """Return who else has claims, in words: ``process 123 on host``; and whether it may lose them."""
+        return sorted(map(self._described, self._other_owners()))
+
+    def _other_owners(self) -> list[str]:
         rows = self._ledger.read("SELECT DISTINCT owner FROM claims WHERE owner <> ?", (self._owner,))
-        return sorted(self._described(owner) for (owner,) in rows)
+        return [owner for (owner,) in rows]
 
     def _described(self, owner: str) -> str:
         silent = self._silence_s(owner)
         said = f", which has not answered for {silent:.0f} s and loses its claim after {SILENT_S:.0f} s"
         return owner_of(self._lock_file(owner)) + (said if silent > 4 * _RENEW_S else "")
-
-    def _is_silent(self, owner: str) -> bool:
-        return self._silence_s(owner) > SILENT_S
 
     def _silence_s(self, owner: str) -> float:
         try:
@@ -108,7 +99,7 @@ class Claims:
                 os.utime(self._lock_file(self._owner))
 
     def close(self) -> None:
-        """Releases the claims and the lock. Closing twice is harmless."""
+        """Release the claims and the lock. Closing twice is harmless."""
         self._held.close()
 
     def _lock_file(self, owner: str) -> Path:

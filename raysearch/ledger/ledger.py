@@ -40,6 +40,12 @@ SCHEMA_VERSION = 7
 UPGRADES: dict[int, str] = {}
 _LOCKED_S = 60.0  # how long another program may keep the file locked
 TABLES = {"evaluations", "claims", "searches", "studies", "assessments", "texts"}
+#: The tables that are no records of a class: the columns that name a row, and the one that two ledgers agree on.
+ROWS = {
+    "evaluations": (("calibration", "subject", "shard"), "samples"),
+    "texts": (("calibration", "mask", "shard"), "texts"),
+    "assessments": (("model", "mask", "assessment"), "result"),
+}
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS evaluations (
     calibration TEXT NOT NULL,     -- fingerprint
@@ -104,18 +110,10 @@ def checksum(*values: object) -> int:
     return total
 
 
-def check(kept: object, *values: object) -> None:
-    """Refuses a row that a disk or a hand has changed, or put in another place.
-
-    Args:
-        kept: Its checksum.
-        *values: Its other columns, in order.
-
-    Raises:
-        sqlite3.DatabaseError: They do not fit.
-    """
-    if kept != checksum(*values):
-        raise sqlite3.DatabaseError("malformed: an entry is not what was written")
+def put(connection: sqlite3.Connection, table: str, rows: Iterable[tuple[object, ...]], conflict: str) -> None:
+    """Write rows of a table of `ROWS` with their checksums; what is there already stays by ``IGNORE`` as `conflict`."""
+    whole = [(*row, checksum(*row)) for row in rows]
+    connection.executemany(f"INSERT OR {conflict} INTO {table} VALUES (?, ?, ?, ?, ?)", whole)
 
 
 class Ledger:
@@ -145,7 +143,8 @@ class Ledger:
             if self._file.is_file() and self._file.stat().st_size == 1:  # which SQLite would take for an empty one
                 raise sqlite3.DatabaseError("file is not a database")
             self.connection = sqlite3.connect(self.address, uri=True, timeout=_LOCKED_S, isolation_level=None)
-            self.connection.text_factory = _as_text
+            # Also where it is damaged and cannot be decoded: its checksum tells.
+            self.connection.text_factory = lambda content: content.decode(errors="surrogateescape")
             self._machine: BinaryIO | None = None
             try:
                 if self.is_read_only:
@@ -188,11 +187,7 @@ class Ledger:
             self.connection.executescript(f"BEGIN IMMEDIATE;\n{whole}\nCOMMIT;")
 
     def _check_format(self, known: Collection[int]) -> int:
-        """Return the file's format.
-
-        Raises:
-            UserError: It is none of those that are known.
-        """
+        """Return the file's format, which must be one of those that are known."""
         version: int = self.connection.execute("PRAGMA user_version").fetchone()[0]
         if version not in known:
             raise UserError(
@@ -204,39 +199,32 @@ class Ledger:
     def known(
         self, calibration: str, subjects: Iterable[SubjectT]
     ) -> dict[SubjectT, dict[int, npt.NDArray[np.float64]]]:
-        """Return what is known of some masks or statistics.
-
-        Args:
-            calibration: The calibration's fingerprint.
-            subjects: What is asked for.
+        """Return what is known of some masks or statistics on the calibration of a fingerprint.
 
         Returns:
             For each subject of which anything is known, by shard: each sample's loss, before it is divided by its
             measure's count, float64 [B], or the statistic's rows, flat.
         """
         by_text = {str(subject): subject for subject in subjects}
-        rows = self.read(
-            "SELECT subject, shard, samples, checksum FROM evaluations WHERE calibration = ? "
+        rows = self.checked(
+            "SELECT calibration, subject, shard, samples, checksum FROM evaluations WHERE calibration = ? "
             "AND subject IN (SELECT value FROM json_each(?))",
             (calibration, json.dumps(list(by_text))),
         )
         found: dict[SubjectT, dict[int, npt.NDArray[np.float64]]] = defaultdict(dict)
-        for text, shard, samples, kept in rows:
-            found[by_text[text]][shard] = self._samples(samples, kept, calibration, text, shard)
+        for _, text, shard, samples in rows:
+            found[by_text[text]][shard] = np.frombuffer(samples, dtype="<f8")
         return dict(found)
 
     def masks(self, calibration: str) -> Iterator[tuple[Mask, dict[int, npt.NDArray[np.float64]]]]:
         """Yield every mask of which anything is known on a calibration, with its samples' losses by shard."""
-        rows = self.read(
-            "SELECT subject, shard, samples, checksum FROM evaluations WHERE calibration = ? AND subject GLOB '{*' "
-            "ORDER BY subject",
+        rows = self.checked(
+            "SELECT calibration, subject, shard, samples, checksum FROM evaluations WHERE calibration = ? "
+            "AND subject GLOB '{*' ORDER BY subject",
             (calibration,),
         )
-        for text, group in groupby(rows, key=lambda row: row[0]):
-            yield (
-                Mask.parse(text),
-                {shard: self._samples(samples, kept, calibration, text, shard) for _, shard, samples, kept in group},
-            )
+        for text, group in groupby(rows, key=lambda row: row[1]):
+            yield Mask.parse(text), {shard: np.frombuffer(samples, dtype="<f8") for _, _, shard, samples in group}
 
     def record(
         self,
@@ -245,37 +233,27 @@ class Ledger:
         values: Mapping[Subject, npt.NDArray[np.float64]],
         texts: Mapping[Subject, Sequence[ScoredText]] = NO_TEXTS,
     ) -> None:
-        """Makes a unit's values durable, with what was generated for them, all or none.
+        """Make a unit's values durable, with what was generated for them, all or none.
 
         What another process wrote first stays.
         """
-        rows = {(calibration, str(subject), shard): of.astype("<f8").tobytes() for subject, of in values.items()}
+        losses = [(calibration, str(subject), shard, of.astype("<f8").tobytes()) for subject, of in values.items()]
+        packed = [
+            (calibration, str(mask), shard, zlib.compress(to_json([*of], list[ScoredText]).encode(), level=9))
+            for mask, of in texts.items()
+        ]
         with self.transaction() as connection:
-            connection.executemany(
-                "INSERT OR IGNORE INTO evaluations VALUES (?, ?, ?, ?, ?)",
-                [(*key, content, checksum(*key, content)) for key, content in rows.items()],
-            )
-            packed = {
-                (calibration, str(mask), shard): zlib.compress(to_json([*of_mask], list[ScoredText]).encode(), level=9)
-                for mask, of_mask in texts.items()
-            }
-            connection.executemany(
-                "INSERT OR IGNORE INTO texts VALUES (?, ?, ?, ?, ?)",
-                [(*key, content, checksum(*key, content)) for key, content in packed.items()],
-            )
+            put(connection, "evaluations", losses, "IGNORE")
+            put(connection, "texts", packed, "IGNORE")
 
     def texts(self, calibration: str, mask: Mask) -> list[ScoredText]:
         """Return what a mask generated for each sample of a calibration, shard by shard; empty if nothing is known."""
-        rows = self.read(
-            "SELECT shard, texts, checksum FROM texts WHERE calibration = ? AND mask = ? ORDER BY shard",
+        rows = self.checked(
+            "SELECT calibration, mask, shard, texts, checksum FROM texts WHERE calibration = ? AND mask = ? "
+            "ORDER BY shard",
             (calibration, str(mask)),
         )
-        found: list[ScoredText] = []
-        for shard, content, kept in rows:
-            with self.explaining():
-                check(kept, calibration, str(mask), shard, content)
-            found += from_json(list[ScoredText], zlib.decompress(content).decode())
-        return found
+        return [one for *_, content in rows for one in from_json(list[ScoredText], zlib.decompress(content).decode())]
 
     def read(self, query: str, values: Sequence[Any] = ()) -> Iterator[Any]:
         """The rows that a query gives, read as they are iterated over.
@@ -288,10 +266,16 @@ class Ledger:
             for row in self.connection.execute(query, values):  # noqa: UP028
                 yield row
 
-    def _samples(self, samples: bytes, kept: int, *key: object) -> npt.NDArray[np.float64]:
-        with self.explaining():
-            check(kept, *key, samples)
-        return np.frombuffer(samples, dtype="<f8")
+    def checked(self, query: str, values: Sequence[Any] = ()) -> Iterator[Any]:
+        """The rows that a query gives, without the last column, which is the checksum of the others.
+
+        Raises:
+            UserError: The file cannot be read, or a disk or a hand has changed a row or put it in another place.
+        """
+        for *row, kept in self.read(query, values):
+            if kept != checksum(*row):
+                raise _explained(self.path, sqlite3.DatabaseError("malformed: an entry is not what was written"))
+            yield row
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
@@ -350,11 +334,6 @@ class Ledger:
             self._machine.close()
 
 
-def _as_text(content: bytes) -> str:
-    """Return a text as it is kept, also where a damaged one cannot be decoded: its checksum tells."""
-    return content.decode(errors="surrogateescape")
-
-
 def _explained(path: Path, error: Exception) -> UserError:
     """Return the sentence that says what is wrong with the file or its disk, and the remedy."""
     cause = what_failed(error)
@@ -372,9 +351,6 @@ def _explained(path: Path, error: Exception) -> UserError:
 @contextmanager
 def opened(path: Path) -> Iterator[Ledger]:
     """A ledger that is there, closed at the end.
-
-    Args:
-        path: The SQLite file.
 
     Raises:
         UserError: There is none, or it cannot be used.

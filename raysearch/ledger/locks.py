@@ -22,11 +22,7 @@ _LOOK_S = 0.2  # more than `is_held` keeps a lock from others
 
 @contextmanager
 def owned(path: Path, timeout_s: float) -> Iterator[None]:
-    """Holds a lock on a file that names this process, and removes the file at the end.
-
-    Args:
-        path: The file.
-        timeout_s: How long to wait for it; -1 for ever.
+    """Hold a lock on a file that names this process, and remove the file at the end; a timeout of -1 is for ever.
 
     Raises:
         Timeout: Another process holds it for longer.
@@ -51,13 +47,10 @@ def remove_if_stale(path: Path) -> bool:
 
 @contextmanager
 def held(ledger: Ledger, name: str, kind: str, *, wait: bool = False) -> Iterator[None]:
-    """Keeps other processes from running a search or a study at the same time.
+    """Keep other processes from running a search or a study at the same time.
 
-    Args:
-        ledger: Where it is recorded.
-        name: The search's or the study's.
-        kind: What it is called in a command: ``SEARCH``, ``STUDY``.
-        wait: Whether to wait for a process that has it, instead of refusing.
+    Its `kind` is what it is called in a command: ``SEARCH``, ``STUDY``. Another process that has it is waited for, if
+    `wait` says so.
 
     Raises:
         UserError: Another process has it, or there is no room for a lock.

@@ -19,13 +19,9 @@ _MARK = b"machine "
 
 
 def keep_for_this_machine(ledger: Path, path: Path) -> BinaryIO:
-    """Keep a ledger for this machine until the file that is returned is closed.
+    """Keep a ledger, as the user names it, for this machine until the file that is returned is closed.
 
-    Only one process at a time may call this for a ledger.
-
-    Args:
-        ledger: The ledger, as the user names it.
-        path: The file beside it; made if it does not exist.
+    Only one process at a time may call this for a ledger. The file lies beside it, and is made if it does not exist.
 
     Raises:
         UserError: Processes of another machine have it open.

@@ -12,49 +12,31 @@ from typing import Any
 
 from raysearch.errors import UserError
 from raysearch.ledger.checking import check_ledger
-from raysearch.ledger.ledger import Ledger, checksum
+from raysearch.ledger.ledger import ROWS, Ledger, put
 from raysearch.ledger.table import Table
 
 #: Assessments that no fingerprint names: what is added to, as all assessed numbers, or may differ by the machine, as
 #: trainings.
 _GROWS = "assessment GLOB '*[^0-9a-f]*'"
-#: The columns that name a row, the one that two ledgers must agree on, and where they need not: times differ.
-_ROWS = {
-    "evaluations": (("calibration", "subject", "shard"), "samples", "FALSE"),
-    "texts": (("calibration", "mask", "shard"), "texts", "FALSE"),
-    "assessments": (
-        ("model", "mask", "assessment"),
-        "result",
-        f"({_GROWS} OR json_extract(theirs.result, '$.measured_on') NOTNULL)",
-    ),
-}
+#: Where two ledgers need not agree: times differ.
+_MAY_DIFFER = {"assessments": f"({_GROWS} OR json_extract(theirs.result, '$.measured_on') NOTNULL)"}
 
 
 @dataclass(frozen=True)
 class Merged:
-    """What a ledger has got from others.
-
-    Args:
-        path: The ledger.
-        rows: The rows that it lacked, by table, or records that have changed.
-    """
+    """What a ledger has got from others."""
 
     path: Path
-    rows: dict[str, int]
+    rows: dict[str, int]  # that it lacked, by table, or records that have changed
 
 
 def merge_ledgers(ledger: Ledger, others: Sequence[Path], records: Sequence[Table[Any]]) -> Merged:
-    """Take over what other ledgers have and this one lacks, all or nothing.
-
-    Args:
-        ledger: Where it goes.
-        others: The files of the others, which stay as they are.
-        records: The tables that are records of a class.
+    """Take over what others have and this ledger lacks, all or nothing; `records` are the tables of records of a class.
 
     Raises:
         UserError: One of them is damaged, or has another number for the same evaluation.
     """
-    rows = dict.fromkeys([*_ROWS, *(one.name for one in records)], 0)
+    rows = dict.fromkeys([*ROWS, *(one.name for one in records)], 0)
     for path in others:
         if not path.is_file():
             raise UserError(f"OTHER={path} is no ledger; name the file ledger.db of another store")
@@ -84,8 +66,7 @@ def _join_what_grows(connection: sqlite3.Connection) -> int:
             known = {one["recovery_id"] for one in mine}
             joined = [*mine, *(one for one in others if one["recovery_id"] not in known)]
         if joined != mine:
-            row = (*key, json.dumps(joined))
-            connection.execute("INSERT OR REPLACE INTO assessments VALUES (?, ?, ?, ?, ?)", (*row, checksum(*row)))
+            put(connection, "assessments", [(*key, json.dumps(joined))], "REPLACE")
             changed += 1
     return changed
 
@@ -96,9 +77,9 @@ def _merge(ledger: Ledger, other: Ledger, records: Sequence[Table[Any]]) -> dict
         ledger.connection.execute("ATTACH DATABASE ? AS other", (other.address,))
     try:
         with ledger.transaction() as connection:
-            for name, (key, content, may_differ) in _ROWS.items():
+            for name, (key, content) in ROWS.items():
                 same = f"SELECT {', '.join(key)} FROM {name} JOIN other.{name} AS theirs USING ({', '.join(key)})"
-                where = f"{name}.{content} <> theirs.{content} AND NOT {may_differ}"
+                where = f"{name}.{content} <> theirs.{content} AND NOT {_MAY_DIFFER.get(name, 'FALSE')}"
                 differs = connection.execute(f"{same} WHERE {where} LIMIT 1").fetchone()
                 if differs is not None:
                     raise UserError(

@@ -16,7 +16,7 @@ from typing import Any, Generic, Literal, TypeVar, Union, get_args, get_origin, 
 
 from raysearch.core.json import from_json, to_record
 from raysearch.errors import UserError, did_you_mean, redacted
-from raysearch.ledger.ledger import Ledger, check, checksum
+from raysearch.ledger.ledger import Ledger, checksum
 
 _Record = TypeVar("_Record")
 
@@ -28,7 +28,6 @@ class Table(Generic[_Record]):
     Args:
         record: The class, a dataclass with a field for each column but ``checksum``. Its first field is the record's
             id; it has ``updated``, when the record last changed, and ``mlflow_run_id``.
-        name: The table's.
         kind: What one of them is: ``search``.
         merge: Gives the record to keep of two of one id in two ledgers, the first ours, or refuses with `UserError`.
     """
@@ -39,16 +38,13 @@ class Table(Generic[_Record]):
     merge: Callable[[_Record, _Record], _Record]
 
     def write(self, ledger: Ledger, record: _Record) -> None:
-        """Puts a record in the place of the one of its id, if there is one."""
+        """Put a record in the place of the one of its id, if there is one."""
         self.change(ledger, getattr(record, self._id), lambda before: record)
 
     def change(self, ledger: Ledger, record_id: str, change: Callable[[_Record | None], _Record]) -> None:
-        """Puts a record in the place of the one that it is made from; nobody else writes meanwhile.
+        """Put a record in the place of the one that it is made from; nobody else writes meanwhile.
 
-        Args:
-            ledger: Where.
-            record_id: The record's.
-            change: Gives the new record. It is given the old one; None if there is none, or a damaged one.
+        `change` gives the new record. It is given the old one; None if there is none, or a damaged one.
         """
         with ledger.transaction() as connection:
             try:
@@ -78,9 +74,8 @@ class Table(Generic[_Record]):
 
     def some(self, ledger: Ledger, record_ids: Iterable[str]) -> dict[str, _Record]:
         """Return those of some records that the ledger has, by id."""
-        found = self._select(
-            ledger, f"WHERE {self._id} IN (SELECT value FROM json_each(?))", json.dumps(list(record_ids))
-        )
+        ids = json.dumps(list(record_ids))
+        found = self._select(ledger, f"WHERE {self._id} IN (SELECT value FROM json_each(?))", ids)
         return {getattr(record, self._id): record for record in found}
 
     def all(self, ledger: Ledger) -> list[_Record]:
@@ -98,21 +93,12 @@ class Table(Generic[_Record]):
         return found
 
     def names(self, ledger: Ledger, name: str) -> list[str]:
-        """Return the ids of the records that a name fits, the newest first.
-
-        Args:
-            ledger: Where.
-            name: An id or MLflow's id of it, else the start of an id.
-        """
+        """Return the ids of the records that an id, MLflow's id, or else the start of an id names, the newest first."""
         exact = self._ids(ledger, f"WHERE {self._id} = ? OR mlflow_run_id = ?", name, name)
         return exact or self._ids(ledger, f"WHERE ? <> '' AND substr({self._id}, 1, length(?)) = ?", name, name, name)
 
     def find(self, ledger: Ledger, name: str) -> _Record:
-        """Return the one record that a name fits.
-
-        Args:
-            ledger: Where.
-            name: An id, the start of one, MLflow's id, or ``latest``.
+        """Return the one record that a name fits: as of `names`, or ``latest``.
 
         Raises:
             UserError: There is no such record, or the name fits several.
@@ -135,14 +121,17 @@ class Table(Generic[_Record]):
             redacted(getattr(record, name)) if _is_text(hint) else to_record(getattr(record, name), hint)
             for name, hint in self._hints.items()
         ]
-        columns, places = ", ".join([*self._hints, "checksum"]), ", ".join("?" * (len(values) + 1))
-        connection.execute(
-            f"INSERT OR REPLACE INTO {self.name} ({columns}) VALUES ({places})", (*values, checksum(*values))
-        )
+        places = ", ".join("?" * (len(values) + 1))
+        query = f"INSERT OR REPLACE INTO {self.name} ({self._columns}) VALUES ({places})"
+        connection.execute(query, (*values, checksum(*values)))
 
     @property
     def _id(self) -> str:
         return next(iter(self._hints))
+
+    @property
+    def _columns(self) -> str:
+        return ", ".join([*self._hints, "checksum"])
 
     @cached_property
     def _hints(self) -> dict[str, Any]:
@@ -156,18 +145,13 @@ class Table(Generic[_Record]):
         return [name for (name,) in rows]
 
     def _select(self, ledger: Ledger, where: str, *values: str) -> list[_Record]:
-        columns = ", ".join([*self._hints, "checksum"])
-        rows = ledger.read(f"SELECT {columns} FROM {self.name} {where}", values)
-        return [self._read(ledger, row) for row in rows]
+        return [self._read(row) for row in ledger.checked(f"SELECT {self._columns} FROM {self.name} {where}", values)]
 
-    def _read(self, ledger: Ledger, row: Sequence[Any]) -> _Record:
-        *values, kept = row
-        with ledger.explaining():
-            check(kept, *values)
+    def _read(self, row: Sequence[Any]) -> _Record:
         return self.record(
             **{
                 name: value if _is_text(hint) else from_json(hint, value)
-                for (name, hint), value in zip(self._hints.items(), values, strict=True)
+                for (name, hint), value in zip(self._hints.items(), row, strict=True)
             }
         )
 

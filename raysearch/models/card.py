@@ -68,12 +68,6 @@ class Pruned:
     source: str | None
 
 
-def kept_runs(mask: Mask, n_layers: int) -> list[tuple[int, int]]:
-    """Return the runs of consecutive kept layers as half-open ranges: ``{1}`` of 4 gives ``[(0, 1), (2, 4)]``."""
-    walls = [-1, *mask, n_layers]
-    return [(low + 1, high) for low, high in pairwise(walls) if low + 1 < high]
-
-
 def mergekit_yaml(pruned: Pruned) -> str:
     """Return the mergekit recipe (a passthrough merge of the kept runs) that makes the same checkpoint."""
     source = pruned.source or "path/to/the/dense/model"
@@ -81,8 +75,10 @@ def mergekit_yaml(pruned: Pruned) -> str:
     if pruned.source is None:
         lines.append("# The search read a GGUF file: name the same model in Hugging Face format here.")
     lines += ["merge_method: passthrough", f"dtype: {pruned.dtype}", "slices:"]
-    for start, stop in kept_runs(pruned.mask, pruned.n_layers_dense):
-        lines += ["  - sources:", f"      - model: {json.dumps(source)}", f"        layer_range: [{start}, {stop}]"]
+    for before, after in pairwise([-1, *pruned.mask, pruned.n_layers_dense]):  # between two are layers that stay
+        if before + 1 < after:
+            lines += ["  - sources:", f"      - model: {json.dumps(source)}"]
+            lines += [f"        layer_range: [{before + 1}, {after}]"]
     return "\n".join(lines) + "\n"
 
 
@@ -111,10 +107,9 @@ def gguf_card(mask: Mask, n_layers: int, evidence: Evidence, name: str, source: 
     The sizes, in bytes, are those of the file that the layers were taken out of, and of this one.
     """
     before, after = sizes
-    size = f"{after / 1e6:,.1f} MB ({after / before:.1%})"
     rows = [
         ("layers", n_layers, n_layers - len(mask)),
-        ("size", f"{before / 1e6:,.1f} MB", size),
+        ("size", f"{before / 1e6:,.1f} MB", f"{after / 1e6:,.1f} MB ({after / before:.1%})"),
         *_loss_rows(evidence),
     ]
     template = Path(__file__).with_name("gguf.md.j2")

@@ -44,10 +44,8 @@ class ExportResult:
     """The written checkpoint and its verification.
 
     Args:
-        out: The checkpoint's folder.
         n_layers: Layers that are left.
         parameters: Parameters that are left.
-        parameters_dense: Parameters of the dense model.
         max_logit_difference: The largest difference between the reloaded checkpoint's logits and the masked dense
             model's, relative to the largest |logit|.
         before: The dense model's continuation of the prompt; None without a prompt.
@@ -72,16 +70,8 @@ def export_checkpoint(
 ) -> ExportResult:
     """Write the model without the mask's layers as an ordinary checkpoint, on the CPU.
 
-    Args:
-        spec: The dense model; its dtype is the checkpoint's, its device and attention do not matter.
-        mask: The layers to remove.
-        out: The folder to write.
-        overwrite: Whether to replace an earlier export; anything else is never replaced.
-        evidence: The search that found the mask, for the model card.
-        prompt: A text that both models continue greedily, as a spot check; None for none.
-
-    Returns:
-        The written checkpoint and how well it agrees.
+    The dtype is that of `spec`, whose device and attention do not matter. `overwrite` replaces an earlier export, and
+    never anything else. `prompt` is a text that both models continue greedily, as a spot check.
 
     Raises:
         UserError: `out` holds something else or cannot be written, the model cannot be loaded, or there is a prompt but
@@ -96,7 +86,8 @@ def export_checkpoint(
     tokenizer = _tokenizer(located, prompt)
     before = _continue(stack.model, tokenizer, prompt)
     tokens = probe_tokens(stack.model)
-    expected = _masked_logits(stack, mask, tokens)
+    hidden = stack.walk(stack.capture(Batch(tokens, np.ones_like(tokens, dtype=np.bool_)).inputs), mask)
+    expected = stack.logits(hidden.flatten(0, 1))
     n_layers, parameters_dense, kind = stack.n_layers, stack.model.num_parameters(), stack.model.config.model_type
 
     with replacing(out) as folder:
@@ -113,7 +104,7 @@ def export_checkpoint(
         _write_documents(folder, out.name, pruned, evidence, tokenizer=tokenizer is not None)
         del model, stack  # never two models in memory
         reloaded = _reload(folder, located, kind)
-        gap = relative_gap(own_logits(reloaded, tokens), expected)
+        gap = relative_gap(own_logits(reloaded, tokens).flatten(0, 1), expected)
         if not gap <= tolerance(reloaded.dtype):
             raise UnsupportedModelError(
                 f"{kind} cannot be exported without {mask}: the reloaded checkpoint's logits differ by {gap:.1e} of "
@@ -147,13 +138,6 @@ def _tokenizer(model: LocatedModel, prompt: str | None) -> PreTrainedTokenizerBa
         return None
 
 
-def _masked_logits(stack: LayerStack, mask: Mask, tokens: npt.NDArray[np.int64]) -> Tensor:
-    """Return the logits of the walk without the mask's layers, [B, T, vocabulary]."""
-    captured = stack.capture(Batch(tokens, np.ones_like(tokens, dtype=np.bool_)).inputs)
-    hidden = stack.walk(captured, mask)
-    return stack.logits(hidden.flatten(0, 1)).unflatten(0, hidden.shape[:2])
-
-
 @torch.inference_mode()
 def own_logits(model: PreTrainedModel, tokens: npt.NDArray[np.int64]) -> Tensor:
     """Return the logits of a plain forward, [B, T, vocabulary]."""
@@ -165,9 +149,9 @@ def _continue(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None,
     if tokenizer is None or prompt is None:
         return None
     inputs = tokenizer(prompt, return_tensors="pt", return_token_type_ids=False)
-    if inputs["input_ids"].numel() == 0:
-        raise UserError(f"--prompt={prompt} holds no token to go on from; give a text, or leave it out")
     n_tokens, most = inputs["input_ids"].shape[1], getattr(model.config.get_text_config(), _POSITIONS, None)
+    if n_tokens == 0:
+        raise UserError(f"--prompt={prompt} holds no token to go on from; give a text, or leave it out")
     if most is not None and n_tokens > most:
         raise UserError(f"--prompt holds {n_tokens:,} tokens, and the model has {most:,} positions; give a shorter one")
     # The last new token is not fed in, so that it needs no position.

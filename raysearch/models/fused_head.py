@@ -21,6 +21,7 @@ from transformers import PreTrainedModel
 
 from raysearch.calibration.objectives.base import Head
 from raysearch.errors import UserError
+from raysearch.models.layers import replaced
 
 #: Logits in memory at once, in the model's dtype: enough rows for a large matrix product.
 _LOGITS_AT_ONCE = 2**26
@@ -99,14 +100,8 @@ def _find(projection: nn.Linear, model: PreTrainedModel, tail: Head) -> FusedHea
         entered.append(states)
         return known.repeat(1, projection.out_features).view(*states.shape[:-1], projection.out_features)
 
-    before = vars(projection).get("forward")
-    vars(projection)["forward"] = answer
-    try:
+    with replaced({projection: answer}):
         logits = tail.logits(hidden).float()
-    finally:
-        vars(projection).pop("forward")
-        if before is not None:
-            vars(projection)["forward"] = before
     scale, most = float(logits[0, 0]) / _SMALL, float(logits[1, 0])
     cap = most if most < scale * _LARGE / 2 else None
     expected = scale * known if cap is None else cap * torch.tanh(scale * known / cap)

@@ -74,7 +74,10 @@ def keeping(place: Path) -> Iterator[Path | None]:
             (unfinished / _CHECKSUMS).write_text(checksums, encoding="utf-8")
             shutil.rmtree(place, ignore_errors=True)  # damaged
             unfinished.rename(place)
-            _remove_oldest(place.parent)
+            folders = [file.parent for file in place.parent.glob(f"*/{_CHECKSUMS}")]
+            whole = [folder for folder in folders if folder.suffix != _UNFINISHED]
+            for folder in sorted(whole, key=os.path.getmtime, reverse=True)[MOST:]:
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def warn(place: Path, error: Exception) -> None:
@@ -104,9 +107,3 @@ def read_fast() -> Iterator[None]:
         yield
     finally:
         vars(gguf).update(own)
-
-
-def _remove_oldest(cache: Path) -> None:
-    folders = [file.parent for file in cache.glob(f"*/{_CHECKSUMS}") if file.parent.suffix != _UNFINISHED]
-    for folder in sorted(folders, key=os.path.getmtime, reverse=True)[MOST:]:
-        shutil.rmtree(folder, ignore_errors=True)

@@ -138,13 +138,7 @@ _PREDICTING = "nextn_predict_layers"
 
 
 def prune_gguf(
-    source: Path,
-    mask: Mask,
-    out: Path,
-    *,
-    info: ModelInfo,
-    search_id: str,
-    overwrite: bool = False,
+    source: Path, mask: Mask, out: Path, *, info: ModelInfo, search_id: str, overwrite: bool = False
 ) -> GGUFExport:
     """Write a GGUF file of the model, in any quantisation, without the mask's layers, whole or not at all.
 
@@ -183,18 +177,15 @@ class _File:
     reader: Any
     architecture: str
 
-    def __contains__(self, key: str) -> bool:
-        return f"{self.architecture}.{key}" in self.reader.fields
-
-    def get(self, key: str, default: Any = 0) -> Any:
-        """Return the architecture's value of a key, or the default."""
+    def get(self, key: str) -> Any:
+        """Return the architecture's value of a key; None if there is none."""
         found = self.reader.fields.get(f"{self.architecture}.{key}")
-        return default if found is None else found.contents()
+        return None if found is None else found.contents()
 
     @property
     def blocks(self) -> int:
         """All blocks, those that predict further tokens included."""
-        return int(self.get("block_count"))
+        return int(self.get("block_count") or 0)
 
     def refused(self, why: str, remedy: str = f"use {_CHECKPOINT}") -> UserError:
         """Return the sentence that refuses it."""
@@ -235,7 +226,7 @@ def _kept(file: _File, mask: Mask, info: ModelInfo) -> tuple[int, ...]:
             parameters[int(block[1])] += int(tensor.n_elements)
         elif tensor.name == "token_embd.weight":
             vocabulary = int(tensor.shape[1])
-    n_layers, hidden_size = file.blocks - file.get(_PREDICTING), file.get("embedding_length")
+    n_layers, hidden_size = file.blocks - (file.get(_PREDICTING) or 0), file.get("embedding_length") or 0
     if not any(parameters):
         raise file.refused(f"{file.architecture} keeps no layers as blk.N tensors")
     facts = [
@@ -269,7 +260,8 @@ def _mended(file: _File, kept: Sequence[int], mask: Mask) -> dict[str, Any]:
     for key, why in _FIXED.items():
         if file.get(key) and len(kept) < n_layers:
             raise file.refused(why)
-    known = {_LEADING, _PREDICTING, *_FIXED, *(rule.key for rule in _RULES if _period(file, rule) is not None)}
+    holding = [(rule, n) for rule in _RULES if (n := _period(rule, file.architecture, file.get)) is not None]
+    known = {_LEADING, _PREDICTING, *_FIXED, *(rule.key for rule, _ in holding)}
     for name, found in file.reader.fields.items():
         key = name.removeprefix(prefix)
         if key == name or key in _NO_LAYERS:
@@ -282,18 +274,14 @@ def _mended(file: _File, kept: Sequence[int], mask: Mask) -> dict[str, Any]:
                 raise file.refused(f"{name} has {len(value)} values for {n_layers} layers")
         elif _SUSPECT.search(key) and key not in known and value and len(kept) < n_layers:
             raise file.refused(f"what {name}={value} says of the layers that stay is unknown")
-    if _LEADING in file:
-        changed[prefix + _LEADING] = sum(layer < file.get(_LEADING) for layer in kept)
-    for rule in _RULES:
-        period = _period(file, rule)
-        if period is None:
-            continue
+    if leading := file.get(_LEADING):
+        changed[prefix + _LEADING] = sum(layer < leading for layer in kept)
+    for rule, period in holding:
         kinds = [rule.kind(layer, period) for layer in kept]
-        fitting = [period, *range(rule.least, len(kept) + 2)] if rule.key is not None else [period]
-        for number in fitting:
-            if kinds == [rule.kind(place, number) for place in range(len(kept))]:
-                break
-        else:
+        fixed = rule.key is None or isinstance(file.get(rule.key), list)  # llama.cpp takes no number from a list
+        fitting = [period] if fixed else [period, *range(rule.least, len(kept) + 2)]
+        number = next((one for one in fitting if kinds == [rule.kind(place, one) for place in range(len(kept))]), None)
+        if number is None:
             raise file.refused(
                 f"{rule.about} follows from their places, one in {period}, and no such number fits without {mask}",
                 f"choose a mask that keeps the pattern, or use {_CHECKPOINT}",
@@ -317,13 +305,7 @@ def misread_by_llama_cpp(folder: Path, mask: Mask, n_layers: int) -> str | None:
     if _differ(kind, n_layers, len(kept)):
         return f"computes a {config['model_type']} of {n_layers} or {len(kept)} layers in a way of its own"
     for rule in _RULES:
-        named = [name for name in (*rule.defaults, *rule.always) if _letters(name) == kind]
-        given = None if rule.key is None else config.get(rule.key.rpartition(".")[2])
-        period = given if type(given) is int else rule.defaults.get(named[0]) if named else None
-        if rule.needs is not None:
-            window = config.get(rule.needs.rpartition(".")[2])
-            if not named or window == 0 or (window is None and named[0] not in rule.always):
-                continue
+        period = _period(rule, kind, lambda key: config.get(key.rpartition(".")[2]))
         if period and any(rule.kind(layer, period) != rule.kind(place, period) for place, layer in enumerate(kept)):
             return f"tells {rule.about} from their places, which have changed"
     return None
@@ -340,18 +322,19 @@ def _letters(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
-def _period(file: _File, rule: _Rule) -> int | None:
-    """Return the number that a rule goes by; None if it does not hold for the file."""
-    given, default = (0 if rule.key is None else file.get(rule.key)), rule.defaults.get(file.architecture)
+def _period(rule: _Rule, architecture: str, get: Callable[[str], Any]) -> int | None:
+    """Return the number that a rule goes by, for a model whose values `get` gives; None if it does not hold for it."""
+    given = None if rule.key is None else get(rule.key)
+    name = next((name for name in rule.defaults if _letters(name) == _letters(architecture)), "")
     if rule.needs is not None:
-        window = file.get(rule.needs, None)
-        if default is None or window == 0 or (window is None and file.architecture not in rule.always):
+        window = get(rule.needs)
+        if not name or window == 0 or (window is None and name not in rule.always):
             return None
     if isinstance(given, list) and rule.kind is _first_differs:
         return None  # llama.cpp reads the list of these architectures, and not that of the others
-    if rule.key == "full_attention_interval" and "attention.recurrent_layers" in file:
+    if rule.key == "full_attention_interval" and get("attention.recurrent_layers") is not None:
         return None
-    return given if isinstance(given, int) and given else default
+    return given if isinstance(given, int) and given else rule.defaults.get(name)
 
 
 def _write(file: _File, out: Path, metadata: Mapping[str, Any], kept: Sequence[int]) -> None:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 from raysearch.errors import UserError, first_line
 from raysearch.models.card import RECORD
 
 _OWN = (".gitattributes",)  # what the hub itself puts into a new repository
-_Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True)
@@ -77,8 +76,6 @@ class HubRepository:
         kept = f"; {left} is written, so only this is left: hf upload {self.name} {left}"
         before = self._files(kept)
         api = HfApi()
-        if before is None:
-            self._asked(lambda: api.create_repo(self.name, private=not self.public), kept)
         stale = set(before or ()) - {*files, *_OWN}
         added = [
             CommitOperationAdd(place, str(content) if isinstance(content, Path) else content.encode())
@@ -86,26 +83,24 @@ class HubRepository:
         ]
         operations: list[CommitOperationAdd | CommitOperationDelete] = [*added]
         operations += (CommitOperationDelete(place) for place in sorted(stale))
-        message = "Write what raysearch export has written"
-        self._asked(lambda: api.create_commit(self.name, operations, commit_message=message), kept)
+        with self._asking(kept):
+            if before is None:
+                api.create_repo(self.name, private=not self.public)
+            api.create_commit(self.name, operations, commit_message="Write what raysearch export has written")
         return f"{api.endpoint}/{self.name}"
 
     def _files(self, kept: str = "") -> list[str] | None:
         """Return the files of the repository, if it may be written to; None if there is none yet."""
-        from huggingface_hub import HfApi, ModelInfo
+        from huggingface_hub import HfApi
         from huggingface_hub.errors import RepositoryNotFoundError
 
-        def look() -> ModelInfo | None:
+        with self._asking(kept):
             try:
-                return HfApi().model_info(self.name, timeout=10)
+                found = HfApi().model_info(self.name, timeout=10)
             except RepositoryNotFoundError as error:
                 if error.response.status_code != 404:  # the hub also says so to a token that it does not know
                     raise
                 return None
-
-        found = self._asked(look, kept)
-        if found is None:
-            return None
         files = [one.rfilename for one in found.siblings or ()]
         if set(files) - set(_OWN) and RECORD not in files:
             raise UserError(f"--push={self.name} holds other things than an export; name another repository{kept}")
@@ -118,13 +113,14 @@ class HubRepository:
             raise UserError(f"--push={self.name} is there already and {is_}; {remedy}{kept}")
         return files
 
-    def _asked(self, ask: Callable[[], _Answer], kept: str) -> _Answer:
-        """Return what the hub answers; its refusals are one sentence."""
+    @contextmanager
+    def _asking(self, kept: str) -> Iterator[None]:
+        """Within the context the hub is asked; its refusals are one sentence."""
         from huggingface_hub.errors import HfHubHTTPError
         from huggingface_hub.errors import HTTPError as NoAnswer  # type: ignore[attr-defined]  # httpx's own
 
         try:
-            return ask()
+            yield
         except HfHubHTTPError as error:
             status = error.response.status_code
             why, remedy = {

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Callable, Mapping
+import itertools
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,15 +46,17 @@ class Convention:
             return cls(keyword, list if isinstance(output, list) else tuple, len(output))
         return cls(keyword, None, 1)
 
-    def split(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Tensor, LayerCall]:
-        """Split the arguments into the hidden state and the rest."""
-        if self.keyword is None:
-            return args[0], LayerCall(args[1:], kwargs)
-        return kwargs[self.keyword], LayerCall(args, {name: v for name, v in kwargs.items() if name != self.keyword})
+    def stand_in(self, compute: Callable[[Tensor, LayerCall], Tensor]) -> Callable[..., Any]:
+        """Return a forward of this convention, which returns what is computed from the hidden state and the rest."""
 
-    def wrap(self, hidden: Tensor) -> Any:
-        """Return the hidden state in the layer's container."""
-        return hidden if self.container is None else self.container([hidden] + [None] * (self.length - 1))
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            if self.keyword is None:
+                hidden = compute(args[0], LayerCall(args[1:], kwargs))
+            else:
+                hidden = compute(kwargs.pop(self.keyword), LayerCall(args, kwargs))
+            return hidden if self.container is None else self.container([hidden] + [None] * (self.length - 1))
+
+        return forward
 
 
 def layer_lists(model: PreTrainedModel) -> list[nn.ModuleList]:
@@ -79,26 +82,41 @@ def find_stack(model: PreTrainedModel) -> tuple[tuple[nn.Module, ...], tuple[Con
         The layers in order, and each one's convention.
     """
     kind, lists = model.config.model_type, layer_lists(model)
-    called: dict[int, list[tuple[nn.Module, Convention]]] = {index: [] for index in range(len(lists))}
+    called: list[tuple[nn.Module, Convention]] = []
 
-    def watch(index: int) -> Callable[..., None]:
-        def hook(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-            called[index].append((layer, Convention.of(args, output)))
-
-        return hook
+    def note(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        called.append((layer, Convention.of(args, output)))
 
     with contextlib.ExitStack() as hooks:
-        for index, blocks in enumerate(lists):
-            for block in dict.fromkeys(blocks):
-                hooks.callback(block.register_forward_hook(watch(index), with_kwargs=True).remove)
+        for block in dict.fromkeys(itertools.chain(*lists)):
+            hooks.callback(block.register_forward_hook(note, with_kwargs=True).remove)
         plain_logits(model, torch.zeros(1, 2, dtype=torch.int64, device=model.device))
-    stacks = [index for index, blocks in enumerate(lists) if [layer for layer, _ in called[index]] == list(blocks)]
-    stacks = [index for index in stacks if len(set(lists[index])) == len(lists[index])]
+    stacks = []
+    for blocks in lists:
+        calls = [(layer, convention) for layer, convention in called if layer in set(blocks)]
+        if [layer for layer, _ in calls] == list(blocks) and len(set(blocks)) == len(blocks):
+            stacks.append(calls)
     if len(stacks) != 1:
         found = "more than one stack of layers" if stacks else "no stack whose layers each run once and in order"
         raise UnsupportedModelError(f"{kind} has {found}; use a plain decoder")
-    layers, conventions = zip(*called[stacks[0]], strict=True)
+    layers, conventions = zip(*stacks[0], strict=True)
     return layers, conventions
+
+
+@contextlib.contextmanager
+def replaced(forwards: Mapping[nn.Module, Callable[..., Any]]) -> Iterator[None]:
+    """Within the context functions compute in place of modules."""
+    # A module may have a forward of its own already (accelerate's hooks, or that of an enclosing context).
+    before = {module: vars(module).get("forward") for module in forwards}
+    try:
+        for module, forward in forwards.items():
+            vars(module)["forward"] = forward
+        yield
+    finally:
+        for module, own in before.items():
+            vars(module).pop("forward", None)
+            if own is not None:
+                vars(module)["forward"] = own
 
 
 def plain_logits(model: PreTrainedModel, input_ids: Tensor, read: bool = True, **inputs: Tensor | None) -> Tensor:
@@ -114,5 +132,4 @@ def plain_logits(model: PreTrainedModel, input_ids: Tensor, read: bool = True, *
         options["logits_to_keep"] = [0]
     if getattr(model.config, "output_router_logits", False):
         options["output_router_logits"] = False  # a loss over the layers' routers, which may not run
-    logits: Tensor = model(input_ids=input_ids, **options).logits
-    return logits
+    return model(input_ids=input_ids, **options).logits

@@ -39,20 +39,16 @@ def quiet() -> Iterator[None]:
     from huggingface_hub.utils import logging as hub_logging
     from transformers.utils import logging
 
-    level, hub_level, bars = logging.get_verbosity(), hub_logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    hub_logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        # The GGUF reader has a progress bar of its own that no setting reaches.
-        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.set_verbosity(level)
-        hub_logging.set_verbosity(hub_level)
-        if bars:
-            logging.enable_progress_bar()
+    # The GGUF reader has a progress bar of its own that no setting reaches.
+    with contextlib.ExitStack() as after, contextlib.redirect_stderr(io.StringIO()), warnings.catch_warnings():
+        for library in (logging, hub_logging):
+            after.callback(library.set_verbosity, library.get_verbosity())
+            library.set_verbosity_error()
+        if logging.is_progress_bar_enabled():
+            after.callback(logging.enable_progress_bar)
+        logging.disable_progress_bar()
+        warnings.simplefilter("ignore")
+        yield
 
 
 def resolve_dtype(dtype: str, config: PreTrainedConfig) -> torch.dtype:
@@ -60,8 +56,7 @@ def resolve_dtype(dtype: str, config: PreTrainedConfig) -> torch.dtype:
     import torch
 
     own: Any = config.dtype or config.get_text_config().dtype or torch.float32
-    found: torch.dtype = own if dtype == "auto" else getattr(torch, dtype)
-    return found
+    return own if dtype == "auto" else getattr(torch, dtype)
 
 
 def load_config(model: LocatedModel) -> PreTrainedConfig:
@@ -77,7 +72,7 @@ def load_config(model: LocatedModel) -> PreTrainedConfig:
         _check_code(model)
         config: PreTrainedConfig = AutoConfig.from_pretrained(**_files(model))
         if model.gguf is not None:
-            _drop_quantization(config)
+            vars(config).pop("quantization_config", None)  # weights in memory and in an export have none
         _check_causal(model, config)
     return config
 
@@ -108,21 +103,14 @@ def _tokenizer_class(model: LocatedModel) -> Any:
 
 
 def load_model(model: LocatedModel, device: str | None = None) -> PreTrainedModel:
-    """Load the model in eval mode, its parameters without gradients.
-
-    Args:
-        model: Which model, and how it is held.
-        device: The device; None for that of `model`.
+    """Load the model in eval mode, its parameters without gradients, onto a device; None for its own.
 
     Raises:
         UserError: As `load_config`, or the weights are incomplete, corrupt or pickled.
         UnsupportedModelError: As `load_config`.
     """
-    device = device or model.device
-    if model.keep_in is None:
-        return _read_model(model, device)
-    with gguf.keeping(model.keep_in) as folder:
-        loaded = _read_model(model, device)
+    with contextlib.nullcontext() if model.keep_in is None else gguf.keeping(model.keep_in) as folder:
+        loaded = _read_model(model, device or model.device)
         if folder is not None:
             _keep(model, loaded, folder)
     return loaded
@@ -138,7 +126,7 @@ def _read_model(model: LocatedModel, device: str) -> PreTrainedModel:
         pair: Any = AutoModelForCausalLM.from_pretrained(
             config=config,
             dtype=resolve_dtype(model.dtype, config),
-            attn_implementation=_attention(model),
+            attn_implementation=None if model.attention == "auto" else model.attention,
             use_safetensors=True if model.gguf is None else None,  # a pickle can run code
             output_loading_info=True,
             **_files(model),
@@ -152,7 +140,7 @@ def _read_model(model: LocatedModel, device: str) -> PreTrainedModel:
             )
         torch.nn.Module.to(loaded, device)
     if model.gguf is not None:
-        _drop_quantization(loaded.config)
+        vars(loaded.config).pop("quantization_config", None)
         vars(loaded).pop("hf_quantizer", None)  # with it, save_pretrained refuses the weights as quantised
         loaded.generation_config = GenerationConfig.from_model_config(loaded.config)  # made before the file was read
     return loaded.eval().requires_grad_(False)
@@ -197,8 +185,7 @@ def spread(model: PreTrainedModel, name: str) -> PreTrainedModel:
             f"model={name} does not fit on {len(gpus)} GPUs; give more with cluster.gpus_per_replica=…, or hold it "
             "in a smaller model.dtype"
         )
-    spread_model: PreTrainedModel = dispatch_model(model, places)
-    return spread_model
+    return dispatch_model(model, places)
 
 
 def describe(spec: ModelSpec) -> ModelInfo:
@@ -235,7 +222,9 @@ def _describe(model: LocatedModel) -> ModelInfo:
         model = replace(model, revision=_commit(model))
     with _reading(model), torch.device("meta"):
         skeleton = AutoModelForCausalLM.from_config(
-            config, attn_implementation=_attention(model), trust_remote_code=model.trust_remote_code
+            config,
+            attn_implementation=None if model.attention == "auto" else model.attention,
+            trust_remote_code=model.trust_remote_code,
         )
     # A vision tower may have as many blocks; the text stack is the one with the most parameters.
     layers = max(layer_lists(skeleton), key=_count)
@@ -375,21 +364,22 @@ def _reading(model: LocatedModel, part: str = "") -> Iterator[None]:
             raise
         reason = first_line(error).split(". ")[0]
         known = f"{part}model={model.name}" + (f" ({model.path})" if model.path != model.name else "")
+        kind = UserError
         if "trust_remote_code" in str(error):
             message = f"{known} brings its own code; read it, then set model.trust_remote_code=true"
         elif isinstance(error, (ValueError, ImportError)) and "ttention" in str(error):
             message = f"model.attention={model.attention} does not work for {known}: {reason}; use model.attention=auto"
         elif "ignore_mismatched_sizes" in str(error):
-            message = (
-                f"{known} cannot be loaded: its weights have other shapes than its config says; complete the files"
-            )
+            why = "its weights have other shapes than its config says; complete the files"
+            message = f"{known} cannot be loaded: {why}"
         elif "does not recognize this architecture" in str(error):
-            raise UnsupportedModelError(
-                f"{known} is of a kind that this transformers does not know: {reason}"
-            ) from error
+            kind, message = (
+                UnsupportedModelError,
+                f"{known} is of a kind that this transformers does not know: {reason}",
+            )
         else:
             message = f"{known} cannot be loaded: {reason}; check that its files are complete and of this format"
-        raise UserError(message) from error
+        raise kind(message) from error
 
 
 def _check_code(model: LocatedModel) -> None:
@@ -425,17 +415,6 @@ def _check_causal(model: LocatedModel, config: PreTrainedConfig) -> None:
         raise UnsupportedModelError(
             f"{known} was saved as {saved_by[0]}, which is not a causal language model; use a decoder with its head"
         )
-
-
-def _attention(model: LocatedModel) -> str | None:
-    """Return the attention for transformers; None to let it choose."""
-    return None if model.attention == "auto" else model.attention
-
-
-def _drop_quantization(config: PreTrainedConfig) -> None:
-    """Remove the quantisation of a GGUF file from the config: the weights in memory and in an export have none."""
-    if hasattr(config, "quantization_config"):
-        del config.quantization_config
 
 
 def _count(module: torch.nn.Module) -> int:

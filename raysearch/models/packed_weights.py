@@ -21,10 +21,7 @@ _MOST = 2**31
 def pack_weights(model: nn.Module) -> None:
     """Have the linear layers of a small model on the CPU compute from packed copies of their weights.
 
-    Where gradients are enabled they compute from the weights themselves, which stay as they are.
-
-    Args:
-        model: The model; its weights must not change from now on.
+    Where gradients are enabled they compute from the weights themselves, which must not change from now on.
     """
     linear = [module for module in model.modules() if type(module) is nn.Linear and _has_kernel(module.weight)]
     linear = [module for module in linear if len(list(module.parameters())) == 1]  # a bias is rounded elsewhere
@@ -49,5 +46,4 @@ def _forward(packed: Tensor, weight: Tensor, states: Tensor) -> Tensor:
     """Return states times weights, [..., d] to [..., out]."""
     if torch.is_grad_enabled():
         return nn.functional.linear(states, weight)
-    output: Tensor = torch.ops.mkldnn._linear_pointwise(states, packed, None, "none", [], "")
-    return output
+    return torch.ops.mkldnn._linear_pointwise(states, packed, None, "none", [], "")

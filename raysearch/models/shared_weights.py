@@ -40,26 +40,23 @@ def pack(model: PreTrainedModel) -> Packed:
 def unpack(structure: bytes, arrays: Sequence[npt.NDArray[Any]]) -> PreTrainedModel:
     """Rebuild a model from the output of `pack`; the tensors use the arrays' memory."""
     init_hf_modules()  # else a class of code that came with the model is not found by its name
-    model: PreTrainedModel = _Unpacker(io.BytesIO(structure), arrays).load()
-    return model
+    return _Unpacker(io.BytesIO(structure), arrays).load()
 
 
 class _Packer(pickle.Pickler):
     def __init__(self, stream: io.BytesIO) -> None:
         super().__init__(stream, protocol=5)
         self.arrays: list[npt.NDArray[Any]] = []
-        self._numbers: dict[int, int] = {}
-        self._alive: list[torch.Tensor] = []  # an id is unique only while its object lives
+        self._numbers: dict[torch.Tensor, int] = {}  # by identity, as tensors hash
 
     def persistent_id(self, value: object) -> tuple[int, torch.dtype, bool] | None:
         if not isinstance(value, torch.Tensor):
             return None
-        if id(value) not in self._numbers:
-            self._numbers[id(value)] = len(self.arrays)
-            self._alive.append(value)
+        if value not in self._numbers:
+            self._numbers[value] = len(self.arrays)
             data = value.detach().contiguous()
             self.arrays.append(data.view(_TRAVELS_AS.get(data.dtype, data.dtype)).numpy())
-        return self._numbers[id(value)], value.dtype, isinstance(value, nn.Parameter)
+        return self._numbers[value], value.dtype, isinstance(value, nn.Parameter)
 
 
 class _Unpacker(pickle.Unpickler):

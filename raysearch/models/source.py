@@ -29,18 +29,25 @@ def locate(spec: ModelSpec) -> LocatedModel:
         UserError: The spec has an unknown value; there is no such file, folder or package; or the folder holds no
             config or only pickled weights.
     """
-    _check_name("model.dtype", spec.dtype, _DTYPES)
-    _check_name("model.attention", spec.attention, _ATTENTIONS)
-    name, path, file = spec.name, spec.path, gguf_file(spec)
+    for argument, value, known in (("dtype", spec.dtype, _DTYPES), ("attention", spec.attention, _ATTENTIONS)):
+        if value not in known:
+            raise UserError(f"model.{argument}={value} is unknown; {did_you_mean(value, known)}")
+    name, path, file, kept = spec.name, spec.path, gguf_file(spec), Kept(spec.cache)
     settings = {**vars(spec), "device": resolve_device(spec.device)}
     if file is not None:
         if not os.path.isfile(file):
             raise UserError(f"model={name}: there is no GGUF file {path}; check the path")
         if spec.dtype == "auto":  # its weights are dequantised
             settings["dtype"] = "float32" if settings["device"] == "cpu" else "bfloat16"
-        digest = _digest(name, path, file, Kept(spec.cache))
+        try:
+            digest = kept.sha256(file)
+        except OSError as error:
+            raise UserError(
+                f"model={name} ({path}) cannot be loaded: {first_line(error)}; check that its files are complete and "
+                "of this format"
+            ) from error
         place = None if spec.cache is None else spec.cache / f"{digest[:32]}-{settings['dtype']}"
-        if place is not None and gguf.is_whole(place, Kept(spec.cache)):
+        if place is not None and gguf.is_whole(place, kept):
             return LocatedModel(**settings, location=str(place), digest=digest)
         return LocatedModel(**settings, location=str(file.parent), digest=digest, gguf=file.name, keep_in=place)
     local = Path(os.path.expanduser(path))
@@ -49,7 +56,7 @@ def locate(spec: ModelSpec) -> LocatedModel:
         return LocatedModel(**settings, location=str(local))
     if os.path.lexists(local):
         raise UserError(f"model={name}: {path} is neither a folder nor a .gguf file; name the folder it lies in")
-    if _looks_local(path):
+    if path.startswith((".", "/", "~")) or path.count("/") > 1 or not path:  # a hub id is NAME or OWNER/NAME
         raise UserError(f"model={name}: there is no folder {path}; check the path")
     return LocatedModel(**settings, location=path, is_hub=True)
 
@@ -63,26 +70,6 @@ def gguf_file(spec: ModelSpec) -> Path | None:
     if spec.path.startswith(_INSTALLED):
         return _packaged_gguf(spec.name, spec.path.removeprefix(_INSTALLED))
     return Path(os.path.expanduser(spec.path)) if spec.path.lower().endswith(".gguf") else None
-
-
-def _digest(name: str, path: str, file: Path, kept: Kept) -> str:
-    try:
-        return kept.sha256(file)
-    except OSError as error:
-        raise UserError(
-            f"model={name} ({path}) cannot be loaded: {first_line(error)}; check that its files are complete and of "
-            "this format"
-        ) from error
-
-
-def _check_name(argument: str, value: str, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise UserError(f"{argument}={value} is unknown; {did_you_mean(value, known)}")
-
-
-def _looks_local(path: str) -> bool:
-    """Return whether the text can only be a path: a hub id is ``name`` or ``owner/name``."""
-    return path.startswith((".", "/", "~")) or path.count("/") > 1 or not path
 
 
 def _check_folder(name: str, folder: Path) -> None:

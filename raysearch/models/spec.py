@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,7 @@ class ModelSpec:
     cache: Path | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class LocatedModel(ModelSpec):
     """A model whose files are found, by `raysearch.models.source.locate`.
 
@@ -52,11 +52,11 @@ class LocatedModel(ModelSpec):
         keep_in: The folder to keep it in as safetensors; None for nowhere.
     """
 
-    location: str = field(kw_only=True)
-    is_hub: bool = field(default=False, kw_only=True)
-    digest: str | None = field(default=None, kw_only=True)
-    gguf: str | None = field(default=None, kw_only=True)
-    keep_in: Path | None = field(default=None, kw_only=True)
+    location: str
+    is_hub: bool = False
+    digest: str | None = None
+    gguf: str | None = None
+    keep_in: Path | None = None
 
     @property
     def folder(self) -> Path:
@@ -104,6 +104,5 @@ class ModelInfo:
     def numerics(self) -> dict[str, Any]:
         """All but weights, tokens and threads that the last bits of a number depend on."""
         model = self.model
-        chosen = {"compile": True} if model.compile else {}
-        chosen |= {"fused_head": True} if model.fused_head else {}
+        chosen = {name: True for name in ("compile", "fused_head") if getattr(model, name)}
         return {"dtype": self.dtype, "attention": model.attention, "device": model.device.partition(":")[0], **chosen}

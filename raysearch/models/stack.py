@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import Cache, PreTrainedModel
 from transformers.cache_utils import CacheLayerMixin
 
@@ -35,7 +35,7 @@ from raysearch.calibration.packing import pack
 from raysearch.core.mask import Mask
 from raysearch.errors import UnsupportedModelError, UserError, first_line
 from raysearch.models.fused_head import FusedHead, find_fused_head
-from raysearch.models.layers import LayerCall, find_stack, plain_logits
+from raysearch.models.layers import LayerCall, find_stack, plain_logits, replaced
 
 _MOST_GRAPHS = 64  # of the layers' code: one for each kind of layer, with and without a mask, of one row and of several
 _PROBE_SHAPE = (2, 8)  # samples x tokens
@@ -64,57 +64,44 @@ class LayerStack:
             gradient is needed.
         fused_head: Whether log-probabilities of tokens come from a fused kernel, where no gradient is needed.
 
+    Attributes:
+        layers: The layers in order.
+        n_layers: N, their number.
+        vocab_size: Logits per position.
+
     Raises:
         UnsupportedModelError: The model does not run, or not one stack of layers, each once and in order.
     """
 
     def __init__(self, model: PreTrainedModel, compiled: bool = False, fused_head: bool = False) -> None:
         self.model, self.compiled, self._fuses = model, compiled, fused_head
+        self._kind: str = model.config.model_type
         with self._explained():
-            self._layers, self._conventions = find_stack(model)
+            self.layers, self._conventions = find_stack(model)
+            self.n_layers = len(self.layers)
+            self.vocab_size: int = model.config.get_text_config().vocab_size
             # For all shapes at once, so that a loss does not depend on which shape came first.
-            runners = (torch.compile(layer, dynamic=True) for layer in self._layers)
-            self._runners: Sequence[Callable[..., Any]] = tuple(runners) if compiled else self._layers
+            runners = (torch.compile(layer, dynamic=True) for layer in self.layers)
+            self._runners: Sequence[Callable[..., Any]] = tuple(runners) if compiled else self.layers
             self._log_prob = torch.compile(log_prob, dynamic=True) if compiled else log_prob
             self._tail_mask = self._find_tail_mask()
 
     @property
-    def n_layers(self) -> int:
-        """N, the number of layers."""
-        return len(self._layers)
-
-    @property
-    def vocab_size(self) -> int:
-        """Logits per position."""
-        size: int = self.model.config.get_text_config().vocab_size
-        return size
-
-    @property
-    def layers(self) -> tuple[nn.Module, ...]:
-        """The layers in order."""
-        return self._layers
-
-    @property
     def last_device(self) -> torch.device:
         """The device of the last layer, which is another than that of the first in a model over several GPUs."""
-        return next(self._layers[-1].parameters()).device
+        return next(self.layers[-1].parameters()).device
 
     @torch.no_grad()
     def capture(self, inputs: Inputs) -> Captured:
-        """Run the model's own forward with recording stand-ins in place of all layers.
-
-        Args:
-            inputs: The rows; they are moved to the model's device.
+        """Run the model's own forward on rows, with recording stand-ins in place of all layers.
 
         Returns:
             The embedded samples and the arguments of each layer. No layer has run.
         """
-        embedded: list[Tensor] = []
-        calls: list[LayerCall] = []
+        seen: list[tuple[Tensor, LayerCall]] = []
 
         def record(layer: int, hidden: Tensor, call: LayerCall) -> Tensor:
-            embedded.append(hidden)
-            calls.append(call)
+            seen.append((hidden, call))
             return hidden
 
         positions = None if inputs.position_ids is None else torch.tensor(inputs.position_ids)
@@ -126,7 +113,7 @@ class LayerStack:
                 attention_mask=self._attention_mask(inputs),
                 position_ids=positions,
             )
-        return Captured(embedded[0], tuple(calls))
+        return Captured(seen[0][0], tuple(call for _, call in seen))
 
     def compiling(self) -> AbstractContextManager[None]:
         """Within the context all kinds of layers are compiled; it takes longer to enter than a small layer to run.
@@ -135,25 +122,16 @@ class LayerStack:
         """
         if not self.compiled:
             return contextlib.nullcontext()
-        patched: AbstractContextManager[None] = torch._dynamo.config.patch(
-            recompile_limit=_MOST_GRAPHS, fail_on_recompile_limit_hit=True
-        )
-        return patched
+        return torch._dynamo.config.patch(recompile_limit=_MOST_GRAPHS, fail_on_recompile_limit_hit=True)
 
     def run_layer(self, layer: int, hidden: Tensor, captured: Captured, compiled: bool = True) -> Tensor:
-        """Run a layer, with gradients if they are enabled; within `compiling`.
+        """Run a layer on the hidden state that enters it, to the one that leaves it, [B, T, d]; within `compiling`.
 
-        Args:
-            layer: Its index.
-            hidden: The hidden state that enters it, [B, T, d].
-            captured: From `capture`.
-            compiled: Whether it runs compiled, if the layers are.
-
-        Returns:
-            The hidden state that leaves it, [B, T, d].
+        Gradients go through it if they are enabled. With `compiled` false it runs as it is, also if the layers are
+        compiled.
         """
         call, keyword = captured.calls[layer], self._conventions[layer].keyword
-        run = (self._runners if compiled and not torch.is_grad_enabled() else self._layers)[layer]
+        run = (self._runners if compiled and not torch.is_grad_enabled() else self.layers)[layer]
         if keyword is None:
             output = run(hidden, *call.args, **call.kwargs)
         else:
@@ -241,11 +219,7 @@ class LayerStack:
 
     @torch.no_grad()
     def packs(self, batch: Batch) -> bool:
-        """Return whether packed choices have the same states as plain rows, tested on a batch with the dense model.
-
-        Args:
-            batch: Items with choices, the longest ones.
-        """
+        """Return whether packed choices have the same states as plain rows in the dense model, tested on long items."""
         config = self.model.config.get_text_config()
         if config._attn_implementation not in ("sdpa", "eager"):
             return False  # others take no mask of this kind, and FlashAttention's kernel would read beyond it
@@ -284,15 +258,14 @@ class LayerStack:
             UnsupportedModelError: They differ, as where the layers exchange more than the hidden state.
             UserError: The fused kernel is to be used, but does not compute this model's head.
         """
-        kind = self.model.config.model_type
         with self._explained():
-            self._compare(kind)
+            self._compare()
         with self.compiling():
             if self.compiled:
                 with self._explained(compiled=True):
-                    self._compare_layers(kind)
+                    self._compare_layers()
             if self.compiled or self._fuses:
-                self._compare_heads(kind)
+                self._compare_heads()
 
     @contextlib.contextmanager
     def _explained(self, compiled: bool = False) -> Iterator[None]:
@@ -307,17 +280,17 @@ class LayerStack:
             flash = self.model.config.get_text_config()._attn_implementation == "flash_attention_2"
             remedy = "model.attention=auto" if flash else "another architecture"
             raise UnsupportedModelError(
-                f"{self.model.config.model_type} cannot be run layer by layer ({type(error).__name__}: "
+                f"{self._kind} cannot be run layer by layer ({type(error).__name__}: "
                 f"{first_line(error)}); use {'model.compile=false' if compiled else remedy}"
             ) from error
 
-    def _compare(self, kind: str) -> None:
+    def _compare(self) -> None:
         """Make the comparison of `verify`."""
         batch = self._random_batch()
         captured = self.capture(batch.inputs)
         if captured.embedded.ndim != 3:
             raise UnsupportedModelError(
-                f"{kind} passes a hidden state of shape {list(captured.embedded.shape)} from layer to layer, "
+                f"{self._kind} passes a hidden state of shape {list(captured.embedded.shape)} from layer to layer, "
                 "not [samples, tokens, width]; use another architecture"
             )
         for mask in [Mask(), Mask.of(self.n_layers // 2)][: self.n_layers]:
@@ -331,17 +304,17 @@ class LayerStack:
                 own = plain_logits(self.model, torch.tensor(batch.input_ids, device=hidden.device)).flatten(0, 1)
             if not own.isfinite().all():
                 raise UnsupportedModelError(
-                    f"{kind} gives non-finite logits in {own.dtype}; "
+                    f"{self._kind} gives non-finite logits in {own.dtype}; "
                     + ("use model.dtype=bfloat16 or float32" if own.dtype == torch.float16 else "check its weights")
                 )
             gap = relative_gap(walked, own)
             if not gap <= tolerance(own.dtype):
                 raise UnsupportedModelError(
-                    f"{kind} does more between its layers than pass the hidden state on (with {mask} removed "
+                    f"{self._kind} does more between its layers than pass the hidden state on (with {mask} removed "
                     f"the logits differ by {gap:.1e} of the largest); use another architecture"
                 )
 
-    def _compare_layers(self, kind: str) -> None:
+    def _compare_layers(self) -> None:
         """Compare each compiled layer with the plain one; over many layers differences of last bits would grow."""
         captured = self.capture(self._random_batch().inputs)
         hidden = captured.embedded
@@ -351,8 +324,8 @@ class LayerStack:
             gap = self._gap_of_states(compiled.flatten(0, 1), hidden.flatten(0, 1))
             if not gap <= tolerance(hidden.dtype):
                 raise UserError(
-                    f"model.compile=true gives other hidden states than {kind} itself (after layer {layer} they differ "
-                    f"by {gap:.1e}); use model.compile=false"
+                    f"model.compile=true gives other hidden states than {self._kind} itself (after layer {layer} they "
+                    f"differ by {gap:.1e}); use model.compile=false"
                 )
 
     def _gap_of_states(self, one: Tensor, other: Tensor) -> float:
@@ -364,7 +337,7 @@ class LayerStack:
         one, other = self.last_hidden(one).float(), self.last_hidden(other).float()
         return float(((one - other).norm(dim=-1) / other.norm(dim=-1)).max())
 
-    def _compare_heads(self, kind: str) -> None:
+    def _compare_heads(self) -> None:
         """Compare the log-probabilities of the fused or compiled kernel with those of the model's own tail."""
         option = "model.fused_head" if self._fuses else "model.compile"
         batch = self._random_batch()
@@ -376,14 +349,14 @@ class LayerStack:
             raise
         except Exception as error:
             raise UserError(
-                f"{option}=true does not work for {kind} here ({type(error).__name__}: {first_line(error)}); "
+                f"{option}=true does not work for {self._kind} here ({type(error).__name__}: {first_line(error)}); "
                 f"use {option}=false"
             ) from error
         assert found is not None, "there are positions, and no gradients"
         gap = relative_gap(found, own.gather(1, tokens[:, None])[:, 0].to(found.device))
         if not gap <= tolerance(self.model.dtype):
             raise UserError(
-                f"{option}=true gives other log-probabilities than {kind} itself (they differ by {gap:.1e} of "
+                f"{option}=true gives other log-probabilities than {self._kind} itself (they differ by {gap:.1e} of "
                 f"the largest); use {option}=false"
             )
 
@@ -401,40 +374,18 @@ class LayerStack:
         addend = torch.zeros(mask.shape, dtype=dtype, device=mask.device)
         return addend.masked_fill_(~mask, torch.finfo(dtype).min)[:, None]
 
-    @contextlib.contextmanager
-    def _leaving(self, hidden: Tensor) -> Iterator[None]:
+    def _leaving(self, hidden: Tensor) -> AbstractContextManager[None]:
         """Within the context the last layer returns this hidden state [n, d], as n sequences of one token."""
+        last = self.n_layers - 1
+        return self._replaced(range(last + 1), lambda layer, state, _: hidden[:, None] if layer == last else state)
 
-        def leave(layer: int, state: Tensor, call: LayerCall) -> Tensor:
-            return hidden[:, None] if layer == self.n_layers - 1 else state
-
-        with self._replaced(range(self.n_layers), leave):
-            yield
-
-    @contextlib.contextmanager
-    def _replaced(self, layers: Iterable[int], compute: Callable[[int, Tensor, LayerCall], Tensor]) -> Iterator[None]:
+    def _replaced(
+        self, layers: Iterable[int], compute: Callable[[int, Tensor, LayerCall], Tensor]
+    ) -> AbstractContextManager[None]:
         """Within the context some layers do not run: a function of layer, hidden state and call gives their output."""
-
-        def stand_in(layer: int) -> Callable[..., Any]:
-            convention = self._conventions[layer]
-
-            def forward(*args: Any, **kwargs: Any) -> Any:
-                hidden, call = convention.split(args, kwargs)
-                return convention.wrap(compute(layer, hidden, call))
-
-            return forward
-
-        # A layer may have a forward of its own already (accelerate's hooks, or an enclosing `bypassed`).
-        before = {layer: vars(self._layers[layer]).get("forward") for layer in layers}
-        try:
-            for layer in before:
-                vars(self._layers[layer])["forward"] = stand_in(layer)
-            yield
-        finally:
-            for layer, own in before.items():
-                vars(self._layers[layer]).pop("forward", None)
-                if own is not None:
-                    vars(self._layers[layer])["forward"] = own
+        return replaced(
+            {self.layers[of]: self._conventions[of].stand_in(functools.partial(compute, of)) for of in layers}
+        )
 
 
 def _skip(layer: int, hidden: Tensor, call: LayerCall) -> Tensor:

@@ -28,13 +28,7 @@ _TOKENS_AT_ONCE = 64  # whose N + 1 hidden states are in memory in float64
 def measure(
     statistic: Statistic, stack: LayerStack, batches: Sequence[Batch], objective: Objective
 ) -> npt.NDArray[np.float64]:
-    """Compute a statistic of the dense model.
-
-    Args:
-        statistic: The statistic.
-        stack: The model's layers.
-        batches: The samples; all of them for a statistic that is not by sample.
-        objective: The loss to differentiate, where one is.
+    """Compute a statistic of the dense model on some samples, or on all for one that is not by sample.
 
     Returns:
         Its rows, float64, [samples or 1, …].
@@ -61,27 +55,18 @@ def block_influence(stack: LayerStack, batch: Batch) -> Tensor:
     """Return 1 - cos(h_i, h_{i+1}), the mean over each sample's tokens: float64 [B, N]."""
     _, states = _forward(stack, batch)
     tokens = _real_tokens(batch)
-    rows = [_influence(before.to(after.device), after, tokens) for before, after in itertools.pairwise(states)]
-    rows = [row.to(states[-1].device) for row in rows]
+    rows = []
+    for before, after in itertools.pairwise(states):
+        cosines = functional.cosine_similarity(before.to(after.device).float(), after.float(), dim=-1).double()
+        rows.append(((1 - cosines) * tokens.to(after.device)).sum(1).to(states[-1].device))
     return _by_sample(batch, torch.stack(rows, dim=1)) / _by_sample(batch, tokens.sum(1, keepdim=True))
 
 
-def _influence(before: Tensor, after: Tensor, tokens: Tensor) -> Tensor:
-    """Return the sum of 1 - cos(before, after) over each row's real tokens, float64 [R]."""
-    cosines = functional.cosine_similarity(before.float(), after.float(), dim=-1).double()
-    return ((1 - cosines) * tokens.to(after.device)).sum(1)
-
-
 def angular_distance(stack: LayerStack, batch: Batch, tokens: Tensor) -> Tensor:
-    """Return arccos(cos(h_a, h_b)) / pi between the hidden states at all depths, the mean over tokens of each sample.
+    """Return arccos(cos(h_a, h_b)) / pi at all depths, the mean over tokens of each sample: float64 [B, N + 1, N + 1].
 
-    Args:
-        stack: The model's layers.
-        batch: The samples.
-        tokens: Which tokens count, bool [R, T], at least one per row.
-
-    Returns:
-        Float64 [B, N + 1, N + 1]. Source: Gromov et al. 2024 (arXiv 2403.17887), equation 7.
+    The `tokens` that count, bool [R, T], are at least one per row. Source: Gromov et al. 2024 (arXiv 2403.17887),
+    equation 7.
     """
     _, states = _forward(stack, batch)
     depths = len(states)
@@ -141,15 +126,7 @@ def taylor(stack: LayerStack, batches: Sequence[Batch], objective: Objective) ->
 
 @dataclass(frozen=True)
 class _BackwardStep:
-    """The backward pass at one layer.
-
-    Args:
-        layer: Its index.
-        before: The hidden state that enters it, [B, T, d].
-        after: The hidden state that leaves it, [B, T, d].
-        gradient: d (summed loss) / d after, [B, T, d].
-        weight_gradients: d (summed loss) / d weight by name, if asked for.
-    """
+    """The backward pass at one layer: the states around it, and the summed loss's gradients by `after` and weights."""
 
     layer: int
     before: Tensor
@@ -227,5 +204,4 @@ def _real_tokens(batch: Batch) -> Tensor:
 
 def _last_token(batch: Batch) -> Tensor:
     """Return which token is a row's last real one, bool [R, T]."""
-    real = _real_tokens(batch)
-    return functional.one_hot(real.sum(1) - 1, real.shape[1]).bool()
+    return functional.one_hot(torch.from_numpy(batch.lengths) - 1, batch.input_ids.shape[1]).bool()

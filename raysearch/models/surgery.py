@@ -28,8 +28,9 @@ def remove_layers(stack: LayerStack, mask: Mask) -> PreTrainedModel:
         The same model with the kept layers, renumbered, and a config that describes them.
     """
     model, kept = stack.model, mask.kept(stack.n_layers)
-    parent, attribute = _holder(model, stack.layers)
-    setattr(parent, attribute, nn.ModuleList(stack.layers[layer] for layer in kept))
+    lists = ((name, part) for name, part in model.named_modules() if isinstance(part, nn.ModuleList))
+    name = next(name for name, part in lists if tuple(part) == stack.layers)
+    model.set_submodule(name, nn.ModuleList(stack.layers[layer] for layer in kept))
     for new, layer in enumerate(kept):
         for part in stack.layers[layer].modules():
             for place in _PLACES:
@@ -72,12 +73,3 @@ def _are_indices(name: str, value: Sequence[Any], n_layers: int) -> bool:
     ascending = all(type(item) is int and 0 <= item < n_layers for item in value) and list(value) == sorted(set(value))
     complete = len(value) < n_layers or list(value) == list(range(n_layers))
     return ascending and complete and ("layer" in name or "idx" in name or "indices" in name)
-
-
-def _holder(model: PreTrainedModel, layers: Sequence[nn.Module]) -> tuple[nn.Module, str]:
-    """Return the module that holds the list of layers, and its attribute."""
-    name = next(
-        name for name, part in model.named_modules() if isinstance(part, nn.ModuleList) and list(part) == list(layers)
-    )
-    parent, _, attribute = name.rpartition(".")
-    return model.get_submodule(parent), attribute

@@ -36,9 +36,7 @@ class Evidence:
     """How a recovered model came about.
 
     Args:
-        n_layers_dense: N, the layers of the dense model.
         rows: Rows it was trained and followed on.
-        data: The data's description.
         left_out: Rows that were left out, by the reason.
     """
 

@@ -28,7 +28,7 @@ from raysearch.models.loading import load_tokenizer
 from raysearch.models.spec import ModelSpec
 from raysearch.recovery.checkpoint import Evidence, write_checkpoint, written_by
 from raysearch.recovery.progress import timed
-from raysearch.recovery.prompts import Measured, Prompts, Row, check_enough, draw_prompts, n_within, row_of
+from raysearch.recovery.prompts import Measured, Prompts, Row, draw_prompts, n_to_train_on, row_of
 from raysearch.recovery.responses import write_answers
 from raysearch.recovery.spec import RecoverSpec, RecoveryOptions
 from raysearch.recovery.teacher import teach
@@ -53,28 +53,12 @@ Replicas = AbstractContextManager[Callable[[], Pool]]
 
 
 @dataclass(frozen=True)
-class Rows:
-    """The rows of a training, as they are kept.
-
-    Args:
-        rows: In the order in which they are kept; the first are held out.
-        left_out: How many were left out, by the reason.
-        answers_written: Answers that the dense model wrote now.
-    """
-
-    rows: tuple[Row, ...]
-    left_out: Mapping[str, int]
-    answers_written: int
-
-
-@dataclass(frozen=True)
 class Recovery:
     """A recovery, checked and named.
 
     Args:
         record: The search that found the mask.
-        ledger: Where that is, and answers are kept.
-        search: What it was made of.
+        search: What that was made of.
         what: The model, and what it is assessed by.
         folder: Where its steps are kept.
         shared: Where its rows and the dense model's logits are kept.
@@ -154,11 +138,7 @@ def prepare(
 
 
 def check_device(device: str) -> None:
-    """Refuse a search on a certain GPU, since transformers trains on the first one.
-
-    Raises:
-        UserError: It is not the first.
-    """
+    """Refuse a search on another GPU than the first, on which transformers trains."""
     _, _, index = device.partition(":")
     if int(index or 0):
         raise UserError(
@@ -173,11 +153,14 @@ def heal(
     stages: dict[str, float],
     observer: Observer,
     replicas: Replicas | None = None,
-) -> tuple[Rows, Evidence]:
+) -> tuple[Evidence, int]:
     """Train a model and write it to `out`; what was done before is not done again.
 
     The seconds of each stage are added to `stages`. Without replicas of the dense model some are opened where they are
     needed.
+
+    Returns:
+        How the model came about; and how many answers the dense model wrote now.
 
     Raises:
         UserError: Something the user named is not there, too small, or does not fit together.
@@ -190,13 +173,13 @@ def heal(
     this.shared.mkdir(parents=True, exist_ok=True)
     with replicas or opening(spec.cluster, this.what.info.model, _UNITS) as pool:
         with timed(stages, "data"):
-            found = _rows(this, pool, observer)
+            rows, left_out, n_written = _rows(this, pool, observer)
         if not is_whole(pruned):
             shutil.rmtree(pruned, ignore_errors=True)
             observer.assessing("writing the pruned checkpoint")
             with timed(stages, "checkpoints"):
                 export_search(record, this.search, pruned, remove=len(this.mask))
-        lesson = Lesson.of(found.rows, spec.options)
+        lesson = Lesson.of(rows, spec.options)
         if spec.options.loss == "distill" and not is_trained(this.folder):
             check_room(this, out, sum(lesson.n_scored))
             with timed(stages, "logits"):
@@ -218,9 +201,9 @@ def heal(
         mask=this.mask,
         n_layers_dense=this.what.info.n_layers,
         method=spec.options,
-        rows=len(found.rows),
+        rows=len(rows),
         data=_described(spec),
-        left_out=found.left_out,
+        left_out=left_out,
         training=training,
         version=importlib.metadata.version("raysearch"),
     )
@@ -228,7 +211,7 @@ def heal(
         observer.assessing("writing the recovered checkpoint")
         with timed(stages, "checkpoints"):
             write_checkpoint(model, this.folder / TRAINED, out, evidence)
-    return found, evidence
+    return evidence, n_written
 
 
 def remove_models(folder: Path, options: RecoveryOptions) -> None:
@@ -237,46 +220,38 @@ def remove_models(folder: Path, options: RecoveryOptions) -> None:
         shutil.rmtree(folder / name, ignore_errors=True)
 
 
-def _rows(this: Recovery, replicas: Callable[[], Pool], observer: Observer) -> Rows:
-    """Return the rows to train on, drawn and answered once and then kept."""
+def _rows(this: Recovery, replicas: Callable[[], Pool], observer: Observer) -> tuple[list[Row], Mapping[str, int], int]:
+    """Return the rows, drawn and answered once and then kept; what is left out; and how many answers are new."""
     options, folder = this.spec.options, this.shared
     if is_whole(folder / _CARD) and (folder / _ROWS).is_file():
         card, lines = json.loads((folder / _CARD).read_text(encoding="utf-8")), (folder / _ROWS).read_bytes()
         if card["sha256"] == hashlib.sha256(lines).hexdigest():
-            rows = map(json.loads, lines.splitlines())
-            return Rows(tuple(Row(tuple(one["ids"]), one["n_prompt"]) for one in rows), card["left_out"], 0)
+            known = map(json.loads, lines.splitlines())
+            return [Row(tuple(one["ids"]), one["n_prompt"]) for one in known], card["left_out"], 0
     observer.assessing("drawing the data")
     prompts = draw(this)
-    left_out = Counter(prompts.left_out)
-    kept, texts, n_written = list(prompts.rows), [""] * len(prompts.rows), 0
-    if prompts.questions:
-        answers = [(one.answer, False) for one in prompts.questions]
-        if options.responses == "self":
-            written, n_written = write_answers(
-                prompts.questions, options, this.what, this.ledger, replicas, observer.assessing
-            )
-            answers = [(one.text, one.cut_off) for one in written]
-        for question, (answer, cut_off) in zip(prompts.questions, answers, strict=True):
-            row = row_of(question, answer.strip(), cut_off, options, this.tokenizer)
-            if isinstance(row, Row):
-                kept.append(row)
-                texts.append(answer.strip())
-            else:
-                left_out[row] += 1
-    order = np.random.default_rng(options.seed).permutation(len(kept)).tolist()
-    n_rows = n_within((kept[place] for place in order), options.tokens)
-    if n_rows < len(order):
-        left_out["beyond recovery.tokens"] = len(order) - n_rows
-        order = order[:n_rows]
-    check_enough(n_rows, left_out, this.spec.data)
-    content = "".join(
-        json.dumps({"ids": kept[place].ids, "n_prompt": kept[place].n_prompt, "answer": texts[place]}) + "\n"
-        for place in order
-    )
+    left_out, n_written = Counter(prompts.left_out), 0
+    answers = [(one.answer, False) for one in prompts.questions]
+    if options.responses == "self":
+        written, n_written = write_answers(
+            prompts.questions, options, this.what, this.ledger, replicas, observer.assessing
+        )
+        answers = [(one.text, one.cut_off) for one in written]
+    kept = [(row, "") for row in prompts.rows]
+    for question, (answer, cut_off) in zip(prompts.questions, answers, strict=True):
+        row = row_of(question, answer.strip(), cut_off, options, this.tokenizer)
+        if isinstance(row, Row):
+            kept.append((row, answer.strip()))
+        else:
+            left_out[row] += 1
+    kept = [kept[place] for place in np.random.default_rng(options.seed).permutation(len(kept))]
+    rows = [row for row, _ in kept]
+    rows = rows[: n_to_train_on(rows, options, left_out, this.spec.data)]
+    content = "".join(json.dumps({**vars(row), "answer": answer}) + "\n" for row, answer in kept[: len(rows)])
     card = {
         "recovery_id": folder.name,
-        "rows": n_rows,
-        "tokens": sum(len(kept[place].ids) for place in order),
+        "rows": len(rows),
+        "tokens": sum(len(row.ids) for row in rows),
         "left_out": left_out,
         "data": _described(this.spec),
         "answered_by": this.fingerprint if prompts.questions and options.responses == "self" else None,
@@ -284,7 +259,7 @@ def _rows(this: Recovery, replicas: Callable[[], Pool], observer: Observer) -> R
     }
     write_whole(folder / _ROWS, content)
     write_whole(folder / _CARD, json.dumps(redacted(card), indent=2) + "\n")
-    return Rows(tuple(kept[place] for place in order), dict(left_out), n_written)
+    return rows, dict(left_out), n_written
 
 
 def draw(this: Recovery) -> Prompts:
@@ -327,5 +302,4 @@ def check_room(this: Recovery, out: Path, scored_tokens: int = 0) -> None:
 
 
 def _size(folder: Path) -> int:
-    """Return the bytes of all files in a folder."""
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())

@@ -24,6 +24,9 @@ from raysearch.recovery.spec import RecoveryOptions
 _RUN = 13  # words in a row that two texts have in common by copying: GPT-3's measure of contamination
 _FEWEST = 4  # words of a text that is no everyday phrase
 
+#: The words that more than half of some texts begin with, and those that they end with, backwards.
+Template = tuple[Sequence[str], Sequence[str]]
+
 LeftOut = Literal[
     "unusable", "overlapping", "too long", "without an answer", "cut off", "empty", "beyond recovery.tokens"
 ]
@@ -31,12 +34,7 @@ LeftOut = Literal[
 
 @dataclass(frozen=True)
 class Row:
-    """Tokens to train on.
-
-    Args:
-        ids: All of them.
-        n_prompt: How many of the first are a prompt.
-    """
+    """Tokens to train on, the first `n_prompt` of which are a prompt."""
 
     ids: tuple[int, ...]
     n_prompt: int = 0
@@ -58,61 +56,18 @@ class Question:
     ids: tuple[int, ...]
     thinking: bool | None = None
 
-    def learned(self, options: RecoveryOptions) -> list[str]:
-        """Return the texts of it that a model is trained on, but for the system prompt."""
-        turns = [content for role, content in self.messages if role != "system"]
-        return [*turns, self.answer] if options.responses == "data" else turns
-
 
 @dataclass(frozen=True)
 class Prompts:
-    """What is drawn to train on: questions, or rows of plain text.
-
-    Args:
-        questions: In the order of the draw.
-        rows: In the order of the draw.
-        left_out: How many were drawn and left out, by the reason.
-    """
+    """What is drawn to train on, questions or rows of plain text, and how many were left out, by the reason."""
 
     questions: tuple[Question, ...]
     rows: tuple[Row, ...]
     left_out: dict[str, int]
 
 
-@dataclass(frozen=True)
-class Template:
-    """The words that more than half of some texts begin and end with.
-
-    Args:
-        before: The first words.
-        after: The last words, backwards.
-    """
-
-    before: tuple[str, ...] = ()
-    after: tuple[str, ...] = ()
-
-    @classmethod
-    def of(cls, texts: Iterable[str], n: int) -> Template:
-        """Return that of texts, of which there would be `n` if all rows had one."""
-        words = [_words(text) for text in texts]
-        return cls(_beginning(words, n), _beginning([one[::-1] for one in words], n))
-
-    def without(self, words: Sequence[str]) -> Sequence[str]:
-        """Return the words of a text that are its own."""
-        own = words[n_shared(words, self.before) :]
-        return own[: len(own) - n_shared(own[::-1], self.after)]
-
-
-NO_TEMPLATE = Template()
-
-
 class Measured:
-    """The words of everything that a model was searched or is assessed on.
-
-    Args:
-        calibrations: Those samples.
-        tokenizer: Turns them into text again.
-    """
+    """The words of everything that a model was searched or is assessed on."""
 
     def __init__(self, calibrations: Iterable[Calibration], tokenizer: Any) -> None:
         self._calibrations, self._tokenizer = list(calibrations), tokenizer
@@ -127,13 +82,14 @@ class Measured:
             for ids, length in zip(shard.input_ids, shard.lengths, strict=True)
         ]
 
-    def shared(self, text: str, template: Template = NO_TEMPLATE) -> set[int]:
+    def shared(self, text: str, template: Template = ((), ())) -> set[int]:
         """Return the runs of 13 words that a text has in common with samples, hashed.
 
         Of a text of 4 … 12 words it is all of them; one that is shorter in its template is compared with that.
         """
-        whole = _words(text)
-        words = template.without(whole)
+        whole, (before, after) = _words(text), template
+        words = whole[n_shared(whole, before) :]
+        words = words[: len(words) - n_shared(words[::-1], after)]
         if len(words) >= _FEWEST:
             n = min(_RUN, len(words))
         else:
@@ -159,14 +115,14 @@ def draw_prompts(
             left_out["overlapping"] = overlapping
         check_enough(len(kept), left_out, data)
         return Prompts((), tuple(kept), dict(left_out))
-    drawn, questions, failure = [], [], None
+    drawn, failure = [], None
     for located in data.items().samples:
         try:
             messages, answer = messages_of(located.sample, located.where)
             if options.system and messages[0][0] != "system":
                 messages = (("system", options.system), *messages)
             thinking = getattr(located.sample, "thinking", None)
-            ids = prompt_ids(messages, tokenizer, located.where, thinking)
+            ids = encode(messages, None, tokenizer, located.where, thinking)
         except UserError as error:
             if not (isinstance(data.format, ChatFormat) and data.format.unusable == "skip"):
                 raise
@@ -176,37 +132,46 @@ def draw_prompts(
             drawn.append(Question(messages, answer, ids, thinking))
     if failure is not None and not drawn:  # it need not be of the rows: the template may be broken
         raise failure
-    learned = [one.learned(options) for one in drawn]
-    templates = [Template.of(filter(None, column), len(drawn)) for column in itertools.zip_longest(*learned)]
+    own_answers, learned = options.responses == "data", []  # the texts that are trained on, but for the system prompt
+    for one in drawn:
+        turns = [text for role, text in one.messages if role != "system"]
+        learned.append([*turns, one.answer] if own_answers else turns)
+    templates = [_template(filter(None, column), len(drawn)) for column in itertools.zip_longest(*learned)]
     shared = [set().union(*map(measured.shared, texts, templates)) for texts in learned]
-    often = Counter(run for runs in shared for run in runs)
+    often, questions = Counter(run for runs in shared for run in runs), []
     for question, runs in zip(drawn, shared, strict=True):
-        reason: LeftOut | None = None
         if len(question.ids) > options.max_prompt_tokens:
-            reason = "too long"
+            left_out["too long"] += 1
         elif any(often[run] <= len(drawn) / 2 for run in runs):  # what most rows have is their template's
-            reason = "overlapping"
-        elif options.responses == "data" and not question.answer.strip():
-            reason = "without an answer"
-        if reason is None:
-            questions.append(question)
+            left_out["overlapping"] += 1
+        elif own_answers and not question.answer.strip():
+            left_out["without an answer"] += 1
         else:
-            left_out[reason] += 1
+            questions.append(question)
     check_enough(len(questions), left_out, data)
     return Prompts(tuple(questions), (), dict(left_out))
 
 
-def prompt_ids(
-    messages: Sequence[tuple[str, str]], tokenizer: Any, where: str, thinking: bool | None = None
+def encode(
+    messages: Sequence[tuple[str, str]],
+    answer: str | None,
+    tokenizer: Any,
+    where: str,
+    thinking: bool | None = None,
 ) -> tuple[int, ...]:
-    """Return the tokens of a prompt, up to where the answer begins.
+    """Return the tokens of a prompt with its answer; without one, up to where it begins.
 
     Raises:
-        UserError: The model's chat template does not take it.
+        UserError: The model's chat template does not take them.
     """
-    if not tokenizer.chat_template:
-        return tuple(tokenizer(_plain_prompt(messages), verbose=False)["input_ids"])
-    return _template(messages, tokenizer, where, ask=True, thinking=thinking)
+    if tokenizer.chat_template:
+        turns = messages if answer is None else [*messages, ("assistant", answer)]
+        text = fit_template(turns, tokenizer, where, ask=answer is None, thinking=thinking)
+        return tuple(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+    text = "\n\n".join(content for _, content in messages) + "\n\n"
+    if answer is not None:
+        text += answer + (tokenizer.eos_token or "")
+    return tuple(tokenizer(text, verbose=False)["input_ids"])
 
 
 def row_of(question: Question, answer: str, cut_off: bool, options: RecoveryOptions, tokenizer: Any) -> Row | LeftOut:
@@ -221,24 +186,8 @@ def row_of(question: Question, answer: str, cut_off: bool, options: RecoveryOpti
         return "empty"
     if cut_off:
         return "cut off"
-    if tokenizer.chat_template:
-        turns = (*question.messages, ("assistant", answer))
-        ids = _template(turns, tokenizer, "a row of data", ask=False, thinking=question.thinking)
-    else:
-        text = _plain_prompt(question.messages) + answer + (tokenizer.eos_token or "")
-        ids = tuple(tokenizer(text, verbose=False)["input_ids"])
+    ids = encode(question.messages, answer, tokenizer, "a row of data", question.thinking)
     return "too long" if len(ids) > options.max_tokens else Row(ids, n_shared(question.ids, ids))
-
-
-def _template(
-    messages: Sequence[tuple[str, str]], tokenizer: Any, where: str, *, ask: bool, thinking: bool | None
-) -> tuple[int, ...]:
-    text = fit_template(messages, tokenizer, where, ask=ask, thinking=thinking)
-    return tuple(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
-
-
-def _plain_prompt(messages: Sequence[tuple[str, str]]) -> str:
-    return "\n\n".join(content for _, content in messages) + "\n\n"
 
 
 def _words(text: str) -> list[str]:
@@ -247,6 +196,12 @@ def _words(text: str) -> list[str]:
 
 def _runs(words: Sequence[str], n: int) -> Iterator[int]:
     return (hash(tuple(words[at : at + n])) for at in range(len(words) - n + 1))
+
+
+def _template(texts: Iterable[str], n: int) -> Template:
+    """Return the template of texts, of which there would be `n` if all rows had one."""
+    words = [_words(text) for text in texts]
+    return _beginning(words, n), _beginning([one[::-1] for one in words], n)
 
 
 def _beginning(texts: Sequence[Sequence[str]], n: int) -> tuple[str, ...]:
@@ -262,11 +217,7 @@ def _beginning(texts: Sequence[Sequence[str]], n: int) -> tuple[str, ...]:
 
 
 def check_rows(data: Data, options: RecoveryOptions, max_positions: int | None) -> None:
-    """Refuse data that are not there, and rows longer than the model takes, or longer than a row may be.
-
-    Raises:
-        UserError: They are.
-    """
+    """Refuse data that are not there, and rows longer than the model takes, or longer than a row may be."""
     data.check()
     if max_positions is not None and options.max_tokens > max_positions:
         raise UserError(
@@ -280,18 +231,22 @@ def check_rows(data: Data, options: RecoveryOptions, max_positions: int | None) 
         )
 
 
-def n_within(rows: Iterable[Row], tokens: int | None) -> int:
-    """Return how many of the first rows have at most so many tokens together; all of them for None."""
+def n_to_train_on(rows: Sequence[Row], options: RecoveryOptions, left_out: dict[str, int], data: Data) -> int:
+    """Return how many of the first rows the limit of tokens allows, and count the others as left out.
+
+    Raises:
+        UserError: There are fewer than two.
+    """
     totals = itertools.accumulate(len(row.ids) for row in rows)
-    return sum(tokens is None or total <= tokens for total in totals)
+    n_rows = sum(options.tokens is None or total <= options.tokens for total in totals)
+    if n_rows < len(rows):
+        left_out["beyond recovery.tokens"] = len(rows) - n_rows
+    check_enough(n_rows, left_out, data)
+    return n_rows
 
 
 def check_enough(n_left: int, left_out: dict[str, int], data: Data) -> None:
-    """Refuse to train on fewer than two rows.
-
-    Raises:
-        UserError: There are fewer.
-    """
+    """Refuse to train on fewer than two rows."""
     if n_left < 2:
         reasons = " and ".join(f"{n} {reason}" for reason, n in left_out.items()) or "none was drawn"
         remedy = "more data.samples=… or other data"

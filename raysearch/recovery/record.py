@@ -24,10 +24,8 @@ class Training:
     """A training that has ended.
 
     Args:
-        points: The losses, in order.
-        steps: Steps that were taken.
         best_step: The step whose weights are kept: the lowest loss on held-out rows.
-        tokens: Tokens that the model was trained on.
+        tokens: Those that the model was trained on.
         parameters: How many were trained.
         seconds: Of the process that ended it.
         micro_batch_size: Rows at once in the end.
@@ -69,16 +67,12 @@ class RecoveryRecord:
     """A recovery on record.
 
     Args:
-        recovery_id: Its name.
-        search_id: The search that found the mask.
         mask: The layers that are gone; none for a dense model that was trained as a control.
         way: How it was trained, in a few words: a study's label.
         rows: Rows it was trained and followed on.
         left_out: Rows that were left out, by the reason.
-        training: The losses, and what they cost.
         seconds: Of each stage, in the process where it took longest.
-        numbers: What the three models were assessed at.
-        asked: What those depend on, by the names of texts and tasks.
+        asked: What the numbers depend on, by the names of texts and tasks.
     """
 
     recovery_id: str
@@ -140,31 +134,24 @@ def write_recovery(ledger: Ledger, model: str, record: RecoveryRecord) -> Recove
 
     def change(known: Sequence[RecoveryRecord] | None) -> list[RecoveryRecord]:
         every = {one.recovery_id: one for one in known or ()}
-        every[record.recovery_id] = _continued(every.get(record.recovery_id), record)
+        before = every.get(record.recovery_id, record)
+        stages = {**before.seconds, **record.seconds}
+        longest = {stage: max(one.seconds.get(stage, 0.0) for one in (before, record)) for stage in stages}
+        now = {one.metric.name for one in record.numbers}
+        numbers = (*(one for one in before.numbers if one.metric.name not in now), *record.numbers)
+        asked = {**before.asked, **record.asked}
+        way = record.way or before.way
+        every[record.recovery_id] = replace(record, way=way, seconds=longest, numbers=numbers, asked=asked)
         return [*every.values()]
 
     every = change_assessment(ledger, model, _RECOVERIES, record.mask, change, list[RecoveryRecord])
     return next(one for one in every if one.recovery_id == record.recovery_id)
 
 
-def _continued(before: RecoveryRecord | None, record: RecoveryRecord) -> RecoveryRecord:
-    """Return a record with what an earlier one of the same recovery has beside it."""
-    if before is None:
-        return record
-    stages = {**before.seconds, **record.seconds}
-    longest = {stage: max(one.seconds.get(stage, 0.0) for one in (before, record)) for stage in stages}
-    now = {one.metric.name for one in record.numbers}
-    numbers = (*(one for one in before.numbers if one.metric.name not in now), *record.numbers)
-    asked = {**before.asked, **record.asked}
-    return replace(record, seconds=longest, way=record.way or before.way, numbers=numbers, asked=asked)
-
-
 def recoveries_of(ledger: Ledger, model: str, masks: Iterable[Mask]) -> list[RecoveryRecord]:
     """Return the recoveries of masks by the dense model's fingerprint, those of a mask in the order they came about."""
     masks = list(masks)
-    known: Mapping[Mask, Sequence[RecoveryRecord]] = read_assessments(
-        ledger, model, _RECOVERIES, masks, list[RecoveryRecord]
-    )
+    known = read_assessments(ledger, model, _RECOVERIES, masks, list[RecoveryRecord])
     return [record for mask in masks for record in known.get(mask, ())]
 
 

@@ -29,7 +29,7 @@ from raysearch.models.spec import ModelSpec
 from raysearch.recovery.checkpoint import write_card, written_by
 from raysearch.recovery.healing import RECOVERED, TEACHER, Recovery, check_room, draw, heal, prepare, remove_models
 from raysearch.recovery.progress import Pace, timed
-from raysearch.recovery.prompts import LeftOut, Question, Row, check_enough, n_within, row_of
+from raysearch.recovery.prompts import LeftOut, Question, Row, n_to_train_on, row_of
 from raysearch.recovery.record import RecoveryRecord, recoveries_of, write_recovery
 from raysearch.recovery.results import Recovered, RecoveryCost
 from raysearch.recovery.spec import RecoverSpec, RecoveryOptions
@@ -39,8 +39,6 @@ from raysearch.search.export import export_search
 from raysearch.search.observer import Observer
 from raysearch.search.record import SearchRecord
 from raysearch.search.spec import SearchSpec
-
-Numbers = Mapping[str, Result]  # what a model was assessed at, by metric
 
 
 def recover_search(
@@ -114,7 +112,7 @@ def _recover(this: Recovery, out: Path, overwrite: bool, observer: Observer) -> 
     check_tasks(this.what, this.ledger)
     stages: dict[str, float] = {}
     with held(this.ledger, this.name, "RECOVERY"):
-        found, evidence = heal(this, out, stages, observer)
+        evidence, answers_written = heal(this, out, stages, observer)
         shutil.rmtree(this.folder / TEACHER, ignore_errors=True)
         with timed(stages, "assessment"):
             dense, pruned, recovered = _assess(this, out, observer)
@@ -126,7 +124,7 @@ def _recover(this: Recovery, out: Path, overwrite: bool, observer: Observer) -> 
             out=out,
             rows=evidence.rows,
             left_out=evidence.left_out,
-            answers_written=found.answers_written,
+            answers_written=answers_written,
             training=evidence.training,
             stages=stages,
             dense=dense,
@@ -153,20 +151,18 @@ def recovery_cost(
     """
     this, options = prepare(record, ledger, search, spec, remove), spec.options
     prompts = draw(this)
-    left_out, answers = Counter(prompts.left_out), 0
-    if prompts.rows:
-        found: list[Row | LeftOut] = [*prompts.rows]
-    elif options.responses == "data":
-        found = [row_of(one, one.answer, False, options, this.tokenizer) for one in prompts.questions]
-    else:
-        found = [_longest(one, options, this.tokenizer) for one in prompts.questions]
-        answers = len(found)
-    left_out.update(one for one in found if not isinstance(one, Row))
-    rows = [one for one in found if isinstance(one, Row)]
-    if beyond := len(rows) - n_within(rows, options.tokens):
-        left_out["beyond recovery.tokens"] = beyond
-        rows = rows[:-beyond]
-    check_enough(len(rows), left_out, spec.data)
+    left_out, rows, writes = Counter(prompts.left_out), list(prompts.rows), options.responses == "self"
+    for one in prompts.questions:
+        if writes:
+            row = _longest(one, options, this.tokenizer)
+        else:
+            row = row_of(one, one.answer, False, options, this.tokenizer)
+        if isinstance(row, Row):
+            rows.append(row)
+        else:
+            left_out[row] += 1
+    rows = rows[: n_to_train_on(rows, options, left_out, spec.data)]
+    answers = len(prompts.questions) if writes else 0
     n_train = len(rows) - held_out(len(rows), options)
     mean = sum(len(row.ids) for row in rows) / len(rows)
     if options.packing:
@@ -198,15 +194,15 @@ def _longest(question: Question, options: RecoveryOptions, tokenizer: Any) -> Ro
     return Row((question.ids + filler)[: options.max_tokens], n_prompt)
 
 
-def _assess(this: Recovery, out: Path, observer: Observer) -> tuple[Numbers, Numbers, Numbers]:
-    """Assess dense, pruned and recovered; what the ledger knows is not computed again."""
+def _assess(this: Recovery, out: Path, observer: Observer) -> list[Mapping[str, Result]]:
+    """Assess dense, pruned and recovered, each by metric; what the ledger knows is not computed again."""
     ledger = this.ledger
     before = assess_masks(this.what, ledger, [this.mask], on_progress=observer.assessing)
     if this.mask == this.record.found.mask:
         record_assessments(ledger, [this.record], before, observer)
     what = read_assessable(this.spec.assess, this.model_in(out, "recovered"), this.spec.cluster, ledger.path)
     after = assess_masks(what, ledger, [Mask()], on_progress=observer.assessing)
-    return before.by_mask[Mask()], before.by_mask[this.mask], after.by_mask[Mask()]
+    return [before.by_mask[Mask()], before.by_mask[this.mask], after.by_mask[Mask()]]
 
 
 def _time_step(this: Recovery, model: ModelSpec, rows: list[Row], scratch: Path) -> tuple[float, int]:

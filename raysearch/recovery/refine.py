@@ -35,13 +35,7 @@ if TYPE_CHECKING:  # these bring torch and trl, which a search that the ledger a
 
 @dataclass(frozen=True)
 class _Refined:
-    """What the ledger keeps of a mask after its short recovery.
-
-    Args:
-        losses: On each calibration.
-        rows: Rows that it was trained and followed on.
-        seconds: Of all stages.
-    """
+    """What the ledger keeps of a mask after its short recovery: its loss on each calibration, and what that cost."""
 
     recovery_id: str
     losses: tuple[float, ...]
@@ -140,10 +134,10 @@ class RecoveryRefiner:
         this, stages = prepare(record, session.ledger, search, self.spec, None, what, shared), dict[str, float]()
         out, telling = this.folder / RECOVERED, Prefixed(f"mask {this.mask}: ", observer)
         check_room(this, out)
-        rows, evidence = heal(this, out, stages, telling, _replicas_of(session))
+        found, _ = heal(this, out, stages, telling, _replicas_of(session))
         telling.assessing("evaluating the recovered model")
         losses = _losses(this, out, session)
-        return _Refined(this.name, losses, len(rows.rows), rows.left_out, evidence.training, sum(stages.values()))
+        return _Refined(this.name, losses, found.rows, found.left_out, found.training, sum(stages.values()))
 
 
 def recorded_refinement(
@@ -172,7 +166,8 @@ def _losses(this: Recovery, out: Path, session: EvaluationSession) -> tuple[floa
     info = describe(model)
     files = ModelFiles(info.model)
     calibrations = [
-        replace(one, fingerprint=_joint(one.fingerprint, files.fingerprint)) for one in session.calibrations
+        replace(one, fingerprint=hashlib.sha256((one.fingerprint + files.fingerprint).encode()).hexdigest()[:32])
+        for one in session.calibrations
     ]
     plain = replace(evaluation, model=model, weighting=None, screening=None)
     recovered = open_session(plain, info, lambda progress: None, PreparedData(calibrations, files))
@@ -184,7 +179,3 @@ def _losses(this: Recovery, out: Path, session: EvaluationSession) -> tuple[floa
     if len(losses) < len(calibrations):
         raise EvaluationError(f"mask {this.mask}: of its recovered model, {found.failure or 'a loss is not finite'}")
     return losses
-
-
-def _joint(*fingerprints: str) -> str:
-    return hashlib.sha256("".join(fingerprints).encode()).hexdigest()[:32]

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing_extensions import override
 
 from raysearch.assessment.assess import Assessable
-from raysearch.core.formatting import duration
 from raysearch.core.mask import Mask
 from raysearch.errors import UserError
 from raysearch.evaluation.pool import Job, Pool
@@ -21,7 +20,7 @@ from raysearch.generation.prompt import Decoding, Prompt, Written
 from raysearch.ledger.assessments import read_assessments, write_assessment
 from raysearch.ledger.ledger import Ledger
 from raysearch.models.loading import quiet
-from raysearch.recovery.progress import Pace
+from raysearch.recovery.progress import run_jobs
 from raysearch.recovery.prompts import Question
 from raysearch.recovery.spec import RecoveryOptions
 
@@ -99,12 +98,10 @@ def write_answers(
     for job, name in names.items():
         if known := read_assessments(ledger, model, name, [Mask()], _Kept):
             found[job] = known[Mask()]["answers"]
-    missing, pace = [job for job in jobs if job not in found], Pace()
-    for done, (job, written) in enumerate(filter(None, replicas().run(missing) if missing else ()), start=1):
+    missing = [job for job in names if job not in found]
+    for job, written in run_jobs(missing, replicas, "answers", on_progress):
         write_assessment(ledger, model, names[job], {Mask(): {"answers": written}}, _Kept)
         found[job] = written
-        left = duration(pace.left(done, len(missing)))
-        on_progress(f"answers of the dense model: {done} of {len(missing)} jobs, {left} left")
     answers = dict(zip(order, [one for job in jobs for one in found[job]], strict=True))
     return [answers[place] for place in range(len(questions))], sum(len(job.prompts) for job in missing)
 

@@ -22,19 +22,13 @@ class Recovered:
     """A recovered model.
 
     Args:
-        recovery_id: The recovery.
-        search_id: The search that found the mask.
         model: The dense model as the user named it.
-        mask: The mask.
         out: The checkpoint.
         rows: Rows it was trained and followed on.
         left_out: Rows that were left out, by the reason.
         answers_written: Answers that the dense model wrote now.
-        training: The losses.
         stages: Seconds of each stage of this call.
-        dense: What the dense model was assessed at, by metric.
-        pruned: What the pruned model was.
-        recovered: What the recovered model was.
+        dense: What the dense model was assessed at, by metric; so `pruned` and `recovered`.
         seconds: Of this call, assessment included.
     """
 

@@ -102,25 +102,6 @@ class RecoveryOptions:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        self._check_ranges()
-        if self.batch_size % self.workers:
-            raise UserError(
-                f"recovery.batch_size={self.batch_size} is no multiple of recovery.workers={self.workers}; use one "
-                "that is"
-            )
-        if self.batch_size % (self.rows_at_once() * self.workers):
-            raise UserError(
-                f"recovery.batch_size={self.batch_size} is no multiple of recovery.micro_batch_size="
-                f"{self.micro_batch_size}; use one that is"
-            )
-        if self.packing and self.loss == "distill":
-            raise UserError(
-                "recovery.packing=true is not offered with recovery.loss=distill; use recovery.packing=false"
-            )
-        if not self.targets:
-            raise UserError("recovery.targets=[] names nothing to train; name linear layers, or all-linear")
-
-    def _check_ranges(self) -> None:
         positive = (
             *("top_k", "max_prompt_tokens", "max_new_tokens", "max_steps", "batch_size", "micro_batch_size"),
             *("workers", "lora_r", "lora_alpha", "checkpoint_steps", "patience"),
@@ -140,6 +121,17 @@ class RecoveryOptions:
             raise UserError(f"recovery.top_p={self.top_p} is out of range; use more than 0, and 1 at most")
         if not self.held_out:
             raise UserError("recovery.held_out=0 leaves nothing to follow the loss on; use a share such as 0.1")
+        size = f"recovery.batch_size={self.batch_size} is no multiple of recovery."
+        if self.batch_size % self.workers:
+            raise UserError(f"{size}workers={self.workers}; use one that is")
+        if self.batch_size % (self.rows_at_once() * self.workers):
+            raise UserError(f"{size}micro_batch_size={self.micro_batch_size}; use one that is")
+        if self.packing and self.loss == "distill":
+            raise UserError(
+                "recovery.packing=true is not offered with recovery.loss=distill; use recovery.packing=false"
+            )
+        if not self.targets:
+            raise UserError("recovery.targets=[] names nothing to train; name linear layers, or all-linear")
 
     def rows_at_once(self, on_gpu: bool = False) -> int:
         """Return how many rows go through the model of a process at once: no more than its part of a step."""

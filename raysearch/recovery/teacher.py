@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,11 +14,10 @@ from torch import Tensor
 from typing_extensions import override
 
 from raysearch.calibration.batch import Batch
-from raysearch.core.formatting import duration
 from raysearch.core.mask import Mask
 from raysearch.evaluation.pool import Job, Pool
 from raysearch.evaluation.replica import Replica
-from raysearch.recovery.progress import Pace
+from raysearch.recovery.progress import run_jobs
 from raysearch.recovery.prompts import Row
 from raysearch.recovery.whole import is_whole
 
@@ -42,14 +40,7 @@ class Teaching:
 
 @dataclass(frozen=True)
 class TeacherJob(Job):
-    """A job that reads rows with the dense model.
-
-    Args:
-        first: The place of the first row.
-        rows: The rows.
-        starts: The first scored token of each.
-        top_k: How many of the likeliest tokens are kept.
-    """
+    """A job that reads rows with the dense model; `first` is the place of the first row."""
 
     first: int
     rows: tuple[tuple[int, ...], ...]
@@ -81,26 +72,24 @@ def teach(
     replicas: Callable[[], Pool],
     on_progress: Callable[[str], None],
 ) -> list[Teaching]:
-    """Return what the dense model says of each row; what stands in the folder is not computed again.
-
-    The first scored tokens are `starts`, and `replicas` gives the pool when it is first needed.
-    """
+    """Return what the dense model says of each row from `starts` on; what the folder has is not computed again."""
     folder.mkdir(exist_ok=True)
-    jobs = [
-        TeacherJob(
-            first,
-            tuple(row.ids for row in rows[first : first + _AT_ONCE]),
-            tuple(starts[first : first + _AT_ONCE]),
-            top_k,
-        )
-        for first in range(0, len(rows), _AT_ONCE)
-    ]
-    missing, pace = [job for job in jobs if not is_whole(_file(folder, job))], Pace()
-    for done, (job, found) in enumerate(filter(None, replicas().run(missing) if missing else ()), start=1):
-        _keep(_file(folder, job), found)
-        left = duration(pace.left(done, len(missing)))
-        on_progress(f"logits of the dense model: {done} of {len(missing)} jobs, {left} left")
-    return [one for job in jobs for one in _read(_file(folder, job))]
+    jobs = []
+    for first in range(0, len(rows), _AT_ONCE):
+        part = slice(first, first + _AT_ONCE)
+        jobs.append(TeacherJob(first, tuple(row.ids for row in rows[part]), tuple(starts[part]), top_k))
+    missing = [job for job in jobs if not is_whole(_file(folder, job))]
+    for job, found in run_jobs(missing, replicas, "logits", on_progress):
+        arrays = {f"{key}{place}": array for place, one in enumerate(found) for key, array in vars(one).items()}
+        unfinished = folder / f"{job.first:08d}.{os.getpid()}.part"
+        with unfinished.open("wb") as stream:
+            np.savez(stream, **arrays)
+        unfinished.replace(_file(folder, job))
+    taught = []
+    for job in jobs:
+        with np.load(_file(folder, job)) as kept:
+            taught += [Teaching(kept[f"ids{place}"], kept[f"log_p{place}"]) for place in range(len(job.rows))]
+    return taught
 
 
 def distillation_loss(logits: Tensor, ids: Tensor, log_p: Tensor) -> Tensor:
@@ -123,18 +112,3 @@ def distillation_loss(logits: Tensor, ids: Tensor, log_p: Tensor) -> Tensor:
 
 def _file(folder: Path, job: TeacherJob) -> Path:
     return folder / f"{job.first:08d}.npz"
-
-
-def _keep(file: Path, found: Sequence[Teaching]) -> None:
-    arrays: dict[str, Any] = {}
-    for place, one in enumerate(found):
-        arrays |= {f"ids{place}": one.ids, f"log_p{place}": one.log_p}
-    unfinished = file.with_name(f"{file.stem}.{os.getpid()}.part")
-    with unfinished.open("wb") as stream:
-        np.savez(stream, **arrays)
-    unfinished.replace(file)
-
-
-def _read(file: Path) -> list[Teaching]:
-    with np.load(file) as arrays:
-        return [Teaching(arrays[f"ids{at}"], arrays[f"log_p{at}"]) for at in range(len(arrays.files) // 2)]

@@ -64,7 +64,7 @@ class Lesson:
     Args:
         rows: The rows.
         starts: The first token of each that counts.
-        taught: What the dense model says of them; None to learn the tokens themselves.
+        taught: What the dense model says of those; None to learn the tokens themselves.
     """
 
     rows: Sequence[Row]
@@ -111,8 +111,15 @@ class _Collator(DataCollatorForLanguageModeling):
         return {**batch, "row": torch.tensor([one["row"] for one in examples])}
 
 
-class TokenTrainer(SFTTrainer):
-    """An SFTTrainer whose loss on held-out rows is a mean over their tokens, however many rows go at once."""
+class RecoveryTrainer(SFTTrainer):
+    """An SFTTrainer that distils where lessons have a teacher.
+
+    Its loss on held-out rows is a mean over their tokens, however many rows go at once.
+    """
+
+    def __init__(self, *args: Any, train: Lesson, held_out: Lesson, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._lessons = {"train": train, "eval": held_out}
 
     @override
     def evaluation_loop(self, *args: Any, **options: Any) -> Any:
@@ -130,20 +137,13 @@ class TokenTrainer(SFTTrainer):
             self._held_out += torch.stack([found[0] * tokens, tokens]).to(self._held_out)
         return found
 
-
-class DistillingTrainer(TokenTrainer):
-    """A trainer whose loss is the distance from the dense model on the same tokens."""
-
-    def __init__(self, *args: Any, train: Lesson, held_out: Lesson, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._lessons = {"train": train, "eval": held_out}
-
     @override
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
         taught = self._lessons["train" if model.training else "eval"].taught
-        assert taught is not None, "a lesson to distil has a teacher"
+        if taught is None:
+            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
         of_rows = [taught[row] for row in inputs["row"].tolist()]
         device = inputs["input_ids"].device
         ids = torch.from_numpy(np.concatenate([one.ids for one in of_rows])).long().to(device)
@@ -185,8 +185,8 @@ class _Watch(TrainerCallback):
                 f"the training has diverged at step {step}: its loss is not finite; use a lower "
                 f"recovery.learning_rate than {self._rate:g}"
             )
-        first = [one["loss"] for one in state.log_history if "loss" in one][:_FIRST]
-        recent = [one["loss"] for one in state.log_history if "loss" in one][-_FIRST:]
+        losses = [one["loss"] for one in state.log_history if "loss" in one]
+        first, recent = losses[:_FIRST], losses[-_FIRST:]
         if len(recent) == _FIRST < step and min(recent) > _DIVERGED * sum(first) / len(first) and not self._warned:
             self._warned = True
             self._warn(
@@ -213,16 +213,8 @@ def train(
 ) -> Training:
     """Train a checkpoint, and write its adapter or its weights to ``trained`` in a folder; nothing is done twice.
 
-    Args:
-        model: The checkpoint.
-        tokenizer: Its tokenizer.
-        lesson: The rows; the first ones are held out.
-        options: How.
-        folder: Where checkpoints and the result are kept; one that has checkpoints goes on from the last.
-        cluster: Where the processes run, if they are several.
-        on_gpu: Whether a GPU is used.
-        on_progress: Told in a line how far it is.
-        warn: Told in a sentence what is wrong but stops nothing.
+    The first rows of the lesson are held out. A folder that has checkpoints goes on from the last. Several processes
+    run on the cluster. What is wrong but stops nothing is told to `warn` in a sentence.
 
     Raises:
         UserError: Names of layers are wrong, the loss is not finite, or not even one row fits the memory.
@@ -233,15 +225,14 @@ def train(
         return from_json(Training, (done / _DONE).read_text(encoding="utf-8"))
     shutil.rmtree(done, ignore_errors=True)
     pace, micro = Pace(), options.rows_at_once(on_gpu)
-    fit = partial(_fit, model, tokenizer, lesson, options, folder, on_gpu=on_gpu)
 
     def fit_from_last() -> Training:
         last = last_checkpoint(folder / "checkpoints", options.workers)
+        work = partial(_fit, model, tokenizer, lesson, options, folder, last, micro, on_gpu=on_gpu)
         if options.workers == 1:
-            return fit(last, micro, on_progress, warn)
+            return work(on_progress, warn)
         from raysearch.recovery.workers import on_workers  # Ray takes a second to import
 
-        work = partial(fit, last, micro)
         return on_workers(work, options.workers, cluster, on_gpu=on_gpu, on_progress=on_progress, warn=warn)
 
     def fewer_rows() -> None:
@@ -254,8 +245,7 @@ def train(
         micro = max(one for one in range(1, micro // 2 + 1) if options.batch_size % (one * options.workers) == 0)
         warn(f"memory does not hold so many rows at once; {micro} of them from here on, and more steps are summed")
 
-    training = in_memory(fit_from_last, fewer_rows)
-    training = replace(training, seconds=pace.seconds)
+    training = replace(in_memory(fit_from_last, fewer_rows), seconds=pace.seconds)
     unfinished = folder / _UNFINISHED
     (unfinished / _DONE).write_text(to_json(training), encoding="utf-8")
     unfinished.rename(done)
@@ -315,11 +305,7 @@ def make_trainer(
     *,
     on_gpu: bool,
 ) -> SFTTrainer:
-    """Return the trainer of a checkpoint; the arguments are those of `train`.
-
-    Raises:
-        UserError: Names of layers are wrong.
-    """
+    """Return the trainer of a checkpoint; arguments and errors are those of `train`."""
     reuse_freed_memory()
     n_held_out = held_out(len(lesson.rows), options)
     kept, rest = lesson.part(0, n_held_out), lesson.part(n_held_out, len(lesson.rows))
@@ -369,22 +355,27 @@ def make_trainer(
         config._n_gpu = 1  # several GPUs are for several processes
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token or tokenizer.convert_ids_to_tokens(0)  # its places are not looked at
-    callbacks = [] if options.patience is None else [EarlyStoppingCallback(options.patience)]
-    common: dict[str, Any] = {
-        "model": load_pruned(model, options, on_gpu=on_gpu, bf16=bf16),
-        "args": config,
-        "train_dataset": rest.dataset(),
-        "eval_dataset": kept.dataset(),
-        "processing_class": tokenizer,
-        "peft_config": adapter(options),
-        "callbacks": callbacks,
-    }
+    adapter = LoraConfig(
+        r=options.lora_r,
+        lora_alpha=options.lora_alpha,
+        lora_dropout=options.lora_dropout,
+        target_modules=options.targets if isinstance(options.targets, str) else list(options.targets),
+        task_type="CAUSAL_LM",
+    )
+    pruned = load_pruned(model, options, on_gpu=on_gpu, bf16=bf16)
     try:
-        if lesson.taught is None:
-            trainer: SFTTrainer = TokenTrainer(**common)
-        else:
-            collator = _Collator(pad_token_id=tokenizer.pad_token_id)
-            trainer = DistillingTrainer(**common, data_collator=collator, train=rest, held_out=kept)
+        trainer = RecoveryTrainer(
+            model=pruned,
+            args=config,
+            data_collator=None if lesson.taught is None else _Collator(pad_token_id=tokenizer.pad_token_id),
+            train_dataset=rest.dataset(),
+            eval_dataset=kept.dataset(),
+            processing_class=tokenizer,
+            peft_config=None if options.method == "full" else adapter,
+            callbacks=[] if options.patience is None else [EarlyStoppingCallback(options.patience)],
+            train=rest,
+            held_out=kept,
+        )
     except ValueError as error:
         if "arget" not in str(error) and "lm_head" not in str(error):
             raise
@@ -399,19 +390,6 @@ def make_trainer(
         trainer.eval_dataset = kept.dataset()  # trl has left out the rows of which nothing counts
     trainer.remove_callback(PrinterCallback)  # it prints to standard output
     return trainer
-
-
-def adapter(options: RecoveryOptions) -> LoraConfig | None:
-    """Return peft's configuration of an adapter; None where all weights are trained."""
-    if options.method == "full":
-        return None
-    return LoraConfig(
-        r=options.lora_r,
-        lora_alpha=options.lora_alpha,
-        lora_dropout=options.lora_dropout,
-        target_modules=options.targets if isinstance(options.targets, str) else list(options.targets),
-        task_type="CAUSAL_LM",
-    )
 
 
 def load_pruned(model: ModelSpec, options: RecoveryOptions, *, on_gpu: bool, bf16: bool) -> PreTrainedModel:

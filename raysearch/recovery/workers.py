@@ -32,15 +32,8 @@ def on_workers(
 ) -> T:
     """Run a function in each of several processes, and return what the first one returns.
 
-    Within it ``torch.distributed`` is set up, as by ``torchrun``.
-
-    Args:
-        work: The function; it is handed where it tells progress and warnings, of the first process alone.
-        n: The number of processes.
-        cluster: Where they run; each has the CPUs of a replica, and a GPU if GPUs are used.
-        on_gpu: Whether they are.
-        on_progress: Told what the first process tells.
-        warn: Told the warnings of the first process.
+    Within it ``torch.distributed`` is set up, as by ``torchrun``. It is handed where it tells progress and warnings,
+    those of the first process alone. Each process has the CPUs of a replica, and a GPU if GPUs are used.
 
     Raises:
         UserError: The cluster has too few CPUs or GPUs, or the function raises one.

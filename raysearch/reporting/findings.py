@@ -34,9 +34,7 @@ class Finding:
     """A row of the table of findings.
 
     Args:
-        question: The question, in a few words.
         verdict: The answer, one sentence.
-        sure: How sure it is.
         section: The part of the report with the evidence; empty where there is none.
     """
 
@@ -76,17 +74,17 @@ def contrast_findings(results: StudyResult) -> list[Finding]:
 def contrast_finding(one: Contrast) -> Finding:
     """Return the answer to a named contrast in a setting, and how fine a difference could have been seen."""
     where = f"by {one.quantity.title} ({one.setting.calibration}, {one.setting.model}, M = {one.setting.remove})"
-    samples = {0: "no draw that both have", 1: "one draw"}.get(one.n_draws, f"{one.n_draws} draws")
+    samples = {0: "no draw that both have", 1: "one draw"}.get(one.gap.n_draws, f"{one.gap.n_draws} draws")
     over = f"{samples}, {'one seed' if one.n_seeds == 1 else f'{one.n_seeds} seeds'}"
     question = f"{one.first} - {one.second}"
-    if one.half_width is None:
+    half_width = one.gap.half_width()
+    if half_width is None:
         verdict = f"Whether {one.first} is better than {one.second} {where} cannot be told: no noise is known ({over})."
         return Finding(question, verdict, "cannot tell", "verdicts")
-    if not one.gain and not one.half_width:
-        return Finding(
-            question, f"{one.first} and {one.second} found the same {where} ({over}).", "measured", "verdicts"
-        )
-    better, noise = "better" if one.gain > 0 else "worse", f"± {numbers.three(one.half_width)} {one.unit}"
+    if not one.gain and not half_width:
+        verdict = f"{one.first} and {one.second} found the same {where} ({over})."
+        return Finding(question, verdict, "measured", "verdicts")
+    better, noise = "better" if one.gain > 0 else "worse", f"± {numbers.three(half_width)} {one.unit}"
     by = f"by {numbers.three(abs(one.gain))} {noise}"
     found = f"{better} {by}" if one.gain else f"neither better nor worse {noise}"
     test = f"95 %, {over}, {numbers.probability(one.p)}"
@@ -94,26 +92,20 @@ def contrast_finding(one: Contrast) -> Finding:
         verdict = f"{one.first} is {better} than {one.second} {where}: {by} ({test})."
     elif one.equivalent:
         verdict = f"{one.first} is as good as {one.second} within the margin {where}: {found} ({test})."
-        return Finding(question, _with_draws(verdict, one), "clear", "verdicts")
     else:
         verdict = (
             f"{one.first} and {one.second} are not told apart {where}: {one.first} is {found} "
-            f"({test}). A difference below {numbers.three(one.detectable)} {one.unit} {_MISSED}"
+            f"({test}). A difference below {numbers.three(one.gap.detectable)} {one.unit} {_MISSED}"
         )
         verdict += f"; to see one of this size takes about {one.draws_needed} draws." if one.draws_needed else "."
-    return Finding(question, _with_draws(verdict, one), "clear" if one.told else "not told apart", "verdicts")
-
-
-def _with_draws(verdict: str, one: Contrast) -> str:
-    """Add to a verdict of one draw that it holds for the masks of these samples."""
-    return verdict if one.n_draws > 1 else f"{verdict} With one draw this is of these masks, not of other samples."
+    if one.gap.n_draws < 2:
+        verdict += " With one draw this is of these masks, not of other samples."
+    return Finding(question, verdict, "clear" if one.told or one.equivalent else "not told apart", "verdicts")
 
 
 def _searchers(analysis: Analysis) -> Iterator[Finding]:
     """Which searchers are told apart: over all settings, and setting by setting."""
-    basis = list(analysis.by_fresh_loss) or [
-        one for one in analysis.by_average if one.quantity == analysis.averages[-1]
-    ]
+    basis = analysis.by_fresh_loss or [one for one in analysis.by_average if one.quantity == analysis.averages[-1]]
     several = [one for one in basis if len(one.rivals) > 1]
     if not several:
         only = numbers.listed(list(dict.fromkeys(one.best.searcher for one in basis)))
@@ -121,9 +113,7 @@ def _searchers(analysis: Analysis) -> Iterator[Finding]:
         yield Finding("Searcher", verdict, "cannot tell", "results")
         return
     for quantity in dict.fromkeys(one.quantity for one in several):
-        over_all = next((one for one in analysis.rankings if one.quantity == quantity), None)
-        if over_all is not None:
-            yield _over_settings(over_all)
+        yield from (_over_settings(one) for one in analysis.rankings if one.quantity == quantity)
         yield from _in_settings(quantity, [one for one in several if one.quantity == quantity], len(several))
 
 
@@ -144,14 +134,10 @@ def _in_settings(quantity: Quantity, several: Sequence[Comparison], n_all: int) 
         verdict = f"Told to be worse than the best by {quantity.title}, in so many settings: {names}{corrected}."
         yield Finding("Searchers in a setting", verdict, "clear", "verdicts")
     elif verdicts["cannot tell"] < n:
-        verdict = f"By {quantity.title} no searcher is told from the best {of_all(n, n, 'setting')}{_finest(several)}."
+        seen = _by_unit([(one.detectable, one.unit) for one in several if one.detectable], min)
+        fine = f"; a difference below {' or '.join(seen)} {_MISSED}" if seen else ""
+        verdict = f"By {quantity.title} no searcher is told from the best {of_all(n, n, 'setting')}{fine}."
         yield Finding("Searchers in a setting", verdict, "not told apart", "verdicts")
-
-
-def _finest(several: Sequence[Comparison]) -> str:
-    """How large a difference would have been seen."""
-    seen = _by_unit([(one.detectable, one.unit) for one in several if one.detectable], min)
-    return f"; a difference below {' or '.join(seen)} {_MISSED}" if seen else ""
 
 
 def _by_unit(sizes: Iterable[tuple[float, str]], end: Callable[[Iterable[float]], float]) -> list[str]:
@@ -171,8 +157,7 @@ def _more(one: float, other: float) -> tuple[str, str]:
 
 def _over_settings(ranking: Ranking) -> Finding:
     """The searcher of the best mean rank, and what is told from it."""
-    best, others = ranking.best, [name for name in ranking.ranks if name != ranking.best]
-    told = ranking.behind(best)
+    best, told = ranking.best, ranking.behind(ranking.best)
     lead = (
         f"{numbers.capital(best)} has the best mean rank by {ranking.quantity.title}, "
         f"{numbers.three(ranking.ranks[best])} of {len(ranking.ranks)} over {ranking.n_settings} settings"
@@ -186,7 +171,7 @@ def _over_settings(ranking: Ranking) -> Finding:
     if not told:
         verdict = f"{lead}, but no searcher is told from it (Friedman {numbers.probability(ranking.p)}).{always}"
         return Finding("Searcher", verdict, "not told apart", "verdicts")
-    rest = [name for name in others if name not in told]
+    rest = [name for name in ranking.ranks if name not in (best, *told)]
     apart = f" Not told from it: {numbers.listed(rest, most=12)}." if rest else ""
     verdict = f"{lead}. Told to be worse (Nemenyi's test, p ≤ {LEVEL}): {numbers.listed(told, most=12)}.{apart}{always}"
     return Finding("Searcher", verdict, "clear", "verdicts")
@@ -238,15 +223,12 @@ def _calibrations(analysis: Analysis) -> Iterator[Finding]:
         for (best, n_cases, n_draws), members in sorted(alike.items()):
             yield _better_calibration(quantity, best, members, n_cases, n_draws)
         if all(one.p is None for of in pairs.values() for one in of):
-            verdict = (
-                f"By {quantity.title} calibrations cannot be told apart: one searcher is too little to say how sure."
-            )
+            why = "one searcher is too little to say how sure"
+            verdict = f"By {quantity.title} calibrations cannot be told apart: {why}."
             yield Finding("Calibration", verdict, "cannot tell", "verdicts")
         elif len(told) < len(pairs):
-            rest = [" and ".join(sorted(pair)) for pair, of in pairs.items() if of not in told]
-            verdict = (
-                f"By {quantity.title} not told apart, or not in all cases and one direction: {numbers.listed(rest)}."
-            )
+            rest = numbers.listed([" and ".join(sorted(pair)) for pair, of in pairs.items() if of not in told])
+            verdict = f"By {quantity.title} not told apart, or not in all cases and one direction: {rest}."
             yield Finding("Calibration", verdict, "not told apart", "verdicts")
 
 
@@ -274,19 +256,16 @@ def _variance(analysis: Analysis) -> Iterator[Finding]:
         parts = [one for one in analysis.splits if one.quantity == quantity]
         if not parts:
             continue
-        calibration, searcher = (
-            statistics.median(getattr(one.shares, name) for one in parts) for name in ("calibration", "searcher")
-        )
-        more = sum(one.shares.calibration > one.shares.searcher for one in parts)
-        medians = (
-            f" (medians; the calibration's is larger {of_all(more, len(parts), 'case')})" if len(parts) > 1 else ""
-        )
-        what, (how, than) = numbers.capital(parts[0].title), _more(calibration, searcher)
+        shares = [(one.shares["calibration"], one.shares["searcher"]) for one in parts]
+        calibration, searcher = map(statistics.median, zip(*shares, strict=True))
+        larger = of_all(sum(mine > other for mine, other in shares), len(parts), "case")
+        medians = f" (medians; the calibration's is larger {larger})" if len(parts) > 1 else ""
         drawn = "" if all(one.drawn for one in parts) else ", a calibration being one draw of its samples"
+        how, than = _more(calibration, searcher)
         verdict = (
-            f"{what} varies {how} with the calibration "
-            f"{than} with the searcher: {numbers.percent(calibration)} against {numbers.percent(searcher)} of the "
-            f"variance, noise taken off{medians}{drawn}."
+            f"{numbers.capital(parts[0].title)} varies {how} with the calibration {than} with the searcher: "
+            f"{numbers.percent(calibration)} against {numbers.percent(searcher)} of the variance, noise taken off"
+            f"{medians}{drawn}."
         )
         apart = {_larger_share(one) for one in parts}
         sure: Sure = "clear" if len(apart) == 1 and None not in apart else "not told apart"
@@ -299,10 +278,10 @@ def _variance(analysis: Analysis) -> Iterator[Finding]:
 
 def _larger_share(split: Split) -> str | None:
     """Which share is the larger one beyond both intervals, whichever searcher is left out; None if neither is."""
-    ends = split.intervals.get("calibration"), split.intervals.get("searcher")
-    if ends[0] is None or ends[1] is None or not split.stable:
+    if not split.stable or not {"calibration", "searcher"} <= split.intervals.keys():
         return None
-    return "calibration" if ends[0][0] > ends[1][1] else "searcher" if ends[1][0] > ends[0][1] else None
+    calibration, searcher = split.intervals["calibration"], split.intervals["searcher"]
+    return "calibration" if calibration[0] > searcher[1] else "searcher" if searcher[0] > calibration[1] else None
 
 
 def spread_sentence(spreads: Sequence[Spread], quantity: Quantity, by: str) -> str:
@@ -311,40 +290,35 @@ def spread_sentence(spreads: Sequence[Spread], quantity: Quantity, by: str) -> s
     if not members:
         return ""
     largest = max(members, key=lambda one: one.size)
-    size = numbers.ratio_text(largest.size) if quantity.ratio else numbers.difference(largest.size, quantity)
-    return (
-        f"Changing the {by} alone moves the {quantity.title} by {'a factor of ' if quantity.ratio else ''}up to {size} "
-        f"({largest.panel.model}, M = {largest.panel.remove}, {largest.fixed})."
-    )
+    size = f"up to {numbers.difference(largest.size, quantity)}"
+    if quantity.ratio:
+        size = f"a factor of up to {numbers.ratio_text(largest.size)}"
+    where = f"{largest.panel.model}, M = {largest.panel.remove}, {largest.fixed}"
+    return f"Changing the {by} alone moves the {quantity.title} by {size} ({where})."
 
 
 def _agreement(analysis: Analysis) -> Iterator[Finding]:
     """How similar masks are within and between calibrations."""
     within = [(one.mean, one.chance) for one in analysis.agreements if one.mean is not None]
-    between = analysis.cross
-    inside = statistics.fmean(mean for mean, _ in within) if within else None
-    across = statistics.fmean(one.mean for one in between) if between else None
-    scale = "(1: the same layers, 0: none)"
-    if inside is not None and across is not None:
-        how, than = _more(inside, across)
-        verdict = (
-            f"Searchers under one calibration agree {how} on layers {than} one "
-            f"searcher under two calibrations: mean Jaccard similarity {numbers.similarity(inside)} against "
-            f"{numbers.similarity(across)} {scale}"
-        )
-    elif inside is not None:
-        verdict = f"Searchers agree on layers with a mean Jaccard similarity of {numbers.similarity(inside)} {scale}"
-    elif across is not None:
+    across = statistics.fmean(one.mean for one in analysis.cross) if analysis.cross else math.nan
+    if within:
+        inside, chance = map(statistics.fmean, zip(*within, strict=True))
+        verdict = f"Searchers agree on layers with a mean Jaccard similarity of {numbers.similarity(inside)}"
+        if analysis.cross:
+            how, than = _more(inside, across)
+            verdict = (
+                f"Searchers under one calibration agree {how} on layers {than} one searcher under two calibrations: "
+                f"mean Jaccard similarity {numbers.similarity(inside)} against {numbers.similarity(across)}"
+            )
+        verdict += f" (1: the same layers, 0: none); random masks would have {numbers.similarity(chance)}."
+    elif analysis.cross:
         verdict = (
             "Two calibrations make a searcher remove layers of a mean Jaccard similarity of "
-            f"{numbers.similarity(across)}"
+            f"{numbers.similarity(across)}."
         )
     else:
         return
-    if within:
-        chance = statistics.fmean(chance for _, chance in within)
-        verdict += f"; random masks would have {numbers.similarity(chance)}"
-    yield Finding("Agreement of masks", f"{verdict}.", "measured", "agreement")
+    yield Finding("Agreement of masks", verdict, "measured", "agreement")
 
 
 def _predictions(analysis: Analysis) -> Iterator[Finding]:
@@ -409,10 +383,10 @@ def _sharing(analysis: Analysis) -> Iterator[Finding]:
     """How many layer-forwards the searches saved each other."""
     done = analysis.frame[analysis.frame["layer_forwards_alone"].notna()]
     shared, alone, naive = (float(done[f"layer_forwards_{name}"].sum()) for name in ("shared", "alone", "naive"))
-    others = {"its searches one by one": alone, "a full forward per mask": naive}
     if shared > 0:
+        ways = ((alone, "its searches one by one"), (naive, "a full forward per mask"))
         saved = [
-            f"{numbers.times(of / shared)} fewer than {name}" for name, of in others.items() if of > 1.005 * shared
+            f"{numbers.ratio_text(of / shared)} times fewer than {name}" for of, name in ways if of > 1.005 * shared
         ]
         verdict = f"The study ran {numbers.amount(shared)} layer-forwards{': ' if saved else ''}{', '.join(saved)}."
         yield Finding("Cost", verdict, "measured", "costs")
@@ -425,8 +399,7 @@ def _ruined(analysis: Analysis) -> Iterator[Finding]:
         for cell in analysis.results.cells
         if cell.outcome is not None and cell.outcome.assessed
     }
-    ruined = sum(masks.values())
-    if ruined:
+    if ruined := sum(masks.values()):
         verdict = (
             f"{ruined} of {len(masks)} assessed masks {'ruins' if ruined == 1 else 'ruin'} the model: a number is not "
             "finite, so no average has it."
@@ -436,8 +409,7 @@ def _ruined(analysis: Analysis) -> Iterator[Finding]:
 
 def _unfinished(analysis: Analysis) -> Iterator[Finding]:
     """How many searches the findings leave out."""
-    missing = int((~analysis.frame["state"].isin(["finished", "stopped"])).sum())
-    if missing:
+    if missing := int((~analysis.frame["state"].isin(["finished", "stopped"])).sum()):
         verb = "is" if missing == 1 else "are"
         verdict = f"{missing} of {len(analysis.frame)} searches {verb} not finished; the findings are about the others."
         yield Finding("Completeness", verdict, "measured", "unfinished")

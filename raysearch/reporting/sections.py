@@ -7,28 +7,22 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from raysearch.reporting.figures.failures import failure_pictures
-from raysearch.reporting.figures.headline import headline_pictures
+from raysearch.reporting.figures.courses import path_pictures, progress_pictures, recovery_pictures
 from raysearch.reporting.figures.masks import mask_pictures, similarity_pictures
-from raysearch.reporting.figures.palette import Palette
-from raysearch.reporting.figures.picture import Picture
-from raysearch.reporting.figures.probe import probe_pictures
+from raysearch.reporting.figures.picture import Palette, Picture
 from raysearch.reporting.figures.quality import (
     correlation_pictures,
     cost_pictures,
+    headline_pictures,
     tradeoff_pictures,
     variance_pictures,
 )
-from raysearch.reporting.figures.recovery import recovery_pictures
-from raysearch.reporting.figures.search import path_pictures, progress_pictures
+from raysearch.reporting.figures.texts import failure_pictures, probe_pictures
 from raysearch.reporting.stats.analysis import Analysis
-from raysearch.reporting.tables.additivity import additivity_table
-from raysearch.reporting.tables.agreement import agreement_table, correlation_table, cross_table
-from raysearch.reporting.tables.budget import budget_table
-from raysearch.reporting.tables.cost import cost_table, searches_table, totals_table, unfinished_table
-from raysearch.reporting.tables.leaderboard import leaderboard_tables
+from raysearch.reporting.tables.agreement import additivity_table, agreement_table, correlation_table, cross_table
+from raysearch.reporting.tables.cost import budget_table, cost_table, searches_table, totals_table
 from raysearch.reporting.tables.recovery import recovery_tables
-from raysearch.reporting.tables.results import degeneration_tables, result_tables
+from raysearch.reporting.tables.results import degeneration_tables, leaderboard_tables, result_tables
 from raysearch.reporting.tables.table import Table, present
 from raysearch.reporting.tables.verdict import (
     contrast_table,
@@ -69,6 +63,7 @@ def sections(analysis: Analysis) -> list[Section]:
     """Every part that follows the findings; empty ones too, if there is a word to say of them."""
     results, frame, palette = analysis.results, analysis.frame, Palette.of(analysis.results)
     quality = analysis.averages[-1] if analysis.averages else None
+    unfinished = frame[frame["state"] != "finished"]
     every = [
         Section(
             "leaderboard", "Leaderboard", "At a glance",
@@ -121,7 +116,7 @@ def sections(analysis: Analysis) -> list[Section]:
         Section(
             "tradeoff", "Trade-off", "Perplexity against accuracy",
             needs="Needs checkpoints that were assessed by perplexity and by accuracy.",
-            pictures=tradeoff_pictures(results, frame, palette),
+            pictures=tradeoff_pictures(analysis, palette),
         ),
         Section(
             "correlations", "Rankings", "Does a better loss mean a better checkpoint?",
@@ -156,13 +151,13 @@ def sections(analysis: Analysis) -> list[Section]:
             "unfinished", "Unfinished", "Searches that did not finish",
             intro="What failed, and why; what was stopped; what has not run. What a stopped search found is used, and "
             "marked †.",
-            tables=present(unfinished_table(frame)),
+            tables=present(searches_table("unfinished", "Failed, stopped or waiting", unfinished)),
         ),
         Section(
             "searches", "Searches", "Every search",
             intro=_states(frame),
             needs="The study has no search.",
-            tables=present(searches_table(frame)),
+            tables=present(searches_table("searches", "Every search", frame)),
             folded=True,
         ),
     ]  # fmt: skip

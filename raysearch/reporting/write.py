@@ -1,21 +1,31 @@
-"""Writes a study's report: a page, Markdown, tables and figures."""
+"""Writes a study's report: one HTML page that needs nothing but itself, and Markdown, tables and figures as files."""
 
 from __future__ import annotations
 
+import itertools
 import json
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from importlib.resources import files
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from raysearch.core.escaping import csv_cell
+from raysearch.core.escaping import csv_cell, markdown
+from raysearch.core.formatting import count
 from raysearch.errors import UserError
-from raysearch.reporting.figures.picture import png, svg
+from raysearch.reporting.figures.picture import Palette, png, svg
 from raysearch.reporting.findings import findings
-from raysearch.reporting.page import html_page, markdown_page
-from raysearch.reporting.sections import sections
+from raysearch.reporting.sections import Section, sections
 from raysearch.reporting.stats.analysis import analyse
-from raysearch.reporting.tables.table import as_csv
+from raysearch.reporting.tables.numbers import UNKNOWN
+from raysearch.reporting.tables.table import Table, as_csv, as_markdown
 from raysearch.study.result import StudyResult
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
 
 
 def write_report(results: StudyResult, out: Path) -> list[Path]:
@@ -34,27 +44,34 @@ def write_report(results: StudyResult, out: Path) -> list[Path]:
         UserError: The folder cannot be written to.
     """
     analysis = analyse(results)
-    found, parts = findings(analysis), sections(analysis)
+    parts = sections(analysis)
     pictures = [picture for part in parts for picture in part.pictures]
     drawn = {picture.name: svg(picture.figure, picture.name) for picture in pictures}
+    shown = {
+        "results": results,
+        "extent": _extent(analysis.frame),
+        "findings": findings(analysis),
+        "sections": parts,
+        "facts": {"study": results.study_id, **results.facts},
+    }
     texts = {
-        "report.html": html_page(analysis, found, parts, drawn),
-        "report.md": markdown_page(analysis, found, parts),
+        "report.html": _rendered("page.html.j2", **shown, **_of_html(results, parts, drawn)),
+        "report.md": _rendered("page.md.j2", **shown, as_markdown=as_markdown),
         "cells.csv": _csv(_cells(analysis.frame)),
         "dense.csv": _csv(_dense(results)),
         **{f"tables/{table.name}.csv": as_csv(table) for part in parts for table in part.tables},
         **{f"figures/{name}.svg": text for name, text in drawn.items()},
     }
-    files = {name: text.encode() for name, text in texts.items()}
-    files |= {f"figures/{picture.name}.png": png(picture.figure) for picture in pictures}
+    contents = {name: text.encode() for name, text in texts.items()}
+    contents |= {f"figures/{picture.name}.png": png(picture.figure) for picture in pictures}
     try:
-        for name, content in files.items():
+        for name, content in contents.items():
             path = out / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
     except OSError as error:
         raise UserError(f"--out={out} cannot be written ({error.strerror}); name another folder") from error
-    return [out / name for name in files]
+    return [out / name for name in contents]
 
 
 def _csv(frame: pd.DataFrame) -> str:
@@ -69,7 +86,92 @@ def _cells(frame: pd.DataFrame) -> pd.DataFrame:
 
 def _dense(results: StudyResult) -> pd.DataFrame:
     """Return what the dense models were assessed at, which `cells.csv` is compared with."""
-    rows = [
-        (model, name, one.value, one.error) for model, found in results.dense.items() for name, one in found.items()
-    ]
+    assessed = ((model, *one) for model, found in results.dense.items() for one in found.items())
+    rows = [(model, name, one.value, one.error) for model, name, one in assessed]
     return pd.DataFrame(rows, columns=["model", "metric", "value", "error"])
+
+
+def _of_html(results: StudyResult, parts: Sequence[Section], drawn: Mapping[str, str]) -> dict[str, Any]:
+    """Return what the page shows in its own way; `drawn` are its figures as SVG, by name."""
+    from markupsafe import Markup
+
+    script = f"\n{_text('page.js')}"
+    return {
+        "present": {section.name for section in parts if not section.empty},
+        "method": [line for line in _text("method.txt").splitlines() if line],
+        "style": Markup(_text("page.css")),
+        "script": Markup(script),
+        "script_hash": f"sha256-{b64encode(sha256(script.encode()).digest()).decode()}",
+        "drawn": drawn,
+        "inline": _inline,
+        "swatches": Palette.of(results).colours,
+        "shown": _shown,
+    }
+
+
+def _rendered(template: str, **shown: Any) -> str:
+    from jinja2 import Environment, StrictUndefined
+
+    environment = Environment(
+        autoescape=template.endswith(".html.j2"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=template.endswith(".md.j2"),
+    )
+    environment.filters["md"] = markdown
+    return environment.from_string(_text(template)).render(shown)
+
+
+def _text(name: str) -> str:
+    return (files("raysearch.reporting") / name).read_text(encoding="utf-8")
+
+
+def _extent(frame: pd.DataFrame) -> str:
+    sizes = ", ".join(map(str, sorted(frame["remove"].unique())))
+    parts = [count(frame[what].nunique(), what) for what in ("model", "calibration", "searcher")]
+    parts += [f"M ∈ {{{sizes}}}" if "," in sizes else f"M = {sizes}"]
+    parts += [count(frame["draw"].nunique(), "draw")] if frame["draw"].nunique() > 1 else []
+    parts += [count(frame["seed"].nunique(), "seed")]
+    finished = int((frame["state"] == "finished").sum())
+    return f"{' × '.join(parts)}: {count(len(frame), 'search', 'searches')}, {finished} finished"
+
+
+def _shown(table: Table) -> dict[str, Any]:
+    """A table as the page shows it: labels once a group, and no column for a label that is always the same."""
+    kept = [place for place in range(len(table.columns)) if not _is_idle(table, place)]
+    groups = [place for place in kept if table.columns[place].groups]
+    labels = [[row[place].text for place in groups] for row in table.rows]
+    body = []
+    for number, row in enumerate(table.rows):
+        before = labels[number - 1] if number else None
+        cells = []
+        for place in kept:
+            depth = groups.index(place) + 1 if place in groups else 0
+            if not depth or before is None or before[:depth] != labels[number][:depth]:
+                span = _span(labels, number, depth) if depth else 1
+                cells.append({"cell": row[place], "kind": table.columns[place].kind, "span": span})
+        opens = before is not None and before != labels[number]
+        kind = "dense" if table.has_dense and number == 0 else "first" if opens else "plain"
+        body.append({"kind": kind, "cells": cells})
+    return {"heads": [table.columns[place] for place in kept], "rows": body}
+
+
+def _span(labels: Sequence[Sequence[str]], start: int, depth: int) -> int:
+    """How many rows from this one on have the same labels, to that depth."""
+    alike = itertools.takewhile(lambda one: one[:depth] == labels[start][:depth], labels[start:])
+    return len(list(alike))
+
+
+def _is_idle(table: Table, place: int) -> bool:
+    """Return whether a column says nothing: a label that is always the same, or a number that is nowhere known."""
+    texts = {row[place].text for row in table.rows[table.has_dense :]}
+    return texts <= {UNKNOWN, ""} or (table.columns[place].may_hide and len(texts) == 1)
+
+
+def _inline(svg: str, alt: str) -> Markup:
+    """An SVG to stand in HTML: without the prolog, and with words for who cannot see it."""
+    from markupsafe import Markup, escape
+
+    body = svg[svg.index("<svg") :]
+    return Markup(body.replace("<svg ", f'<svg role="img" aria-label="{escape(alt)}" ', 1))

@@ -32,7 +32,6 @@ class Oracle(Protocol):
 
     def evaluate(self, proposed: Round) -> Scores:
         """Return the losses of a round's masks."""
-        ...
 
     def measure(self, statistic: Statistic) -> NDArray[np.float64]:
         """Return a statistic of the dense model, in the shape that `Statistic` states.
@@ -40,11 +39,9 @@ class Oracle(Protocol):
         Raises:
             EvaluationError: It could not be computed, or is not finite.
         """
-        ...
 
     def note(self, remark: Remark) -> None:
         """Put a remark on the record."""
-        ...
 
 
 def check_requests(searcher: Searcher, problem: Problem, seed: int) -> SearchGenerator:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -24,19 +24,14 @@ if TYPE_CHECKING:
 TOP = 5
 _MAX_LABELLED = 40
 _MAX_SIZES_NAMED = 8
+_LEGEND: dict[str, Any] = {"frameon": False, "fontsize": style.SMALL, "labelcolor": style.INK}
 
 
 @dataclass(frozen=True)
 class Plots:
-    """The figures of a search as Matplotlib axes: ``result.plot.path()``.
+    """The figures of a search as Matplotlib axes: ``result.plot.path()``; `seen` are all of its trials.
 
     Each takes a figure or a subfigure to draw in; without one pyplot makes a new one, which a notebook shows.
-
-    Args:
-        seen: Every trial of the search.
-        n_layers: N, the layers of the dense model.
-        found: The mask that it found.
-        measure: What losses are counted in.
     """
 
     seen: Sequence[Trial] = field(repr=False)
@@ -77,6 +72,8 @@ class Plots:
         a paler cell is a layer that the best one keeps and others of the `TOP` best remove, the darker the more of
         them.
         """
+        from matplotlib.patches import Patch
+
         rounds = _best_by_round(self.seen)
         final = next((trial for trial in self.seen if trial.mask == self.found and trial.loss is not None), None)
         figure = figure or _shown(9.0, 4.5)
@@ -88,7 +85,9 @@ class Plots:
         keys: dict[Any, str] = {style.BLUE: "removed by the best mask of the round"}
         if any(len(top) > 1 for top in rounds.values()):
             keys[_tint(0.5)] = f"removed by others of its {TOP} best (darker: by more)"
-        _legend(figure, {**keys, style.ORANGE: "final mask", style.PALE: "kept"}, loc="outside lower center", ncols=4)
+        keys |= {style.ORANGE: "final mask", style.PALE: "kept"}
+        handles = [Patch(color=colour, label=label) for colour, label in keys.items()]
+        figure.legend(handles=handles, loc="outside lower center", ncols=4, **_LEGEND)
         return above, foot
 
     def progress(self, figure: Figure | None = None) -> Axes:
@@ -130,7 +129,7 @@ class Plots:
             note = f"▲ {above} masks above the scale" if above > 1 else "▲ 1 mask above the scale"
             axes.set_title(note, color=style.GREY, fontsize=style.SMALL, loc="right")
         if axes.get_legend_handles_labels()[0]:
-            figure.legend(loc="outside right upper", frameon=False, fontsize=style.SMALL, labelcolor=style.INK)
+            figure.legend(loc="outside right upper", **_LEGEND)
         return axes
 
     def trials(self, figure: Figure | None = None) -> Axes:
@@ -146,7 +145,7 @@ class Plots:
         axes.plot([*best], [*best.values()], color=style.INK, lw=1.2, label="the best of each number")
         axes.set_ylim(low, high)
         self._finish_by_size(axes, f"All {len(scored)} masks that were scored")
-        axes.legend(frameon=False, fontsize=style.SMALL, labelcolor=style.INK)
+        axes.legend(**_LEGEND)
         return axes
 
     @property
@@ -205,9 +204,8 @@ def _draw_final(axes: Axes, final: Trial | None, n_layers: int) -> None:
     for layer in removed:
         axes.text(layer, 0, str(layer), ha="center", va="center", fontsize=7, color=style.WHITE, weight="bold")
     if final is not None:
-        axes.text(
-            n_layers - 0.2, 0, f"{final.loss:.3f}", va="center", fontsize=style.SMALL, color=style.ORANGE, weight="bold"
-        )
+        look: dict[str, Any] = {"va": "center", "fontsize": style.SMALL, "color": style.ORANGE, "weight": "bold"}
+        axes.text(n_layers - 0.2, 0, f"{final.loss:.3f}", **look)
     axes.set_yticks([0], ["final" if final else "none yet"])
     axes.set_xticks(range(0, n_layers, 1 if n_layers <= 32 else 5 if n_layers > 60 else 2))
     axes.set_xlabel("layer (0 = next to the embedding)", color=style.INK)
@@ -246,28 +244,19 @@ def _scored(trials: Iterable[Trial]) -> list[tuple[Trial, float]]:
 
 def _best_by_round(trials: Sequence[Trial]) -> dict[int, list[Trial]]:
     """The `TOP` best of the largest masks of each round, best first; rounds where all failed are left out."""
-    by_round: dict[int, list[Trial]] = {}
-    for trial in trials:
-        if trial.round > 0 and trial.loss is not None:
-            by_round.setdefault(trial.round, []).append(trial)
-    return {number: _top(by_round[number]) for number in sorted(by_round)}
-
-
-def _top(trials: list[Trial]) -> list[Trial]:
-    largest = max(len(trial.mask) for trial in trials)
-    return ranked(trial for trial in trials if len(trial.mask) == largest)[:TOP]
+    by_round = defaultdict[int, list[Trial]](list)
+    for trial in ranked(trials):
+        by_round[trial.round].append(trial)
+    best = {}
+    for number in sorted(by_round.keys() - {0}):  # that of the dense model
+        largest = max(len(trial.mask) for trial in by_round[number])
+        best[number] = [trial for trial in by_round[number] if len(trial.mask) == largest][:TOP]
+    return best
 
 
 def _tint(share: float) -> tuple[float, float, float]:
     """Blue at up to 60 % of its strength, so that no tint is taken for the full colour."""
     return style.blend(style.BLUE, 0.1 + 0.5 * share)
-
-
-def _legend(figure: Figure, keys: Mapping[Any, str], **options: Any) -> None:
-    from matplotlib.patches import Patch
-
-    handles = [Patch(color=colour, label=label) for colour, label in keys.items()]
-    figure.legend(handles=handles, frameon=False, fontsize=style.SMALL, labelcolor=style.INK, **options)
 
 
 def _every(count: int, at_most: int) -> list[int]:

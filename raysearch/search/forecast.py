@@ -63,13 +63,6 @@ class SearchForecast:
     training_steps: int = 0
 
 
-def forecast(
-    searcher: Searcher, problem: Problem, seed: int, objectives: Sequence[Objective], timeout_s: float = 2.0
-) -> list[RoundCost] | None:
-    """Return what a search would cost on an empty ledger; see `Forecaster`."""
-    return Forecaster(timeout_s).forecast(searcher, problem, seed, objectives)
-
-
 class Forecaster:
     """Forecasts many searches, and rehearses those that ask for the same masks once: whatever these are evaluated on.
 
@@ -77,7 +70,7 @@ class Forecaster:
         timeout_s: How long a rehearsal may take, in seconds of processor time: a busy machine forecasts the same.
     """
 
-    def __init__(self, timeout_s: float) -> None:
+    def __init__(self, timeout_s: float = 2.0) -> None:
         self._timeout_s = timeout_s
         self._rehearsals: list[tuple[tuple[Searcher, Problem, int], _Rehearsal]] = []
 
@@ -177,9 +170,8 @@ def _costs(
 def _rest(rounds: Sequence[RoundCost], masks: int) -> list[RoundCost]:
     """Return the rounds left of so many masks: as large as the last one, at the average cost of all."""
     done, size = sum(cost.masks for cost in rounds), rounds[-1].masks
-    layers = sum(cost.layer_forwards for cost in rounds) / done
-    heads = sum(cost.head_forwards for cost in rounds) / done
-    naive = sum(cost.naive_layer_forwards for cost in rounds) / done
+    forwards = [(cost.layer_forwards, cost.head_forwards, cost.naive_layer_forwards) for cost in rounds]
+    layers, heads, naive = (sum(each) / done for each in zip(*forwards, strict=True))
     sizes = [min(size, masks - start) for start in range(done, masks, size)]
     return [
         RoundCost(size, round(layers * size), round(heads * size), round(naive * size), estimated=True)

@@ -41,26 +41,21 @@ def searches_frame(records: Sequence[SearchRecord]) -> pd.DataFrame:
     return pd.DataFrame.from_dict(rows, orient="index", columns=columns).rename_axis("search_id")
 
 
-def trials_frame(records: Sequence[SearchRecord]) -> pd.DataFrame:
-    """Return the trials of searches as one table, by search and number, as `SearchResult.to_frame`."""
-    import pandas as pd
-
-    found = {one.search_id: one.result.to_frame() for one in records if one.result is not None}
-    return pd.concat(found, names=["search_id"]) if found else pd.DataFrame()
-
-
 def export_frames(ledger: Ledger, folder: Path, form: str = "csv") -> dict[Path, int]:
     """Write the searches, trials and evaluations of a ledger as files of that name, and return their numbers of rows.
 
     Raises:
         UserError: The form is unknown, or a file cannot be written.
     """
+    import pandas as pd
+
     if form not in _FORMATS:
         raise UserError(f"--format={form} is unknown; {did_you_mean(form, _FORMATS)}")
     records = as_they_stand(ledger, SEARCHES.all(ledger))
+    trials = {one.search_id: one.result.to_frame() for one in records if one.result is not None}
     frames: dict[str, Iterable[pd.DataFrame]] = {
         "searches": [searches_frame(records).reset_index()],
-        "trials": [trials_frame(records).reset_index()],
+        "trials": [(pd.concat(trials, names=["search_id"]) if trials else pd.DataFrame()).reset_index()],
         "evaluations": _evaluations(ledger),
     }
     try:

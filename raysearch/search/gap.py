@@ -24,14 +24,12 @@ class Gap:
     """A search's mask among all legal masks of its size, of which failed ones lose most.
 
     Args:
-        mask: The mask.
         loss: In the unit of the search's measure.
         n_masks: How many legal masks of its size there are.
         n_known: Those that the ledger knows; what follows is None unless it knows them all.
         rank: 1 plus the number of masks that lose less.
         percentile: Share of the masks that lose as much or more, in percent: 100 for the best.
         best: The best mask; ties in mask order.
-        best_loss: What it loses.
     """
 
     mask: Mask

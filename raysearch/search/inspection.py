@@ -50,14 +50,10 @@ class Inspection:
 
     Args:
         name: ``perplexity on c4``.
-        measure: What its loss is counted in.
         description: Where its samples come from, how they were drawn, what was left out.
         fingerprint: Names all that a loss depends on besides the mask.
-        n_samples: Samples.
-        n_rows: Rows of them.
         n_tokens: Scored tokens.
         longest: Tokens of the longest row.
-        n_shards: Shards.
         shown: The first samples.
         dense_loss: What the dense model loses; None if that was not asked for.
         standard_error: How far that may lie, by the chance of which samples were drawn, from the loss of all there are.

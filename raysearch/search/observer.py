@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -30,7 +30,7 @@ class StudyHeader:
 
     Args:
         study_id: The study's own name, the same whenever the same command is given.
-        config: The resolved configuration, nested, plain values only.
+        config: The resolved configuration, plain values only.
         cells: Its searches in words, in order.
         done: The numbers of those that are done already.
         recorded: Of these, what each is called in the study, by axis, by the tracker's id of it.
@@ -68,7 +68,7 @@ class Text:
         fingerprint: Of its tokens, by which its losses are known.
         data: Where it is from and how it was drawn, plain values.
         n_samples: How many windows or documents.
-        n_tokens: How many scored tokens.
+        n_tokens: Scored tokens.
     """
 
     fingerprint: str
@@ -136,33 +136,20 @@ class Observer:
     def recovered(
         self, search: SearchRecord, name: str, points: Sequence[LossPoint], numbers: Mapping[str, float]
     ) -> None:
-        """A search's model was trained again.
-
-        Args:
-            search: The search.
-            name: The recovery's.
-            points: The losses, in order.
-            numbers: What it cost, and what the model was assessed at, by name.
-        """
+        """A search's model was trained again: the losses in order; its costs and what it was assessed at, by name."""
 
     def study_stopped(self, run_id: str | None, search_ids: Sequence[str]) -> None:
-        """The user, or the death of Ray, stopped a study.
+        """The user, or the death of Ray, stopped a study; `run_id` is the tracker's id of it, if it has one.
 
-        Args:
-            run_id: The tracker's id of the study, if it has one.
-            search_ids: Its searches that nobody runs any more.
+        `search_ids` are its searches that nobody runs any more.
         """
 
     def study_reported(
         self, run_id: str | None, totals: Mapping[str, float], files: Sequence[Path], ended: bool
     ) -> None:
-        """A study's report was written.
+        """A study's report was written: its files and folders, and the numbers of the study as a whole, by name.
 
-        Args:
-            run_id: The tracker's id of the study, if it has one.
-            totals: The numbers of the study as a whole, by name.
-            files: The files and folders of the report.
-            ended: Whether the study has come to its end.
+        `run_id` is the tracker's id of the study, if it has one; `ended` says whether it has come to its end.
         """
 
     def recording(self, line: str) -> None:
@@ -198,26 +185,24 @@ class Observers(Observer):
     """Several observers as one: each gets every call, in order."""
 
     def __init__(self, *observers: Observer) -> None:
+        def tell(event: str, *args: Any) -> None:
+            for one in observers:
+                getattr(one, event)(*args)
+
         for event in (name for name in vars(Observer) if not name.startswith("_")):
-            setattr(self, event, partial(_call_each, [getattr(one, event) for one in observers]))
+            setattr(self, event, partial(tell, event))
 
 
 class Prefixed(Observers):
     """An observer that is told of whom each line and warning is."""
 
     def __init__(self, prefix: str, observer: Observer) -> None:
+        def tell(event: str, line: str) -> None:
+            getattr(observer, event)(prefix + line)
+
         super().__init__(observer)
         for event in ("assessing", "warn"):
-            setattr(self, event, partial(_call_with_prefix, getattr(observer, event), prefix))
-
-
-def _call_with_prefix(method: Callable[[str], None], prefix: str, line: str) -> None:
-    method(prefix + line)
-
-
-def _call_each(methods: Sequence[Callable[..., None]], *args: Any) -> None:
-    for method in methods:
-        method(*args)
+            setattr(self, event, partial(tell, event))
 
 
 def warn_of_unknown(calibrations: Sequence[Calibration], observer: Observer) -> None:

@@ -1,4 +1,4 @@
-"""How many layers can go: the best mask of each size against a budget, from the ledger alone."""
+"""How many layers can go: the best mask of each size against a budget, after a search or by ``remove=auto`` in it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import astuple, dataclass
 
 import numpy as np
 
@@ -14,16 +15,83 @@ from raysearch.core.formatting import count
 from raysearch.core.formatting import size as size_text
 from raysearch.core.mask import Mask
 from raysearch.core.measure import Measure
-from raysearch.core.problem import AUTO
+from raysearch.core.problem import AUTO, Problem
 from raysearch.errors import UserError
+from raysearch.evaluation.session import EvaluationSession
 from raysearch.evaluation.totals import standard_error
 from raysearch.ledger.ledger import Ledger
 from raysearch.search.recommendation import Budget, Recommendation, SizeFacts, Speed, memory_text
+from raysearch.search.recorder import SearchRecorder
 from raysearch.search.result import SearchResult
+from raysearch.search.trial import Trial, best_by_size
 
 _OTHER_SIZES = "give a larger budget, or search other numbers of layers with remove=1..M"
 _SAME = 1e-9  # relative; of two ways to compute one error
 _SPEED, _MEMORY = "decode_tokens_per_s", "peak_memory_bytes"  # in the ledger's results of the speed assessment
+
+#: Measures the speed and the memory of masks beside the dense model's; none if speed is not to be measured.
+SpeedMeter = Callable[[EvaluationSession, Sequence[Mask]], Mapping[Mask, Speed]]
+
+
+@dataclass(frozen=True)
+class BudgetedSearch:
+    """A search by budget that has started; its problem has as many layers to remove as may go."""
+
+    budget: Budget
+    problem: Problem
+    session: EvaluationSession
+    recorder: SearchRecorder
+    meter: SpeedMeter
+
+    def check(self) -> None:
+        """Refuse a budget that no mask meets: one of a readout that is not there, or of too large a gain.
+
+        Raises:
+            UserError: No mask meets it.
+        """
+        _check_readout(self.budget, self.session.measure)
+        if not self.budget.gains:
+            return
+        sizes = self.session.info.layer_parameters
+        smallest_first = sorted(self.problem.free, key=lambda layer: sizes[layer])
+        mask = Mask.of(*smallest_first[-self.problem.n_remove :])
+        speed = self.meter(self.session, [mask])[mask]
+        _check_memory(self.budget, speed)
+        facts = facts_of(mask, 0.0, 0.0, self.session.measure, self.budget, speed=speed)
+        if missed := [self.budget.word(part) for part in facts.misses if part in self.budget.gains]:
+            raise UserError(
+                f"no mask meets {' and '.join(missed)}: without {count(len(mask), 'layer')}, the most that may go, "
+                f"{self.session.info.model.name} is {speed.speedup:.2f} times as fast, "
+                f"memory {memory_text(speed, self.budget)}; ask for less"
+            )
+
+    def found(self) -> Mask | None:
+        """Return the best mask of the last round if the budget is spent, at which the search ends; else None.
+
+        Where the budget names what may be lost, it is spent when that mask loses more; else when it gains enough.
+        """
+        best = self._best()
+        if not best:
+            return None
+        mask, only_gains, recorder = best[-1].mask, self.budget.only_gains, self.recorder
+        speed = self.meter(self.session, [mask])[mask] if only_gains else None
+        loss, measure = recorder.losses[mask], self.session.measure
+        facts = facts_of(mask, loss, recorder.dense_loss, measure, self.budget, speed=speed)
+        is_spent = not facts.misses if only_gains else not {"loss", "readout"}.isdisjoint(facts.misses)
+        return mask if is_spent else None
+
+    def recommend(self, result: SearchResult) -> Recommendation:
+        """Return the number of layers to remove, with all that is known of each.
+
+        Raises:
+            UserError: No mask keeps to the budget.
+        """
+        measured = self.meter(self.session, [trial.mask for trial in self._best()])
+        return recommend(result, self.budget, self.session.ledger, measured)
+
+    def _best(self) -> tuple[Trial, ...]:
+        """Return the best trial of each size so far, ascending."""
+        return best_by_size(self.recorder.trials, self.problem.n_remove)
 
 
 def recommend(
@@ -42,7 +110,7 @@ def recommend(
     Raises:
         UserError: The budget is of something that was not measured, or no size keeps to it.
     """
-    check_readout(budget, result.measure)
+    _check_readout(budget, result.measure)
     sizes = _sizes(result, budget, ledger, measured or {})
     for part in budget.gains:
         if all(part in size.unknown for size in sizes):
@@ -51,7 +119,7 @@ def recommend(
                 f"with: raysearch assess {result.search_id} --remove M assess=none assess.speed.enabled=true"
             )
     for size in sizes:
-        check_memory(budget, size)
+        _check_memory(budget, size)
     good = [size for size in sizes if not size.misses and not size.unknown]
     if not good:
         other = "give another budget" if result.config["remove"] == AUTO else _OTHER_SIZES
@@ -71,22 +139,14 @@ def recommend(
     )
 
 
-def check_readout(budget: Budget, measure: Measure) -> None:
-    """Refuse a budget of a readout where losses have none.
-
-    Raises:
-        UserError: They have none.
-    """
+def _check_readout(budget: Budget, measure: Measure) -> None:
+    """Refuse a budget of a readout where losses have none."""
     if budget.readout is not None and measure.readout is None:
         raise UserError(f"budget.readout={budget.readout:g} is of a readout, which {measure.unit} has none of")
 
 
-def check_memory(budget: Budget, facts: Speed | SizeFacts) -> None:
-    """Refuse a budget of memory alone that the dense model keeps to, by the facts of any mask beside it.
-
-    Raises:
-        UserError: No layer has to go.
-    """
+def _check_memory(budget: Budget, facts: Speed | SizeFacts) -> None:
+    """Refuse a budget of memory alone that the dense model keeps to, by the facts of any mask beside it."""
     if not budget.is_of_bytes or budget != Budget(memory=budget.memory):
         return
     if facts.memory is not None and facts.memory_bytes is not None:
@@ -117,8 +177,7 @@ def facts_of(
         change = math.copysign((readout - dense) / dense, loss - dense_loss)
         if error is not None:
             change_error = abs(measure.read(loss + error) - measure.read(loss - error)) / 2 / abs(dense)
-    speedup, memory = (None, None) if speed is None else (speed.speedup, speed.memory)
-    memory_bytes = None if speed is None else speed.memory_bytes
+    speedup, speedup_error, memory, memory_bytes = (None,) * 4 if speed is None else astuple(speed)
     missed = {
         "loss": _misses(loss - dense_loss, budget.loss),
         "readout": _misses(change, budget.readout),
@@ -135,7 +194,7 @@ def facts_of(
         change,
         change_error,
         speedup,
-        None if speed is None else speed.error,
+        speedup_error,
         memory,
         memory_bytes,
         tuple(part for part, is_missed in missed.items() if is_missed),
@@ -146,7 +205,7 @@ def facts_of(
 def _sizes(
     result: SearchResult, budget: Budget, ledger: Ledger, measured: Mapping[Mask, Speed]
 ) -> tuple[SizeFacts, ...]:
-    best = {size: trial for size, trial in sorted(result.best_by_size.items()) if size}
+    best = result.best_by_size
     errors = _delta_errors(result, [trial.mask for trial in best.values()], ledger)
     speeds = _recorded_speeds(result, ledger) | _own_speeds(result) | {len(mask): one for mask, one in measured.items()}
     return tuple(
@@ -231,14 +290,12 @@ def _recorded_speeds(result: SearchResult, ledger: Ledger) -> dict[int, Speed]:
 
 def _reason(chosen: SizeFacts, sizes: Sequence[SizeFacts], budget: Budget, measure: Measure) -> str:
     said = f"{count(chosen.n_removed, 'layer')} can go: {_facts(chosen, budget, measure)}"
-    beside = [size for size in sizes if size.n_removed == chosen.n_removed + (-1 if budget.only_gains else 1)]
-    if not beside:
-        ends = "smallest" if budget.only_gains else "largest"
+    beside, ends = (-1, "smallest") if budget.only_gains else (1, "largest")
+    other = next((size for size in sizes if size.n_removed == chosen.n_removed + beside), None)
+    if other is None:
         return f"{said}; it is the {ends} number that was searched"
-    other = beside[0]
-    why = [f"it misses budget.{part}" for part in other.misses] + [
-        f"its {part} is not measured" for part in other.unknown
-    ]
+    why = [f"it misses budget.{part}" for part in other.misses]
+    why += [f"its {part} is not measured" for part in other.unknown]
     return f"{said}; with {other.n_removed} {' and '.join(why)}: {_facts(other, budget, measure)}"
 
 

@@ -72,7 +72,7 @@ class Budget:
                 examples = {"memory": ("-15%", "6GB"), "speedup": ("1.2", "120%"), "loss": ("0.1", "0.05")}
                 one, other = examples.get(part, ("0.1", "10%"))
                 raise UserError(f"{word} is no such number; write {key}={one}, or {key}={other}")
-            given[known[key]] = float(number[1]) * _UNITS[number[2]]
+            given[part] = float(number[1]) * _UNITS[number[2]]
         return cls(**given)
 
     @property
@@ -105,10 +105,10 @@ class Speed:
     """The speed and the memory of a mask beside the dense model.
 
     Args:
-        speedup: Its decoding speed in multiples of the dense model's.
+        speedup: Decoding speed in multiples of the dense model's.
         error: Standard error of that, by repeat; None where it is not known.
-        memory: Its peak memory less the dense model's, as a share of that.
-        memory_bytes: Its peak memory; None on records from before that was kept.
+        memory: Peak memory less the dense model's, as a share of that.
+        memory_bytes: Peak memory; None on records from before that was kept.
     """
 
     speedup: float
@@ -119,21 +119,17 @@ class Speed:
 
 @dataclass(frozen=True)
 class SizeFacts:
-    """The best mask of one number of layers, and what is known of it.
+    """The best mask of one number of layers, and what is known of it; None of a number that is not known.
+
+    Speed and memory are as in `Speed`.
 
     Args:
         n_removed: M.
-        mask: Which layers.
-        loss: Its loss.
         delta: Its loss over the dense model's.
-        delta_error: Standard error of that, by the choice of samples; None where it is not known.
+        delta_error: Standard error of that, by the choice of samples.
         readout: Its loss as people read it.
         readout_change: By how much that is worse than the dense model's, as a share of it; None without a readout.
-        readout_error: Standard error of that, by the choice of samples; None where it is not known.
-        speedup: Its decoding speed in multiples of the dense model's; None where it was not measured.
-        speedup_error: Standard error of that, by repeat; None where it is not known.
-        memory: Its peak memory less the dense model's, as a share of that; None where it was not measured.
-        memory_bytes: Its peak memory; None where it was not measured.
+        readout_error: Standard error of that, by the choice of samples.
         misses: The parts of the budget that it misses.
         unknown: The parts of the budget that nothing is known of.
     """

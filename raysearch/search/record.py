@@ -1,4 +1,4 @@
-"""The searches that a ledger knows: what was asked for, how far it got, what it found.
+"""The searches that a ledger knows: what was asked for, how far it got, what it found; and how they are forgotten.
 
 They stand in the ledger's own file, so that ``resume``, ``show`` and ``export`` need no tracker.
 """
@@ -6,7 +6,9 @@ They stand in the ledger's own file, so that ``resume``, ``show`` and ``export``
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal
 
 from raysearch.errors import UserError, redact
@@ -24,12 +26,10 @@ class SearchRecord:
     """A search on record.
 
     Args:
-        search_id: Its name.
-        config: Its resolved configuration.
         state: ``stopped`` by its budget. The ledger has ``running`` also after a kill, as a dead process cannot write
             its own end; `as_they_stand` tells.
         failure: Why, if it failed.
-        result: What it found; None before the end.
+        result: None before the end.
         updated: When the record last changed, ISO 8601, UTC.
         fingerprints: Of the model, the text and the whole calibration; empty before they were known.
         mlflow_run_id: MLflow's id of it, if it was recorded there.
@@ -96,16 +96,16 @@ class SearchRecord:
 def _merged(ours: SearchRecord, theirs: SearchRecord) -> SearchRecord:
     """Return the record of a search that two ledgers have: the one that got further, then the newer."""
     one, other = ours.result, theirs.result
-    if one is not None and other is not None:
-        if one.complete and other.complete and (one.removed, one.loss) != (other.removed, other.loss):
-            raise UserError(
-                f"SEARCH={ours.search_id} found {one.mask} in one ledger and {other.mask} in the other; the two were "
-                "not computed alike, so keep them apart"
-            )
-        further = one.complete - other.complete
-    else:
-        further = (one is not None) - (other is not None)
-    return ours if further > 0 or (further == 0 and ours.updated >= theirs.updated) else theirs
+    if one and one.complete and other and other.complete and (one.removed, one.loss) != (other.removed, other.loss):
+        raise UserError(
+            f"SEARCH={ours.search_id} found {one.mask} in one ledger and {other.mask} in the other; the two were "
+            "not computed alike, so keep them apart"
+        )
+
+    def progress(record: SearchRecord) -> tuple[bool, bool, str]:
+        return bool(record.result), bool(record.result and record.result.complete), record.updated
+
+    return max(ours, theirs, key=progress)
 
 
 #: All searches of a ledger.
@@ -157,13 +157,9 @@ def write_search(
 def note_mlflow(
     ledger: Ledger, search_id: str, mlflow_run_id: str | None, tracking: Mapping[str, Any] | None = None
 ) -> None:
-    """Add to the record of a search that has a result where MLflow has it; when that happened is left as it was.
+    """Add to the record of a search MLflow's id of it, and the section ``tracking`` that it is recorded by from now on.
 
-    Args:
-        ledger: Where.
-        search_id: The search.
-        mlflow_run_id: MLflow's id of it; None where that was not to be had, and leaves the one on record.
-        tracking: The section ``tracking`` that it is recorded by from now on, without secrets; None for the same.
+    None leaves what is on record. The section has no secrets; when the record changed last stays as it was.
     """
 
     def changed(record: SearchRecord | None) -> SearchRecord:
@@ -174,3 +170,61 @@ def note_mlflow(
         return replace(record, config=config, result=result, mlflow_run_id=run_id)
 
     SEARCHES.change(ledger, search_id, changed)
+
+
+@dataclass(frozen=True)
+class Cleaned:
+    """What goes from a ledger.
+
+    Args:
+        path: The ledger.
+        searches: Their ids.
+        rows: How many evaluations and texts go with them.
+        size_bytes: The file's size, before and after; the same as long as nothing is done.
+        done: Whether it is done, or only what would be.
+    """
+
+    path: Path
+    searches: list[str]
+    rows: dict[str, int]
+    size_bytes: tuple[int, int]
+    done: bool
+
+
+def clean(ledger: Ledger, names: Sequence[str], *, really: bool) -> Cleaned:
+    """Forget searches, and give the space of what is gone back to the disk.
+
+    The evaluations of a search go with it unless another search on record is of the same calibration, or of one that
+    it is a part of. What another command needs of them later is computed again. Without names, space alone is given
+    back; if not `really`, what would go is counted.
+
+    Raises:
+        UserError: A name fits no search or several, or a search that would lose something is running.
+    """
+    before = ledger.path.stat().st_size
+    rows = dict.fromkeys(("evaluations", "texts"), 0)
+    # A search takes its lock before it writes, so one that begins meanwhile is seen here, or writes afterwards.
+    with ledger.transaction() if really else nullcontext(ledger.connection) as connection:
+        gone = {record.search_id: record for record in (SEARCHES.find(ledger, name) for name in names)}
+        for name in gone:
+            if is_held(ledger, name):
+                raise UserError(f"SEARCH={name} is running; wait for its end, or stop it first")
+        stay = {one for record in SEARCHES.all(ledger) if record.search_id not in gone for one in _calibrations(record)}
+        calibrations = {one for record in gone.values() for one in _calibrations(record)} - stay
+        for table in rows:
+            for calibration in calibrations:
+                where = f"FROM {table} WHERE calibration = ?"
+                rows[table] += connection.execute(f"SELECT count(*) {where}", (calibration,)).fetchone()[0]
+                if really:
+                    connection.execute(f"DELETE {where}", (calibration,))
+        if really:
+            connection.executemany("DELETE FROM searches WHERE search_id = ?", [(name,) for name in gone])
+    if really:
+        ledger.compact()
+    return Cleaned(ledger.path, list(gone), rows, (before, ledger.path.stat().st_size), really)
+
+
+def _calibrations(record: SearchRecord) -> list[str]:
+    """Return the fingerprints that a search's evaluations are kept by: of a weighted one, those of its parts."""
+    fingerprints = record.fingerprints
+    return fingerprints.get("parts", fingerprints.get("calibration", "")).split()

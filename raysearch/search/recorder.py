@@ -32,9 +32,6 @@ class SearchRecorder(Oracle):
     neither as requested nor in the naive cost, not even where the searcher requests it.
 
     Args:
-        problem: What is searched.
-        evaluator: Answers.
-        observer: Gets every trial and round.
         started: When the search began, by `time.perf_counter`.
         part_names: The names of its calibrations, where there are several.
 
@@ -55,7 +52,6 @@ class SearchRecorder(Oracle):
     best: Mask | None = None
     remarks: dict[str, RemarkValue] = field(default_factory=dict)
     statistics: list[Statistic] = field(default_factory=list)
-    n_requested: int = 0
     n_computed: int = 0
     naive_layer_forwards: int = 0
     searcher_s: float = 0.0
@@ -143,8 +139,8 @@ class SearchRecorder(Oracle):
         asked = {mask: evaluations[mask] for mask in proposed.masks}
         screened = {mask: one.screened for mask, one in asked.items() if one.screened is not None}
         scores = Scores(
-            {mask: evaluation.loss for mask, evaluation in asked.items() if evaluation.loss is not None},
-            {mask: evaluation.failure for mask, evaluation in asked.items() if evaluation.failure is not None},
+            {mask: one.loss for mask, one in asked.items() if one.loss is not None},
+            {mask: one.failure for mask, one in asked.items() if one.failure is not None},
             {mask: estimate.loss for mask, estimate in screened.items() if not estimate.accepted},
             proposed.keep,
             proposed.ties,
@@ -154,12 +150,23 @@ class SearchRecorder(Oracle):
         asked.pop(self.problem.dense, None)
         for mask, evaluation in asked.items():
             self._tell(mask, evaluation, len(self.rounds))
-        self.n_requested += len(asked)
         self.n_computed += sum(not evaluation.cached for evaluation in asked.values())
         self.naive_layer_forwards += naive_layer_forwards(asked, self.problem.n_layers)
-        summary = self._summary(scores)
-        self.summaries.append(summary)
-        self.observer.round_done(summary)
+        self.summaries.append(
+            RoundSummary(
+                round=len(self.rounds),
+                n_requested=len(self.trials) - 1,  # without the dense model
+                n_computed=self.n_computed,
+                round_best_loss=min(scores.losses.values(), default=None),
+                best_loss=None if self.best is None else self.losses[self.best],
+                layer_forwards_computed=self.evaluator.meter.layer_forwards,
+                layer_forwards_naive=self.naive_layer_forwards,
+                seconds=self.seconds,
+                busy_share=self.evaluator.pool_stats.busy_share,
+                round_best=scores.best(1)[0] if scores.losses else None,
+            )
+        )
+        self.observer.round_done(self.summaries[-1])
         return scores
 
     def removal_order(self) -> tuple[int, ...] | None:
@@ -190,10 +197,9 @@ class SearchRecorder(Oracle):
     def _tell(self, mask: Mask, evaluation: Evaluation, number: int) -> None:
         if evaluation.loss is not None:
             self.losses[mask] = evaluation.loss
-            if self.problem.is_solution(mask) and (
-                self.best is None or (evaluation.loss, mask) < (self.losses[self.best], self.best)
-            ):
-                self.best = mask
+            if self.problem.is_solution(mask):
+                self.best = min(self.best or mask, mask, key=lambda one: (self.losses[one], one))
+        parts = zip(self.part_names, evaluation.parts, strict=False)
         trial = Trial(
             index=len(self.trials),
             round=number,
@@ -203,23 +209,7 @@ class SearchRecorder(Oracle):
             failure=evaluation.failure and redact(evaluation.failure),
             cached=evaluation.cached,
             screened=evaluation.screened,
-            parts={
-                name: loss for name, loss in zip(self.part_names, evaluation.parts, strict=False) if loss is not None
-            },
+            parts={name: loss for name, loss in parts if loss is not None},
         )
         self.trials.append(trial)
         self.observer.trial(trial)
-
-    def _summary(self, scores: Scores) -> RoundSummary:
-        return RoundSummary(
-            round=len(self.rounds),
-            n_requested=self.n_requested,
-            n_computed=self.n_computed,
-            round_best_loss=min(scores.losses.values(), default=None),
-            best_loss=None if self.best is None else self.losses[self.best],
-            layer_forwards_computed=self.evaluator.meter.layer_forwards,
-            layer_forwards_naive=self.naive_layer_forwards,
-            seconds=self.seconds,
-            busy_share=self.evaluator.pool_stats.busy_share,
-            round_best=scores.best(1)[0] if scores.losses else None,
-        )

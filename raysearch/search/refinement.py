@@ -7,17 +7,13 @@ from dataclasses import dataclass
 
 from raysearch.core.mask import Mask
 
-_FEW = 3  # masks, below which there is no rank correlation
-
 
 @dataclass(frozen=True)
 class RefinedMask:
     """A mask before and after a short recovery; losses are of the search's own calibration.
 
     Args:
-        mask: The removed layers.
-        loss: Without them.
-        recovered_loss: Of the same model after the recovery.
+        recovered_loss: That of the same model after the recovery.
         steps: Steps of the training that were taken.
         tokens: Tokens that the model was trained on.
         seconds: Of the recovery, in the process that did it.
@@ -37,7 +33,7 @@ class Refinement:
 
     Args:
         refinement_id: Its name; what is kept of it lies beside the ledger, in ``recoveries/``.
-        masks: The masks, the lowest loss before first.
+        masks: The lowest loss before first.
         rows: Rows that each was trained and followed on, none of them of the calibration.
         left_out: Rows that were left out, by the reason.
         rank_correlation: Spearman's, of the losses before and after; None for fewer than three masks, and where it is
@@ -58,7 +54,7 @@ class Refinement:
 
 def rank_correlation(before: Sequence[float], after: Sequence[float]) -> float | None:
     """Return Spearman's rank correlation; None for fewer than three pairs, and where all of one side are the same."""
-    if len(before) < _FEW or 1 in (len({*before}), len({*after})):
+    if len(before) < 3 or 1 in (len({*before}), len({*after})):
         return None
     from scipy.stats import spearmanr
 

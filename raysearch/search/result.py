@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import SerializationInfo, SerializerFunctionWrapHandler, model_serializer
 
+from raysearch.core.formatting import added
 from raysearch.core.json import NumberOrNan, plain
 from raysearch.core.mask import Mask
 from raysearch.core.measure import Measure
@@ -34,13 +35,11 @@ class SearchHeader:
         model: The model as the user named it.
         choices: The chosen file of each group of ``conf/``: ``searcher``, ``data``, ``objective`` …
         config: The resolved configuration, nested, plain values only.
-        measure: What losses are counted in.
         data: What the samples of each calibration are, plain values: where they are from, how many, and
             ``evaluation_split`` where they are kept for evaluation.
         fingerprints: Hex digests by subject: ``calibration``, ``model``, ``text``, and ``parts`` where it is weighted.
         versions: Version by package: raysearch, torch, transformers, ray, mlflow, python.
         git_commit: The commit of the working folder, when it is a git checkout.
-        n_layers: N.
         n_remove: M; before the result of ``remove=auto`` the most that may go.
         labels: What the search is called in its study, by axis; empty where it is part of none.
         parent: The tracker's id of the study, if it has one.
@@ -71,13 +70,13 @@ class RoundSummary:
         round: The round just done, 1-based.
         n_requested: Evaluations requested by the searcher.
         n_computed: Those that were computed; the ledger knew the rest.
-        round_best_loss: The lowest loss of this round; None if no mask has one.
+        round_best_loss: None if no mask of this round has a loss.
         best_loss: The lowest loss so far of a mask that removes M layers; None before there is one.
         layer_forwards_computed: Layer-forwards computed, in passes of one layer over the whole calibration.
         layer_forwards_naive: What a full forward per mask requested would have computed, in the same unit.
         seconds: Since this process started the search.
         busy_share: Share of replica time spent computing, 0 … 1.
-        round_best: The mask of the round's lowest loss; None if no mask has one.
+        round_best: The mask of that loss.
     """
 
     round: int
@@ -155,17 +154,13 @@ class SearchResult(SearchHeader):
     Args:
         removed: The removed layers, 0-based, ascending.
         removal_order: The order of removal, if each round extended the best mask of the one before (greedy); else None.
-        dense_loss: The loss with nothing removed.
         loss: The loss with the layers removed.
-        delta_error: Standard error of the difference of the two, by the choice of samples; None where there is none.
-        evaluations: How many the searcher asked for, and who knew them.
-        layer_forwards: What they cost.
-        layer_tokens: The same in tokens.
+        delta_error: Standard error of its difference from the dense loss, by the choice of samples; None where there
+            is none.
         seconds: Wall-clock, this process only.
         searcher_seconds: Of these, what the searcher itself took between an answer and its next request.
         busy_share: Share of replica time spent computing, 0 … 1.
         n_tokens: Scored tokens of all calibrations.
-        n_samples: Samples of all calibrations.
         parameters: Of the dense model.
         parameters_removed: Of the removed layers.
         statistics: The names of what it measured of the dense model, in order.
@@ -178,7 +173,6 @@ class SearchResult(SearchHeader):
         ended: When, in seconds since the epoch.
         mlflow_run_id: The parent run, if the tracker wrote one.
         trials: Every mask the search saw, in order.
-        rounds: Where it stood after each round.
     """
 
     removed: tuple[int, ...]
@@ -236,6 +230,11 @@ class SearchResult(SearchHeader):
         return tuple(best[size] for size in sorted(best))
 
     @property
+    def best_by_size(self) -> dict[int, Trial]:
+        """The trials of `path`, by their number of layers."""
+        return {len(trial.mask): trial for trial in self.path}
+
+    @property
     def began(self) -> float:
         """When this process began it, in seconds since the epoch."""
         return self.ended - self.seconds
@@ -247,11 +246,6 @@ class SearchResult(SearchHeader):
         for trial in self.trials:
             trials[max(trial.round, 1)].append(trial)  # the dense model's is 0
         return tuple((tuple(trials[summary.round]), summary) for summary in self.rounds)
-
-    @property
-    def best_by_size(self) -> dict[int, Trial]:
-        """The trials of `path`, by their number of layers."""
-        return {len(trial.mask): trial for trial in self.path}
 
     def to_frame(self) -> pd.DataFrame:
         """Return the trials as a table, a row for each mask in the order of proposal; the dense model comes first.
@@ -272,17 +266,16 @@ class SearchResult(SearchHeader):
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: what was found, and the best mask of each number of layers."""
-        unit, readout = escape(self.measure.unit), self.measure.readout
-        error = "" if self.delta_error is None else f" ± {self.delta_error:.4f}"
-        said = f"removed {self.mask} of {self.n_layers} layers (0-based), loss over dense "
-        said += f"{self.loss - self.dense_loss:+.4f}{error} {unit}"
-        head = "".join(f"<th>{name}</th>" for name in ("layers", "removed", f"loss ({unit})", readout) if name)
+        unit = escape(self.measure.unit)
+        delta = added(self.loss - self.dense_loss, self.delta_error)
+        said = f"removed {self.mask} of {self.n_layers} layers (0-based), loss over dense {delta} {unit}"
+        columns = ("layers", "removed", f"loss ({unit})", self.measure.readout)
+        head = "".join(f"<th>{name}</th>" for name in columns if name)
         best = [(trial.mask, trial.loss) for trial in self.path if trial.loss is not None]
         rows = []
         for mask, loss in [(Mask(), self.dense_loss), *best]:
-            cells = [str(len(mask)), str(mask), f"{loss:.4f}"]
-            if readout is not None:
-                cells.append(f"{self.measure.read(loss):.4f}")
+            losses = [loss, *named_readout(self.measure, loss).values()]
+            cells = [str(len(mask)), str(mask), *(f"{number:.4f}" for number in losses)]
             rows.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
         title = f"<b>{escape(self.search_id)}</b> on {escape(self.model)}: {said}"
         return f"<p>{title}</p><table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
@@ -304,7 +297,7 @@ class SearchResult(SearchHeader):
             for trial in self.path
             if trial.loss is not None
         ]
-        readouts = named_readout(self.measure, self.dense_loss, "dense_") | named_readout(self.measure, self.loss)
+        readouts = named_readout(self.measure, self.dense_loss, "dense_{}") | named_readout(self.measure, self.loss)
         return {**fields, **readouts, "path": path}
 
 
@@ -314,9 +307,9 @@ def in_brief(result: SearchResult) -> dict[str, Any]:
     return {name: value for name, value in plain(replace(result, config={})).items() if name not in long}
 
 
-def named_readout(measure: Measure, loss: float, prefix: str = "") -> dict[str, float]:
+def named_readout(measure: Measure, loss: float, name: str = "{}") -> dict[str, float]:
     """Return the readout of a loss by its name: ``{"perplexity": 41.1}``; nothing where there is no readout."""
-    return {} if measure.readout is None else {prefix + measure.readout: measure.read(loss)}
+    return {} if measure.readout is None else {name.format(measure.readout): measure.read(loss)}
 
 
 def uses_evaluation_split(data: Iterable[Mapping[str, Any]]) -> bool:

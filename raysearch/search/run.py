@@ -20,10 +20,10 @@ from raysearch.evaluation.session import EvaluationSession, PreparedData, open_s
 from raysearch.ledger.locks import held
 from raysearch.models.loading import describe
 from raysearch.models.spec import ModelInfo
-from raysearch.search.auto import BudgetedSearch, SpeedMeter
 from raysearch.search.driver import exhaust, run_rounds
-from raysearch.search.forecast import RoundCost, SearchForecast, forecast
+from raysearch.search.forecast import Forecaster, RoundCost, SearchForecast
 from raysearch.search.observer import Observer, Observers, Tracker, warn_of_dtype, warn_of_unknown
+from raysearch.search.recommend import BudgetedSearch, SpeedMeter
 from raysearch.search.recommendation import Recommendation
 from raysearch.search.record import SEARCHES, SearchRecord, State, note_mlflow, write_search
 from raysearch.search.recorder import SearchRecorder
@@ -44,7 +44,6 @@ class StudyContext:
     """The parts of a search that a study shares among many; a search of its own has nothing but its model's shape.
 
     Args:
-        info: The model's shape.
         prepared: The samples of the search's calibrations.
         labels: What the search is called in the study: ``{"searcher": "beam 5", "remove": "7", …}``.
         parent: The tracker's id of the study, if it has one.
@@ -177,14 +176,12 @@ class _Search:
 
     def stop(self) -> None:
         """Record what was found by the time that the budget is spent."""
-        best, n_remove = self.recorder.best, self.recorder.problem.n_remove
-        if best is not None:
+        if (best := self.recorder.best) is not None:
             self.finish("stopped", replace(self.result(best), complete=False))
             return
-        failure = f"its budget was spent before a mask of {n_remove} layers was scored"
+        failure = f"its budget was spent before a mask of {self.recorder.problem.n_remove} layers was scored"
         self._write("stopped", failure=failure)
-        self.observer.search_ended(None, failure)
-        self._note_tracker()
+        self._tell_end(failure)
 
     def fail(self, error: BaseException) -> None:
         """Record why it ended, or that the user, or Ray by SIGTERM, stopped it."""
@@ -193,11 +190,11 @@ class _Search:
         failure = None if interrupted else redact(said)
         with suppress(UserError):  # the ledger itself may be what failed, which is said already
             self._write("interrupted" if interrupted else "failed", failure=failure)
-        self.observer.search_ended(None, failure)
-        self._note_tracker()
+        self._tell_end(failure)
 
-    def _note_tracker(self) -> None:
-        """Put on record where a search is recorded that has found nothing yet."""
+    def _tell_end(self, failure: str | None) -> None:
+        """Tell that it ended without a result, and put on record where it is recorded."""
+        self.observer.search_ended(None, failure)
         with suppress(UserError):
             note_mlflow(self.session.ledger, self.header.search_id, self.tracker.close())
 
@@ -222,20 +219,20 @@ class _Search:
                 f"searcher={self.spec.searcher_name} scored {len(chosen)} masks of {count(n_remove, 'layer')}; these "
                 f"are recovered in place of refine.masks={refiner.masks}"
             )
-        records = [self._as_if_found(mask) for mask in chosen]
+        search_id, config, fingerprints = self.header.search_id, self.spec.config, self.session.fingerprints
+        records = [
+            SearchRecord(search_id, config, "running", None, self.result(mask), "", fingerprints) for mask in chosen
+        ]
         refinement = refiner.refine(records, self.spec, self.session, self.observer)
         return self.result(refinement.best.mask, refinement=refinement)
-
-    def _as_if_found(self, mask: Mask) -> SearchRecord:
-        result, fingerprints = self.result(mask), self.session.fingerprints
-        return SearchRecord(result.search_id, self.spec.config, "running", None, result, "", fingerprints)
 
     def result(
         self, found: Mask, recommendation: Recommendation | None = None, refinement: Refinement | None = None
     ) -> SearchResult:
         """Return what was found, with its evidence."""
-        session, recorder, meter = self.session, self.recorder, self.session.evaluator.meter
-        n_requested, n_computed = recorder.n_requested, recorder.n_computed
+        session, recorder, last = self.session, self.recorder, self.recorder.summaries[-1]
+        pool_stats, meter = session.evaluator.pool_stats, session.evaluator.meter
+        n_screened = sum(one.screened is not None for one in recorder.trials)
         order = (recorder.removal_order() or ())[: len(found)]
         return SearchResult(
             **{**vars(self.header), "n_remove": len(found)},
@@ -244,20 +241,15 @@ class _Search:
             dense_loss=recorder.dense_loss,
             loss=recorder.losses[found],
             delta_error=session.delta_error(found),
-            evaluations=EvaluationCounts(
-                n_requested,
-                n_computed,
-                n_requested - n_computed,
-                sum(one.screened is not None for one in recorder.trials),
-            ),
+            evaluations=EvaluationCounts(last.n_requested, last.n_computed, last.n_cached, n_screened),
             layer_forwards=LayerForwards(
                 meter.layer_forwards, meter.layer_forwards_alone, recorder.naive_layer_forwards
             ),
             layer_tokens=LayerTokens(meter.layer_tokens, meter.layer_tokens_by_row, meter.packed),
             seconds=recorder.seconds,
             searcher_seconds=recorder.searcher_s,
-            busy_share=session.evaluator.pool_stats.busy_share,
-            pool=plain(session.evaluator.pool_stats),
+            busy_share=pool_stats.busy_share,
+            pool=plain(pool_stats),
             n_tokens=session.n_tokens,
             n_samples=session.n_samples,
             parameters=session.info.parameters,
@@ -276,7 +268,7 @@ class _Search:
 
 
 def _forecast(spec: SearchSpec, info: ModelInfo) -> list[RoundCost] | None:
-    costs = forecast(spec.sized_searcher, spec.problem(info), spec.seed, spec.evaluation.objectives)
+    costs = Forecaster().forecast(spec.sized_searcher, spec.problem(info), spec.seed, spec.evaluation.objectives)
     screened, by_budget = spec.evaluation.screening is not None, spec.budget is not None
     return costs and [replace(cost, screened=screened, optional=by_budget) for cost in costs]
 
@@ -290,8 +282,9 @@ def _changed(search_id: str, session: EvaluationSession) -> UserError:
         what, remedy = "its text has", "put back the old one"
     else:
         what, remedy = "the tokenizer, the dtype or the kind of device has", "restore it"
-    again = f"{remedy}, or start anew with raysearch search"
-    return UserError(f"SEARCH={search_id} cannot be taken up: {what} changed since; {again}")
+    return UserError(
+        f"SEARCH={search_id} cannot be taken up: {what} changed since; {remedy}, or start anew with raysearch search"
+    )
 
 
 def _header(spec: SearchSpec, session: EvaluationSession, n_remove: int, context: StudyContext) -> SearchHeader:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
@@ -12,10 +13,18 @@ from raysearch.core.mask import Mask
 from raysearch.core.measure import Measure
 from raysearch.errors import EvaluationError, UserError
 from raysearch.evaluation.session import open_session
+from raysearch.evaluation.spec import EvaluationSpec
 from raysearch.models.loading import describe
 from raysearch.search.observer import Observer, warn_of_unknown
 from raysearch.search.result import named_readout
-from raysearch.search.spec import ScoreSpec
+
+
+@dataclass(frozen=True)
+class ScoreSpec:
+    """Masks that the user already has, and how to evaluate them."""
+
+    evaluation: EvaluationSpec
+    masks: Sequence[Mask]
 
 
 @dataclass(frozen=True)
@@ -56,10 +65,8 @@ def score_masks(spec: ScoreSpec, observer: Observer) -> list[Score]:
         evaluations = session.evaluator.evaluate(dict.fromkeys(spec.masks))
         scores = []
         for mask in spec.masks:
-            evaluation = evaluations[mask]
-            if evaluation.loss is None:
-                raise EvaluationError(f"mask {mask}: {evaluation.failure}")
-            scores.append(
-                Score(mask, session.measure, evaluation.loss, session.n_tokens, session.n_samples, evaluation.cached)
-            )
+            found = evaluations[mask]
+            if found.loss is None:
+                raise EvaluationError(f"mask {mask}: {found.failure}")
+            scores.append(Score(mask, session.measure, found.loss, session.n_tokens, session.n_samples, found.cached))
         return scores

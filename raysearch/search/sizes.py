@@ -22,7 +22,6 @@ class EachSize(Searcher):
     """Runs a searcher for each number of layers as if for that alone; its result is the mask of the largest.
 
     Args:
-        searcher: The algorithm.
         sizes: The numbers of layers, ascending; the last is the problem's own.
     """
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from raysearch.calibration.objectives.base import StateObjective
-from raysearch.core.mask import Mask
 from raysearch.core.problem import AUTO, Problem, sizes_of
 from raysearch.errors import UserError
 from raysearch.evaluation.session import EvaluationSession
@@ -26,35 +25,23 @@ from raysearch.search.sizes import for_sizes
 from raysearch.searchers.base import Searcher
 
 
-@dataclass(frozen=True)
-class ScoreSpec:
-    """Masks that the user already has, and how to evaluate them."""
-
-    evaluation: EvaluationSpec
-    masks: Sequence[Mask]
-
-
 class Refiner(Protocol):
     """Trains the best masks of a search a little, and tells what they lose then."""
 
     @property
     def masks(self) -> int:
         """The number of masks."""
-        ...
 
     @property
     def steps(self) -> int:
         """Steps of each training."""
-        ...
 
     @property
     def identity(self) -> Mapping[str, Any]:
         """All that the losses after it depend on besides the masks, JSON values."""
-        ...
 
     def check(self, info: ModelInfo) -> None:
         """Refuse before anything is computed what is not there, or does not fit the model; by `UserError`."""
-        ...
 
     def refine(
         self, found: Sequence[SearchRecord], search: SearchSpec, session: EvaluationSession, observer: Observer
@@ -67,11 +54,9 @@ class Refiner(Protocol):
             UserError: Something the user named is not there, or does not fit together.
             EvaluationError: Something failed for good.
         """
-        ...
 
     def record(self, record: SearchRecord, ledger: Ledger, observer: Observer) -> None:
         """Tell an observer of the trainings of a refined search that is on record."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -80,8 +65,7 @@ class SearchSpec:
 
     Args:
         evaluation: The model, the calibrations, and where evaluations are computed and kept.
-        searcher: The algorithm.
-        searcher_name: Its name in ``conf/searcher/``, for people.
+        searcher_name: The searcher's name in ``conf/searcher/``, for people.
         remove: M, how many layers go; or a range, ``"1..9"``, of which each number is searched; or ``"auto"``, as many
             as the budget allows.
         protect: Layers that stay; negative indices count from the end.

@@ -7,6 +7,7 @@ the first round of most searchers, so nothing of a sweep is computed again by a 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -37,8 +38,6 @@ class Profile:
 
     Args:
         calibration: Its name: ``perplexity on c4``.
-        measure: What its loss is counted in.
-        dense_loss: With nothing removed.
         losses: Without each layer, [N]; None where that failed.
         standard_errors: Of what each layer adds to the loss, by the choice of samples, [N]; None where the loss is a
             sum, or of one sample, or failed.
@@ -57,12 +56,17 @@ class Profile:
     @property
     def ranking(self) -> list[int]:
         """The layers, the one that is missed least first; those that failed last."""
-        return sorted(range(len(self.losses)), key=lambda layer: (_or_inf(self.losses[layer]), layer))
+        return sorted(range(len(self.losses)), key=lambda layer: (self.comparable[layer], layer))
 
     @property
     def ranks(self) -> list[int]:
         """Each layer's place in the ranking, from 1; equals share one."""
-        return [int(rank) for rank in stats.rankdata([_or_inf(loss) for loss in self.losses], method="min")]
+        return [int(rank) for rank in stats.rankdata(self.comparable, method="min")]
+
+    @property
+    def comparable(self) -> list[float]:
+        """The losses, infinite where that failed."""
+        return [math.inf if loss is None else loss for loss in self.losses]
 
 
 @dataclass(frozen=True)
@@ -70,11 +74,8 @@ class Agreement:
     """How far two calibrations agree on the layers.
 
     Args:
-        one: A calibration's name.
-        other: Another's.
         spearman: Rank correlation of the losses over all layers, -1 … 1; None as of `rank_correlation`.
         shared: How many of the first `n_remove` of both rankings are the same.
-        n_remove: M.
     """
 
     one: str
@@ -93,7 +94,16 @@ class Sweep:
 
     def agreements(self, n_remove: int) -> list[Agreement]:
         """Return the agreement of every two calibrations."""
-        return [_agreement(one, other, n_remove) for one, other in itertools.combinations(self.calibrations, 2)]
+        return [
+            Agreement(
+                one.calibration,
+                other.calibration,
+                rank_correlation(one.comparable, other.comparable),
+                len({*one.ranking[:n_remove]} & {*other.ranking[:n_remove]}),
+                n_remove,
+            )
+            for one, other in itertools.combinations(self.calibrations, 2)
+        ]
 
 
 def run_sweep(spec: EvaluationSpec, observer: Observer) -> Sweep:
@@ -138,13 +148,3 @@ def _known(loss: float | None, name: str) -> float:
     if loss is None:
         raise EvaluationError(f"the dense model has no finite loss by {name}")
     return loss
-
-
-def _agreement(one: Profile, other: Profile, n_remove: int) -> Agreement:
-    spearman = rank_correlation(*(list(map(_or_inf, profile.losses)) for profile in (one, other)))
-    shared = len({*one.ranking[:n_remove]} & {*other.ranking[:n_remove]})
-    return Agreement(one.calibration, other.calibration, spearman, shared, n_remove)
-
-
-def _or_inf(loss: float | None) -> float:
-    return float("inf") if loss is None else loss

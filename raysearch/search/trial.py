@@ -1,9 +1,10 @@
-"""A mask as one search saw it, and the best of many."""
+"""A mask as one search saw it; of many the best, and whether layers cost together what they cost apart."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from raysearch.core.mask import Mask
 from raysearch.core.screened import Screened
@@ -16,7 +17,6 @@ class Trial:
     Args:
         index: Its place in the order of proposal, 0-based; the dense model is trial 0, of round 0.
         round: The round that proposed it, 1-based; 0 for the dense model.
-        mask: The removed layers.
         loss: In the measure's unit; None if the evaluation failed, or the mask was screened.
         delta: Loss minus the dense model's; None where there is no loss.
         failure: The cause, if it failed.
@@ -38,17 +38,13 @@ class Trial:
 
 def ranked(trials: Iterable[Trial]) -> list[Trial]:
     """Return the trials that have a loss, lowest first; ties in mask order, as searchers break them."""
-    scored = [(trial.loss, trial.mask, trial.index, trial) for trial in trials if trial.loss is not None]
-    return [trial for *_, trial in sorted(scored, key=lambda item: item[:3])]
+    return sorted((trial for trial in trials if trial.loss is not None), key=attrgetter("loss", "mask", "index"))
 
 
 def best_by_size(trials: Iterable[Trial], at_most: int, passed: Collection[Mask] = ()) -> tuple[Trial, ...]:
-    """Return the best trial of each number of layers from 1 to `at_most`, ascending; of ties, one that is in `passed`.
+    """Return the best trial of each number of layers from 1 to `at_most`, ascending.
 
-    Args:
-        trials: The trials of a search.
-        at_most: The largest number of layers.
-        passed: The masks that a greedy search passed through.
+    Of ties it is one in `passed`, the masks that a greedy search passed through.
     """
     best: dict[int, Trial] = {}
     for trial in ranked(trials):
@@ -56,3 +52,32 @@ def best_by_size(trials: Iterable[Trial], at_most: int, passed: Collection[Mask]
         if trial.loss == first.loss and trial.mask in passed:
             best[len(trial.mask)] = trial
     return tuple(best[size] for size in sorted(best) if 1 <= size <= at_most)
+
+
+@dataclass(frozen=True)
+class Union:
+    """A mask of several layers of which each was removed alone too.
+
+    Args:
+        delta: What they cost together, over the dense loss.
+        summed: The sum of what each costs alone.
+    """
+
+    size: int
+    delta: float
+    summed: float
+
+
+def unions(trials: Iterable[Trial]) -> list[Union]:
+    """Return every mask of two layers or more of which each layer was scored alone, in the order of the trials.
+
+    Source: Kim et al. 2026 (arXiv 2604.24938), section 3.3: Delta(S) = L(S) - L(dense), and in general the Delta of a
+    union is not the sum of its parts' Deltas.
+    """
+    known = {trial.mask: trial.delta for trial in trials if trial.delta is not None}
+    alone = {mask.layers[0]: delta for mask, delta in known.items() if len(mask) == 1}
+    return [
+        Union(len(mask), delta, sum(alone[layer] for layer in mask))
+        for mask, delta in known.items()
+        if len(mask) > 1 and all(layer in alone for layer in mask)
+    ]

@@ -16,7 +16,7 @@ from typing_extensions import override
 from raysearch.core.problem import Problem
 from raysearch.core.statistic import Statistic
 from raysearch.errors import UserError
-from raysearch.searchers.base import Remark, Round, Searcher, SearchGenerator, check_choice
+from raysearch.searchers.base import Remark, Round, Searcher, SearchGenerator
 from raysearch.searchers.toolbox.subsets import runs
 
 
@@ -26,8 +26,6 @@ class AngularWindowSearcher(Searcher):
 
     A window with a protected layer does not compete. The distance of every window is put on the record.
 
-        AngularWindowSearcher(tokens="all")
-
     Args:
         tokens: The tokens whose distance is taken: "last" (a sample's last token, as in the paper) or "all" (the mean).
     """
@@ -36,9 +34,6 @@ class AngularWindowSearcher(Searcher):
     uses_objective = False
 
     tokens: Literal["last", "all"] = "last"
-
-    def __post_init__(self) -> None:
-        check_choice("tokens", self.tokens, ("last", "all"))
 
     @override
     def search(self, problem: Problem, rng: np.random.Generator) -> SearchGenerator:

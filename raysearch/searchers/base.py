@@ -39,9 +39,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
 import numpy as np
 
@@ -58,7 +58,7 @@ class Round:
     """A set of masks proposed together.
 
     Args:
-        masks: The masks to evaluate. Repeats are dropped; the order is kept.
+        masks: The masks to evaluate. They become a tuple in the same order, without repeats.
         keep: How many of the best the searcher needs to know exactly; None for all, or for all that are better than
             `beat`. Screening may stop the evaluation of the others early; they are then in ``scores.screened``.
         beat: A mask that was scored before: only those that are better need be known exactly. None for no such mask.
@@ -69,28 +69,15 @@ class Round:
             ``scores.accepted``.
     """
 
-    masks: tuple[Mask, ...]
+    masks: Sequence[Mask]
     keep: int | None = None
     beat: Mask | None = None
     of: int = 1
     ties: Ties = "earlier"
     exact: bool = True
 
-    def __init__(
-        self,
-        masks: Iterable[Mask],
-        keep: int | None = None,
-        beat: Mask | None = None,
-        of: int = 1,
-        ties: Ties = "earlier",
-        exact: bool = True,
-    ) -> None:
-        object.__setattr__(self, "masks", tuple(dict.fromkeys(masks)))
-        object.__setattr__(self, "keep", keep)
-        object.__setattr__(self, "beat", beat)
-        object.__setattr__(self, "of", of)
-        object.__setattr__(self, "ties", ties)
-        object.__setattr__(self, "exact", exact)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "masks", tuple(dict.fromkeys(self.masks)))
 
 
 @dataclass(frozen=True)
@@ -177,6 +164,12 @@ class Searcher(ABC):
     nested: ClassVar[bool] = False
     solves_additive: ClassVar[bool] = True
 
+    def __post_init__(self) -> None:
+        """Refuse a word that is not one of an option's."""
+        for name, hint in get_type_hints(type(self)).items():
+            if get_origin(hint) is Literal and (word := getattr(self, name)) not in get_args(hint):
+                raise UserError(f"searcher.{name}={word} is unknown; choose one of: {', '.join(get_args(hint))}")
+
     @property
     def uses_objective(self) -> bool:
         """Whether the losses, or a statistic made of them, decide which mask is found.
@@ -206,13 +199,3 @@ class Searcher(ABC):
     def count(self, problem: Problem) -> int | None:
         """Return how many masks it will score, if that is known without a rehearsal; None otherwise."""
         return None
-
-
-def check_choice(key: str, value: str, known: Iterable[str]) -> None:
-    """Refuse a value that is not one of a searcher option's.
-
-    Raises:
-        UserError: It is not.
-    """
-    if value not in known:
-        raise UserError(f"searcher.{key}={value} is unknown; choose one of: {', '.join(known)}")

@@ -9,7 +9,6 @@ Hamming distance around a trend in the sum of s_i (`hamming_gp`), and the acquis
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +17,7 @@ from typing_extensions import override
 from raysearch.core.mask import Mask
 from raysearch.core.problem import Problem
 from raysearch.errors import EvaluationError, UserError
-from raysearch.searchers.base import Round, Searcher, SearchGenerator, check_choice
+from raysearch.searchers.base import Round, Searcher, SearchGenerator
 from raysearch.searchers.toolbox.hamming_gp import Hyperparameters, Posterior, fit, log_expected_improvement
 from raysearch.searchers.toolbox.priors import Prior, layer_costs
 from raysearch.searchers.toolbox.subsets import all_masks, cheapest_mask, draw_mask, draw_masks
@@ -36,8 +35,6 @@ class BayesianSearcher(Searcher):
 
     It costs `trials` evaluations, and with the ablation prior F more for F removable layers; it ends early when every
     mask has been proposed. A failed mask counts as a trial with the worst loss.
-
-        BayesianSearcher(trials=100, batch=4, prior="influence")
 
     Args:
         trials: Masks of M layers to score, the initial ones among them, at least 1.
@@ -59,6 +56,7 @@ class BayesianSearcher(Searcher):
     cheapest: bool = True
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.trials < 1:
             raise UserError(f"searcher.trials={self.trials} scores nothing; use 1 or more")
         if not 1 <= self.initial <= self.trials:
@@ -67,7 +65,6 @@ class BayesianSearcher(Searcher):
             )
         if self.batch < 1:
             raise UserError(f"searcher.batch={self.batch} asks for nothing; use 1 or more")
-        check_choice("prior", self.prior, get_args(Prior))
 
     @override
     def search(self, problem: Problem, rng: np.random.Generator) -> SearchGenerator:
@@ -113,13 +110,8 @@ class Surrogate:
     """
 
     def __init__(self, problem: Problem, costs: Array, scan: bool) -> None:
-        self._problem = problem
-        self._costs = costs
-        self._hyper = Hyperparameters(length=float(problem.n_remove))
-        self._fitted_at = 0
-        self._seen = np.zeros((0, len(costs)))
-        self._targets = np.zeros(0)
-        self._intercept, self._slope = 0.0, 0.0
+        self._problem, self._costs = problem, costs
+        self._hyper, self._fitted_at = Hyperparameters(length=float(problem.n_remove)), 0
         self._everything = self._bits(all_masks(problem)) if scan else None
 
     def learn(self, losses: dict[Mask, float]) -> None:
@@ -127,7 +119,7 @@ class Surrogate:
         self._seen = self._bits(list(losses))
         targets = compress(np.array(list(losses.values())))
         self._targets = (targets - targets.mean()) / (targets.std() or 1.0)
-        self._intercept, self._slope = self._fit_trend()
+        self._fit_trend()
         if len(losses) >= self._fitted_at + _REFIT:
             self._hyper = fit(self._distances(self._seen), self._residuals(), self._hyper)
             self._fitted_at = len(losses)
@@ -137,16 +129,13 @@ class Surrogate:
         found = []
         for _ in range(count):
             self._posterior = Posterior.of(self._hyper, self._distances(self._seen), self._residuals())
-            row = self._climb(rng) if self._everything is None else self._scan(self._everything)
-            believed, _ = self._predict(row[None])
+            everything = self._everything
+            row = self._climb(rng) if everything is None else everything[np.argmax(self._promise(everything))]
+            believed, _ = self._posterior.predict(self._distances(row[None]))
+            self._targets = np.append(self._targets, believed + self._trend(row[None]))
             self._seen = np.vstack([self._seen, row])
-            self._targets = np.append(self._targets, believed)
-            free = np.array(self._problem.free)
-            found.append(Mask.of(*free[row > 0].tolist()))
+            found.append(Mask.of(*np.array(self._problem.free)[row > 0].tolist()))
         return found
-
-    def _scan(self, rows: Array) -> Array:
-        return rows[int(np.argmax(self._promise(rows)))]
 
     def _climb(self, rng: np.random.Generator) -> Array:
         """Return the best mask that steepest ascent by swaps reaches from the best known masks and from random ones."""
@@ -174,19 +163,13 @@ class Surrogate:
         value = log_expected_improvement(mean + self._trend(rows), deviation, float(self._targets.min()))
         return np.where(distances.min(axis=1) == 0, -np.inf, np.round(value, 9))
 
-    def _predict(self, rows: Array) -> tuple[Array, Array]:
-        mean, deviation = self._posterior.predict(self._distances(rows))
-        return mean + self._trend(rows), deviation
-
-    def _fit_trend(self) -> tuple[float, float]:
+    def _fit_trend(self) -> None:
         """Fit a ridge regression of the targets (mean 0) on the summed costs, with a penalty of one observation."""
         sums = self._seen @ self._costs
         centred = sums - sums.mean()
         spread = float(centred @ centred)
-        if spread < 1e-12:
-            return 0.0, 0.0
-        slope = float(centred @ self._targets) / (spread * (1 + 1 / len(sums)))
-        return -slope * float(sums.mean()), slope
+        self._slope = 0.0 if spread < 1e-12 else float(centred @ self._targets) / (spread * (1 + 1 / len(sums)))
+        self._intercept = -self._slope * float(sums.mean())
 
     def _trend(self, rows: Array) -> Array:
         trend: Array = self._intercept + self._slope * (rows @ self._costs)

@@ -7,14 +7,13 @@ Source: greedy, Song et al. 2024 (SLEB, arXiv 2402.09025), algorithm 1; beam of 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import get_args
 
 import numpy as np
 from typing_extensions import override
 
 from raysearch.core.problem import Problem
 from raysearch.errors import UserError
-from raysearch.searchers.base import Round, Searcher, SearchGenerator, Ties, check_choice
+from raysearch.searchers.base import Round, Searcher, SearchGenerator, Ties
 
 
 @dataclass(frozen=True)
@@ -23,8 +22,6 @@ class BeamSearcher(Searcher):
 
     With F removable layers, greedy (width 1) costs the sum over t < M of (F - t) evaluations; width B at most B times
     that after the first step.
-
-        BeamSearcher(width=5)
 
     Args:
         width: How many masks of each size survive, at least 1.
@@ -38,9 +35,9 @@ class BeamSearcher(Searcher):
     ties: Ties = "earlier"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.width < 1:
             raise UserError(f"searcher.width={self.width} keeps no mask; use 1 (greedy) or more")
-        check_choice("ties", self.ties, get_args(Ties))
 
     @override
     def search(self, problem: Problem, rng: np.random.Generator) -> SearchGenerator:

@@ -30,7 +30,7 @@ from raysearch.core.mask import Mask
 from raysearch.core.problem import Problem
 from raysearch.core.statistic import Statistic
 from raysearch.errors import EvaluationError, UserError
-from raysearch.searchers.base import Remark, Round, Scores, Searcher, SearchGenerator, check_choice
+from raysearch.searchers.base import Remark, Round, Scores, Searcher, SearchGenerator
 from raysearch.searchers.toolbox.ising import Ising, LowestStates, enumerate_lowest, prove_lowest, swap_lowest
 
 _ENUMERABLE = 300_000_000  # states: some seconds on one thread
@@ -45,8 +45,6 @@ class CboSearcher(Searcher):
     F (F + 1) / 2 + k evaluations, and the dense model; a layer whose ablation failed is not removed, and neither are
     both layers of a pair that failed. The record gets the number of proven states and the solver's gap; by gradients,
     also their mean (gate_gradient) and mean square (gate_fisher) for each layer.
-
-        CboSearcher(k=20, couplings="gradient")
 
     Args:
         k: How many of the lowest states are scored, at least 1.
@@ -66,9 +64,9 @@ class CboSearcher(Searcher):
     time_limit_s: float = 60.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.k < 1:
             raise UserError(f"searcher.k={self.k} scores no mask; use 1 or more")
-        check_choice("couplings", self.couplings, ("ablation", "gradient"))
         if self.couplings == "ablation" and self.first_order is False:
             raise UserError(
                 "searcher.first_order=false drops what searcher.couplings=ablation measures; use first_order=true, or "
@@ -88,7 +86,7 @@ class CboSearcher(Searcher):
             if keep is None:
                 keep = stands_out(gradients[:, problem.free])
                 yield Remark("first_order", "kept" if keep else "dropped")
-            layers, model = gradient_model(problem, gradients, keep)
+            layers, model = list(problem.free), gradient_model(gradients[:, problem.free], keep)
         else:
             pairs = [Mask(pair) for pair in combinations(problem.free, 2)] if problem.n_remove > 1 else []
             scores = yield Round([problem.dense, *problem.singles, *pairs])
@@ -107,10 +105,7 @@ class CboSearcher(Searcher):
 
 
 def pair_model(problem: Problem, scores: Scores) -> tuple[list[int], Ising]:
-    """Return the quadratic model of the loss from the scores of the dense model, the singles and the pairs.
-
-    Returns:
-        The layer that each variable stands for, and the model over those variables.
+    """Return the layers that the variables stand for, and the model, from scores of the dense model, singles and pairs.
 
     Raises:
         EvaluationError: The dense model or too many layers could not be evaluated.
@@ -149,36 +144,20 @@ def stands_out(rows: NDArray[np.float64]) -> bool:
     return bool((np.abs(rows.mean(axis=0)) > beyond * errors).any())
 
 
-def gradient_model(problem: Problem, gradients: NDArray[np.float64], first_order: bool) -> tuple[list[int], Ising]:
-    """Return the quadratic model of the loss from the gates' gradients of each sample.
-
-    Args:
-        problem: The space of legal masks.
-        gradients: d loss_s / d a_i at the dense model, [S, N].
-        first_order: Whether the first order is kept.
-
-    Returns:
-        The layer that each variable stands for, and the model over those variables.
-    """
-    layers = list(problem.free)
-    rows = gradients[:, layers]
-    fisher = rows.T @ rows / len(rows)
+def gradient_model(gradients: NDArray[np.float64], first_order: bool) -> Ising:
+    """Return the quadratic model of the loss from the removable layers' d loss_s / d a_i at the dense model [S, F]."""
+    fisher = gradients.T @ gradients / len(gradients)
     linear = np.diag(fisher) / 2
     if first_order:
-        linear = linear - rows.mean(axis=0)
+        linear = linear - gradients.mean(axis=0)
     couplings = fisher - np.diag(np.diag(fisher))
-    return layers, Ising(linear, couplings, np.zeros(fisher.shape, dtype=np.bool_))
+    return Ising(linear, couplings, np.zeros(fisher.shape, dtype=np.bool_))
 
 
 def lowest_states(model: Ising, size: int, count: int, rng: np.random.Generator, time_limit_s: float) -> LowestStates:
     """Return the `count` states of lowest energy: enumerated where that takes seconds, else searched and then proven.
 
-    Args:
-        model: The model.
-        size: How many variables are 1, 1 … n.
-        count: How many states are wanted.
-        rng: Draws the starts of the local search.
-        time_limit_s: The time limit of the proof; at the limit, the states of the local search stand.
+    At the time limit of the proof, the states of the local search stand, whose starts `rng` draws.
     """
     if math.comb(len(model.linear), size) <= _ENUMERABLE:
         return enumerate_lowest(model, size, count)

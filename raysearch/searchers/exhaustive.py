@@ -25,8 +25,6 @@ class ExhaustiveSearcher(Searcher):
     Masks come in lexicographic order, so that those of a round share many leading layers. The first mask is a round of
     its own, which soon shows how long the search will take.
 
-        ExhaustiveSearcher(limit=1_000_000)
-
     Args:
         round_size: Masks per round, at least 1.
         limit: The most masks to score, at least 1.

@@ -20,7 +20,7 @@ from typing_extensions import override
 from raysearch.core.mask import Mask
 from raysearch.core.problem import Problem
 from raysearch.errors import EvaluationError, UserError
-from raysearch.searchers.base import Round, Scores, Searcher, SearchGenerator, check_choice
+from raysearch.searchers.base import Round, Scores, Searcher, SearchGenerator
 from raysearch.searchers.toolbox.priors import layer_costs
 from raysearch.searchers.toolbox.subsets import cheapest_mask, runs
 
@@ -32,8 +32,6 @@ class FastBlockSelectSearcher(Searcher):
     It costs at most 1 + rounds x (k + 1) evaluations, and with the ablation prior F more for F removable layers.
     Exchanges that help alone may harm each other. The search still continues from their combination, but returns the
     best mask it has scored.
-
-        FastBlockSelectSearcher(k=5, rounds=4)
 
     Args:
         k: Exchanges scored in a round, at least 1.
@@ -47,11 +45,11 @@ class FastBlockSelectSearcher(Searcher):
     prior: Literal["influence", "ablation"] = "influence"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.k < 1:
             raise UserError(f"searcher.k={self.k} tries no exchange; use 1 or more")
         if self.rounds < 1:
             raise UserError(f"searcher.rounds={self.rounds} exchanges nothing; use 1 or more")
-        check_choice("prior", self.prior, ("influence", "ablation"))
 
     @override
     def search(self, problem: Problem, rng: np.random.Generator) -> SearchGenerator:
@@ -97,10 +95,7 @@ class FastBlockSelectSearcher(Searcher):
 def exchanges(problem: Problem, centre: Mask, costs: NDArray[np.float64]) -> list[Mask]:
     """Return every mask that exchanges a run of removed layers for one of kept layers of equal length, cheapest first.
 
-    Args:
-        problem: The space of legal masks.
-        centre: The mask to start from.
-        costs: One for each layer of ``problem.free``; one that is unknown (NaN) counts as infinite.
+    Costs are one for each layer of ``problem.free``; one that is unknown (NaN) counts as infinite.
     """
     cost = dict(zip(problem.free, np.where(np.isnan(costs), np.inf, costs).tolist(), strict=True))
     kept = [layer for layer in problem.free if layer not in centre]

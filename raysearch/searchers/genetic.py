@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import get_args
 
 import numpy as np
 from typing_extensions import override
@@ -18,7 +17,7 @@ from typing_extensions import override
 from raysearch.core.mask import Mask
 from raysearch.core.problem import Problem
 from raysearch.errors import UserError
-from raysearch.searchers.base import Remark, Round, Searcher, SearchGenerator, check_choice
+from raysearch.searchers.base import Remark, Round, Searcher, SearchGenerator
 from raysearch.searchers.toolbox.priors import Prior, layer_costs
 from raysearch.searchers.toolbox.subsets import cheapest_mask, draw_masks, logits_of
 
@@ -34,8 +33,6 @@ class GeneticSearcher(Searcher):
     With E = round(elitism x population) it costs population + generations x (population - E) evaluations, fewer where
     masks run out, and with the ablation prior F more for F removable layers. The record gets the share of children
     that were mutated: `mutation` of them, and each that would have repeated a mask.
-
-        GeneticSearcher(population=16, generations=10)
 
     Args:
         population: Masks in a generation, at least 2.
@@ -63,6 +60,7 @@ class GeneticSearcher(Searcher):
     cheapest: bool = True
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.population < 2:
             raise UserError(f"searcher.population={self.population} cannot breed; use 2 or more")
         if self.population > _MOST:
@@ -76,7 +74,6 @@ class GeneticSearcher(Searcher):
             )
         if not 0 <= self.mutation <= 1:
             raise UserError(f"searcher.mutation={self.mutation} is not a probability; use 0 … 1")
-        check_choice("prior", self.prior, get_args(Prior))
         if not self.temperature > 0:
             raise UserError(f"searcher.temperature={self.temperature} orders no layers; use a number above 0")
 
@@ -102,7 +99,7 @@ class GeneticSearcher(Searcher):
                 break  # every mask within reach has been scored
             n_bred, n_mutated = n_bred + len(children), n_mutated + sum(children.values())
             # Parents are drawn by rank, so that every child must be known; but the last ones have no children.
-            scores = yield Round(children) if left else Round(children, keep=1, beat=population[0])
+            scores = yield Round([*children]) if left else Round([*children], keep=1, beat=population[0])
             losses.update(scores.losses)
             asked.update(children)
             population = population[: self.n_elite] + list(scores.losses) or population
@@ -112,11 +109,7 @@ class GeneticSearcher(Searcher):
         return min(losses, key=lambda mask: (losses[mask], mask))
 
     def _breed(
-        self,
-        problem: Problem,
-        rng: np.random.Generator,
-        population: Sequence[Mask],
-        asked: Collection[Mask],
+        self, problem: Problem, rng: np.random.Generator, population: Sequence[Mask], asked: Collection[Mask]
     ) -> dict[Mask, bool]:
         """Return new masks, and of each whether it is a mutant: as many as the elite leaves room for, or as exist."""
         children: dict[Mask, bool] = {}

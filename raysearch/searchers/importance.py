@@ -8,14 +8,14 @@ first four layers and the last two: protect=[0,1,2,3,-2,-1].
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 from typing_extensions import override
 
 from raysearch.core.problem import Problem
 from raysearch.core.statistic import Statistic
-from raysearch.searchers.base import Round, Searcher, SearchGenerator, check_choice
+from raysearch.searchers.base import Round, Searcher, SearchGenerator
 from raysearch.searchers.toolbox.priors import layer_scores
 from raysearch.searchers.toolbox.subsets import cheapest_mask
 
@@ -28,8 +28,6 @@ class ImportanceSearcher(Searcher):
 
     The scores of all layers are put on the record, under the criterion's name.
 
-        ImportanceSearcher("block_influence")
-
     Args:
         criterion: The score of a layer: "block_influence" (how much it turns the hidden state), "magnitude_l1",
             "magnitude_l2" (the size of its weights) or "taylor" (weights times gradients); see `Statistic`.
@@ -37,13 +35,10 @@ class ImportanceSearcher(Searcher):
 
     criterion: Criterion
 
-    def __post_init__(self) -> None:
-        check_choice("criterion", self.criterion, get_args(Criterion))
-
     @property
     @override
     def uses_objective(self) -> bool:
-        return Statistic(self.criterion).uses_objective
+        return Statistic(self.criterion).needs_gradients
 
     @override
     def search(self, problem: Problem, rng: np.random.Generator) -> SearchGenerator:

@@ -6,13 +6,12 @@ Source: Kim et al. 2026 (arXiv 2604.24938), section 4.2; the score is the single
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import get_args
 
 import numpy as np
 from typing_extensions import override
 
 from raysearch.core.problem import Problem
-from raysearch.searchers.base import Round, Searcher, SearchGenerator, Ties, check_choice
+from raysearch.searchers.base import Round, Searcher, SearchGenerator, Ties
 from raysearch.searchers.toolbox.priors import layer_costs
 from raysearch.searchers.toolbox.subsets import cheapest_mask
 
@@ -26,9 +25,6 @@ class OneShotSearcher(Searcher):
     """
 
     ties: Ties = "earlier"
-
-    def __post_init__(self) -> None:
-        check_choice("ties", self.ties, get_args(Ties))
 
     @override
     def search(self, problem: Problem, rng: np.random.Generator) -> SearchGenerator:

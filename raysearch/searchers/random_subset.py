@@ -20,8 +20,6 @@ from raysearch.searchers.toolbox.subsets import draw_masks
 class RandomSubsetSearcher(Searcher):
     """Draws `k` masks without repetition and keeps the best: k evaluations, or all masks if those are fewer.
 
-        RandomSubsetSearcher(k=100)
-
     Args:
         k: How many masks to draw, at least 1.
     """

@@ -9,10 +9,9 @@ from raysearch.core.mask import Mask
 from raysearch.ledger.ledger import Ledger
 from raysearch.ledger.locks import is_held
 from raysearch.recovery.record import recoveries_of
-from raysearch.search.additivity import unions
 from raysearch.search.record import SEARCHES, SearchRecord
 from raysearch.search.result import SearchResult
-from raysearch.search.trial import Trial
+from raysearch.search.trial import Trial, unions
 from raysearch.study.record import AssessedMasks, CellRecord, StudyRecord
 from raysearch.study.result import CellResult, Outcome, RecoveredMask, State, StudyResult
 from raysearch.study.spec import Margin

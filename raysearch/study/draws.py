@@ -18,7 +18,7 @@ from raysearch.evaluation.pool import Pool
 from raysearch.evaluation.totals import total
 from raysearch.ledger.ledger import Ledger
 from raysearch.study.model_group import ModelGroup
-from raysearch.study.spec import StudySpec
+from raysearch.study.spec import Cell
 
 
 @dataclass(frozen=True)
@@ -34,21 +34,17 @@ class Draws:
     places: Mapping[int, str]
 
 
-def draws_of(study: StudySpec, group: ModelGroup) -> list[Draws]:
+def draws_of(group: ModelGroup) -> list[Draws]:
     """Return the calibrations of a model that have several draws; weighted ones are left out."""
-    by_label: dict[str, list[int]] = {}
-    for number in group.numbers:
-        if study.cells[number].search.evaluation.weighting is None:
-            by_label.setdefault(study.cells[number].calibration, []).append(number)
+    by_label: dict[str, dict[int, Cell]] = {}
+    for number, cell in group.cells.items():
+        if cell.search.evaluation.weighting is None:
+            by_label.setdefault(cell.calibration, {})[number] = cell
     found = []
-    for numbers in by_label.values():
-        places = {number: study.cells[number].draw for number in numbers}
-        samples = {
-            draw: group.prepared_for(study.cells[number].search.evaluation).calibrations[0]
-            for number, draw in places.items()
-        }
+    for cells in by_label.values():
+        samples = {cell.draw: group.prepared_for(cell).calibrations[0] for cell in cells.values()}
         if len(samples) > 1:
-            found.append(Draws(samples, places))
+            found.append(Draws(samples, {number: cell.draw for number, cell in cells.items()}))
     return found
 
 

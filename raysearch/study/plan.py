@@ -39,7 +39,6 @@ class CellPlan:
     """The expected cost of a search of a study; forwards are passes over its whole calibration.
 
     Args:
-        cell: The search.
         evaluations: Masks it asks for.
         separate: Layer-forwards on an empty ledger.
         shared: The same after all searches before it, in the study's order.
@@ -67,9 +66,7 @@ class StudyPlan:
 
     Args:
         cells: Of each search; those with an unpredictable cost are left out.
-        unpredictable: The searches left out.
         eta_seconds: How long it takes, by a trial run of the dense model; None if none was made.
-        notes: What to tell the user about the searches.
         trainings: Recoveries that follow, at most: searches that find the same mask share them.
     """
 
@@ -145,9 +142,8 @@ def _time(study: StudySpec, plan: StudyPlan) -> float | None:
         speeds = _seconds_per_layer_forward(model_group, over_gpus=n_gpus > 1)
         shards = sum(calibration.n_shards for calibration in model_group.prepared.calibrations)
         n_replicas = model_group.cluster.replica_range(model_group.info.model.on_gpu, shards).max
-        cells = [study.cells[number] for number in model_group.numbers]
         for one in plan.cells:
-            if one.cell in cells:
+            if one.cell in model_group.cells.values():
                 used = [model_group.specs.index(calibration) for calibration in one.cell.search.evaluation.calibrations]
                 work = one.shared + one.heads * head_cost(model_group.info)
                 seconds += work * sum(speeds[index] for index in used) / n_replicas

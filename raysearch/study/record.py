@@ -22,7 +22,6 @@ class CellRecord:
         searcher: That of its searcher and options.
         remove: M, how many layers go.
         seed: Of the searcher's random numbers.
-        search_id: The search.
         layer_forwards_shared: What it adds to the study: its masks that no search before it, in the study's order, has
             asked for, see `raysearch.study.recorder.shared_layer_forwards`.
         error_to_best: Standard error of the difference to the lowest loss that any search found for the same model,
@@ -57,7 +56,6 @@ class AssessedMasks:
     """The assessed numbers of a model's masks.
 
     Args:
-        metrics: By what.
         by_mask: The numbers by the text of a mask, by the name of a metric.
         items: What each window, document or item adds to them, in the same way, where that is known.
     """
@@ -87,9 +85,7 @@ class StudyRecord:
     """A study on record.
 
     Args:
-        study_id: Its name.
         config: Its resolved configuration.
-        cells: Its searches, in order.
         facts: What a reader must know to trust it, by subject, as it was when it ran.
         assessed: What masks were assessed at, by the label of their model.
         updated: When the record last changed, ISO 8601, UTC.

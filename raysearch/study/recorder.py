@@ -1,25 +1,34 @@
-"""Puts a study on record: its searches, what each adds to the work of all, how they compare on the same samples."""
+"""Puts a study on record: its searches, what each adds to the work of all, how they compare, what to trust it by."""
 
 from __future__ import annotations
 
+import importlib.metadata
+import os
+import platform
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from statistics import fmean
+from typing import Any
 
 from raysearch.calibration.calibration import Calibration
+from raysearch.core.formatting import count
 from raysearch.core.mask import Mask
 from raysearch.core.statistic import Statistic, Subject
+from raysearch.errors import redact
 from raysearch.evaluation.costs import layer_forwards
 from raysearch.evaluation.totals import standard_errors
 from raysearch.ledger.ledger import Ledger
 from raysearch.ledger.table import now
+from raysearch.models.devices import processor
 from raysearch.search.record import SEARCHES
 from raysearch.search.result import SearchResult
 from raysearch.study.draws import draws_of, held_out_losses
-from raysearch.study.facts import facts_of
 from raysearch.study.model_group import ModelGroup
 from raysearch.study.record import STUDIES, AssessedMasks, CellRecord, StudyRecord
 from raysearch.study.spec import StudySpec
+
+_PACKAGES = ("raysearch", "torch", "transformers", "ray", "mlflow", "lm-eval")
 
 
 def record_study(
@@ -39,21 +48,22 @@ def record_study(
     shared: dict[str, float] = {}
     errors: dict[str, float | None] = {}
     held_out: dict[int, dict[str, float]] = {}
-    groups = {number: model_group for model_group in model_groups for number in model_group.numbers}
+    groups = {number: model_group for model_group in model_groups for number in model_group.cells}
     for model_group in model_groups:
-        for numbers in model_group.groups(study):
+        n_layers = model_group.info.n_layers
+        for numbers in model_group.groups:
             ids = [search_ids[number] for number in numbers]
             found = {search_id: results[search_id] for search_id in ids if search_id in results}
-            evaluation = study.cells[numbers[0]].search.evaluation
-            calibrations, n_layers = model_group.prepared_for(evaluation).calibrations, model_group.info.n_layers
-            references = () if evaluation.weighting is None else evaluation.weighting.references(n_layers)
+            first = study.cells[numbers[0]]
+            calibrations, weighting = model_group.prepared_for(first).calibrations, first.search.evaluation.weighting
+            references = () if weighting is None else weighting.references(n_layers)
             costs = shared_layer_forwards(found.values(), calibrations, n_layers, references)
             shared.update(zip(found, costs, strict=True))
             if len(calibrations) == 1:
                 errors |= _errors_to_best(found, calibrations[0], ledger)
-        by_place = {number: results.get(search_ids[number]) for number in model_group.numbers}
-        masks = {number: result.mask for number, result in by_place.items() if result is not None}
-        for draws in draws_of(study, model_group):
+        done = [number for number in model_group.cells if search_ids[number] in results]
+        masks = {number: results[search_ids[number]].mask for number in done}
+        for draws in draws_of(model_group):
             held_out |= held_out_losses(draws, masks, ledger)
     cells = tuple(
         CellRecord(
@@ -74,7 +84,7 @@ def record_study(
         )
         for number, (cell, search_id) in enumerate(zip(study.cells, search_ids, strict=True))
     )
-    facts = facts_of(study, model_groups)
+    facts = _facts(study, model_groups)
 
     def changed(before: StudyRecord | None) -> StudyRecord:
         known = before or StudyRecord(study.study_id, study.config, cells, facts, {}, "")
@@ -92,16 +102,10 @@ def shared_layer_forwards(
     n_layers: int,
     references: Iterable[Mask] = (),
 ) -> list[float]:
-    """Return what each search computes after all before it, round by round: what they have asked for is known.
+    """Return what each search of one calibration computes after all before it: what they have asked for is known.
 
     Run one after another in this order, searches compute just this. Run at the same time they compute the same masks,
-    but may find others to share prefixes with.
-
-    Args:
-        results: What the searches found, with their trials, of one calibration.
-        calibrations: What their masks were evaluated on.
-        n_layers: N, the layers of the dense model.
-        references: Masks by which a weighted loss is scaled.
+    but may find others to share prefixes with. The references are the masks by which a weighted loss is scaled.
 
     Returns:
         For each search, layer-forwards in passes over all samples. The first one's are all that it asks for. Where
@@ -146,3 +150,44 @@ def _errors_to_best(
         found = standard_errors(calibration, ledger, [result.mask for result in peers.values()], best)
         errors.update(zip(peers, found, strict=True))
     return errors
+
+
+def _facts(study: StudySpec, model_groups: Sequence[ModelGroup]) -> dict[str, str]:
+    """Return what a reader needs to trust a study, by subject, in the order to tell it."""
+    facts = {"command": shlex.join(["raysearch", "study", *study.words])}
+    for model_group in model_groups:
+        info, spec, label = model_group.info, model_group.model, model_group.label
+        facts[f"model {label}"] = (
+            f"{spec.path}, {count(info.n_layers, 'layer')}, {info.parameters / 1e6:,.1f} M parameters, {info.dtype}"
+        )
+        of_model = f" of {label}" if len(model_groups) > 1 else ""
+        parts: dict[str, dict[str, None]] = {}  # of each calibration; several draws, or a weighted one's
+        for cell in model_group.cells.values():
+            drawn_of = model_group.prepared_for(cell).calibrations
+            for one, drawn in zip(cell.search.evaluation.calibrations, drawn_of, strict=True):
+                fact = (
+                    f"{one.name}: {count(drawn.n_samples, 'sample')}, {drawn.n_tokens:,} scored tokens, "
+                    f"{_in_words(drawn.description)}"
+                )
+                parts.setdefault(f"calibration {cell.calibration}{of_model}", {})[fact] = None
+        facts |= {subject: "; ".join(of) for subject, of in parts.items()}
+    versions = [f"{name} {importlib.metadata.version(name)}" for name in _PACKAGES]
+    facts["versions"] = ", ".join([*versions, f"Python {platform.python_version()}"])
+    facts["machine"] = _machine(model_groups)
+    return {subject: redact(fact) for subject, fact in facts.items()}
+
+
+def _in_words(description: Mapping[str, Any]) -> str:
+    left_out = ("shards", "n_tokens", "samples")
+    return ", ".join(f"{key} {value}" for key, value in description.items() if key not in left_out)
+
+
+def _machine(model_groups: Sequence[ModelGroup]) -> str:
+    """The processor, and the GPUs where they are used."""
+    parts = [f"{os.cpu_count()} cores of {processor()}"]
+    if any(model_group.info.model.on_gpu for model_group in model_groups):
+        import torch
+
+        gpus = torch.cuda.device_count()  # else they are elsewhere
+        parts.append(f"{gpus} x {torch.cuda.get_device_name()}" if gpus else "GPUs of a cluster")
+    return ", ".join(parts)

@@ -11,7 +11,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, computed_field, model
 from raysearch.core.estimate import Estimate, Metric
 from raysearch.core.measure import Measure
 from raysearch.recovery.record import RecoveryRecord
-from raysearch.search.additivity import Union
+from raysearch.search.trial import Union
 from raysearch.study.record import CellRecord
 from raysearch.study.spec import Margin
 
@@ -25,10 +25,7 @@ class Outcome:
 
     Args:
         removed: The removed layers, 0-based, ascending.
-        measure: What losses are counted in.
-        dense_loss: The loss on the calibration with nothing removed.
-        loss: The same with the layers removed.
-        delta_error: Standard error of the difference of the two, by the choice of samples; None where there is none.
+        delta_error: Standard error of the loss over the dense one, by the choice of samples; None where there is none.
         evaluations: Masks that the searcher asked for.
         layer_forwards_alone: Layer-forwards of the search on an empty ledger.
         layer_forwards_naive: What a full forward per mask would have run.
@@ -36,7 +33,6 @@ class Outcome:
         path: The lowest loss by number of layers removed, from 1 up.
         best_so_far: The lowest loss of a mask with M layers after so many evaluations: ``(evaluations, loss)``.
         assessed: By the name of a metric.
-        unions: The masks of several layers of which it scored each alone too, with what they cost together and apart.
         items: What each window, document or item adds to a number of `assessed`, or to the logarithm of a perplexity.
     """
 
@@ -62,9 +58,7 @@ class CellResult(CellRecord):
 
     Args:
         state: How it ended; ``waiting`` if it has not run, ``stopped`` if its budget ended it.
-        failure: Why, if it failed.
         link: Where its MLflow run is to be seen; None if it was not recorded.
-        outcome: What it found; None if it has not.
     """
 
     state: State = "waiting"
@@ -93,7 +87,6 @@ class RecoveredMask:
         model: The label of its model.
         found_by: The searchers that found the mask, or that it is the dense model.
         remove: M, how many layers are gone.
-        record: The recovery.
     """
 
     model: str
@@ -112,7 +105,6 @@ class StudyResult:
     """A study.
 
     Args:
-        study_id: Names it.
         name: For people.
         cells: Its searches, in the study's order.
         n_layers: N by model.
@@ -121,9 +113,6 @@ class StudyResult:
         facts: What a reader must know to trust it, by subject: command, data, versions, machine, date.
         link: Where the study's MLflow run is to be seen; None if it was not recorded.
         searchers: The options of each searcher, by its label; those that differ between its searches are left out.
-        margin: The differences below which masks are as good as each other.
-        contrasts: Pairs of searchers that the study is to tell apart.
-        recovered: The recoveries of its masks.
     """
 
     study_id: str

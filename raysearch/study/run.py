@@ -54,11 +54,7 @@ def run_study(
 ) -> tuple[StudyRecord, Sequence[Failure]]:
     """Run all searches of a study that are not done yet, or go on with it where it was stopped.
 
-    Args:
-        spec: The study.
-        observer: Watches.
-        tracker: Records the study for people.
-        open_tracker: Makes the tracker of a search, in the process that runs it.
+    `tracker` records the study for people; `open_tracker` makes that of a search, in the process that runs it.
 
     Returns:
         Its record, and what could not be held out, assessed or recovered; what the searches found, or why they did
@@ -95,9 +91,9 @@ def _header(spec: StudySpec, search_ids: Sequence[str], ledger: Ledger) -> Study
     """The study with the searches that were done before, perhaps outside it."""
     records = SEARCHES.some(ledger, search_ids)
     done = {
-        number: record
+        number: records[search_id]
         for number, search_id in enumerate(search_ids)
-        if (record := records.get(search_id)) is not None and is_done(record, spec.options.stop)
+        if is_done(records.get(search_id), spec.options.stop)
     }
     return StudyHeader(
         study_id=spec.study_id,
@@ -151,14 +147,10 @@ class _StudyWork:
         record_study(self.spec, self.ledger, self.search_ids, self.model_groups, self.parent, assessed)
 
     def do(self) -> list[Failure]:
-        """Runs one model's searches on its replicas, then assesses and recovers what they found; then the next model's.
+        """Run one model's searches on its replicas, then assess and recover what they found; then the next model's.
 
-        Returns:
-            Why something that was found could not be held out, assessed or recovered, as where a task's data cannot be
-            loaded, each told as it happens. All else has been.
-
-        Raises:
-            EvaluationError: Ray has died.
+        What could not be held out, assessed or recovered, as where a task's data cannot be loaded, is told as it
+        happens, and returned. All else has been, unless Ray has died, which is raised.
         """
         failures: list[Failure] = []
         for model_group, what in zip_longest(self.model_groups, self.assessables):
@@ -169,7 +161,7 @@ class _StudyWork:
                         work(model_group, replicas)
                     except (EvaluationError, UserError) as error:
                         check()
-                        self.observer.warn(f"the {name} of {model_group.label(self.spec)} failed: {error}")
+                        self.observer.warn(f"the {name} of {model_group.label} failed: {error}")
                         failures.append(error)
             failures += self._recover(model_group)
         return failures
@@ -181,17 +173,17 @@ class _StudyWork:
         return {number: known[search_id] for number, search_id in ids.items() if search_id in known}
 
     def _search_what_is_left(self, model_group: ModelGroup, replicas: Callable[[], Replicas]) -> None:
-        records, stop = self._records(model_group.numbers), self.spec.options.stop
-        left = [number for number in model_group.numbers if not is_done(records.get(number), stop)]
+        records, stop = self._records(model_group.cells), self.spec.options.stop
+        left = [number for number in model_group.cells if not is_done(records.get(number), stop)]
         if left:
             self._search(model_group, left, replicas())
             self.record({})
 
     def _hold_out(self, model_group: ModelGroup, replicas: Callable[[], Replicas]) -> None:
         """Evaluates what was found by one draw of a calibration on the samples of its other draws."""
-        every = draws_of(self.spec, model_group)
+        every = draws_of(model_group)
         if every:
-            records = self._records(model_group.numbers)
+            records = self._records(model_group.cells)
             masks = {number: record.result.mask for number, record in records.items() if record.result is not None}
             for draws in every:
                 evaluate_held_out(draws, masks, model_group.info.n_layers, self.ledger, lambda: _pool(replicas()))
@@ -202,9 +194,9 @@ class _StudyWork:
         if what is not None:
             from raysearch.study.assess import assess_found
 
-            records = list(self._records(model_group.numbers).values())
+            records = list(self._records(model_group.cells).values())
             found = assess_found(what, self.ledger, records, self.observer, lambda: _pool(replicas()))
-            self.record({model_group.label(self.spec): found})
+            self.record({model_group.label: found})
 
     def _recover(self, model_group: ModelGroup) -> list[Failure]:
         """Trains each mask of a model in each way, the dense model too as a control, and returns what failed."""
@@ -213,7 +205,7 @@ class _StudyWork:
         from raysearch.cluster.session import join_ray, raising
         from raysearch.recovery.recover import recover_in_study  # trl takes seconds to import
 
-        records, failures = self._records(model_group.numbers), list[Failure]()
+        records, failures = self._records(model_group.cells), list[Failure]()
         first: dict[Mask, int] = {}
         for number, record in records.items():
             if record.result is not None:
@@ -222,23 +214,22 @@ class _StudyWork:
             first = {Mask(): next(iter(first.values())), **first}
         replicas = model_group.cluster.replica_range(model_group.info.model.on_gpu, _MOST_AT_ONCE).max
         most = max(replicas, *(spec.options.workers for spec in self.spec.recoveries.values()))
-        done, total = 0, len(self.spec.recoveries) * len(first)
+        total = len(self.spec.recoveries) * len(first)
         leave = join_ray(model_group.cluster.address, most * model_group.cluster.cpus_per_replica)
         with ExitStack() as stack:
             stack.callback(leave)
             stack.enter_context(raising(leave.check, self.observer.warn))
-            for way, spec in self.spec.recoveries.items():
-                for mask, number in first.items():
-                    record, search = records[number], self.spec.cells[number].search
-                    remove, whose = (None, self.spec.cells[number].searcher) if mask else (0, "dense")
-                    done += 1
-                    telling = Prefixed(f"recovery {done} of {total}, {whose}, {way}: ", self.observer)
-                    try:
-                        recover_in_study(record, self.ledger, search, spec, way, remove=remove, observer=telling)
-                    except (EvaluationError, UserError) as error:
-                        leave.check()
-                        telling.warn(f"it failed: {error}")
-                        failures.append(error)
+            each = product(self.spec.recoveries.items(), first.items())
+            for place, ((way, spec), (mask, number)) in enumerate(each, start=1):
+                record, cell = records[number], self.spec.cells[number]
+                remove, whose = (None, cell.searcher) if mask else (0, "dense")
+                telling = Prefixed(f"recovery {place} of {total}, {whose}, {way}: ", self.observer)
+                try:
+                    recover_in_study(record, self.ledger, cell.search, spec, way, remove=remove, observer=telling)
+                except (EvaluationError, UserError) as error:
+                    leave.check()
+                    telling.warn(f"it failed: {error}")
+                    failures.append(error)
         return failures
 
     def _search(self, model_group: ModelGroup, numbers: Sequence[int], replicas: Replicas) -> None:
@@ -249,20 +240,17 @@ class _StudyWork:
         tasks = {}
         for number in numbers:
             cell = self.spec.cells[number]
-            prepared = model_group.prepared_for(cell.search.evaluation)
-            context = StudyContext(model_group.info, prepared, cell.labels, self.parent)
+            context = StudyContext(model_group.info, model_group.prepared_for(cell), cell.labels, self.parent)
             tasks[number] = TrialTask(cell.search.elsewhere(), context, replicas, self.open_tracker)
         auto = min(replicas.most, _MOST_AT_ONCE)
         at_once = auto if options.concurrency == "auto" else options.concurrency
-        folder = self.spec.store / "tune" / f"{self.spec.study_id}-{model_group.numbers[0]}"
+        folder = self.spec.store / "tune" / f"{self.spec.study_id}-{min(model_group.cells)}"
         watching = Observers(self.observer, _Recording(self))
         failed = run_trials(tasks, options.stop, at_once, options.retries, folder, watching)
         records = self._records(failed)
         for number, cause in failed.items():
-            if number not in records or records[number].state in (
-                "running",
-                "interrupted",
-            ):  # it could not do so itself
+            record = records.get(number)
+            if record is None or record.state in ("running", "interrupted"):  # it could not do so itself
                 config = tasks[number].search.config
                 write_search(self.ledger, self.search_ids[number], config, "failed", failure=cause)
 

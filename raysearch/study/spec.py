@@ -26,7 +26,6 @@ class Cell:
         model: The label of its model.
         calibration: That of its objective and data.
         searcher: That of its searcher and options.
-        search: The search.
         draw: That of the draw of its samples; empty where the study has one.
     """
 
@@ -157,8 +156,6 @@ class StudySpec:
     """A grid of searches.
 
     Args:
-        options: How it goes about them.
-        cells: The searches, in order.
         assess: What the masks are assessed by that the searches find; None for nothing.
         store: The folder it writes to; its ledger is there or elsewhere.
         config: The resolved configuration, plain values without secrets, for the record.

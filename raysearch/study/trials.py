@@ -61,14 +61,14 @@ class SearchTrial(tune.Trainable):
     Its process is used again for the next one, so that importing torch is paid for once.
     """
 
+    @override
     def setup(self, config: dict[str, Any], tasks: Mapping[int, TrialTask], budget: Budget) -> None:  # type: ignore[override]
-        """Begins a search; nothing is computed before the first step."""
         self._tasks, self._budget = tasks, budget
         self._standing: dict[str, Any] = {}
         self._rounds = self._begin(config)
 
+    @override
     def step(self) -> dict[str, Any]:
-        """The search's next round."""
         try:
             summary = next(self._rounds)
         except StopIteration as stop:
@@ -85,12 +85,12 @@ class SearchTrial(tune.Trainable):
             self._rounds.close()  # Tune will stop it for the same reason; by then it is on record as stopped
         return self._report(done=False)
 
+    @override
     def cleanup(self) -> None:
-        """Ends the search where it stands."""
         self._rounds.close()
 
+    @override
     def reset_config(self, new_config: dict[str, Any]) -> bool:
-        """Takes up another search in this process."""
         self.cleanup()
         self._rounds = self._begin(new_config)
         return True
@@ -123,15 +123,9 @@ def run_trials(
     folder: Path,
     observer: Observer,
 ) -> dict[int, str]:
-    """Run searches to their ends, so many at a time; those that fail do not stop the others.
+    """Run searches, by the number of their cell, to their ends or that of their budget, so many at a time.
 
-    Args:
-        tasks: The searches by the number of their cell.
-        budget: When each is stopped.
-        concurrency: How many at a time.
-        retries: How often one that failed is tried again.
-        folder: Where Tune keeps its experiment.
-        observer: Watches them.
+    Those that fail are tried again so often, and do not stop the others. Tune keeps its experiment in the folder.
 
     Returns:
         The causes of those that failed for good, by the number of their cell.

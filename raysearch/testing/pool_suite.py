@@ -69,9 +69,8 @@ def tiny_replica() -> Replica:
 def tiny_calibration(name: str) -> Calibration:
     """Return a calibration of three shards, of this name alone."""
     ids = np.random.default_rng(0).integers(VOCABULARY, size=(5, 12))
-    scored = np.ones(ids.shape, dtype=bool)
-    scored[:, 0] = False
-    return Calibration.create(PerplexityObjective(), Batch(ids, scored), 2, {"name": name}, {})
+    batch = Batch.of(ids.tolist(), [[False, *[True] * 11]] * 5)
+    return Calibration.create(PerplexityObjective(), batch, 2, {"name": name}, {})
 
 
 def units_on(calibration: Calibration) -> list[Unit]:
@@ -104,16 +103,10 @@ def expected_answers() -> Answers:
 
 @dataclass(frozen=True)
 class TroubleJob(Job):
-    """Does something bad to its replica at its first attempts, and notes each attempt in a file.
+    """Does something bad to its replica at its first attempts, and notes each attempt in a file."""
 
-    Args:
-        file: The file; it grows by a byte with each attempt.
-        attempts: At how many attempts.
-        trouble: What it does.
-    """
-
-    file: Path
-    attempts: int
+    file: Path  #: it grows by a byte with each attempt
+    attempts: int  #: those that go wrong
     trouble: Callable[[], None]
 
     @override

@@ -51,13 +51,7 @@ _FROM_NATS: dict[Measure, Callable[[float], float]] = {
 def simulate_losses(n_layers: int, seed: int = 0, measure: Measure = PERPLEXITY) -> Callable[[Mask], float]:
     """Return a loss like that of a real decoder: the ends matter most, late middle layers least.
 
-    Args:
-        n_layers: N.
-        seed: Seeds the noise between layers.
-        measure: What losses are counted in; one of this module's, or perplexity.
-
-    Returns:
-        Loss of a mask.
+    The measure is one of this module's, or perplexity.
     """
     depth = np.linspace(0, 1, n_layers)
     single = 0.04 + 2.5 * np.exp(-18 * depth) + 0.9 * np.exp(-14 * (1 - depth)) + 0.12 * np.abs(depth - 0.68)

@@ -1,16 +1,105 @@
-"""Which tracker a search or a study is recorded by."""
+"""Where searches and studies are recorded for people: by which tracker, and in MLflow's embedded store or at a URI."""
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Literal
 
-from raysearch.errors import UserError, redact
-from raysearch.search.observer import Tracker
-from raysearch.tracking.store import Store
+from filelock import FileLock
+
+from raysearch.errors import HIDDEN, UserError, did_you_mean, redact
+
+#: What MLflow's addresses begin with, databases with or without ``+driver``; its plugins add to them.
+_SCHEMES = {"http", "https", "databricks", "databricks-uc", "uc", "file", "sqlite", "postgresql", "mysql", "mssql"}
+
+
+@dataclass(frozen=True)
+class Store:
+    """A place where MLflow keeps runs, by its tracking URI.
+
+    The folder holds the artifacts of every store that is not a server, and the database of the embedded one.
+    """
+
+    uri: str
+    folder: Path
+
+    @classmethod
+    def locate(cls, uri: str | None, folder: Path, argument: str = "tracking.uri") -> Store:
+        """Return the store at `uri`; None for the embedded one, ``<folder>/mlflow.db``.
+
+        Where `uri` is from a record, which keeps no password, that is taken from MLflow's own environment variables.
+
+        Raises:
+            UserError: MLflow knows no addresses of that kind, or keeps nothing there; the argument is what the user
+                calls it.
+        """
+        folder = folder.expanduser().resolve()
+        if uri == "":
+            raise UserError(f"{argument}= is empty; give an address, or leave it out")
+        scheme, separator, _ = (uri or "").partition("://")
+        if separator and scheme.partition("+")[0] not in _SCHEMES:
+            known = _SCHEMES | {plugin.name for plugin in entry_points(group="mlflow.tracking_store")}
+            if scheme not in known:
+                said = f"{argument}={redact(uri or '')} is of a kind that MLflow does not know"
+                raise UserError(f"{said}; {did_you_mean(scheme, known)}")
+        if re.fullmatch(r"sqlite(\+\w+)?:/*(:memory:)?(\?.*)?", uri or ""):
+            raise UserError(
+                f"{argument}={uri} names no file, and what is written is lost; use sqlite:////path/to/file.db"
+            )
+        return cls(_with_password(uri) if uri else f"sqlite:///{folder / 'mlflow.db'}", folder)
+
+    @property
+    def shown(self) -> str:
+        """The URI as it may be shown."""
+        return redact(self.uri)
+
+    @property
+    def page(self) -> str:
+        """Where a browser finds it: its server, or the one of ``raysearch ui``."""
+        return re.sub(r"//[^/]*@", "//", self.uri).rstrip("/") if self.is_server else "http://127.0.0.1:5000"
+
+    def check(self) -> None:
+        """Refuse an address whose password is not known.
+
+        Raises:
+            UserError: It is from a record, and no environment variable has it.
+        """
+        if HIDDEN in self.uri:
+            raise UserError(
+                f"tracking.uri={self.uri} is on record without its password; give it again with tracking.uri=…, or in "
+                "MLFLOW_TRACKING_URI"
+            )
+
+    @property
+    def is_server(self) -> bool:
+        """Whether a server answers at the URI, which then decides by itself where artifacts go."""
+        return self.uri.startswith(("http:", "https:", "databricks"))
+
+    @property
+    def is_embedded(self) -> bool:
+        """Whether it is the database in the folder."""
+        return self.uri == f"sqlite:///{self.folder / 'mlflow.db'}"
+
+    @property
+    def artifacts(self) -> Path:
+        """The folder of artifacts; absolute, since MLflow would take a relative one from wherever it runs."""
+        return self.folder / "artifacts"
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Keep other searches out of the embedded store meanwhile: MLflow breaks if two make its tables at once."""
+        if not self.is_embedded:
+            yield
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with FileLock(self.folder / "mlflow.lock"):
+            yield
 
 
 @dataclass(frozen=True)
@@ -68,20 +157,13 @@ class TrackingOptions:
         """Return the same place, for a process in any folder."""
         return replace(self, folder=self.folder.resolve())
 
-    def open(self, warn: Callable[[str], None], show: Callable[[str], None] | None = None) -> Tracker:
-        """Make the tracker.
 
-        Args:
-            warn: Gets its troubles, each in a sentence.
-            show: Gets how far it is, in a line now and then, while it is waited for.
-        """
-        if self.type == "none":
-            return Tracker()
-        from raysearch.tracking.mlflow.tracker import MlflowTracker  # brings along what other searches do not use
-
-        return MlflowTracker(
-            *(self.uri, self.experiment, self.folder, warn),
-            ledger=self.ledger,
-            show=show,
-            max_child_runs=self.max_child_runs,
-        )
+def _with_password(uri: str) -> str:
+    """Return an address from a record with its password, if MLflow's environment variables have that."""
+    if HIDDEN not in uri:
+        return uri
+    given = os.environ.get("MLFLOW_TRACKING_URI", "")
+    if redact(given) == uri:
+        return given
+    signs_in = any(os.environ.get(f"MLFLOW_TRACKING_{name}") for name in ("USERNAME", "TOKEN"))
+    return re.sub(r"//[^/]*@", "//", uri) if signs_in and uri.startswith("http") else uri

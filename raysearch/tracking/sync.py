@@ -22,8 +22,17 @@ from raysearch.study.collect import collect, has_ended, totals_of
 from raysearch.study.record import STUDIES, CellRecord, StudyRecord
 from raysearch.study.spec import cell_labels
 from raysearch.tracking.mlflow.client import attempt, cause_of, quiet
-from raysearch.tracking.options import TrackingOptions
-from raysearch.tracking.store import Store
+from raysearch.tracking.mlflow.study import (
+    begin_study,
+    end_failed,
+    open_runs,
+    record_answers,
+    record_assessments,
+    record_recovery,
+    record_report,
+    record_texts,
+)
+from raysearch.tracking.options import Store, TrackingOptions
 
 
 @dataclass(frozen=True)
@@ -91,50 +100,42 @@ def mend(study: StudyRecord, ledger: Ledger, tracking: TrackingOptions, warn: Ca
     if tracking.type == "none" or parent is None:
         return
     try:
-        open_runs = attempt(lambda: _open_runs(tracking.store, parent))
+        running = attempt(lambda: open_runs(tracking.store, parent))
+        run_ids = {run.data.tags["raysearch.search_id"]: run.info.run_id for run in running}
         known = SEARCHES.some(ledger, [cell.search_id for cell in study.cells])
         for cell in study.cells:
             record = known.get(cell.search_id)
             if record is None or is_held(ledger, record.search_id):
                 continue
             if record.state == "failed":
-                if record.search_id in open_runs:
-                    attempt(partial(_end_failed, tracking.store, open_runs[record.search_id], record.failure or ""))
-            elif record.result is not None and record.mlflow_run_id in {None, *open_runs.values()}:
-                _sync_search(record, ledger, tracking, _labels(cell, record), parent)
+                if record.search_id in run_ids:
+                    attempt(partial(end_failed, tracking.store, run_ids[record.search_id], record.failure or ""))
+            elif record.result is not None and record.mlflow_run_id in {None, *run_ids.values()}:
+                _sync_search(record, ledger, tracking, cell, parent)
     except Exception as error:  # recording never stops a study, whatever MLflow, a disk or a network throws
         warn(
             f"what MLflow lacks of the study is not written ({cause_of(error)}); later: raysearch sync {study.study_id}"
         )
 
 
-def _open_runs(store: Store, parent: str) -> dict[str, str]:
-    """Return MLflow's ids of the searches of a study that have not ended there, by the searches'."""
-    from raysearch.tracking.mlflow.study import open_runs
-
-    return {run.data.tags["raysearch.search_id"]: run.info.run_id for run in open_runs(store, parent)}
-
-
-def _end_failed(store: Store, run_id: str, failure: str) -> None:
-    from raysearch.tracking.mlflow.study import end_failed
-
-    end_failed(store, run_id, failure)
-
-
 def _sync_search(
     record: SearchRecord,
     ledger: Ledger,
     tracking: TrackingOptions,
-    labels: Mapping[str, str] | None = None,
+    cell: CellRecord | None = None,
     parent: str = "",
 ) -> SyncedSearch:
-    """Write what MLflow lacks of a search, under the labels of a study and its id at MLflow where there is one."""
+    """Write what MLflow lacks of a search, as the cell of a study and under its id at MLflow where there is one."""
     if record.result is None:
         raise UserError(
             f"SEARCH={record.search_id} is {record.state}, so there is nothing to sync yet; raysearch resume "
             f"{record.search_id} goes on with it, and records it"
         )
-    result = record.result if labels is None else replace(record.result, labels=labels, parent=parent)
+    result = record.result
+    if cell is not None:
+        remove = record.config["remove"]
+        labels = cell_labels(cell.model, cell.calibration, cell.searcher, remove, cell.seed, cell.draw)
+        result = replace(result, labels=labels, parent=parent)
     with _writing(tracking):
         synced = _write_search(tracking, result)
         _write_assessments(tracking.store, synced.mlflow_run_id, record, ledger)
@@ -144,13 +145,12 @@ def _sync_search(
 
 def _write_assessments(store: Store, run_id: str, record: SearchRecord, ledger: Ledger) -> None:
     """Write what the ledger has of a search's mask besides the search: numbers, texts, answers and recoveries."""
-    from raysearch.tracking.mlflow.study import record_answers, record_assessments, record_recovery, record_texts
-
     record_assessments(store, {run_id: recorded_assessments(ledger, record)})
     record_texts(store, {run_id: recorded_texts(ledger, record)})
     record_answers(store, {run_id: recorded_answers(ledger, record)})
-    masks = {trial.mask for trial in record.found.trials} | {record.found.mask}
-    for one in recoveries_of(ledger, record.found.fingerprints["model"], masks):
+    result = record.found
+    masks = {trial.mask for trial in result.trials} | {result.mask}
+    for one in recoveries_of(ledger, result.fingerprints["model"], masks):
         if one.search_id == record.search_id:
             record_recovery(store, run_id, one.recovery_id, one.training.points, {**one.costs, **one.named})
     for recovered in recorded_refinement(ledger, record):
@@ -162,7 +162,7 @@ def _write_search(tracking: TrackingOptions, result: SearchResult) -> SyncedSear
     from raysearch.tracking.mlflow.writer import MlflowWriter
 
     at = int(1000 * result.began)
-    writer = MlflowWriter(tracking.store, tracking.experiment, result, at, 0.0, tracking.max_child_runs)
+    writer = MlflowWriter(tracking, result, at, 0.0)
     writer.take_up()
     for trials, summary in result.by_round:
         at = int(1000 * (result.began + summary.seconds))
@@ -175,8 +175,6 @@ def _write_search(tracking: TrackingOptions, result: SearchResult) -> SyncedSear
 
 def _sync_study(study: StudyRecord, ledger: Ledger, tracking: TrackingOptions) -> SyncedStudy:
     with _writing(tracking):
-        from raysearch.tracking.mlflow.study import begin_study, record_report
-
         parent = begin_study(tracking.store, tracking.experiment, study.study_id, study.config, reopen=False)
     config = {**study.config, "tracking": _section(study.config, tracking)}
     if (parent, config) != (study.mlflow_run_id, study.config):
@@ -188,7 +186,7 @@ def _sync_study(study: StudyRecord, ledger: Ledger, tracking: TrackingOptions) -
     known = SEARCHES.some(ledger, [cell.search_id for cell in study.cells])
     found = {name: record for name, record in known.items() if record.result is not None}
     searches = tuple(
-        _sync_search(record, ledger, tracking, _labels(cell, record), parent)
+        _sync_search(record, ledger, tracking, cell, parent)
         for cell in study.cells
         if (record := found.get(cell.search_id))
     )
@@ -203,18 +201,9 @@ def _sync_study(study: StudyRecord, ledger: Ledger, tracking: TrackingOptions) -
     return SyncedStudy(study.study_id, parent, searches, unfinished, bool(files))
 
 
-def _labels(cell: CellRecord, record: SearchRecord) -> dict[str, str]:
-    return cell_labels(cell.model, cell.calibration, cell.searcher, record.config["remove"], cell.seed, cell.draw)
-
-
 def _section(config: Mapping[str, Any], tracking: TrackingOptions) -> dict[str, Any]:
     """Return the section ``tracking`` of a configuration, as it is now."""
-    given = {
-        "type": tracking.type,
-        "uri": tracking.uri,
-        "experiment": tracking.experiment,
-        "max_child_runs": tracking.max_child_runs,
-    }
+    given = {key: getattr(tracking, key) for key in ("type", "uri", "experiment", "max_child_runs")}
     section: dict[str, Any] = redacted({**config["tracking"], **given})
     return section
 

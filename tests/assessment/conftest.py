@@ -129,9 +129,22 @@ def without_layers(folder: Path, mask: Mask) -> PreTrainedModel:
     return model
 
 
+def of_text(name: str, file: Path, sampling: str = "sequential", samples: object = "all") -> str:
+    """The word of a text to assess by."""
+    return f"assess.texts.{name}=data=file data.path={file} data.samples={samples} data.sampling={sampling}"
+
+
 def no_pool() -> Pool:
     """For what is known already."""
     raise AssertionError("everything is known")
+
+
+def assert_known(assess: Assess, mask: Mask, words: list[str], computed: int) -> None:
+    """Assert that so many numbers are computed, and then known without a model."""
+    first = assess([mask], *words)
+    assert first.computed == computed
+    again = assess([mask], *words, make_pool=no_pool)
+    assert again.values == first.values and again.computed == 0
 
 
 class Stopping:

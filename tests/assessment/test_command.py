@@ -12,23 +12,17 @@ import pytest
 from raysearch import api
 from raysearch.assessment.results import SearchAssessment
 from raysearch.search.observer import Observer
+from raysearch.tracking.mlflow.tracker import open_tracker
 from raysearch.tracking.options import TrackingOptions
+from tests.assessment.conftest import of_text
 from tests.cli.conftest import Run, World
-
-TEXT = "assess.texts.mine=data=file data.path={} data.samples=all data.sampling=sequential"
 
 
 @pytest.fixture
 def words(world: World, items: Path) -> list[str]:
     """A text and a task."""
-    return [
-        "assess=none",
-        TEXT.format(world.text),
-        "assess.seq_len=16",
-        "assess.limit=4",
-        "assess.tasks=[piqa]",
-        f"assess.data_dir={items}",
-    ]
+    how = ["assess.seq_len=16", "assess.limit=4", "assess.tasks=[piqa]", f"assess.data_dir={items}"]
+    return ["assess=none", of_text("mine", world.text), *how]
 
 
 @pytest.fixture
@@ -55,7 +49,7 @@ def test_table_and_json(run: Run, searched: str, words: list[str], here: Path) -
 
 
 def test_a_text_that_was_calibrated_on_is_named(run: Run, searched: str, words: list[str], text: Path) -> None:
-    other = f"assess.texts.apart=data=file data.path={text} data.samples=all data.sampling=whole"
+    other = of_text("apart", text, "whole")
     assert json.loads(run("assess", "latest", *words, other, "--json").out)["overlaps"] == ["mine"]
     assert "Warning: the search calibrated on samples of the same text: mine" in run("assess", "latest", *words).out
 
@@ -74,15 +68,12 @@ def test_python(run: Run, searched: str, world: World, here: Path) -> None:
         def assessing(self, line: str) -> None:
             lines.append(line)
 
-    done = api.assess(
-        searched, "assess=none", TEXT.format(world.text), assess={"seq_len": 16, "limit": 2}, observer=Lines()
-    )
-    assert (
-        isinstance(done, SearchAssessment) and done.search_id == searched and done.assessments.computed == 2 and lines
-    )
+    text, how = of_text("mine", world.text), {"seq_len": 16, "limit": 2}
+    done = api.assess(searched, "assess=none", text, assess=how, observer=Lines())
+    assert isinstance(done, SearchAssessment) and done.search_id == searched
+    assert done.assessments.computed == 2 and lines
     assert done.pruned["mine"].estimate.value > 0 and done.dense["mine"].detail["n_samples"] == 2
-    texts = {"mine": TEXT.partition("=")[2].format(world.text)}
-    again = api.assess(searched, "assess=none", assess={"seq_len": 16, "limit": 2, "texts": texts})
+    again = api.assess(searched, "assess=none", assess={**how, "texts": {"mine": text.partition("=")[2]}})
     assert isinstance(again, SearchAssessment) and again.assessments.computed == 0
 
 
@@ -112,7 +103,7 @@ def test_mlflow_that_cannot_be_reached_only_warns(tmp_path: Path) -> None:
     said: list[str] = []
     options = TrackingOptions("mlflow", f"sqlite:///{tmp_path}/no/such.db", "tests", tmp_path)
     search: Any = SimpleNamespace(mlflow_run_id="x")
-    options.open(said.append).assessed([(search, {"assess.a": 1.0})])
+    open_tracker(options, said.append).assessed([(search, {"assess.a": 1.0})])
     assert len(said) == 1 and said[0].startswith("the assessment is not recorded in MLflow")
 
 

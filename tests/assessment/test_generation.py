@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -21,7 +22,8 @@ from raysearch.generation.decoding import generate
 from raysearch.generation.prompt import Prompt
 from raysearch.generation.score import ScoredText
 from raysearch.ledger.ledger import Ledger
-from tests.assessment.conftest import Assess, Stopping, no_pool, read, without_layers
+from tests.assessment.conftest import Assess, Stopping, assert_known, of_text, read, without_layers
+from tests.cases import assert_refused
 from tests.cli.conftest import World
 
 MASK = Mask.of(1, 3)
@@ -67,10 +69,7 @@ def test_texts_are_kept_and_those_of_the_model_without_the_layers(
 
 
 def test_nothing_is_generated_twice(assess: Assess, words: list[str]) -> None:
-    first = assess([MASK], *words)
-    assert first.computed == 2
-    again = assess([MASK], *words, make_pool=no_pool)
-    assert again.values == first.values and again.computed == 0
+    assert_known(assess, MASK, words, computed=2)
     assert assess([MASK], *words, "assess.answers.temperature=0.8").computed == 2, "other texts"
 
 
@@ -132,9 +131,8 @@ def test_a_server_answers_for_the_mask(assess: Assess, words: list[str], server:
         assess([MASK, Mask.of(2)], *words, f"assess.server={server}")
 
 
-@pytest.mark.parametrize(
-    ("more", "said"),
-    [
+def test_refusals(assess: Assess, words: list[str]) -> None:
+    cases = [
         ("assess.server=127.0.0.1", "assess.server=127.0.0.1 is no address; give one such as"),
         ("assess.server=http://127.0.0.1:9/v1", "assess.server does not answer at http://127.0.0.1:9/v1/models"),
         ("assess.answers.temperature=-1", "assess.answers.temperature=-1.0 is out of range"),
@@ -145,17 +143,13 @@ def test_a_server_answers_for_the_mask(assess: Assess, words: list[str], server:
         ("assess.generation.other=data=generation data.path=nowhere.jsonl", "nowhere.jsonl does not exist"),
         ("assess.tasks=[mine]", "assess.generation and assess.tasks both have mine"),
         ("assess.texts.mine=data=sotu", "assess.texts and assess.generation both have mine"),
-    ],
-)
-def test_refusals(assess: Assess, words: list[str], more: str, said: str) -> None:
-    with pytest.raises(UserError) as refused:
-        assess([MASK], *words, more)
-    assert said in str(refused.value)
+    ]
+    assert_refused(lambda more: assess([MASK], *words, more), [(more, re.escape(said)) for more, said in cases])
 
 
-@pytest.mark.parametrize(
-    ("keys", "said"),
-    [
+def test_bad_tasks_are_refused(assess: Assess, questions: Path) -> None:
+    data = f"assess.generation.mine=data=generation data.path={questions} data.samples=all data.seq_len=32"
+    cases = [
         ("data.check=words", "data.check"),
         ("data.check=code", "data.check=code needs data.tests=…"),
         ("data.check=regex", "data.check=regex needs data.pattern=…"),
@@ -167,13 +161,8 @@ def test_refusals(assess: Assess, words: list[str], more: str, said: str) -> Non
         ("data.chat=true", "data.chat=true needs a model with a chat template"),
         ("data.opening={word}", "has no word, which data.opening takes in"),
         ("data.check=code data.tests={answer}", "assess.answers.run_code=false, but these data are checked by running"),
-    ],
-)
-def test_bad_tasks_are_refused(assess: Assess, questions: Path, keys: str, said: str) -> None:
-    with pytest.raises(UserError) as refused:
-        data = f"data=generation data.path={questions} data.samples=all data.seq_len=32 {keys}"
-        assess([], f"assess.generation.mine={data}")
-    assert said in str(refused.value)
+    ]
+    assert_refused(lambda keys: assess([], f"{data} {keys}"), [(keys, re.escape(said)) for keys, said in cases])
 
 
 @pytest.mark.slow
@@ -183,9 +172,7 @@ def test_two_replicas_of_ray_read_and_write_the_same(
     words = [
         *words,
         "assess.answers.temperature=0.9",
-        f"assess.texts.whole=data=file data.path={text} data.samples=all data.sampling=sequential",
-        f"assess.texts.apart=data=file data.path={text} data.samples=all data.sampling=whole",
-        "assess.seq_len=16",
+        *(of_text("whole", text), of_text("apart", text, "whole"), "assess.seq_len=16"),
     ]
     masks = [Mask.of(1), Mask.of(1, 2), MASK]
     here = assess(masks, *words)

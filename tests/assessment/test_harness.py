@@ -14,7 +14,7 @@ import pytest
 from raysearch.assessment.task_files import ready_tasks, write_task_files
 from raysearch.core.mask import Mask
 from raysearch.errors import UserError
-from tests.assessment.conftest import ROWS, Assess, Stopping, no_pool, without_layers
+from tests.assessment.conftest import ROWS, Assess, Stopping, assert_known, without_layers
 from tests.cli.conftest import World
 
 MASK = Mask.of(0, 2)
@@ -86,10 +86,7 @@ def test_chat_models_are_asked_in_their_template(assess: Assess, world: World, i
 
 def test_known_tasks_load_no_model(assess: Assess, items: Path) -> None:
     words = ["assess.tasks=[piqa,boolq]", f"assess.data_dir={items}"]
-    first = assess([MASK], *words)
-    assert first.computed == 4
-    again = assess([MASK], *words, make_pool=no_pool)
-    assert again.values == first.values and again.computed == 0
+    assert_known(assess, MASK, words, computed=4)
     assert assess([MASK, Mask.of(3)], *words).computed == 2, "a new mask alone"
 
 

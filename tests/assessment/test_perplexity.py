@@ -15,7 +15,13 @@ from raysearch.assessment.results import Result
 from raysearch.core.estimate import Estimate, Metric
 from raysearch.core.json import plain
 from raysearch.core.mask import Mask
-from tests.assessment.conftest import Assess, no_pool, without_layers
+from raysearch.evaluation.inline_pool import InlinePool
+from raysearch.evaluation.replica import Replica
+from raysearch.models.loading import load_model
+from raysearch.models.source import locate
+from raysearch.models.spec import ModelSpec
+from raysearch.models.stack import LayerStack
+from tests.assessment.conftest import Assess, assert_known, of_text, without_layers
 from tests.cli.conftest import World
 
 MASK = Mask.of(1, 3)
@@ -50,9 +56,8 @@ def whole_documents(folder: Path, text: Path) -> list[list[int]]:
 @pytest.mark.parametrize(("sampling", "rows_of"), [("sequential", windows), ("whole", whole_documents)])
 @pytest.mark.parametrize("limit", [None, 3])
 def test_is_that_of_a_plain_script(assess: Assess, world: World, text: Path, sampling, rows_of, limit) -> None:
-    words = [f"assess.texts.mine=data=file data.path={text} data.samples=all data.sampling={sampling}"]
-    words += [f"assess.seq_len={SEQ_LEN}", *([] if limit is None else [f"assess.limit={limit}"])]
-    found = assess([MASK], *words)
+    words = [of_text("mine", text, sampling), *([] if limit is None else [f"assess.limit={limit}"])]
+    found = assess([MASK], f"assess.seq_len={SEQ_LEN}", *words)
     rows = rows_of(world.model, text)[:limit]
     perplexity = {}
     for mask in (Mask(), MASK):
@@ -69,11 +74,7 @@ def test_is_that_of_a_plain_script(assess: Assess, world: World, text: Path, sam
 
 
 def test_error_is_carried_over_from_the_loss(assess: Assess, world: World, text: Path) -> None:
-    found = assess(
-        [MASK],
-        f"assess.texts.mine=data=file data.path={text} data.samples=all data.sampling=sequential",
-        f"assess.seq_len={SEQ_LEN}",
-    )
+    found = assess([MASK], of_text("mine", text), f"assess.seq_len={SEQ_LEN}")
     losses = plain_losses(world.model, MASK, windows(world.model, text))
     means = torch.tensor([nats / tokens for nats, tokens in losses], dtype=torch.float64)
     result = found.values[MASK]["mine"]
@@ -83,23 +84,16 @@ def test_error_is_carried_over_from_the_loss(assess: Assess, world: World, text:
 
 
 def test_a_number_of_samples_is_the_most_that_are_taken(assess: Assess, text: Path) -> None:
-    found = assess(
-        [],
-        f"assess.texts.few=data=file data.path={text} data.samples=2 data.sampling=sequential",
-        f"assess.texts.many=data=file data.path={text} data.samples=1000 data.sampling=sequential",
-        f"assess.seq_len={SEQ_LEN}",
-    )
+    few, many = of_text("few", text, samples=2), of_text("many", text, samples=1000)
+    found = assess([], few, many, f"assess.seq_len={SEQ_LEN}")
     counts = {name: result.detail["n_samples"] for name, result in found.by_mask[Mask()].items()}
     assert counts["few"] == 2 < counts["many"] < 1000
 
 
 def test_known_perplexities_load_no_model(assess: Assess, text: Path) -> None:
-    words = [f"assess.texts.mine=data=file data.path={text} data.samples=all data.sampling=whole", "assess.seq_len=16"]
-    first = assess([MASK], *words)
-    again = assess([MASK], *words, make_pool=no_pool)
-    assert again.values == first.values and again.computed == 0
-    other = f"assess.texts.other=data=file data.path={text} data.samples=all data.sampling=sequential"
-    assert assess([MASK], *words, other).computed == 2, "the text that is new, of two models"
+    words = [of_text("mine", text, "whole"), f"assess.seq_len={SEQ_LEN}"]
+    assert_known(assess, MASK, words, computed=2)
+    assert assess([MASK], *words, of_text("other", text)).computed == 2, "the text that is new, of two models"
 
 
 def test_what_is_not_finite_is_null_in_json() -> None:
@@ -110,21 +104,9 @@ def test_what_is_not_finite_is_null_in_json() -> None:
 
 
 def test_a_pool_that_is_offered_is_handed_the_texts_and_stays(assess: Assess, world: World, text: Path) -> None:
-    from raysearch.evaluation.inline_pool import InlinePool
-    from raysearch.evaluation.replica import Replica
-    from raysearch.models.loading import load_model
-    from raysearch.models.source import locate
-    from raysearch.models.spec import ModelSpec
-    from raysearch.models.stack import LayerStack
-
     replica = Replica(LayerStack(load_model(locate(ModelSpec("tiny", str(world.model))))))
     closed = []
     pool = InlinePool(lambda: replica)
     pool.close = lambda: closed.append(True)  # type: ignore[method-assign]
-    found = assess(
-        [MASK],
-        f"assess.texts.mine=data=file data.path={text} data.samples=all data.sampling=sequential",
-        f"assess.seq_len={SEQ_LEN}",
-        make_pool=lambda: pool,
-    )
+    found = assess([MASK], of_text("mine", text), f"assess.seq_len={SEQ_LEN}", make_pool=lambda: pool)
     assert found.computed == 2 and not closed and len(replica.calibrations) == 1

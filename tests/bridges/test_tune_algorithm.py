@@ -44,11 +44,11 @@ class Scripted(ray.tune.search.Searcher):
 class Uses(Searcher):
     """A searcher around an algorithm at hand."""
 
-    def __init__(self, algorithm, **options):
-        self.algorithm, self.options = algorithm, options
+    def __init__(self, algorithm, trials, batch=1):
+        self.algorithm, self.trials, self.batch = algorithm, trials, batch
 
     def search(self, problem, rng):
-        return search_with(self.algorithm, problem, **self.options)
+        return search_with(self.algorithm, problem, self.trials, self.batch, {})
 
 
 def test_the_largest_coordinates_go():

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Iterable
 from itertools import product
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from raysearch.calibration.batch import Batch, Choices
 from raysearch.calibration.calibration import Calibration
+from raysearch.calibration.objectives.base import Objective
 from raysearch.calibration.objectives.perplexity import PerplexityObjective
 from raysearch.calibration.objectives.task_margin import TaskMarginObjective
 from raysearch.generation.answer import Answer
@@ -25,11 +27,17 @@ def windows(samples: int, seq_len: int) -> Batch:
 
 
 def build(
-    samples: int = 5, seq_len: int = 4, shard_samples: int | None = 2, identity: dict[str, Any] = IDENTITY
+    samples: Batch | None = None,
+    shard_samples: int | None = 2,
+    objective: Objective = PerplexityObjective(),  # noqa: B008
+    identity: dict[str, Any] = IDENTITY,
 ) -> Calibration:
-    return Calibration.create(
-        PerplexityObjective(), windows(samples, seq_len), shard_samples, identity, {"source": "numbers"}
-    )
+    samples = windows(5, 4) if samples is None else samples
+    return Calibration.create(objective, samples, shard_samples, identity, {"source": "numbers"})
+
+
+def n_fingerprints(calibrations: Iterable[Calibration]) -> int:
+    return len({calibration.fingerprint for calibration in calibrations})
 
 
 def items() -> Batch:
@@ -51,15 +59,14 @@ def test_shards_are_the_samples_cut_in_order() -> None:
 
 
 def test_shards_of_items_keep_their_choices_together() -> None:
-    calibration = Calibration.create(TaskMarginObjective(), items(), 1, IDENTITY, {})
+    calibration = build(items(), 1, TaskMarginObjective())
     first, second = calibration.shards
     assert (first.n_samples, second.n_samples) == (1, 1)
     assert first.input_ids.tolist() == [[1, 2, 3, 0], [1, 2, 4, 5]]
     assert second.choices is not None
     assert second.choices.item.tolist() == [0, 0, 0] and second.choices.gold.tolist() == [False, True, False]
     assert (calibration.n_samples, calibration.n_tokens, calibration.divisor) == (2, 3 + 5, 2)
-    summed = Calibration.create(TaskMarginObjective(items="sum"), items(), 1, IDENTITY, {})
-    assert summed.divisor == 1
+    assert build(items(), 1, TaskMarginObjective(items="sum")).divisor == 1
 
 
 def test_describes_itself_in_plain_values() -> None:
@@ -68,7 +75,7 @@ def test_describes_itself_in_plain_values() -> None:
 
 def test_shards_are_chosen_for_screening_many_workers_and_one_gpu() -> None:
     for samples, seq_len in product([1, 7, 8, 9, 15, 16, 20, 128, 1000], [2, 256, 2048, 8192, 10_000]):
-        shards = build(samples, seq_len, None).shards
+        shards = build(windows(samples, seq_len), None).shards
         assert all(shard.n_samples == 1 or shard.input_ids.size <= 8192 for shard in shards), (samples, seq_len)
         assert len(shards) >= min(samples, 16, samples * seq_len // 512)  # small ones slow a CPU down
         assert len({shard.n_samples for shard in shards[:-1]}) <= 1
@@ -84,14 +91,14 @@ def test_shard_size_by_hand() -> None:
         (4, 128): 4,
         (2, 1024): 1,
     }.items():
-        assert build(samples, seq_len, None).shards[0].n_samples == size
+        assert build(windows(samples, seq_len), None).shards[0].n_samples == size
 
 
 def test_shards_of_rows_of_many_lengths_hold_as_many_tokens() -> None:
     lengths = np.sort(np.random.default_rng(0).integers(2, 200, size=100))
     rows = [[1] * length for length in lengths]
     samples = Batch.of(rows, [[place > 0 for place in range(len(row))] for row in rows])
-    shards = Calibration.create(PerplexityObjective(), samples, None, IDENTITY, {}).shards
+    shards = build(samples, None).shards
     assert sum(shard.n_samples for shard in shards) == 100
     assert 16 <= len(shards) <= 20
     assert all(shard.input_ids.size <= lengths.sum() // 16 for shard in shards)
@@ -100,8 +107,7 @@ def test_shards_of_rows_of_many_lengths_hold_as_many_tokens() -> None:
 
 def test_prompts_are_generated_from_together() -> None:
     prompts = dataclasses.replace(windows(20, 10), answers=tuple(Answer(str(number)) for number in range(20)))
-    shards = Calibration.create(PerplexityObjective(), prompts, None, IDENTITY, {}).shards
-    assert [shard.n_samples for shard in shards] == [10, 10]
+    assert [shard.n_samples for shard in build(prompts, None).shards] == [10, 10]
 
 
 class TestFingerprint:
@@ -119,11 +125,11 @@ class TestFingerprint:
         other = {"model": "m2", "tokenizer": "t2", "objective": {"name": "kl"}, "numerics": {"dtype": "bfloat16"}}
         changed = [build(identity=IDENTITY | {key: value}) for key, value in other.items()]
         changed.append(build(shard_samples=3))
-        assert len({build().fingerprint, *(each.fingerprint for each in changed)}) == 1 + len(changed)
+        assert n_fingerprints([build(), *changed]) == 1 + len(changed)
         assert {each.text_fingerprint for each in changed} == {build().text_fingerprint}
 
     def test_changes_with_the_text(self) -> None:
-        for changed in (build(samples=6), build(samples=4, seq_len=5)):
+        for changed in (build(windows(6, 4)), build(windows(4, 5))):
             assert changed.fingerprint != build().fingerprint
             assert changed.text_fingerprint != build().text_fingerprint
 
@@ -133,32 +139,16 @@ class TestFingerprint:
         batch = Batch(np.zeros((2, 3), dtype=np.int64), ones, ones & np.array([True, True, False]))
         changed = getattr(batch, name).copy()
         changed[1, 1] ^= True
-        fingerprints = [
-            Calibration.create(PerplexityObjective(), samples, 1, IDENTITY, {}).fingerprint
-            for samples in (
-                batch,
-                dataclasses.replace(batch, **{name: changed}),
-                dataclasses.replace(batch, attention_mask=None),
-            )
-        ]
-        assert len(set(fingerprints)) == 3
+        others = dataclasses.replace(batch, **{name: changed}), dataclasses.replace(batch, attention_mask=None)
+        assert n_fingerprints(build(samples, 1) for samples in (batch, *others)) == 3
 
     @pytest.mark.parametrize("name", ["gold", "characters"])
     def test_changes_with_what_makes_items(self, name: str) -> None:
         batch = items()
         assert batch.choices is not None
         turned = dataclasses.replace(batch.choices, **{name: np.roll(getattr(batch.choices, name), 1)})
-        fingerprints = {
-            Calibration.create(TaskMarginObjective(), samples, 9, IDENTITY, {}).fingerprint
-            for samples in (batch, dataclasses.replace(batch, choices=turned))
-        }
-        assert len(fingerprints) == 2
+        assert n_fingerprints(build(one, 9) for one in (batch, dataclasses.replace(batch, choices=turned))) == 2
 
     def test_changes_with_the_answers(self) -> None:
-        fingerprints = {
-            Calibration.create(
-                PerplexityObjective(), dataclasses.replace(windows(1, 3), answers=(answer,)), 1, IDENTITY, {}
-            ).fingerprint
-            for answer in (Answer("4"), Answer("5"), Answer("4", ("4", "5")))
-        }
-        assert len(fingerprints) == 3
+        answers = (Answer("4"), Answer("5"), Answer("4", ("4", "5")))
+        assert n_fingerprints(build(dataclasses.replace(windows(1, 3), answers=(one,))) for one in answers) == 3

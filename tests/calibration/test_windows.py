@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -12,14 +12,18 @@ from tokenizers.processors import TemplateProcessing
 from raysearch.calibration import windows
 from raysearch.calibration.items import ItemOptions
 from raysearch.calibration.rows import Rows
-from raysearch.calibration.windows import Sampling, WindowOptions, draw_documents, draw_windows
+from raysearch.calibration.windows import WindowOptions, draw_documents, draw_windows
 from raysearch.errors import UserError
 from tests.calibration.conftest import NumberTokenizer
 from tests.cases import assert_refused
 
 
-def draw(documents: Iterator[str], tokenizer: Any, samples: int, seq_len: int, sampling: Any, seed: int = 0) -> Any:
-    return draw_windows(documents, tokenizer, WindowOptions(samples, seq_len, sampling, seed))
+def draw(
+    documents: Iterable[str], tokenizer: Any, samples: Any, seq_len: int, sampling: Any, seed: int = 0, **options: Any
+) -> Any:
+    """An array of windows, or a list of documents."""
+    drawn = draw_documents if sampling in ("truncated", "whole") else draw_windows
+    return drawn(iter(documents), tokenizer, WindowOptions(samples, seq_len, sampling, seed, **options))
 
 
 def tokenizer_of(read: Callable[[str], list[int]]) -> Any:
@@ -47,18 +51,18 @@ def corpus(documents: int, length: int) -> Iterator[str]:
 
 class TestSequential:
     def test_cuts_the_joined_stream_from_its_start(self, tokenizer: NumberTokenizer) -> None:
-        windows = draw(iter(["0 1 2", "3", "4 5 6 7 8"]), tokenizer, 2, 4, "sequential", seed=0)
+        windows = draw(["0 1 2", "3", "4 5 6 7 8"], tokenizer, 2, 4, "sequential")
         assert windows.tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]
         assert windows.dtype == np.int64
 
     @pytest.mark.parametrize(("bos", "found"), [("each", [[99, 0, 1], [99, 2, 3]]), ("first", [[99, 0, 1], [2, 3, 4]])])
     def test_windows_begin_with_what_the_tokenizer_puts_before_a_text(self, bos: Any, found: list[list[int]]) -> None:
-        options = WindowOptions(2, 3, "sequential", bos=bos)
-        assert draw_windows(iter(["0 1", "2 3 4"]), NumberTokenizer(bos=(99,)), options).tolist() == found
+        windows = draw(["0 1", "2 3 4"], NumberTokenizer(bos=(99,)), 2, 3, "sequential", bos=bos)
+        assert windows.tolist() == found
 
     def test_too_short_for_what_the_tokenizer_puts_before_a_text(self) -> None:
         with pytest.raises(UserError, match="data.seq_len=2 has no room for text after 2 tokens"):
-            draw(iter(["0 1"]), NumberTokenizer(bos=(98, 99)), 1, 2, "sequential")
+            draw(["0 1"], NumberTokenizer(bos=(98, 99)), 1, 2, "sequential")
 
     def test_joins_documents_by_a_blank_line(self) -> None:
         texts = []
@@ -67,32 +71,36 @@ class TestSequential:
             texts.append(text)
             return [1, 2]
 
-        draw(iter(["a", "", "b\n"]), tokenizer_of(read), 1, 2, "sequential", seed=0)
+        draw(["a", "", "b\n"], tokenizer_of(read), 1, 2, "sequential")
         assert texts[0] == "a\n\n\n\nb\n"
 
     def test_reads_no_more_documents_than_it_needs(self, tokenizer: NumberTokenizer) -> None:
         documents = corpus(10_000, 100)
-        windows = draw(documents, tokenizer, 3, 50, "sequential", seed=0)
+        windows = draw(documents, tokenizer, 3, 50, "sequential")
         assert windows.ravel().tolist() == list(range(150))
+        assert next(documents, None) is not None
+        draw(documents, tokenizer, "all", 50, "sequential", at_most=3)
         assert next(documents, None) is not None
 
     def test_reads_on_when_tokens_are_longer_than_guessed(self) -> None:
         tokenizer = tokenizer_of(lambda text: list(range(len(text) // 100)))
-        assert draw(iter(["x" * 999] * 1000), tokenizer, 4, 100, "sequential", seed=0).shape == (4, 100)
+        assert draw(["x" * 999] * 1000, tokenizer, 4, 100, "sequential").shape == (4, 100)
 
     def test_ignores_the_seed(self, tokenizer: NumberTokenizer) -> None:
         first, second = (draw(corpus(9, 9), tokenizer, 3, 5, "sequential", seed=seed) for seed in (1, 2))
         assert first.tolist() == second.tolist()
 
 
+@pytest.mark.parametrize("sampling", ["random", "documents"])
+def test_depends_on_the_seed_alone(tokenizer: NumberTokenizer, sampling: str) -> None:
+    draws = [draw(corpus(50, 40), tokenizer, 4, 8, sampling, seed).tolist() for seed in (0, 0, 1)]
+    assert draws[0] == draws[1] != draws[2]
+
+
 class TestRandom:
     def test_draws_whole_windows_each_once(self, tokenizer: NumberTokenizer) -> None:
-        windows = draw(iter([numbers(0, 23)]), tokenizer, 5, 4, "random", seed=0)
+        windows = draw([numbers(0, 23)], tokenizer, 5, 4, "random")
         assert sorted(windows.tolist()) == [list(range(start, start + 4)) for start in range(0, 20, 4)]
-
-    def test_depends_on_the_seed_alone(self, tokenizer: NumberTokenizer) -> None:
-        draws = [draw(corpus(50, 40), tokenizer, 4, 8, "random", seed).tolist() for seed in (0, 0, 1)]
-        assert draws[0] == draws[1] != draws[2]
 
     def test_draws_from_the_whole_of_a_corpus(self, tokenizer: NumberTokenizer) -> None:
         """Its pool is 16 times what is asked, but of documents taken in random order."""
@@ -110,25 +118,16 @@ class TestRandom:
 
 
 class TestAll:
-    def test_takes_every_whole_window(self, tokenizer: NumberTokenizer) -> None:
-        options = WindowOptions("all", 4, "sequential")
-        windows = draw_windows(iter(["0 1 2", "3 4 5 6 7 8", "9 10"]), tokenizer, options)
-        assert windows.tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]
-
     @pytest.mark.parametrize(("at_most", "found"), [(2, 2), (100, 5), (None, 5)])
-    def test_takes_at_most_so_many(self, tokenizer: NumberTokenizer, at_most: int | None, found: int) -> None:
-        options = WindowOptions("all", 4, "sequential", at_most=at_most)
-        windows = draw_windows(iter([numbers(0, 23)]), tokenizer, options)
+    def test_takes_every_whole_window_or_at_most_so_many(
+        self, tokenizer: NumberTokenizer, at_most: int | None, found: int
+    ) -> None:
+        windows = draw([numbers(0, 9), numbers(9, 23)], tokenizer, "all", 4, "sequential", at_most=at_most)
         assert windows.ravel().tolist() == list(range(4 * found))
-
-    def test_reads_no_more_than_the_most_it_takes(self, tokenizer: NumberTokenizer) -> None:
-        documents = corpus(10_000, 100)
-        draw_windows(documents, tokenizer, WindowOptions("all", 50, "sequential", at_most=3))
-        assert next(documents, None) is not None
 
     def test_tells_of_a_text_without_one_window(self, tokenizer: NumberTokenizer) -> None:
         with pytest.raises(UserError, match="the text holds 0"):
-            draw_windows(iter(["1 2"]), tokenizer, WindowOptions("all", 4, "sequential"))
+            draw(["1 2"], tokenizer, "all", 4, "sequential")
 
     @pytest.mark.parametrize("sampling", ["random", "documents", "truncated"])
     def test_is_for_texts_that_are_taken_in_order(self, sampling: Any) -> None:
@@ -138,23 +137,22 @@ class TestAll:
 
 class TestWhole:
     def test_takes_each_document_as_a_row_by_length(self, tokenizer: NumberTokenizer) -> None:
-        rows = draw_documents(iter(["0 1 2 3 4 5", "", "6", "7 8", "9 10 11"]), tokenizer, whole("all", 4))
+        rows = draw(["0 1 2 3 4 5", "", "6", "7 8", "9 10 11"], tokenizer, "all", 4, "whole")
         assert rows == [[7, 8], [9, 10, 11], [0, 1, 2, 3]]
 
     def test_keeps_the_special_tokens_of_a_plain_call(self) -> None:
-        rows = draw_documents(iter(["0 1", "2"]), NumberTokenizer(bos=(99,)), whole("all", 4))
-        assert rows == [[99, 2], [99, 0, 1]]
+        assert draw(["0 1", "2"], NumberTokenizer(bos=(99,)), "all", 4, "whole") == [[99, 2], [99, 0, 1]]
 
     def test_takes_the_first_documents_and_reads_no_more(self, tokenizer: NumberTokenizer) -> None:
         documents = corpus(100, 3)
-        assert draw_documents(documents, tokenizer, whole(2, 8)) == [[0, 1, 2], [3, 4, 5]]
+        assert draw(documents, tokenizer, 2, 8, "whole") == [[0, 1, 2], [3, 4, 5]]
         assert next(documents) == "6 7 8"
 
     def test_says_what_there_is(self, tokenizer: NumberTokenizer) -> None:
         with pytest.raises(UserError, match="data.samples=5 documents were asked, but there are 2; use data.samples=2"):
-            draw_documents(iter(["0 1", "2 3", "4"]), tokenizer, whole(5, 8))
+            draw(["0 1", "2 3", "4"], tokenizer, 5, 8, "whole")
         with pytest.raises(UserError, match="no document has two tokens"):
-            draw_documents(iter(["1", ""]), tokenizer, whole("all", 8))
+            draw(["1", ""], tokenizer, "all", 8, "whole")
 
 
 class TestTruncated:
@@ -162,40 +160,30 @@ class TestTruncated:
         lengths = [2 + at % 9 for at in range(200)]
         starts = [sum(lengths[:at]) for at in range(200)]
         documents = [numbers(start, start + length) for start, length in zip(starts, lengths, strict=True)]
-        drawn = {seed: truncated(documents, tokenizer, 100, 5, seed) for seed in range(2)}
+        drawn = {seed: draw(documents, tokenizer, 100, 5, "truncated", seed) for seed in range(2)}
         for rows in drawn.values():
             places = [starts.index(row[0]) for row in rows]
             assert len(set(places)) == 100, "no document is taken twice"
             assert all(len(row) == min(5, lengths[at]) for row, at in zip(rows, places, strict=True))
             assert any(len(row) < 5 for row in rows) and sum(place >= 100 for place in places) > 30
-        assert drawn[0] != drawn[1] and drawn[0] == truncated(documents, tokenizer, 100, 5, 0)
+        assert drawn[0] != drawn[1] and drawn[0] == draw(documents, tokenizer, 100, 5, "truncated")
 
     def test_skips_what_predicts_nothing(self, tokenizer: NumberTokenizer) -> None:
-        assert truncated(["1", "", "2 3", "4 5 6"], tokenizer, 2, 2, 0) == [[2, 3], [4, 5]]
+        assert draw(["1", "", "2 3", "4 5 6"], tokenizer, 2, 2, "truncated") == [[2, 3], [4, 5]]
         with pytest.raises(UserError, match="data.samples=3 documents were asked, but there are 2"):
-            truncated(["1", "", "2 3", "4 5 6"], tokenizer, 3, 2, 0)
+            draw(["1", "", "2 3", "4 5 6"], tokenizer, 3, 2, "truncated")
 
     def test_draws_from_more_documents_than_it_takes_though_they_are_long(self, tokenizer: NumberTokenizer) -> None:
-        book = "7 " * 2**21
-        rows = truncated(
-            (f"{at} {book}" for at in range(40)), lambda text, verbose: tokenizer(text[:20], verbose=verbose), 2, 3, 1
-        )
+        books = (f"{at} {'7 ' * 2**21}" for at in range(40))
+        rows = draw(books, lambda text, verbose: tokenizer(text[:20], verbose=verbose), 2, 3, "truncated", seed=1)
         assert max(row[0] for row in rows) >= 4, "four books fill the buffer"
-
-
-def truncated(documents: Any, tokenizer: Any, samples: int, seq_len: int, seed: int) -> list[list[int]]:
-    return draw_documents(iter(documents), tokenizer, WindowOptions(samples, seq_len, "truncated", seed))
-
-
-def whole(samples: Any, seq_len: int) -> WindowOptions:
-    return WindowOptions(samples, seq_len, "whole")
 
 
 @pytest.mark.parametrize("sampling", ["sequential", "random"])
 class TestTooLittle:
     def test_says_what_there_is_and_what_would_do(self, tokenizer: NumberTokenizer, sampling: Any) -> None:
         with pytest.raises(UserError) as caught:
-            draw(iter([numbers(0, 23)]), tokenizer, 8, 5, sampling, seed=0)
+            draw([numbers(0, 23)], tokenizer, 8, 5, sampling)
         assert str(caught.value) == (
             "data.samples=8 windows of data.seq_len=5 tokens were asked, but the text holds 4 (23 tokens); "
             "use data.samples=4 or data.seq_len=2 or more text"
@@ -203,24 +191,20 @@ class TestTooLittle:
 
     def test_offers_only_what_would_do(self, tokenizer: NumberTokenizer, sampling: Any) -> None:
         with pytest.raises(UserError, match=r"holds 0 \(3 tokens\); use more text$"):
-            draw(iter(["0 1 2"]), tokenizer, 8, 5, sampling, seed=0)
+            draw(["0 1 2"], tokenizer, 8, 5, sampling)
 
     @pytest.mark.parametrize("documents", [[], ["", " \n"]])
     def test_names_a_text_without_tokens(self, tokenizer: NumberTokenizer, sampling: Any, documents: list[str]) -> None:
         with pytest.raises(UserError, match="no token"):
-            draw(iter(documents), tokenizer, 1, 2, sampling, seed=0)
+            draw(documents, tokenizer, 1, 2, sampling)
 
 
 class TestDocuments:
     def test_takes_the_beginning_of_documents_that_are_long_enough(self, tokenizer: NumberTokenizer) -> None:
         documents = [numbers(0, 3), numbers(10, 14), numbers(20, 29), "30", numbers(40, 44)]
-        windows = draw(iter(documents), tokenizer, 3, 4, "documents")
+        windows = draw(documents, tokenizer, 3, 4, "documents")
         assert sorted(windows.tolist()) == [[10, 11, 12, 13], [20, 21, 22, 23], [40, 41, 42, 43]]
         assert windows.dtype == np.int64
-
-    def test_depends_on_the_seed_alone(self, tokenizer: NumberTokenizer) -> None:
-        draws = [draw(corpus(50, 40), tokenizer, 4, 8, "documents", seed).tolist() for seed in (0, 0, 1)]
-        assert draws[0] == draws[1] != draws[2]
 
     def test_tokenises_no_more_documents_than_it_needs(self) -> None:
         asked = []
@@ -229,7 +213,7 @@ class TestDocuments:
             asked.append(text)
             return {"input_ids": [1, 2, 3]}
 
-        draw(iter(["a"] * 100), tokenizer, 5, 3, "documents")
+        draw(["a"] * 100, tokenizer, 5, 3, "documents")
         assert len(asked) == 5
 
     def test_goes_on_where_the_buffer_has_too_few(
@@ -248,13 +232,13 @@ class TestDocuments:
 
     def test_says_what_there_is_and_what_would_do(self, tokenizer: NumberTokenizer) -> None:
         with pytest.raises(UserError) as caught:
-            draw(iter([numbers(0, length) for length in (2, 3, 5, 6)]), tokenizer, 3, 5, "documents")
+            draw([numbers(0, length) for length in (2, 3, 5, 6)], tokenizer, 3, 5, "documents")
         assert str(caught.value) == (
             "data.samples=3 documents of at least data.seq_len=5 tokens were asked, but 2 of 4 are that long; "
             "use data.samples=2 or data.seq_len=3 or more text"
         )
         with pytest.raises(UserError, match=r"but 0 of 0 are that long; use more text$"):
-            draw(iter([]), tokenizer, 3, 5, "documents")
+            draw([], tokenizer, 3, 5, "documents")
 
 
 def test_refuses_options_out_of_range() -> None:
@@ -279,7 +263,7 @@ class TestWithTheRealTokenizer:
     def test_sequential_is_the_whole_stream_cut(self, smollm2_tokenizer: Any) -> None:
         documents = [document for document, _ in zip(addresses(), range(30), strict=False)]
         whole = smollm2_tokenizer("\n\n".join(documents), verbose=False)["input_ids"]
-        windows = draw(iter(documents), smollm2_tokenizer, 16, 256, "sequential", seed=0)
+        windows = draw(documents, smollm2_tokenizer, 16, 256, "sequential")
         assert windows.ravel().tolist() == whole[: 16 * 256]
 
     def test_random_windows_are_runs_of_text(self, smollm2_tokenizer: Any) -> None:
@@ -292,7 +276,7 @@ class TestWithTheRealTokenizer:
         rows = Rows(str(data_folder / "wikitext2" / "test.jsonl"), allow_evaluation_split=True)
         documents = [row["text"] for _, row in rows.read()]
         whole = smollm2_tokenizer("\n\n".join(documents), verbose=False)["input_ids"]
-        windows = draw(iter(documents), smollm2_tokenizer, 8, 512, "sequential")
+        windows = draw(documents, smollm2_tokenizer, 8, 512, "sequential")
         assert windows.ravel().tolist() == whole[: 8 * 512]
 
 
@@ -319,13 +303,7 @@ class TestLongTexts:
             longest = max(longest, len(text))
             return [int(word) for word in text.split()]
 
-        tokenizer = tokenizer_of(read)
-        document = numbers(0, 500_000)
-        beginnings: list[Sampling] = ["sequential", "documents"]
-        for sampling in beginnings:
-            assert draw(iter([document]), tokenizer, 1, 64, sampling).tolist() == [list(range(64))]
-        whole: list[Sampling] = ["truncated", "whole"]
-        for sampling in whole:
-            options = WindowOptions(1, 64, sampling)
-            assert draw_documents(iter([document]), tokenizer, options) == [list(range(64))]
+        for sampling in ("sequential", "documents", "truncated", "whole"):
+            drawn = draw([numbers(0, 500_000)], tokenizer_of(read), 1, 64, sampling)
+            assert np.array_equal(drawn, [range(64)])
         assert longest < 20_000

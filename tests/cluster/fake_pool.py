@@ -24,6 +24,7 @@ class FakePool(Pool):
 
     def __init__(self, n_replicas=3, seed=0):
         self._scheduler, self._n_replicas = Scheduler(), n_replicas
+        self.stats = self._scheduler.stats
         self._rng, self._now = np.random.default_rng(seed), 0.0
         self._replicas = {}
         self._calls: list[Call] = []
@@ -33,10 +34,6 @@ class FakePool(Pool):
     @property
     def n_replicas(self):
         return self._scheduler.n_replicas
-
-    @property
-    def stats(self):
-        return self._scheduler.stats
 
     def run(self, jobs, calibrations=NO_CALIBRATIONS, cutter=None):
         scheduler = self._scheduler

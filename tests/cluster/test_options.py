@@ -1,6 +1,7 @@
 """Numbers of replicas that make no sense are refused."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -29,11 +30,17 @@ def test_the_device_follows_from_the_gpus_of_a_replica() -> None:
     assert placed(gpus=1, address="auto") == "cuda" and placed("cpu", "auto", 1) == "cpu"
 
 
-def test_devices_that_replicas_would_not_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def tiny(tmp_path: Path) -> ModelSpec:
+    """A model of which there are files."""
     FAMILIES["llama"]().save_pretrained(tmp_path)
+    return ModelSpec("tiny", str(tmp_path), device="cpu")
+
+
+def test_devices_that_replicas_would_not_take(tiny: ModelSpec, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 4)
-    model = locate(ModelSpec("tiny", str(tmp_path), device="cuda:3"))
+    model = locate(replace(tiny, device="cuda:3"))
     ClusterOptions("inline").check_model(model)
     with pytest.raises(
         UserError, match="cuda:3 names one GPU, but .*; use model.device=cuda with CUDA_VISIBLE_DEVICES=3"
@@ -45,10 +52,9 @@ def test_devices_that_replicas_would_not_take(tmp_path: Path, monkeypatch: pytes
         ClusterOptions("inline", gpus_per_replica=4)
 
 
-def test_more_threads_than_the_cores_can_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    FAMILIES["llama"]().save_pretrained(tmp_path)
+def test_more_threads_than_the_cores_can_run(tiny: ModelSpec, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
-    model = locate(ModelSpec("tiny", str(tmp_path), device="cpu"))
+    model = locate(tiny)
     ClusterOptions(cpus_per_replica=16).check_model(model)
     with pytest.raises(
         UserError, match="cluster.cpus_per_replica=1024 are more threads than the 2 cores .*; use 1 … 2"

@@ -32,8 +32,8 @@ class FirstOf:
     def __init__(self, fleet, n_replicas):
         self.fleet, self.n_replicas = fleet, n_replicas
 
-    def sync(self, *demand):
-        return dict([*self.fleet.sync(*demand).items()][: self.n_replicas])
+    def sync(self, pool, demand):
+        return dict([*self.fleet.sync(pool, demand).items()][: self.n_replicas])
 
 
 @pytest.fixture(scope="module")

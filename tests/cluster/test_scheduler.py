@@ -33,10 +33,10 @@ def result(seconds=1.0):
     return UnitResult({}, 1, 1, 1, None, seconds)
 
 
-def loaded(*names, **options):
-    """A scheduler whose replicas have loaded the model at second 0."""
+def loaded(*names, jobs=UNITS, cutter=None, **options):
+    """A scheduler whose replicas have loaded the model at second 0, as a round begins."""
     scheduler = Scheduler(**options)
-    scheduler.begin([], None, 0)
+    scheduler.begin(jobs, cutter, 0)
     for call in scheduler.sync(names, 0):
         scheduler.answered(call, f"node of {call.replica}", 0)
     return scheduler
@@ -62,8 +62,7 @@ def test_new_replicas_load_and_then_pull():
 
 
 def test_a_round_is_done_when_all_is_answered():
-    scheduler = loaded("one")
-    scheduler.begin(UNITS[:2], None, 0)
+    scheduler = loaded("one", jobs=UNITS[:2])
     for number in range(2):
         assert not scheduler.is_done
         (call,) = scheduler.assign(number)
@@ -83,8 +82,7 @@ def test_it_syncs_every_second_and_at_once_after_a_loss():
 
 
 def test_demand_is_what_waits_and_who_is_busy_or_about_to_be():
-    scheduler = loaded("one", "two", "three")
-    scheduler.begin(UNITS[:1], None, 0)
+    scheduler = loaded("one", "two", "three", jobs=UNITS[:1])
     assert scheduler.demand() == Demand(3, ["one", "two", "three"], set())
     (call,) = scheduler.assign(0)
     assert scheduler.demand() == Demand(1, ["three"], set())
@@ -97,7 +95,6 @@ def test_demand_is_what_waits_and_who_is_busy_or_about_to_be():
 
 def test_a_replica_that_the_fleet_has_ended_is_not_used():
     scheduler = loaded("one", "two")
-    scheduler.begin(UNITS, None, 0)
     calls = scheduler.assign(0)
     scheduler.sync(["one"], 0)
     for call in calls:
@@ -108,7 +105,6 @@ def test_a_replica_that_the_fleet_has_ended_is_not_used():
 
 def test_a_failed_job_goes_first_and_ends_the_round_at_the_third_failure():
     scheduler = loaded("one")
-    scheduler.begin(UNITS, None, 0)
     for attempt in range(3):
         (call,) = scheduler.assign(attempt)
         assert call.job == UNITS[0]
@@ -120,8 +116,7 @@ def test_a_failed_job_goes_first_and_ends_the_round_at_the_third_failure():
 
 
 def test_a_failed_job_goes_to_another_replica():
-    scheduler = loaded("one", "two", "three")
-    scheduler.begin(UNITS[:1], None, 0)
+    scheduler = loaded("one", "two", "three", jobs=UNITS[:1])
     tried = []
     for _ in range(2):
         (call,) = scheduler.assign(0)
@@ -131,16 +126,14 @@ def test_a_failed_job_goes_to_another_replica():
 
 
 def test_a_replica_whose_cuda_is_broken_is_replaced():
-    scheduler = loaded("one", "two")
-    scheduler.begin(UNITS[:1], None, 0)
+    scheduler = loaded("one", "two", jobs=UNITS[:1])
     (call,) = scheduler.assign(0)
     scheduler.failed(call, RuntimeError("CUDA error: device-side assert triggered"))
     assert scheduler.demand().lost == {"two"} and pairs(scheduler.assign(0)) == {"one": UNITS[0]}
 
 
 def test_an_error_of_the_user_is_raised_at_once():
-    scheduler = loaded("one")
-    scheduler.begin([JOB], None, 0)
+    scheduler = loaded("one", jobs=[JOB])
     (call,) = scheduler.assign(0)
     with pytest.raises(UserError, match="no such file"):
         scheduler.failed(call, UserError("no such file"))
@@ -148,8 +141,7 @@ def test_an_error_of_the_user_is_raised_at_once():
 
 
 def test_what_an_earlier_round_has_asked_only_keeps_its_replica_busy():
-    scheduler = loaded("one", "two")
-    scheduler.begin(UNITS[:1], None, 0)
+    scheduler = loaded("one", "two", jobs=UNITS[:1])
     (old,) = scheduler.assign(0)
     scheduler.begin(UNITS[1:2], None, 0)
     (new,) = scheduler.assign(0)
@@ -187,8 +179,7 @@ def halves(unit, replicas):
 
 
 def test_the_last_units_are_cut_for_idle_replicas():
-    scheduler = loaded("one")
-    scheduler.begin(UNITS, halves, 0)
+    scheduler = loaded("one", cutter=halves)
     order = []
     while not scheduler.is_done:
         (call,) = scheduler.assign(0)
@@ -211,7 +202,6 @@ def test_nothing_is_cut_without_a_cutter_and_no_statistics_are():
 
 def test_overdue_are_those_that_began_long_ago():
     scheduler = loaded("one", "two", unit_timeout_s=7.5)
-    scheduler.begin(UNITS, None, 0)
     first, second = scheduler.assign(0)
     assert scheduler.overdue(7.4) == []
     scheduler.postpone(second, 1)
@@ -236,41 +226,31 @@ def test_time_is_that_of_those_who_are_there():
     assert (replica.node, replica.busy_s, replica.present_s) == ("node", 2, 4)
 
 
-def test_a_day_while_nothing_is_known_and_an_hour_to_load():
-    assert TimeoutPolicy().limit_s(unit(1)) == 86400
-    assert TimeoutPolicy(7.5).limit_s(None) == 3600, "for loading, whatever is given for units"
-
-
-def test_ten_times_the_longest_by_size():
-    timeouts = TimeoutPolicy()
-    timeouts.learn(unit(4), 40)
-    timeouts.learn(unit(1), 30)
-    timeouts.learn(unit(2), 2)
-    assert timeouts.limit_s(unit(1)) == 300
-    assert timeouts.limit_s(unit(5)) == 1500
-
-
-def test_a_minute_at_least():
-    timeouts = TimeoutPolicy()
-    timeouts.learn(unit(1), 0.01)
-    assert timeouts.limit_s(unit(3)) == 60
-
-
-def test_other_kinds_are_not_known_by_it():
-    timeouts = TimeoutPolicy()
-    timeouts.learn(unit(1), 1)
-    assert timeouts.limit_s(unit(1, "b")) == 86400
-    assert timeouts.limit_s(StatisticUnit("a", 0, Statistic.TAYLOR)) == 86400
-
-
-def test_other_jobs_take_as_long_as_they_do():
-    timeouts = TimeoutPolicy(7.5)
-    assert timeouts.limit_s(JOB) == 86400
-    timeouts.learn(JOB, 1000)
-    assert timeouts.limit_s(JOB) == 10_000
-
-
-def test_a_fixed_limit_stays():
-    timeouts = TimeoutPolicy(7.5)
-    timeouts.learn(unit(1), 1000)
-    assert timeouts.limit_s(unit(1)) == timeouts.limit_s(unit(100)) == 7.5
+@pytest.mark.parametrize(
+    ("given", "learned", "limits"),
+    [
+        pytest.param("auto", [], [(unit(1), 86400)], id="a day while nothing is known"),
+        pytest.param(7.5, [], [(None, 3600)], id="an hour to load, whatever is given for units"),
+        pytest.param(
+            "auto",
+            [(unit(4), 40), (unit(1), 30), (unit(2), 2)],
+            [(unit(1), 300), (unit(5), 1500)],
+            id="ten times the most",
+        ),
+        pytest.param("auto", [(unit(1), 0.01)], [(unit(3), 60)], id="a minute at least"),
+        pytest.param(
+            "auto",
+            [(unit(1), 1)],
+            [(unit(1, "b"), 86400), (StatisticUnit("a", 0, Statistic.TAYLOR), 86400)],
+            id="other kinds are not known by it",
+        ),
+        pytest.param(7.5, [], [(JOB, 86400)], id="other jobs have a day"),
+        pytest.param(7.5, [(JOB, 1000)], [(JOB, 10_000)], id="other jobs take as long as they do"),
+        pytest.param(7.5, [(unit(1), 1000)], [(unit(1), 7.5), (unit(100), 7.5)], id="a fixed limit stays"),
+    ],
+)
+def test_how_long_a_job_may_take(given, learned, limits):
+    timeouts = TimeoutPolicy(given)
+    for job, seconds in learned:
+        timeouts.learn(job, seconds)
+    assert limits == [(job, timeouts.limit_s(job)) for job, _ in limits]

@@ -18,13 +18,26 @@ from raysearch.cluster import session
 from raysearch.errors import EvaluationError, UserError
 
 
+@pytest.fixture(autouse=True)
+def _outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test is in a cluster at its start, even if one before it has left a Ray for all."""
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+
+
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """What Ray was started with, of which nothing comes."""
     calls: list[dict[str, Any]] = []
-    monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(ray, "init", lambda **options: calls.append(options))
     return calls
+
+
+@pytest.fixture
+def left(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """That Ray was left, each time."""
+    times: list[bool] = []
+    monkeypatch.setattr(ray, "shutdown", lambda: times.append(True))
+    return times
 
 
 @pytest.fixture
@@ -42,11 +55,7 @@ def test_a_process_that_is_in_ray_stays_there(monkeypatch: pytest.MonkeyPatch) -
     session.join_ray(None, 2)()
 
 
-def test_one_of_our_own_has_the_cpus_that_replicas_need(
-    started: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    left: list[bool] = []
-    monkeypatch.setattr(ray, "shutdown", lambda: left.append(True))
+def test_one_of_our_own_has_the_cpus_that_replicas_need(started: list[dict[str, Any]], left: list[bool]) -> None:
     leave = session.join_ray(None, 99.5)
     assert left == []
     leave()
@@ -59,18 +68,21 @@ def test_one_of_our_own_has_no_processes_that_it_does_not_need() -> None:
     assert vars(ray._private.worker)["_global_node"].all_processes.keys() == {"gcs_server", "raylet"}
 
 
-def test_a_start_that_fails_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_start_that_fails_is_one_sentence_also_beside_other_work(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(**_: object) -> None:
         raise RuntimeError("no room\nat all")
 
-    monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(ray, "init", fails)
     with pytest.raises(UserError, match=r"Ray does not start on this machine \(no room\); .*cluster=inline"):
         session.join_ray(None, 1)
+    with (
+        pytest.raises(UserError, match=r"Ray does not start on this machine \(no room\)"),
+        session.joining_ray(None, 1, _Fleet) as joined,
+    ):
+        joined()
 
 
 def test_an_address_where_nobody_listens_is_one_sentence(nobody: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setenv("RAY_ADDRESS", nobody)  # which auto stands for
     for address in (nobody, f"ray://{nobody}", "auto"):
         with pytest.raises(UserError, match=f"cluster.address={address} .*leads to no Ray cluster .*ray start --head"):
@@ -84,7 +96,6 @@ def test_a_server_for_clients_is_asked_again_before_it_is_given_up(monkeypatch: 
         calls.append(options["address"])
         raise ConnectionAbortedError("it did not start")
 
-    monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(ray, "init", aborts)
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
@@ -110,7 +121,6 @@ def test_ray_starts_while_other_work_is_done(monkeypatch: pytest.MonkeyPatch) ->
         starting.set()
         assert working.wait(10), "nothing else is done meanwhile"
 
-    monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(ray, "init", starts)
     monkeypatch.setattr(ray, "shutdown", lambda: stayed.append("ray" in {each.name for each in threading.enumerate()}))
     with session.joining_ray(None, 1, _Fleet) as joined:
@@ -133,28 +143,13 @@ def test_ray_is_left_where_the_work_beside_it_fails(
     assert raised.value is error and len(started) == 1 and left == [True]
 
 
-def test_ray_is_left_where_no_fleet_can_be_made(started: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ray_is_left_where_no_fleet_can_be_made(started: list[dict[str, Any]], left: list[bool]) -> None:
     def make_fleet() -> _Fleet:
         raise UserError("no room")
 
-    left: list[bool] = []
-    monkeypatch.setattr(ray, "shutdown", lambda: left.append(True))
     with pytest.raises(UserError, match="no room"), session.joining_ray(None, 1, make_fleet) as joined:
         joined()
     assert len(started) == 1 and left == [True]
-
-
-def test_a_start_beside_other_work_that_fails_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(**_: object) -> None:
-        raise RuntimeError("no room")
-
-    monkeypatch.setattr(ray, "is_initialized", lambda: False)
-    monkeypatch.setattr(ray, "init", fails)
-    with (
-        pytest.raises(UserError, match=r"Ray does not start on this machine \(no room\)"),
-        session.joining_ray(None, 1, _Fleet) as joined,
-    ):
-        joined()
 
 
 def test_the_handler_of_sigterm_is_ours_again(started: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """A tiny real decoder and a calibration on it."""
 
 import copy
+from contextlib import ExitStack, closing
 
 import numpy as np
 import pytest
@@ -8,7 +9,6 @@ import pytest
 from raysearch.calibration.batch import Batch
 from raysearch.calibration.calibration import Calibration
 from raysearch.calibration.objectives.perplexity import PerplexityObjective
-from raysearch.evaluation.evaluator import Evaluator
 from raysearch.evaluation.replica import Replica
 from raysearch.models.stack import LayerStack
 from tests.models.families import FAMILIES
@@ -36,13 +36,10 @@ def make_replica(model, calibration):
 @pytest.fixture
 def closed_in_the_end():
     """Takes evaluators, and closes them and their ledgers when the test is over."""
-    kept: list[Evaluator] = []
+    with ExitStack() as stack:
 
-    def keep(evaluator):
-        kept.append(evaluator)
-        return evaluator
+        def keep(evaluator):
+            stack.enter_context(closing(evaluator.ledger))
+            return stack.enter_context(closing(evaluator))
 
-    yield keep
-    for evaluator in kept:
-        evaluator.close()
-        evaluator.ledger.close()
+        yield keep

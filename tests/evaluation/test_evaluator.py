@@ -1,5 +1,7 @@
 import dataclasses
-import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -88,39 +90,39 @@ def test_large_rounds_are_cut(make_evaluator, monkeypatch):
 
 def test_replicas_are_freed_though_the_ledger_fails(make_evaluator, monkeypatch):
     evaluator = make_evaluator()
-    closed = []
-
-    def fail():
-        raise UserError("the disk is full")
-
     with monkeypatch.context() as patch:
-        patch.setattr(evaluator.pool, "close", lambda: closed.append(True))
-        patch.setattr(evaluator._claims, "close", fail)
+        patch.setattr(evaluator.pool, "close", close := Mock())
+        patch.setattr(evaluator._claims, "close", Mock(side_effect=UserError("the disk is full")))
         with pytest.raises(UserError, match="disk"):
             evaluator.close()
-    assert closed == [True]
+    close.assert_called_once_with()
 
 
 def test_progress_ends_where_the_plan_said(make_evaluator):
     seen: list[Progress] = []
-    make_evaluator(on_progress=seen.append).evaluate(MASKS)
-    assert (seen[0].layer_forwards, seen[0].masks_done) == (0, 0)
-    assert seen[-1].layer_forwards == seen[-1].layer_forwards_planned > 0
-    assert seen[-1].head_forwards == seen[-1].head_forwards_planned == len(MASKS)
-    assert seen[-1].masks_done == seen[-1].masks_planned == len(MASKS)
+    evaluator = make_evaluator(on_progress=seen.append)
+    for ask, layers, heads, n_asked in (
+        (lambda: evaluator.evaluate(MASKS), 4 + 2 + 1 + 1, len(MASKS), len(MASKS)),
+        (lambda: evaluator.measure(Statistic.GATE_GRADIENTS), 8, 1, 1),
+    ):
+        seen.clear()
+        ask()
+        assert (seen[0].layer_forwards, seen[0].masks_done) == (0, 0)
+        assert seen[-1].layer_forwards == seen[-1].layer_forwards_planned == layers
+        assert seen[-1].head_forwards == seen[-1].head_forwards_planned == heads
+        assert seen[-1].masks_done == seen[-1].masks_planned == n_asked
 
 
 def test_a_loss_that_is_not_finite_is_a_failure_with_its_cause(make_evaluator, make_replica):
-    def broken():
-        replica = make_replica()
-        replica.calibrations = {
-            name: dataclasses.replace(each, objective=Spoiled()) for name, each in replica.calibrations.items()
-        }
-        return replica
-
     class Spoiled(PerplexityObjective):
         def losses(self, *given):
             return super().losses(*given) * np.nan
+
+    def broken():
+        replica = make_replica()
+        ((name, calibration),) = replica.calibrations.items()
+        replica.calibrations[name] = dataclasses.replace(calibration, objective=Spoiled())
+        return replica
 
     evaluation = make_evaluator(make_replica=broken).evaluate([Mask.of(1)])[Mask.of(1)]
     assert evaluation.loss is None and evaluation.failure == "the loss is nan"
@@ -129,13 +131,12 @@ def test_a_loss_that_is_not_finite_is_a_failure_with_its_cause(make_evaluator, m
 def test_a_unit_that_keeps_failing_ends_with_the_cause(make_evaluator, make_replica):
     attempts = []
 
+    def evaluate(unit):
+        attempts.append(unit)
+        raise RuntimeError("the disk is on fire")
+
     def flaky():
         replica = make_replica()
-
-        def evaluate(unit):
-            attempts.append(unit)
-            raise RuntimeError("the disk is on fire")
-
         replica.evaluate = evaluate
         return replica
 
@@ -146,26 +147,23 @@ def test_a_unit_that_keeps_failing_ends_with_the_cause(make_evaluator, make_repl
 
 def test_two_searches_at_once_compute_everything_once(make_evaluator, tmp_path, calibration, make_replica):
     pools: list[CountingPool] = []
-    losses = []
 
     def make_pool():
         pools.append(CountingPool(make_replica))
         return pools[-1]
 
-    def work():
-        evaluator = Evaluator([calibration], 4, Ledger(tmp_path / "shared.db"), make_pool)
-        losses.append([value.loss for value in evaluator.evaluate(MASKS).values()])
-        evaluator.close()
-        evaluator.ledger.close()
+    def work(_):
+        with (
+            closing(Ledger(tmp_path / "shared.db")) as ledger,
+            closing(Evaluator([calibration], 4, ledger, make_pool)) as evaluator,
+        ):
+            return [value.loss for value in evaluator.evaluate(MASKS).values()]
 
-    threads = [threading.Thread(target=work) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(2) as threads:
+        one, other = threads.map(work, range(2))
+    assert one == other
     computed = [one for pool in pools for one in pool.asked]
     assert len(computed) == len(set(computed)) == len(MASKS) * calibration.n_shards
-    assert losses[0] == losses[1]
 
 
 @pytest.mark.parametrize("statistic", Statistic)
@@ -189,11 +187,3 @@ def test_a_statistic_that_is_not_finite_ends_with_the_cause(make_evaluator, make
 
     with pytest.raises(EvaluationError, match="magnitude_l1 is not finite"):
         make_evaluator(make_replica=broken).measure(Statistic.MAGNITUDE_L1)
-
-
-def test_progress_of_a_statistic_ends_where_the_plan_said(make_evaluator):
-    told: list[Progress] = []
-    make_evaluator(on_progress=told.append).measure(Statistic.GATE_GRADIENTS)
-    assert told[0].layer_forwards == 0
-    assert told[-1].layer_forwards == told[-1].layer_forwards_planned == 8
-    assert told[-1].head_forwards == told[-1].head_forwards_planned == 1

@@ -39,11 +39,8 @@ def info(world: World, here: Path) -> ModelInfo:
 def test_no_weights_are_loaded_before_something_is_computed(
     world: World, info: ModelInfo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def loads(*_: object) -> None:
-        raise AssertionError("weights are loaded")
-
     spec = spec_of(world)
-    monkeypatch.setattr("raysearch.evaluation.replica.load_model", loads)
+    monkeypatch.setattr("raysearch.evaluation.replica.load_model", lambda *_: pytest.fail("weights are loaded"))
     with closing(opened(spec)) as session:
         assert (session.n_tokens, session.n_samples) == (120, 8) and session.measure.readout == "perplexity"
         assert session.info == info and session.fingerprint == session.fingerprints["calibration"]
@@ -71,12 +68,8 @@ def test_fingerprints_tell_apart_what_losses_depend_on(world: World, here: Path)
 def test_what_is_prepared_is_not_read_again(world: World, info: ModelInfo, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = spec_of(world)
     prepared = prepare_data(spec, info)
-
-    def read(*_: object) -> None:
-        raise AssertionError("it is read again")
-
-    monkeypatch.setattr("raysearch.evaluation.drawing.fingerprint", read)
-    monkeypatch.setattr("raysearch.evaluation.drawing.load_tokenizer", read)
+    for name in ("fingerprint", "load_tokenizer"):
+        monkeypatch.setattr(f"raysearch.evaluation.drawing.{name}", lambda _: pytest.fail("it is read again"))
     again = prepare_data(spec, info, prepared)
     assert [one.fingerprint for one in again.calibrations] == [one.fingerprint for one in prepared.calibrations]
     with closing(open_session(spec, info, lambda _: None, prepared)) as session:

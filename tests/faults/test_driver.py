@@ -20,7 +20,7 @@ from raysearch.core.mask import Mask
 from raysearch.evaluation.replica import Replica
 from raysearch.search import run as search_run
 from raysearch.search.observer import Tracker
-from raysearch.tracking.options import TrackingOptions
+from raysearch.tracking.mlflow import tracker
 from tests.cli.conftest import Run, World, finish, spawn
 from tests.cli.found import evaluations, found, same
 from tests.faults.injection import MANY, SHARDS, assert_all_gone, do, kill_at, ray_process, start, state, wait_for_rows
@@ -204,7 +204,7 @@ def test_stopped_while_the_tracker_says_its_last_word(
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(TrackingOptions, "open", lambda *_: Slow())
+        patch.setattr(tracker, "open_tracker", lambda *_: Slow())
         assert run(*command).code == 130
     assert state("mlruns") == "finished"
     listed = json.loads(run("show", "latest", "--json").out)

@@ -18,7 +18,7 @@ import ray
 from raysearch.cluster.actor import Recipe, own_versions
 from raysearch.cluster.fleet import Fleet, Needs
 from raysearch.cluster.pool import RayPool, Replicas
-from raysearch.cluster.scheduler import TimeoutPolicy
+from raysearch.cluster.scheduler import Demand, TimeoutPolicy
 from raysearch.core.mask import Mask
 from raysearch.errors import EvaluationError
 from raysearch.evaluation.inline_pool import InlinePool
@@ -152,10 +152,10 @@ def test_a_replica_that_loads_for_ever_is_replaced_and_one_without_a_place_is_no
     fleet = Fleet(2, 2, Needs(cpus=2, gpus=0), idle_s=60)
     recipe = [ray.put(Recipe(make_at_second_try, None, own_versions()))]
     with closing(RayPool(Replicas(fleet, recipe, 1), fleet.close)) as pool:
-        before = fleet.sync("test", 2, ())
+        before = fleet.sync("test", Demand(2))
         assert answers(pool, units).keys() == {(unit.shard, mask) for unit in units for mask in unit.masks}
         assert pool.stats.waiting_seconds > 12.0 and pool.stats.units_redone == 0
-        assert len(before.keys() & fleet.sync("test", 2, ()).keys()) == 1
+        assert len(before.keys() & fleet.sync("test", Demand(2)).keys()) == 1
 
 
 def test_replicas_that_keep_dying_while_they_load_end_a_search(units: list[MaskUnit]) -> None:
@@ -181,14 +181,14 @@ def test_a_pool_does_not_kill_a_replica_that_works_for_another(
     answered: dict[Any, bytes] = {}
     with closing(fleet):
         answers(hasty, units[2:])  # the replica is loaded
-        (first,) = fleet.sync("test", 0, ())
+        (first,) = fleet.sync("test", Demand(0))
         long = threading.Thread(target=lambda: answered.update(answers(patient, units[:1])))
         long.start()
         time.sleep(1.0)
         answered.update(answers(hasty, units[1:]))
         long.join()
         assert answered == answers(InlinePool(make_replica), units)
-        assert [*fleet.sync("test", 0, ())] == [first]
+        assert [*fleet.sync("test", Demand(0))] == [first]
         assert patient.stats.units_redone == hasty.stats.units_redone == 0
 
 

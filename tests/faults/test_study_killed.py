@@ -13,7 +13,7 @@ from mlflow import MlflowClient
 
 from raysearch.ledger.ledger import Ledger
 from raysearch.search.record import SEARCHES
-from raysearch.tracking.store import Store
+from raysearch.tracking.options import Store
 from tests.cli.conftest import World
 from tests.cli.found import evaluations, found
 from tests.cli.studies import small_study, study_words

@@ -10,6 +10,7 @@ import pytest
 
 from raysearch.errors import UserError
 from raysearch.generation.arithmetic import SHOTS, Problem, draw_problems, encode_probe, read_problems
+from tests.cases import assert_refused
 from tests.conftest import DATA_FOLDER
 
 PROMPT = """\
@@ -51,19 +52,12 @@ def test_the_rows_of_arithmetic_1dc_are_read_and_their_answers_are_right() -> No
 
 
 def test_rows_of_another_form_are_refused() -> None:
-    with pytest.raises(
-        UserError, match=r"assess.probe.file has 'Question: What is 98 plus 45\? Answer:' as context of row 2"
-    ):
-        read_problems(
-            [
-                {"context": "Question: What is (9 + 8) * 2?\nAnswer:"},
-                {"context": "Question: What is 98 plus 45?\nAnswer:"},
-            ],
-            2,
-            42,
-        )
-    with pytest.raises(UserError, match="assess.probe.items=2 is more than the 1 problems"):
-        read_problems([{"context": "Question: What is (9 + 8) * 2?\nAnswer:"}] * 2, 2, 42)
+    right, wrong = ({"context": f"Question: What is {one}?\nAnswer:"} for one in ("(9 + 8) * 2", "98 plus 45"))
+    cases = [
+        ([right, wrong], "assess.probe.file has 'Question: What is 98 plus 45? Answer:' as context of row 2"),
+        ([right, right], "assess.probe.items=2 is more than the 1 problems"),
+    ]
+    assert_refused(lambda rows: read_problems(rows, 2, 42), cases)
 
 
 class Letters:

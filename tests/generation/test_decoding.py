@@ -1,6 +1,5 @@
 """Many prompts at once get the texts that each would get alone."""
 
-import itertools
 import random
 from types import SimpleNamespace
 
@@ -18,6 +17,7 @@ from raysearch.generation.decoding import generate
 from raysearch.generation.prompt import Decoding, Prompt, Written
 from raysearch.models.stack import LayerStack
 from raysearch.testing.pool_suite import VOCABULARY, tiny_model
+from tests.cases import assert_refused
 
 
 class Numbers:
@@ -226,13 +226,9 @@ def test_a_choice_that_an_error_could_change_is_told():
         assert changed > 5 and sure.double().mean() > 0.5
 
 
-@pytest.mark.parametrize(
-    "options", [{"temperature": -1.0}, {"top_k": -1}, {"top_p": 0.0}, {"top_p": 1.1}, {"seed": -1}]
-)
-def test_numbers_out_of_range_are_refused(options):
-    (name,) = options
-    with pytest.raises(UserError, match=f"objective.{name}=.* is out of range; use "):
-        Decoding(**options)
+def test_numbers_out_of_range_are_refused():
+    wrong = [("temperature", -1.0), ("top_k", -1), ("top_p", 0.0), ("top_p", 1.1), ("seed", -1)]
+    assert_refused(Decoding, [({name: value}, f"objective.{name}=.* is out of range; use ") for name, value in wrong])
 
 
 def test_no_prompts_no_texts():
@@ -244,4 +240,3 @@ def test_batches_of_half_precision_follow_from_the_prompts():
     model = tiny_model(n_layers=2).bfloat16()
     once, again = (generate(model, Numbers(), prompts(), rows=4)[0] for _ in range(2))
     assert once == again
-    assert all(isinstance(one, Written) for one in itertools.chain(once, again))

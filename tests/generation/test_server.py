@@ -27,23 +27,23 @@ def answering(answer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("urllib.request.urlopen", urlopen)
 
 
-@pytest.mark.parametrize("answer", [[1], 5, {"data": None}, {"data": [{"name": "x"}]}])
-def test_what_is_no_list_of_models_is_refused(answer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    answering(answer, monkeypatch)
-    with pytest.raises(
-        UserError, match=r"assess.server answers http://h/v1/models otherwise than OpenAI's protocol says"
-    ):
-        Server.at("http://h/v1")
+def test_what_is_no_list_of_models_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers: list[Any] = [[1], 5, {"data": None}, {"data": [{"name": "x"}]}]
+    for answer in answers:
+        answering(answer, monkeypatch)
+        with pytest.raises(UserError, match="server answers http://h/v1/models otherwise than OpenAI's protocol says"):
+            Server.at("http://h/v1")
 
 
-@pytest.mark.parametrize("answer", [[], {}, {"choices": []}, {"choices": None}, {"choices": [{"text": None}]}])
-def test_what_is_no_completion_is_refused(answer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    answering(answer, monkeypatch)
-    with pytest.raises(UserError, match=r"/completions otherwise than OpenAI's protocol says"):
-        Server("http://h/v1", "m").generate([Prompt((3, 4), 5, ("x",))], Tokens(), Decoding())
+def test_what_is_no_completion_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers: list[Any] = [[], {}, {"choices": []}, {"choices": None}, {"choices": [{"text": None}]}]
+    for answer in answers:
+        answering(answer, monkeypatch)
+        with pytest.raises(UserError, match=r"/completions otherwise than OpenAI's protocol says"):
+            Server("http://h/v1", "m").generate([Prompt((3, 4), 5, ("x",))], Tokens(), Decoding())
 
 
-@pytest.mark.parametrize("url", ["http://[bad/v1", "http://a b/v1"])
-def test_an_address_that_is_none_is_refused(url: str) -> None:
-    with pytest.raises(UserError, match=r"assess.server does not answer at http://.*check the address"):
-        Server.at(url)
+def test_an_address_that_is_none_is_refused() -> None:
+    for url in ("http://[bad/v1", "http://a b/v1"):
+        with pytest.raises(UserError, match=r"assess.server does not answer at http://.*check the address"):
+            Server.at(url)

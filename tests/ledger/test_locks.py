@@ -15,7 +15,7 @@ from raysearch.ledger.locks import held
 TEXT = "a file of the user's\n"
 
 
-@pytest.mark.parametrize("name", ["ledger.db.lock", "ledger.db.name.lock"])
+@pytest.mark.parametrize("name", ["ledger.db.lock", "ledger.db.name.lock", "ledger.db-machine"])
 @pytest.mark.parametrize("kind", ["link", "hard link", "file"])
 def test_a_file_of_the_users_in_the_place_of_a_lock_is_left_as_it_is(tmp_path: Path, name: str, kind: str) -> None:
     mine, lock = tmp_path / "mine.txt", tmp_path / name

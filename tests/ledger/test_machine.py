@@ -21,14 +21,3 @@ def test_one_machine_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     for _ in range(2):
         with closing(Ledger(path)), closing(Ledger(path)):
             assert b"another" in (tmp_path / "ledger.db-machine").read_bytes()
-
-
-@pytest.mark.parametrize("as_link", [True, False])
-def test_no_file_of_somebody_else_is_touched(tmp_path: Path, as_link: bool) -> None:
-    notes = tmp_path / ("notes.txt" if as_link else "ledger.db-machine")
-    notes.write_text("mine")
-    if as_link:
-        (tmp_path / "ledger.db-machine").symlink_to(notes)
-    with pytest.raises(UserError, match=r"ledger=.* cannot be used"):
-        Ledger(tmp_path / "ledger.db")
-    assert notes.read_text() == "mine"

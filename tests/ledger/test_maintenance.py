@@ -18,9 +18,8 @@ from raysearch.ledger.ledger import Ledger
 from raysearch.ledger.locks import held
 from raysearch.ledger.merging import merge_ledgers
 from raysearch.ledger.table import Table
-from raysearch.search.forget import clean
 from raysearch.search.frames import export_frames
-from raysearch.search.record import SEARCHES, write_search
+from raysearch.search.record import SEARCHES, clean, write_search
 from raysearch.study.record import STUDIES, StudyRecord
 from raysearch.testing.tracker_suite import greedy_search
 
@@ -29,22 +28,12 @@ RECORDS: list[Table[Any]] = [SEARCHES, STUDIES]
 CONFIG = {"model": {"name": "m"}, "remove": 1}
 
 
-@pytest.fixture
-def other(tmp_path):
-    opened = Ledger(tmp_path / "other.db")
-    yield opened
-    opened.close()
-
-
 def test_a_whole_ledger_is_called_whole(ledger):
     ledger.record("cal", 0, {A: np.ones(1), B: np.ones(1)})
     write_search(ledger, "a", CONFIG, "running")
     checked = check_ledger(ledger, RECORDS)
-    assert checked.is_whole and (checked.rows["evaluations"], checked.rows["searches"], checked.rows["texts"]) == (
-        2,
-        1,
-        0,
-    )
+    assert checked.is_whole
+    assert [checked.rows[name] for name in ("evaluations", "searches", "texts")] == [2, 1, 0]
 
 
 @pytest.mark.parametrize(
@@ -159,9 +148,7 @@ def test_searches_that_found_other_masks_are_not_merged(ledger, other):
 
 def test_searches_are_forgotten_with_what_no_other_has(ledger):
     for name, calibration in (("a", "one"), ("b", "two"), ("c", "two")):
-        write_search(
-            ledger, name, CONFIG, "running", fingerprints={"calibration": calibration, "model": "m", "text": "t"}
-        )
+        write_search(ledger, name, CONFIG, "running", fingerprints={"calibration": calibration})
         for shard in range(50):
             ledger.record(calibration, shard, {A: np.zeros(1000)})
     ledger.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # so that the file has it all

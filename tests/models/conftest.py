@@ -1,41 +1,80 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import gguf as library
 import numpy as np
 import pytest
-from gguf import GGUFWriter
 
 from tests.models.families import N_LAYERS, VOCABULARY
 
+WIDTH, HEADS = 32, 4
 
-def write_llama(path: Path, n_layers: int = N_LAYERS, context: int = 64) -> Path:
-    """Write a random Llama and a tokenizer, a character a token but for one merge, as a GGUF file."""
-    writer = GGUFWriter(path, "llama")
+
+def write_llama(
+    path: Path,
+    n_layers: int = N_LAYERS,
+    context: int = 64,
+    architecture: str = "llama",
+    quantised: bool = False,
+    **more: Any,
+) -> Path:
+    """Write a random Llama and a tokenizer, a character a token but for one merge, as a GGUF file.
+
+    Of another architecture it has what that has beside; `more` are keys of its metadata.
+    """
+    gemma, moe = architecture.startswith("gemma"), architecture == "qwen3moe"
+    head, inner = 256 if gemma else WIDTH // HEADS, 96
+    writer = library.GGUFWriter(path, architecture)
     writer.add_block_count(n_layers)
     writer.add_context_length(context)
-    writer.add_embedding_length(32)
-    writer.add_feed_forward_length(48)
-    writer.add_head_count(4)
+    writer.add_embedding_length(WIDTH)
+    writer.add_feed_forward_length(inner)
+    writer.add_head_count(HEADS)
     writer.add_head_count_kv(2)
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_rope_freq_base(10_000.0)
     writer.add_vocab_size(VOCABULARY)
+    writer.add_key_length(head)
+    writer.add_value_length(head)
     writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
     writer.add_token_list([*(chr(code) if code > 32 else f"<{code}>" for code in range(VOCABULARY - 1)), "ab"])
     writer.add_token_types([1] * VOCABULARY)
     writer.add_token_merges(["a b"])
     writer.add_chat_template("{% for m in messages %}{{ m['role'] + ':' + m['content'] + ' ' }}{% endfor %}")
-    attention = {"attn_q": (32, 32), "attn_k": (16, 32), "attn_v": (16, 32), "attn_output": (32, 32)}
-    layer = {**attention, "ffn_gate": (48, 32), "ffn_up": (48, 32), "ffn_down": (32, 48)}
-    sizes: dict[str, tuple[int, ...]] = {
-        f"blk.{place}.{name}": size for place in range(n_layers) for name, size in layer.items()
-    }
-    norms = [f"blk.{place}.{name}_norm" for place in range(n_layers) for name in ("attn", "ffn")]
-    sizes |= {"token_embd": (VOCABULARY, 32), **dict.fromkeys([*norms, "output_norm"], (32,))}
-    rng = np.random.default_rng(0)
-    for name, size in sizes.items():
-        writer.add_tensor(f"{name}.weight", rng.normal(size=size).astype(np.float32))
+    attention = {"attn_q": (HEADS * head, WIDTH), "attn_k": (2 * head, WIDTH), "attn_v": (2 * head, WIDTH)}
+    dense: dict[str, tuple[int, ...]]
+    dense = {"ffn_gate": (inner, WIDTH), "ffn_up": (inner, WIDTH), "ffn_down": (WIDTH, inner)}
+    if moe:
+        inner = 768  # transformers reads no other
+        writer.add_expert_count(2)
+        writer.add_expert_used_count(1)
+        writer.add_expert_feed_forward_length(inner)
+        dense = {"ffn_gate_exps": (2, inner, WIDTH), "ffn_up_exps": (2, inner, WIDTH)}
+        dense |= {"ffn_down_exps": (2, WIDTH, inner), "ffn_gate_inp": (2, WIDTH)}
+    norms = {"attn_norm": WIDTH, "ffn_norm": WIDTH} | ({"attn_q_norm": head, "attn_k_norm": head} if moe else {})
+    if gemma:
+        norms |= {"post_attention_norm": WIDTH, "post_ffw_norm": WIDTH}
+        writer.add_sliding_window(4)
+        writer.add_attn_logit_softcapping(50.0)
+        writer.add_final_logit_softcapping(30.0)
+    for name, value in more.items():
+        add = writer.add_array if isinstance(value, list) else writer.add_uint32
+        add(f"{architecture}.{name}", value)
+    shapes: dict[str, tuple[int, ...]] = {"token_embd": (VOCABULARY, WIDTH), "output_norm": (WIDTH,)}
+    shapes |= {} if gemma else {"output": (VOCABULARY, WIDTH)}
+    layer = attention | {"attn_output": (WIDTH, HEADS * head)} | dense | {name: (size,) for name, size in norms.items()}
+    for place in range(n_layers):
+        shapes |= {f"blk.{place}.{name}": size for name, size in layer.items()}
+    rng, kind = np.random.default_rng(0), library.GGMLQuantizationType.Q8_0
+    for name, size in shapes.items():
+        values = (rng.normal(scale=0.15, size=size) + (len(size) == 1)).astype(np.float32)
+        if quantised and len(size) > 1:
+            writer.add_tensor(f"{name}.weight", library.quants.quantize(values, kind), raw_dtype=kind)
+        else:
+            writer.add_tensor(f"{name}.weight", values)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

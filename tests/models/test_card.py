@@ -8,7 +8,7 @@ import yaml
 
 from raysearch.core.mask import Mask
 from raysearch.core.measure import PERPLEXITY, Measure
-from raysearch.models.card import Evidence, Pruned, kept_runs, mask_picture, mergekit_yaml, model_card
+from raysearch.models.card import Evidence, Pruned, mask_picture, mergekit_yaml, model_card
 
 EVIDENCE = Evidence(
     model="tiny",
@@ -29,21 +29,15 @@ PRUNED = Pruned(Mask.of(1, 2, 5), 8, 1000, 625, "bfloat16", "owner/name")
 
 
 def test_the_mergekit_recipe_keeps_the_same_layers() -> None:
-    recipe = yaml.safe_load(mergekit_yaml(PRUNED))
-    assert (recipe["merge_method"], recipe["dtype"]) == ("passthrough", "bfloat16")
-    ranges = [source["layer_range"] for part in recipe["slices"] for source in part["sources"]]
-    assert [layer for start, stop in ranges for layer in range(start, stop)] == list(PRUNED.mask.kept(8))
-    assert {source["model"] for part in recipe["slices"] for source in part["sources"]} == {"owner/name"}
+    for removed, ranges in (((1, 2, 5), [[0, 1], [3, 5], [6, 8]]), ((), [[0, 8]]), ((0, 7), [[1, 7]])):
+        recipe = yaml.safe_load(mergekit_yaml(replace(PRUNED, mask=Mask(removed))))
+        assert (recipe["merge_method"], recipe["dtype"]) == ("passthrough", "bfloat16")
+        parts = [{"sources": [{"model": "owner/name", "layer_range": kept}]} for kept in ranges]
+        assert recipe["slices"] == parts
 
 
 def test_the_picture_groups_layers_by_ten() -> None:
     assert mask_picture(Mask.of(0, 11), 12) == "·█████████ █·   layers 0 to 11: █ kept, · removed"
-
-
-def test_kept_runs() -> None:
-    assert kept_runs(Mask(), 3) == [(0, 3)]
-    assert kept_runs(Mask.of(0, 3), 4) == [(1, 3)]
-    assert kept_runs(Mask.of(1), 4) == [(0, 1), (2, 4)]
 
 
 def test_the_card_carries_the_evidence() -> None:
@@ -70,18 +64,12 @@ def test_the_card_carries_the_evidence() -> None:
 
 
 def test_the_card_shows_what_the_loss_reads_as() -> None:
-    for measure, rows in (
-        (
-            Measure("errors per item", "sample", "accuracy"),
-            ["| loss (errors per item) | 0.5000 | 0.5750 |", "| accuracy | 0.5000 | 0.4250 |"],
-        ),
-        (
-            Measure("nats per answer token", "sample", "margin"),
-            ["| loss (nats per answer token) | 0.5000 | 0.5750 |", "| margin | -0.5000 | -0.5750 |"],
-        ),
-        (Measure("nats per token", "token"), ["| loss (nats per token) | 0.5000 | 0.5750 |"]),
+    for measure, readout in (
+        (Measure("errors per item", "sample", "accuracy"), ["| accuracy | 0.5000 | 0.4250 |"]),
+        (Measure("nats per answer token", "sample", "margin"), ["| margin | -0.5000 | -0.5750 |"]),
+        (Measure("nats per token", "token"), []),
     ):
         evidence = replace(EVIDENCE, objective="another", measure=measure, dense_loss=0.5, loss=0.575, delta_error=None)
         card = model_card(PRUNED, evidence, "pruned", tokenizer=True)
-        after_parameters = card.partition("| parameters |")[2].splitlines()[1:]
-        assert after_parameters[: len(rows) + 1] == [*rows, ""]
+        rows = [f"| loss ({measure.unit}) | 0.5000 | 0.5750 |", *readout, ""]
+        assert card.partition("| parameters |")[2].splitlines()[1 : len(rows) + 1] == rows

@@ -25,6 +25,8 @@ from raysearch.models.stack import LayerStack, predicting
 from raysearch.models.statistics import measure
 from tests.models.families import FAMILIES
 
+BATCH = Batch(np.full((2, 5), 3), np.arange(5) > np.zeros((2, 5)))
+
 
 def test_layers_with_hooks_walk_like_those_without():
     for family in ("llama", "gemma2", "gpt2", "mixtral"):
@@ -39,10 +41,10 @@ def test_layers_with_hooks_walk_like_those_without():
 
 @pytest.fixture
 def on_two_devices(monkeypatch):
-    """A stack with its upper half on a device without data, from which nothing but the results is taken; a batch."""
+    """A stack with its upper half on a device without data, from which nothing but the results is taken."""
     model = FAMILIES["llama"]()
-    stack, batch = LayerStack(model), Batch(np.full((2, 5), 3), np.arange(5) > np.zeros((2, 5)))
-    captured = stack.capture(batch.inputs)
+    stack = LayerStack(model)
+    captured = stack.capture(BATCH.inputs)
     embed, norm = model.get_input_embeddings(), model.get_submodule("model.norm")
     for module in (*stack.layers[2:], norm, model.get_output_embeddings()):
         add_hook_to_module(module.to("meta"), AlignDevicesHook("meta"))
@@ -50,16 +52,7 @@ def on_two_devices(monkeypatch):
     embed.register_forward_pre_hook(lambda _, args: (torch.zeros(args[0].shape, dtype=torch.int64),))
     monkeypatch.setattr(stack, "capture", lambda inputs: captured)
     monkeypatch.setattr(torch.Tensor, "cpu", lambda tensor: torch.zeros_like(tensor, device="cpu"))
-    return stack, batch
-
-
-def test_the_tail_of_a_model_on_two_devices_stays_where_its_states_are(on_two_devices):
-    stack, batch = on_two_devices
-    captured = stack.capture(batch.inputs)
-    with torch.no_grad():
-        states = predicting(stack.walk(captured, Mask.of(1)), batch.inputs)
-        assert states.device.type == "meta"
-        assert token_log_probs(states, batch, stack).device.type == "meta"
+    return stack
 
 
 def test_no_index_is_moved_away_from_the_states_that_it_is_of():
@@ -67,28 +60,29 @@ def test_no_index_is_moved_away_from_the_states_that_it_is_of():
     model, given = FAMILIES["llama"](), {}
     stack = LayerStack(model)
     model.register_forward_pre_hook(lambda _, args, kwargs: given.update(kwargs), with_kwargs=True)
-    stack.capture(Batch(np.full((2, 5), 3), np.arange(5) > np.zeros((2, 5))).inputs)
+    stack.capture(BATCH.inputs)
     assert given["logits_to_keep"] == [0]
 
 
 def test_masks_of_a_model_on_two_devices_are_scored_on_the_second(on_two_devices):
-    stack, batch = on_two_devices
     replica = Replica.__new__(Replica)  # no check of the losses, which have no data
-    replica.stack = stack
+    replica.stack = stack = on_two_devices
+    with torch.no_grad():
+        states = predicting(stack.walk(stack.capture(BATCH.inputs), Mask.of(1)), BATCH.inputs)
+        assert {states.device.type, token_log_probs(states, BATCH, stack).device.type} == {"meta"}
     masks = [Mask(), Mask.of(0), Mask.of(2, 3)]
     for objective in (PerplexityObjective(), KLObjective(), HiddenCosineObjective()):
         plan = plan_of(objective, masks, stack.n_layers)
-        assert set(replica._walk(plan, masks, batch, batch.inputs, objective)) == set(masks)
+        assert set(replica._walk(plan, masks, BATCH, BATCH.inputs, objective)) == set(masks)
 
 
 def test_statistics_of_a_model_on_two_devices(on_two_devices, monkeypatch):
-    stack, batch = on_two_devices
     for statistic in (Statistic.BLOCK_INFLUENCE, Statistic.ANGULAR_DISTANCE_ALL):
-        measure(statistic, stack, [batch], PerplexityObjective())
+        measure(statistic, on_two_devices, [BATCH], PerplexityObjective())
     before, after = torch.zeros(2, 5, 32), torch.zeros(2, 5, 32, device="meta")
     step = statistics._BackwardStep(2, before, after, after, {})  # autograd would take the gradient back
     monkeypatch.setattr(statistics, "_backward", lambda *_: [step])
-    measure(Statistic.GATE_GRADIENTS, stack, [batch], PerplexityObjective())
+    measure(Statistic.GATE_GRADIENTS, on_two_devices, [BATCH], PerplexityObjective())
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="says what happens without a GPU")

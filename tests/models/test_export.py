@@ -21,18 +21,16 @@ from tests.cases import assert_each
 from tests.models.families import FAMILIES, HYBRIDS, N_LAYERS, UNEXPORTABLE, tiny
 from tests.models.test_card import EVIDENCE
 
-torch.set_num_threads(1)
-
-EXPORTABLE = sorted({**FAMILIES, **HYBRIDS})
-
 
 def dense(family: str, tmp_path: Path) -> ModelSpec:
     (FAMILIES | HYBRIDS | UNEXPORTABLE)[family]().save_pretrained(tmp_path / "dense")
     return ModelSpec(family, str(tmp_path / "dense"))
 
 
-def exported(spec: ModelSpec, mask: Mask, out: Path, *, overwrite: bool = False) -> ExportResult:
-    return export_checkpoint(spec, mask, out, overwrite=overwrite, evidence=EVIDENCE)
+def exported(
+    spec: ModelSpec, mask: Mask, out: Path, *, overwrite: bool = False, prompt: str | None = None
+) -> ExportResult:
+    return export_checkpoint(spec, mask, out, overwrite=overwrite, evidence=EVIDENCE, prompt=prompt)
 
 
 @pytest.mark.slow
@@ -47,7 +45,7 @@ def test_every_family_is_exported_and_verified(tmp_path: Path) -> None:
         tokens = model.generate(torch.tensor([[3, 4, 5]]), max_new_tokens=4, do_sample=False, eos_token_id=None)
         assert tokens.shape == (1, 7)
 
-    assert_each(EXPORTABLE, check)
+    assert_each([*FAMILIES, *HYBRIDS], check)
 
 
 def config_value(spec: ModelSpec, mask: Mask, key: str, out: Path) -> Any:
@@ -146,11 +144,8 @@ def test_a_folder_in_the_way_is_only_replaced_on_demand(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"out=.*pruned is not empty; name another folder.*--overwrite"):
         exported(spec, Mask.of(2), out)
     (tmp_path / "file").touch()
-    for name, wrong in (
-        ("file", "is a file; name a folder"),
-        ("dense", "holds the dense model itself"),
-        (".", "holds the dense"),
-    ):
+    own = "holds the dense model itself; write to another folder"
+    for name, wrong in (("file", "is a file; name a folder"), ("dense", own), (".", own)):
         with pytest.raises(UserError, match=wrong):
             exported(spec, Mask.of(1), tmp_path / name, overwrite=True)
     (tmp_path / "file").unlink()
@@ -186,36 +181,30 @@ def speaking(family: str, tmp_path: Path) -> ModelSpec:
 def test_a_prompt_may_reach_to_the_last_position(tmp_path: Path) -> None:
     spec = speaking("gpt2", tmp_path)
     for n_tokens, most in ((60, 5), (64, 1)):
-        report = export_checkpoint(
-            spec, Mask.of(1), tmp_path / "out", overwrite=True, evidence=EVIDENCE, prompt="w3 " * n_tokens
-        )
+        report = exported(spec, Mask.of(1), tmp_path / "out", overwrite=True, prompt="w3 " * n_tokens)
         assert report.after and len(report.after.split()) <= most
 
 
 def test_the_tokenizer_goes_along_and_both_models_speak(tmp_path: Path) -> None:
     spec = speaking("llama", tmp_path)
-    report = export_checkpoint(
-        spec, Mask.of(1), tmp_path / "pruned", overwrite=False, evidence=EVIDENCE, prompt="w3 w4 w5"
-    )
-    assert report.before
-    assert report.after
-    assert report.before != report.after
+    report = exported(spec, Mask.of(1), tmp_path / "pruned", prompt="w3 w4 w5")
+    assert report.before and report.after and report.before != report.after
     assert AutoTokenizer.from_pretrained(tmp_path / "pruned")("w7 w9")["input_ids"] == [7, 9]
     assert "AutoTokenizer.from_pretrained" in (tmp_path / "pruned" / "README.md").read_text()
-    keys: dict[str, Any] = {"overwrite": False, "evidence": EVIDENCE}
-    with pytest.raises(UserError, match="--prompt holds 9,999 tokens, and the model has"):
-        export_checkpoint(spec, Mask.of(1), tmp_path / "long", prompt="w3 " * 9999, **keys)
-    with pytest.raises(UserError, match="cannot be written .No such file"):
-        export_checkpoint(spec, Mask.of(1), Path("/proc/pruned"), prompt=None, **keys)
-    with pytest.raises(UserError, match="--prompt=  holds no token to go on from"):
-        export_checkpoint(spec, Mask.of(1), tmp_path / "blank", prompt=" ", **keys)
-    assert not (tmp_path / "blank").exists()
+    for out, prompt, wrong in (
+        (tmp_path / "new", "w3 " * 9999, "--prompt holds 9,999 tokens, and the model has"),
+        (tmp_path / "new", " ", "--prompt=  holds no token to go on from"),
+        (Path("/proc/pruned"), None, "cannot be written .No such file"),
+    ):
+        with pytest.raises(UserError, match=wrong):
+            exported(spec, Mask.of(1), out, prompt=prompt)
+        assert not out.exists()
 
 
 def test_a_prompt_needs_a_tokenizer(tmp_path: Path) -> None:
     spec = dense("llama", tmp_path)
     with pytest.raises(UserError, match="the tokenizer of model=llama .* cannot be loaded"):
-        export_checkpoint(spec, Mask.of(1), tmp_path / "out", overwrite=False, evidence=EVIDENCE, prompt="hello")
+        exported(spec, Mask.of(1), tmp_path / "out", prompt="hello")
 
 
 def test_a_gguf_file_is_exported_as_any_other_model(gguf: Path, tmp_path: Path) -> None:
@@ -228,14 +217,10 @@ def test_a_gguf_file_is_exported_as_any_other_model(gguf: Path, tmp_path: Path) 
 @pytest.mark.slow
 def test_the_demo_model_speaks_without_three_layers(tmp_path: Path, smollm2_folder: Path) -> None:
     spec, prompt = ModelSpec("smollm2-135m", str(smollm2_folder)), "The capital of France is"
-    report = export_checkpoint(
-        spec, Mask.of(21, 22, 25), tmp_path / "pruned", overwrite=False, evidence=EVIDENCE, prompt=prompt
-    )
+    report = exported(spec, Mask.of(21, 22, 25), tmp_path / "pruned", prompt=prompt)
     assert (report.n_layers, report.parameters) == (27, 123_894_720)
     assert report.max_logit_difference <= 1e-5
-    assert report.before
-    assert "Paris" in report.before
-    assert report.after
+    assert report.before and "Paris" in report.before and report.after
     tokenizer: Any = AutoTokenizer.from_pretrained(tmp_path / "pruned")
     model: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "pruned")
     tokens = model.generate(**tokenizer(prompt, return_tensors="pt"), max_new_tokens=24, do_sample=False)

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from transformers import PreTrainedModel
 
 from raysearch.calibration.batch import Batch
 from raysearch.calibration.calibration import Calibration
@@ -64,22 +65,22 @@ def liger(monkeypatch: pytest.MonkeyPatch) -> LigerDouble:
     return double
 
 
-def states_of(stack: LayerStack) -> torch.Tensor:
-    return predicting(stack.walk(stack.capture(BATCH.inputs), Mask.of(1)), BATCH.inputs)
-
-
 @torch.no_grad()
+def compare(model: PreTrainedModel) -> None:
+    """Assert that log-probabilities are those of the model's own tail, and the same each time."""
+    fused, plain = LayerStack(model, fused_head=True), LayerStack(model)
+    fused.verify()
+    states = predicting(plain.walk(plain.capture(BATCH.inputs), Mask.of(1)), BATCH.inputs)
+    one, again, other = (token_log_probs(states, BATCH, stack) for stack in (fused, fused, plain))
+    assert one.dtype == torch.float64 and torch.equal(one, again)
+    assert relative_gap(one, other) <= 1e-6
+
+
 def test_log_probabilities_are_those_of_the_models_own_tail(liger: LigerDouble) -> None:
     def check(family: str) -> None:
-        model = (FAMILIES | HYBRIDS)[family]()
-        fused, plain = LayerStack(model, fused_head=True), LayerStack(model)
-        fused.verify()
         liger.asked.clear()
-        states = states_of(plain)
-        found = token_log_probs(states, BATCH, fused)
-        assert liger.asked == [BATCH.n_scored]
-        assert found.dtype == torch.float64
-        assert relative_gap(found, token_log_probs(states, BATCH, plain)) <= 1e-6
+        compare((FAMILIES | HYBRIDS)[family]())
+        assert liger.asked[1:] == [BATCH.n_scored] * 2  # the first is the stack's own check
 
     assert_each([*FAMILIES, *HYBRIDS], check)
 
@@ -102,12 +103,8 @@ def test_is_right_for_what_is_scaled_and_capped_and_has_a_bias(liger: LigerDoubl
     head = model.get_output_embeddings()
     head.register_forward_hook(lambda *call: 2.5 * (0.3 * call[2] / 2.5).tanh())
     before = dict(vars(head))
-    fused, plain = LayerStack(model, fused_head=True), LayerStack(model)
-    fused.verify()
+    compare(model)
     assert dict(vars(head)) == before
-    with torch.no_grad():
-        states = states_of(plain)
-        assert relative_gap(token_log_probs(states, BATCH, fused), token_log_probs(states, BATCH, plain)) <= 1e-6
 
 
 @pytest.mark.parametrize(
@@ -209,14 +206,7 @@ import torch
 from tests.models import test_fused_head as here
 for family in ("llama", "granite", "phi", "mamba"):
     for dtype in (torch.float32, torch.bfloat16):
-        model = (here.FAMILIES | here.HYBRIDS)[family]().to(dtype)
-        fused, plain = here.LayerStack(model, fused_head=True), here.LayerStack(model)
-        fused.verify()
-        with torch.no_grad():
-            states = here.states_of(plain)
-            one, again, other = (here.token_log_probs(states, here.BATCH, stack) for stack in (fused, fused, plain))
-        assert torch.equal(one, again), (family, dtype)
-        assert here.relative_gap(one, other) <= 1e-6, (family, dtype)
+        here.compare((here.FAMILIES | here.HYBRIDS)[family]().to(dtype))
 """
     environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
     subprocess.run([sys.executable, "-c", script], env=environment, check=True, timeout=300)

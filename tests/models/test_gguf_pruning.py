@@ -20,71 +20,10 @@ from raysearch.models.spec import LocatedModel, ModelInfo
 from raysearch.models.stack import LayerStack
 from raysearch.models.surgery import remove_layers
 from tests.cases import assert_each
+from tests.models.conftest import WIDTH, write_llama
+from tests.models.families import VOCABULARY
 
-torch.set_num_threads(1)
-
-WIDTH, HEADS, VOCABULARY = 64, 4, 300
-TOKENS = [5, 9, 200, 17, 33, 250, 60, 61, 7, 8, 120, 5]
-
-
-def written(path: Path, architecture: str, n_layers: int = 4, quantised: bool = False, **more: Any) -> Path:
-    """A random model of an architecture; ``more`` are keys of its metadata."""
-    gemma, moe = architecture.startswith("gemma"), architecture == "qwen3moe"
-    head, inner = 256 if gemma else WIDTH // HEADS, 96
-    writer = gguf.GGUFWriter(path, architecture)
-    writer.add_block_count(n_layers)
-    writer.add_context_length(128)
-    writer.add_embedding_length(WIDTH)
-    writer.add_feed_forward_length(inner)
-    writer.add_head_count(HEADS)
-    writer.add_head_count_kv(2)
-    writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_rope_freq_base(10_000.0)
-    writer.add_vocab_size(VOCABULARY)
-    writer.add_key_length(head)
-    writer.add_value_length(head)
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("gpt-2")
-    writer.add_token_list([f"w{token}" for token in range(VOCABULARY)])
-    writer.add_token_types([1] * VOCABULARY)
-    writer.add_token_merges(["w 1"])
-    sizes = {"attn_q": (HEADS * head, WIDTH), "attn_k": (2 * head, WIDTH), "attn_v": (2 * head, WIDTH)}
-    sizes |= {"attn_output": (WIDTH, HEADS * head)}
-    dense: dict[str, tuple[int, ...]]
-    dense = {"ffn_gate": (inner, WIDTH), "ffn_up": (inner, WIDTH), "ffn_down": (WIDTH, inner)}
-    if moe:
-        inner = 768  # transformers reads no other
-        writer.add_expert_count(2)
-        writer.add_expert_used_count(1)
-        writer.add_expert_feed_forward_length(inner)
-        dense = {"ffn_gate_exps": (2, inner, WIDTH), "ffn_up_exps": (2, inner, WIDTH)}
-        dense |= {"ffn_down_exps": (2, WIDTH, inner), "ffn_gate_inp": (2, WIDTH)}
-    norms = {"attn_norm": WIDTH, "ffn_norm": WIDTH} | ({"attn_q_norm": head, "attn_k_norm": head} if moe else {})
-    if gemma:
-        norms |= {"post_attention_norm": WIDTH, "post_ffw_norm": WIDTH}
-        writer.add_sliding_window(4)
-        writer.add_attn_logit_softcapping(50.0)
-        writer.add_final_logit_softcapping(30.0)
-    for name, value in more.items():
-        add = writer.add_array if isinstance(value, list) else writer.add_uint32
-        add(f"{architecture}.{name}", value)
-    shapes: dict[str, tuple[int, ...]] = {"token_embd": (VOCABULARY, WIDTH), "output_norm": (WIDTH,)}
-    shapes |= {} if gemma else {"output": (VOCABULARY, WIDTH)}
-    for layer in range(n_layers):
-        shapes |= {f"blk.{layer}.{name}": size for name, size in (sizes | dense).items()}
-        shapes |= {f"blk.{layer}.{name}": (size,) for name, size in norms.items()}
-    rng, kind = np.random.default_rng(0), gguf.GGMLQuantizationType.Q8_0
-    for name, size in shapes.items():
-        values = (rng.normal(scale=0.15, size=size) + (len(size) == 1)).astype(np.float32)
-        if quantised and len(size) > 1:
-            writer.add_tensor(f"{name}.weight", gguf.quants.quantize(values, kind), raw_dtype=kind)
-        else:
-            writer.add_tensor(f"{name}.weight", values)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
+TOKENS = [5, 9, 100, 17, 33, 50, 60, 61, 7, 8, 120, 5]
 
 
 def sizes_of(path: Path) -> ModelInfo:
@@ -137,7 +76,7 @@ def test_llama_cpp_computes_what_transformers_does(tmp_path: Path) -> None:
 
     def check(case: tuple[str, tuple[int, ...]]) -> None:
         architecture, layers = case
-        path = written(tmp_path / f"{architecture}.gguf", architecture)
+        path = write_llama(tmp_path / f"{architecture}.gguf", architecture=architecture)
         done, mask = pruned(path, *layers), Mask.of(*layers)
         expected = by_transformers(path, mask)
         assert np.abs(by_llama_cpp(done.out) - expected).max() < 5e-3
@@ -148,7 +87,9 @@ def test_llama_cpp_computes_what_transformers_does(tmp_path: Path) -> None:
 
 def test_every_tensor_keeps_its_bytes_and_its_metadata(tmp_path: Path) -> None:
     lists: dict[str, Any] = {"attention.head_count_kv": [2, 1, 4, 3], "feed_forward_length": [96, 95, 94, 93]}
-    path = written(tmp_path / "q8.gguf", "qwen3moe", quantised=True, leading_dense_block_count=2, **lists)
+    path = write_llama(
+        tmp_path / "q8.gguf", architecture="qwen3moe", quantised=True, leading_dense_block_count=2, **lists
+    )
     done = pruned(path, 0, 2)
     before, after = (gguf.GGUFReader(file) for file in (path, done.out))
     old = {tensor.name: tensor for tensor in before.tensors}
@@ -170,20 +111,23 @@ def test_every_tensor_keeps_its_bytes_and_its_metadata(tmp_path: Path) -> None:
 
 
 def test_a_pattern_is_mended_where_a_period_fits(tmp_path: Path) -> None:
-    path = written(tmp_path / "gemma.gguf", "gemma2", 6)  # 1, 3 and 5 attend to all
+    path = write_llama(tmp_path / "gemma.gguf", 6, architecture="gemma2")  # 1, 3 and 5 attend to all
 
     def period(*layers: int) -> Any:
         found = gguf.GGUFReader(pruned(path, *layers).out).fields.get("gemma2.attention.sliding_window_pattern")
         return found and found.contents()
 
     assert (period(0, 1), period(1, 3, 5), period(1, 4, 5)) == (None, 4, 3)
-    for layers in ((0,), (0, 2, 4)):  # llama.cpp ends where no layer has a window
-        with pytest.raises(UserError, match=r"attend to a window.*without \{0.*; choose a mask that keeps the pattern"):
-            pruned(path, *layers)
+    pattern: dict[str, Any] = {"attention.sliding_window_pattern": [1, 0] * 3}
+    listed = write_llama(tmp_path / "listed.gguf", 6, architecture="gemma2", **pattern)
+    # llama.cpp ends where no layer has a window, and goes by its own number where there is a list.
+    for file, layers in ((path, (0,)), (path, (0, 2, 4)), (listed, (1, 3, 5))):
+        with pytest.raises(UserError, match=r"attend to a window.*without \{.*; choose a mask that keeps the pattern"):
+            pruned(file, *layers)
 
 
 def test_what_cannot_be_mended_is_refused(tmp_path: Path) -> None:
-    path = written(tmp_path / "dense.gguf", "llama")
+    path = write_llama(tmp_path / "dense.gguf")
     sizes = sizes_of(path)
     other = replace(sizes, n_layers=sizes.n_layers + 1)
     larger = replace(sizes, layer_parameters=tuple(2 * size for size in sizes.layer_parameters))
@@ -196,7 +140,7 @@ def test_what_cannot_be_mended_is_refused(tmp_path: Path) -> None:
         name, how, sentence = case
         file = tmp_path / f"{name}.gguf"
         if not file.exists() and "keys" in how:
-            written(file, "llama", **how.pop("keys"))
+            write_llama(file, **how.pop("keys"))
         left = sorted(tmp_path.iterdir())
         with pytest.raises(UserError, match=sentence):
             prune_gguf(file, Mask.of(1), tmp_path / "out.gguf", **{"info": sizes, "search_id": "x", **how})

@@ -21,14 +21,17 @@ def opened(folder: Path) -> Kept:
     return kept
 
 
-def count_reads(monkeypatch: pytest.MonkeyPatch, reads: list[Path]) -> None:
-    """Note each file whose content is read."""
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The files whose content is read, one for each time."""
+    files: list[Path] = []
 
     def read(file: Path) -> str:
-        reads.append(file)
+        files.append(file)
         return sha256(file)
 
     monkeypatch.setattr(module, "sha256", read)
+    return files
 
 
 def test_values_are_kept_by_all_that_they_follow_from(tmp_path: Path) -> None:
@@ -54,11 +57,12 @@ def test_a_damaged_value_is_none(tmp_path: Path) -> None:
         assert kept.get({"a": 1}) is None, damaged
 
 
-def test_a_large_file_is_read_again_only_if_it_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file, kept, reads = tmp_path / "file", opened(tmp_path / "cache"), list[Path]()
+def test_a_large_file_is_read_again_only_if_it_changed(
+    tmp_path: Path, reads: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, kept = tmp_path / "file", opened(tmp_path / "cache")
     file.write_bytes(b"a" * LARGE)
     long_ago = time.time_ns() - 10**10
-    count_reads(monkeypatch, reads)
     monkeypatch.setattr(module, "_SETTLED_NS", 0)
     os.utime(file, ns=(long_ago, long_ago))
     first = kept.sha256(file)
@@ -73,10 +77,11 @@ def test_a_large_file_is_read_again_only_if_it_changed(tmp_path: Path, monkeypat
     assert kept.sha256(file) == sha256(file)
 
 
-def test_a_file_that_was_changed_just_now_is_read_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file, kept, reads = tmp_path / "file", opened(tmp_path / "cache"), list[Path]()
+def test_a_file_that_was_changed_just_now_is_read_each_time(
+    tmp_path: Path, reads: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, kept = tmp_path / "file", opened(tmp_path / "cache")
     file.write_bytes(b"a" * LARGE)
-    count_reads(monkeypatch, reads)
     monkeypatch.setattr(module, "_SETTLED_NS", 10**15)
     for _ in range(2):
         kept.sha256(file)

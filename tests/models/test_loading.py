@@ -31,8 +31,6 @@ from raysearch.models.spec import ModelSpec
 from tests.cases import assert_refused
 from tests.models.families import FAMILIES, N_LAYERS, VOCABULARY
 
-torch.set_num_threads(1)
-
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
@@ -147,25 +145,34 @@ def test_an_attention_that_does_not_work_is_refused_with_a_remedy(tmp_path: Path
     assert describe(spec(tmp_path, attention="eager")).n_layers == N_LAYERS
 
 
-def test_an_encoder_decoder_is_refused(tmp_path: Path) -> None:
-    config = AutoConfig.for_model("t5", vocab_size=64, d_model=16, d_ff=16, d_kv=8, num_layers=2, num_heads=2)
-    AutoModelForSeq2SeqLM.from_config(config).save_pretrained(tmp_path)
-    with pytest.raises(UnsupportedModelError, match=r"model=tiny \(t5\) is an encoder-decoder"):
-        describe(spec(tmp_path))
+def test_what_is_no_causal_decoder_is_refused(tmp_path: Path) -> None:
+    t5 = AutoConfig.for_model("t5", vocab_size=64, d_model=16, d_ff=16, d_kv=8, num_layers=2, num_heads=2)
+    bert = BertConfig(vocab_size=64, hidden_size=16, intermediate_size=16, num_hidden_layers=2, num_attention_heads=2)
+    for model, message in (
+        (AutoModelForSeq2SeqLM.from_config(t5), r"model=tiny \(t5\) is an encoder-decoder"),
+        (AutoModel.from_config(bert), "was saved as BertModel, which is not a causal language model"),
+    ):
+        model.save_pretrained(tmp_path / model.config.model_type)
+        with pytest.raises(UnsupportedModelError, match=message):
+            describe(spec(tmp_path / model.config.model_type))
 
 
-def test_an_encoder_is_refused(tmp_path: Path) -> None:
-    config = BertConfig(vocab_size=64, hidden_size=16, intermediate_size=16, num_hidden_layers=2, num_attention_heads=2)
-    AutoModel.from_config(config).save_pretrained(tmp_path)
-    with pytest.raises(UnsupportedModelError, match="was saved as BertModel, which is not a causal language model"):
-        describe(spec(tmp_path))
+def reconfigured(folder: Path, **values: Any) -> Path:
+    """The folder, with other values in its config."""
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | values))
+    return folder
 
 
 def test_an_unknown_architecture_is_refused(folder: Path) -> None:
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"model_type": "from-the-future"}))
     with pytest.raises(UnsupportedModelError, match="of a kind that this transformers does not know"):
-        describe(spec(folder))
+        describe(spec(reconfigured(folder, model_type="from-the-future")))
+
+
+def test_code_of_another_repository_is_refused(folder: Path) -> None:
+    reconfigured(folder, auto_map={"AutoConfig": "other/repo--code.Config"})
+    with pytest.raises(UserError, match=r"names code of another repository in config.json \(other/repo--code.Config\)"):
+        load_config(locate(spec(folder, trust_remote_code=True)))
 
 
 def test_missing_weights_are_refused(folder: Path) -> None:
@@ -255,10 +262,3 @@ def test_the_demo_model(smollm2: Any, smollm2_tokenizer: Any) -> None:
     assert (info.n_layers, info.parameters, info.vocab_size, info.max_positions) == (30, 134_515_008, 49_152, 8_192)
     assert info.parameters == sum(parameter.numel() for parameter in smollm2.parameters())
     assert smollm2_tokenizer.decode(smollm2_tokenizer("The capital of France")["input_ids"]) == "The capital of France"
-
-
-def test_code_of_another_repository_is_refused(folder: Path) -> None:
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"auto_map": {"AutoConfig": "other/repo--code.Config"}}))
-    with pytest.raises(UserError, match=r"names code of another repository in config.json \(other/repo--code.Config\)"):
-        load_config(locate(spec(folder, trust_remote_code=True)))

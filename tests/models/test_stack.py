@@ -1,4 +1,4 @@
-"""The walk over any decoder's layers gives the logits of the model with those layers deleted."""
+"""The walk over any decoder's layers gives the logits of the model with those layers deleted, packed or not."""
 
 from __future__ import annotations
 
@@ -13,20 +13,22 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from raysearch.calibration.batch import Batch
+from raysearch.calibration.batch import Batch, Choices
 from raysearch.calibration.objectives.base import token_log_probs
+from raysearch.calibration.packing import pack
 from raysearch.core.mask import Mask
 from raysearch.errors import UnsupportedModelError, UserError
 from raysearch.models.stack import LayerStack, predicting, relative_gap
 from tests.cases import assert_each
 from tests.models.families import _WIDTHS, FAMILIES, HYBRIDS, N_LAYERS, REFUSED, UNEXPORTABLE, VOCABULARY, tiny
 
-torch.set_num_threads(1)
-
 MASKS = [Mask(), Mask.of(0), Mask.of(N_LAYERS - 1), Mask.of(1, 2), Mask.of(0, 1, 3)]
 TOKENS = np.random.default_rng(7).integers(3, VOCABULARY, size=(2, 9))
 SCORED = np.ones_like(TOKENS, dtype=np.bool_)
 PADDING = np.arange(9)[None, :] < np.array([[9], [5]])
+BATCH = Batch(TOKENS, SCORED)
+#: Whose layers look no further than some tokens back (fewer than a packed row has here), or know no positions.
+PLAIN = {"mistral", "gemma2", "gemma3_text", "gemma3", "gemma4_text", "cohere2", "gpt_oss", "exaone4", "bloom", "mpt"}
 
 
 def deleted(model: PreTrainedModel, mask: Mask) -> PreTrainedModel:
@@ -36,8 +38,7 @@ def deleted(model: PreTrainedModel, mask: Mask) -> PreTrainedModel:
     kept = mask.kept(N_LAYERS)
     for name, part in list(model.named_modules()):
         if isinstance(part, nn.ModuleList) and len(part) == N_LAYERS and "vision" not in name:
-            parent, _, attribute = name.rpartition(".")
-            setattr(model.get_submodule(parent), attribute, nn.ModuleList(part[layer] for layer in kept))
+            model.set_submodule(name, nn.ModuleList(part[layer] for layer in kept))
             for new, layer in enumerate(kept):
                 for block in part[layer].modules():
                     if hasattr(block, "layer_idx"):
@@ -50,7 +51,7 @@ def deleted(model: PreTrainedModel, mask: Mask) -> PreTrainedModel:
     return model
 
 
-def walk(stack: LayerStack, mask: Mask, batch: Batch) -> torch.Tensor:
+def walk(stack: LayerStack, mask: Mask, batch: Batch = BATCH) -> torch.Tensor:
     hidden = stack.walk(stack.capture(batch.inputs), mask)
     return stack.logits(hidden.flatten(0, 1)).unflatten(0, hidden.shape[:2])
 
@@ -67,7 +68,7 @@ def test_the_walk_equals_the_model_with_the_layers_deleted() -> None:
             with torch.inference_mode():
                 plain = pruned(input_ids=ids, use_cache=False).logits
                 padded = pruned(input_ids=ids, attention_mask=padding.long(), use_cache=False).logits
-            assert relative_gap(walk(stack, mask, Batch(TOKENS, SCORED)), plain) <= 1e-6, mask
+            assert relative_gap(walk(stack, mask), plain) <= 1e-6, mask
             walked = walk(stack, mask, Batch(TOKENS, SCORED & PADDING, PADDING))
             assert relative_gap(walked[padding], padded[padding]) <= 1e-6, mask
 
@@ -115,20 +116,18 @@ def test_compiled_layers_walk_alike(graphs: list[Any]) -> None:
     compiled, plain = LayerStack(model, compiled=True), LayerStack(model)
     compiled.verify()
     for mask in MASKS:
-        assert (
-            relative_gap(walk(compiled, mask, Batch(TOKENS, SCORED)), walk(plain, mask, Batch(TOKENS, SCORED))) < 1e-6
-        )
+        assert relative_gap(walk(compiled, mask), walk(plain, mask)) < 1e-6
     assert 0 < len(graphs) < N_LAYERS  # the layers share their code
 
 
 @torch.no_grad()
 def test_log_probabilities_are_compiled_too(graphs: list[Any]) -> None:
-    model, batch = FAMILIES["llama"](), Batch(TOKENS, SCORED)
+    model = FAMILIES["llama"]()
     compiled, plain = LayerStack(model, compiled=True), LayerStack(model)
-    states = predicting(plain.walk(plain.capture(batch.inputs), Mask()), batch.inputs)
-    found = token_log_probs(states, batch, compiled)
+    states = predicting(plain.walk(plain.capture(BATCH.inputs), Mask()), BATCH.inputs)
+    found = token_log_probs(states, BATCH, compiled)
     assert len(graphs) == 1
-    assert relative_gap(found, token_log_probs(states, batch, plain)) <= 1e-6
+    assert relative_gap(found, token_log_probs(states, BATCH, plain)) <= 1e-6
 
 
 @pytest.mark.parametrize(
@@ -159,7 +158,7 @@ def test_layers_of_many_kinds_are_compiled_all_the_same(graphs: list[Any], monke
     stack = LayerStack(model, compiled=True)
     for layer, kind in zip(stack.layers, kinds, strict=True):
         setattr(layer.get_submodule("mlp"), "act_fn", kind())  # noqa: B010
-    walk(stack, Mask(), Batch(TOKENS, SCORED))
+    walk(stack, Mask())
     assert len(graphs) == len(kinds), "beyond dynamo's own limit it runs layers as they are"
     torch._dynamo.reset()
     monkeypatch.setattr("raysearch.models.stack._MOST_GRAPHS", 2)
@@ -174,7 +173,7 @@ def test_the_walk_equals_the_model_with_the_layers_bypassed() -> None:
         for mask in MASKS:
             with torch.inference_mode(), stack.bypassed(mask) as masked:
                 own = masked(input_ids=torch.tensor(TOKENS), use_cache=False).logits
-            assert relative_gap(walk(stack, mask, Batch(TOKENS, SCORED)), own) <= 1e-6, mask
+            assert relative_gap(walk(stack, mask), own) <= 1e-6, mask
 
     assert_each(UNEXPORTABLE, check)
 
@@ -184,9 +183,9 @@ def test_every_layer_of_the_reference_matters() -> None:
 
     def check(family: str) -> None:
         stack = LayerStack(FAMILIES[family]())
-        dense = walk(stack, Mask(), Batch(TOKENS, SCORED))
+        dense = walk(stack, Mask())
         for layer in range(N_LAYERS):
-            assert relative_gap(walk(stack, Mask.of(layer), Batch(TOKENS, SCORED)), dense) > 1e-2, layer
+            assert relative_gap(walk(stack, Mask.of(layer)), dense) > 1e-2, layer
 
     assert_each(["llama", "gpt2", "gemma3_text", "falcon"], check)
 
@@ -223,12 +222,12 @@ def test_bypassed_contexts_nest() -> None:
     ids = torch.tensor(TOKENS)
     with torch.inference_mode(), stack.bypassed(Mask.of(1)), stack.bypassed(Mask.of(2)):
         both = model(input_ids=ids, use_cache=False).logits
-    assert torch.equal(both, walk(stack, Mask.of(1, 2), Batch(TOKENS, SCORED)))
+    assert torch.equal(both, walk(stack, Mask.of(1, 2)))
 
 
 def test_logits_of_chunks_equal_logits_of_all_positions() -> None:
     stack = LayerStack(FAMILIES["gemma2"]())
-    hidden = stack.capture(Batch(TOKENS, SCORED).inputs).embedded.flatten(0, 1)
+    hidden = stack.capture(BATCH.inputs).embedded.flatten(0, 1)
     chunks = torch.cat([stack.logits(chunk) for chunk in hidden.split(5)])
     torch.testing.assert_close(chunks, stack.logits(hidden), rtol=1e-6, atol=1e-6)
 
@@ -259,7 +258,7 @@ def test_verify_notices_a_tail_that_is_not_position_wise() -> None:
 def test_a_16_bit_model_verifies() -> None:
     stack = LayerStack(FAMILIES["llama"]().bfloat16())
     stack.verify()
-    assert walk(stack, Mask.of(1), Batch(TOKENS, SCORED)).dtype == torch.bfloat16
+    assert walk(stack, Mask.of(1)).dtype == torch.bfloat16
 
 
 def test_shared_layers_are_refused() -> None:
@@ -274,3 +273,72 @@ def test_layers_that_exchange_more_than_the_hidden_state_are_refused() -> None:
     for family, build in REFUSED.items():
         with pytest.raises(UnsupportedModelError, match=family):
             LayerStack(build()).verify()
+
+
+def items() -> Batch:
+    """Three questions with two or three choices."""
+    rng = np.random.default_rng(0)
+    rows, scored, item = [], [], []
+    for sample in range(3):
+        prompt = rng.integers(3, VOCABULARY, size=4 + 3 * sample).tolist()
+        for _ in range(2 + sample % 2):
+            answer = rng.integers(3, VOCABULARY, size=rng.integers(1, 5)).tolist()
+            rows.append(prompt + answer)
+            scored.append([False] * len(prompt) + [True] * len(answer))
+            item.append(sample)
+    return Batch.of(rows, scored, Choices(np.array(item), np.diff(item, prepend=-1) > 0, np.ones(len(rows), np.int64)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_packing_is_used_where_it_is_exact(dtype: torch.dtype) -> None:
+    def check(family: str) -> None:
+        model, batch = (FAMILIES | HYBRIDS)[family](), items()
+        stack = LayerStack(model if dtype is torch.float32 else model.bfloat16())
+        assert stack.packs(batch) is (family not in PLAIN | {*HYBRIDS})
+        if family not in PLAIN | {*HYBRIDS} and dtype is torch.float32:
+            assert relative_gap(stack._states(pack(batch)), stack._states(batch.inputs)) <= 1e-5
+
+    assert_each([*FAMILIES, *HYBRIDS], check)
+
+
+def test_a_state_that_is_wrong_beside_a_large_channel_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a state of 16 bits may have it: one channel of some tokens is a thousand times as large as the others."""
+    stack = LayerStack(FAMILIES["llama"]())
+    stack.model.bfloat16()
+    plain = torch.ones(8, 64)
+    plain[0, 3] = 1000.0
+    wrong = plain.clone()
+    wrong[5] = -1.0
+    states = iter([wrong.bfloat16(), plain.bfloat16()])
+    monkeypatch.setattr(stack, "_states", lambda _: next(states))
+    monkeypatch.setattr(stack, "last_hidden", lambda hidden: hidden)
+    assert stack.packs(items()) is False
+
+
+def test_rows_beyond_a_window_are_not_packed(monkeypatch: pytest.MonkeyPatch) -> None:
+    stack, batch = LayerStack(FAMILIES["llama"]()), items()
+    monkeypatch.setattr(stack.model.config, "sliding_window", batch.input_ids.shape[1], raising=False)
+    assert stack.packs(batch) is True
+    monkeypatch.setattr(stack.model.config, "sliding_window", batch.input_ids.shape[1] - 1)
+    assert stack.packs(batch) is False
+
+
+def test_packing_is_not_tried_with_attention_that_takes_no_mask(monkeypatch: pytest.MonkeyPatch) -> None:
+    stack = LayerStack(FAMILIES["llama"]())
+    stack.model.config._attn_implementation = "flash_attention_2"
+    monkeypatch.setattr(stack, "_states", lambda _: pytest.fail("it may end the CUDA context"))
+    assert stack.packs(items()) is False
+
+
+def test_the_last_hidden_state_is_that_of_transformers() -> None:
+    def check(family: str) -> None:
+        stack, batch = LayerStack(FAMILIES[family]()), items()
+        real = torch.tensor(batch.attention_mask)
+        with torch.no_grad():
+            hidden = stack.walk(stack.capture(batch.inputs), Mask())
+            own = stack.model.base_model(
+                input_ids=torch.tensor(batch.input_ids), attention_mask=real.long(), use_cache=False
+            ).last_hidden_state
+            assert relative_gap(stack.last_hidden(hidden[real]), own[real]) <= 1e-6
+
+    assert_each(FAMILIES, check)

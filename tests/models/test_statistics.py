@@ -18,8 +18,6 @@ from raysearch.models.statistics import measure
 from tests.cases import assert_each
 from tests.models.families import FAMILIES, N_LAYERS, VOCABULARY
 
-torch.set_num_threads(1)
-
 TOKENS = np.random.default_rng(7).integers(3, VOCABULARY, size=(3, 9))
 REAL = np.arange(9)[None, :] < np.array([[9], [5], [7]])
 SCORED = REAL & (np.arange(9)[None, :] > np.array([[0], [1], [0]]))
@@ -106,20 +104,6 @@ def test_gate_gradients_are_those_of_autograd_through_the_whole_model():
         np.testing.assert_allclose(rows, expected.numpy(), rtol=1e-3, atol=1e-6 * float(expected.abs().max()) + 1e-7)
 
     assert_each(FAMILIES, check)
-
-
-def test_gate_gradients_are_the_slope_of_the_loss():
-    stack = LayerStack(FAMILIES["llama"]().double().requires_grad_(False))
-    rows = measured(Statistic.GATE_GRADIENTS, stack)
-    for layer in range(N_LAYERS):
-        losses = []
-        for step in (1e-2, -1e-2):
-            gates = torch.ones(3, N_LAYERS, dtype=torch.float64)
-            gates[:, layer] += step
-            with watched(stack, gates):
-                losses.append(plain_losses(stack.model))
-        slope = (losses[0] - losses[1]).numpy() / 2e-2 / SCORED.sum(1)
-        np.testing.assert_allclose(rows[:, layer], slope, rtol=1e-2, atol=1e-5)
 
 
 @pytest.mark.parametrize("family", NAMES)

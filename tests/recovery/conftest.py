@@ -1,13 +1,20 @@
-"""A tiny model on disk with a tokenizer of characters."""
+"""A tiny model with a tokenizer of characters, and what commands are told to train on and to assess by."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from transformers import LlamaConfig, LlamaForCausalLM, set_seed
 
+from tests.assessment.conftest import of_text
 from tests.calibration.tokenizers import PLAIN, characters
+from tests.cli.conftest import Run, World, here, run, world
+
+__all__ = ["here", "run", "world"]  # fixtures
 
 
 @pytest.fixture(scope="session")
@@ -29,3 +36,38 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     LlamaForCausalLM(config).save_pretrained(folder)
     characters(template=PLAIN).save_pretrained(folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def other_text(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The words of the text that is searched on, in another order."""
+    file = tmp_path_factory.mktemp("other") / "other.txt"
+    file.write_text(" ".join(reversed(world.text.read_text().split())))
+    return file
+
+
+@pytest.fixture(scope="session")
+def assessed_by(world: World) -> list[str]:
+    """The words of a text to assess by."""
+    return [
+        "assess=none",
+        of_text("mine", world.text),
+        "assess.seq_len=16",
+        "assess.limit=4",
+        "assess.probe.enabled=false",
+    ]
+
+
+def done(run: Run, *words: object) -> Any:
+    """What a command prints as JSON, which goes well."""
+    outcome = run(*words, "--json")
+    assert outcome.code == 0, outcome.err
+    return json.loads(outcome.out)
+
+
+def assert_refused(run: Run, cases: Iterable[tuple[list[str], str]]) -> None:
+    """Assert that each command ends in one sentence with a message."""
+    for words, message in cases:
+        refused = run(*words)
+        assert refused.code == 2 and message in refused.err, (words, refused.err)
+        assert refused.err.strip().splitlines()[-1].startswith("error: "), refused.err

@@ -20,8 +20,6 @@ from tests.calibration.tokenizers import PLAIN, characters
 from tests.models.families import give_own_code
 from tests.recovery.test_training import OPTIONS, nothing, rows
 
-pytest.importorskip("trl")
-
 
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft asks transformers for it
 @pytest.mark.parametrize("method", ["lora", "full"])

@@ -14,13 +14,8 @@ import pytest
 import raysearch
 from raysearch.recovery import healing, training
 from tests.cases import assert_each
-from tests.cli.conftest import Run, World, here, run, world
-
-__all__ = ["here", "run", "world"]  # fixtures
-
-pytest.importorskip("trl")
-
-TEXT = "assess.texts.mine=data=file data.path={} data.samples=all data.sampling=sequential"
+from tests.cli.conftest import Run, World
+from tests.recovery.conftest import assert_refused, done
 
 
 @pytest.fixture(scope="module")
@@ -41,23 +36,14 @@ def searched(whole: tuple[str, Path], here: Path) -> str:
 
 
 @pytest.fixture
-def words(world: World, searched: str) -> list[str]:
+def words(searched: str, assessed_by: list[str]) -> list[str]:
     """A quick training, and a text to assess by."""
     return [
         searched,
         *("data=file", "data.seq_len=16", "data.samples=24", "recovery.max_tokens=48", "recovery.top_k=8"),
         *("recovery.max_steps=3", "recovery.micro_batch_size=4", "recovery.checkpoint_steps=1"),
-        *("assess=none", TEXT.format(world.text), "assess.seq_len=16", "assess.limit=4", "assess.probe.enabled=false"),
+        *assessed_by,
     ]
-
-
-@pytest.fixture
-def other_text(world: World, here: Path) -> Path:
-    """The same words in another order."""
-    file = here / "other.txt"
-    mixed = np.random.default_rng(1).permutation(world.text.read_text().split()).tolist()
-    file.write_text(" ".join(mixed))
-    return file
 
 
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft asks transformers for it
@@ -88,23 +74,19 @@ def test_a_recovered_model_is_a_checkpoint_and_nothing_is_done_twice(
     assert three.regained.value == pytest.approx(three.recovered.value / three.dense.value)
     assert {"data", "logits", "training", "assessment"} <= record.seconds.keys() and record.training.tokens > 0
     readme = (here / "healed/README.md").read_text()
-    assert (
-        "| | dense | pruned | recovered | pruned / dense | recovered / dense |" in readme
-        and "| vLLM | `vllm serve ./healed` |" in readme
-    )
+    assert "| | dense | pruned | recovered | pruned / dense | recovered / dense |" in readme
+    assert "| vLLM | `vllm serve ./healed` |" in readme
     assert "layers 0 to 4: █ kept, · removed" in readme
     with monkeypatch.context() as patch:
         patch.setattr(training, "make_trainer", pytest.fail)
         for name in ("write_checkpoint", "draw_prompts", "teach", "export_search"):
             patch.setattr(healing, name, pytest.fail)
-        again = run(*command, "--json")
+        assert done(run, *command)["recovery_id"] == folder.name
         shown_in_notebooks = raysearch.recover(*words, f"data.path={other_text}", out="healed")._repr_html_()
     assert "<td>mine (perplexity, lower is better)</td>" in shown_in_notebooks and "±" in shown_in_notebooks
-    assert again.code == 0, again.err
-    assert json.loads(again.out)["recovery_id"] == folder.name
-    for other in ("recovery.seed=1", "assess.limit=3"):  # rows are drawn apart from what is assessed
-        refused = run("recover", *words, f"data.path={other_text}", other, "--out", "healed")
-        assert refused.code == 2 and "is not empty; name another folder, or replace it with --overwrite" in refused.err
+    message = "is not empty; name another folder, or replace it with --overwrite"
+    others = ("recovery.seed=1", "assess.limit=3")  # rows are drawn apart from what is assessed
+    assert_refused(run, [([*command, other], message) for other in others])
 
 
 def test_what_was_damaged_is_made_again(run: Run, words: list[str], other_text: Path, here: Path) -> None:
@@ -136,14 +118,14 @@ def test_text_that_was_measured_is_left_out(run: Run, words: list[str], world: W
 def test_a_dry_run_times_the_loss_that_is_trained(
     run: Run, words: list[str], other_text: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    step, calls = training.DistillingTrainer.compute_loss, list[float]()
+    step, calls = training.RecoveryTrainer.compute_loss, list[float]()
 
     def counted(*args: Any, **options: Any) -> Any:
         loss = step(*args, **options)
         calls.append(float(loss))
         return loss
 
-    monkeypatch.setattr(training.DistillingTrainer, "compute_loss", counted)
+    monkeypatch.setattr(training.RecoveryTrainer, "compute_loss", counted)
     told = run("recover", *words, f"data.path={other_text}", "--dry-run")
     assert told.code == 0, told.err
     assert "Not in that time: answers and logits of the dense model" in told.out
@@ -155,22 +137,17 @@ def test_the_dense_model_answers_prompts_once(
 ) -> None:
     words_of_text = ("people", "war", "navy", "law", "state", "union", "nation", "laws")
     asked_for = [f"the {word} of the {other}" for word in words_of_text for other in words_of_text[:5]]
-    rows = [{"question": question, "answer": "the law"} for question in asked_for]
-    (here / "asked.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     asked = [word for word in words if not word.startswith("data")]
-    asked += ["data=questions", f"data.path={here / 'asked.jsonl'}", "data.question=question", "data.answer=answer"]
-    asked += ["data.prompt={question}", "data.samples=all", "data.part=all", "recovery.loss=tokens"]
-    asked += ["recovery.max_new_tokens=40", "recovery.max_tokens=60", "recovery.temperature=1.0", "--json"]
-    found = run("recover", *asked, "--out", "healed")
-    assert found.code == 0, found.err
-    value: dict[str, Any] = json.loads(found.out)
+    asked += questions(here / "asked.jsonl", *({"question": one, "answer": "the law"} for one in asked_for))
+    asked += ["recovery.loss=tokens"]
+    asked += ["recovery.max_new_tokens=40", "recovery.max_tokens=60", "recovery.temperature=1.0"]
+    value = done(run, "recover", *asked, "--out", "healed")
     assert value["answers_written"] == 40 and value["rows"] >= 2
     from raysearch.recovery import responses
 
     monkeypatch.setattr(responses.AnswerJob, "run", pytest.fail)
-    again = run("recover", *asked, "recovery.method=full", "--out", "full")
-    assert again.code == 0, again.err
-    assert json.loads(again.out)["answers_written"] == 0, "the ledger has them"
+    again = done(run, "recover", *asked, "recovery.method=full", "--out", "full")
+    assert again["answers_written"] == 0, "the ledger has them"
     assert not (here / "full/adapter").exists()
 
 
@@ -178,7 +155,7 @@ def questions(file: Path, *rows: dict[str, str]) -> list[str]:
     """Write rows of questions, and return the words of a training on the data's own answers to them."""
     file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     fields = ["data.question=question", "data.answer=answer", "data.prompt={question}"]
-    return ["data=questions", f"data.path={file}", *fields, "data.samples=all", "data.part=all", "--out", "x"]
+    return ["data=questions", f"data.path={file}", *fields, "data.samples=all", "data.part=all"]
 
 
 @pytest.mark.parametrize("loss", ["tokens", "distill"])
@@ -189,9 +166,8 @@ def test_a_dry_run_counts_prompts_that_leave_an_answer_no_room(
     rows = [{"question": f"the law of {n}" + " and the people of the nation" * 20 * (n % 2)} for n in range(40)]
     asked += questions(here / "asked.jsonl", *({**row, "answer": "the law"} for row in rows))
     for responses in ("self", "data"):
-        told = run("recover", *asked, f"recovery.loss={loss}", f"recovery.responses={responses}", "--dry-run", "--json")
-        assert told.code == 0, told.err
-        assert (cost := json.loads(told.out))["rows"] == 20 and cost["left_out"] == {"too long": 20}
+        cost = done(run, "recover", *asked, f"recovery.loss={loss}", f"recovery.responses={responses}", "--dry-run")
+        assert cost["rows"] == 20 and cost["left_out"] == {"too long": 20}
 
 
 def test_mistakes_are_one_sentence(
@@ -202,7 +178,7 @@ def test_mistakes_are_one_sentence(
     (here / "full/mine").write_text("")
     on_text, out = [f"data.path={other_text}"], ["--out", "x"]
     text = [*on_text, *out]
-    bare = [word for word in words if not word.startswith("data")]
+    bare = [*(word for word in words if not word.startswith("data")), *out]
     asked = [{"question": f"the {word}", "answer": "law"} for word in ("war", "navy", "trade")]
     cases = [
         (words, on_text, "--out has no value; name the folder of the recovered checkpoint"),
@@ -218,38 +194,22 @@ def test_mistakes_are_one_sentence(
         (words, [*text, "--remove", "4"], "--remove=4 is no number of layers"),
         (words, ["data.path=nothing.txt", *out], "data.path=nothing.txt does not exist"),
         (words, [*text, "recovery.targets=[nothing]"], "recovery.targets=['nothing'] does not fit the model"),
-        (
-            words,
-            [*text, "recovery.workers=9999", "recovery.batch_size=9999"],
-            "recovery.workers=9999 are more processes",
-        ),
+        (words, [*text, "recovery.workers=9999", "recovery.batch_size=9999"], "workers=9999 are more processes"),
         (words, [*text, "recovery.targets=[]"], "recovery.targets=[] names nothing to train"),
         (words, [*text, "recovery.learning_rate=fast"], "recovery.learning_rate=fast"),
-        (
-            words,
-            [*text, "recovery.learning_rate=1e30", "recovery.warmup_steps=0"],
-            "use a lower recovery.learning_rate",
-        ),
+        (words, [*text, "recovery.learning_rate=1e30", "recovery.warmup_steps=0"], "use a lower recovery.learn"),
         (words, [*text, "recovery.workers=3"], "recovery.batch_size=8 is no multiple of recovery.workers=3"),
         (["nothing", *words[1:]], text, "SEARCH='nothing' is not in"),
         (bare, questions(here / "no.jsonl"), "holds no"),
         (bare, questions(here / "empty.jsonl", *({**row, "question": ""} for row in asked)), "empty.jsonl"),
+        ([*bare, "recovery.max_prompt_tokens=1"], questions(here / "a.jsonl", *asked), "train on (3 too long)"),
         (
-            bare,
-            [*questions(here / "a.jsonl", *asked), "recovery.max_prompt_tokens=1"],
-            "0 rows to train on (3 too long)",
-        ),
-        (
-            bare,
-            [*questions(here / "b.jsonl", *({**row, "answer": " "} for row in asked)), "recovery.responses=data"],
+            [*bare, "recovery.responses=data"],
+            questions(here / "b.jsonl", *({**row, "answer": " "} for row in asked)),
             "b.jsonl",
         ),
     ]
-    for before, more, message in cases:
-        refused = run("recover", *before, *more)
-        assert refused.code == 2 and message in refused.err, (more, refused.err)
-        assert refused.err.strip().splitlines()[-1].startswith("error: "), refused.err
+    assert_refused(run, [(["recover", *before, *more], message) for before, more, message in cases])
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=1000))
-    refused = run("recover", *words, *text)
-    assert refused.code == 2 and "free some space, or name another folder" in refused.err
+    assert_refused(run, [(["recover", *words, *text], "free some space, or name another folder")])
     assert not (here / "x").exists()

@@ -14,8 +14,6 @@ from raysearch.errors import UserError
 from raysearch.recovery.healing import check_device, check_room
 from raysearch.recovery.spec import RecoveryOptions
 
-pytest.importorskip("trl")
-
 
 def test_the_disk_has_to_hold_what_the_method_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     info = SimpleNamespace(

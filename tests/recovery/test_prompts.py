@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ from raysearch.calibration.items import ItemOptions
 from raysearch.calibration.objectives.perplexity import PerplexityObjective
 from raysearch.calibration.rows import Rows
 from raysearch.errors import UserError
-from raysearch.recovery.prompts import Measured, Question, Row, check_enough, draw_prompts, prompt_ids, row_of
+from raysearch.recovery.prompts import Measured, Prompts, Question, Row, check_enough, draw_prompts, encode, row_of
 from raysearch.recovery.spec import RecoveryOptions
 from tests.calibration.tokenizers import PLAIN, STRICT, THINKING, characters
 from tests.cases import assert_refused
@@ -38,23 +38,16 @@ def test_an_answer_is_what_follows_the_prompt_in_templates_of_every_family() -> 
     for template, answer in expected.items():
         tokenizer = characters(template=template)
         messages = (("user", "is it so"),)
-        question = Question(messages, "", prompt_ids(messages, tokenizer, "row"))
+        question = Question(messages, "", encode(messages, None, tokenizer, "row"))
         row = row_of(question, "yes", False, RecoveryOptions(), tokenizer)
         assert isinstance(row, Row)
         assert tokenizer.decode(row.ids[row.n_prompt :]).replace(" ", "") == answer.replace(" ", ""), template
 
 
 def test_a_model_that_thinks_is_told_not_to(tmp_path: Path) -> None:
-    (file := tmp_path / "chats.jsonl").write_text(
-        "".join(
-            json.dumps({"messages": [{"role": "user", "content": c}, {"role": "assistant", "content": c}]}) + "\n"
-            for c in "xyz"
-        )
-    )
-    tokenizer = characters(template=THINKING)
-    data = Data(Rows(str(file)), ChatFormat(thinking=False), ItemOptions("all"))
-    found = draw_prompts(data, RecoveryOptions(), tokenizer, measured([], tokenizer), None)
-    ends = {tokenizer.decode(one.ids).replace(" ", "")[-4:] for one in found.questions}
+    data = chats(tmp_path, *([("user", word), ("assistant", word)] for word in "xyz"), thinking=False)
+    found = draw(data, template=THINKING)
+    ends = {characters().decode(one.ids).replace(" ", "")[-4:] for one in found.questions}
     assert (len(found.questions), ends) == (3, {"<no>"})
 
 
@@ -66,17 +59,13 @@ def test_what_is_wrong_with_every_row_is_said_where_rows_are_skipped(tmp_path: P
     ):
         data = chats(tmp_path, *rows, unusable="skip", **options)
         with pytest.raises(UserError, match=message):
-            draw_prompts(data, RecoveryOptions(), characters(template=template), measured([], Joined()), None)
+            draw(data, template=template)
 
 
 def test_answers_that_are_cut_off_name_their_limit() -> None:
     chat, plain = (Data(Rows("any.jsonl"), one, ItemOptions(1)) for one in (ChatFormat(), QuestionsFormat()))
     for data, left_out, message in (
-        (
-            chat,
-            {"cut off": 3, "empty": 1},
-            r"\(3 cut off and 1 empty\); use more recovery.max_new_tokens, or data.think",
-        ),
+        (chat, {"cut off": 3, "empty": 1}, r"\(3 cut off and 1 empty\); use more recovery.max_new_tokens, or data.th"),
         (plain, {"cut off": 3, "empty": 1}, r"\(3 cut off and 1 empty\); use more recovery.max_new_tokens$"),
         (chat, {"cut off": 1, "empty": 1}, r"\(1 cut off and 1 empty\); use more data.samples"),
     ):
@@ -123,8 +112,14 @@ def chats(folder: Path, *rows: Sequence[tuple[str, str]], **options: Any) -> Dat
     return Data(Rows(str(file)), ChatFormat(**options), ItemOptions("all", seq_len=2048, sampling="sequential"))
 
 
+def draw(data: Data, known: Sequence[str] = (), template: str = PLAIN, **options: Any) -> Prompts:
+    """Draw prompts, of any length unless told otherwise, where some texts were measured."""
+    how = RecoveryOptions(**{"max_prompt_tokens": 2048, "max_tokens": 4096, **options})
+    return draw_prompts(data, how, characters(template=template), measured(known, Joined()), None)
+
+
 def test_a_question_that_was_measured_is_left_out_in_other_words_around_it(tmp_path: Path) -> None:
-    known = measured(["be brief. " + SUM.format("seven"), SUM.format("two")[:70], SPEECH], Joined())
+    known = ["be brief. " + SUM.format("seven"), SUM.format("two")[:70], SPEECH]
     fresh = "what is the way from here to the station and how long does it take to walk on foot"
     rows = [
         [("user", f"Question: {SUM.format('seven')}?\nAnswer:"), ("assistant", "x")],
@@ -133,13 +128,11 @@ def test_a_question_that_was_measured_is_left_out_in_other_words_around_it(tmp_p
         [("user", "recite"), ("assistant", SPEECH)],
     ]
     rows += [[("system", SPEECH), ("user", f"{word} {fresh}"), ("assistant", "x")] for word in ("say", "so", "and", "")]
-    cases: list[tuple[Literal["data", "self"], int]] = [("data", 4), ("self", 3)]
-    for responses, overlapping in cases:
-        options = RecoveryOptions(responses=responses, max_prompt_tokens=2048, max_tokens=4096)
-        prompts = draw_prompts(chats(tmp_path, *rows), options, characters(template=PLAIN), known, None)
+    for responses, overlapping in (("data", 4), ("self", 3)):
+        prompts = draw(chats(tmp_path, *rows), known, responses=responses)
         assert prompts.left_out == {"overlapping": overlapping} and len(prompts.questions) == 8 - overlapping
     asked = [[("user", f"{SPEECH} {n}"), ("assistant", "x")] for n in range(5)]
-    prompts = draw_prompts(chats(tmp_path, *asked), options, characters(template=PLAIN), known, None)
+    prompts = draw(chats(tmp_path, *asked), known)
     assert len(prompts.questions) == 5, "the words of most rows are their template's"
 
 
@@ -147,20 +140,18 @@ def test_a_template_with_an_opening_that_many_share_is_no_overlap(tmp_path: Path
     wrapped = "Below is a question of a pupil, please answer it in one sentence. {} Now write the answer here, in short"
     openings = ["What is the colour of", "How many people live in", "Who was the king of", "Why do we like the"]
     asked = [f"{opening} {n}" for n in "abcde" for opening in openings]
-    known = measured([*(wrapped.format(f"{one} measured") for one in openings), f"so: {SUM.format('ten')}"], Joined())
+    known = [*(wrapped.format(f"{one} measured") for one in openings), f"so: {SUM.format('ten')}"]
     planted = ["Who was the king of measured", "What is the colour of measured", f"tell me {SUM.format('ten')} please"]
-    for template, n_found in ((wrapped, 3), ("{}", 3), ("first {}", 3), ("{} then think", 3)):
+    for template in (wrapped, "{}", "first {}", "{} then think"):
         rows = [[("user", template.format(one)), ("assistant", "x")] for one in [*planted, *asked]]
-        options = RecoveryOptions(max_prompt_tokens=2048, max_tokens=4096)
-        prompts = draw_prompts(chats(tmp_path, *rows), options, characters(template=PLAIN), known, None)
-        assert prompts.left_out == {"overlapping": n_found} and len(prompts.questions) == 20
+        prompts = draw(chats(tmp_path, *rows), known)
+        assert prompts.left_out == {"overlapping": 3} and len(prompts.questions) == 20
 
 
 def test_a_short_question_is_compared_with_its_template(tmp_path: Path) -> None:
     template = "Please tell me in a single number and nothing else at all how much is {}"
-    known = measured([template.format("2 + 3")], Joined())
     rows = [[("user", template.format(f"{n} + 3")), ("assistant", "x")] for n in range(6)]
-    prompts = draw_prompts(chats(tmp_path, *rows), RecoveryOptions(), characters(template=PLAIN), known, None)
+    prompts = draw(chats(tmp_path, *rows), [template.format("2 + 3")])
     assert prompts.left_out == {"overlapping": 1} and len(prompts.questions) == 5
 
 
@@ -170,10 +161,7 @@ def test_refuses_options_out_of_range() -> None:
         ({"max_tokens": 1}, "recovery.max_tokens=1 is too small; use 2 or more"),
         ({"max_new_tokens": 0}, "recovery.max_new_tokens=0 is too small"),
         ({"batch_size": 0}, "recovery.batch_size=0 is too small"),
-        (
-            {"batch_size": 6, "micro_batch_size": 4},
-            "recovery.batch_size=6 is no multiple of recovery.micro",
-        ),
+        ({"batch_size": 6, "micro_batch_size": 4}, "recovery.batch_size=6 is no multiple of recovery.micro"),
         ({"learning_rate": 0.0}, "recovery.learning_rate=0.0 trains nothing; use more than 0"),
         ({"epochs": -1.0}, "recovery.epochs=-1.0 trains nothing"),
         ({"held_out": 1.0}, "recovery.held_out=1.0 is out of range"),
@@ -197,20 +185,20 @@ def test_rows_at_once_divide_those_of_a_step() -> None:
 
 def test_a_template_that_refuses_a_prompt_is_named() -> None:
     with pytest.raises(UserError, match="row 3 does not fit the model's chat template .roles must alternate"):
-        prompt_ids((("user", "x"), ("user", "y")), characters(template=STRICT), "row 3")
+        encode((("user", "x"), ("user", "y")), None, characters(template=STRICT), "row 3")
 
 
 def test_a_template_without_system_prompts_gets_them_before_the_question(tmp_path: Path) -> None:
-    tokenizer, nothing = characters(template=STRICT), measured([], Joined())
+    tokenizer = characters(template=STRICT)
     talks = [[("user", word), ("assistant", "yes")] for word in ("a", "b")]
     wrong = [[("user", "x"), ("user", "y"), ("assistant", "no")], [("assistant", "x")]]
-    options = RecoveryOptions(system="be good", responses="data")
-    prompts = draw_prompts(chats(tmp_path, *wrong, *talks, unusable="skip"), options, tokenizer, nothing, None)
+    options: dict[str, Any] = {"template": STRICT, "system": "be good", "responses": "data"}
+    prompts = draw(chats(tmp_path, *wrong, *talks, unusable="skip"), **options)
     assert prompts.left_out == {"unusable": 2}
-    row = row_of(prompts.questions[0], "yes", False, options, tokenizer)
+    row = row_of(prompts.questions[0], "yes", False, RecoveryOptions(), tokenizer)
     assert isinstance(row, Row) and "".join(tokenizer.convert_ids_to_tokens(row.ids)) == (
         "<s><user>be good\n\na</s><assistant>yes</s>"
     )
     assert "".join(tokenizer.convert_ids_to_tokens(row.ids[row.n_prompt :])) == "yes</s>"
     with pytest.raises(UserError, match="row 1 .*does not fit the model's chat template"):
-        draw_prompts(chats(tmp_path, *wrong, *talks), options, tokenizer, nothing, None)
+        draw(chats(tmp_path, *wrong, *talks), **options)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -21,11 +20,9 @@ from raysearch.recovery.refine import RecoveryRefiner
 from raysearch.search import run as search_run
 from raysearch.search.observer import Observer
 from raysearch.search.record import SEARCHES
-from tests.cli.conftest import Outcome, Run, World, here, run, world
+from tests.cli.conftest import Run, World
+from tests.recovery.conftest import assert_refused, done
 
-__all__ = ["here", "run", "world"]  # fixtures
-
-pytest.importorskip("trl")
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft asks for it
 
 WITH = (
@@ -35,38 +32,26 @@ WITH = (
 
 
 @pytest.fixture(scope="module")
-def other(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same words in another order."""
-    file = tmp_path_factory.mktemp("refine") / "other.txt"
-    file.write_text(" ".join(reversed(world.text.read_text().split())))
-    return file
-
-
-@pytest.fixture(scope="module")
-def words(world: World, other: Path) -> list[str]:
+def words(world: World, other_text: Path) -> list[str]:
     """A greedy search whose three best masks are trained for three steps."""
-    refining = ["refine=recover", "refine.steps=3", f"refine.recover_with={WITH.format(other)}"]
-    return ["search", *world.search(), *refining, "--json"]
+    refining = ["refine=recover", "refine.steps=3", f"refine.recover_with={WITH.format(other_text)}"]
+    return ["search", *world.search(), *refining]
 
 
 @pytest.fixture(scope="module")
-def whole(words: list[str], other: Path) -> Path:
+def whole(words: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The store of that search, done once for all tests, which work on copies."""
+    folder = tmp_path_factory.mktemp("refined")
     with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(other.parent)
-        raysearch.search(*words[1:-1])
-    return other.parent / "mlruns"
+        patch.chdir(folder)
+        raysearch.search(*words[1:])
+    return folder / "mlruns"
 
 
 @pytest.fixture
 def refined(whole: Path, here: Path) -> None:
     """That search is done here."""
     shutil.copytree(whole, here / "mlruns")
-
-
-def value(outcome: Outcome) -> Any:
-    assert outcome.code == 0, outcome.err
-    return json.loads(outcome.out)
 
 
 class Listening(Observer):
@@ -83,8 +68,8 @@ class Listening(Observer):
 def test_the_best_mask_after_a_short_recovery_is_the_result(
     run: Run, words: list[str], refined: None, here: Path, store_with_tables: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain = value(run(*(word for word in words if not word.startswith("refine")), "store=plain"))
-    found = value(run(*words))
+    plain = done(run, *(word for word in words if not word.startswith("refine")), "store=plain")
+    found = done(run, *words)
     assert found["search_id"] != plain["search_id"]
     masks = found["refinement"]["masks"]
     assert masks[0]["mask"] == plain["removed"] and len(masks) == 3, "the best mask before is that of the plain search"
@@ -103,13 +88,13 @@ def test_the_best_mask_after_a_short_recovery_is_the_result(
     with monkeypatch.context() as patch:
         for name in ("heal", "train"):
             patch.setattr(healing, name, pytest.fail)
-        again = value(run(*words))
-        raysearch.search(*words[1:-1], observer=(listening := Listening()))
+        again = done(run, *words)
+        raysearch.search(*words[1:], observer=(listening := Listening()))
     assert len({*listening.names}) == 3, "trackers are told of each training, also by a search that trains nothing"
     assert again["refinement"] == found["refinement"] and again["removed"] == found["removed"]
-    assert value(run("resume", found["search_id"], "--json"))["refinement"] == found["refinement"]
+    assert done(run, "resume", found["search_id"])["refinement"] == found["refinement"]
     shutil.copy(store_with_tables, here / "mlruns")
-    synced = value(run("sync", found["search_id"], "tracking=mlflow", "--json"))
+    synced = done(run, "sync", found["search_id"], "tracking=mlflow")
     client = MlflowClient(f"sqlite:///{here / 'mlruns/mlflow.db'}")
     wanted = f"tags.`mlflow.parentRunId` = '{synced['mlflow_run_id']}' and tags.`raysearch.kind` = 'recovery'"
     trainings = client.search_runs([client.get_run(synced["mlflow_run_id"]).info.experiment_id], wanted)
@@ -117,25 +102,22 @@ def test_the_best_mask_after_a_short_recovery_is_the_result(
 
 
 def test_the_loss_after_it_is_that_of_the_recovered_checkpoint(
-    run: Run, words: list[str], refined: None, other: Path, world: World, here: Path
+    run: Run, words: list[str], refined: None, other_text: Path, assessed_by: list[str], world: World, here: Path
 ) -> None:
     """Which the same training by hand writes."""
-    found = value(run(*words))
-    by_hand = [*WITH.format(other).split(), "recovery.max_steps=3", "recovery.epochs=3.0", "assess=none"]
-    text = f"assess.texts.mine=data=file data.path={world.text} data.samples=all data.sampling=sequential"
-    by_hand += [text, "assess.seq_len=16", "assess.limit=4", "assess.probe.enabled=false"]
-    done = run("recover", found["search_id"], *by_hand, "--out", "healed")
-    assert done.code == 0, done.err
+    found = done(run, *words)
+    by_hand = [*WITH.format(other_text).split(), "recovery.max_steps=3", "recovery.epochs=3.0", *assessed_by]
+    done(run, "recover", found["search_id"], *by_hand, "--out", "healed")
     score = [word for word in world.words(model=here / "healed") if not word.startswith("remove")]
-    (scored,) = value(run("score", *score, "masks=[[]]", "--json"))
+    (scored,) = done(run, "score", *score, "masks=[[]]")
     best = min(found["refinement"]["masks"], key=lambda one: one["recovered_loss"])
     assert scored["loss"] == pytest.approx(best["recovered_loss"], rel=1e-6)
 
 
 def test_what_screening_dropped_is_known_before_the_best_are_chosen(run: Run, words: list[str]) -> None:
     many = [*words, "data.samples=64", "data.shard_samples=1", "refine.steps=1"]
-    exact = value(run(*many, "screening=off"))
-    screened = value(run(*many, "screening=confident", "screening.confidence=0.6"))
+    exact = done(run, *many, "screening=off")
+    screened = done(run, *many, "screening=confident", "screening.confidence=0.6")
     assert screened["evaluations"]["screened"] > 0
     masks = [[one["mask"] for one in each["refinement"]["masks"]] for each in (exact, screened)]
     assert masks[0] == masks[1]
@@ -144,7 +126,7 @@ def test_what_screening_dropped_is_known_before_the_best_are_chosen(run: Run, wo
 def test_a_refinement_goes_on_where_it_was_stopped(
     run: Run, words: list[str], whole: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    undisturbed = value(run(*words, f"store={whole}"))
+    undisturbed = done(run, *words, f"store={whole}")
     fit, trained = training._fit, list[Any]()
 
     def once(pruned: Any, *args: Any, **options: Any) -> Any:
@@ -158,7 +140,7 @@ def test_a_refinement_goes_on_where_it_was_stopped(
         assert run(*words).code == 130
         trained.append(trained[0])
         patch.setattr(healing, "draw_prompts", pytest.fail)
-        again = value(run(*words))
+        again = done(run, *words)
     assert len({*trained}) == 3 == len(trained) - 1, "each mask is trained once"
     same = [[{**one, "seconds": 0} for one in each["refinement"]["masks"]] for each in (undisturbed, again)]
     assert same[0] == same[1]
@@ -168,7 +150,7 @@ def test_it_has_the_same_name_whether_or_not_the_parts_of_a_weighted_search_are_
     run: Run, words: list[str], refined: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Searches from before have none; the calibration's fingerprint is theirs together."""
-    parts, whole = {"parts": "one two"}, value(run(*words))["refinement"]
+    parts, whole = {"parts": "one two"}, done(run, *words)["refinement"]
     with opened(Path("mlruns/ledger.db")) as ledger:
         before = SEARCHES.find(ledger, "latest")
         after = replace(before, fingerprints={**before.fingerprints, **parts})
@@ -186,16 +168,15 @@ def test_it_has_the_same_name_whether_or_not_the_parts_of_a_weighted_search_are_
 
     monkeypatch.setattr(search_run, "open_session", with_parts)
     monkeypatch.setattr(healing, "heal", pytest.fail)
-    assert value(run(*words))["refinement"] == whole
+    assert done(run, *words)["refinement"] == whole
 
 
 def test_rows_that_do_not_fit_the_model_are_refused_before_the_search(run: Run, words: list[str], here: Path) -> None:
-    for word, told in (
+    cases = [
         ("recovery.max_tokens=65", "recovery.max_tokens=65 is longer than the 64 positions of the model; use 64 or"),
         ("data.seq_len=49", "data.seq_len=49 is longer than recovery.max_tokens=48, the most of a row"),
-    ):
-        refused = run(*(f"{one} {word}" if one.startswith("refine.recover_with") else one for one in words))
-        assert refused.code == 2 and told in refused.err, refused.err
+    ]
+    assert_refused(run, [([*words[:-1], f"{words[-1]} {word}"], message) for word, message in cases])
     assert not list(here.iterdir())
 
 
@@ -208,20 +189,14 @@ def test_mistakes_are_one_sentence(run: Run, words: list[str], world: World) -> 
         (["refine=cover"], "refine=cover is unknown"),
         (["refine.recover_with='data=file data.path=nothing.txt'"], "data.path=nothing.txt does not exist"),
         (["refine.recover_with=recovery.rate=1"], "recovery.rate is no key of this configuration"),
-        (
-            ["refine.recover_with=recovery.max_steps=9"],
-            "has recovery.max_steps=9, which refine.steps says",
-        ),
+        (["refine.recover_with=recovery.max_steps=9"], "has recovery.max_steps=9, which refine.steps says"),
         (["refine.recover_with=assess=none"], "evaluated as the search does; give words of data and recovery alone"),
         (["refine.recover_with=3"], "refine.recover_with=3 is no text"),
         (["objective=kl"], "objective=kl compares with the dense model's own states"),
         (["remove=auto", "budget.loss=1"], "refine.masks=3 compares masks of one size, and remove=auto is yet to find"),
         (["searcher=one_shot"], "searcher=one_shot scored"),
     ]
-    for more, message in cases:
-        refused = run(*words, *more)
-        assert refused.code == 2 and message in refused.err, (more, refused.err)
-        assert refused.err.strip().splitlines()[-1].startswith("error: "), refused.err
-    grid = [word for word in words[1:-1] if not word.startswith("remove")]
-    refused = run("study", *grid, "study.grid.remove=[2]", "study.grid.searcher=[greedy]", "cluster=local")
-    assert refused.code == 2 and "study.recover trains each mask that a study finds" in refused.err
+    assert_refused(run, [([*words, *more], message) for more, message in cases])
+    grid = [word for word in words[1:] if not word.startswith("remove")]
+    study = ["study", *grid, "study.grid.remove=[2]", "study.grid.searcher=[greedy]", "cluster=local"]
+    assert_refused(run, [(study, "study.recover trains each mask that a study finds")])

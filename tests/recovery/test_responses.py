@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,17 +12,15 @@ import torch
 
 from raysearch.errors import UserError
 from raysearch.generation import decoding
-from raysearch.generation.prompt import Decoding, Prompt
+from raysearch.generation.prompt import Decoding, Prompt, Written
+from raysearch.ledger.assessments import assessment_fingerprint
+from raysearch.ledger.ledger import Ledger
 from raysearch.models.stack import LayerStack
-from raysearch.recovery.responses import AnswerJob, _prompts_of_job
+from raysearch.recovery.prompts import Question
+from raysearch.recovery.responses import AnswerJob, _prompts_of_job, write_answers
+from raysearch.recovery.spec import RecoveryOptions
 from raysearch.testing.pool_suite import tiny_model
-
-
-class Numbers:
-    """A tokenizer that writes tokens as numbers."""
-
-    def decode(self, ids: list[int], skip_special_tokens: bool) -> str:
-        return "".join(f" {token}" for token in ids)
+from tests.generation.test_decoding import Numbers
 
 
 def test_memory_that_does_not_hold_the_rows_gets_half_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,6 +42,26 @@ def test_memory_that_does_not_hold_the_rows_gets_half_of_them(monkeypatch: pytes
     fits = 0
     with pytest.raises(UserError, match=r"recovery.max_new_tokens=4 after a prompt of 2 tokens is more than memory"):
         job.run(replica)
+
+
+def test_equal_prompts_are_answered_once(tmp_path: Path) -> None:
+    class Answering:
+        """A pool that notes its jobs."""
+
+        def __init__(self) -> None:
+            self.done: list[Any] = []
+
+        def run(self, jobs: Any) -> Any:
+            self.done += jobs
+            return ((job, [Written("a", 1, False)] * len(job.prompts)) for job in jobs)
+
+    files, info = SimpleNamespace(fingerprint="x"), SimpleNamespace(model=SimpleNamespace(on_gpu=False))
+    what: Any = SimpleNamespace(texts=SimpleNamespace(files=files), info=info, named=assessment_fingerprint)
+    questions, pool = [Question((), str(n), (3, 4)) for n in range(64)], Answering()
+    with closing(Ledger(tmp_path / "ledger.db")) as ledger:
+        replicas: Any = lambda: pool  # noqa: E731
+        answers, n_written = write_answers(questions, RecoveryOptions(), what, ledger, replicas, lambda line: None)
+    assert len(answers) == 64 and len(pool.done) == 1 and n_written == 32, "two jobs of 32 equal prompts are one"
 
 
 def test_a_gpu_gets_many_prompts_and_many_replicas_get_some() -> None:

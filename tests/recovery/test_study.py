@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -11,12 +10,11 @@ from raysearch.config import build
 from raysearch.recovery import recover, training
 from raysearch.study.plan import plan_study
 from tests.assessment.conftest import items
-from tests.cli.conftest import Run, World, here, run, world
+from tests.cli.conftest import Run, World
 from tests.cli.studies import small_study
+from tests.recovery.conftest import done
 
-__all__ = ["here", "items", "run", "world"]  # fixtures
-
-pytest.importorskip("trl")
+__all__ = ["items"]  # a fixture
 
 WITH = (
     "cluster=inline data=file data.path={} data.part=all data.seq_len=16 data.samples=12 recovery.loss=tokens "
@@ -28,23 +26,24 @@ WITH = (
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft asks transformers for it
 @pytest.mark.slow
 def test_a_study_recovers_its_masks_and_the_dense_model_once(
-    run: Run, world: World, here: Path, items: Path, one_ray: None, monkeypatch: pytest.MonkeyPatch
+    run: Run,
+    world: World,
+    here: Path,
+    items: Path,
+    other_text: Path,
+    assessed_by: list[str],
+    one_ray: None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    other = here / "other.txt"
-    other.write_text(" ".join(reversed(world.text.read_text().split())))
-    text = f"assess.texts.mine=data=file data.path={world.text} data.samples=all data.sampling=sequential"
     words = [
         *small_study(world, "searcher=[one_shot]", f"model={{tiny: model={world.model}}}", model=None),
-        *("remove=2", "assess=none", text, "assess.seq_len=16", "assess.limit=4"),
-        f"study.recover_with={WITH.format(other)}",
+        *("remove=2", *assessed_by, f"study.recover_with={WITH.format(other_text)}"),
         "study.recover.plain=recovery.method=lora",
     ]
     spec = build.study_spec(words)
     assert plan_study(spec).trainings == 2
     assert spec.recoveries["plain"].cluster.backend == "inline", "a cluster of its own wins over the study's"
-    done = run("study", *words, "--json")
-    assert done.code == 0, done.err
-    value = json.loads(done.out)
+    value = done(run, "study", *words)
     recovered = value["recovered"]
     assert [(one["found_by"], one["remove"]) for one in recovered] == [(["dense"], 0), (["one_shot"], 2)]
     assert [one["record"]["way"] for one in recovered] == ["plain"] * 2
@@ -62,14 +61,10 @@ def test_a_study_recovers_its_masks_and_the_dense_model_once(
     left.mkdir()  # as a command does that is killed before it tidies up
     with monkeypatch.context() as patch:
         patch.setattr(recover, "_recover", pytest.fail)
-        again = run("study", *words, "--json")
-    assert again.code == 0, again.err
+        assert done(run, "study", *words)["recovered"] == recovered
     assert not left.exists()
-    assert json.loads(again.out)["recovered"] == recovered
     monkeypatch.setattr(training, "make_trainer", pytest.fail)
-    more = run("study", *words, "assess.tasks=[piqa]", f"assess.data_dir={items}", "--json")
-    assert more.code == 0, more.err
-    for one in json.loads(more.out)["recovered"]:
+    for one in done(run, "study", *words, "assess.tasks=[piqa]", f"assess.data_dir={items}")["recovered"]:
         assert [number["metric"]["name"] for number in one["record"]["numbers"]] == ["mine", "piqa"]
 
 

@@ -23,13 +23,11 @@ from raysearch.errors import UserError
 from raysearch.models.loading import quiet
 from raysearch.models.spec import ModelSpec
 from raysearch.recovery import training
-from raysearch.recovery.prompts import Question, Row, prompt_ids, row_of
+from raysearch.recovery.prompts import Question, Row, encode, row_of
 from raysearch.recovery.record import Training
 from raysearch.recovery.spec import RecoveryOptions
 from raysearch.recovery.teacher import Teaching, distillation_loss
 from raysearch.recovery.training import Lesson, last_checkpoint, load_pruned, make_trainer, train
-
-pytest.importorskip("trl")
 
 OPTIONS = RecoveryOptions(
     loss="tokens",
@@ -48,7 +46,7 @@ def rows(tokenizer: Any) -> list[Row]:
     found = []
     for prompt, answer in TALKS:
         messages = (("user", prompt),)
-        question = Question(messages, answer, prompt_ids(messages, tokenizer, "row"))
+        question = Question(messages, answer, encode(messages, None, tokenizer, "row"))
         found.append(row_of(question, answer, False, OPTIONS, tokenizer))
     return [row for row in found if isinstance(row, Row)]
 
@@ -71,14 +69,14 @@ def run(
     return train(ModelSpec("tiny", str(checkpoint)), tokenizer, lesson, options, folder, ClusterOptions(), **quietly)
 
 
-def test_losses_are_those_of_a_plain_script_of_trl(checkpoint: Path, tmp_path: Path) -> None:
+def test_losses_are_those_of_a_plain_script_of_trl(checkpoint: Path, lesson: Lesson, tmp_path: Path) -> None:
     from datasets import Dataset
     from peft import LoraConfig
     from trl.trainer.sft_config import SFTConfig
     from trl.trainer.sft_trainer import SFTTrainer
 
+    found = run(checkpoint, lesson, OPTIONS, tmp_path / "ours")
     tokenizer = AutoTokenizer.from_pretrained(checkpoint)
-    found = run(checkpoint, Lesson.of(rows(tokenizer), OPTIONS), OPTIONS, tmp_path / "ours")
     tokenizer.pad_token = tokenizer.eos_token
     talks = [
         {"prompt": [{"role": "user", "content": prompt}], "completion": [{"role": "assistant", "content": answer}]}
@@ -160,25 +158,32 @@ def random_teachings(lesson: Lesson) -> list[Teaching]:
     return taught
 
 
-def test_a_distilled_step_has_the_loss_of_a_plain_computation(checkpoint: Path, tmp_path: Path) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(checkpoint)
-    options = replace(OPTIONS, loss="distill", batch_size=11, micro_batch_size=11, checkpoint_steps=1)
-    whole = Lesson.of(rows(tokenizer), options)
-    taught = random_teachings(whole)
-    found = run(checkpoint, replace(whole, taught=taught), options, tmp_path / "ours")
-    model = AutoModelForCausalLM.from_pretrained(checkpoint)
-    losses = []
-    for row, start, one in list(zip(whole.rows, whole.starts, taught, strict=True))[1:]:
+def plain_loss(checkpoint: Path, lesson: Lesson) -> float:
+    """The mean loss over the tokens of all rows, one row at a time."""
+    model, nats = AutoModelForCausalLM.from_pretrained(checkpoint), []
+    for place, (row, start) in enumerate(zip(lesson.rows, lesson.starts, strict=True)):
         logits = model(torch.tensor([row.ids])).logits[0, start - 1 : -1]
-        losses.append(distillation_loss(logits, torch.tensor(one.ids).long(), torch.tensor(one.log_p).float()))
-    assert found.points[0].loss == pytest.approx(float(torch.cat(losses).mean().detach()), rel=1e-4)
+        if lesson.taught is None:
+            nats.append(torch.nn.functional.cross_entropy(logits, torch.tensor(row.ids[start:]), reduction="none"))
+        else:
+            one = lesson.taught[place]
+            nats.append(distillation_loss(logits, torch.tensor(one.ids).long(), torch.tensor(one.log_p).float()))
+    return float(torch.cat(nats).mean().detach())
+
+
+def test_a_distilled_step_has_the_loss_of_a_plain_computation(checkpoint: Path, lesson: Lesson, tmp_path: Path) -> None:
+    options = replace(OPTIONS, loss="distill", batch_size=11, micro_batch_size=11, checkpoint_steps=1)
+    lesson = replace(lesson, taught=random_teachings(lesson))
+    found = run(checkpoint, lesson, options, tmp_path / "ours")
+    assert found.points[0].loss == pytest.approx(plain_loss(checkpoint, lesson.part(1, 12)), rel=1e-4)
 
 
 @pytest.mark.parametrize("loss", ["tokens", "distill"])
-def test_a_held_out_loss_is_the_mean_over_its_tokens(checkpoint: Path, tmp_path: Path, loss: Any) -> None:
+def test_a_held_out_loss_is_the_mean_over_its_tokens(
+    checkpoint: Path, lesson: Lesson, tmp_path: Path, loss: Any
+) -> None:
     tokenizer = AutoTokenizer.from_pretrained(checkpoint)
     options = replace(OPTIONS, loss=loss, held_out=0.5, batch_size=4)
-    lesson = Lesson.of(rows(tokenizer), options)
     if loss == "distill":
         lesson = replace(lesson, taught=random_teachings(lesson))
     found = []
@@ -189,15 +194,7 @@ def test_a_held_out_loss_is_the_mean_over_its_tokens(checkpoint: Path, tmp_path:
                 ModelSpec("tiny", str(checkpoint)), tokenizer, lesson, options, tmp_path, micro, on_gpu=False
             )
             found.append(trainer.evaluate()["eval_loss"])
-    model, nats = AutoModelForCausalLM.from_pretrained(checkpoint), []
-    for place, (row, start) in enumerate(list(zip(lesson.rows, lesson.starts, strict=True))[:6]):
-        logits = model(torch.tensor([row.ids])).logits[0, start - 1 : -1]
-        if lesson.taught is None:
-            nats.append(torch.nn.functional.cross_entropy(logits, torch.tensor(row.ids[start:]), reduction="none"))
-        else:
-            one = lesson.taught[place]
-            nats.append(distillation_loss(logits, torch.tensor(one.ids).long(), torch.tensor(one.log_p).float()))
-    assert found == pytest.approx([float(torch.cat(nats).mean().detach())] * 4, rel=1e-5)
+    assert found == pytest.approx([plain_loss(checkpoint, lesson.part(0, 6))] * 4, rel=1e-5)
 
 
 def test_a_killed_training_keeps_its_patience(checkpoint: Path, lesson: Lesson, tmp_path: Path) -> None:
@@ -270,7 +267,7 @@ def test_a_training_that_is_killed_at_its_end_trains_no_further(
         raise KeyboardInterrupt
 
     for folder, where in zip(
-        killed, ((training.TokenTrainer, "_load_best_model"), (training, "_history")), strict=True
+        killed, ((training.RecoveryTrainer, "_load_best_model"), (training, "_history")), strict=True
     ):
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
             patch.setattr(*where, kill)
@@ -289,17 +286,16 @@ def run_to_step(step: int, checkpoint: Path, lesson: Lesson, options: RecoveryOp
         if told.startswith(line):
             os.kill(os.getpid(), signal.SIGKILL)
 
-    tokenizer = AutoTokenizer.from_pretrained(checkpoint)
-    folder.mkdir()
-    what = (ModelSpec("tiny", str(checkpoint)), tokenizer, lesson, options, folder, ClusterOptions())
-    train(*what, on_gpu=False, on_progress=kill, warn=print)
+    run(checkpoint, lesson, options, folder, kill)
 
 
 @pytest.mark.faults
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:ray")
-def test_two_workers_have_the_losses_of_one_and_go_on_when_they_are_killed(checkpoint: Path, tmp_path: Path) -> None:
+def test_two_workers_have_the_losses_of_one_and_go_on_when_they_are_killed(
+    checkpoint: Path, lesson: Lesson, tmp_path: Path
+) -> None:
     options = replace(OPTIONS, epochs=2, micro_batch_size=1, held_out=0.27)  # 3 rows, for 2 workers
-    lesson = Lesson.of(rows(AutoTokenizer.from_pretrained(checkpoint))[:11], options)
+    lesson = lesson.part(0, 11)
     alone = run(checkpoint, lesson, options, tmp_path / "alone")
     options = replace(options, workers=2)
     together = run(checkpoint, lesson, options, tmp_path / "together")
@@ -387,7 +383,6 @@ def test_a_loss_that_grows_is_told_once() -> None:
     ]
 
 
-def test_the_tokens_that_count_are_those_of_the_answer(checkpoint: Path) -> None:
-    row = rows(AutoTokenizer.from_pretrained(checkpoint))[1]
-    data = Lesson.of([row], OPTIONS).dataset()[0]
+def test_the_tokens_that_count_are_those_of_the_answer(lesson: Lesson) -> None:
+    data = lesson.dataset()[1]
     assert [label for label in data["labels"] if label >= 0] == [*map(ord, "bbbb"), 301]

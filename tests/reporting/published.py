@@ -12,8 +12,8 @@ from pathlib import Path
 import pandas as pd
 
 from raysearch.core.estimate import Estimate, Metric
-from raysearch.core.measure import PERPLEXITY
-from raysearch.study.result import CellResult, Outcome, StudyResult
+from raysearch.study.result import CellResult, StudyResult
+from tests.reporting.cells import outcome
 
 FOLDER = Path(__file__).parent / "data"
 PERPLEXITIES = ("W2", "C4", "LMB")
@@ -58,21 +58,10 @@ def published_study() -> StudyResult:
             dense[model] = estimates
             continue
         timed = (calibration, model, remove) == (MARGIN, "LLaMA3 8B", 7)
-        outcome = Outcome(
-            removed=(),
-            measure=PERPLEXITY,
-            dense_loss=math.nan,
-            loss=math.nan,
-            delta_error=None,
-            evaluations=0,
-            layer_forwards_alone=math.nan,
-            layer_forwards_naive=math.nan,
-            seconds=float(seconds[method]) if timed else math.nan,
-            path={},
-            best_so_far=(),
-            assessed=estimates,
-        )
-        cells.append(CellResult(model, calibration, method, remove, 0, "", math.nan, state="finished", outcome=outcome))
+        unknown = dict.fromkeys(("dense_loss", "layer_forwards_alone", "layer_forwards_naive"), math.nan)
+        spent = float(seconds[method]) if timed else math.nan
+        found = outcome(math.nan, removed=(), evaluations=0, seconds=spent, assessed=estimates, **unknown)
+        cells.append(CellResult(model, calibration, method, remove, 0, "", math.nan, state="finished", outcome=found))
     models = dict.fromkeys(cell.model for cell in cells)
     n_layers = {model: 36 if "Qwen3" in model else 32 for model in models}
     facts = {"source": "arXiv 2604.24938v3, Tables 1, 2, 3, 4, 6, 7"}

@@ -55,20 +55,14 @@ def synthetic_study(
 ) -> StudyResult:
     """A study of that grid, the same numbers every time; random searchers alone have more than one seed.
 
-    Args:
-        models: Labels.
-        calibrations: Labels; losses of all but the first are negative margins.
-        searchers: Keys of `SEARCHERS`.
-        sizes: Every M.
-        seeds: Of the random searchers.
-        assessed: Whether checkpoints were assessed.
-        flaws: Whether a search failed, one was stopped, one has not run, and one searcher has no standard errors.
+    Losses of all calibrations but `PPL` are negative margins. With `flaws` a search failed, one was stopped, one has
+    not run, and one searcher has no standard errors.
     """
-    cells = []
-    for model, calibration, remove, searcher in itertools.product(models, calibrations, sizes, searchers):
-        random = SEARCHERS[searcher][0]
-        for seed in range(seeds if random else 1):
-            cells.append(_cell(model, calibration, searcher, remove, seed, assessed, flaws))
+    cells = [
+        _cell(model, calibration, searcher, remove, seed, assessed, flaws)
+        for model, calibration, remove, searcher in itertools.product(models, calibrations, sizes, searchers)
+        for seed in range(seeds if searcher in RANDOM else 1)
+    ]
     return StudyResult(
         study_id="st-4f1c09",
         name="Which layers go? <searchers> & calibrations",

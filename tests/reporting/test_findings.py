@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from scipy import stats
 
 from raysearch.core.estimate import Estimate, Metric
-from raysearch.core.measure import PERPLEXITY, Measure
+from raysearch.core.measure import Measure
 from raysearch.reporting.findings import contrast_findings, findings
 from raysearch.reporting.stats.analysis import analyse
 from raysearch.reporting.stats.contrast import contrasts
@@ -59,13 +61,10 @@ def test_draws_do_not_lessen_the_noise_of_the_items() -> None:
         (one,) = contrasts(frame, ["a - b"], [(quantity, None)])
         return one.draws_needed
 
-    (effect,) = [2.0 / np.std([0.0, 2.0, 4.0], ddof=1)]
-    few = found(0.0)
-    assert few is not None
+    effect, few, more = 2.0 / np.std([0.0, 2.0, 4.0], ddof=1), found(0.0), found(0.3)
+    assert few is not None and more is not None and more > few
     power = [stats.nct.sf(stats.t.ppf(1 - LEVEL / 2, n - 1), n - 1, effect * np.sqrt(n)) for n in (few - 1, few)]
     assert power[0] < POWER <= power[1] + 1e-3
-    more = found(0.3)
-    assert more is not None and more > few
     assert found(1.0) is None, "2 points of 1.4 times 1 are not seen by any number of draws"
 
 
@@ -83,6 +82,13 @@ def test_each_setting_is_told_by_held_out_loss_or_else_by_that_on_the_calibratio
     assert len(contrast_findings(results)) == 2
 
 
+def test_a_contrast_is_by_calibration_loss_where_one_side_has_no_held_out_loss() -> None:
+    mine = [cell("a", outcome(1.0), draw=draw, held_out=1.1, held_out_by_draw={"2": 1.1}) for draw in "01"]
+    theirs = [cell("b", outcome(1.5 + 0.01 * int(draw)), draw=draw) for draw in "01"]
+    (found,) = analyse(replace(study(*mine, *theirs), contrasts=["a - b"])).contrasts
+    assert found.quantity.key == "loss" and found.gain == pytest.approx(0.505)
+
+
 def test_a_searcher_without_held_out_losses_is_compared_all_the_same() -> None:
     made = [cell(name, outcome(loss), draw=draw) for name, loss in (("a", 1.0), ("b", 2.0)) for draw in "01"]
     made = [replace(one, held_out=1.5) if one.searcher == "a" else one for one in made]
@@ -92,16 +98,9 @@ def test_a_searcher_without_held_out_losses_is_compared_all_the_same() -> None:
 def test_savings_and_ruined_models_are_counted() -> None:
     repeats = Metric("bleu", "Self-BLEU", "degeneration", "%", higher_is_better=False)
     made = [
-        cell(
-            name,
-            outcome(
-                removed=removed,
-                layer_forwards_naive=50.0,
-                assessed={"ppl": Estimate(value), "bleu": Estimate(float("nan"))},
-            ),
-            layer_forwards_shared=40.0,
-        )
-        for name, removed, value in (("a", (1, 2), 20.0), ("b", (3, 4), float("inf")), ("c", (3, 4), float("inf")))
+        cell(name, outcome(removed=removed, layer_forwards_naive=50.0, assessed=found), layer_forwards_shared=40.0)
+        for name, removed, perplexity in (("a", (1, 2), 20.0), ("b", (3, 4), math.inf), ("c", (3, 4), math.inf))
+        for found in [{"ppl": Estimate(perplexity), "bleu": Estimate(math.nan)}]
     ]
     made.append(cell("d", outcome(layer_forwards_naive=50.0)))
     results = study(*made, metrics=(PERPLEXITY_METRIC, repeats))
@@ -112,19 +111,13 @@ def test_savings_and_ruined_models_are_counted() -> None:
     assert verdicts(results, "Completeness")[0].startswith("1 of 2 assessed masks ruins the model")
 
 
-def test_the_same_mask_is_said_to_be_the_same() -> None:
-    made = [cell(name, outcome(delta_error=0.1), error_to_best=0.0) for name in ("greedy", "beam")]
-    (found,) = contrast_findings(replace(study(*made), contrasts=["greedy - beam"]))
-    assert (found.sure, found.verdict) == (
-        "measured",
-        "greedy and beam found the same by calibration loss (c, m, M = 2) (one draw, one seed).",
-    )
-
-
-def test_equal_losses_of_two_masks_are_neither_better_nor_worse() -> None:
-    made = [cell(name, outcome(delta_error=0.1, removed=(i, 9))) for i, name in enumerate(("greedy", "beam"))]
-    (found,) = contrast_findings(replace(study(*made), contrasts=["greedy - beam"]))
-    assert "greedy is neither better nor worse ± 0.277 nats per token" in found.verdict
+def test_equal_losses_are_those_of_one_mask_or_neither_better_nor_worse() -> None:
+    same = [cell(name, outcome(delta_error=0.1), error_to_best=0.0) for name in "ab"]
+    other = [cell(name, outcome(delta_error=0.1, removed=(i, 9))) for i, name in enumerate("ab")]
+    (one,), (two,) = (contrast_findings(replace(study(*of), contrasts=["a - b"])) for of in (same, other))
+    assert one.verdict == "a and b found the same by calibration loss (c, m, M = 2) (one draw, one seed)."
+    assert one.sure == "measured"
+    assert "a is neither better nor worse ± 0.277 nats per token" in two.verdict
 
 
 def test_equal_shares_and_similarities_are_as_much() -> None:
@@ -145,11 +138,10 @@ def test_rankings_without_any_correlation_are_counted_too() -> None:
 
 
 def test_a_stopped_search_is_one_of_those_that_findings_are_about() -> None:
-    stopped = replace(cell("b", outcome(2.0, removed=(3, 4), measure=PERPLEXITY)), state="stopped")
+    stopped = replace(cell("b", outcome(2.0, removed=(3, 4))), state="stopped")
     assert verdicts(study(cell("a", outcome()), stopped), "Completeness") == []
-    assert (
-        "1 of 2 searches is not finished" in verdicts(study(cell("a", outcome()), cell("b", None)), "Completeness")[0]
-    )
+    (missing,) = verdicts(study(cell("a", outcome()), cell("b", None)), "Completeness")
+    assert "1 of 2 searches is not finished" in missing
 
 
 def test_a_study_of_which_each_searcher_has_done_another_draw_has_findings() -> None:

@@ -77,9 +77,8 @@ def test_rank_correlations_of_section_5_3(
 
 
 def test_no_single_correlation_is_clear_of_zero_as_section_5_3_warns(published: Analysis) -> None:
-    assert all(
-        one.low is not None and one.high is not None and one.low <= 0 <= one.high for one in published.correlations
-    )
+    intervals = [(one.low, one.high) for one in published.correlations]
+    assert all(low is not None and high is not None and low <= 0 <= high for low, high in intervals)
     assert min(one.p for one in published.correlations if one.p is not None) > 0.03
 
 
@@ -102,7 +101,9 @@ def test_calibration_shifts_perplexity_by_up_to_three_orders_of_magnitude(publis
 
 def test_calibration_dominates_perplexity_but_not_accuracy(published: Analysis) -> None:
     shares = {
-        group: [(one.raw.calibration, one.raw.searcher) for one in published.splits if one.quantity.group == group]
+        group: [
+            (one.raw["calibration"], one.raw["searcher"]) for one in published.splits if one.quantity.group == group
+        ]
         for group in ("perplexity", "accuracy")
     }
     assert all(calibration > searcher for calibration, searcher in shares["perplexity"])

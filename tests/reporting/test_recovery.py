@@ -7,9 +7,8 @@ from dataclasses import replace
 from raysearch.core.estimate import Estimate, Metric
 from raysearch.core.mask import Mask
 from raysearch.recovery.record import RecoveryRecord, ThreeNumbers, Training
-from raysearch.reporting.figures.palette import Palette
-from raysearch.reporting.figures.picture import svg
-from raysearch.reporting.figures.recovery import recovery_pictures
+from raysearch.reporting.figures.courses import recovery_pictures
+from raysearch.reporting.figures.picture import Palette, svg
 from raysearch.reporting.tables.recovery import recovery_tables
 from raysearch.reporting.tables.table import as_csv
 from raysearch.search.observer import LossPoint
@@ -78,9 +77,8 @@ def test_a_study_without_recoveries_has_nothing_of_them() -> None:
 def test_what_describes_texts_has_no_best_mask_and_no_number_is_a_dash():
     length = Metric("length", "length", "degeneration", "tokens", higher_is_better=False)
     unknown = ThreeNumbers(length, Estimate(float("nan")), Estimate(2.0), Estimate(3.0), None, None)
-    with_length = [
-        replace(one, record=replace(one.record, numbers=(*one.record.numbers, unknown))) for one in results().recovered
-    ]
-    tables = {one.name: as_csv(one) for one in recovery_tables(replace(results(), recovered=with_length))}
+    records = [(one, replace(one.record, numbers=(*one.record.numbers, unknown))) for one in results().recovered]
+    whole = replace(results(), recovered=[replace(one, record=record) for one, record in records])
+    tables = {one.name: as_csv(one) for one in recovery_tables(whole)}
     assert "length" in tables["recovery"] and "nan" not in tables["recovery"]
     assert "length" not in tables["recovery_ranks"]

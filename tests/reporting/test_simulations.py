@@ -21,7 +21,15 @@ from raysearch.reporting.stats.contrast import contrasts
 from raysearch.reporting.stats.correlation import permutation_p
 from raysearch.reporting.stats.difference import LEVEL, Side, difference
 from raysearch.reporting.stats.effect import calibration_effects
-from raysearch.reporting.stats.frame import CALIBRATION_LOSS, HELD_OUT_LOSS, Setting, averages, cells_frame, settings
+from raysearch.reporting.stats.frame import (
+    CALIBRATION_LOSS,
+    HELD_OUT_LOSS,
+    Quantity,
+    Setting,
+    averages,
+    cells_frame,
+    settings,
+)
 from raysearch.reporting.stats.ranking import ranking
 from raysearch.reporting.stats.variance import splits
 from tests.reporting.cells import ACCURACY, cell, outcome, study
@@ -34,11 +42,12 @@ def rate(rejects: Callable[[np.random.Generator], bool]) -> float:
     return float(np.mean([rejects(np.random.default_rng(seed)) for seed in range(STUDIES)]))
 
 
-def are_told_apart(cells: pd.DataFrame) -> bool:
-    """Whether searchers a and b are, by their losses."""
-    one, other = (Side(cells[cells["searcher"] == name], CALIBRATION_LOSS) for name in "ab")
-    p = difference(one, other, CALIBRATION_LOSS).p
-    return p is not None and p <= LEVEL
+def p_of(cells: pd.DataFrame, quantity: Quantity) -> float:
+    """That of the difference of searchers a and b."""
+    one, other = (Side(cells[cells["searcher"] == name], quantity) for name in "ab")
+    p = difference(one, other, quantity).p
+    assert p is not None
+    return p
 
 
 def frame_of(calibrations: str, searchers: str, draws: int) -> pd.DataFrame:
@@ -63,12 +72,8 @@ def held_out(rng: np.random.Generator, draws: int, masks: float, samples: float,
         samples: How far one draw's samples suit all masks of a searcher.
         rest: How far they suit one mask.
     """
-    of_masks, of_samples, both = (
-        masks * rng.normal(size=(2, draws, 1)),
-        rng.normal(size=(2, 1, draws)),
-        (2, draws, draws),
-    )
-    losses = of_masks + samples * of_samples + rng.normal(size=draws) + rest * rng.normal(size=both)
+    losses = masks * rng.normal(size=(2, draws, 1)) + samples * rng.normal(size=(2, 1, draws))
+    losses = losses + rng.normal(size=draws) + rest * rng.normal(size=(2, draws, draws))
     return np.where(np.eye(draws, dtype=bool), np.nan, losses)
 
 
@@ -100,34 +105,20 @@ def test_a_small_error_by_item_lends_no_freedom_to_a_spread_over_three_draws() -
     frame = frame_of("c", "ab", 3).assign(**{AVERAGE.error: 0.1})
     for seed in range(STUDIES):
         values = np.random.default_rng(seed).normal(size=(2, 3))
-        one, other = (
-            frame[frame["searcher"] == name].assign(**{AVERAGE.key: row})
-            for name, row in zip("ab", values, strict=True)
-        )
-        p = difference(Side(one, AVERAGE), Side(other, AVERAGE), AVERAGE).p
-        assert p is not None and p >= stats.ttest_rel(*values).pvalue * (1 - 1e-9)
+        p = p_of(frame.assign(**{AVERAGE.key: values.ravel()}), AVERAGE)
+        assert p >= stats.ttest_rel(*values).pvalue * (1 - 1e-9)
 
 
-def test_a_difference_of_two_standard_errors_is_found_as_often_as_it_should_be() -> None:
-    draws = 6
-    frame = frame_of("c", "ab", draws)
+@pytest.mark.parametrize(("draws", "freedom"), [(6, 5), (1, 1e9)], ids=["by draw", "by item"])
+def test_a_difference_of_two_standard_errors_is_found_as_often_as_it_should_be(draws: int, freedom: float) -> None:
+    frame = frame_of("c", "ab", draws).assign(loss_error=1.0)
     effect = 2 * np.sqrt(2 / draws) * np.array([[1.0], [0.0]])
 
     def rejects(rng: np.random.Generator) -> bool:
-        return are_told_apart(frame.assign(loss=(rng.normal(size=(2, draws)) + effect).ravel()))
+        return p_of(frame.assign(loss=(rng.normal(size=(2, draws)) + effect).ravel()), CALIBRATION_LOSS) <= LEVEL
 
-    quantile = stats.t.ppf(1 - LEVEL / 2, draws - 1)
-    power = stats.nct.sf(quantile, draws - 1, 2) + stats.nct.cdf(-quantile, draws - 1, 2)
-    assert rate(rejects) == pytest.approx(power, abs=3 * np.sqrt(power * (1 - power) / STUDIES))
-
-
-def test_a_difference_of_two_errors_by_item_is_found_half_the_time() -> None:
-    frame = frame_of("c", "ab", 1).assign(loss_error=1.0)
-
-    def rejects(rng: np.random.Generator) -> bool:
-        return are_told_apart(frame.assign(loss=rng.normal(size=2) + np.array([2 * np.sqrt(2), 0.0])))
-
-    power = stats.norm.sf(stats.norm.ppf(1 - LEVEL / 2) - 2)
+    quantile = stats.t.ppf(1 - LEVEL / 2, freedom)
+    power = stats.nct.sf(quantile, freedom, 2) + stats.nct.cdf(-quantile, freedom, 2)
     assert rate(rejects) == pytest.approx(power, abs=3 * np.sqrt(power * (1 - power) / STUDIES))
 
 
@@ -149,7 +140,7 @@ def test_over_settings_searchers_that_are_alike_are_not_told_apart() -> None:
             Comparison(
                 Setting("m", str(i), 2),
                 CALIBRATION_LOSS,
-                [Rival(name, 0.0, None, None, 1.0, frozenset(), behind=float(rng.random())) for name in "abcdef"],
+                [Rival(name, 0.0, None, None, 1.0, behind=float(rng.random())) for name in "abcdef"],
             )
             for i in range(8)
         ]
@@ -179,12 +170,10 @@ def test_calibrations_that_are_alike_are_not_told_apart_by_their_draws() -> None
 
 def test_shares_of_variance_of_nothing_are_rarely_told_from_none() -> None:
     frame = frame_of("xyz", "ab", 3)
-    by_calibration, by_searcher = [], []
+    told = []
     for seed in range(STUDIES):
         rng = np.random.default_rng(seed)
         values = rng.normal(size=(3, 1, 3)) + 0.3 * rng.normal(size=(3, 2, 3))
         (one,) = splits(frame.assign(**{AVERAGE.key: values.ravel()}), [AVERAGE])
-        assert one.p_calibration is not None and one.p_searcher is not None
-        by_calibration.append(one.p_calibration <= LEVEL)
-        by_searcher.append(one.p_searcher <= LEVEL)
-    assert max(np.mean(by_calibration), np.mean(by_searcher)) <= MOST + 0.01  # two rates, each a twentieth
+        told.append([p is not None and p <= LEVEL for p in one.p.values()])
+    assert max(np.mean(told, axis=0)) <= MOST + 0.01  # two rates, each a twentieth

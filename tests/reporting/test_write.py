@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import re
 from base64 import b64encode
 from collections.abc import Callable
@@ -20,16 +21,15 @@ from markdown_it import MarkdownIt
 from raysearch.core.estimate import Estimate, Group, Metric
 from raysearch.core.style import within
 from raysearch.errors import UserError
-from raysearch.reporting.figures.palette import Palette
+from raysearch.reporting.figures.picture import Palette
 from raysearch.reporting.findings import findings
 from raysearch.reporting.stats.analysis import analyse
 from raysearch.reporting.stats.frame import cells_frame
-from raysearch.reporting.tables.leaderboard import leaderboard_tables
-from raysearch.reporting.tables.results import result_tables
+from raysearch.reporting.tables.results import leaderboard_tables, result_tables
 from raysearch.reporting.write import write_report
 from raysearch.study.result import StudyResult
+from tests.reporting.cells import ACCURACY, PERPLEXITY_METRIC, outcome, study
 from tests.reporting.cells import cell as make_cell
-from tests.reporting.cells import outcome, study
 from tests.reporting.published import published_study
 from tests.reporting.synthetic import FAILURE, PPL, TASK, synthetic_study, waiting_study
 
@@ -48,7 +48,6 @@ class Page(HTMLParser):
         self.links: list[str] = []
         self.ids: list[str] = []
         self.tags: list[str] = []
-        self.open: list[str] = []
         self.texts: list[str] = []
         self.labels: list[str | None] = []
         self.feed(text)
@@ -184,14 +183,11 @@ def test_losses_of_several_draws_stand_beside_the_mean_of_their_dense_losses() -
 def test_a_study_assessed_by_texts_too_has_a_report(tmp_path: Path) -> None:
     kinds: tuple[Group, ...] = ("perplexity", "accuracy", "generation", "degeneration", "probe")
     metrics = tuple(Metric(kind, kind, kind, "%", True) for kind in kinds)
-    found = [
-        make_cell(
-            searcher,
-            outcome(3.0 + place, removed=(place, 2), assessed={kind: Estimate(5.0 + place) for kind in kinds}),
-            held_out_by_draw={"1": 3.5} if place else {},
-        )
-        for place, searcher in enumerate(("one_shot", "greedy"))
-    ]
+    found = []
+    for place, searcher in enumerate(("one_shot", "greedy")):
+        assessed = {kind: Estimate(5.0 + place) for kind in kinds}
+        of = outcome(3.0 + place, removed=(place, 2), assessed=assessed)
+        found.append(make_cell(searcher, of, held_out_by_draw={"1": 3.5} if place else {}))
     results = replace(study(*found, metrics=metrics), dense={"m": {kind: Estimate(9.0) for kind in kinds}})
     names = {file.relative_to(tmp_path).as_posix() for file in write_report(results, tmp_path)}
     assert names >= {"figures/tradeoff_1.svg", "figures/probe_1.svg", "tables/texts_1.csv"}
@@ -207,25 +203,13 @@ def test_every_figure_has_words(page: Page) -> None:
 @pytest.mark.usefixtures("no_png")
 def test_labels_that_look_like_formulas_or_references_are_drawn_as_they_are(tmp_path: Path) -> None:
     odd = ["a$_$b", 'href="#x" id="q"', "url(#x)", "plain"]
-    metrics = (
-        Metric("acc", "a$_$c", "accuracy", "%", True),
-        Metric("ppl", "$\\foo$", "perplexity", "perplexity", False),
-    )
-    found = [
-        make_cell(
-            searcher,
-            outcome(
-                1.0 + place,
-                removed=(place, 9 - row),
-                path={1: 0.6, 2: 1.0},
-                best_so_far=((1, 2.0), (10, 1.0)),
-                assessed={"acc": Estimate(50.0 - place, 1.0), "ppl": Estimate(10.0 + place, 0.1)},
-            ),
-            calibration,
-        )
-        for place, searcher in enumerate(odd)
-        for row, calibration in enumerate(odd[:2])
-    ]
+    metrics = replace(ACCURACY, title="a$_$c"), replace(PERPLEXITY_METRIC, title="$\\foo$")
+    courses = {"path": {1: 0.6, 2: 1.0}, "best_so_far": ((1, 2.0), (10, 1.0))}
+    found = []
+    for (place, searcher), (row, calibration) in itertools.product(enumerate(odd), enumerate(odd[:2])):
+        assessed = {"acc": Estimate(50.0 - place, 1.0), "ppl": Estimate(10.0 + place, 0.1)}
+        of = outcome(1.0 + place, removed=(place, 9 - row), assessed=assessed, **courses)
+        found.append(make_cell(searcher, of, calibration))
     write_report(study(*found, metrics=metrics), tmp_path)
     drawn = Page((tmp_path / "figures" / "cost_1.svg").read_text(encoding="utf-8")).texts
     assert {*odd} <= {*drawn}
@@ -252,9 +236,7 @@ def test_cells_have_every_search_and_number(folder: Path) -> None:
     table = pd.read_csv(folder / "cells.csv")
     assert len(table) == len(results.cells)
     for cell, row in zip(results.cells, table.to_dict("records"), strict=True):
-        assert (row["searcher"], row["remove"], row["seed"], row["state"]) == (
-            cell.searcher, cell.remove, cell.seed, cell.state,
-        )  # fmt: skip
+        assert all(row[name] == getattr(cell, name) for name in ("searcher", "remove", "seed", "state"))
         if cell.outcome is not None:
             assert row["loss"] == cell.outcome.loss
             assert row["assessed.hellaswag"] == cell.outcome.assessed["hellaswag"].value
@@ -279,12 +261,9 @@ def test_markdown_has_the_same_tables(folder: Path, page: Page) -> None:
     assert {"script", "b"}.isdisjoint(drawn.tags)
     assert TASK in drawn.text
     images = re.findall(r"!\[[^\]]*\]\((figures/[^)]+)\)", text)
-    assert images
-    assert all((folder / image).is_file() for image in images)
-    widths = {
-        len(re.split(r"(?<!\\)\|", line)) for line in text.split("**What the whole study ran**")[1].splitlines()[2:6]
-    }
-    assert len(widths) == 1
+    assert images and all((folder / image).is_file() for image in images)
+    rows = text.split("**What the whole study ran**")[1].splitlines()[2:6]
+    assert len({len(re.split(r"(?<!\\)\|", row)) for row in rows}) == 1
 
 
 def test_best_is_bold_and_dense_stands_on_top() -> None:

@@ -1,5 +1,6 @@
-"""The tiny world of the tests of commands."""
+"""The tiny world of the tests of commands, and an empty ledger."""
 
 from tests.cli.conftest import here, world
+from tests.ledger.conftest import ledger
 
-__all__ = ["here", "world"]
+__all__ = ["here", "ledger", "world"]

@@ -10,26 +10,18 @@ from raysearch.searchers.base import Round, Searcher
 from raysearch.testing.searcher_suite import ToyOracle, additive_loss
 
 
-def test_illegal_masks_are_the_searchers_fault():
+@pytest.mark.parametrize(
+    ("proposed", "found", "said"), [(0, 0, r"Rogue proposed \{0\}"), (1, 2, r"Rogue returned \{2\} without a score")]
+)
+def test_breaking_the_contract_is_the_searchers_fault(proposed, found, said):
     class Rogue(Searcher):
         def search(self, problem, rng):
-            yield Round([Mask.of(0)])
-            return Mask.of(0)
+            yield Round([Mask.of(proposed)])
+            return Mask.of(found)
 
     problem = Problem.create(4, 1, protect=[0])
-    with pytest.raises(ContractError, match=r"Rogue proposed \{0\}"):
+    with pytest.raises(ContractError, match=said):
         run_searcher(Rogue(), problem, 0, ToyOracle(problem, additive_loss(problem, 0)))
-
-
-def test_an_unscored_result_is_the_searchers_fault():
-    class Guess(Searcher):
-        def search(self, problem, rng):
-            yield Round([Mask.of(1)])
-            return Mask.of(2)
-
-    problem = Problem.create(4, 1)
-    with pytest.raises(ContractError, match="without a score"):
-        run_searcher(Guess(), problem, 0, ToyOracle(problem, additive_loss(problem, 0)))
 
 
 def test_a_searcher_computes_in_one_thread() -> None:

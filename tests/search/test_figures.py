@@ -13,6 +13,8 @@ from raysearch.search import figures
 from raysearch.search.trial import Trial, ranked
 from raysearch.testing.tracker_suite import ACCURACY, KL, MARGIN, greedy_search, search_of, simulate_losses
 
+scaled = pytest.mark.parametrize("name", ["best_so_far.png", "loss_by_size.png"])
+
 
 def picture(name: str, plots: figures.Plots) -> Figure:
     return dict(plots.files())[name]
@@ -78,9 +80,7 @@ def test_loss_by_size_ends_with_the_mask_that_was_found_though_another_has_a_low
     [
         [],
         [Trial(0, 0, Mask(), 2.8, 0.0, None, False)],
-        [Trial(1, 1, Mask.of(0), None, None, "broke", False)],
-        [Trial(1, 1, Mask.of(0), float("inf"), float("inf"), None, False)],
-        [Trial(1, 1, Mask.of(0), 3.0, 0.2, None, False)],
+        *([Trial(1, 1, Mask.of(0), loss, loss, None, False)] for loss in (None, float("inf"), 3.0)),
     ],
     ids=["none", "dense", "failed", "infinite", "one"],
 )
@@ -90,7 +90,7 @@ def test_hardly_anything_can_be_drawn(trials):
 
 
 @pytest.mark.parametrize("measure", [MARGIN, ACCURACY], ids=lambda measure: measure.readout)
-@pytest.mark.parametrize("name", ["best_so_far.png", "loss_by_size.png"])
+@scaled
 def test_the_right_hand_scale_is_what_people_read(name, measure):
     figure = picture(name, greedy_search(12, 3, measure=measure).plot)
     assert {f"loss ({measure.unit})", measure.readout} <= texts_of(figure)
@@ -101,23 +101,21 @@ def test_the_right_hand_scale_is_what_people_read(name, measure):
     assert [read for _, read in ticks] == pytest.approx([measure.read(loss) for loss, _ in ticks], abs=1e-3)
 
 
-@pytest.mark.parametrize("name", ["best_so_far.png", "loss_by_size.png"])
+@scaled
 def test_a_loss_without_a_readout_has_no_right_hand_scale(name):
     (axes,) = picture(name, greedy_search(12, 3, measure=KL).plot).axes
     assert axes.get_ylabel() == "loss (nats per token)" and not axes.child_axes
     assert not axes.spines["right"].get_visible()
 
 
-@pytest.mark.parametrize(
-    ("number", "shown"), [(-0.0, "0"), (1 - 0.9999999999999998, "0"), (24.46, "24.5"), (21999, "22,000")]
-)
-def test_ticks_have_three_digits_and_no_dust(number, shown):
-    assert figures._rounded(number) == shown
+def test_ticks_have_three_digits_and_no_dust():
+    numbers = (-0.0, 1 - 0.9999999999999998, 24.46, 21999)
+    assert [figures._rounded(number) for number in numbers] == ["0", "0", "24.5", "22,000"]
 
 
 def test_ties_go_to_mask_order():
-    first, second = (Trial(i, 1, Mask.of(layer), 3.0, 0.2, None, False) for i, layer in ((0, 2), (1, 1)))
-    assert ranked([first, replace(second)])[0] == second
+    first, second = (Trial(index, 1, Mask.of(2 - index), 3.0, 0.2, None, False) for index in range(2))
+    assert ranked([first, second]) == [second, first]
 
 
 def test_a_result_draws_itself_where_notebooks_show_it():

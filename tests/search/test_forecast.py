@@ -13,7 +13,7 @@ from raysearch.calibration.objectives.perplexity import PerplexityObjective
 from raysearch.core.mask import Mask
 from raysearch.core.problem import Problem
 from raysearch.core.statistic import Statistic
-from raysearch.search.forecast import Forecaster, forecast
+from raysearch.search.forecast import Forecaster
 from raysearch.searchers.base import Searcher, SearchGenerator
 from raysearch.searchers.cbo import CboSearcher
 from raysearch.searchers.genetic import GeneticSearcher
@@ -39,11 +39,11 @@ def test_a_search_that_was_rehearsed_is_not_rehearsed_again() -> None:
     objectives = [PerplexityObjective()], [KLObjective()], [GenerationAccuracyObjective(), PerplexityObjective()]
     searcher, forecaster, known = Counted(GeneticSearcher()), Forecaster(60), set[Mask | Statistic]()
     for several in objectives:
-        alone = forecast(searcher.searcher, PROBLEM, 0, several)
+        alone = Forecaster().forecast(searcher.searcher, PROBLEM, 0, several)
         assert forecaster.forecast(searcher, PROBLEM, 0, several) == alone
     first = forecaster.forecast(searcher, PROBLEM, 0, objectives[0], known)
     again = forecaster.forecast(searcher, PROBLEM, 0, objectives[0], known)
-    assert first == forecast(searcher.searcher, PROBLEM, 0, objectives[0])
+    assert first == Forecaster().forecast(searcher.searcher, PROBLEM, 0, objectives[0])
     assert again is not None and not any(cost.layer_forwards for cost in again)
     assert len(searcher.starts) == 1
     forecaster.forecast(searcher, PROBLEM, 1, objectives[0])
@@ -64,6 +64,6 @@ def test_a_rehearsal_that_took_too_long_is_not_tried_again() -> None:
 
 
 def test_the_dense_model_is_not_counted() -> None:
-    costs = forecast(CboSearcher(k=4), Problem(6, 2), seed=0, objectives=[PerplexityObjective()])
+    costs = Forecaster().forecast(CboSearcher(k=4), Problem(6, 2), seed=0, objectives=[PerplexityObjective()])
     assert costs is not None and costs[0].masks == 6 + 15
     assert costs[0].naive_layer_forwards == 6 * 5 + 15 * 4

@@ -11,7 +11,6 @@ from raysearch.core.json import plain
 from raysearch.core.mask import Mask
 from raysearch.core.measure import PERPLEXITY, Measure
 from raysearch.errors import UserError
-from raysearch.ledger.ledger import Ledger
 from raysearch.search.gap import gaps_of
 from raysearch.search.record import SearchRecord
 from raysearch.search.trial import Trial
@@ -39,25 +38,10 @@ def run_of(*removed, remove=None, sizes=(), measure=PERPLEXITY):
         Trial(index, 1, Mask(layers), nats(Mask(layers)) / measure.divisor(N_TOKENS, N_SAMPLES), 0.0, None, False)
         for index, layers in enumerate((*sizes, removed))
     ]
-    result = replace(
-        greedy_search(5, 1),
-        removed=removed,
-        loss=trials[-1].loss or 0.0,
-        measure=measure,
-        n_tokens=N_TOKENS,
-        n_samples=N_SAMPLES,
-        fingerprints={"calibration": "here"},
-        trials=tuple(trials),
-    )
+    search = replace(greedy_search(5, 1), n_tokens=N_TOKENS, n_samples=N_SAMPLES, fingerprints={"calibration": "here"})
+    result = replace(search, measure=measure, removed=removed, loss=trials[-1].loss or 0.0, trials=tuple(trials))
     config = {"remove": len(removed) if remove is None else remove, "protect": [3]}
     return SearchRecord("greedy-m2-00", config, "finished", None, result, "now")
-
-
-@pytest.fixture
-def ledger(tmp_path):
-    opened = Ledger(tmp_path / "ledger.db")
-    yield opened
-    opened.close()
 
 
 @pytest.mark.parametrize(
@@ -72,16 +56,8 @@ def test_a_mask_is_ranked_among_all_of_its_size(ledger, removed, rank, percentil
     assert (ranked.rank, ranked.gap) == (rank, gap) and ranked.percentile == pytest.approx(percentile)
     assert (ranked.n_masks, ranked.n_known, ranked.best) == (6, 6, Mask.of(0, 1))
     assert plain(ranked) | {"percentile": None} == {
-        "n_removed": 2,
-        "removed": list(removed),
-        "loss": 0.5 + gap,
-        "n_masks": 6,
-        "n_known": 6,
-        "rank": rank,
-        "percentile": None,
-        "best": [0, 1],
-        "best_loss": 0.5,
-        "gap": gap,
+        **{"n_removed": 2, "removed": list(removed), "loss": 0.5 + gap, "n_masks": 6, "n_known": 6},
+        **{"rank": rank, "percentile": None, "best": [0, 1], "best_loss": 0.5, "gap": gap},
     }
 
 

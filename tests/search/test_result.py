@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import pytest
 from matplotlib.figure import Figure
-from matplotlib.text import Text
 
 from raysearch.core.json import from_json, to_json
 from raysearch.core.mask import Mask
 from raysearch.core.measure import PERPLEXITY, Measure
 from raysearch.search.result import LayerTokens, SearchResult, in_brief
 from raysearch.testing.tracker_suite import ACCURACY, KL, MARGIN, greedy_search
+from tests.search.test_figures import texts_of
 
 
 def kept(search: SearchResult) -> SearchResult:
@@ -87,4 +87,4 @@ def test_the_best_of_each_size_is_that_of_the_result_for_its_own() -> None:
     assert [*best] == [1, 2, 3] and best[3] == other and best[2] == search.path[1]
     assert found.path[-1] == other and in_brief(found)["path"][-1]["removed"] == list(other.mask)
     found.plot.masks(figure := Figure(layout="constrained"))
-    assert f"{other.loss:.3f}" in {text.get_text() for text in figure.findobj(Text) if isinstance(text, Text)}
+    assert f"{other.loss:.3f}" in texts_of(figure)

@@ -1,17 +1,20 @@
 """A range of sizes is one search, and finds what a search for each of them finds."""
 
+from functools import partial
+
 import pytest
 
 from raysearch.calibration.objectives.perplexity import PerplexityObjective
 from raysearch.core.mask import Mask
 from raysearch.core.problem import Problem, sizes_of
 from raysearch.errors import UserError
-from raysearch.search.forecast import forecast
+from raysearch.search.forecast import Forecaster
 from raysearch.search.sizes import EachSize, for_sizes
 from raysearch.searchers.beam import BeamSearcher
 from raysearch.searchers.exhaustive import ExhaustiveSearcher
 from raysearch.searchers.random_subset import RandomSubsetSearcher
 from raysearch.testing.searcher_suite import drive, rugged_loss
+from tests.cases import assert_refused
 
 PROBLEM = Problem.create(7, "2..4", protect=[0])
 LOSS = rugged_loss(PROBLEM, seed=3)
@@ -57,29 +60,22 @@ def test_all_sizes_share_the_error_budget_of_screening():
 
 
 def test_a_forecast_counts_every_size():
-    costs = forecast(
-        for_sizes(ExhaustiveSearcher(), range(1, 4)), Problem(6, 3), seed=0, objectives=[PerplexityObjective()]
-    )
+    searcher = for_sizes(ExhaustiveSearcher(), range(1, 4))
+    costs = Forecaster().forecast(searcher, Problem(6, 3), seed=0, objectives=[PerplexityObjective()])
     assert costs is not None and sum(cost.masks for cost in costs) == 6 + 15 + 20
 
 
-@pytest.mark.parametrize(
-    ("remove", "sizes"), [(5, range(5, 6)), ("1..9", range(1, 10)), ("3..3", range(3, 4)), ("10..12", range(10, 13))]
-)
-def test_what_a_user_asks_for(remove, sizes):
-    assert sizes_of(remove) == sizes
+def test_what_a_user_asks_for():
+    asked: dict[int | str, range] = {5: range(5, 6), "1..9": range(1, 10), "3..3": range(3, 4), "10..12": range(10, 13)}
+    assert {remove: sizes_of(remove) for remove in asked} == asked
 
 
-@pytest.mark.parametrize(
-    ("remove", "said"),
-    [
+def test_what_no_user_can_have():
+    cases = [
         ("9..1", "remove=9..1 runs backwards; use 1..9"),
         ("0..3", "remove=0..3 begins below 1; use 1..3"),
         ("1-9", "remove=1-9 should be a valid integer, or a range such as 1..9"),
         ("1...9", "remove=1...9 should be a valid integer, or a range"),
         ("1..7", "remove=1..7 leaves no layer of the 7 that the model has; use 1..6"),
-    ],
-)
-def test_what_no_user_can_have(remove, said):
-    with pytest.raises(UserError, match=said):
-        Problem.create(7, remove)
+    ]
+    assert_refused(partial(Problem.create, 7), cases)

@@ -9,7 +9,7 @@ from raysearch.calibration.objectives.perplexity import PerplexityObjective
 from raysearch.core.problem import Problem
 from raysearch.errors import EvaluationError, UserError
 from raysearch.search import forecast as forecast_module
-from raysearch.search.forecast import forecast
+from raysearch.search.forecast import Forecaster
 from raysearch.searchers.exhaustive import ExhaustiveSearcher
 from raysearch.testing.searcher_suite import rugged_loss
 from tests.searchers.toys import rounds_of
@@ -45,10 +45,10 @@ def test_too_large_a_space_is_refused_before_anything_is_asked():
 
 def test_a_count_is_known_without_a_whole_rehearsal(monkeypatch):
     problem = Problem.create(20, 5)
-    whole = forecast(ExhaustiveSearcher(), problem, seed=0, objectives=[PerplexityObjective()], timeout_s=60)
+    whole = Forecaster(60).forecast(ExhaustiveSearcher(), problem, seed=0, objectives=[PerplexityObjective()])
     ticks = itertools.count()
     monkeypatch.setattr(forecast_module, "time", SimpleNamespace(process_time=lambda: next(ticks)))
-    hasty = forecast(ExhaustiveSearcher(), problem, seed=0, objectives=[PerplexityObjective()], timeout_s=5)
+    hasty = Forecaster(5).forecast(ExhaustiveSearcher(), problem, seed=0, objectives=[PerplexityObjective()])
     assert whole is not None and hasty is not None
     assert [cost.masks for cost in hasty] == [cost.masks for cost in whole]
     assert sum(cost.masks for cost in hasty) == problem.n_solutions == 15_504

@@ -21,11 +21,6 @@ def test_k_masks_are_drawn_without_repetition(k):
     assert len(set(masks_of(RandomSubsetSearcher(k=k), Problem.create(32, 7)))) == k
 
 
-def test_a_small_space_is_drawn_empty():
-    problem = Problem.create(6, 2, protect=[0])
-    assert len(masks_of(RandomSubsetSearcher(k=20), problem)) == problem.n_solutions == 10
-
-
 def test_draws_are_seeded_and_even():
     problem = Problem.create(8, 2)
     assert masks_of(RandomSubsetSearcher(), problem, 1) == masks_of(RandomSubsetSearcher(), problem, 1)

@@ -4,12 +4,14 @@ import math
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 
 from raysearch.bridges.nevergrad import NevergradSearcher
 from raysearch.bridges.tune_algorithm import TuneAlgorithmSearcher
 from raysearch.config.parts import build_searcher, conf_dir
+from raysearch.core.mask import Mask
 from raysearch.core.problem import Problem
 from raysearch.errors import EvaluationError
 from raysearch.searchers.angular_window import AngularWindowSearcher
@@ -21,9 +23,11 @@ from raysearch.searchers.fast_block_select import FastBlockSelectSearcher
 from raysearch.searchers.genetic import GeneticSearcher
 from raysearch.searchers.importance import ImportanceSearcher
 from raysearch.searchers.random_subset import RandomSubsetSearcher
-from raysearch.testing.searcher_suite import SearcherSuite, drive, rugged_loss
+from raysearch.testing.searcher_suite import SearcherSuite, additive_loss, drive, rugged_loss
 from tests.cases import assert_refused
+from tests.searchers.toys import cheapest, rounds_of
 
+PROBLEM = Problem.create(32, 7)
 FILES = sorted((conf_dir() / "searcher").glob("*.yaml"))
 #: How many masks the rounds have at 32 layers, of which 7 go; see the tests of each for those that are not here.
 ROUNDS = {
@@ -43,6 +47,7 @@ REFUSED: list[tuple[Any, dict[str, Any], str]] = [
     (BayesianSearcher, {"batch": 0}, "searcher.batch=0 asks for nothing"),
     (BayesianSearcher, {"prior": "magic"}, "searcher.prior=magic is unknown; choose one of: ablation, influence, none"),
     (BeamSearcher, {"width": 0}, "searcher.width=0 keeps no mask; use 1 (greedy) or more"),
+    (BeamSearcher, {"ties": "last"}, "searcher.ties=last is unknown; choose one of: earlier, later"),
     (CboSearcher, {"k": 0}, "searcher.k=0 scores no mask; use 1 or more"),
     (CboSearcher, {"time_limit_s": 0.0}, "searcher.time_limit_s=0.0 leaves no time to solve"),
     (CboSearcher, {"couplings": "magic"}, "searcher.couplings=magic is unknown; choose one of: ablation, gradient"),
@@ -53,13 +58,14 @@ REFUSED: list[tuple[Any, dict[str, Any], str]] = [
     (FastBlockSelectSearcher, {"rounds": 0}, "searcher.rounds=0 exchanges nothing; use 1 or more"),
     (FastBlockSelectSearcher, {"prior": "none"}, "searcher.prior=none is unknown; choose one of: influence, ablation"),
     (GeneticSearcher, {"population": 1}, "searcher.population=1 cannot breed; use 2 or more"),
+    (GeneticSearcher, {"population": 10**12}, "=1000000000000 is too many masks to draw; use at most 1000000"),
     (GeneticSearcher, {"generations": 0}, "searcher.generations=0 breeds nothing"),
     (GeneticSearcher, {"elitism": 1.0}, "searcher.elitism=1.0 is not a share"),
     (GeneticSearcher, {"elitism": math.nan}, "searcher.elitism=nan is not a share"),
     (GeneticSearcher, {"elitism": -0.1}, "searcher.elitism=-0.1 is not a share"),
     (GeneticSearcher, {"mutation": 1.5}, "searcher.mutation=1.5 is not a probability"),
-    (GeneticSearcher, {"prior": "magic"}, "searcher.prior=magic is unknown; choose one of: ablation, influence, none"),
     (GeneticSearcher, {"temperature": 0.0}, "searcher.temperature=0.0 orders no layers"),
+    (GeneticSearcher, {"prior": "magic"}, "searcher.prior=magic is unknown; choose one of: ablation, influence, none"),
     (ImportanceSearcher, {"criterion": "size"}, "searcher.criterion=size is unknown; choose one of: block_influence, "),
     (RandomSubsetSearcher, {"k": 0}, "searcher.k=0 draws no mask; use 1 or more"),
     (NevergradSearcher, {"trials": 0}, "searcher.trials=0 scores nothing; use 1 or more"),
@@ -116,9 +122,59 @@ class TestShippedSearchers(SearcherSuite):
 
 @pytest.mark.parametrize("name", ROUNDS)
 def test_rounds_at_32_layers_remove_7(name):
-    problem = Problem.create(32, 7)
-    _, rounds = drive(shipped(name), problem, rugged_loss(problem, seed=0))
-    assert [len(proposed.masks) for proposed in rounds] == ROUNDS[name]
+    _, rounds = rounds_of(shipped(name), PROBLEM, rugged_loss(PROBLEM, seed=0))
+    assert [len(masks) for masks in rounds] == ROUNDS[name]
+
+
+@pytest.mark.parametrize("prior", ["ablation", "influence"])
+@pytest.mark.parametrize(("made", "trials"), [(BayesianSearcher, 10), (NevergradSearcher, 1)])
+def test_a_prior_finds_an_additive_optimum_at_once(made, trials, prior):
+    loss = additive_loss(PROBLEM, 1)
+    found, rounds = rounds_of(made(trials=trials, prior=prior), PROBLEM, loss)
+    assert found == rounds[-1][0] == cheapest(PROBLEM, loss)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("made", "trials", "draws"), [(BayesianSearcher, 60, 2000), (NevergradSearcher, 200, 200)])
+def test_what_learns_beats_random_masks(made, trials, draws, seed):
+    loss = rugged_loss(PROBLEM, seed)
+    found, _ = rounds_of(made(trials=trials, prior="none"), PROBLEM, loss, seed)
+    rng = np.random.default_rng(seed)
+    assert loss(found) < min(loss(Mask.of(*rng.permutation(32)[:7].tolist())) for _ in range(draws))
+
+
+@pytest.mark.parametrize(
+    ("made", "trials", "most"),
+    [(BayesianSearcher, 60, 5), (NevergradSearcher, 100, 24)],  # by chance 20 and 33 of the second half
+)
+def test_failures_count_as_trials_and_are_avoided(made, trials, most):
+    broken, loss = {3, 4, 5, 6}, rugged_loss(PROBLEM, 4)
+    _, rounds = rounds_of(
+        made(trials=trials, prior="none"), PROBLEM, lambda mask: math.nan if broken & set(mask) else loss(mask)
+    )
+    solutions = [mask for masks in rounds for mask in masks]
+    assert len(solutions) == trials
+    assert sum(bool(broken & set(mask)) for mask in solutions[trials // 2 :]) <= most
+
+
+@pytest.mark.parametrize(
+    "searcher",
+    [
+        BayesianSearcher(trials=100, batch=3),
+        BayesianSearcher(trials=10_000, batch=3),
+        GeneticSearcher(prior="none", generations=50),
+        NevergradSearcher("HaltonSearch", prior="none"),
+        RandomSubsetSearcher(k=50),
+    ],
+    ids=str,
+)
+def test_a_search_ends_when_every_mask_has_been_asked_for(searcher):
+    problem = Problem.create(8, 3, protect=[0])
+    loss = rugged_loss(problem, 0)
+    found, rounds = rounds_of(searcher, problem, loss)
+    solutions = [mask for masks in rounds for mask in masks if len(mask) == 3]
+    assert len(solutions) == len(set(solutions)) == problem.n_solutions == 35
+    assert found == min(solutions, key=loss)
 
 
 @pytest.mark.parametrize("name", ["genetic", "bayesian", "random"])

@@ -2,8 +2,20 @@
 
 import numpy as np
 
+from raysearch.core.mask import Mask
 from raysearch.search.driver import run_searcher
+from raysearch.searchers.toolbox.subsets import all_masks
 from raysearch.testing.searcher_suite import ToyOracle, drive
+
+
+def cheapest(problem, loss):
+    """The mask of the layers that cost least alone."""
+    return Mask.of(*sorted(problem.free, key=lambda layer: loss(Mask.of(layer)))[: problem.n_remove])
+
+
+def ranked(problem, loss):
+    """All masks of M layers, best first."""
+    return sorted(all_masks(problem), key=loss)
 
 
 def rounds_of(searcher, problem, loss, seed=0):

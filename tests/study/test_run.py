@@ -97,7 +97,7 @@ class _OneStage(_StudyWork):
 def study_run(kind: type[_StudyWork], ledger: Any, observer: Any, search_ids: Sequence[str] = ()) -> _StudyWork:
     """Return a study of one model, that starts replicas that are none."""
     spec: Any = SimpleNamespace()
-    group: Any = Mock(prepared=SimpleNamespace(calibrations=()), label=lambda spec: "tiny")
+    group: Any = Mock(prepared=SimpleNamespace(calibrations=()), label="tiny")
     return kind(spec, [group], search_ids, [], "parent", ledger, observer, Mock())
 
 

@@ -28,11 +28,11 @@ def test_a_search_that_cannot_even_be_put_on_record_has_failed_and_one_without_l
     world: World, here: Path
 ) -> None:
     spec = build.study_spec(study_words(world))
-    search = spec.cells[0].search.elsewhere()
+    cell, search = spec.cells[0], spec.cells[0].search.elsewhere()
     (here / "folder").mkdir()
     search = replace(search, evaluation=replace(search.evaluation, ledger=here / "folder"))
     (model_group,) = prepare(spec)
-    context = StudyContext(model_group.info, model_group.prepared_for(search.evaluation), {}, None)
+    context = StudyContext(model_group.info, model_group.prepared_for(cell), {}, None)
     nobody: Any = SimpleNamespace(fleet=None, recipe=[], most=1, unit_timeout_s="auto")
 
     def without_luck(warn: Any) -> Tracker:

@@ -9,6 +9,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,20 +20,24 @@ from raysearch.search.figures import Plots
 from raysearch.search.observer import repeat
 from raysearch.testing.tracker_suite import greedy_search
 from raysearch.tracking.mlflow.tracker import MlflowTracker
+from raysearch.tracking.options import TrackingOptions
 from tests.tracking.recorded import ARTIFACTS
 
 ROOT = Path(__file__).parents[2]
+#: Runs the server of the folder that it is started in, on a port that is its argument.
+SERVES = """
+import sys
+from pathlib import Path
+from raysearch.tracking.mlflow.ui import serve_ui
+
+print("begins", flush=True)
+serve_ui(Path("."), None, port=int(sys.argv[1]))
+"""
 
 
 @dataclass(frozen=True)
 class Served:
-    """A server, by `serve_ui`, on an embedded store that holds one search.
-
-    Args:
-        url: Where it answers.
-        run_id: The search's parent run.
-        folder: That of the store.
-    """
+    """A server, by `serve_ui`, on the embedded store of a folder, which holds the run of one search."""
 
     url: str
     run_id: str
@@ -61,25 +66,31 @@ def served(tmp_path_factory: pytest.TempPathFactory, store_with_tables: Path) ->
     folder = tmp_path_factory.mktemp("served") / "a folder"
     folder.mkdir()
     shutil.copy(store_with_tables, folder)
-    tracker = MlflowTracker(None, "tests", folder, pytest.fail, timeout_s=300)
+    tracker = MlflowTracker(TrackingOptions("mlflow", None, "tests", folder), pytest.fail, timeout_s=300)
     repeat(greedy_search(4, 1), tracker)
     run_id = tracker.close()
     assert run_id is not None
+    with serving(folder, signal.SIGINT) as url:
+        yield Served(url, run_id, folder)
+
+
+@contextmanager
+def serving(folder: Path, ends: signal.Signals) -> Iterator[str]:
+    """The address of a server on a folder; after the signal that ends it, it must leave nothing behind."""
     port = closed_port()
-    script = f"from raysearch.tracking.mlflow.ui import serve_ui; serve_ui(Path('a folder'), None, port={port})"
-    process = start_python(f"from pathlib import Path; {script}", folder.parent, subprocess.DEVNULL)
-    try:
-        assert get(f"http://127.0.0.1:{port}/health", wait_s=120) == b"OK"
-        yield Served(f"http://127.0.0.1:{port}", run_id, folder)
-    finally:
-        process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 0
+    with start_python(SERVES, folder, subprocess.DEVNULL, str(port)) as process:
+        try:
+            assert get(f"http://127.0.0.1:{port}/health", wait_s=120) == b"OK"
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            process.send_signal(ends)
+            assert process.wait(60) == 0
     with socket.socket() as probe:
         assert probe.connect_ex(("127.0.0.1", port)) != 0, "no server is left behind"
 
 
-def start_python(script: str, folder: Path, output: int, *arguments: str) -> subprocess.Popen[str]:
-    """A Python process of its own, both of whose outputs go to `output`."""
+def start_python(script: str, folder: Path, output: int, *arguments: str, alone: bool = False) -> subprocess.Popen[str]:
+    """A Python process, both of whose outputs go to `output`; `alone` in a group of processes of its own."""
     return subprocess.Popen(
         [sys.executable, "-c", script, *arguments],
         cwd=folder,
@@ -88,6 +99,7 @@ def start_python(script: str, folder: Path, output: int, *arguments: str) -> sub
         stdout=output,
         stderr=subprocess.STDOUT,
         text=True,
+        start_new_session=alone,
     )
 
 
@@ -98,7 +110,7 @@ def closed_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def get(url: str, wait_s: float = 0) -> bytes:
+def get(url: str | urllib.request.Request, wait_s: float = 0) -> bytes:
     """What the address answers, as soon as it does."""
     deadline = time.monotonic() + wait_s
     while True:

@@ -7,19 +7,16 @@ from pathlib import Path
 from mlflow import MlflowClient
 from mlflow.entities import Run
 
-from raysearch.tracking.store import Store
+from raysearch.tracking.options import Store
 
 #: The files of a search.
 ARTIFACTS = {"config.yaml", "data.json", "trials.csv", "mask_map.png", "best_so_far.png", "loss_by_size.png"}
 
 
 class Recorded:
-    """The run of a search, and those of its trials, each there once.
+    """The run of a search, or of the only one, and those of its trials, each there once.
 
-    Args:
-        place: MLflow's URI, or the folder of an embedded store.
-        experiment: In which experiment.
-        search_id: Which search; None for the only one.
+    The place is MLflow's URI, or the folder of an embedded store.
     """
 
     def __init__(self, place: str | Path, experiment: str = "raysearch", search_id: str | None = None) -> None:

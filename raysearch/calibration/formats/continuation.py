@@ -100,17 +100,11 @@ class ContinuationFormat(Format):
 
 
 class _Sentence(NamedTuple):
-    """A sentence, or other text between two sentence ends.
+    """A sentence, or other text between two sentence ends."""
 
-    Args:
-        text: Its words, with single spaces.
-        paragraph: The number of its paragraph.
-        whole: Whether it reads as a sentence, neither too short nor too long.
-    """
-
-    text: str
-    paragraph: int
-    whole: bool
+    text: str  #: its words, with single spaces
+    paragraph: int  #: the number of its paragraph
+    whole: bool  #: whether it reads as a sentence, neither too short nor too long
 
 
 def _sentences(text: str) -> list[_Sentence]:

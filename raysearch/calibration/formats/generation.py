@@ -92,10 +92,9 @@ class GenerationFormat(Format):
         tests = None
         if self.check == "code":
             assert self.tests is not None, "checked"
-            plus = None if self.tests_plus is None else fill(self.tests_plus, row, where, "tests_plus")
             tests = CodeTests(
                 base=fill(self.tests, row, where, "tests"),
-                plus=plus,
+                plus=None if self.tests_plus is None else fill(self.tests_plus, row, where, "tests_plus"),
                 before=fill(self.setup, row, where, "setup"),
                 timeout_s=self.timeout_s,
             )

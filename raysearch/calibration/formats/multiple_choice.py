@@ -159,15 +159,10 @@ def find_gold(
 ) -> int:
     """Return the place of the right choice, from 0.
 
-    Args:
-        answer: The row's answer.
-        choices: The choices, as the row has them.
-        labels: The names by which answers call the choices, in order; None for their numbers, letters or texts.
-        answer_as: How an answer without labels is read.
-        where: Names the row and the field in messages.
+    Labels are the names by which answers call the choices, in order; None for their numbers, letters or texts.
 
     Raises:
-        UserError: The answer means no choice, or more than one.
+        UserError: The answer means no choice, or more than one; `where` names the row and the field.
     """
     if answer is None or (isinstance(answer, str) and not answer.strip()):
         raise UserError(f"{where} is empty; fill it in, or leave the row out")

@@ -82,19 +82,10 @@ class GenerationAccuracyObjective(ModelObjective):
 
     @override
     def model_losses(self, model: Any, tokenizer: Any, batch: Batch) -> ModelLosses:
-        assert batch.answers is not None, "the data offers answers"
-        written, n_tokens = self.write(model, tokenizer, batch)
-        return self.scored(written, batch.answers, n_tokens)
-
-    def write(self, model: Any, tokenizer: Any, batch: Batch) -> tuple[list[Written], int]:
-        """Continue each prompt.
-
-        Returns:
-            What was written; and the number of tokens that the model was run on.
-        """
         from raysearch.generation.decoding import generate
 
-        return generate(model, tokenizer, self.prompts(batch), self.decoding, self.batch_size)
+        written, n_tokens = generate(model, tokenizer, self.prompts(batch), self.decoding, self.batch_size)
+        return self.scored(written, batch.answers or (), n_tokens)
 
     def prompts(self, batch: Batch) -> list[Prompt]:
         """Return the prompts of a batch, with the limits of their answers."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -71,19 +71,13 @@ class WeightedObjective:
         """Return s_p of each part."""
         if self.normalise == "none":
             return [1.0] * len(self.weights)
-        of_part = {"spread": _spread, "dense": lambda part: abs(part[0]), "accuracy": lambda part: 1 - part[0]}
-        scales = [of_part[self.normalise](part) for part in zip(*references.values(), strict=True)]
-        for number, scale in enumerate(scales, start=1):
-            if not scale:
-                what = {
-                    "spread": "does not tell single layers apart",
-                    "dense": "is 0 for the dense model",
-                    "accuracy": "has no right answer of the dense model",
-                }[self.normalise]
-                raise EvaluationError(
-                    f"part {number} of objective=weighted {what}, so it cannot be scaled by that; use another "
-                    "objective.normalise"
-                )
+        of_part, why_none = _SCALES[self.normalise]
+        scales = [of_part(part) for part in zip(*references.values(), strict=True)]
+        if not all(scales):
+            raise EvaluationError(
+                f"part {scales.index(0) + 1} of objective=weighted {why_none}, so it cannot be scaled by that; use "
+                "another objective.normalise"
+            )
         return scales
 
 
@@ -91,3 +85,11 @@ def _spread(values: Sequence[float]) -> float:
     """Return the standard deviation."""
     mean = math.fsum(values) / len(values)
     return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / len(values))
+
+
+#: The scale of a part by its losses of `WeightedObjective.references`, and why it may be 0.
+_SCALES: dict[str, tuple[Callable[[Sequence[float]], float], str]] = {
+    "spread": (_spread, "does not tell single layers apart"),
+    "dense": (lambda losses: abs(losses[0]), "is 0 for the dense model"),
+    "accuracy": (lambda losses: 1 - losses[0], "has no right answer of the dense model"),
+}

@@ -16,9 +16,8 @@ import pandas as pd
 
 from raysearch.core import style
 from raysearch.core.mask import Mask
-from raysearch.reporting.figures.palette import Palette
-from raysearch.reporting.figures.picture import Picture, grid, pictures
-from raysearch.reporting.stats.agreement import masks_of, similarity, within
+from raysearch.reporting.figures.picture import Palette, Picture, grid, pictures, write
+from raysearch.reporting.stats.agreement import masks_of, similarity
 from raysearch.reporting.stats.frame import Setting, panels, settings
 
 if TYPE_CHECKING:
@@ -52,49 +51,37 @@ def _mask_picture(n_layers: Mapping[str, int], palette: Palette, name: str, mode
     columns = 2 if n_layers[model] <= _TWO_COLUMNS else 1
     figure, places = grid(len(maps), 0.23 * (len(searchers) + 1.4) + 0.75, 11.0, columns, foot=0.35)
     for place, (axes, (setting, masks)) in enumerate(zip(places, ordered, strict=True)):
-        shares = {name: _shares(masks.get(name, ()), n_layers[model]) for name in searchers}
-        _draw_masks(axes, shares, palette)
+        _draw_masks(axes, {name: masks.get(name, ()) for name in searchers}, n_layers[model], palette)
         style.name_axes(axes, f"{style.short(setting.calibration, 34)}, M = {setting.remove}", "layer")
         if place % columns:
             axes.set_yticklabels([])  # the same as its neighbour's
-    handles = [
-        Patch(color=style.PALE, label="kept"),
-        Patch(color=style.GREY, label="share of the searchers that remove it"),
-    ]
+    key = {"kept": style.PALE, "share of the searchers that remove it": style.GREY}
     if any(len(of_searcher) > 1 for _, masks in maps for of_searcher in masks.values()):
-        handles.append(Patch(color=style.LIGHT_BLUE, label="paler colour: removed in some draws or seeds only"))
-    style.legend(figure, handles)
+        key["paler colour: removed in some draws or seeds only"] = style.LIGHT_BLUE
+    style.legend(figure, [Patch(color=colour, label=label) for label, colour in key.items()])
     caption = (
         "A coloured block is a layer that the searcher removes, in the searcher's colour; layer 0 is next to the "
         "embedding. The lowest row is all searchers together."
     )
     alt = "; ".join(
         f"{setting.calibration}, M = {setting.remove}: "
-        + ", ".join(
-            f"{searcher} removes {' or '.join(map(str, dict.fromkeys(masks)))}"
-            for searcher, masks in by_searcher.items()
-        )
-        for setting, by_searcher in ordered
+        + ", ".join(f"{name} removes {' or '.join(map(str, dict.fromkeys(of)))}" for name, of in masks.items())
+        for setting, masks in ordered
     )
     return Picture(name, f"{model}: layers removed", caption, f"Map of removed layers. {alt}", figure)
 
 
-def _shares(masks: Sequence[Mask], n_layers: int) -> npt.NDArray[np.float64] | None:
-    """The share of the masks that remove each layer, [N]; None of no masks."""
-    return np.mean([[layer in mask for layer in range(n_layers)] for mask in masks], axis=0) if masks else None
-
-
-def _draw_masks(axes: Axes, shares: Mapping[str, npt.NDArray[np.float64] | None], palette: Palette) -> None:
-    known = [of for of in shares.values() if of is not None]
-    foot, n_layers = len(shares) + 0.25, len(known[0])
-    for row, (name, of) in enumerate(shares.items()):
-        if of is None:
-            axes.text(0, row, "no mask", fontsize=style.TEXT, color=style.GREY, va="center")
+def _draw_masks(axes: Axes, masks: Mapping[str, Sequence[Mask]], n_layers: int, palette: Palette) -> None:
+    known, foot = [], len(masks) + 0.25
+    for row, (name, found) in enumerate(masks.items()):
+        if found:
+            known.append(np.mean([[layer in mask for layer in range(n_layers)] for mask in found], axis=0))
+            _draw_row(axes, row, known[-1], palette.colours[name], floor=0.35)
         else:
-            _draw_row(axes, row, of, palette.colours[name], floor=0.35)
+            axes.text(0, row, "no mask", fontsize=style.TEXT, color=style.GREY, va="center")
     _draw_row(axes, foot, np.mean(known, axis=0), style.GREY, floor=0.12)
     axes.vlines(np.arange(n_layers - 1) + 0.5, -0.5, foot + 0.5, color=style.WHITE, lw=1.4)
-    axes.set_yticks([*range(len(shares)), foot], [*(style.short(name, 32) for name in shares), "all together"])
+    axes.set_yticks([*range(len(masks)), foot], [*(style.short(name, 32) for name in masks), "all together"])
     axes.set_xticks(range(0, n_layers, 1 if n_layers <= 16 else 2 if n_layers <= 24 else 4))
     axes.set_xlim(-0.5, n_layers - 0.5)
     axes.set_ylim(foot + 0.55, -0.55)
@@ -136,7 +123,7 @@ def _draw_similarity(axes: Axes, masks: pd.Series) -> Any:
     """Draw the matrix of the masks' similarities, and return it for the colour bar."""
     size = len(masks)
     table = np.array([[similarity(a, b) for b in masks] for a in masks])
-    np.fill_diagonal(table, [within(one) if len(one) > 1 else 1.0 for one in masks])
+    np.fill_diagonal(table, [similarity(one) if len(one) > 1 else 1.0 for one in masks])
     # As an image, which is small where there are thousands of squares.
     mesh = axes.imshow(table, cmap=style.SIMILARITIES, vmin=0, vmax=1, extent=(0, size, size, 0), interpolation="none")
     axes.hlines(range(1, size), 0, size, color=style.WHITE, lw=0.6)
@@ -145,7 +132,7 @@ def _draw_similarity(axes: Axes, masks: pd.Series) -> Any:
         for (row, column), value in np.ndenumerate(table):
             text = "1" if value > 0.995 else f"{value:.2f}".removeprefix("0")
             colour = style.WHITE if value > 0.55 else style.INK
-            axes.text(column + 0.5, row + 0.5, text, ha="center", va="center", fontsize=7.5, color=colour)
+            write(axes, column + 0.5, row + 0.5, text, fontsize=7.5, color=colour)
     axes.set_yticks(np.arange(size) + 0.5, [style.short(searcher, _LABEL) for _, searcher in masks.index])
     axes.set_xticks([])
     start = 0
@@ -154,15 +141,7 @@ def _draw_similarity(axes: Axes, masks: pd.Series) -> Any:
         if start:
             axes.axhline(start, color=style.INK, lw=1.4)
             axes.axvline(start, color=style.INK, lw=1.4)
-        axes.text(
-            (start + end) / 2,
-            -0.25,
-            style.short(calibration, 24),
-            ha="center",
-            va="bottom",
-            fontsize=style.TEXT,
-            color=style.INK,
-        )
+        write(axes, (start + end) / 2, -0.25, style.short(calibration, 24), va="bottom")
         start = end
     axes.set_ylim(size, 0)
     axes.set_aspect("equal")

@@ -1,14 +1,18 @@
-"""Figures with their words, several panels in one, and figures as bytes."""
+"""What figures are made of: a study's palette, their words, several panels in one, and their bytes."""
 
 from __future__ import annotations
 
 import io
+import itertools
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from raysearch.core import style
+from raysearch.reporting.tables import numbers
+from raysearch.study.result import StudyResult
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -16,6 +20,61 @@ if TYPE_CHECKING:
 
 _Panel = TypeVar("_Panel")
 _UNTOLD = ("Date", "Creator", "Format", "Type")  # of a figure's metadata
+
+
+@dataclass(frozen=True)
+class Palette:
+    """The colour, shape and line of each searcher and the filling of each calibration, in every figure.
+
+    Points and lines differ without their colours too; no two of 240 searchers have colour and shape in common.
+    """
+
+    colours: Mapping[str, str]
+    shapes: Mapping[str, str]
+    lines: Mapping[str, Any]
+    fillings: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, results: StudyResult) -> Palette:
+        """Take them in the study's order, so that they stay where a search is added at the end."""
+        searchers = dict.fromkeys(cell.searcher for cell in results.cells)
+        calibrations = dict.fromkeys(cell.calibration for cell in results.cells)
+        return cls(
+            colours=dict(zip(searchers, itertools.cycle(style.COLOURS), strict=False)),
+            shapes=dict(zip(searchers, itertools.cycle(style.SHAPES), strict=False)),
+            lines=dict(zip(searchers, itertools.cycle(style.LINES), strict=False)),
+            fillings=dict(zip(calibrations, itertools.cycle(style.FILLINGS), strict=False)),
+        )
+
+    def point(self, searcher: str) -> dict[str, Any]:
+        """Return the look of a searcher's points, as options of Matplotlib."""
+        return {"color": self.colours[searcher], "marker": self.shapes[searcher]}
+
+    def line(self, searcher: str) -> dict[str, Any]:
+        """Return the look of a searcher's lines, with points on them."""
+        return {**self.point(searcher), "ls": self.lines[searcher]}
+
+    def point_keys(self, searchers: Iterable[str], calibrations: Sequence[str] = (), dense: bool = False) -> list[Any]:
+        """Return the entries of a legend: searchers, fillings of calibrations if there are several, the dense model."""
+        from matplotlib.lines import Line2D
+
+        entry = partial(Line2D, [], [], ls="", ms=7)
+        keys = [entry(label=style.short(name, 40), **self.point(name)) for name in searchers]
+        if len(calibrations) > 1:
+            keys += [
+                entry(marker="o", color=style.INK, fillstyle=self.fillings[name], label=style.short(name, 40))
+                for name in calibrations
+            ]
+        return [*keys, entry(marker="*", color=style.INK, label="dense", ms=11)] if dense else keys
+
+    def line_keys(self, searchers: Iterable[str]) -> list[Any]:
+        """Return the entries of a legend of lines, each searcher once."""
+        from matplotlib.lines import Line2D
+
+        return [
+            Line2D([], [], ms=5, lw=1.8, label=style.short(name, 40), **self.line(name))
+            for name in dict.fromkeys(searchers)
+        ]
 
 
 @dataclass(frozen=True)
@@ -74,6 +133,37 @@ def grid(
     for axes in panels[n_panels:]:
         axes.set_visible(False)
     return figure, panels[:n_panels]
+
+
+def log_scale(axes: Axes) -> None:
+    """Set a logarithmic scale whose ticks are 1, 2 and 5 of each power of ten, or more where it is short."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axes.set_xscale("log")
+    low, high = axes.get_xlim()
+    parts = (1.0, 2.0, 3.0, 5.0, 7.0) if high / low < 8 else (1.0, 2.0, 5.0) if high / low < 200 else (1.0,)
+    axes.xaxis.set_major_locator(LogLocator(10, subs=parts, numticks=7))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda number, _: numbers.amount(number)))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+
+
+def stack(axes: Axes, row: int, parts: Mapping[str, float], colours: Mapping[str, str]) -> list[float]:
+    """Draw the parts of a whole as one bar, in the order of their colours, and return where each begins."""
+    sizes = [parts[part] for part in colours]
+    starts = [0.0, *itertools.accumulate(sizes[:-1])]
+    axes.barh(row, sizes, left=starts, color=[*colours.values()], height=0.7)
+    return starts
+
+
+def name_rows(axes: Axes, labels: Sequence[str]) -> None:
+    """Write the labels of rows from the top down."""
+    axes.set_yticks(range(len(labels)), [style.plain(label) for label in labels])
+    axes.set_ylim(len(labels) - 0.4, -0.6)
+
+
+def write(axes: Axes, x: float, y: float, text: str, **options: Any) -> None:
+    """Write a text with its middle at a place; `options` are more of ``Axes.text``."""
+    axes.text(x, y, text, **{"ha": "center", "va": "center", "fontsize": style.TEXT, "color": style.INK, **options})
 
 
 def png(figure: Figure) -> bytes:

@@ -1,29 +1,29 @@
-"""Figures of quality: perplexity against accuracy, loss against cost, correlations of rankings, variance.
+"""Figures of quality: checkpoints at a glance, perplexity against accuracy, loss against cost, rankings, variance.
 
-Source: Kim et al. 2026 (arXiv 2604.24938), Figures 2 and 3, Table 4.
+Source: Kim et al. 2026 (arXiv 2604.24938), Figures 2 (in version 1: between methods, by calibration) and 3, Table 4.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 
 from raysearch.core import style
-from raysearch.reporting.figures.palette import Palette
-from raysearch.reporting.figures.picture import Picture, grid, pictures
+from raysearch.reporting.figures.picture import Palette, Picture, grid, log_scale, name_rows, pictures, stack, write
+from raysearch.reporting.stats.analysis import Analysis
 from raysearch.reporting.stats.comparison import Comparison
 from raysearch.reporting.stats.correlation import Correlation
-from raysearch.reporting.stats.frame import Quantity, averages, by_column, has, mean_of, panels
+from raysearch.reporting.stats.frame import CALIBRATION_LOSS, Quantity, by_column, mean_of, panels
 from raysearch.reporting.stats.variance import Split
 from raysearch.reporting.tables import numbers
 from raysearch.study.result import StudyResult
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
+_SPREAD = 0.62  # of a calibration's row, over which its searchers are laid out
+_RUINED = 300  # times the lowest perplexity: what is higher is off the scale
 _PARTS = {
     "calibration": style.BLUE,
     "draw": style.STEEL,
@@ -39,22 +39,91 @@ _PART_NAMES = {
 _Points = tuple[int, pd.DataFrame]  # M, and a row a searcher of a calibration
 
 
-def tradeoff_pictures(results: StudyResult, frame: pd.DataFrame, palette: Palette) -> list[Picture]:
+def headline_pictures(analysis: Analysis, palette: Palette) -> list[Picture]:
+    """For each model a row of points a calibration, a point a searcher, a panel an M; none without a mask.
+
+    They show the first average that checkpoints were assessed by. Where there is none they show the loss over the
+    dense model's, which can be compared within a row alone.
+    """
+    quantity = analysis.averages[0] if analysis.averages else CALIBRATION_LOSS
+    key = "delta" if quantity is CALIBRATION_LOSS else quantity.key
+    found = []
+    for panel, cells in panels(analysis.frame):
+        found_by = cells.groupby(["calibration", "searcher"], observed=True)[key]
+        means = found_by.agg(partial(mean_of, quantity)).rename("value").dropna()
+        if len(means):
+            found.append((panel.model, (panel.remove, means.reset_index())))
+    return pictures("headline", found, partial(_headline, quantity, palette))
+
+
+def _headline(quantity: Quantity, palette: Palette, name: str, model: str, found: Sequence[_Points]) -> Picture:
+    calibrations = list(dict.fromkeys(one for _, means in found for one in means["calibration"]))
+    searchers = list(dict.fromkeys(one for _, means in found for one in means["searcher"]))
+    what = "loss over the dense model's" if quantity is CALIBRATION_LOSS else quantity.title
+    figure, places = grid(len(found), 0.75 + 0.5 * len(calibrations), sharey=True)
+    for axes, (remove, means) in zip(places, found, strict=True):
+        if quantity.higher_is_better:  # shares of right answers, of which none flattens the others
+            low, high = style.within(means["value"], reach=math.inf)
+        elif quantity.ratio:
+            least = means["value"].min()
+            low, high = least / 1.3, min(means["value"].max(), _RUINED * least) * 1.3
+        else:
+            low, high = style.within(means["value"])
+        for one in means.itertuples():
+            step = searchers.index(one.searcher) / max(1, len(searchers) - 1) - 0.5
+            row = calibrations.index(one.calibration) + _SPREAD * step
+            x, look = one.value, {**palette.point(one.searcher), "ms": 6, "mew": 1.2}
+            if one.value > high:
+                x, edge = 1.0, axes.get_yaxis_transform()
+                look |= {"transform": edge, "clip_on": False, "fillstyle": "none"}
+            axes.plot(x, row, **look)
+        for row, calibration in enumerate(calibrations):
+            values = means.loc[means["calibration"] == calibration, "value"]
+            if len(values):
+                middle = values.median()
+                axes.plot([middle, middle], [row - 0.42, row + 0.42], color=style.INK, lw=1.2, zorder=0)
+            if row:
+                axes.axhline(row - 0.5, color=style.LINE, lw=0.8)
+        axes.set_yticks(range(len(calibrations)), [style.short(one, 30) for one in calibrations])
+        axes.set_ylim(len(calibrations) - 0.5, -0.5)
+        better = "right" if quantity.higher_is_better else "left"
+        style.name_axes(axes, f"M = {remove}", f"{what}{' (log scale)' if quantity.ratio else ''}; better: {better}")
+        axes.set_xlim(low, high)
+        if quantity.ratio:
+            log_scale(axes)
+        style.finish(axes, "x")
+    style.legend(figure, palette.point_keys(searchers))
+    caption = (
+        "A row a calibration, a point a searcher (the mean over draws and seeds), a bar the median of a row. Rows "
+        "apart: the calibration matters; points of a row apart: the searcher matters. Hollow, at the right edge: off "
+        "the scale, which is chosen for the others."
+    )
+    if quantity is CALIBRATION_LOSS:
+        caption += " Losses of two calibrations have different units and are compared within a row alone."
+    alt = f"{numbers.capital(what)}: " + "; ".join(
+        f"M = {remove}, {one.calibration}, {one.searcher}: {numbers.three(one.value)}"
+        for remove, means in found
+        for one in means.itertuples()
+    )
+    return Picture(name, f"{model}: what came of each calibration and searcher", caption, alt, figure)
+
+
+def tradeoff_pictures(analysis: Analysis, palette: Palette) -> list[Picture]:
     """For each model the average perplexity against the average accuracy, a panel an M; none unless both are there."""
-    both = [one for one in averages(results) if one.group in ("perplexity", "accuracy") and has(frame, one)]
+    both = [one for one in analysis.averages if one.group in ("perplexity", "accuracy")]
     if len(both) < 2:
         return []
-    points = ((panel.model, (panel.remove, _points(cells, *both))) for panel, cells in panels(frame))
-    found = (one for one in points if len(one[1][1]))
-    return pictures("tradeoff", found, partial(_tradeoff, results, both, palette))
-
-
-def _points(cells: pd.DataFrame, perplexity: Quantity, accuracy: Quantity) -> pd.DataFrame:
-    """Both averages of each searcher of each calibration, the means over draws and seeds."""
-    columns = {perplexity.key: "perplexity", accuracy.key: "accuracy", accuracy.error: "error"}
-    how = {perplexity.key: partial(mean_of, perplexity), accuracy.key: "mean", accuracy.error: "mean"}
-    means = cells.groupby(["calibration", "searcher"], observed=True).agg(how).rename(columns=columns)
-    return means.dropna(subset=["perplexity", "accuracy"]).reset_index()
+    perplexity, accuracy = both
+    found = []
+    for panel, cells in panels(analysis.frame):
+        points = cells.groupby(["calibration", "searcher"], observed=True).agg(
+            perplexity=(perplexity.key, partial(mean_of, perplexity)),
+            accuracy=(accuracy.key, "mean"),
+            error=(accuracy.error, "mean"),
+        )
+        points = points.dropna(subset=["perplexity", "accuracy"]).reset_index()
+        found += [(panel.model, (panel.remove, points))] if len(points) else []
+    return pictures("tradeoff", found, partial(_tradeoff, analysis.results, both, palette))
 
 
 def _tradeoff(
@@ -62,24 +131,21 @@ def _tradeoff(
 ) -> Picture:
     of_dense = by_column(results.dense.get(model, {}), results)
     dense = [of_dense[one.key].value for one in both if one.key in of_dense]
+    perplexity, accuracy = both
     figure, places = grid(len(found), 3.6, sharey=True, sharex=True)
     for axes, (remove, points) in zip(places, found, strict=True):
         sizes = style.ringed(list(zip(points["perplexity"], points["accuracy"], strict=True)))
         for size, one in zip(sizes, points.itertuples(), strict=True):
-            axes.errorbar(
-                one.perplexity,
-                one.accuracy,
-                yerr=one.error if one.error >= 0 else None,
-                fillstyle=palette.fillings[one.calibration],
-                ms=size,
-                mew=1.2,
-                elinewidth=0.9,
-                ls="",
+            look = {
                 **palette.point(one.searcher),
-            )
+                "fillstyle": palette.fillings[one.calibration],
+                "ms": size,
+                "mew": 1.2,
+            }
+            error = one.error if one.error >= 0 else None
+            axes.errorbar(one.perplexity, one.accuracy, yerr=error, elinewidth=0.9, ls="", **look)
         if len(dense) == 2:
             axes.plot(*dense, "*", color=style.INK, ms=13)
-        perplexity, accuracy = both
         style.name_axes(axes, f"M = {remove}", f"{perplexity.title} (log scale)", f"{accuracy.title} ({accuracy.unit})")
         log_scale(axes)
         style.finish(axes)
@@ -99,18 +165,6 @@ def _tradeoff(
     return Picture(name, f"{model}: perplexity against accuracy", caption, alt, figure)
 
 
-def log_scale(axes: Axes) -> None:
-    """Set a logarithmic scale whose ticks are 1, 2 and 5 of each power of ten, or more where it is short."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
-    axes.set_xscale("log")
-    low, high = axes.get_xlim()
-    parts = (1.0, 2.0, 3.0, 5.0, 7.0) if high / low < 8 else (1.0, 2.0, 5.0) if high / low < 200 else (1.0,)
-    axes.xaxis.set_major_locator(LogLocator(10, subs=parts, numticks=7))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda number, _: numbers.amount(number)))
-    axes.xaxis.set_minor_formatter(NullFormatter())
-
-
 def cost_pictures(comparisons: Sequence[Comparison], palette: Palette) -> list[Picture]:
     """For each model the loss against what a search costs, a panel a setting; hollow is what is told from the best."""
     priced = [one for one in comparisons if any(rival.cost > 0 for rival in one.rivals)]
@@ -127,10 +181,10 @@ def _cost(palette: Palette, name: str, model: str, comparisons: list[Comparison]
         bottom, top = style.within(rival.mean for rival in comparison.rivals)
         for size, rival in zip(sizes, comparison.rivals, strict=True):
             colour = palette.colours[rival.searcher]
-            filled = colour if rival.tied else style.WHITE
             if rival.mean > top:
                 style.mark_beyond(axes, rival.cost, colour)
                 continue
+            filled = colour if rival.tied else style.WHITE
             shape = palette.shapes[rival.searcher]
             axes.plot(rival.cost, rival.mean, shape, color=colour, mfc=filled, mec=colour, mew=1.6, ms=size)
             if rival.noise:
@@ -186,7 +240,7 @@ def correlation_pictures(correlations: Sequence[Correlation]) -> list[Picture]:
         + f"{style.short(place.calibration, 26)}, M = {place.remove}"
         for place in places
     ]
-    _name_rows(every[0], labels)
+    name_rows(every[0], labels)
     caption = (
         "Right of the line, the searcher that is better by the one is better by the other too; left of it, worse. Bars "
         "are 95 % bootstrap intervals."
@@ -208,46 +262,28 @@ def variance_pictures(splits: Sequence[Split]) -> list[Picture]:
     figure, (axes,) = grid(1, 0.36 * len(splits), 8.6, foot=1.3)
     several = len({one.panel.model for one in splits}) > 1
     for row, one in enumerate(splits):
-        left = 0.0
-        for part, colour in _PARTS.items():
-            share = getattr(one.shares, part) or 0.0
-            axes.barh(row, share, left=left, color=colour, height=0.7)
+        shares = {part: one.shares.get(part, 0.0) for part in _PARTS}
+        for (part, share), left in zip(shares.items(), stack(axes, row, shares, _PARTS), strict=True):
             if share > 0.06:
-                on = style.WHITE if part == "calibration" else style.INK
-                axes.text(
-                    left + share / 2,
-                    row,
-                    numbers.percent(share),
-                    ha="center",
-                    va="center",
-                    fontsize=style.TEXT,
-                    color=on,
-                )
-            left += share
+                colour = style.WHITE if part == "calibration" else style.INK
+                write(axes, left + share / 2, row, numbers.percent(share), color=colour)
     labels = [
         (f"{style.short(one.panel.model, 20)}, " if several else "") + f"{one.title}, M = {one.panel.remove}"
         for one in splits
     ]
-    _name_rows(axes, labels)
+    name_rows(axes, labels)
     axes.set_xlim(0, 1)
     axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "25 %", "50 %", "75 %", "100 %"])
     style.name_axes(axes, "", "share of the variance (ω²)")
     style.finish(axes, "x")
-    used = [part for part in _PARTS if any(getattr(one.shares, part) is not None for one in splits)]
+    used = [part for part in _PARTS if any(part in one.shares for one in splits)]
     style.legend(figure, [Patch(color=_PARTS[part], label=_PART_NAMES.get(part, part)) for part in used])
     caption = (
         "What the differences between checkpoints of one model and M go back to. With one seed the interaction cannot "
         "be told from noise and is in the rest."
     )
     alt = "Shares of variance: " + "; ".join(
-        f"{label}: calibration {numbers.percent(one.shares.calibration)}, "
-        f"searcher {numbers.percent(one.shares.searcher)}"
+        f"{label}: " + ", ".join(f"{part} {numbers.percent(one.shares[part])}" for part in ("calibration", "searcher"))
         for label, one in zip(labels, splits, strict=True)
     )
     return [Picture("variance", "What results vary with", caption, alt, figure)]
-
-
-def _name_rows(axes: Axes, labels: Sequence[str]) -> None:
-    """Write the labels of rows from the top down."""
-    axes.set_yticks(range(len(labels)), [style.plain(label) for label in labels])
-    axes.set_ylim(len(labels) - 0.4, -0.6)

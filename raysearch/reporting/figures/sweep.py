@@ -13,6 +13,7 @@ from raysearch.core import style
 from raysearch.core.escaping import csv_cell
 from raysearch.errors import UserError
 from raysearch.generation.diagnostics import DESCRIBED
+from raysearch.reporting.figures.picture import grid
 from raysearch.reporting.tables import numbers
 from raysearch.search.sweep import Profile, Sweep
 
@@ -25,28 +26,25 @@ _MOST_RANGE = 8  # the largest bar over the middle one, beyond which an axis is 
 
 
 def write_sweep(sweep: Sweep, n_remove: int, folder: Path) -> list[Path]:
-    """Write ``sweep.png`` and ``sweep.csv``, and ``texts.csv`` where texts were generated.
+    """Write ``sweep.png`` and ``sweep.csv``, and ``texts.csv`` where texts were generated, and return the files.
 
     Args:
         sweep: What to write.
         n_remove: M, how many layers to mark in each panel: those that are missed least.
         folder: Where; made if it does not exist.
 
-    Returns:
-        The files.
-
     Raises:
         UserError: The folder cannot be written to.
     """
-    picture, table = folder / "sweep.png", folder / "sweep.csv"
+    picture = folder / "sweep.png"
+    frames = {folder / "sweep.csv": _losses(sweep), folder / "texts.csv": _texts(sweep)}
+    tables = {file: frame for file, frame in frames.items() if len(frame)}
     try:
         folder.mkdir(parents=True, exist_ok=True)
         sweep_figure(sweep, n_remove).savefig(picture, dpi=150)
-        _losses(sweep).to_csv(table, index=False, lineterminator="\n")
-        if not any(one.texts for one in sweep.calibrations):
-            return [picture, table]
-        _texts(sweep).to_csv(folder / "texts.csv", index=False, lineterminator="\n")
-        return [picture, table, folder / "texts.csv"]
+        for file, frame in tables.items():
+            frame.to_csv(file, index=False, lineterminator="\n")
+        return [picture, *tables]
     except OSError as error:
         raise UserError(f"--out={folder} cannot be written ({error.strerror}); name another folder") from error
 
@@ -76,13 +74,11 @@ def sweep_figure(sweep: Sweep, n_remove: int) -> Figure:
     Whiskers are one standard error, by the choice of samples. Losses may grow by orders of magnitude where a layer is
     needed; then an axis is logarithmic beyond the middle value.
     """
-    from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
     n_layers = len(sweep.calibrations[0].losses)
-    size = min(max(3.0 + 0.24 * n_layers, 8.0), 18.0), 1.2 + 2.1 * len(sweep.calibrations)
-    figure = Figure(figsize=size, layout="constrained")
-    panels = figure.subplots(len(sweep.calibrations), 1, sharex=True, squeeze=False)[:, 0]
+    width = min(max(3.0 + 0.24 * n_layers, 8.0), 18.0)
+    figure, panels = grid(len(sweep.calibrations), 2.1, width, columns=1, foot=1.2, sharex=True)
     for axes, profile in zip(panels, sweep.calibrations, strict=True):
         _draw(axes, profile, n_remove)
     panels[-1].set_xlabel("layer removed (0-based)", color=style.INK)

@@ -26,7 +26,6 @@ class Agreement:
     """How far the searchers of a setting agree, and each with itself.
 
     Args:
-        n_searchers: How many have a mask.
         mean: Mean Jaccard similarity over pairs of searchers; None where there is one.
         chance: What two masks drawn at random from those allowed would have on average.
         between_seeds: Mean over pairs of seeds of the same searcher and draw; None where no searcher has two.
@@ -57,7 +56,6 @@ class CrossAgreement:
 
     Args:
         mean: Mean Jaccard similarity of the masks that a searcher finds by the one and by the other.
-        n_searchers: How many searchers have masks by both.
     """
 
     panel: Panel
@@ -99,14 +97,10 @@ def masks_of(cells: pd.DataFrame) -> pd.Series:
     return known["removed"].map(Mask).groupby([known["calibration"], known["searcher"]], observed=True).agg(list)
 
 
-def similarity(some: Sequence[Mask], others: Sequence[Mask]) -> float:
-    """The mean Jaccard similarity over pairs of a mask of the one and a mask of the other."""
-    return fmean(a.jaccard(b) for a, b in itertools.product(some, others))
-
-
-def within(masks: Sequence[Mask]) -> float:
-    """The mean Jaccard similarity over pairs of some masks, at least two."""
-    return fmean(a.jaccard(b) for a, b in itertools.combinations(masks, 2))
+def similarity(some: Sequence[Mask], others: Sequence[Mask] | None = None) -> float:
+    """The mean Jaccard similarity over pairs of a mask of the one and a mask of the other, or of two of the one."""
+    pairs = itertools.combinations(some, 2) if others is None else itertools.product(some, others)
+    return fmean(a.jaccard(b) for a, b in pairs)
 
 
 def expected_jaccard(n_layers: int, n_remove: int) -> float:
@@ -123,7 +117,7 @@ def _agreement(setting: Setting, cells: pd.DataFrame, n_free: int) -> Agreement:
     """How far searchers agree, by the masks of each, one a draw and seed."""
     by_draw = [list(masks_of(drawn)) for _, drawn in cells.groupby("draw")]
     pairs = [similarity(some, others) for masks in by_draw for some, others in itertools.combinations(masks, 2)]
-    seeded = [within(masks) for drawn in by_draw for masks in drawn if len(masks) > 1]
+    seeded = [similarity(masks) for drawn in by_draw for masks in drawn if len(masks) > 1]
     redrawn = [
         similarity(some, others)
         for _, mine in cells.groupby("searcher", observed=True)

@@ -24,20 +24,12 @@ class Analysis:
     """A study, and what follows from it.
 
     Args:
-        results: The study.
         frame: Its searches, see `cells_frame`.
         averages: The averages that some search was assessed by.
         by_loss: The searchers of each setting compared by their loss on the calibration.
         by_held_out: The same by their loss on the samples of other draws; empty where there are none.
         by_average: The same by each average.
         rankings: The searchers over all settings, by each of these quantities.
-        contrasts: The pairs of searchers that the study is to tell apart.
-        effects: Every two calibrations, by each average.
-        agreements: How similar masks are within a setting.
-        cross: The same between calibrations.
-        correlations: How rankings by loss and averages go together.
-        splits: What the averages vary with.
-        spreads: How far calibrations, and searchers, move each average.
     """
 
     results: StudyResult

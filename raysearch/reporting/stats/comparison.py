@@ -17,7 +17,7 @@ from typing import Literal
 import pandas as pd
 
 from raysearch.core.json import finite
-from raysearch.reporting.stats.difference import LEVEL, Difference, Side, difference, holm
+from raysearch.reporting.stats.difference import LEVEL, Side, difference, holm
 from raysearch.reporting.stats.frame import Quantity, Setting, mean_of, settings
 
 Verdict = Literal["none told apart", "some told apart", "one is best", "cannot tell", "one searcher"]
@@ -32,7 +32,6 @@ class Rival:
         spread: Standard deviation over seeds of a draw, the first with several; None with one seed.
         error: Standard error by the choice of samples, the mean over searches, since they share the samples.
         cost: Layer-forwards that it takes alone, the mean over searches.
-        masks: The distinct masks that it found.
         uses_objective: Whether it does; one that does not is a baseline.
         behind: By how much it is worse than the best: a difference, or one of logarithms for quantities that are
             compared by ratios; 0 for the best itself. Infinite where both numbers are: nothing is best.
@@ -47,7 +46,6 @@ class Rival:
     spread: float | None
     error: float | None
     cost: float
-    masks: frozenset[tuple[int, ...]]
     uses_objective: bool = True
     behind: float = 0.0
     noise: float | None = 0.0
@@ -66,7 +64,6 @@ class Comparison:
     """The searchers of a setting by one quantity, best first.
 
     Args:
-        rivals: Every searcher that has the quantity, best first; the first is the best.
         unit: Of differences: ``nats per token``, ``points``; nats of logarithms.
     """
 
@@ -118,36 +115,26 @@ class Comparison:
 def compare(
     setting: Setting, cells: pd.DataFrame, quantity: Quantity, margin: float | None = None
 ) -> Comparison | None:
-    """Compare a setting's searchers.
+    """Compare a setting's searchers by its comparable searches; None if none of these has the quantity.
 
-    Args:
-        setting: Where.
-        cells: Its comparable searches.
-        quantity: By what.
-        margin: The difference below which searchers are as good as each other; None if nobody has said.
-
-    Returns:
-        The comparison; None if no search has the quantity. A tie of means goes to the cheaper, then to the first.
+    A tie of means goes to the cheaper, then to the first. Searchers are as good as each other below a `margin`.
     """
     measured = dict(iter(cells[cells[quantity.key].notna()].groupby("searcher", observed=True)))
     if not measured:
         return None
     sides = {name: Side(mine, quantity) for name, mine in measured.items()}
-    order = sorted(
-        (_rival(name, mine, quantity) for name, mine in measured.items()),
-        key=lambda one: (-quantity.sign * sides[one.searcher].score, math.isnan(one.cost), one.cost),
-    )
-    pairs = {
-        (one, other): difference(sides[one], sides[other], quantity)
-        for one, other in itertools.combinations([rival.searcher for rival in order], 2)
-    }
-    corrected = dict(zip(pairs, holm([pair.p for pair in pairs.values()]), strict=True))
-    best = order[0] if math.isfinite(order[0].mean) else replace(order[0], behind=math.inf, p=None)
-    others = [
-        _beside(one, pairs[best.searcher, one.searcher], corrected[best.searcher, one.searcher], quantity, margin)
-        for one in order[1:]
-    ]
-    return Comparison(setting, quantity, [best, *others], quantity.difference_unit or str(cells["unit"].iloc[0]))
+    rivals = [_rival(name, mine, quantity) for name, mine in measured.items()]
+    rivals.sort(key=lambda one: (-quantity.sign * sides[one.searcher].score, math.isnan(one.cost), one.cost))
+    pairs = itertools.combinations([sides[rival.searcher] for rival in rivals], 2)
+    gaps = [difference(one, other, quantity) for one, other in pairs]
+    corrected = holm([gap.p for gap in gaps])
+    best, *others = rivals
+    beside = [best if math.isfinite(best.mean) else replace(best, behind=math.inf, p=None)]
+    for one, gap, p in zip(others, gaps, corrected, strict=False):  # the pairs of the best come first
+        behind = math.inf if math.isnan(gap.value) else max(0.0, quantity.sign * gap.value)
+        noise, detectable, equivalent = gap.half_width(), gap.detectable, gap.equivalent(margin)
+        beside.append(replace(one, behind=behind, noise=noise, p=p, detectable=detectable, equivalent=equivalent))
+    return Comparison(setting, quantity, beside, quantity.difference_unit or str(cells["unit"].iloc[0]))
 
 
 def comparisons(frame: pd.DataFrame, quantity: Quantity, margin: float | None = None) -> list[Comparison]:
@@ -156,27 +143,12 @@ def comparisons(frame: pd.DataFrame, quantity: Quantity, margin: float | None = 
 
 
 def _rival(searcher: str, cells: pd.DataFrame, quantity: Quantity) -> Rival:
-    values = cells[quantity.key]
-    seeded = not cells["draw"].is_unique
-    spreads = [*values.groupby(cells["draw"]).std().dropna()] if seeded else []
+    spreads = cells.groupby("draw")[quantity.key].std().dropna()
     return Rival(
         searcher=searcher,
-        mean=mean_of(quantity, values),
-        spread=finite(spreads[0]) if spreads else None,
+        mean=mean_of(quantity, cells[quantity.key]),
+        spread=next(iter(spreads), None),
         error=finite(cells[quantity.error].mean(skipna=False)),
         cost=float(cells["layer_forwards_alone"].mean()),
-        masks=frozenset(mask for mask in cells["removed"] if mask),
         uses_objective=bool(cells["uses_objective"].all()),
-    )
-
-
-def _beside(one: Rival, gap: Difference, p: float | None, quantity: Quantity, margin: float | None) -> Rival:
-    behind = quantity.sign * gap.value
-    return replace(
-        one,
-        behind=math.inf if math.isnan(behind) else max(0.0, behind),
-        noise=gap.half_width(),
-        p=p,
-        detectable=gap.detectable,
-        equivalent=None if margin is None else gap.equivalent(margin),
     )

@@ -21,13 +21,10 @@ class Contrast:
     """Two searchers beside each other in a setting.
 
     Args:
-        gain: By how much the first is better; of logarithms where the quantity is compared by ratios.
-        half_width: Half of the 95 % interval of that; None if noise is not known.
+        gap: By how much the first is above the second.
         p: That noise alone explains it, corrected for all answers of this contrast; None if noise is not known.
-        detectable: The difference that would be told from none four times in five; None if noise is not known.
         equivalent: Whether it is shown to be within the margin; None without a margin.
-        unit: Of these differences: ``nats per token``, ``points``; nats of logarithms.
-        n_draws: How many draws it is paired by.
+        unit: Of differences: ``nats per token``, ``points``; nats of logarithms.
         n_seeds: The most seeds that a draw has.
         draws_needed: The draws by which a difference of this size would be seen four times in five; None if there is
             one draw, or no number up to 1,000 would do.
@@ -37,15 +34,17 @@ class Contrast:
     quantity: Quantity
     first: str
     second: str
-    gain: float
-    half_width: float | None
+    gap: Difference
     p: float | None
-    detectable: float | None
     equivalent: bool | None
     unit: str
-    n_draws: int
     n_seeds: int
     draws_needed: int | None
+
+    @property
+    def gain(self) -> float:
+        """By how much the first is better; of logarithms where the quantity is compared by ratios."""
+        return self.quantity.sign * self.gap.value + 0.0
 
     @property
     def told(self) -> bool:
@@ -61,7 +60,7 @@ def contrasts(
     Args:
         frame: The study's searches.
         names: The contrasts, as ``greedy - one_shot``.
-        quantities: By what, each with the margin below which a difference does not matter.
+        quantities: Each with the margin below which a difference does not matter.
     """
     found: list[Contrast] = []
     for name in names:
@@ -95,13 +94,10 @@ def _contrast(
         quantity=quantity,
         first=first,
         second=second,
-        gain=quantity.sign * gap.value + 0.0,
-        half_width=gap.half_width(),
+        gap=gap,
         p=gap.p,
-        detectable=gap.detectable,
-        equivalent=None if margin is None else gap.equivalent(margin),
+        equivalent=gap.equivalent(margin),
         unit=quantity.difference_unit or str(cells["unit"].iloc[0]),
-        n_draws=gap.n_draws,
         n_seeds=int(max(one.groupby("draw")["seed"].nunique().max() for one in (mine, theirs))),
         draws_needed=_draws_needed(gap),
     )

@@ -26,6 +26,7 @@ FEWEST = 4
 FEWEST_FOR_INTERVAL = 6
 MOST_EXACT = 10
 _MOST_UNDEFINED = 0.5
+_Numbers = npt.NDArray[np.float64]  # of one quantity, a searcher each, [n]
 _DIGITS = 12  # significant digits that two numbers must differ in, or they are tied
 
 
@@ -39,7 +40,6 @@ class Correlation:
         p: Two-sided, of the permutation test that the two rankings have nothing to do with each other.
         low: Lower end of the 95 % interval; None with fewer than `FEWEST_FOR_INTERVAL` searchers, or where most
             resamples have no correlation.
-        high: Its upper end.
         undefined: Share of the resamples in which a quantity was the same throughout; they are left out.
     """
 
@@ -63,7 +63,7 @@ def correlations(frame: pd.DataFrame, quantities: Sequence[Quantity]) -> list[Co
             both = means.loc[_distinct(cells)][[first.key, second.key]].dropna()
             if len(both) >= FEWEST:
                 x, y = (one.sign * both[one.key].to_numpy() for one in (first, second))
-                found.append(_correlate(setting, first, second, x, y))
+                found.append(Correlation(setting, first, second, len(both), *_correlate(x, y)))
     return found
 
 
@@ -77,26 +77,21 @@ def _distinct(cells: pd.DataFrame) -> list[str]:
     return list(seen.values())
 
 
-def permutation_p(x: npt.NDArray[np.float64], y: npt.NDArray[np.float64]) -> float:
-    """Return the two-sided p of Spearman's rho over all pairings, or over `RESAMPLES` of them where there are too many.
-
-    Args:
-        x: Numbers, [n].
-        y: As many, [n].
-    """
+def permutation_p(x: _Numbers, y: _Numbers) -> float:
+    """Return the two-sided p of Spearman's rho over all pairings; over `RESAMPLES` of them where they are too many."""
     from scipy.stats import permutation_test, rankdata
 
     if len(x) <= MOST_EXACT:
         return _exact_p(rankdata(_without_dust(x)), rankdata(_without_dust(y)))
 
-    def rho(some: npt.NDArray[np.float64], axis: int) -> npt.NDArray[np.float64]:
+    def rho(some: _Numbers, axis: int) -> _Numbers:
         return spearman(some, y)
 
     rng = np.random.default_rng(0)
     return float(permutation_test((x,), rho, permutation_type="pairings", n_resamples=RESAMPLES, rng=rng).pvalue)
 
 
-def _exact_p(x: npt.NDArray[np.float64], y: npt.NDArray[np.float64]) -> float:
+def _exact_p(x: _Numbers, y: _Numbers) -> float:
     """The share of all n! pairings of ranks with a sum of products at least as far from its mean.
 
     Doubled ranks are whole numbers, so few sums are possible; they are counted over the subsets of `y` that the first
@@ -122,7 +117,7 @@ def _exact_p(x: npt.NDArray[np.float64], y: npt.NDArray[np.float64]) -> float:
     return float(ways[far].sum() / ways.sum())
 
 
-def spearman(x: npt.NDArray[np.float64], y: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def spearman(x: _Numbers, y: _Numbers) -> _Numbers:
     """Spearman's rho along the last axis, NaN where one side is the same throughout.
 
     Args:
@@ -138,14 +133,8 @@ def spearman(x: npt.NDArray[np.float64], y: npt.NDArray[np.float64]) -> npt.NDAr
         return np.asarray(np.where(scale > 0, (a * b).sum(axis=-1) / scale, np.nan))
 
 
-def bootstrap_interval(
-    x: npt.NDArray[np.float64], y: npt.NDArray[np.float64]
-) -> tuple[float | None, float | None, float]:
+def bootstrap_interval(x: _Numbers, y: _Numbers) -> tuple[float | None, float | None, float]:
     """The 95 % percentile interval of Spearman's rho, by drawing pairs with replacement.
-
-    Args:
-        x: Numbers, [n].
-        y: As many, [n].
 
     Returns:
         Both ends, None where most draws have no correlation, and the share of the draws that have none.
@@ -160,17 +149,16 @@ def bootstrap_interval(
     return float(low), float(high), undefined
 
 
-def _correlate(
-    setting: Setting, first: Quantity, second: Quantity, x: npt.NDArray[np.float64], y: npt.NDArray[np.float64]
-) -> Correlation:
+def _correlate(x: _Numbers, y: _Numbers) -> tuple[float | None, float | None, float | None, float | None, float]:
+    """Rho, its p, both ends of its interval, and the share of the resamples that have none."""
     rho = float(spearman(x, y))
     if not np.isfinite(rho):
-        return Correlation(setting, first, second, len(x), None, None, None, None, 1.0)
-    low, high, undefined = (None, None, 0.0) if len(x) < FEWEST_FOR_INTERVAL else bootstrap_interval(x, y)
-    return Correlation(setting, first, second, len(x), rho, permutation_p(x, y), low, high, undefined)
+        return None, None, None, None, 1.0
+    interval = bootstrap_interval(x, y) if len(x) >= FEWEST_FOR_INTERVAL else (None, None, 0.0)
+    return rho, permutation_p(x, y), *interval
 
 
-def _without_dust(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def _without_dust(values: _Numbers) -> _Numbers:
     """Rounded relative to the largest, so that two sums of the same numbers in another order tie."""
     largest = np.abs(values[np.isfinite(values)]).max(initial=0.0)
     return values if largest == 0 else np.round(values / largest, _DIGITS)

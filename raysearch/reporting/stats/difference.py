@@ -29,15 +29,12 @@ import numpy.typing as npt
 import pandas as pd
 
 from raysearch.core.json import finite
-from raysearch.reporting.stats.frame import CALIBRATION_LOSS, HELD_OUT_LOSS, Quantity
+from raysearch.reporting.stats.frame import CALIBRATION_LOSS, HELD_OUT_LOSS, Items, Quantity
 
 LEVEL = 0.05
 POWER = 0.8
 _DUST = 1e-12  # relative; differences below it come from the order of additions
 _NORMAL = 1e9  # degrees of freedom with which Student's t is the normal distribution
-
-#: Contributions of items to a number, whose sum it is, by text or task.
-Items = Sequence[npt.NDArray[np.float64]]
 
 
 @dataclass(frozen=True)
@@ -76,30 +73,29 @@ class Difference:
 
     def half_width(self, level: float = LEVEL) -> float | None:
         """Half of the interval of confidence 1 - `level`; None if the error is not known."""
-        from scipy.stats import t
-
-        return max((float(t.ppf(1 - level / 2, freedom) * error) for error, freedom in self._errors), default=None)
+        return self._quantiles(1 - level / 2)
 
     @property
     def detectable(self) -> float | None:
         """The difference that would be told from none four times in five; None if the error is not known."""
+        return self._quantiles(1 - LEVEL / 2, POWER)
+
+    def equivalent(self, margin: float | None) -> bool | None:
+        """Return whether two one-sided tests show that it is within the margin; None without one, or without errors."""
+        half = self.half_width(2 * LEVEL)
+        return None if half is None or margin is None else abs(self.value) + half < margin
+
+    def _quantiles(self, *levels: float) -> float | None:
+        """The sum of some quantiles of Student's t, times the error; None if that is not known."""
         from scipy.stats import t
 
-        return max(
-            (float(t.ppf([1 - LEVEL / 2, POWER], freedom).sum() * error) for error, freedom in self._errors),
-            default=None,
-        )
+        return max((float(t.ppf(levels, freedom).sum() * error) for error, freedom in self._errors), default=None)
 
     @property
     def _errors(self) -> list[tuple[float, float]]:
         """The standard errors with their degrees of freedom; the most cautious counts."""
         whole = [] if self.error is None else [(self.error, self.freedom)]
         return whole if self.alone is None else [*whole, self.alone]
-
-    def equivalent(self, margin: float) -> bool | None:
-        """Return whether two one-sided tests show that it is within the margin; None if the error is not known."""
-        half = self.half_width(2 * LEVEL)
-        return None if half is None else abs(self.value) + half < margin
 
 
 class Side:
@@ -233,15 +229,10 @@ def by_item(one: Side, other: Side) -> list[tuple[float, float]]:
 def _held_out(one: Side, other: Side, variance: float, freedom: float) -> tuple[float, float]:
     """The variance of a mean difference of held-out losses, with its degrees of freedom.
 
-    Masks of two draws are evaluated on samples that they share, so the differences within draws are not independent.
-    Both draws are noise: that of the masks (rows) and that of the samples (columns). Together this is too wide rather
-    than too narrow; so are records that kept the means alone, where all of it may come from the samples.
-
-    Args:
-        one: A side.
-        other: Another.
-        variance: That of the mean, if the differences were independent.
-        freedom: Its degrees of freedom.
+    Masks of two draws are evaluated on samples that they share, so the differences within draws are not independent,
+    as `variance` and `freedom` would have it. Both draws are noise: that of the masks (rows) and that of the samples
+    (columns). Together this is too wide rather than too narrow; so are records that kept the means alone, where all of
+    it may come from the samples.
     """
     if one.elsewhere is None or other.elsewhere is None:
         return freedom**2 * variance, freedom

@@ -30,12 +30,10 @@ class CalibrationEffect:
         gain: How much better, at least 0: the mean difference; the mean ratio, at least 1, of a quantity that is
             compared by ratios.
         low: Lower end of the 95 % interval of the gain; None with one searcher and draw.
-        high: Its upper end.
         p: Corrected by Holm's method for the pairs of the panel. By Welch's test over draws, where each calibration has
             several, with the noise of the items, and without it as well; else by Wilcoxon's signed ranks over
             searchers, which holds for these samples and items. None if not known.
-        n_searchers: How many searchers are compared.
-        n_better: How many of them are better by the first.
+        n_better: How many of the searchers are better by the first.
         n_draws: The fewest draws of the two.
     """
 
@@ -70,7 +68,10 @@ def calibration_effects(frame: pd.DataFrame, quantity: Quantity) -> list[Calibra
 def _pairs(panel: Panel, cells: pd.DataFrame, quantity: Quantity) -> Iterator[CalibrationEffect]:
     values = quantity.sign * (np.log(cells[quantity.key]) if quantity.ratio else cells[quantity.key])
     by_draw = values.groupby([cells["calibration"], cells["draw"], cells["searcher"]], observed=True).mean()
-    masks = {key: frozenset(of) for key, of in cells.groupby(["calibration", "searcher"], observed=True)["removed"]}
+    masks = {  # of a searcher with an unknown mask its name, so that it is like no other
+        (calibration, searcher): frozenset(of) if all(of) else searcher
+        for (calibration, searcher), of in cells.groupby(["calibration", "searcher"], observed=True)["removed"]
+    }
     calibrations = cells["calibration"].drop_duplicates().sort_values()
     tables = {one: by_draw[one].unstack("searcher").dropna(axis="columns") for one in calibrations}
 
@@ -82,7 +83,7 @@ def _pairs(panel: Panel, cells: pd.DataFrame, quantity: Quantity) -> Iterator[Ca
         common = tables[pair[0]].columns.intersection(tables[pair[1]].columns)
         if len(common):
             best, second = sorted(pair, key=lambda one: -tables[one][common].to_numpy().mean())
-            distinct = [(masks[best, one], masks[second, one]) for one in common]
+            distinct = ~pd.Series([(masks[best, one], masks[second, one]) for one in common], common).duplicated()
             items = by_item(side(best, tuple(common)), side(second, tuple(common)))
             yield _effect(panel, quantity, best, second, tables[best][common], tables[second][common], distinct, items)
 
@@ -94,43 +95,40 @@ def _effect(
     second: str,
     better: pd.DataFrame,
     worse: pd.DataFrame,
-    masks: Sequence[tuple[frozenset[tuple[int, ...]], ...]],
+    distinct: pd.Series,
     items: Sequence[tuple[float, float]],
 ) -> CalibrationEffect:
     """Compare two tables of scores, draws down and searchers across; more is better.
 
-    Searchers with the same masks on both sides are one in the test over searchers. `items` are the variances of the
-    gain by the choice of items, with their degrees of freedom.
+    Only `distinct` searchers, which have no other's masks on both sides, enter the test over searchers. `items` are the
+    variances of the gain by the choice of items, with their degrees of freedom.
     """
     from scipy.stats import ttest_rel
 
     by_searcher = better.mean() - worse.mean()
-    has_masks = np.array([all(all(one) for one in pair) for pair in masks])
-    distinct = ~(pd.Series(masks, by_searcher.index).duplicated() & has_masks)
     n_draws = min(len(better), len(worse))
-    p, low, high = None, math.nan, math.nan
+    p, ends = None, (math.nan, math.nan)
     gain = round(float(by_searcher.mean()), _DIGITS)
     if n_draws > 1:
-        draws = [
-            (float(means.var()) / len(means), len(means) - 1.0) for means in (better.mean(axis=1), worse.mean(axis=1))
-        ]
+        by_draw = better.mean(axis=1), worse.mean(axis=1)
+        draws = [(float(means.var()) / len(means), len(means) - 1.0) for means in by_draw]
         noise = Difference(gain, *total([*draws, *items]), n_draws, alone=total(draws))
         p, half = noise.p, noise.half_width() or 0.0
-        low, high = gain - half, gain + half
+        ends = gain - half, gain + half
     elif len(by_searcher) > 1:
-        low, high = ttest_rel(better.mean(), worse.mean()).confidence_interval(1 - LEVEL)
+        ends = ttest_rel(better.mean(), worse.mean()).confidence_interval(1 - LEVEL)
         gaps = by_searcher[distinct].round(_DIGITS).to_numpy()
         p = signed_rank_p(gaps[gaps != 0])
     read = math.exp if quantity.ratio else float
-    is_known = math.isfinite(low)
+    low, high = map(read, ends) if math.isfinite(ends[0]) else (None, None)
     return CalibrationEffect(
         panel=panel,
         quantity=quantity,
         best=best,
         second=second,
         gain=read(gain),
-        low=read(low) if is_known else None,
-        high=read(high) if is_known else None,
+        low=low,
+        high=high,
         p=p,
         n_searchers=len(by_searcher),
         n_better=int((by_searcher > 0).sum()),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, mode
 from typing import Any, NamedTuple
@@ -15,6 +15,9 @@ import pandas as pd
 from raysearch.core.estimate import Estimate, Group, Metric
 from raysearch.core.mask import Mask
 from raysearch.study.result import CellResult, Outcome, StudyResult
+
+#: Contributions of items to a number, whose sum it is, by text or task.
+Items = Sequence[npt.NDArray[np.float64]]
 
 _AVERAGED: tuple[Group, ...] = ("perplexity", "accuracy", "generation")
 _LABELS = ("model", "calibration", "searcher", "remove", "seed", "draw", "state", "failure", "search_id", "link")
@@ -48,8 +51,7 @@ class Quantity:
     Args:
         key: Its column; that of its standard error is ``key + "_error"``.
         ratio: Whether it is compared by ratios rather than by differences, as perplexities are.
-        averaged: How many metrics it is the mean of; 1 for a metric itself.
-        group: What it belongs to.
+        metrics: The names of the metrics that it is the mean of; none for a metric itself.
     """
 
     key: str
@@ -57,7 +59,7 @@ class Quantity:
     unit: str
     higher_is_better: bool
     ratio: bool = False
-    averaged: int = 1
+    metrics: tuple[str, ...] = ()
     group: Group | None = None
 
     @property
@@ -95,23 +97,18 @@ def quantity_of(metric: Metric) -> Quantity:
 
 
 def averages(results: StudyResult) -> list[Quantity]:
-    """The averages of the groups that were assessed; of a single metric, that metric itself."""
+    """The averages of the groups that were assessed, over the metrics of the unit and direction that most have."""
     found = []
     for group in _AVERAGED:
-        members = _members(results, group)
-        if members:
-            first, key = members[0], f"{group}_average"
-            title = f"average {group}" if len(members) > 1 else f"{group} on {first.title}"
-            ratio = group == "perplexity"
-            found.append(Quantity(key, title, first.unit, first.higher_is_better, ratio, len(members), group))
+        if members := [one for one in results.metrics if one.group == group]:
+            unit, higher_is_better = mode((one.unit, one.higher_is_better) for one in members)
+            alike = [one for one in members if (one.unit, one.higher_is_better) == (unit, higher_is_better)]
+            title = f"average {group}" if len(alike) > 1 else f"{group} on {alike[0].title}"
+            names = tuple(one.name for one in alike)
+            found.append(
+                Quantity(f"{group}_average", title, unit, higher_is_better, group == "perplexity", names, group)
+            )
     return found
-
-
-def _members(results: StudyResult, group: Group | None) -> list[Metric]:
-    """The metrics of a group that can be averaged: of the unit and direction that most of them have."""
-    scales = {one.name: (one.unit, one.higher_is_better) for one in results.metrics if one.group == group}
-    common = mode(scales.values()) if scales else None
-    return [one for one in results.metrics if scales.get(one.name) == common and one.group == group]
 
 
 def cells_frame(results: StudyResult) -> pd.DataFrame:
@@ -127,9 +124,8 @@ def cells_frame(results: StudyResult) -> pd.DataFrame:
     numbers = [*_NUMBERS, *(name for one in quantities for name in (one.key, one.error))]
     rows = [_row(cell, results) for cell in results.cells]
     frame = pd.DataFrame(rows, columns=[*_LABELS, *_DECLARED, *_FOUND, *numbers], dtype=object)
-    categories = {name: pd.CategoricalDtype(frame[name].unique()) for name in ("model", "calibration", "searcher")}
     types = {
-        **categories,
+        **{name: pd.CategoricalDtype(frame[name].unique()) for name in ("model", "calibration", "searcher")},
         **dict.fromkeys(("remove", "seed"), int),
         **dict.fromkeys(("comparable", *_DECLARED), bool),
         **dict.fromkeys(numbers, float),
@@ -139,14 +135,14 @@ def cells_frame(results: StudyResult) -> pd.DataFrame:
 
 def settings(frame: pd.DataFrame) -> Iterator[tuple[Setting, pd.DataFrame]]:
     """The comparable searches of each setting; models and calibrations in the study's order, M ascending."""
-    for (model, calibration, remove), cells in _comparable(frame).groupby([*Setting._fields], observed=True):
-        yield Setting(model, calibration, int(remove)), cells
+    for labels, cells in _comparable(frame).groupby([*Setting._fields], observed=True):
+        yield Setting(*labels), cells
 
 
 def panels(frame: pd.DataFrame) -> Iterator[tuple[Panel, pd.DataFrame]]:
     """The comparable searches of each model and M, of all calibrations together; models in the study's order."""
-    for (model, remove), cells in _comparable(frame).groupby(["model", "remove"], observed=True):
-        yield Panel(model, int(remove)), cells
+    for labels, cells in _comparable(frame).groupby([*Panel._fields], observed=True):
+        yield Panel(*labels), cells
 
 
 def searcher_means(frame: pd.DataFrame) -> pd.DataFrame:
@@ -172,19 +168,18 @@ def by_column(values: Mapping[str, Estimate], results: StudyResult) -> dict[str,
     """
     found = {column_of(name): one for name, one in values.items()}
     for quantity in averages(results):
-        members = [values.get(metric.name) for metric in _members(results, quantity.group)]
-        numbers = [one.value for one in members if one is not None and math.isfinite(one.value)]
-        errors = [one.error for one in members if one is not None and one.error is not None]
-        if len(numbers) == len(members):
+        members = [values[name] for name in quantity.metrics if name in values and math.isfinite(values[name].value)]
+        if len(members) == len(quantity.metrics):
+            errors = [one.error for one in members if one.error is not None]
             error = math.hypot(*errors) / len(errors) if len(errors) == len(members) else None
-            found[quantity.key] = Estimate(fmean(numbers), error)
+            found[quantity.key] = Estimate(fmean(one.value for one in members), error)
     return found
 
 
 def is_ruined(found: Outcome, results: StudyResult) -> bool:
     """Whether a number that would be part of an average is not finite."""
-    names = [metric.name for group in _AVERAGED for metric in _members(results, group)]
-    return any(name in found.assessed and not math.isfinite(found.assessed[name].value) for name in names)
+    averaged = {name for one in averages(results) for name in one.metrics}
+    return any(name in averaged and not math.isfinite(one.value) for name, one in found.assessed.items())
 
 
 def _comparable(frame: pd.DataFrame) -> pd.DataFrame:
@@ -192,7 +187,6 @@ def _comparable(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _row(cell: CellResult, results: StudyResult) -> dict[str, Any]:
-    """A search's values by column, and others."""
     found = cell.outcome
     if found is None:
         labels = {name: vars(cell)[name] for name in (*_LABELS, *_DECLARED)}
@@ -212,19 +206,20 @@ def _row(cell: CellResult, results: StudyResult) -> dict[str, Any]:
     return vars(cell) | vars(found) | derived | values | errors
 
 
-def _items(found: Outcome, results: StudyResult) -> dict[str, tuple[npt.NDArray[np.float64], ...]]:
+def _items(found: Outcome, results: StudyResult) -> dict[str, Items]:
     """The contributions of items to each number of a search, by its column; those of an average, task by task.
 
     They add up to the number, or to its logarithm where it is compared by ratios, so the differences of two searches'
     contributions have the error of the difference of their numbers.
     """
     own = {name: np.asarray(parts) for name, parts in found.items.items() if len(parts)}
-    items: dict[str, tuple[npt.NDArray[np.float64], ...]] = {column_of(name): (parts,) for name, parts in own.items()}
+    items: dict[str, Items] = {column_of(name): (parts,) for name, parts in own.items()}
     for quantity in averages(results):
-        names = [metric.name for metric in _members(results, quantity.group)]
-        if {*names} <= own.keys() & found.assessed.keys():
-            values = [found.assessed[name].value for name in names]
+        if {*quantity.metrics} <= own.keys() & found.assessed.keys():
+            values = [found.assessed[name].value for name in quantity.metrics]
             # the logarithm of a mean of perplexities moves with each as its share of their sum
-            weights = [value / sum(values) if quantity.ratio else 1 / len(names) for value in values]
-            items[quantity.key] = tuple(weight * own[name] for weight, name in zip(weights, names, strict=True))
+            weights = [value / sum(values) if quantity.ratio else 1 / len(values) for value in values]
+            items[quantity.key] = tuple(
+                weight * own[name] for weight, name in zip(weights, quantity.metrics, strict=True)
+            )
     return items

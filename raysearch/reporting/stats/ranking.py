@@ -29,8 +29,7 @@ class Pair:
 
     Args:
         better: The one of the lower mean rank.
-        worse: The other.
-        wins: Settings in which the first is better.
+        wins: Settings in which that is better.
         losses: Settings in which it is worse; in the others both are equal.
         sign_p: Of the exact sign test, for this pair alone.
         told: Whether their ranks are further apart than the critical difference, and Friedman's test rejects.
@@ -52,7 +51,6 @@ class Ranking:
         ranks: The mean rank of each, best first; 1 is the best.
         p: Of Friedman's test that none differs.
         critical: The difference of mean ranks that tells two of them apart.
-        pairs: Every two of them.
     """
 
     quantity: Quantity
@@ -99,7 +97,6 @@ def ranking(comparisons: Sequence[Comparison]) -> Ranking | None:
 
 @functools.cache
 def _sign_p(wins: int, losses: int) -> float:
-    """The p of the exact sign test."""
     from scipy.stats import binomtest
 
     return float(binomtest(wins, wins + losses).pvalue) if wins + losses else 1.0

@@ -28,21 +28,9 @@ _PARTS = {
 }
 
 
-@dataclass(frozen=True)
-class Shares:
-    """Shares of a variance; together 1.
-
-    Args:
-        residual: The rest.
-        interaction: Of what one calibration does to one searcher alone; None where it is part of the rest.
-        draw: Of the draw of the calibration's samples; None where each has one.
-    """
-
-    calibration: float
-    searcher: float
-    residual: float
-    interaction: float | None = None
-    draw: float | None = None
+#: Shares of a variance, together 1: ``calibration``, ``searcher``, and the rest as ``residual``. Where it is told from
+#: the rest also ``interaction``, what one calibration does to one searcher alone; with several draws also ``draw``.
+Shares = Mapping[str, float]
 
 
 @dataclass(frozen=True)
@@ -55,8 +43,7 @@ class Split:
         raw: Eta squared: sums of squares over their sum. They favour the factor with more levels.
         intervals: The 95 % interval of each share in `shares` that is tested, by its name. From the noncentral F
             distribution, the other components held.
-        p_calibration: Of the F test that calibrations do not differ; None without a residual to test against.
-        p_searcher: The same of searchers.
+        p: Of the F tests that calibrations, and searchers, do not differ; None without a residual to test against.
         stable: Whether the larger of the two shares stays the larger whichever searcher is left out; None with fewer
             than three.
         n_searchers: How many searchers have a result by every calibration and draw; others are left out.
@@ -68,8 +55,7 @@ class Split:
     shares: Shares
     raw: Shares
     intervals: Mapping[str, tuple[float, float]]
-    p_calibration: float | None
-    p_searcher: float | None
+    p: Mapping[str, float | None]
     stable: bool | None
     n_searches: int
     n_searchers: int
@@ -94,8 +80,7 @@ class Spread:
     Args:
         by: Which choice is changed.
         fixed: The label of the other.
-        size: The difference between the best and the worst, in the quantity's unit; their ratio where it is compared
-            by ratios.
+        size: The difference between the best and the worst; their ratio where the quantity is compared by ratios.
     """
 
     panel: Panel
@@ -148,10 +133,9 @@ def _split(panel: Panel, cells: pd.DataFrame, quantity: Quantity) -> Split | Non
         panel=panel,
         quantity=quantity,
         shares=shares,
-        raw=_shares(table["sum_sq"]),
+        raw=(table["sum_sq"] / table["sum_sq"].sum()).to_dict(),
         intervals=_intervals(table, shares, len(data)),
-        p_calibration=finite(table["p"]["calibration"]),
-        p_searcher=finite(table["p"]["searcher"]),
+        p={name: finite(table["p"][name]) for name in ("calibration", "searcher")},
         stable=_is_stable(data, shares),
         n_searches=len(data),
         n_searchers=n_searchers,
@@ -217,10 +201,6 @@ def _crossed_sums(data: pd.DataFrame) -> pd.DataFrame:
         return pd.DataFrame(anova_lm(ols(formula, data=data).fit(), typ=2)[["sum_sq", "df"]]).rename(_PARTS)
 
 
-def _shares(parts: pd.Series) -> Shares:
-    return Shares(**(parts / parts.sum()).to_dict())
-
-
 def _components(table: pd.DataFrame, n: int) -> pd.Series:
     """What each part adds to the variance of one value beyond noise, at least 0."""
     noise = table["error"].fillna(0.0) * table["df"]
@@ -233,7 +213,9 @@ def _components(table: pd.DataFrame, n: int) -> pd.Series:
 
 def _omega(table: pd.DataFrame, n: int) -> Shares:
     parts = _components(table, n)
-    return _shares(parts if parts.sum() else table["sum_sq"])
+    if not parts.sum():
+        parts = table["sum_sq"]
+    return (parts / parts.sum()).to_dict()
 
 
 def _intervals(table: pd.DataFrame, shares: Shares, n: int) -> dict[str, tuple[float, float]]:
@@ -248,8 +230,7 @@ def _intervals(table: pd.DataFrame, shares: Shares, n: int) -> dict[str, tuple[f
             ends = confint_noncentrality(table["F"][name], freedom, alpha=0.05)
             own = np.nan_to_num(np.asarray(ends)) * table["error"][name] / n
             low, high = own / (parts.sum() - parts[name] + own)
-            share = getattr(shares, name)
-            found[name] = float(min(low, share)), float(max(high, share))
+            found[name] = float(min(low, shares[name])), float(max(high, shares[name]))
     return found
 
 
@@ -257,10 +238,10 @@ def _is_stable(data: pd.DataFrame, shares: Shares) -> bool | None:
     searchers = data["searcher"].unique()
     if len(searchers) < 3:
         return None
-    larger = shares.calibration > shares.searcher
+    larger = shares["calibration"] > shares["searcher"]
     rest = (data[data["searcher"] != name] for name in searchers)
     without = (_omega(_analysis_of_variance(some), len(some)) for some in rest)
-    return all((one.calibration > one.searcher) == larger for one in without)
+    return all((one["calibration"] > one["searcher"]) == larger for one in without)
 
 
 def _complete(cells: pd.DataFrame, quantity: Quantity) -> pd.DataFrame:

@@ -1,14 +1,30 @@
-"""The tables of agreement: of masks, and of rankings."""
+"""The tables of agreement: of masks, of rankings, and of what layers cost together with what they cost apart.
+
+Source: Kim et al. 2026 (arXiv 2604.24938), section 3.3, of the latter.
+"""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
+from statistics import fmean, median
+from typing import NamedTuple
 
 from raysearch.reporting.stats.agreement import Agreement, CrossAgreement
 from raysearch.reporting.stats.correlation import Correlation
+from raysearch.reporting.stats.frame import Setting
 from raysearch.reporting.tables import numbers
 from raysearch.reporting.tables.table import Cell, Column, Table, labels, number, tabulate, words
+from raysearch.search.trial import Union
+from raysearch.study.result import StudyResult
 
+_FEW = 5  # masks, below which there is no line
+_UNIONS_NOTE = (
+    "Δ is the loss over the dense model's. Every mask that a search of the calibration scored and whose layers it also "
+    "scored one by one: CBO measures all pairs. Above the sum: the share of masks that cost more than their layers "
+    "apart. ρ: the rank correlation of Δ and sum; near 1, single layers tell which masks are good though they do not "
+    "tell what they cost."
+)
 _SIMILARITIES = (
     number("Searchers", "n_searchers"),
     number("Mean", "mean", numbers.similarity),
@@ -78,3 +94,36 @@ def _interval(one: Correlation) -> Cell:
         return Cell(numbers.UNKNOWN, small="constant" if one.rho is None else "too few")
     left_out = f"{numbers.percent(one.undefined)} left out" if one.undefined >= 0.005 else ""
     return Cell(f"{numbers.rho(one.low)} to {numbers.rho(one.high)}", small=left_out)
+
+
+class _Unions(NamedTuple):
+    """The masks of one number of layers on one calibration."""
+
+    setting: Setting
+    masks: Sequence[Union]
+
+
+def additivity_table(results: StudyResult) -> Table | None:
+    """Return the Δ of unions against sums, by calibration and number of layers; None where too few are known."""
+    found: dict[Setting, dict[Union, None]] = defaultdict(dict)
+    for cell in results.cells:
+        for union in cell.outcome.unions if cell.outcome else ():
+            found[Setting(cell.model, cell.calibration, union.size)][union] = None
+    order = list(dict.fromkeys((cell.model, cell.calibration) for cell in results.cells))
+    lines = [_Unions(setting, list(masks)) for setting, masks in found.items() if len(masks) >= _FEW]
+    lines.sort(key=lambda line: (order.index(line.setting[:2]), line.setting.remove))
+    columns = [
+        *labels("setting."),
+        number("Masks", lambda line: len(line.masks), "{:,}".format),
+        number("Median Δ", lambda line: median(one.delta for one in line.masks), numbers.change),
+        number("Median sum", lambda line: median(one.summed for one in line.masks), numbers.change),
+        number("Above the sum", lambda line: fmean(one.delta > one.summed for one in line.masks), numbers.percent),
+        number("ρ", _rank_correlation, numbers.rho),
+    ]
+    return tabulate("additivity", "What layers cost together and apart", columns, lines, _UNIONS_NOTE)
+
+
+def _rank_correlation(line: _Unions) -> float:
+    from scipy.stats import spearmanr
+
+    return float(spearmanr([one.delta for one in line.masks], [one.summed for one in line.masks]).statistic)

@@ -1,16 +1,28 @@
-"""The tables of searches: what each cost, and every one with its run."""
+"""The tables of searches: what each cost, what others had found at that cost, and every one with its run."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from statistics import fmean
 from typing import Any
 
 import pandas as pd
 
 from raysearch.core.json import finite
-from raysearch.reporting.stats.frame import Quantity, searcher_means
+from raysearch.reporting.stats.frame import Quantity, Setting, searcher_means
 from raysearch.reporting.tables import numbers
 from raysearch.reporting.tables.table import Cell, Column, Table, labels, layers, number, tabulate, words
+from raysearch.study.result import Outcome, StudyResult
+
+_BUDGET_NOTE = (
+    "A line a searcher, with the masks that it asked for and the loss of the one it found. Beside it, the lowest loss "
+    "that random ones (random subsets, genetic, Bayesian) had found after as many masks; means over draws and seeds. "
+    "Bold: the lowest of the line. All losses are those that the searchers chose by, so they flatter whoever tried "
+    "most. A mask of a greedy or beam search costs less than one of a random search, as it shares a prefix with others."
+)
 
 
 def cost_table(frame: pd.DataFrame, quality: Quantity | None) -> Table | None:
@@ -44,17 +56,8 @@ def _full_forwards(one: Any) -> Cell:
     return Cell(numbers.amount(naive), finite(naive), small=times)
 
 
-def searches_table(frame: pd.DataFrame) -> Table | None:
-    """Every search, one a row, linked to its run."""
-    return _searches("searches", "Every search", frame)
-
-
-def unfinished_table(frame: pd.DataFrame) -> Table | None:
-    """The searches that failed, with the cause, were stopped or have not run; None if all finished."""
-    return _searches("unfinished", "Failed, stopped or waiting", frame[frame["state"] != "finished"])
-
-
-def _searches(name: str, title: str, frame: pd.DataFrame) -> Table | None:
+def searches_table(name: str, title: str, frame: pd.DataFrame) -> Table | None:
+    """Searches, one a row, each linked to its run, and why it failed if it did; None if there are none."""
     columns = [
         *labels(),
         words("Searcher", "searcher", kind="who"),
@@ -83,11 +86,71 @@ def totals_table(frame: pd.DataFrame) -> Table | None:
         "layer_forwards_naive": "Naive: a full forward per mask",
     }
     totals = frame[list(ways)].sum().rename(ways).rename("total").rename_axis("way").reset_index()
-    totals["ratio"] = totals["total"] / totals["total"].iloc[0]
+    shared = totals["total"].iloc[0]
+    totals["ratio"] = totals["total"] / shared
     columns = [
         words("Way", "way"),
         number("Layer-forwards", "total", numbers.amount),
         number("Beside the study", "ratio", lambda ratio: f"× {numbers.ratio_text(ratio)}"),
     ]
-    records: Iterable[Any] = totals.itertuples() if totals["total"].iloc[0] > 0 else ()
-    return tabulate("totals", "What the whole study ran", columns, records, "Sums over all searches that found a mask.")
+    note = "Sums over all searches that found a mask."
+    return tabulate("totals", "What the whole study ran", columns, totals.itertuples() if shared > 0 else (), note)
+
+
+@dataclass(frozen=True)
+class _Budget:
+    """A searcher of a setting, and in `rivals` beside it those that may be stopped at any time."""
+
+    setting: Setting
+    searcher: str
+    rivals: Mapping[str, Sequence[Outcome]]
+
+    @property
+    def evaluations(self) -> float:
+        return fmean(one.evaluations for one in self.rivals[self.searcher])
+
+    def loss_of(self, rival: str) -> float | None:
+        """Return the mean loss that a searcher had reached by this budget; None if one of its searches had none."""
+        found = self.rivals.get(rival, [])
+        if rival == self.searcher:
+            return fmean(one.loss for one in found)
+        reached = [[loss for spent, loss in one.best_so_far if spent <= self.evaluations] for one in found]
+        return fmean(losses[-1] for losses in reached) if reached and all(reached) else None
+
+
+def budget_table(results: StudyResult) -> Table | None:
+    """Return what each random searcher had found at the cost of each other; None where there is none beside others."""
+    found: dict[Setting, dict[str, list[Outcome]]] = defaultdict(lambda: defaultdict(list))
+    anytime: dict[str, None] = {}
+    for cell in results.cells:
+        if cell.outcome and cell.uses_objective and len(cell.outcome.removed) == cell.remove:
+            found[Setting(cell.model, cell.calibration, cell.remove)][cell.searcher].append(cell.outcome)
+            if cell.stochastic:
+                anytime[cell.searcher] = None
+    lines = []
+    for setting, searchers in found.items():
+        for searcher in searchers:
+            rivals = {name: of for name, of in searchers.items() if name in {searcher, *anytime}}
+            lines += [_Budget(setting, searcher, rivals)] if len(rivals) > 1 else []
+    columns = [
+        *labels("setting."),
+        words("Searcher", "searcher", kind="who"),
+        number("Masks", "evaluations", numbers.amount),
+        Column("Loss", lambda line: _loss(line.searcher, line)),
+        *(Column(f"{numbers.capital(rival)} by then", partial(_rival, rival)) for rival in anytime),
+    ]
+    return tabulate("budgets", "At equal budget", columns, lines, _BUDGET_NOTE)
+
+
+def _rival(rival: str, line: _Budget) -> Cell:
+    return Cell("") if rival == line.searcher else _loss(rival, line)
+
+
+def _loss(searcher: str, line: _Budget) -> Cell:
+    loss = line.loss_of(searcher)
+    if loss is None:
+        return Cell(numbers.UNKNOWN)
+    ended = fmean(one.evaluations for one in line.rivals[searcher])
+    small = f"ended after {numbers.amount(ended)}" if ended < line.evaluations else ""
+    best = all(other is None or loss <= other for other in map(line.loss_of, line.rivals))
+    return Cell(numbers.loss(loss), finite(loss), small=small, best=best)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from typing import Concatenate, ParamSpec
 
 from raysearch.core.formatting import figure, short_duration
@@ -25,15 +25,13 @@ def _if_known(write: Callable[Concatenate[float, _Options], str]) -> Callable[Co
 
 
 @_if_known
-def loss(value: float) -> str:
+def loss(value: float, sign: str = "") -> str:
     """A loss on a calibration."""
-    return f"{value:.4f}" if abs(value) < 1000 else f"{value:,.1f}"
+    return f"{value:{sign}.4f}" if abs(value) < 1000 else f"{value:{sign},.1f}"
 
 
-@_if_known
-def change(value: float) -> str:
-    """A difference of losses."""
-    return f"{value:+.4f}" if abs(value) < 1000 else f"{value:+,.1f}"
+#: A difference of losses: ``+0.1234``.
+change = partial(loss, sign="+")
 
 
 @_if_known
@@ -46,9 +44,6 @@ def error(number: float | None, digits: int) -> str:
     """A standard error, on a line of its own: ``± 0.0123``; empty if it is not known."""
     return "" if number is None else f"± {number:.{digits}f}"
 
-
-#: A difference in percentage points: ``+1.20``.
-signed = _if_known("{:+.2f}".format)
 
 #: A number in three digits: a mean of ranks, or one in words about a figure.
 three = _if_known("{:.3g}".format)
@@ -77,21 +72,11 @@ def unit(quantity: Quantity) -> str:
     return "MB" if quantity.unit == "bytes" else quantity.unit
 
 
-def with_unit(number: float, quantity: Quantity) -> str:
-    """An assessed number in a sentence: ``58.20 %``, or ``24.51``."""
-    return value(number, quantity) + (" %" if quantity.unit == "%" else "")
-
-
 def difference(number: float, quantity: Quantity) -> str:
     """A difference, or a ratio, of an assessed number in a sentence: ``2.1 points``, ``1.4 times``."""
     if quantity.ratio:
-        return times(number)
+        return f"{ratio_text(number)} times"
     return f"{number:.2f} points" if quantity.unit == "%" else f"{figure(number)} {quantity.unit}".strip()
-
-
-def times(ratio: float) -> str:
-    """A ratio: ``1.4 times``, ``320 times``."""
-    return f"{ratio_text(ratio)} times"
 
 
 @_if_known
@@ -143,8 +128,7 @@ def join_layers(layers: tuple[int, ...]) -> str:
     """Layers, runs of them joined: ``3, 21–24, 26``."""
     runs: list[list[int]] = []
     for layer in layers:
-        if runs and layer == runs[-1][-1] + 1:
-            runs[-1].append(layer)
-        else:
-            runs.append([layer])
+        if not runs or layer > runs[-1][-1] + 1:
+            runs.append([])
+        runs[-1].append(layer)
     return ", ".join(f"{run[0]}–{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
+from typing import NamedTuple
 
 from raysearch.core.estimate import Estimate, Metric
 from raysearch.core.formatting import figure
@@ -19,42 +19,20 @@ _MANY = 10  # times as much, from which on no share is written in percent
 _FEW = 3  # masks, below which there is no rank correlation
 
 
-@dataclass(frozen=True)
-class _Number:
-    """A number of a recovery."""
-
+class _Number(NamedTuple):
     of: RecoveredMask
     numbers: ThreeNumbers
 
-    @property
-    def label(self) -> str:
-        """What it is, with its unit."""
-        return f"{self.numbers.metric.title} ({self.numbers.metric.unit})"
 
-
-@dataclass(frozen=True)
-class _Ranks:
+class _Ranks(NamedTuple):
     """The masks of one size, recovered in one way, by one number."""
 
     model: str
     remove: int
     way: str
     metric: Metric
-    before: Sequence[float]
-    after: Sequence[float]
-
-    @property
-    def rho(self) -> float:
-        """Spearman's rank correlation of the numbers before and after."""
-        from scipy.stats import spearmanr
-
-        return float(spearmanr(self.before, self.after).statistic)
-
-    @property
-    def same_best(self) -> bool:
-        """Whether the best mask before is the best after."""
-        best = max if self.metric.higher_is_better else min
-        return self.before.index(best(self.before)) == self.after.index(best(self.after))
+    before: list[float]
+    after: list[float]
 
 
 def recovery_tables(results: StudyResult) -> list[Table]:
@@ -65,7 +43,7 @@ def recovery_tables(results: StudyResult) -> list[Table]:
 def _numbers_table(results: StudyResult) -> Table | None:
     columns = [
         *_whose(),
-        words("Number", "label"),
+        words("Number", lambda one: f"{one.numbers.metric.title} ({one.numbers.metric.unit})"),
         Column("Dense", lambda one: _cell(one.numbers.dense)),
         Column("Pruned", lambda one: _cell(one.numbers.pruned)),
         Column("Recovered", lambda one: _cell(one.numbers.recovered)),
@@ -85,12 +63,12 @@ def _ranks_table(results: StudyResult) -> Table | None:
         *labels(calibration=False),
         words("Way", "way"),
         words("Number", "metric.title"),
-        Column("Masks", lambda one: Cell(str(len(one.before)), len(one.before))),
-        number("ρ", "rho", numbers.rho),
-        Column("Best before is best after", lambda one: Cell("yes" if one.same_best else "no"), kind="w"),
+        number("Masks", lambda one: len(one.before)),
+        number("ρ", _rho, numbers.rho),
+        words("Best before is best after", lambda one: "yes" if _is_same_best(one) else "no"),
     ]
     note = "ρ: the rank correlation of what masks of one size do before and after the same training."
-    return tabulate("recovery_ranks", "Is the best mask still the best?", columns, list(_ranks(results)), note)
+    return tabulate("recovery_ranks", "Is the best mask still the best?", columns, _ranks(results), note)
 
 
 def _costs_table(results: StudyResult) -> Table | None:
@@ -101,8 +79,8 @@ def _costs_table(results: StudyResult) -> Table | None:
         number("Tokens", "record.training.tokens", numbers.amount),
         number("Parameters", "record.training.parameters", numbers.amount),
         Column("Held-out loss", lambda one: _course(one.record)),
-        Column("Training", lambda one: _time(one.record.seconds.get("training"))),
-        Column("All", lambda one: _time(sum(one.record.seconds.values()))),
+        number("Training", lambda one: one.record.seconds.get("training"), numbers.time),
+        number("All", lambda one: sum(one.record.seconds.values()), numbers.time),
     ]
     note = (
         "Held-out loss: the first and the lowest, in nats per token; of distillation it is the distance from the dense "
@@ -121,19 +99,31 @@ def _whose(path: str = "of.") -> list[Column]:
 
 
 def _ranks(results: StudyResult) -> Iterator[_Ranks]:
-    found: dict[tuple[str, int, str], list[RecoveryRecord]] = defaultdict(list)
+    found: dict[tuple[str, int, str], list[dict[str, ThreeNumbers]]] = defaultdict(list)
     for one in results.recovered:
         if one.remove:
-            found[one.model, one.remove, one.record.way].append(one.record)
-    for (model, remove, way), records in found.items():
-        if len(records) < _FEW:
-            continue
-        ranked = [one.metric for one in records[0].numbers if one.metric.group not in ("degeneration", "failures")]
-        for metric in ranked:
-            shared = [one for record in records for one in record.numbers if one.metric.name == metric.name]
-            if len(shared) == len(records):
-                before, after = [one.pruned.value for one in shared], [one.recovered.value for one in shared]
-                yield _Ranks(model, remove, way, metric, before, after)
+            numbers_of_mask = {of.metric.name: of for of in one.record.numbers}
+            found[one.model, one.remove, one.record.way].append(numbers_of_mask)
+    for place, masks in found.items():
+        for name, first in masks[0].items():
+            described = first.metric.group in ("degeneration", "failures")
+            if len(masks) >= _FEW and not described and all(name in mask for mask in masks):
+                before, after = (
+                    [mask[name].pruned.value for mask in masks],
+                    [mask[name].recovered.value for mask in masks],
+                )
+                yield _Ranks(*place, first.metric, before, after)
+
+
+def _rho(one: _Ranks) -> float:
+    from scipy.stats import spearmanr
+
+    return float(spearmanr(one.before, one.after).statistic)
+
+
+def _is_same_best(one: _Ranks) -> bool:
+    best = max if one.metric.higher_is_better else min
+    return one.before.index(best(one.before)) == one.after.index(best(one.after))
 
 
 def _cell(one: Estimate) -> Cell:
@@ -160,7 +150,3 @@ def _course(record: RecoveryRecord) -> Cell:
     if not losses:
         return Cell(numbers.UNKNOWN)
     return Cell(f"{losses[0]:.4f} → {min(losses):.4f}", min(losses))
-
-
-def _time(seconds: float | None) -> Cell:
-    return Cell(numbers.time(seconds), seconds)

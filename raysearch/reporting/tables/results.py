@@ -1,6 +1,6 @@
-"""The tables of results, in the shape of the papers': losses on the calibration, and what checkpoints were assessed by.
+"""The tables of results: the leaderboard, losses on the calibration, and what checkpoints were assessed by.
 
-Source: Kim et al. 2026 (arXiv 2604.24938), Tables 1 to 3, 6 and 7.
+The latter two are in the shape of the papers'. Source: Kim et al. 2026 (arXiv 2604.24938), Tables 1 to 3, 6 and 7.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import fmean
+from typing import Any
 
 import pandas as pd
 
 from raysearch.core.estimate import Estimate
-from raysearch.core.formatting import count
+from raysearch.core.formatting import as_typed, count
+from raysearch.core.json import finite
 from raysearch.core.measure import Measure
 from raysearch.reporting.stats.comparison import Comparison, Rival, compare
 from raysearch.reporting.stats.frame import (
@@ -26,12 +28,18 @@ from raysearch.reporting.stats.frame import (
     by_column,
     has,
     quantity_of,
+    searcher_means,
     settings,
 )
 from raysearch.reporting.tables import numbers
 from raysearch.reporting.tables.table import Cell, Column, Table, layers, number, present, tabulate
-from raysearch.study.result import StudyResult
+from raysearch.study.result import Outcome, StudyResult
 
+LEADERBOARD_NOTE = (
+    "The loss over the dense model's on the calibration, in its unit, the mean over draws and seeds; bold: the lowest. "
+    "Ranks are told from 1, the lowest loss, and equal losses share theirs; the mean is over the settings in which the "
+    "searcher has a mask. It is a description: which differences are beyond noise is told under Verdicts."
+)
 LOSS_NOTE = (
     "Bold: the lowest loss of its M. Shaded: not told from it. ± is one standard error by the choice of samples; sd "
     "is the standard deviation over the seeds of a draw; noise is what explains 19 of 20 differences of this pair "
@@ -50,26 +58,58 @@ TEXTS_NOTE = (
 _Panels = Sequence[tuple[Setting, pd.DataFrame]]
 
 
+def leaderboard_tables(frame: pd.DataFrame, options: Mapping[str, Mapping[str, Any]]) -> list[Table]:
+    """Return for each model a table of searchers by settings, the best mean rank first.
+
+    Args:
+        frame: The searches, see `cells_frame`.
+        options: The options of each searcher, by its label.
+    """
+    means = searcher_means(frame)
+    models = list(dict.fromkeys(means.index.get_level_values("model")))
+    return present(*(_leaderboard(place, model, means.xs(model), options) for place, model in enumerate(models, 1)))
+
+
+def _leaderboard(place: int, model: str, means: pd.DataFrame, options: Mapping[str, Mapping[str, Any]]) -> Table | None:
+    deltas = means["delta"].dropna().unstack("searcher")  # a row a setting
+    ranks = deltas.rank(axis="columns").mean()
+    lines = ranks.to_frame("rank").join(means["evaluations"].groupby("searcher", observed=True).mean()).reset_index()
+    lines["options"] = [_options(options.get(searcher, {})) for searcher in lines["searcher"]]
+    settings = ((f"{calibration}, M = {remove}", row) for (calibration, remove), row in deltas.iterrows())
+    columns = [
+        Column("Searcher", lambda line: Cell(line.searcher, small=line.options), kind="who"),
+        number("Mean rank", "rank", numbers.three),
+        *(Column(title, partial(_delta_of, row)) for title, row in settings),
+        number("Evaluations", "evaluations", numbers.amount),
+    ]
+    ordered = sorted(lines.itertuples(), key=lambda line: (line.rank, line.searcher))
+    return tabulate(f"leaderboard_{place}", f"{model}: searchers by mean rank", columns, ordered, LEADERBOARD_NOTE)
+
+
+def _delta_of(deltas: pd.Series, line: Any) -> Cell:
+    """Return a searcher's loss over the dense model's, in a setting whose losses these are."""
+    delta = deltas[line.searcher]
+    return Cell(numbers.change(delta), finite(delta), best=delta == deltas.min())
+
+
+def _options(options: Mapping[str, Any]) -> str:
+    """Return a searcher's options as they are typed; its type is in its label."""
+    return ", ".join(f"{name}={as_typed(value)}" for name, value in options.items() if name != "type")
+
+
 @dataclass(frozen=True)
 class _Found:
-    """A searcher's searches in a setting, and its searchers compared by each quantity that any has."""
+    """A searcher's searches in a setting, and it beside the others by each quantity that it has."""
 
     setting: Setting
+    searcher: str
     cells: pd.DataFrame
-    compared: Mapping[Quantity, Comparison]
-
-    @property
-    def searcher(self) -> str:
-        """Its label."""
-        label: str = self.cells["searcher"].iloc[0]
-        return label
+    compared: Mapping[Quantity, tuple[Comparison, Rival]]
 
     @property
     def rival(self) -> Rival:
         """It beside the others, by the loss."""
-        rival = self.compared[CALIBRATION_LOSS].rival(self.searcher)
-        assert rival is not None
-        return rival
+        return self.compared[CALIBRATION_LOSS][1]
 
     @property
     def only_link(self) -> str | None:
@@ -80,12 +120,11 @@ class _Found:
 def degeneration_tables(results: StudyResult, frame: pd.DataFrame) -> list[Table]:
     """For each model and calibration what the generated texts show besides their scores; M below M."""
     quantities = [one for one in _quantities(results, frame) if one.group == "degeneration"]
-    return present(
-        *(
-            _assessed_table(f"texts_{place}", f"{title}: written texts", panels, quantities, dense, TEXTS_NOTE)
-            for place, title, panels, dense in _by_calibration(results, frame)
-        )
+    found = (
+        _assessed_table(f"texts_{place}", f"{title}: written texts", panels, quantities, dense, TEXTS_NOTE)
+        for place, title, panels, dense in _by_calibration(results, frame)
     )
+    return present(*found)
 
 
 def result_tables(results: StudyResult, frame: pd.DataFrame) -> list[Table]:
@@ -97,9 +136,8 @@ def result_tables(results: StudyResult, frame: pd.DataFrame) -> list[Table]:
         outcomes = {
             one.draw: one.outcome for one in results.cells if (one.model, one.calibration) == of and one.outcome
         }
-        dense_loss = fmean(one.dense_loss for one in outcomes.values())
         found += [
-            _loss_table(f"losses_{place}", title, panels, next(iter(outcomes.values())).measure, dense_loss),
+            _loss_table(f"losses_{place}", title, panels, [*outcomes.values()]),
             _assessed_table(f"results_{place}", f"{title}: assessed checkpoints", panels, quantities, dense),
         ]
     return present(*found)
@@ -120,12 +158,13 @@ def _quantities(results: StudyResult, frame: pd.DataFrame) -> list[Quantity]:
     found: list[Quantity] = []
     for group, metrics in itertools.groupby(results.metrics, key=lambda metric: metric.group):
         found += map(quantity_of, metrics)
-        found += [one for one in averages(results) if one.group == group and one.averaged > 1]
+        found += [one for one in averages(results) if one.group == group and len(one.metrics) > 1]
     return [one for one in dict.fromkeys(found) if has(frame, one)]
 
 
-def _loss_table(name: str, title: str, panels: _Panels, measure: Measure, dense: float) -> Table | None:
-    """Losses on the calibration, the best first."""
+def _loss_table(name: str, title: str, panels: _Panels, outcomes: Sequence[Outcome]) -> Table | None:
+    """Losses on the calibration, the best first; `outcomes` are one a draw."""
+    measure, dense = outcomes[0].measure, fmean(one.dense_loss for one in outcomes)
     columns = [
         *_SEARCHER,
         Column(
@@ -139,10 +178,10 @@ def _loss_table(name: str, title: str, panels: _Panels, measure: Measure, dense:
         Column("Removed layers", _removed, kind="layers"),
     ]
     records = [
-        _Found(setting, cells[cells["searcher"] == rival.searcher], {CALIBRATION_LOSS: comparison})
+        _Found(setting, rival.searcher, cells[cells["searcher"] == rival.searcher], {CALIBRATION_LOSS: (found, rival)})
         for setting, cells in panels
-        if (comparison := compare(setting, cells, CALIBRATION_LOSS))
-        for rival in comparison.rivals
+        if (found := compare(setting, cells, CALIBRATION_LOSS))
+        for rival in found.rivals
     ]
     return tabulate(name, f"{title}: losses", columns, records, LOSS_NOTE, has_dense=True)
 
@@ -173,7 +212,7 @@ def _behind(one: _Found) -> Cell:
 
 
 def _removed(one: _Found) -> Cell:
-    best, n_masks = one.cells.loc[one.cells["delta"].idxmin()], len(one.rival.masks)
+    best, n_masks = one.cells.loc[one.cells["delta"].idxmin()], len({*one.cells["removed"]} - {()})
     small = f"{count(len(one.cells), 'search', 'searches')} found {count(n_masks, 'mask')}" if n_masks > 1 else ""
     return layers(best["removed"], small=small, link=best["link"])
 
@@ -195,17 +234,13 @@ def _assessed_table(
 ) -> Table | None:
     """Return the table of assessed checkpoints, searchers in the study's order."""
     columns = [*_SEARCHER, *(_assessed_column(one, dense.get(one.key)) for one in quantities)]
-    records = list(_assessed_searchers(panels, quantities))
-    return tabulate(name, title, columns, records, note, has_dense=bool(dense))
-
-
-def _assessed_searchers(panels: _Panels, quantities: Sequence[Quantity]) -> Iterator[_Found]:
-    """Yield what each searcher found that has any of the quantities."""
+    records = []
     for setting, cells in panels:
-        compared = {one: found for one in quantities if (found := compare(setting, cells, one))}
+        compared = [found for one in quantities if (found := compare(setting, cells, one))]
         for searcher, mine in cells.groupby("searcher", observed=True):
-            if any(one.rival(searcher) for one in compared.values()):
-                yield _Found(setting, mine, compared)
+            if own := {found.quantity: (found, rival) for found in compared if (rival := found.rival(searcher))}:
+                records.append(_Found(setting, searcher, mine, own))
+    return tabulate(name, title, columns, records, note, has_dense=bool(dense))
 
 
 def _assessed_column(quantity: Quantity, dense: Estimate | None) -> Column:
@@ -213,11 +248,10 @@ def _assessed_column(quantity: Quantity, dense: Estimate | None) -> Column:
     described = quantity.group == "degeneration"
 
     def show(one: _Found) -> Cell:
-        comparison = one.compared.get(quantity)
-        rival = comparison and comparison.rival(one.searcher)
-        if not comparison or not rival:
+        if quantity not in one.compared:
             return Cell(numbers.UNKNOWN)
-        alike = quantity.group == "speed" and all(one.behind == 0 for one in comparison.rivals)  # one time for each M
+        found, rival = one.compared[quantity]
+        alike = quantity.group == "speed" and all(one.behind == 0 for one in found.rivals)  # one time for each M
         ranked = not alike and not described
         spread = "" if rival.spread is None else f"sd {numbers.value(rival.spread, quantity)}"
         lines = [numbers.error(rival.error, 2), spread, _kept(rival.mean, quantity, dense)]
@@ -245,13 +279,12 @@ def _kept(mean: float, quantity: Quantity, dense: Estimate | None) -> str:
         return ""
     if quantity.group in ("accuracy", "generation", "probe"):
         return numbers.percent(mean / dense.value)
-    alone = quantity.group == "perplexity" and quantity.averaged == 1
+    alone = quantity.group == "perplexity" and len(quantity.metrics) < 2
     return "" if alone else f"× {numbers.ratio_text(mean / dense.value)}"
 
 
 def _searcher(one: _Found) -> Cell:
-    stopped = " †" if (one.cells["state"] == "stopped").any() else ""
-    return Cell(one.searcher + stopped)
+    return Cell(f"{one.searcher} †" if (one.cells["state"] == "stopped").any() else one.searcher)
 
 
 def _seeds(one: _Found) -> Cell:

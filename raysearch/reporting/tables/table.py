@@ -49,10 +49,8 @@ class Column:
     """A column: its head, and how it shows a record.
 
     Args:
-        title: Its title.
         show: Makes a cell of a record.
         small: What stands under the title: the unit.
-        kind: What it holds.
         groups: Whether the page shows a label once for all rows that have it, and rules them off.
         may_hide: Whether the page leaves it out if it says the same everywhere.
         dense: Its cell in the row of the unpruned model.
@@ -73,7 +71,6 @@ class Table:
 
     Args:
         name: Of its CSV file.
-        rows: Its body, a cell a column.
         has_dense: Whether its first row is the unpruned model.
     """
 
@@ -104,21 +101,23 @@ def present(*tables: Table | None) -> list[Table]:
     return [table for table in tables if table is not None]
 
 
-def words(title: str, path: str, **options: Any) -> Column:
-    """Return a column of an attribute that is a text.
+def words(title: str, of: str | Callable[[Any], str], **options: Any) -> Column:
+    """Return a column of texts.
 
     Args:
         title: Its title.
-        path: The attribute of a record: ``setting.model``.
+        of: The attribute of a record: ``setting.model``; or what returns the text of a record.
         options: More of `Column`.
     """
-    read = attrgetter(path)
+    read = attrgetter(of) if isinstance(of, str) else of
     return Column(title, lambda one: Cell(read(one)), **{"kind": "w", **options})
 
 
-def number(title: str, path: str, form: Callable[[Any], str] = str, **options: Any) -> Column:
-    """Return a column of an attribute that is a number, as `words`; `form` writes it."""
-    read = attrgetter(path)
+def number(
+    title: str, of: str | Callable[[Any], float | None], form: Callable[[Any], str] = str, **options: Any
+) -> Column:
+    """Return a column of numbers, as `words`; `form` writes one."""
+    read = attrgetter(of) if isinstance(of, str) else of
     return Column(title, lambda one: Cell(form(value := read(one)), finite(value)), **options)
 
 

@@ -29,31 +29,28 @@ def verdict_tables(comparisons: Sequence[Comparison]) -> list[Table | None]:
     columns = [
         *labels("setting."),
         Column("Best", lambda one: Cell(one.best.searcher, small=_level(one), best=one.best.behind == 0), kind="name"),
-        Column("Not told from it", _others, kind="w"),
+        words(
+            "Not told from it", lambda one: ", ".join(of.searcher for of in one.tied if of is not one.best) or "none"
+        ),
         Column("Cheapest as good", _cheapest, kind="name", may_hide=True),
         Column("How sure", lambda one: Cell(one.verdict, small=_unpredictable(one)), kind="w"),
         Column("Would be seen", lambda one: Cell(_size(one.detectable, one.unit), one.detectable)),
     ]
-    return [
-        tabulate(
-            f"verdicts_{quantity.key}",
-            f"Searchers by {quantity.title}",
-            columns,
-            members,
-            _NOTE if quantity == CALIBRATION_LOSS else "",
-        )
-        for quantity, members in itertools.groupby(comparisons, key=lambda one: one.quantity)
-    ]
+    found = []
+    for quantity, members in itertools.groupby(comparisons, key=lambda one: one.quantity):
+        note = _NOTE if quantity == CALIBRATION_LOSS else ""
+        found.append(tabulate(f"verdicts_{quantity.key}", f"Searchers by {quantity.title}", columns, members, note))
+    return found
 
 
 def ranking_table(rankings: Sequence[Ranking]) -> Table | None:
     """The searchers over all settings."""
     columns = [
-        Column("By", lambda row: Cell(row[0].quantity.title), kind="w", groups=True),
-        Column("Searcher", lambda row: Cell(row[1]), kind="who"),
-        Column("Mean rank", lambda row: Cell(numbers.three(row[0].ranks[row[1]]), row[0].ranks[row[1]])),
+        words("By", lambda row: row[0].quantity.title, groups=True),
+        words("Searcher", lambda row: row[1], kind="who"),
+        number("Mean rank", lambda row: row[0].ranks[row[1]], numbers.three),
         Column("Beside the best", _beside_the_best),
-        Column("Told to be better than", lambda row: Cell(", ".join(row[0].behind(row[1])) or "none"), kind="w"),
+        words("Told to be better than", lambda row: ", ".join(row[0].behind(row[1])) or "none"),
     ]
     note = (
         "Ranks within each setting, 1 the best, over the searchers that use the objective and have a number in every "
@@ -75,15 +72,15 @@ def _beside_the_best(row: tuple[Ranking, str]) -> Cell:
 def contrast_table(contrasts: Sequence[Contrast]) -> Table | None:
     """The pairs of searchers that the study is to tell apart."""
     columns = [
-        Column("Contrast", lambda one: Cell(f"{one.first} - {one.second}"), kind="w", groups=True),
+        words("Contrast", lambda one: f"{one.first} - {one.second}", groups=True),
         words("By", "quantity.title", groups=True),
         *labels("setting."),
         Column("First is better by", lambda one: Cell(_size(one.gain, one.unit, "+"), one.gain)),
-        Column("± 95 %", lambda one: Cell(_size(one.half_width, one.unit), one.half_width)),
+        Column("± 95 %", lambda one: Cell(_size(half := one.gap.half_width(), one.unit), half)),
         Column("p", lambda one: Cell(numbers.probability(one.p), one.p, best=one.told)),
-        number("Draws", "n_draws"),
+        number("Draws", "gap.n_draws"),
         number("Seeds", "n_seeds"),
-        Column("Would be seen", lambda one: Cell(_size(one.detectable, one.unit), one.detectable)),
+        Column("Would be seen", lambda one: Cell(_size(one.gap.detectable, one.unit), one.gap.detectable)),
         number("Draws needed", "draws_needed"),
     ]
     note = (
@@ -95,7 +92,6 @@ def contrast_table(contrasts: Sequence[Contrast]) -> Table | None:
 
 
 def _size(value: float | None, unit: str, sign: str = "") -> str:
-    """A difference in its unit."""
     if value is None or not math.isfinite(value):
         return numbers.UNKNOWN
     return f"{sign if value > 0 else ''}{numbers.three(value)} {unit}".rstrip()
@@ -104,11 +100,7 @@ def _size(value: float | None, unit: str, sign: str = "") -> str:
 def _level(one: Comparison) -> str:
     if one.quantity is CALIBRATION_LOSS:
         return f"loss {numbers.loss(one.best.mean)}"
-    return numbers.with_unit(one.best.mean, one.quantity)
-
-
-def _others(one: Comparison) -> Cell:
-    return Cell(", ".join(rival.searcher for rival in one.tied if rival is not one.best) or "none")
+    return numbers.value(one.best.mean, one.quantity) + (" %" if one.quantity.unit == "%" else "")
 
 
 def _cheapest(one: Comparison) -> Cell:
@@ -155,7 +147,7 @@ def effect_table(effects: Sequence[CalibrationEffect]) -> Table | None:
 def _interval(one: CalibrationEffect) -> Cell:
     if one.low is None or one.high is None:
         return Cell(numbers.UNKNOWN)
-    low, high = (numbers.ratio_text(end) if one.quantity.ratio else numbers.signed(end) for end in (one.low, one.high))
+    low, high = (numbers.ratio_text(end) if one.quantity.ratio else f"{end:+.2f}" for end in (one.low, one.high))
     return Cell(f"{low} to {high}")
 
 
@@ -169,9 +161,7 @@ def variance_table(splits: Sequence[Split]) -> Table | None:
         Column("Interaction", partial(_share, "interaction")),
         Column("Draw", partial(_share, "draw"), may_hide=True),
         Column("Rest", partial(_share, "residual")),
-        Column(
-            "Raw η²", lambda one: Cell(f"{numbers.percent(one.raw.calibration)} / {numbers.percent(one.raw.searcher)}")
-        ),
+        Column("Raw η²", lambda one: Cell(" / ".join(numbers.percent(one.raw[part]) for part in one.p))),
         Column("Searches", _extent),
     ]
     note = (
@@ -188,16 +178,13 @@ def variance_table(splits: Sequence[Split]) -> Table | None:
 
 
 def _share(part: str, one: Split) -> Cell:
-    share = getattr(one.shares, part)
+    share = one.shares.get(part)
     if share is None:
         return Cell("in the rest" if part == "interaction" else numbers.UNKNOWN)
-    interval = one.intervals.get(part)
-    p = {"calibration": one.p_calibration, "searcher": one.p_searcher}.get(part)
-    lines = [
-        "" if interval is None else f"{numbers.percent(interval[0])} to {numbers.percent(interval[1])}",
-        "" if p is None else numbers.probability(p),
-    ]
-    return Cell(numbers.percent(share), share, small="\n".join(filter(None, lines)))
+    interval, p = one.intervals.get(part), one.p.get(part)
+    lines = [f"{numbers.percent(interval[0])} to {numbers.percent(interval[1])}"] if interval else []
+    lines += [] if p is None else [numbers.probability(p)]
+    return Cell(numbers.percent(share), share, small="\n".join(lines))
 
 
 def _extent(one: Split) -> Cell:

@@ -43,10 +43,7 @@ class Hyperparameters:
 def fit(distances: Array, targets: Array, start: Hyperparameters) -> Hyperparameters:
     """Maximise the log marginal likelihood (plus a weak prior) by L-BFGS from `start`: deterministic.
 
-    Args:
-        distances: Hamming distances between the masks, in layers [n, n].
-        targets: Standardised targets with mean about 0 [n].
-        start: The starting point.
+    Takes the Hamming distances between the masks [n, n], and their standardised targets with mean about 0 [n].
     """
     identity = np.eye(len(targets))
 
@@ -77,17 +74,11 @@ def fit(distances: Array, targets: Array, start: Hyperparameters) -> Hyperparame
 
 @dataclass(frozen=True, eq=False)
 class Posterior:
-    """The process conditioned on the targets of known masks.
-
-    Args:
-        hyper: The kernel's hyperparameters.
-        weights: K⁻¹ y [n].
-        inverse: K⁻¹ [n, n].
-    """
+    """The process conditioned on the targets of known masks."""
 
     hyper: Hyperparameters
-    weights: Array
-    inverse: Array
+    weights: Array  #: K⁻¹ y [n]
+    inverse: Array  #: K⁻¹ [n, n]
 
     @classmethod
     def of(cls, hyper: Hyperparameters, distances: Array, targets: Array) -> Posterior:

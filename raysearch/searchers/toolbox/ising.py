@@ -8,8 +8,6 @@ an Ising model of fixed magnetisation (Jansen et al. 2026, arXiv 2602.00161). Th
 - `swap_lowest`: local search by swaps from random starts, then the neighbours of the lowest until those are closed;
   no proof, but in milliseconds.
 - `prove_lowest`: mixed-integer programming (HiGHS, through scipy), one state after another.
-
-Not a searcher: `cbo` chooses among these solvers.
 """
 
 from __future__ import annotations
@@ -37,17 +35,11 @@ _OPTIMAL, _INFEASIBLE = 0, 2  # scipy's status codes
 
 @dataclass(frozen=True, eq=False)
 class Ising:
-    """A quadratic model of binary variables.
+    """A quadratic model of binary variables."""
 
-    Args:
-        linear: One coefficient per variable [n].
-        pairs: Symmetric couplings with a zero diagonal [n, n]; values at forbidden places are not read.
-        forbidden: Pairs that no state may hold together, symmetric [n, n].
-    """
-
-    linear: Array
-    pairs: Array
-    forbidden: NDArray[np.bool_]
+    linear: Array  #: one coefficient per variable [n]
+    pairs: Array  #: symmetric couplings with a zero diagonal [n, n]; values at forbidden places are not read
+    forbidden: NDArray[np.bool_]  #: pairs that no state may hold together, symmetric [n, n]
 
     @property
     def couplings(self) -> Array:
@@ -76,19 +68,12 @@ class Ising:
 
 @dataclass(frozen=True)
 class LowestStates:
-    """The lowest states that a solver found.
+    """The lowest states that a solver found."""
 
-    Args:
-        states: Ascending tuples of variables, lowest energy first; fewer than requested only where no more exist.
-        energies: Their energies.
-        proven: How many of them, from the first on, are proven to be the lowest.
-        gap: How far below the first unproven state one could still lie, relative to its energy; 0 when all are proven.
-    """
-
-    states: tuple[State, ...]
+    states: tuple[State, ...]  #: ascending tuples, lowest energy first; fewer than requested only where no more exist
     energies: tuple[float, ...]
-    proven: int
-    gap: float
+    proven: int  #: how many of them, from the first on, are proven to be the lowest
+    gap: float  #: how far below the first unproven state one could still lie, relative to its energy; 0 when all are
 
     @classmethod
     def of(cls, found: Sequence[tuple[float, State]], proven: int, gap: float = 0.0) -> LowestStates:
@@ -163,17 +148,9 @@ def swap_lowest(model: Ising, size: int, count: int, rng: np.random.Generator) -
 def prove_lowest(model: Ising, size: int, count: int, candidates: LowestStates, time_limit_s: float) -> LowestStates:
     """Prove the `count` lowest states one after another by mixed-integer programming, as many as time allows.
 
-    Args:
-        model: The model.
-        size: How many variables are 1.
-        count: How many states are wanted.
-        candidates: States already known, from `swap_lowest`: what is returned beyond the proof, and at least as good as
-            anything HiGHS has in hand when it is stopped.
-        time_limit_s: For all solves together.
-
-    Returns:
-        The lowest of what HiGHS proved and of the candidates. A proof holds to 1e-6 of the largest coefficient, the
-        solver's tolerance.
+    The time limit is that of all solves together. A proof holds to 1e-6 of the largest coefficient, the solver's
+    tolerance. Beyond what HiGHS proved, the states are the lowest of the candidates, which come from `swap_lowest`:
+    those are at least as good as anything HiGHS has in hand when it is stopped.
     """
     scale = max(np.abs(model.linear).max(), np.abs(model.pairs[~model.forbidden]).max(initial=0.0)) or 1.0
     program = _Program(model, size, scale)
@@ -246,26 +223,22 @@ class _Program:
     """
 
     def __init__(self, model: Ising, size: int, scale: float) -> None:
+        self._size, self._scale = size, scale
         self._n = n = len(model.linear)
         first, second = np.triu_indices(n, 1)
         forbidden = model.forbidden[first, second]
-        self._scale = scale
         self._cost = np.concatenate([model.linear, np.where(forbidden, 0.0, model.pairs[first, second])]) / scale
-        self._size = size
         self._bounds = Bounds(0.0, np.concatenate([np.ones(n), np.where(forbidden, 0.0, 1.0)]))
         self._integrality = np.concatenate([np.ones(n), np.zeros(len(first))])
 
         each, y = np.arange(len(first)), n + np.arange(len(first))
-        one = np.ones(len(first))
-        width = n + len(first)
-        upper_first = _matrix(len(first), width, (each, y, one), (each, first, -one))
-        upper_second = _matrix(len(first), width, (each, y, one), (each, second, -one))
+        one, x = np.ones(len(first)), np.arange(n)
+        upper_first = self._rows(len(first), (each, y, one), (each, first, -one))
+        upper_second = self._rows(len(first), (each, y, one), (each, second, -one))
         # A forbidden y_ij is held at 0, so this row says x_i + x_j <= 1 there.
-        lower = _matrix(len(first), width, (each, first, one), (each, second, one), (each, y, -one))
-        cardinality = _matrix(1, width, (np.zeros(n, dtype=np.intp), np.arange(n), np.ones(n)))
-        lifted = _matrix(
-            n, width, (first, y, one), (second, y, one), (np.arange(n), np.arange(n), np.full(n, 1.0 - size))
-        )
+        lower = self._rows(len(first), (each, first, one), (each, second, one), (each, y, -one))
+        cardinality = self._rows(1, (np.zeros(n, dtype=np.intp), x, np.ones(n)))
+        lifted = self._rows(n, (first, y, one), (second, y, one), (x, x, np.full(n, 1.0 - size)))
         self._constraints = [
             LinearConstraint(vstack([upper_first, upper_second]), -np.inf, 0.0),
             LinearConstraint(lower, -np.inf, 1.0),
@@ -276,16 +249,15 @@ class _Program:
     def solve(self, cut: Sequence[State], time_limit_s: float) -> tuple[State | None, float]:
         """Return the lowest state that is not cut off, and a lower bound of its energy; no state if it is not proven.
 
-        A state S is cut off by the row sum_{i in S} x_i <= size - 1. The bound
-        is infinite when no state is left, and minus infinite when there was no time to find one.
+        A state S is cut off by the row sum_{i in S} x_i <= size - 1. The bound is infinite when no state is left, and
+        minus infinite when there was no time to find one.
         """
         if time_limit_s <= 0:
             return None, -np.inf
-        constraints = list(self._constraints)
+        constraints = [*self._constraints]
         if cut:
-            rows = np.repeat(np.arange(len(cut)), self._size)
-            columns = np.array(cut, dtype=np.intp).ravel()
-            cuts = _matrix(len(cut), len(self._cost), (rows, columns, np.ones(len(columns))))
+            rows, columns = np.repeat(np.arange(len(cut)), self._size), np.array(cut, dtype=np.intp).ravel()
+            cuts = self._rows(len(cut), (rows, columns, np.ones(len(columns))))
             constraints.append(LinearConstraint(cuts, -np.inf, self._size - 1.0))
         result = milp(
             self._cost,
@@ -302,8 +274,7 @@ class _Program:
         chosen = np.flatnonzero(result.x[: self._n] > 0.5)
         return tuple(chosen.tolist()), float(result.fun) * self._scale
 
-
-def _matrix(height: int, width: int, *entries: tuple[NDArray[Any], NDArray[Any], NDArray[Any]]) -> csr_matrix:
-    """Return a sparse matrix of entries given as (rows, columns, values)."""
-    rows, columns, values = (np.concatenate(parts) for parts in zip(*entries, strict=True))
-    return csr_matrix((values, (rows, columns)), shape=(height, width))
+    def _rows(self, count: int, *entries: tuple[NDArray[Any], NDArray[Any], NDArray[Any]]) -> csr_matrix:
+        """Return sparse rows over all variables, of entries given as (rows, columns, values)."""
+        rows, columns, values = (np.concatenate(parts) for parts in zip(*entries, strict=True))
+        return csr_matrix((values, (rows, columns)), shape=(count, len(self._cost)))

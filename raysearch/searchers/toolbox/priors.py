@@ -24,12 +24,9 @@ def layer_costs(
 ) -> Generator[Round | Statistic | Remark, Any, Array]:
     """Return one cost for each layer of ``problem.free``, without a unit: only the comparison matters [F].
 
-    Args:
-        problem: The space of legal masks.
-        prior: "ablation" (the single-layer losses s_i, F evaluations; NaN where one failed), "influence" (Block
-            Influence, from one pass of the dense model) or "none" (zeros).
-        keep: How many of the cheapest must be known, of ablations: those that are beyond doubt among them may be
-            -inf, and others NaN. None for all losses.
+    The prior is "ablation" (the single-layer losses s_i, F evaluations; NaN where one failed), "influence" (Block
+    Influence, from one pass of the dense model) or "none" (zeros). `keep` says how many of the cheapest must be known,
+    of ablations: those that are beyond doubt among them may be -inf, and others NaN. None is for all losses.
 
     Raises:
         EvaluationError: No layer could be ablated.

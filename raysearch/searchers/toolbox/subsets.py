@@ -1,7 +1,4 @@
-"""Masks of M layers: random ones, all of them, the cheapest; and runs of consecutive layers.
-
-Not a searcher: functions that several of them share.
-"""
+"""Masks of M layers: random ones, all of them, the cheapest; and runs of consecutive layers."""
 
 from __future__ import annotations
 
@@ -22,12 +19,8 @@ _LAST_RESORT = -1e9
 def draw_mask(problem: Problem, rng: np.random.Generator, logits: NDArray[np.float64] | None = None) -> Mask:
     """Draw M of the free layers without replacement, one after another with probabilities softmax(logits).
 
-    Adding Gumbel noise to each logit and taking the M largest does the same (Kool et al. 2019, arXiv 1903.06059).
-
-    Args:
-        problem: The space of legal masks.
-        rng: The source of random numbers.
-        logits: One for each layer of ``problem.free``; None draws uniformly.
+    Adding Gumbel noise to each logit and taking the M largest does the same (Kool et al. 2019, arXiv 1903.06059). The
+    logits are one for each layer of ``problem.free``; None draws uniformly.
     """
     free = np.array(problem.free)
     keys = rng.gumbel(size=len(free)) + (0.0 if logits is None else logits)
@@ -41,15 +34,7 @@ def draw_masks(
     avoid: Collection[Mask] = (),
     logits: NDArray[np.float64] | None = None,
 ) -> list[Mask]:
-    """Draw distinct masks of M layers, none of them in `avoid`; fewer than `count` if there are not enough.
-
-    Args:
-        problem: The space of legal masks.
-        rng: The source of random numbers.
-        count: How many to draw.
-        avoid: Masks not to draw.
-        logits: As in `draw_mask`.
-    """
+    """Draw distinct masks as `draw_mask` does, none of them in `avoid`; fewer than `count` if there are not enough."""
     drawn: dict[Mask, None] = {}
     for _ in range(20 * min(count, problem.n_solutions)):
         if len(drawn) == count:
@@ -78,13 +63,7 @@ def runs(layers: Iterable[int], length: int) -> list[Mask]:
 
 
 def cheapest_mask(problem: Problem, costs: NDArray[np.float64], ties: Ties = "earlier") -> Mask:
-    """Return the mask of the M cheapest layers; layers of unknown cost come last.
-
-    Args:
-        problem: The space of legal masks.
-        costs: One for each layer of ``problem.free``, NaN where it is unknown.
-        ties: Which of layers of equal cost are removed.
-    """
+    """Return the mask of the M cheapest layers, by costs of ``problem.free``; those of unknown cost (NaN) come last."""
     places = np.arange(len(costs))
     order = np.lexsort((places if ties == "earlier" else -places, costs))  # NaN is last
     return Mask.of(*np.array(problem.free)[order[: problem.n_remove]].tolist())
@@ -99,12 +78,8 @@ def logits_of(costs: NDArray[np.float64], temperature: float) -> NDArray[np.floa
     Args:
         costs: One for each layer of ``problem.free``, NaN where it is unknown, but not everywhere.
         temperature: Above 0; higher is closer to uniform.
-
-    Returns:
-        One logit for each layer of ``problem.free``.
     """
-    known = ~np.isnan(costs)
-    low, middle, high = np.quantile(costs[known], [0.25, 0.5, 0.75])
+    low, middle, high = np.nanquantile(costs, [0.25, 0.5, 0.75])
     scale = (high - low) / 1.349 or 1.0  # 1.349 standard deviations lie between a normal's quartiles
-    logits: NDArray[np.float64] = np.where(known, (middle - costs) / (scale * temperature), _LAST_RESORT)
+    logits: NDArray[np.float64] = np.where(np.isnan(costs), _LAST_RESORT, (middle - costs) / (scale * temperature))
     return logits

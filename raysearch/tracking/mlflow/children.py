@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mlflow import MlflowClient
-from mlflow.entities import LifecycleStage, Metric, Param, SourceType
+from mlflow.entities import LifecycleStage, SourceType
 from mlflow.store.tracking.dbmodels.models import SqlLatestMetric, SqlMetric, SqlParam, SqlRun, SqlTag
 from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 from mlflow.utils.uri import append_to_uri_path
 
-from raysearch.tracking.mlflow.client import quiet
+from raysearch.tracking.mlflow.client import log, quiet
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import DeclarativeBase
@@ -52,14 +52,20 @@ def make_children(client: MlflowClient, experiment: str, children: Sequence[Chil
             for child in children:
                 session.add_all(_rows(child, experiment, artifacts))
         return
+
+    def ask(child: Child) -> None:
+        with quiet():  # in each thread
+            made = client.create_run(experiment, child.began, dict(child.tags), child.name).info.run_id
+            complete(client, made, child)
+
     with ThreadPoolExecutor(_THREADS) as threads:
-        for _ in threads.map(lambda child: _ask(client, experiment, child), children):
+        for _ in threads.map(ask, children):
             pass
 
 
 def _rows(child: Child, experiment: str, artifacts: str) -> list[DeclarativeBase]:
     """Return the rows of a run, as MLflow writes them."""
-    run = uuid.uuid4().hex
+    run, tags = uuid.uuid4().hex, {**child.tags, "mlflow.runName": child.name}
     metrics = [
         {"run_uuid": run, "key": key, "value": value, "timestamp": child.ended, "step": 0, "is_nan": False}
         for key, value in child.metrics.items()
@@ -80,26 +86,15 @@ def _rows(child: Child, experiment: str, artifacts: str) -> list[DeclarativeBase
             end_time=child.ended,
             lifecycle_stage=LifecycleStage.ACTIVE,
         ),
-        *(SqlTag(run_uuid=run, key=key, value=value) for key, value in _named(child).items()),
+        *(SqlTag(run_uuid=run, key=key, value=value) for key, value in tags.items()),
         *(SqlParam(run_uuid=run, key=key, value=value) for key, value in child.params.items()),
         *(SqlMetric(**metric) for metric in metrics),
         *(SqlLatestMetric(**metric) for metric in metrics),
     ]
 
 
-def _named(child: Child) -> dict[str, str]:
-    """Return the tags, with the one by which MLflow names a run."""
-    return {**child.tags, "mlflow.runName": child.name}
-
-
-def _ask(client: MlflowClient, experiment: str, child: Child) -> None:
-    with quiet():  # in each thread
-        made = client.create_run(experiment, child.began, dict(child.tags), child.name).info.run_id
-        complete(client, made, child)
-
-
 def complete(client: MlflowClient, run_id: str, child: Child, has_metrics: bool = False) -> None:
     """Write what a run lacks, its status last."""
-    points = [] if has_metrics else [Metric(key, value, child.ended, 0) for key, value in child.metrics.items()]
-    client.log_batch(run_id, points, [Param(key, value) for key, value in child.params.items()])
+    points = [] if has_metrics else [(name, value, 0) for name, value in child.metrics.items()]
+    log(client, run_id, points, child.ended, child.params)
     client.set_terminated(run_id, child.status, child.ended)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
@@ -13,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 from raysearch.errors import redact
 from raysearch.tracking.mlflow.records import clip
 from raysearch.tracking.mlflow.views import view_tags
-from raysearch.tracking.store import Store
+from raysearch.tracking.options import Store
 
 if TYPE_CHECKING:  # heavy; it is imported where `quiet` holds
     from mlflow import MlflowClient
@@ -53,6 +55,34 @@ def client_of(store: Store) -> MlflowClient:
 
     store.check()
     return MlflowClient(store.uri)
+
+
+def now_ms() -> int:
+    """Return the time in milliseconds since the epoch, as MLflow counts."""
+    return time.time_ns() // 1_000_000
+
+
+def log(
+    client: MlflowClient,
+    run_id: str,
+    points: Iterable[tuple[str, float, int]] = (),
+    at: int | None = None,
+    params: Mapping[str, str] | None = None,
+    tags: Mapping[str, str] | None = None,
+) -> None:
+    """Write to a run at once: metrics by name, value and step, but for values that are not finite; params and tags.
+
+    The metrics are of the time `at`, in milliseconds since the epoch; None for now.
+    """
+    from mlflow.entities import Metric, Param, RunTag
+
+    at = now_ms() if at is None else at
+    client.log_batch(
+        run_id,
+        [Metric(name, float(value), at, step) for name, value, step in points if math.isfinite(value)],
+        [Param(*param) for param in (params or {}).items()],
+        [RunTag(*tag) for tag in (tags or {}).items()],
+    )
 
 
 def keep_view(client: MlflowClient, experiment: Experiment) -> None:
@@ -137,12 +167,9 @@ def _experiment_id(client: MlflowClient, store: Store, name: str) -> str:
     if found := client.get_experiment_by_name(name):
         keep_view(client, found)
         return str(found.experiment_id)
+    artifacts = None if store.is_server else store.artifacts.as_uri()
     try:
-        return str(
-            client.create_experiment(
-                name, None if store.is_server else store.artifacts.as_uri(), tags=_KIND | view_tags()
-            )
-        )
+        return str(client.create_experiment(name, artifacts, tags=_KIND | view_tags()))
     except MlflowException:
         # Searches of a study start together: another may have made it between the look and the leap.
         if found := client.get_experiment_by_name(name):

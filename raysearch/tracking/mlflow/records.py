@@ -1,4 +1,4 @@
-"""A search in MLflow's terms: names, tags, params and metrics, within MLflow's limits.
+"""A search in MLflow's terms: names, tags, params, metrics and datasets, within MLflow's limits.
 
 Metrics are named ``group/name``, as MLflow groups them in charts; ``…_se`` is the standard error of its neighbour:
 
@@ -16,17 +16,21 @@ import json
 import math
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from raysearch.core.escaping import csv_cell
 from raysearch.core.measure import Measure
 from raysearch.core.problem import AUTO
 from raysearch.core.screened import Screened
-from raysearch.search.refinement import Refinement
+from raysearch.search.observer import Text
 from raysearch.search.result import RoundSummary, SearchHeader, SearchResult, named_readout, uses_evaluation_split
 from raysearch.search.trial import Trial
+
+if TYPE_CHECKING:  # heavy; it is imported where `quiet` holds
+    from mlflow.entities import DatasetInput
 
 MAX_KEY = 250
 MAX_PARAM = 6000
@@ -142,11 +146,6 @@ def trial_tags(trial: Trial, parent: str, measure: Measure) -> dict[str, str]:
     return tags | _not_finite(trial_metrics(trial, measure).items())
 
 
-def _readout(measure: Measure, loss: float, of: str) -> dict[str, float]:
-    """Return the readout of a loss by its group: ``{"perplexity/pruned": 41.1}``; nothing where there is none."""
-    return {} if measure.readout is None else {f"{measure.readout}/{of}": measure.read(loss)}
-
-
 def _not_finite(metrics: Iterable[tuple[str, float]]) -> dict[str, str]:
     """Return the tag that names the metrics left out: MLflow would store inf as 1.8e308 and ruin every chart."""
     dropped = sorted({name for name, value in metrics if not math.isfinite(value)})
@@ -160,7 +159,8 @@ def trial_metrics(trial: Trial, measure: Measure) -> dict[str, float]:
     if trial.loss is None or trial.delta is None:
         return {}
     parts = {_grouped("part", name): loss for name, loss in trial.parts.items()}
-    return {"loss/pruned": trial.loss, "loss/delta": trial.delta, **_readout(measure, trial.loss, "pruned"), **parts}
+    readout = named_readout(measure, trial.loss, "{}/pruned")
+    return {"loss/pruned": trial.loss, "loss/delta": trial.delta, **readout, **parts}
 
 
 def round_metrics(summary: RoundSummary) -> dict[str, float]:
@@ -175,6 +175,10 @@ def round_metrics(summary: RoundSummary) -> dict[str, float]:
         "layer_forwards/saved": summary.layer_forwards_naive - summary.layer_forwards_computed,
         "cost/replica_busy_share": summary.busy_share,
     }
+    return _known(values)
+
+
+def _known(values: Mapping[str, float | None]) -> dict[str, float]:
     return {name: value for name, value in values.items() if value is not None}
 
 
@@ -192,17 +196,17 @@ def with_earlier(metrics: Mapping[str, float], before: Mapping[str, float]) -> d
 
 def result_metrics(result: SearchResult) -> dict[str, float]:
     """Return the metrics of the parent run that are known at the end, infinite ones among them."""
-    remarks = {
-        _grouped("remark", name): value for name, value in result.remarks.items() if isinstance(value, int | float)
-    }
-    return remarks | {
+    refinement = result.refinement
+    values = {
+        **{_grouped("remark", name): value for name, value in result.remarks.items() if isinstance(value, int | float)},
         "loss/dense": result.dense_loss,
         "loss/pruned": result.loss,
         "loss/delta": result.loss - result.dense_loss,
-        **({} if result.delta_error is None else {"loss/delta_se": result.delta_error}),
-        **_readout(result.measure, result.dense_loss, "dense"),
-        **_readout(result.measure, result.loss, "pruned"),
-        **_refinement_metrics(result.refinement),
+        "loss/delta_se": result.delta_error,
+        **named_readout(result.measure, result.dense_loss, "{}/dense"),
+        **named_readout(result.measure, result.loss, "{}/pruned"),
+        "loss/recovered": None if refinement is None else refinement.best.recovered_loss,
+        "refinement/rank_correlation": None if refinement is None else refinement.rank_correlation,
         "model/parameters_removed_share": result.parameters_removed / result.parameters if result.parameters else 0.0,
         "calibration/tokens": result.n_tokens,
         "calibration/samples": result.n_samples,
@@ -211,13 +215,7 @@ def result_metrics(result: SearchResult) -> dict[str, float]:
         **{f"cost/{name}": value for name, value in result.pool.items() if isinstance(value, int | float)},
         "layer_forwards/alone": result.layer_forwards.alone,
     }
-
-
-def _refinement_metrics(refinement: Refinement | None) -> dict[str, float]:
-    if refinement is None:
-        return {}
-    found, rho = {"loss/recovered": refinement.best.recovered_loss}, refinement.rank_correlation
-    return found if rho is None else {**found, "refinement/rank_correlation": rho}
+    return _known(values)
 
 
 def result_series(result: SearchResult) -> dict[str, list[tuple[int, float]]]:
@@ -230,16 +228,15 @@ def result_series(result: SearchResult) -> dict[str, list[tuple[int, float]]]:
     if result.measure.readout is not None:
         series[f"path/{result.measure.readout}"] = [(size, result.measure.read(loss)) for size, loss in path]
     for size in () if result.recommendation is None else result.recommendation.sizes:
-        known = {
+        values = {
             "path/delta": size.delta,
             "path/delta_se": size.delta_error,
             "path/speedup": size.speedup,
             "path/speedup_se": size.speedup_error,
             "path/memory_change": size.memory,
         }
-        for name, number in known.items():
-            if number is not None:
-                series.setdefault(name, []).append((size.n_removed, number))
+        for name, number in _known(values).items():
+            series.setdefault(name, []).append((size.n_removed, number))
     for name, value in result.remarks.items():
         if isinstance(value, list):
             series[_grouped("remark", name)] = list(enumerate(value))[:MAX_POINTS]
@@ -292,3 +289,39 @@ def trials_csv(trials: Iterable[Trial], measure: Measure) -> str:
             row |= {f"screened_{name}": str(value).lower() for name, value in vars(trial.screened).items()}
         writer.writerow(row if trial.loss is None else row | named_readout(measure, trial.loss))
     return text.getvalue()
+
+
+def calibration_input(header: SearchHeader) -> DatasetInput:
+    """Return the samples that a search judges masks on, several calibrations as one dataset."""
+    name = " + ".join(dict.fromkeys(map(_data_name, header.data)))
+    return _dataset(name, header.fingerprints["calibration"], header.data, "calibration")
+
+
+def text_input(name: str, text: Text) -> DatasetInput:
+    """Return a text that masks were assessed on, by the assessment's name for it."""
+    rows = {"samples": text.n_samples, "n_tokens": text.n_tokens}
+    return _dataset(name, text.fingerprint, [{**text.data, **rows}], "assessment")
+
+
+def _dataset(name: str, digest: str, data: Sequence[Mapping[str, Any]], context: str) -> DatasetInput:
+    from mlflow.entities import Dataset, DatasetInput, InputTag
+
+    kind, source = _source(data)
+    profile = {"num_rows": sum(one["samples"] for one in data), "num_tokens": sum(one["n_tokens"] for one in data)}
+    dataset = Dataset(name[:500], digest, kind, json.dumps(source), profile=json.dumps({**profile, "data": list(data)}))
+    return DatasetInput(dataset, [InputTag("mlflow.data.context", context)])
+
+
+def _source(data: Sequence[Mapping[str, Any]]) -> tuple[str, Any]:
+    """Return the kind of source and the source, so that ``mlflow.data.get_source`` finds files and the hub's."""
+    first = data[0]
+    if len(data) == 1 and first["source"] == "file":
+        return "local", {"uri": first["path"]}
+    if len(data) == 1 and first["source"] == "hub":
+        return "hugging_face", {"path": first["name"], "config_name": first.get("config"), "split": first["split"]}
+    return "raysearch", list(data)
+
+
+def _data_name(one: Mapping[str, Any]) -> str:
+    """Return what people call the rows: the file, the hub's name, or the package that has them."""
+    return Path(one["path"]).name if one["source"] == "file" else str(one.get("name", one["source"]))

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import math
 import re
-import time
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
-
-from mlflow.entities import Metric, Param, Run, RunTag
+from typing import TYPE_CHECKING, Any
 
 from raysearch.search.observer import LossPoint, Text
 from raysearch.tracking.mlflow import records
-from raysearch.tracking.mlflow.client import client_of, connect, only_one
-from raysearch.tracking.mlflow.datasets import text_input
+from raysearch.tracking.mlflow.client import client_of, connect, log, only_one
 from raysearch.tracking.mlflow.views import study_condition, study_note, view_tags
-from raysearch.tracking.store import Store
+from raysearch.tracking.options import Store
+
+if TYPE_CHECKING:  # heavy; it is imported where `quiet` holds
+    from mlflow.entities import Run
 
 
 def begin_study(store: Store, experiment: str, study_id: str, config: Mapping[str, Any], reopen: bool = True) -> str:
@@ -34,8 +32,7 @@ def begin_study(store: Store, experiment: str, study_id: str, config: Mapping[st
         client.update_run(run.info.run_id, status="RUNNING")
     run_id = str(run.info.run_id)
     if "mlflow.note.content" not in run.data.tags:  # the last that is written
-        params = records.flatten({"study": config["study"]})
-        client.log_batch(run_id, params=[Param(key, value) for key, value in params.items()])
+        log(client, run_id, params=records.flatten({"study": config["study"]}))
         for key, value in view_tags(study_condition(run_id), study_id).items():
             client.set_experiment_tag(experiment_id, key, value)
         client.set_tag(run_id, "mlflow.note.content", study_note(study_id, run_id, experiment_id))
@@ -50,9 +47,8 @@ def adopt(store: Store, parent: str, searches: Mapping[str, Mapping[str, str]]) 
         if data.tags.get("mlflow.parentRunId") == parent:
             continue
         # params are write-once: what another study calls it stays
-        params = [Param(*item) for item in records.study_params(labels).items() if item[0] not in data.params]
-        tags = [RunTag(*item) for item in records.study_tags(labels, parent).items()]
-        client.log_batch(run_id, params=params, tags=tags)
+        params = {key: value for key, value in records.study_params(labels).items() if key not in data.params}
+        log(client, run_id, params=params, tags=records.study_tags(labels, parent))
         client.update_run(run_id, name=records.search_name(run_id, labels))
 
 
@@ -104,29 +100,25 @@ def record_recovery(
     run = only_one(client, client.search_runs([experiment], f"tags.`raysearch.recovery` = '{name}'"))
     if run is None or run.info.status != "FINISHED":
         run = run or client.create_run(experiment, tags=tags, run_name=name)
-        now, found = time.time_ns() // 1_000_000, list[Metric]()
-        for point in points:
-            values = {
-                "recovery/loss": point.loss,
-                "recovery/held_out_loss": point.held_out,
-                "recovery/step": point.step,
-            }
-            found += [Metric(key, value, now, point.tokens) for key, value in values.items() if value is not None]
+        found = [
+            (f"recovery/{name}", value, point.tokens)
+            for point in points
+            for name, value in (("loss", point.loss), ("held_out_loss", point.held_out), ("step", point.step))
+            if value is not None
+        ]
         for start in range(0, len(found), records.MAX_POINTS):
-            client.log_batch(run.info.run_id, found[start : start + records.MAX_POINTS])
+            log(client, run.info.run_id, found[start : start + records.MAX_POINTS])
         client.set_terminated(run.info.run_id)
     record_assessments(store, {run.info.run_id: numbers})
 
 
 def record_assessments(store: Store, metrics: Mapping[str, Mapping[str, float]]) -> None:
     """Log the metrics that runs do not have yet, without numbers that are not finite: by a run's id, by name."""
-    now = time.time_ns() // 1_000_000
     client = client_of(store)
     for run_id, values in metrics.items():
         known = client.get_run(run_id).data.metrics
         named = {re.sub(r"[^\w./ -]", "_", name): value for name, value in values.items()}
-        new = {name: value for name, value in named.items() if math.isfinite(value) and known.get(name) != value}
-        client.log_batch(run_id, [Metric(name, value, now, 0) for name, value in new.items()])
+        log(client, run_id, [(name, value, 0) for name, value in named.items() if known.get(name) != value])
 
 
 def record_texts(store: Store, texts: Mapping[str, Mapping[str, Text]]) -> None:
@@ -135,7 +127,7 @@ def record_texts(store: Store, texts: Mapping[str, Mapping[str, Text]]) -> None:
     for run_id, by_name in texts.items():
         inputs = client.get_run(run_id).inputs
         known = {one.dataset.digest for one in inputs.dataset_inputs} if inputs else set()
-        new = [text_input(name, text) for name, text in by_name.items() if text.fingerprint not in known]
+        new = [records.text_input(name, text) for name, text in by_name.items() if text.fingerprint not in known]
         if new:
             client.log_inputs(run_id, new)
 

@@ -13,12 +13,10 @@ little, and written at once, on a thread that is waited for until a timeout.
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, TypeVar
 
 from typing_extensions import override
@@ -29,8 +27,18 @@ from raysearch.search.observer import LossPoint, StudyHeader, Text, Tracker
 from raysearch.search.record import SearchRecord
 from raysearch.search.result import RoundSummary, SearchHeader, SearchResult
 from raysearch.search.trial import Trial
-from raysearch.tracking.mlflow.client import attempt, cause_of, quiet
-from raysearch.tracking.store import Store
+from raysearch.tracking.mlflow.client import attempt, cause_of, now_ms, quiet
+from raysearch.tracking.mlflow.study import (
+    adopt,
+    begin_study,
+    record_answers,
+    record_assessments,
+    record_recovery,
+    record_report,
+    record_texts,
+    stop_study,
+)
+from raysearch.tracking.options import Store, TrackingOptions
 
 if TYPE_CHECKING:
     from raysearch.tracking.mlflow.writer import MlflowWriter
@@ -41,40 +49,36 @@ _SHOW_S = 0.5
 _HEAD_START_S = 10.0
 
 
+def open_tracker(
+    options: TrackingOptions, warn: Callable[[str], None], show: Callable[[str], None] | None = None
+) -> Tracker:
+    """Return the tracker that the options name; `warn` and `show` are as of `MlflowTracker`."""
+    return Tracker() if options.type == "none" else MlflowTracker(options, warn, show)
+
+
 class MlflowTracker(Tracker):
     """Writes a search as a parent run with a child run for each trial; or a study as the parent of its searches.
 
     It records one search, or one study, and is closed.
 
     Args:
-        uri: MLflow's tracking URI; None for the embedded store, ``<folder>/mlflow.db``.
-        experiment: MLflow's name for a group of searches.
-        folder: Holds the embedded store, and the artifacts of any store that is not a server.
         warn: Told, in one sentence and at most once, if recording failed. It is called on the tracker's thread.
+        show: Told how far writing is, in a line now and then while `close` waits.
         timeout_s: How long `close` waits while nothing gets written.
         retry_s: How long after a failure it begins anew while the search goes on; it does so at the search's end too.
-        ledger: Where searches are on record, for the advice in a warning; None for the folder's own.
-        show: Told how far writing is, in a line now and then while `close` waits.
-        max_child_runs: So many trials have child runs; the others are rows of the table alone.
     """
 
     def __init__(
         self,
-        uri: str | None,
-        experiment: str,
-        folder: Path,
+        options: TrackingOptions,
         warn: Callable[[str], None],
+        show: Callable[[str], None] | None = None,
         timeout_s: float = 25.0,
         retry_s: float = 60.0,
-        ledger: Path | None = None,
-        show: Callable[[str], None] | None = None,
-        max_child_runs: int = sys.maxsize,
     ) -> None:
-        self._store = Store.locate(uri, folder)
-        self._options = options_for(folder, ledger)
-        self._experiment = experiment
+        self._options, self._store = options, options.store
+        self._words = options_for(options.folder, options.ledger)
         self._warn, self._show = warn, show
-        self._max_child_runs = max_child_runs
         self._timeout_s, self._retry_s = timeout_s, retry_s
         self._events: list[tuple[Event, int]] = []
         self._changed = threading.Condition()
@@ -89,8 +93,8 @@ class MlflowTracker(Tracker):
         self, header: SearchHeader, expected: Sequence[RoundCost] | None = None, head_cost: float = 0.0
     ) -> None:
         # A study tells its warnings once each, so those of its searches are alike.
-        self._later = "with the study's id" if header.labels else header.search_id + self._options
-        self._thread = threading.Thread(target=self._work, args=(header, _now()), name="mlflow-tracker", daemon=True)
+        self._later = "with the study's id" if header.labels else header.search_id + self._words
+        self._thread = threading.Thread(target=self._work, args=(header, now_ms()), name="mlflow-tracker", daemon=True)
         self._thread.start()
 
     @override
@@ -108,54 +112,47 @@ class MlflowTracker(Tracker):
     @override
     def study_started(self, header: StudyHeader) -> None:
         again = "it goes on without; later: raysearch sync"
+        later = f"{again} {header.study_id}{self._words}"
         self.run_id = self._attempt(
-            "the study is",
-            lambda study: study.begin_study(self._store, self._experiment, header.study_id, header.config),
-            f"{again} {header.study_id}{self._options}",
+            "the study is", later, begin_study, self._options.experiment, header.study_id, header.config
         )
         if self.run_id is not None and header.recorded:
-            self._attempt(
-                "what the study had found before is",
-                lambda study: study.adopt(self._store, self.run_id, header.recorded),
-                f"{again}, with the study's id",
-            )
+            later = f"{again}, with the study's id"
+            self._attempt("what the study had found before is", later, adopt, self.run_id, header.recorded)
 
     @override
     def assessed(self, found: Sequence[tuple[SearchRecord, Mapping[str, float]]]) -> None:
-        self._put("the assessment is", found, lambda study, numbers: study.record_assessments(self._store, numbers))
+        self._put("the assessment is", found, record_assessments)
 
     @override
     def assessed_on(self, found: Sequence[tuple[SearchRecord, Mapping[str, Text]]]) -> None:
-        self._put("the texts are", found, lambda study, texts: study.record_texts(self._store, texts))
+        self._put("the texts are", found, record_texts)
 
     @override
     def answered(self, found: Sequence[tuple[SearchRecord, Mapping[str, str]]]) -> None:
-        self._put("answers are", found, lambda study, answers: study.record_answers(self._store, answers))
+        self._put("answers are", found, record_answers)
 
     @override
     def recovered(
         self, search: SearchRecord, name: str, points: Sequence[LossPoint], numbers: Mapping[str, float]
     ) -> None:
         if (run_id := search.mlflow_run_id) is not None:
-            recovery = (self._store, run_id, name, points, numbers)
-            self._attempt(
-                "the recovery is", lambda study: study.record_recovery(*recovery), "later: the same command again"
-            )
+            later = "later: the same command again"
+            self._attempt("the recovery is", later, record_recovery, run_id, name, points, numbers)
 
     @override
     def study_stopped(self, run_id: str | None, search_ids: Sequence[str]) -> None:
         if run_id is not None:
             later = "it stays RUNNING there until the same command ends"
-            self._attempt("its stop is", lambda study: study.stop_study(self._store, run_id, search_ids), later)
+            self._attempt("its stop is", later, stop_study, run_id, search_ids)
 
     @override
     def study_reported(
         self, run_id: str | None, totals: Mapping[str, float], files: Sequence[Path], ended: bool
     ) -> None:
         if run_id is not None:
-            report = (self._store, run_id, totals, files, ended)
             later = "later: raysearch sync, with the study's id"
-            self._attempt("the report is", lambda study: study.record_report(*report), later)
+            self._attempt("the report is", later, record_report, run_id, totals, files, ended)
 
     @override
     def close(self) -> str | None:
@@ -178,31 +175,24 @@ class MlflowTracker(Tracker):
         return self.run_id
 
     def _put(
-        self, subject: str, found: Sequence[tuple[SearchRecord, _T]], write: Callable[[ModuleType, dict[str, _T]], None]
+        self, subject: str, found: Sequence[tuple[SearchRecord, _T]], write: Callable[[Store, dict[str, _T]], None]
     ) -> None:
         """Put something of searches on their runs, where they have some."""
         by_run = {search.mlflow_run_id: of for search, of in found if search.mlflow_run_id is not None}
         if by_run:
-            later = "later: raysearch sync, or the same command again"
-            self._attempt(subject, lambda study: write(study, by_run), later)
+            self._attempt(subject, "later: raysearch sync, or the same command again", write, by_run)
 
-    def _attempt(self, subject: str, work: Callable[[ModuleType], _T], later: str) -> _T | None:
-        """Do some work by `raysearch.tracking.mlflow.study` now; say so if it fails or takes too long."""
-
-        def run() -> _T:
-            from raysearch.tracking.mlflow import study
-
-            return work(study)
-
+    def _attempt(self, subject: str, later: str, work: Callable[..., _T], *args: object) -> _T | None:
+        """Do some work of the store now; say so if it fails or takes too long."""
         try:
-            return attempt(run)
+            return attempt(lambda: work(self._store, *args))
         except Exception as error:  # a tracker never stops anything, whatever MLflow, a disk or a network throws
             self._warn(f"{subject} not recorded in MLflow at {self._store.shown} ({cause_of(error)}); {later}")
             return None
 
     def _add(self, event: Event) -> None:
         with self._changed:
-            self._events.append((event, _now()))
+            self._events.append((event, now_ms()))
             self._changed.notify_all()
 
     def _work(self, header: SearchHeader, now: int) -> None:
@@ -224,7 +214,7 @@ class MlflowTracker(Tracker):
         """Write all events, those to come too, from the first one on."""
         from raysearch.tracking.mlflow.writer import MlflowWriter
 
-        writer = MlflowWriter(self._store, self._experiment, header, now, self._seconds_before, self._max_child_runs)
+        writer = MlflowWriter(self._options, header, now, self._seconds_before)
         if self._gave_up:  # while the server thought about it, nobody waits for this any more
             return
         self.run_id, self._seconds_before = writer.run_id, writer.seconds_before
@@ -253,8 +243,3 @@ class MlflowTracker(Tracker):
             f"recording in MLflow at {self._store.shown} stopped ({cause}); the search goes on, and what was missed is "
             f"written once MLflow answers again, or later by: raysearch sync {self._later}"
         )
-
-
-def _now() -> int:
-    """Return the time in milliseconds since the epoch, as MLflow counts."""
-    return time.time_ns() // 1_000_000

@@ -18,8 +18,8 @@ from urllib.request import ProxyHandler, build_opener
 from raysearch.core.escaping import visible
 from raysearch.errors import UserError, what_failed
 from raysearch.tracking.mlflow.client import attempt, cause_of, client_of, keep_view
-from raysearch.tracking.mlflow.views import SEARCHES, ui_lines
-from raysearch.tracking.store import Store
+from raysearch.tracking.mlflow.views import SEARCHES, view_link
+from raysearch.tracking.options import Store
 
 # Job workers serve MLflow's GenAI features only, and cost seven processes of 250 MiB each.
 _ENVIRONMENT = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
@@ -59,18 +59,20 @@ def serve_ui(folder: Path, uri: str | None, host: str = "127.0.0.1", port: int =
 
 
 def _links(store: Store, address: str) -> list[str]:
-    """Return what to open in a browser, in lines."""
+    """Return what to open in a browser, in lines; MLflow's own address leads to another page."""
 
-    def with_searches() -> dict[str, str]:
-        client = client_of(store)
-        every = client.search_experiments()
-        with_some = [one for one in every if client.search_runs([one.experiment_id], SEARCHES, max_results=1)]
-        for one in with_some:
-            keep_view(client, one)
-        return {one.experiment_id: one.name for one in with_some}
+    def links() -> list[str]:
+        client, lines = client_of(store), list[str]()
+        for one in client.search_experiments():
+            if client.search_runs([one.experiment_id], SEARCHES, max_results=1):
+                keep_view(client, one)
+                table, charts = (view_link(one.experiment_id, mode) for mode in ("TABLE", "CHART"))
+                lines.append(f"{one.name}: searches, the lowest loss first: {address}/{table}")
+                lines.append(f"{one.name}: charts that compare them: {address}/{charts}")
+        return lines or ["There is no search here yet; make one with raysearch search."]
 
     try:
-        return ui_lines(address, attempt(with_searches))
+        return attempt(links)
     except Exception as error:  # the server tells its own troubles
         return [f"{address} (its searches cannot be listed: {cause_of(error)})"]
 

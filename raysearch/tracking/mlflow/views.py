@@ -67,20 +67,6 @@ def view_link(experiment: str, mode: str, key: str = _KEY) -> str:
     return f"#/experiments/{experiment}/runs?viewStateShareKey={quote(key)}&compareRunsMode={mode}"
 
 
-def ui_lines(address: str, experiments: Mapping[str, str]) -> list[str]:
-    """Return what to open in a browser for each experiment with searches, named by its id.
-
-    MLflow's own address leads to another page.
-    """
-    lines = []
-    for number, name in experiments.items():
-        lines += [
-            f"{name}: searches, the lowest loss first: {address}/{view_link(number, 'TABLE')}",
-            f"{name}: charts that compare them: {address}/{view_link(number, 'CHART')}",
-        ]
-    return lines or ["There is no search here yet; make one with raysearch search."]
-
-
 def study_condition(run_id: str) -> str:
     """Return which runs are the searches of a study, by MLflow's id of its run."""
     return f"{SEARCHES} and tags.`mlflow.parentRunId` = '{run_id}'"

@@ -13,11 +13,11 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import yaml
-from mlflow.entities import Metric, Param, Run, RunTag
+from mlflow.entities import Run
 
 from raysearch.core import style
 from raysearch.reporting.figures.knee import knee
@@ -26,9 +26,8 @@ from raysearch.search.result import RoundSummary, SearchHeader, SearchResult
 from raysearch.search.trial import Trial
 from raysearch.tracking.mlflow import records
 from raysearch.tracking.mlflow.children import Child, complete, make_children
-from raysearch.tracking.mlflow.client import connect, only_one
-from raysearch.tracking.mlflow.datasets import calibration_input
-from raysearch.tracking.store import Store
+from raysearch.tracking.mlflow.client import connect, log, only_one
+from raysearch.tracking.options import TrackingOptions
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -40,53 +39,28 @@ _TELLING = ("loss/pruned", "layer_forwards/alone")
 _DPI = 150
 
 
-@dataclass(frozen=True)
-class _Known:
-    """A trial's run by an earlier process."""
-
-    run_id: str
-    status: str
-    has_metrics: bool
-
-    def is_complete(self, trial: Trial) -> bool:
-        """Return whether nothing is left to write; a failed trial may be tried again and get a loss."""
-        return self.status == "FINISHED" or (self.status == "FAILED" and trial.failure is not None)
-
-
 class MlflowWriter:
     """One search's runs in one store. Methods take the time of the event, in milliseconds since the epoch.
 
     Args:
-        store: Where the runs are kept.
-        experiment: MLflow's name for a group of runs; made if there is none.
-        header: The search.
-        now: When it began.
+        now: When the search began.
         seconds_before: Of earlier processes, to which new ones are added; None for what MLflow has.
-        max_child_runs: So many trials have child runs, the first ones; the others stand in ``trials.csv`` alone.
 
     Attributes:
         run_id: MLflow's id of the parent run.
         written: How many trials had not been there, or not in full.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        experiment: str,
-        header: SearchHeader,
-        now: int,
-        seconds_before: float | None,
-        max_child_runs: int,
-    ) -> None:
-        self._client, self._experiment = connect(store, experiment)
-        self._asks_again = store.is_server
+    def __init__(self, options: TrackingOptions, header: SearchHeader, now: int, seconds_before: float | None) -> None:
+        self._client, self._experiment = connect(options.store, options.experiment)
+        self._asks_again = options.store.is_server
+        self._max_child_runs = options.max_child_runs
         self._header = header
         self._trials: list[Trial] = []
         self._new: list[Child] = []
         self._before: dict[str, float] = {}  # what earlier processes computed of the rounds that are written
-        self._max_child_runs = max_child_runs
         self._round_opened = now
-        run = self._find(header.search_id) or self._client.create_run(
+        self._run = run = self._find(header.search_id) or self._client.create_run(
             self._experiment, start_time=now, tags=records.search_tags(header), run_name=header.search_id
         )
         self.run_id: str = run.info.run_id
@@ -97,13 +71,16 @@ class MlflowWriter:
         known = run.data.metrics.get("cost/seconds", 0.0)
         self.seconds_before = known if seconds_before is None else seconds_before
         self._children = self._find_children()
-        self._run = run
+        self._log = partial(log, self._client, self.run_id)
 
     def trial(self, trial: Trial, now: int) -> None:
         """Take a child run for `flush`, unless it is there; it lasts from the start of its round to its score."""
         self._trials.append(trial)
         known = self._children.pop(trial.index, None)
-        if trial.index >= self._max_child_runs or (known is not None and known.is_complete(trial)):
+        if trial.index >= self._max_child_runs:
+            return
+        status = None if known is None else known.info.status
+        if status == "FINISHED" or (status == "FAILED" and trial.failure is not None):  # else it was tried again
             return
         self.written += 1
         metrics = records.trial_metrics(trial, self._header.measure).items()
@@ -117,9 +94,9 @@ class MlflowWriter:
             {name: float(value) for name, value in metrics if math.isfinite(value)},
         )
         if known is not None:
-            if known.status == "FAILED":
-                self._client.delete_tag(known.run_id, "raysearch.failure")
-            complete(self._client, known.run_id, child, known.has_metrics)
+            if status == "FAILED":
+                self._client.delete_tag(known.info.run_id, "raysearch.failure")
+            complete(self._client, known.info.run_id, child, bool(known.data.metrics))
             return
         self._new.append(child)
         if len(self._new) >= _AT_ONCE:
@@ -140,13 +117,12 @@ class MlflowWriter:
             return
         self._rounds_written = summary.round
         seconds = self.seconds_before + summary.seconds
-        points = self._points(
-            records.with_earlier(counts, self._before) | {"cost/seconds": seconds}, now, summary.round
-        )
+        metrics = records.with_earlier(counts, self._before) | {"cost/seconds": seconds}
+        points = [(name, value, summary.round) for name, value in metrics.items()]
         if summary.best_loss is not None:
-            points += self._points({"progress/best_loss": summary.best_loss}, now, summary.n_requested)
-            points += self._points({"progress/best_loss_by_second": summary.best_loss}, now, int(seconds))
-        self._client.log_batch(self.run_id, points)
+            points.append(("progress/best_loss", summary.best_loss, summary.n_requested))
+            points.append(("progress/best_loss_by_second", summary.best_loss, int(seconds)))
+        self._log(points, now)
 
     def finish(self, result: SearchResult | None, failure: str | None, now: int) -> None:
         """Write the result with its figures, or the cause of failure, and the status; a finished run stays as it is."""
@@ -157,18 +133,16 @@ class MlflowWriter:
             metrics = records.result_metrics(result)
             if any(self._run.data.metrics.get(name) != metrics[name] for name in _TELLING):
                 for name, series in records.result_series(result).items():
-                    chart = [point for step, value in series for point in self._points({name: value}, now, step)]
-                    self._client.log_batch(self.run_id, chart)
+                    self._log([(name, value, step) for step, value in series], now)
                 metrics |= {"cost/seconds": self.seconds_before + result.seconds}
-                self._client.log_batch(self.run_id, self._points(metrics, now, self._rounds_written + 1))
+                self._log([(name, value, self._rounds_written + 1) for name, value in metrics.items()], now)
             if result.complete:  # a param is written once
                 found = {"removed": str(result.mask), "n_remove": str(result.n_remove)}
-                new = {key: value for key, value in found.items() if key not in self._run.data.params}
-                self._client.log_batch(self.run_id, params=self._params(new))
-            self._set_tags(records.result_tags(result, self._max_child_runs))
+                self._log(params=self._lacking(found))
+            self._log(tags=records.result_tags(result, self._max_child_runs))
             self._log_artifacts(result.trials or self._trials, result)
         elif failure is not None:
-            self._set_tags({"raysearch.failure": records.clip(failure, records.MAX_TAG)})
+            self._log(tags={"raysearch.failure": records.clip(failure, records.MAX_TAG)})
         if self._asks_again:  # then some may have been made twice
             self._find(self._header.search_id)
             self._find_children()
@@ -179,16 +153,13 @@ class MlflowWriter:
         found = self._search(f"tags.`raysearch.search_id` = '{search_id}' and tags.`raysearch.kind` = 'search'")
         return only_one(self._client, found)
 
-    def _find_children(self) -> dict[int, _Known]:
+    def _find_children(self) -> dict[int, Run]:
+        """Return the trials' runs by earlier processes."""
         found = defaultdict[int, list[Run]](list)
         for run in self._search(f"tags.`mlflow.parentRunId` = '{self.run_id}' and tags.`raysearch.kind` = 'trial'"):
             found[int(run.data.tags["raysearch.trial_index"])].append(run)
         kept = {index: only_one(self._client, runs) for index, runs in found.items()}
-        return {
-            index: _Known(run.info.run_id, run.info.status, bool(run.data.metrics))
-            for index, run in kept.items()
-            if run
-        }
+        return {index: run for index, run in kept.items() if run}
 
     def _search(self, wanted: str) -> Iterator[Run]:
         token = None
@@ -204,17 +175,16 @@ class MlflowWriter:
 
         A run that was made and not taken up has no params, and so is known for one made twice: see `only_one`.
         """
-        run, params = self._run, records.search_params(self._header)
-        missing = {key: value for key, value in params.items() if key not in run.data.params}
-        if missing:
-            self._client.log_batch(self.run_id, params=self._params(missing))
+        run = self._run
+        if missing := self._lacking(records.search_params(self._header)):
+            self._log(params=missing)
         if self._header.labels:
-            self._set_tags(records.study_tags(self._header.labels, self._header.parent))
+            self._log(tags=records.study_tags(self._header.labels, self._header.parent))
             self._client.update_run(self.run_id, name=records.search_name(self._header.search_id, self._header.labels))
         if self._was_finished:
             return
         if run.inputs is None or not run.inputs.dataset_inputs:
-            self._client.log_inputs(self.run_id, [calibration_input(self._header)])
+            self._client.log_inputs(self.run_id, [records.calibration_input(self._header)])
         config = yaml.safe_dump(self._header.config, sort_keys=False, allow_unicode=True)
         self._client.log_text(self.run_id, config, "config.yaml")
         data = json.dumps(self._header.data, ensure_ascii=False, indent=2)
@@ -224,14 +194,9 @@ class MlflowWriter:
         if run.info.status != "RUNNING":
             self._client.update_run(self.run_id, status="RUNNING")
 
-    def _points(self, values: Mapping[str, float], now: int, step: int) -> list[Metric]:
-        return [Metric(key, float(value), now, step) for key, value in values.items() if math.isfinite(value)]
-
-    def _params(self, values: Mapping[str, str]) -> list[Param]:
-        return [Param(key, value) for key, value in values.items()]
-
-    def _set_tags(self, tags: Mapping[str, str]) -> None:
-        self._client.log_batch(self.run_id, tags=[RunTag(key, value) for key, value in tags.items()])
+    def _lacking(self, params: Mapping[str, str]) -> dict[str, str]:
+        """Return the params that the parent run does not have; they are written once."""
+        return {key: value for key, value in params.items() if key not in self._run.data.params}
 
     def _log_artifacts(self, trials: Sequence[Trial], result: SearchResult) -> None:
         measure = self._header.measure

@@ -54,9 +54,6 @@ def test_names_the_row_and_the_way_out() -> None:
         ),
     ]
     assert_refused(lambda messages: ChatFormat().read({"messages": messages}, WHERE), cases)
-
-
-def test_names_a_missing_field() -> None:
     with pytest.raises(UserError, match=r"row 3 of .* has no data.messages=messages; did you mean 'message'\?"):
         ChatFormat().read({"message": []}, WHERE)
 

@@ -2,11 +2,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from raysearch.calibration.formats.base import Item
 from raysearch.calibration.formats.questions import QuestionsFormat
-from raysearch.errors import UserError
 from tests.cases import assert_refused
 
 WHERE = "row 3 of data.path=a.jsonl"
@@ -39,8 +36,5 @@ def test_names_the_row_and_the_way_out() -> None:
         ({"question": ["a"]}, f"{WHERE} holds a list in question, which data.prompt takes in"),
     ]
     assert_refused(lambda **row: QuestionsFormat().read({"question": "Who?", "answer": "me"} | row, WHERE), cases)
-
-
-def test_names_a_missing_field() -> None:
-    with pytest.raises(UserError, match=r"has no data.answer=answer; did you mean 'answers'\?"):
-        QuestionsFormat().read({"question": "Who?", "answers": "me"}, WHERE)
+    missing = [({"question": "Who?", "answers": "me"}, f"{WHERE} has no data.answer=answer; did you mean 'answers'?")]
+    assert_refused(lambda **row: QuestionsFormat().read(row, WHERE), missing)

@@ -10,7 +10,6 @@ from raysearch.calibration.objectives.generation_accuracy import GenerationAccur
 from raysearch.errors import UserError
 from raysearch.generation.answer import Answer
 from raysearch.generation.checks import Match, score_answers
-from raysearch.generation.prompt import Written
 from tests.models.families import tiny
 
 LABELS = ("answer1", "answer2", "answer3")
@@ -65,10 +64,9 @@ def test_an_answer_beyond_a_table_of_positions_is_refused():
     )
     batch = Batch(np.full((1, 4), 3), np.zeros((1, 4), bool), answers=(Answer("1"),))
     tokenizer = SimpleNamespace(eos_token_id=None, decode=lambda ids, **_: "")
-    assert GenerationAccuracyObjective(max_new_tokens=3).write(model, tokenizer, batch) == (
-        [Written("", 3, cut_off=True)],
-        6,
-    )
+    found = GenerationAccuracyObjective(max_new_tokens=3).model_losses(model, tokenizer, batch)
+    assert [(text.text, text.n_tokens, text.cut_off) for text in found.texts] == [("", 3, True)]
+    assert found.n_tokens == 6
     said = "max_new_tokens=4 after a prompt of 4 tokens leads beyond the 6 positions of the model"
     with pytest.raises(UserError, match=said):
-        GenerationAccuracyObjective(max_new_tokens=4).write(model, tokenizer, batch)
+        GenerationAccuracyObjective(max_new_tokens=4).model_losses(model, tokenizer, batch)

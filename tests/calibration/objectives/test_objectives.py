@@ -1,4 +1,4 @@
-"""Every objective that ships, by its YAML: the conformance suite."""
+"""Every objective that ships, by its YAML, and other options of some: the conformance suite."""
 
 import pytest
 import yaml
@@ -6,42 +6,30 @@ import yaml
 from raysearch.config.parts import build_objective, conf_dir
 from raysearch.testing.objective_suite import ObjectiveSuite
 
-FILES = sorted(
-    file
-    for file in (conf_dir() / "objective").glob("*.yaml")
-    if "type: weighted" not in file.read_text(encoding="utf-8")
-)
+SHIPPED = {file.stem: yaml.safe_load(file.read_text()) for file in sorted((conf_dir() / "objective").glob("*.yaml"))}
+SECTIONS = {
+    **{name: section for name, section in SHIPPED.items() if section["type"] != "weighted"},
+    "kl, reverse": {"type": "kl", "direction": "reverse"},
+    "kl, js": {"type": "kl", "direction": "js"},
+    "task_margin, max": {"type": "task_margin", "against": "max", "tokens": "sum"},
+}
 
 
-@pytest.fixture(params=FILES, ids=lambda file: file.stem)
-def section(request):
-    return yaml.safe_load(request.param.read_text())
-
-
-class TestShippedObjectives(ObjectiveSuite):
-    @pytest.fixture(autouse=True)
-    def _section(self, section):
-        self.section = section
+class TestObjectives(ObjectiveSuite):
+    @pytest.fixture(autouse=True, params=SECTIONS.values(), ids=[*SECTIONS])
+    def _section(self, request):
+        self.section = request.param
 
     def make_objective(self):
         return build_objective(self.section)
 
 
-class TestReverseKL(ObjectiveSuite):
-    def make_objective(self):
-        return build_objective({"type": "kl", "direction": "reverse"})
-
-
-class TestJensenShannon(ObjectiveSuite):
-    def make_objective(self):
-        return build_objective({"type": "kl", "direction": "js"})
-
-
-class TestMarginAgainstTheBest(ObjectiveSuite):
-    def make_objective(self):
-        return build_objective({"type": "task_margin", "against": "max", "tokens": "sum"})
-
-
 def test_there_are_objectives():
-    shipped = {file.stem for file in FILES}
-    assert shipped >= {"perplexity", "task_margin", "task_accuracy", "kl", "hidden_cosine", "generation_accuracy"}
+    assert SECTIONS.keys() >= {
+        "perplexity",
+        "task_margin",
+        "task_accuracy",
+        "kl",
+        "hidden_cosine",
+        "generation_accuracy",
+    }

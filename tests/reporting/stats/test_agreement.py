@@ -5,16 +5,20 @@ import itertools
 import pytest
 
 from raysearch.core.mask import Mask
-from raysearch.reporting.stats.agreement import agreements, expected_jaccard, similarity
+from raysearch.reporting.stats.agreement import Agreement, agreements, expected_jaccard, similarity
 from raysearch.reporting.stats.frame import cells_frame
 from raysearch.reporting.tables.agreement import agreement_table
+from raysearch.study.result import CellResult
 from tests.reporting.cells import cell, outcome, study
+
+
+def agreed(*cells: CellResult) -> list[Agreement]:
+    return agreements(cells_frame(study(*cells)), {"m": 12})
 
 
 def test_agreement_by_hand():
     masks = {"a": (0, 1), "b": (1, 2), "c": (1, 2)}
-    frame = cells_frame(study(*(cell(name, outcome(removed=mask)) for name, mask in masks.items())))
-    (found,) = agreements(frame, {"m": 12})
+    (found,) = agreed(*(cell(name, outcome(removed=mask)) for name, mask in masks.items()))
     assert found.mean == pytest.approx((1 / 3 + 1 / 3 + 1) / 3)
     assert found.lowest == pytest.approx(1 / 3)
     assert found.highest == 1.0
@@ -24,14 +28,8 @@ def test_agreement_by_hand():
 
 
 def test_seeds_of_one_searcher_are_told_from_searchers():
-    frame = cells_frame(
-        study(
-            cell("a", outcome(removed=(0, 1)), seed=0),
-            cell("a", outcome(removed=(2, 3)), seed=1),
-            cell("b", outcome(removed=(0, 1))),
-        )
-    )
-    (found,) = agreements(frame, {"m": 12})
+    seeded = (cell("a", outcome(removed=mask), seed=seed) for seed, mask in enumerate([(0, 1), (2, 3)]))
+    (found,) = agreed(*seeded, cell("b", outcome(removed=(0, 1))))
     assert found.between_seeds == 0.0
     assert found.mean == 0.5  # one seed of a is b's mask, the other shares nothing
 
@@ -43,21 +41,18 @@ def test_chance_agreement_is_the_mean_over_all_pairs(n_layers: int, n_remove: in
 
 
 def test_chance_is_over_the_layers_that_may_go():
-    made = [cell(name, outcome(removed=(3, 4)), n_free=6) for name in "ab"]
-    (found,) = agreements(cells_frame(study(*made)), {"m": 12})
+    (found,) = agreed(*(cell(name, outcome(removed=(3, 4)), n_free=6) for name in "ab"))
     assert found.chance == expected_jaccard(6, 2)
 
 
 def test_masks_of_different_draws_alone_are_no_pair():
-    made = [cell("a", outcome(removed=(0, 1)), draw="0"), cell("b", outcome(removed=(0, 1)), draw="1")]
-    assert agreements(cells_frame(study(*made)), {"m": 12}) == []
+    assert agreed(*(cell(name, outcome(removed=(0, 1)), draw=draw) for name, draw in ("a0", "b1"))) == []
 
 
 def test_one_searcher_is_compared_with_itself_alone():
-    one, other = outcome(removed=(0, 1)), outcome(removed=(0, 2))
-    drawn, seeded = [cell("a", one), cell("a", other, draw="1")], [cell("a", one), cell("a", other, seed=1)]
-    for axis, made in (("draw", drawn), ("seed", seeded)):
-        (found,) = agreements(cells_frame(study(*made)), {"m": 12})
+    again = outcome(removed=(0, 2))
+    for axis, other in (("draw", cell("a", again, draw="1")), ("seed", cell("a", again, seed=1))):
+        (found,) = agreed(cell("a", outcome(removed=(0, 1))), other)
         assert found.mean is found.lowest is found.highest is None
         table = agreement_table([found])
         assert table is not None
@@ -71,7 +66,7 @@ def test_draws_of_one_searcher_are_the_baseline_and_baselines_are_left_out():
         cell(name, outcome(removed=mask), draw=draw, uses_objective=name != "reverse")
         for (name, draw), mask in masks.items()
     ]
-    (found,) = agreements(cells_frame(study(*made)), {"m": 12})
+    (found,) = agreed(*made)
     assert (found.n_searchers, found.mean) == (2, 1.0)
     assert found.between_draws == pytest.approx(1 / 3)
     assert found.between_seeds is None

@@ -23,19 +23,15 @@ def test_two_searchers_are_told_apart_beyond_the_normal_quantile_of_their_errors
 
 
 def test_error_of_the_difference_on_the_same_samples_comes_first():
-    found = compared(
-        cell("a", outcome(1.0, delta_error=0.5), error_to_best=0.0),
-        cell("b", outcome(1.1, delta_error=0.5), error_to_best=0.04),
-    )
+    errors = (("a", 1.0, 0.0), ("b", 1.1, 0.04))
+    found = compared(*(cell(name, outcome(loss, delta_error=0.5), error_to_best=e) for name, loss, e in errors))
     assert found.rivals[1].noise == pytest.approx(stats.norm.ppf(0.975) * 0.04)
     assert found.verdict == "one is best"
 
 
 def test_spread_over_seeds_is_welchs():
     a, b = [1.0, 1.2, 1.4], [1.3, 1.5, 1.55, 1.7]
-    cells = [cell("a", outcome(x), seed=i) for i, x in enumerate(a)]
-    cells += [cell("b", outcome(x), seed=i) for i, x in enumerate(b)]
-    found = compared(*cells)
+    found = compared(*(cell(name, outcome(x), seed=i) for name, xs in (("a", a), ("b", b)) for i, x in enumerate(xs)))
     test = stats.ttest_ind(b, a, equal_var=False)
     interval = test.confidence_interval(0.95)
     assert found.rivals[1].behind == pytest.approx(np.mean(b) - np.mean(a))
@@ -75,9 +71,8 @@ def test_cheapest_of_those_shown_to_be_within_the_margin():
 
 
 def test_p_values_are_corrected_for_all_pairs():
-    found = compared(
-        *(cell(name, outcome(loss, delta_error=0.1)) for name, loss in {"a": 1.0, "b": 1.1, "c": 1.4}.items())
-    )
+    losses = {"a": 1.0, "b": 1.1, "c": 1.4}
+    found = compared(*(cell(name, outcome(loss, delta_error=0.1)) for name, loss in losses.items()))
     raw = [2 * stats.norm.sf(gap / math.hypot(0.1, 0.1)) for gap in (0.4, 0.3, 0.1)]
     assert [rival.p for rival in found.rivals] == pytest.approx([1.0, max(3 * raw[0], 2 * raw[1], raw[2]), 3 * raw[0]])
 
@@ -90,8 +85,8 @@ def test_one_seed_of_a_searcher_that_draws_random_numbers_tells_nothing():
 
 def test_draws_are_paired():
     a, b = [1.0, 2.0, 3.0, 4.0], [1.1, 2.3, 3.1, 4.2]
-    cells = [cell(name, outcome(x), draw=str(i)) for name, xs in (("a", a), ("b", b)) for i, x in enumerate(xs)]
-    found = compared(*cells)
+    sides = (("a", a), ("b", b))
+    found = compared(*(cell(name, outcome(x), draw=str(i)) for name, xs in sides for i, x in enumerate(xs)))
     test = stats.ttest_rel(b, a)
     assert found.rivals[1].behind == pytest.approx(0.175)
     assert found.rivals[1].p == pytest.approx(test.pvalue)

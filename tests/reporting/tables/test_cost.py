@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from raysearch.reporting.tables.budget import budget_table
+from raysearch.reporting.tables.cost import budget_table
 from tests.reporting.cells import cell, outcome, study
 
 

@@ -7,25 +7,18 @@ import itertools
 import pytest
 
 from raysearch.core.mask import Mask
-from raysearch.reporting.tables.additivity import additivity_table
-from raysearch.search.additivity import Union, unions
-from raysearch.search.trial import Trial
+from raysearch.reporting.tables.agreement import additivity_table
+from raysearch.search.trial import Trial, Union, unions
 from tests.reporting.cells import cell, outcome, study
 
 
 def trials(costs: dict[int, float], extra: float) -> list[Trial]:
     """Every layer alone and every pair, which costs `extra` beyond the sum, and a mask with an unknown layer."""
-    deltas = {Mask.of(layer): cost for layer, cost in costs.items()}
+    deltas = {Mask(): 0.0} | {Mask.of(layer): cost for layer, cost in costs.items()}
     deltas |= {Mask.of(*pair): sum(costs[layer] for layer in pair) + extra for pair in itertools.combinations(costs, 2)}
     deltas[Mask.of(0, 9)] = 5.0
-    made = [
-        Trial(index, 1, mask, 2.0 + delta, delta, None, False) for index, (mask, delta) in enumerate(deltas.items())
-    ]
-    return [
-        Trial(99, 0, Mask(), 2.0, 0.0, None, False),
-        *made,
-        Trial(100, 1, Mask.of(1, 2, 3), None, None, "broke", False),
-    ]
+    made = [Trial(i, 1, mask, 2.0 + delta, delta, None, False) for i, (mask, delta) in enumerate(deltas.items())]
+    return [*made, Trial(100, 1, Mask.of(1, 2, 3), None, None, "broke", False)]
 
 
 COSTS = {0: 0.1, 1: 0.2, 2: 0.4, 3: 0.8}

@@ -1,27 +1,27 @@
-"""How searches went: what each layer more costs, and how the loss came down with the evaluations."""
+"""How losses moved: with each layer removed, with the evaluations of a search, and with the tokens of a training."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
 from raysearch.core import style
-from raysearch.reporting.figures.palette import Palette
-from raysearch.reporting.figures.picture import Picture, grid, pictures
-from raysearch.reporting.figures.quality import log_scale
+from raysearch.reporting.figures.picture import Palette, Picture, grid, log_scale, pictures
 from raysearch.reporting.tables import numbers
-from raysearch.study.result import StudyResult
+from raysearch.study.result import RecoveredMask, StudyResult
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _Paths = tuple[str, str, Mapping[str, Mapping[int, float]]]  # calibration, unit, by searcher losses by size, 0 too
 _Courses = tuple[int, str, pd.DataFrame]  # M, calibration, the searches
+_Trained = tuple[str, list[RecoveredMask]]  # a way of training, and the masks that were trained so
 
 
 def path_pictures(results: StudyResult, palette: Palette) -> list[Picture]:
@@ -29,12 +29,12 @@ def path_pictures(results: StudyResult, palette: Palette) -> list[Picture]:
 
     Of a searcher's searches the one with the largest M is drawn, its draws and seeds together as their mean.
     """
-    found = (
-        (model, (calibration, cells["outcome"].iloc[0].measure.unit, _paths(cells)))
-        for (model, calibration), cells in _recorded(results, "path").groupby(["model", "calibration"], sort=False)
-    )
-    shown = (one for one in found if any(len(path) > 2 for path in one[1][2].values()))
-    return pictures("paths", shown, partial(_path_picture, palette))
+    panels: list[tuple[str, _Paths]] = []
+    for (model, calibration), cells in _recorded(results, "path").groupby(["model", "calibration"], sort=False):
+        paths = _paths(cells)
+        if any(len(path) > 2 for path in paths.values()):
+            panels.append((model, (calibration, cells["outcome"].iloc[0].measure.unit, paths)))
+    return pictures("paths", panels, partial(_path_picture, palette))
 
 
 def progress_pictures(results: StudyResult, palette: Palette) -> list[Picture]:
@@ -49,9 +49,8 @@ def progress_pictures(results: StudyResult, palette: Palette) -> list[Picture]:
 
 def _recorded(results: StudyResult, course: str) -> pd.DataFrame:
     """The searches that have recorded a course, a row each."""
-    columns = ["model", "calibration", "searcher", "remove", "seed", "draw", "outcome"]
-    cells = [cell for cell in results.cells if cell.outcome and getattr(cell.outcome, course)]
-    return pd.DataFrame([vars(cell) for cell in cells], columns=columns)
+    cells = [vars(cell) for cell in results.cells if cell.outcome and getattr(cell.outcome, course)]
+    return pd.DataFrame(cells, columns=["model", "calibration", "searcher", "remove", "seed", "outcome"])
 
 
 def _paths(cells: pd.DataFrame) -> dict[str, dict[int, float]]:
@@ -78,7 +77,7 @@ def _path_picture(palette: Palette, name: str, model: str, panels: list[_Paths])
         axes.axhline(dense, color=style.GREY, lw=0.9, ls="--")
         axes.set_ylim(bottom, top)
         axes.set_xticks(range(max(max(path) for path in paths.values()) + 1))
-        _finish(axes, calibration, "layers removed (0: dense)", unit)
+        _finish(axes, calibration, "layers removed (0: dense)", f"loss ({unit})")
     style.legend(figure, palette.line_keys(searcher for *_, paths in panels for searcher in paths))
     caption = (
         "The lowest loss that a search met at each number of layers removed, on its way to the largest M; the mean "
@@ -111,7 +110,8 @@ def _progress_picture(palette: Palette, name: str, model: str, panels: list[_Cou
         log_scale(axes)
         if ends:
             axes.set_ylim(*_window(ends))
-        _finish(axes, f"{calibration}, M = {remove}", "evaluations (log scale)", cells["outcome"].iloc[0].measure.unit)
+        unit = cells["outcome"].iloc[0].measure.unit
+        _finish(axes, f"{calibration}, M = {remove}", "evaluations (log scale)", f"loss ({unit})")
     style.legend(figure, palette.line_keys(searcher for *_, cells in ordered for searcher in cells["searcher"]))
     caption = (
         "The lowest loss of a mask with M layers after so many evaluations, a line a search, so several for several "
@@ -119,17 +119,56 @@ def _progress_picture(palette: Palette, name: str, model: str, panels: list[_Cou
         "from above."
     )
     alt = "Lines: " + "; ".join(
-        f"{calibration}, M = {remove}, {cell.searcher}, seed {cell.seed}: "
-        f"{numbers.loss(cell.outcome.best_so_far[-1][1])} after "
-        f"{numbers.amount(cell.outcome.best_so_far[-1][0])} evaluations"
+        f"{calibration}, M = {remove}, {cell.searcher}, seed {cell.seed}: {numbers.loss(loss)} after "
+        f"{numbers.amount(evaluations)} evaluations"
         for remove, calibration, cells in ordered
         for cell in cells.itertuples()
+        for evaluations, loss in cell.outcome.best_so_far[-1:]
     )
     return Picture(name, f"{model}: best loss so far", caption, alt, figure)
 
 
-def _finish(axes: Axes, title: str, x_label: str, unit: str) -> None:
-    style.name_axes(axes, style.short(title, 48), x_label, f"loss ({unit})")
+def recovery_pictures(results: StudyResult, palette: Palette) -> list[Picture]:
+    """Return for each model the loss by tokens, a panel a way of training, a line a mask."""
+    trained: dict[tuple[str, str], list[RecoveredMask]] = {}
+    for one in results.recovered:
+        if one.record.training.held_out:
+            trained.setdefault((one.model, one.record.way), []).append(one)
+    panels = ((model, (way, masks)) for (model, way), masks in trained.items())
+    return pictures("recovery", panels, partial(_recovery_picture, palette))
+
+
+def _recovery_picture(palette: Palette, name: str, model: str, panels: Sequence[_Trained]) -> Picture:
+    from matplotlib.lines import Line2D
+
+    figure, places = grid(len(panels), 2.9)
+    looks: dict[str, dict[str, Any]] = {}
+    markers = itertools.cycle(style.MARKERS)
+    for axes, (way, masks) in zip(places, panels, strict=True):
+        for one in masks:
+            label = f"{one.searchers}, M = {one.remove}" if one.remove else "dense"
+            first = one.found_by[0]
+            colour, line = palette.colours.get(first, style.GREY), palette.lines.get(first, "--")
+            look = {"color": colour, "ls": line, "marker": next(markers), "ms": 4, "lw": 1.4}
+            axes.plot(*zip(*one.record.training.held_out, strict=True), **looks.setdefault(label, look))
+        _finish(axes, way, "tokens", "held-out loss (nats per token)")
+    style.legend(figure, [Line2D([], [], label=label, **look) for label, look in looks.items()])
+    caption = (
+        "The loss on held-out rows by the tokens that a model was trained on, a panel a way of training. Losses of "
+        "different ways are of different rows, or distances from the dense model, and do not compare."
+    )
+    alt = "Lines: " + "; ".join(
+        f"{way}, {one.searchers}, M = {one.remove}: {numbers.loss(losses[0][1])} to {numbers.loss(losses[-1][1])} "
+        f"after {losses[-1][0]:,} tokens"
+        for way, masks in panels
+        for one in masks
+        for losses in [one.record.training.held_out]
+    )
+    return Picture(name, f"{model}: loss by tokens of training", caption, alt, figure)
+
+
+def _finish(axes: Axes, title: str, x_label: str, y_label: str) -> None:
+    style.name_axes(axes, style.short(title, 48), x_label, y_label)
     style.finish(axes)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from raysearch.errors import UserError, redact
-from raysearch.tracking.store import Store
+from raysearch.tracking.options import Store
 
 
 def test_an_address_from_a_record_gets_its_password_from_mlflows_variables(

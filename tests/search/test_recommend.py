@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from raysearch.core.problem import Problem
-from raysearch.search.auto import BudgetedSearch
+from raysearch.search.recommend import BudgetedSearch
 from raysearch.search.recommendation import Budget
 
 

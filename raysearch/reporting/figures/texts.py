@@ -1,0 +1,113 @@
+"""What generated texts and arithmetic show of masks: why code fails, and what is still known of small problems.
+
+Source: figures 4 and 5b of `On the Limits of Layer Pruning for Generative Reasoning`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+import pandas as pd
+
+from raysearch.core import style
+from raysearch.reporting.figures.picture import Palette, Picture, grid, name_rows, pictures, stack
+from raysearch.reporting.stats.frame import Quantity, column_of, quantity_of
+from raysearch.reporting.tables import numbers
+from raysearch.study.result import StudyResult
+
+_COLOURS = {
+    "parenthesis": style.RED,
+    "other_syntax": style.AMBER,
+    "undefined_name": style.BLUE,
+    "time_or_depth": style.PINK,
+    "other": style.STEEL,
+    "assertion": style.LIGHT_GREY,
+}
+_Task = tuple[str, Mapping[str, Mapping[str, float]]]  # its title, and its bars by label: percent by reason
+_Probe = tuple[Quantity, float, pd.Series]  # what, the dense model's, and the masks' by searcher, calibration and M
+
+
+def failure_pictures(results: StudyResult, frame: pd.DataFrame) -> list[Picture]:
+    """Return for each model why its code fails, a panel a task and calibration; none where no code was assessed."""
+    tasks: dict[str, dict[str, str]] = {}
+    for metric in results.metrics:
+        if metric.group == "failures":
+            task, _, reason = metric.name.partition(".failed.")
+            tasks.setdefault(task, {})[metric.name] = reason
+    titles = {metric.name: metric.title for metric in results.metrics}
+    panels: list[tuple[str, _Task]] = []
+    for (model, calibration), cells in frame.groupby(["model", "calibration"], observed=True, sort=False):
+        for task, reasons in tasks.items():
+            columns = {column_of(name): reason for name, reason in reasons.items()}
+            means = cells.groupby(["remove", "searcher"], observed=True)[[*columns]].mean().dropna()
+            if len(means):
+                bars = {"dense": {reason: results.dense[model][name].value for name, reason in reasons.items()}}
+                for (remove, searcher), row in means.rename(columns=columns).iterrows():
+                    bars[f"M = {remove}, {searcher}"] = row.to_dict()
+                panels.append((str(model), (f"{titles.get(task, task)}, calibrated by {calibration}", bars)))
+    return pictures("failures", panels, _failure_picture)
+
+
+def _failure_picture(name: str, model: str, tasks: Sequence[_Task]) -> Picture:
+    from matplotlib.patches import Patch
+
+    most = max(len(bars) for _, bars in tasks)
+    figure, places = grid(len(tasks), 0.9 + 0.3 * most, 8.6, columns=1, foot=0.8)
+    for axes, (title, bars) in zip(places, tasks, strict=True):
+        for row, bar in enumerate(bars.values()):
+            stack(axes, row, bar, _COLOURS)
+        name_rows(axes, [style.short(label, 34) for label in bars])
+        axes.set_xlim(0, 100)
+        style.name_axes(axes, title, "answers that fail (%)")
+        style.finish(axes, "x")
+    style.legend(figure, [Patch(color=colour, label=_words(reason)) for reason, colour in _COLOURS.items()])
+    caption = "The share of all answers that fail for each reason; what is missing to 100 % passes."
+    alt = f"Why code of {model} fails: " + "; ".join(
+        f"{title}, {label}: "
+        + ", ".join(f"{_words(reason)} {numbers.percent(share / 100)}" for reason, share in bar.items())
+        for title, bars in tasks
+        for label, bar in bars.items()
+    )
+    return Picture(name, f"Why the code of {model} fails", caption, alt, figure)
+
+
+def _words(reason: str) -> str:
+    return "failed assertion" if reason == "assertion" else reason.replace("_", " ")
+
+
+def probe_pictures(results: StudyResult, frame: pd.DataFrame, palette: Palette) -> list[Picture]:
+    """Return for each model the arithmetic probe by M, a line a searcher; none where it was not asked."""
+    panels: list[tuple[str, _Probe]] = []
+    asked = [metric for metric in results.metrics if metric.group == "probe"]
+    for model, cells in frame[frame["comparable"]].groupby("model", observed=True, sort=False):
+        for metric in asked:
+            quantity = quantity_of(metric)
+            means = cells.groupby(["searcher", "calibration", "remove"], observed=True)[quantity.key].mean().dropna()
+            if len(means):
+                panels.append((str(model), (quantity, results.dense[str(model)][metric.name].value, means)))
+    return pictures("probe", panels, partial(_probe_picture, palette))
+
+
+def _probe_picture(palette: Palette, name: str, model: str, panels: Sequence[_Probe]) -> Picture:
+    figure, places = grid(len(panels), 2.9)
+    for axes, (quantity, dense, means) in zip(places, panels, strict=True):
+        for (searcher, calibration), values in means.groupby(level=[0, 1], observed=True):
+            points = [0, *values.index.get_level_values("remove")], [dense, *values]
+            axes.plot(*points, fillstyle=palette.fillings[calibration], ms=5, lw=1.4, **palette.line(searcher))
+        axes.axhline(dense, color=style.GREY, lw=0.9, ls="--")
+        axes.set_xticks([0, *sorted(set(means.index.get_level_values("remove")))])
+        style.name_axes(axes, quantity.title, "layers removed (0: dense)", quantity.unit)
+        style.finish(axes)
+    every = panels[0][2].index
+    style.legend(figure, palette.point_keys(every.unique("searcher"), list(every.unique("calibration"))))
+    caption = (
+        "The first digit of small problems such as (9 + 8) * 2: how often it is the likeliest of the ten, and its mean "
+        "log-probability; the mean over draws and seeds. Dashed: the dense model."
+    )
+    alt = "Lines: " + "; ".join(
+        f"{quantity.title}, {searcher}, {calibration}, M = {remove}: {numbers.three(value)}"
+        for quantity, _, means in panels
+        for (searcher, calibration, remove), value in means.items()
+    )
+    return Picture(name, f"{model}: the arithmetic probe", caption, alt, figure)
