@@ -14,6 +14,7 @@ from raysearch.evaluation.evaluator import Evaluation, Evaluator
 from raysearch.evaluation.pool import JobT, Pool
 from raysearch.evaluation.progress import Progress
 from raysearch.ledger.ledger import Ledger
+from raysearch.searchers.base import Round
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ class AssessContext:
             calibrations, self.n_layers, self.ledger, self.make_pool, on_progress=progress, owns_pool=False
         )
         try:
-            return evaluator.evaluate(self.masks), computed
+            return evaluator.evaluate(Round(self.masks)), computed
         finally:
             evaluator.close()
 

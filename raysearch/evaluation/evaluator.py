@@ -30,6 +30,7 @@ from raysearch.evaluation.totals import total
 from raysearch.evaluation.unit import MaskUnit, Unit, UnitResult
 from raysearch.ledger.claims import Claims
 from raysearch.ledger.ledger import Ledger, SubjectT
+from raysearch.searchers.base import Round
 
 #: How often to look whether another process has finished what it claimed.
 _POLL_S = 0.2
@@ -89,37 +90,23 @@ class Evaluator:
         self._stage, self._stats = 0, PoolStats()
         self._asked: dict[tuple[str, Subject], int] = {}  # of how many shards, in their order
 
-    def evaluate(
-        self,
-        masks: Iterable[Mask],
-        keep: int | None = None,
-        beat: Mask | None = None,
-        of: int = 1,
-        exact: bool = True,
-    ) -> dict[Mask, Evaluation]:
-        """Evaluate masks on all samples of all calibrations, but those that are screened.
-
-        Args:
-            masks: Distinct masks.
-            keep: How many of the best must be known exactly; None for all, or for all that are better than `beat`.
-            beat: A mask known in full: only masks that are better must be known exactly; None for none.
-            of: Among how many such calls the screening shares its error budget.
-            exact: Whether all that are kept must be known exactly, or one that seems the best, and which others are.
+    def evaluate(self, proposed: Round) -> dict[Mask, Evaluation]:
+        """Evaluate the masks of a round on all samples of all calibrations, but those that are screened.
 
         Returns:
-            An evaluation for each, in the order given.
+            An evaluation for each, in the round's order.
 
         Raises:
             EvaluationError: A unit failed for good.
         """
-        wanted, screener = tuple(masks), self._screener
+        screener = self._screener
         if screener is None:
-            return self._in_full(wanted)
+            return self._in_full(proposed.masks)
         if self.weighting is not None:
             known, _ = self._complete(sorted(self.references), self._all_shards)
             screener.factors = self.weighting.factors(self._reference_losses(known))
-        contest = screener.contest(wanted, keep, beat, of, exact)
-        return self._in_full(wanted) if contest is None else self._screen(wanted, contest)
+        contest = screener.contest(proposed)
+        return self._in_full(proposed.masks) if contest is None else self._screen(proposed.masks, contest)
 
     def _in_full(self, wanted: Sequence[Mask]) -> dict[Mask, Evaluation]:
         """Evaluate masks on all samples."""
@@ -141,7 +128,7 @@ class Evaluator:
             contest.decide()
             left -= contest.dropped | contest.accepted
         self._stage = 0
-        left |= set() if contest.beat is None else {contest.beat}
+        left |= set() if contest.round.beat is None else {contest.round.beat}
         while True:
             found = self._in_full(sorted(left))
             failed = {mask for mask, one in found.items() if one.failure}

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import TYPE_CHECKING
 
@@ -35,6 +35,7 @@ from scipy.special import bdtrc, digamma, polygamma, stdtr, stdtrit
 from raysearch.core.mask import Mask
 from raysearch.core.screened import Screened
 from raysearch.errors import UserError
+from raysearch.searchers.base import Round
 
 if TYPE_CHECKING:
     from raysearch.calibration.calibration import Calibration
@@ -193,24 +194,23 @@ class Screener:
                 if not all(np.isfinite(part).all() for part in self._seen[mask]):
                     self.failed.add(mask)
 
-    def contest(
-        self, masks: Iterable[Mask], keep: int | None, beat: Mask | None, of: int, exact: bool = True
-    ) -> Contest | None:
-        """Begin a round, asked for as of `Evaluator.evaluate`; None if it must be evaluated in full.
+    def contest(self, proposed: Round) -> Contest | None:
+        """Begin a round; None if it must be evaluated in full.
 
         The dense model, and what has been evaluated in full, is never dropped. `beat` is ignored unless it has been
         evaluated in full. Rounds beyond the error budget are not screened.
         """
-        contestants = [mask for mask in dict.fromkeys(masks) if mask]
-        beat = beat if beat is not None and self.knows(beat) else None
+        contestants = [mask for mask in proposed.masks if mask]
+        keep, beat = proposed.keep, proposed.beat if proposed.beat is not None and self.knows(proposed.beat) else None
         if (keep is None and beat is None) or (keep or 0) >= len(contestants) or len(self.stages) == 1:
             return None
-        self._budget_spent += 1 / of
+        self._budget_spent += 1 / proposed.of
         if self._budget_spent > 1 + 1e-9:
             return None
         predictions = {mask: self._predict(mask) for mask in contestants if len(mask) > 1}
         self._predictions = {mask: found for mask, found in predictions.items() if found[0] >= 0}
-        return Contest(self, contestants, keep, beat, (1 - self.screening.confidence) / of, exact)
+        budget = (1 - self.screening.confidence) / proposed.of
+        return Contest(self, replace(proposed, masks=contestants, beat=beat), budget)
 
     def knows(self, mask: Mask) -> bool:
         """Return whether a mask has been evaluated in full."""
@@ -320,56 +320,51 @@ class Screener:
 
 @dataclass
 class Contest:
-    """The masks of one round, asked for as of `Evaluator.evaluate`, and those that need no further evaluation.
+    """The masks of one round, and those that need no further evaluation.
 
     Args:
-        masks: Those of the round, without the dense model.
-        keep: How many of the best are asked for; None for all that are better than `beat`.
-        beat: A mask that was evaluated in full; None for none.
+        round: Without the dense model, and without a `beat` that has not been evaluated in full.
         budget: The error budget of the round.
-        exact: Whether their losses are asked for.
         dropped: The masks that are not among the best.
         accepted: The masks that are among the best and need not be known exactly; never the leader of a stage.
         winners: The masks for which others were dropped.
     """
 
     screener: Screener
-    masks: Sequence[Mask]
-    keep: int | None
-    beat: Mask | None
+    round: Round
     budget: float
-    exact: bool
     dropped: set[Mask] = field(default_factory=set)
     accepted: set[Mask] = field(default_factory=set)
     winners: set[Mask] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self._favourites = [] if self.keep is None else self._find_favourites(self.keep)
+        keep, beat = self.round.keep, self.round.beat
+        self._favourites = [] if keep is None else self._find_favourites(keep)
         # Any mask that must be kept could lose by mistake to `beat`, to all favourites, or to any one of the others.
-        ways = [self.beat is not None, self.keep is not None, bool(self._favourites)]
-        self._limit = self.budget / ((self.keep or len(self.masks)) * sum(ways))
+        ways = [beat is not None, keep is not None, bool(self._favourites)]
+        self._limit = self.budget / ((keep or len(self.round.masks)) * sum(ways))
         shares = np.arange(1, len(self.screener.stages)) ** -0.5
         self._shares = shares / shares.sum()
 
     def decide(self) -> None:
         """Drop or accept the masks of which it is beyond doubt, by the shards that all of them have seen."""
-        screener = self.screener
+        screener, beat = self.screener, self.round.beat
         decided = self.dropped | self.accepted | screener.failed
-        left = [mask for mask in self.masks if mask not in decided]
+        left = [mask for mask in self.round.masks if mask not in decided]
         in_question = {mask for mask in left if not screener.knows(mask)}
         if not in_question:
             return
         stage = screener.common_stage(in_question)
-        keep = 0 if self.keep is None else self.keep - len(self.accepted)
+        keep = 0 if self.round.keep is None else self.round.keep - len(self.accepted)
         limit = self._shares[stage] * self._limit
         left.sort(key=lambda mask: (screener.level(mask, stage), mask))
         below = {mask for mask in left[keep:] if mask in in_question} if keep else set()
         won_by: dict[Mask, set[Mask]] = {mask: set() for mask in below}
         for rank, rival in enumerate(left[: keep + _RIVALS] if keep else []):
-            worse = self._worse(left, rival, limit / len(self.masks))
+            worse = self._worse(left, rival, limit / len(self.round.masks))
             for mask in worse & below:
                 won_by[mask].add(rival)
-            if not self.exact and rank and rival in in_question and len(left) - len(worse) <= keep:
+            if not self.round.exact and rank and rival in in_question and len(left) - len(worse) <= keep:
                 self.accepted.add(rival)
         beaten = {mask for mask, winners in won_by.items() if len(winners) >= keep}
         self.winners |= set().union(*(won_by[mask] for mask in beaten))
@@ -377,9 +372,9 @@ class Contest:
             to_all = below.intersection(*(self._worse(left, rival, limit) for rival in self._favourites))
             self.winners |= {*self._favourites} if to_all else set()
             beaten |= to_all
-        if self.beat is not None and (losers := self._worse(left, self.beat, limit) & in_question):
+        if beat is not None and (losers := self._worse(left, beat, limit) & in_question):
             beaten |= losers
-            self.winners.add(self.beat)
+            self.winners.add(beat)
         self.dropped |= beaten
 
     def _worse(self, masks: Sequence[Mask], rival: Mask, limit: float) -> set[Mask]:
@@ -390,7 +385,7 @@ class Contest:
 
     def _find_favourites(self, count: int) -> list[Mask]:
         """Return the masks that earlier rounds promise most, best first; none if those do not tell of all masks."""
-        promises = {mask: self.screener.promise(mask) for mask in self.masks}
+        promises = {mask: self.screener.promise(mask) for mask in self.round.masks}
         told = {mask: loss for mask, loss in promises.items() if loss is not None}
         return sorted(told, key=lambda mask: (told[mask], mask))[:count] if len(told) == len(promises) else []
 

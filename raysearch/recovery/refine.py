@@ -28,6 +28,7 @@ from raysearch.search.observer import LossPoint, Observer, Prefixed
 from raysearch.search.record import SearchRecord
 from raysearch.search.refinement import RefinedMask, Refinement, rank_correlation
 from raysearch.search.spec import SearchSpec
+from raysearch.searchers.base import Round
 
 if TYPE_CHECKING:  # these bring torch and trl, which a search that the ledger answers does without
     from raysearch.recovery.healing import Recovery
@@ -172,7 +173,7 @@ def _losses(this: Recovery, out: Path, session: EvaluationSession) -> tuple[floa
     plain = replace(evaluation, model=model, weighting=None, screening=None)
     recovered = open_session(plain, info, lambda progress: None, PreparedData(calibrations, files))
     try:
-        found = recovered.evaluator.evaluate([Mask()])[Mask()]
+        found = recovered.evaluator.evaluate(Round([Mask()]))[Mask()]
     finally:
         recovered.close()
     losses = tuple(loss for loss in found.parts if loss is not None)

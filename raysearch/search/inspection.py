@@ -17,6 +17,7 @@ from raysearch.evaluation.totals import standard_errors
 from raysearch.generation.answer import Answer
 from raysearch.models.loading import describe
 from raysearch.search.observer import Observer, warn_of_unknown
+from raysearch.searchers.base import Round
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ def inspect_data(spec: EvaluationSpec, n_shown: int, with_loss: bool, observer: 
     warn_of_unknown(prepared.calibrations, observer)
     if with_loss:
         with closing(open_session(spec, info, observer.progress, prepared)) as session:
-            losses = session.evaluator.evaluate([Mask()])[Mask()].parts
+            losses = session.evaluator.evaluate(Round([Mask()]))[Mask()].parts
             errors = [standard_errors(one, session.ledger, [Mask()])[0] for one in prepared.calibrations]
     return [
         Inspection(

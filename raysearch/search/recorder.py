@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -126,9 +126,9 @@ class SearchRecorder(Oracle):
             return self._evaluate(proposed)
 
     def _evaluate(self, proposed: Round) -> Scores:
-        masks = proposed.masks if self.rounds else tuple(dict.fromkeys([self.problem.dense, *proposed.masks]))
+        whole = proposed if self.rounds else replace(proposed, masks=[self.problem.dense, *proposed.masks])
         before = self.evaluator.meter.samples_at_once
-        evaluations = self.evaluator.evaluate(masks, proposed.keep, proposed.beat, proposed.of, proposed.exact)
+        evaluations = self.evaluator.evaluate(whole)
         if (at_once := self.evaluator.meter.samples_at_once) != before:
             self.observer.warn(
                 f"memory does not hold a shard; going on with {at_once} of its samples at once, "

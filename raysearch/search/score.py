@@ -17,6 +17,7 @@ from raysearch.evaluation.spec import EvaluationSpec
 from raysearch.models.loading import describe
 from raysearch.search.observer import Observer, warn_of_unknown
 from raysearch.search.result import named_readout
+from raysearch.searchers.base import Round
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ def score_masks(spec: ScoreSpec, observer: Observer) -> list[Score]:
             raise UserError(f"masks=[…,{list(mask)},…] removes every layer of {name}; keep at least one")
     with closing(open_session(spec.evaluation, info, observer.progress)) as session:
         warn_of_unknown(session.calibrations, observer)
-        evaluations = session.evaluator.evaluate(dict.fromkeys(spec.masks))
+        evaluations = session.evaluator.evaluate(Round(spec.masks))
         scores = []
         for mask in spec.masks:
             found = evaluations[mask]

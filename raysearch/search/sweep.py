@@ -30,6 +30,7 @@ from raysearch.ledger.ledger import Ledger
 from raysearch.models.loading import describe
 from raysearch.search.observer import Observer, warn_of_unknown
 from raysearch.search.refinement import rank_correlation
+from raysearch.searchers.base import Round
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,7 @@ def run_sweep(spec: EvaluationSpec, observer: Observer) -> Sweep:
     with closing(open_session(spec, info, observer.progress)) as session:
         warn_of_unknown(session.calibrations, observer)
         singles = [Mask.of(layer) for layer in range(info.n_layers)]
-        evaluations = session.evaluator.evaluate([Mask(), *singles])
+        evaluations = session.evaluator.evaluate(Round([Mask(), *singles]))
         dense = evaluations[Mask()].parts
         return Sweep(
             spec.model.name,

@@ -17,6 +17,7 @@ from raysearch.evaluation.evaluator import Evaluator
 from raysearch.evaluation.pool import Pool
 from raysearch.evaluation.totals import total
 from raysearch.ledger.ledger import Ledger
+from raysearch.searchers.base import Round
 from raysearch.study.model_group import ModelGroup
 from raysearch.study.spec import Cell
 
@@ -59,7 +60,7 @@ def evaluate_held_out(
         others = sorted({masks[number] for number, own in draws.places.items() if own != draw and number in masks})
         if others:
             with closing(Evaluator([calibration], n_layers, ledger, make_pool, owns_pool=False)) as evaluator:
-                evaluator.evaluate(others)
+                evaluator.evaluate(Round(others))
 
 
 def held_out_losses(draws: Draws, masks: Mapping[int, Mask], ledger: Ledger) -> dict[int, dict[str, float]]:

@@ -16,6 +16,7 @@ from raysearch.evaluation.inline_pool import InlinePool
 from raysearch.evaluation.progress import Progress
 from raysearch.ledger.ledger import Ledger
 from raysearch.models.statistics import measure
+from raysearch.searchers.base import Round
 from tests.evaluation.oracle import plain_losses
 
 MASKS = [Mask.of(2), Mask(), Mask.of(1), Mask.of(1, 2)]
@@ -44,7 +45,7 @@ def make_evaluator(tmp_path, calibration, make_replica, closed_in_the_end):
 
 
 def test_the_loss_is_the_mean_over_all_scored_tokens(make_evaluator, model, calibration):
-    for mask, evaluation in make_evaluator().evaluate(MASKS).items():
+    for mask, evaluation in make_evaluator().evaluate(Round(MASKS)).items():
         total = sum(plain_losses(model, mask, shard).sum() for shard in calibration.shards)
         assert evaluation.loss == pytest.approx(total / calibration.n_tokens, rel=1e-5)
         assert not evaluation.cached and evaluation.failure is None
@@ -52,9 +53,9 @@ def test_the_loss_is_the_mean_over_all_scored_tokens(make_evaluator, model, cali
 
 def test_nothing_is_computed_twice(make_evaluator):
     first = make_evaluator()
-    before = first.evaluate(MASKS)
+    before = first.evaluate(Round(MASKS))
     again = make_evaluator(make_replica=lambda: pytest.fail("the ledger knows it all: no model is needed"))
-    after = again.evaluate(MASKS)
+    after = again.evaluate(Round(MASKS))
     assert [value.loss for value in before.values()] == [value.loss for value in after.values()]
     assert all(value.cached for value in after.values())
     assert again.meter.layer_forwards == 0
@@ -62,10 +63,10 @@ def test_nothing_is_computed_twice(make_evaluator):
 
 def test_only_what_is_missing_is_computed(make_evaluator, calibration):
     first = make_evaluator()
-    first.evaluate([Mask.of(1)])
+    first.evaluate(Round([Mask.of(1)]))
     first.ledger.connection.execute("DELETE FROM evaluations WHERE shard = 1")
     second = make_evaluator()
-    answers = second.evaluate([Mask.of(1), Mask.of(2)])
+    answers = second.evaluate(Round([Mask.of(1), Mask.of(2)]))
     missing = [(Mask.of(1), 1), *((Mask.of(2), shard) for shard in range(calibration.n_shards))]
     assert sorted(second._pool.asked) == sorted(missing)
     assert not answers[Mask.of(1)].cached
@@ -73,18 +74,18 @@ def test_only_what_is_missing_is_computed(make_evaluator, calibration):
 
 def test_shared_prefixes_are_counted_once(make_evaluator):
     evaluator = make_evaluator()
-    evaluator.evaluate([Mask.of(layer) for layer in range(4)])
+    evaluator.evaluate(Round([Mask.of(layer) for layer in range(4)]))
     assert evaluator.meter.layer_forwards == 3 + 3 + 2 + 1  # N = 4: a chain of three, and suffixes of 3, 2, 1
     assert evaluator.meter.head_forwards == 4
     assert 0 < evaluator.pool_stats.busy_share <= 1
 
 
 def test_large_rounds_are_cut(make_evaluator, monkeypatch):
-    whole = make_evaluator().evaluate(MASKS)
+    whole = make_evaluator().evaluate(Round(MASKS))
     monkeypatch.setattr(module, "MAX_MASKS_PER_UNIT", 2)
     evaluator = make_evaluator()
     evaluator.ledger.connection.execute("DELETE FROM evaluations")
-    cut = evaluator.evaluate(MASKS)
+    cut = evaluator.evaluate(Round(MASKS))
     assert {mask: value.loss for mask, value in cut.items()} == {mask: value.loss for mask, value in whole.items()}
 
 
@@ -102,7 +103,7 @@ def test_progress_ends_where_the_plan_said(make_evaluator):
     seen: list[Progress] = []
     evaluator = make_evaluator(on_progress=seen.append)
     for ask, layers, heads, n_asked in (
-        (lambda: evaluator.evaluate(MASKS), 4 + 2 + 1 + 1, len(MASKS), len(MASKS)),
+        (lambda: evaluator.evaluate(Round(MASKS)), 4 + 2 + 1 + 1, len(MASKS), len(MASKS)),
         (lambda: evaluator.measure(Statistic.GATE_GRADIENTS), 8, 1, 1),
     ):
         seen.clear()
@@ -124,7 +125,7 @@ def test_a_loss_that_is_not_finite_is_a_failure_with_its_cause(make_evaluator, m
         replica.calibrations[name] = dataclasses.replace(calibration, objective=Spoiled())
         return replica
 
-    evaluation = make_evaluator(make_replica=broken).evaluate([Mask.of(1)])[Mask.of(1)]
+    evaluation = make_evaluator(make_replica=broken).evaluate(Round([Mask.of(1)]))[Mask.of(1)]
     assert evaluation.loss is None and evaluation.failure == "the loss is nan"
 
 
@@ -141,7 +142,7 @@ def test_a_unit_that_keeps_failing_ends_with_the_cause(make_evaluator, make_repl
         return replica
 
     with pytest.raises(EvaluationError, match="failed 3 times; the last cause: RuntimeError: the disk is on fire"):
-        make_evaluator(make_replica=flaky).evaluate([Mask.of(1)])
+        make_evaluator(make_replica=flaky).evaluate(Round([Mask.of(1)]))
     assert len(attempts) == 3
 
 
@@ -157,7 +158,7 @@ def test_two_searches_at_once_compute_everything_once(make_evaluator, tmp_path, 
             closing(Ledger(tmp_path / "shared.db")) as ledger,
             closing(Evaluator([calibration], 4, ledger, make_pool)) as evaluator,
         ):
-            return [value.loss for value in evaluator.evaluate(MASKS).values()]
+            return [value.loss for value in evaluator.evaluate(Round(MASKS)).values()]
 
     with ThreadPoolExecutor(2) as threads:
         one, other = threads.map(work, range(2))

@@ -1,6 +1,6 @@
 """Screening on losses from a table: what it drops, what it never drops, and what it costs."""
 
-import dataclasses
+from dataclasses import replace
 from itertools import combinations
 from typing import cast
 
@@ -113,9 +113,7 @@ class Bench:
         self.rounds = []
 
     def evaluate(self, proposed):
-        found = self.evaluator.evaluate(
-            dict.fromkeys([Mask(), *proposed.masks]), proposed.keep, proposed.beat, proposed.of, proposed.exact
-        )
+        found = self.evaluator.evaluate(replace(proposed, masks=[Mask(), *proposed.masks]))
         self.rounds.append({mask: found[mask] for mask in proposed.masks})
         screened = {mask: one.screened for mask, one in self.rounds[-1].items() if one.screened is not None}
         return Scores(
@@ -234,7 +232,7 @@ def race(table, screening, keep, exact):
     """Screen one round of single layers without a ledger: its contest, and the share of samples that are seen."""
     calibration = calibration_of()
     screener, left, seen = Screener(screening, [calibration]), {*SINGLES}, 0
-    contest = screener.contest(SINGLES, keep, None, 1, exact)
+    contest = screener.contest(Round(SINGLES, keep, exact=exact))
     assert contest is not None
     before = 0
     for number, stage in enumerate(screener.stages):
@@ -377,7 +375,7 @@ def test_the_error_of_a_difference_is_that_of_cochran(bench):
     assert plain.error == pytest.approx(error(table(first) - table(second)))
     assert plain.mean == pytest.approx((table(first) - table(second))[order].mean() * N_SAMPLES / calibration.divisor)
     see(screener, table, calibration, [Mask(), SINGLES[0], SINGLES[1], SINGLES[7]], 1)
-    assert screener.contest([first, second], 1, None, 1)
+    assert screener.contest(Round([first, second], keep=1))
     predicted = table(SINGLES[0]) - table(SINGLES[1])
     better = screener.difference(first, second)
     assert better.error == pytest.approx(error(table(first) - table(second) - predicted))
@@ -391,9 +389,9 @@ def test_masks_of_different_parents_are_predicted_by_what_their_layers_cost_besi
     one = bench(screening=Screening(stages=[0.25]))
     first, second = Mask.of(0, 1, 2), Mask.of(3, 4, 5)
     parts = [first - [layer] for layer in (1, 2)] + [second - [layer] for layer in (4, 5)] + [SINGLES[0], SINGLES[3]]
-    one.evaluator.evaluate([Mask(), *parts])
+    one.evaluator.evaluate(Round([Mask(), *parts]))
     screener, table, calibration = one.evaluator._screener, one.replica.table, one.calibrations[0]
-    assert screener.contest([first, second], 1, None, 1)
+    assert screener.contest(Round([first, second], keep=1))
     predicted = table(parts[2]) + table(parts[3]) - table(SINGLES[3])
     assert screener.promise(second) == pytest.approx((predicted - table(Mask())).sum() / calibration.divisor)
     assert predicted.mean() == pytest.approx(table(second).mean(), rel=0.05)
@@ -463,7 +461,7 @@ def test_scores_refuse_more_than_was_kept():
     assert scores.best(1) == [Mask.of(1)]
     with pytest.raises(ValueError, match=r"the 2 best are not known: Round\(…, keep=1\)"):
         scores.best(2)
-    assert dataclasses.replace(scores, screened={}).best(2) == [Mask.of(1), Mask.of(2)]
+    assert replace(scores, screened={}).best(2) == [Mask.of(1), Mask.of(2)]
 
 
 def test_bad_options_are_refused():

@@ -16,6 +16,7 @@ from raysearch.evaluation.session import EvaluationSession, open_session, prepar
 from raysearch.evaluation.spec import EvaluationSpec
 from raysearch.models.loading import describe
 from raysearch.models.spec import ModelInfo
+from raysearch.searchers.base import Round
 from tests.cli.conftest import World, here, world
 
 __all__ = ["here", "world"]  # fixtures
@@ -79,7 +80,7 @@ def test_what_is_prepared_is_not_read_again(world: World, info: ModelInfo, monke
 def test_the_error_of_a_difference_is_none_for_a_weighted_sum(world: World, here: Path) -> None:
     mask = Mask.of(1)
     with closing(opened(spec_of(world))) as session:
-        losses = session.evaluator.evaluate([Mask(), mask])
+        losses = session.evaluator.evaluate(Round([Mask(), mask]))
         error = session.delta_error(mask)
         assert error is not None and 0 < error < (losses[Mask()].loss or 0)
     parts = '[{weight: 1, of: "objective=perplexity"}, {weight: 2, of: "objective=kl data.samples=4"}]'

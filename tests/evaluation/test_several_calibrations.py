@@ -22,6 +22,7 @@ from raysearch.evaluation.replica import Replica
 from raysearch.evaluation.unit import MaskUnit
 from raysearch.ledger.ledger import Ledger
 from raysearch.models.stack import LayerStack
+from raysearch.searchers.base import Round
 
 MASKS = [Mask.of(2), Mask.of(1, 2)]
 SINGLES = [Mask.of(layer) for layer in range(4)]
@@ -57,9 +58,9 @@ def open_evaluator(tmp_path, model, closed_in_the_end):
 
 
 def test_each_part_loses_what_it_loses_alone(open_evaluator, calibration, items):
-    both = open_evaluator(calibration, items).evaluate(MASKS)
+    both = open_evaluator(calibration, items).evaluate(Round(MASKS))
     for place, alone in enumerate((calibration, items)):
-        for mask, evaluation in open_evaluator(alone).evaluate(MASKS).items():
+        for mask, evaluation in open_evaluator(alone).evaluate(Round(MASKS)).items():
             assert both[mask].parts[place] == evaluation.loss
             assert both[mask].loss == both[mask].parts[0]
 
@@ -67,8 +68,8 @@ def test_each_part_loses_what_it_loses_alone(open_evaluator, calibration, items)
 @pytest.mark.parametrize("normalise", ["none", "dense", "spread"])
 def test_a_weighted_sum(open_evaluator, calibration, items, normalise):
     weighting = WeightedObjective((1.0, 3.0), normalise)
-    found = open_evaluator(calibration, items, weighting=weighting).evaluate(MASKS)
-    alone = [open_evaluator(one).evaluate([Mask(), *SINGLES, *MASKS[1:]]) for one in (calibration, items)]
+    found = open_evaluator(calibration, items, weighting=weighting).evaluate(Round(MASKS))
+    alone = [open_evaluator(one).evaluate(Round([Mask(), *SINGLES, *MASKS[1:]])) for one in (calibration, items)]
     scales = {
         "none": [1, 1],
         "dense": [abs(one[Mask()].loss) for one in alone],
@@ -81,11 +82,11 @@ def test_a_weighted_sum(open_evaluator, calibration, items, normalise):
 
 def test_a_weighted_sum_uses_what_the_parts_know(open_evaluator, calibration, items, tmp_path):
     first = open_evaluator(calibration, items)
-    first.evaluate([Mask(), *SINGLES, *MASKS])
+    first.evaluate(Round([Mask(), *SINGLES, *MASKS]))
     again = Evaluator(
         [items, calibration], 4, first.ledger, lambda: pytest.fail("all is known"), WeightedObjective((1.0, 1.0))
     )
-    assert all(evaluation.cached for evaluation in again.evaluate(MASKS).values())
+    assert all(evaluation.cached for evaluation in again.evaluate(Round(MASKS)).values())
     again.close()
 
 

@@ -46,9 +46,9 @@ def slow_recorder(answering_s=0.0):
         time.sleep(answering_s)
         return np.zeros((1, 4))
 
-    def evaluate(masks, *_):
+    def evaluate(proposed):
         time.sleep(answering_s)
-        return {mask: Evaluation(abs(3 - sum(mask)) + 0.5, None, False, ()) for mask in masks}
+        return {mask: Evaluation(abs(3 - sum(mask)) + 0.5, None, False, ()) for mask in proposed.masks}
 
     evaluator: Any = SimpleNamespace(evaluate=evaluate, measure=measure, meter=Meter(), pool_stats=PoolStats())
     return SearchRecorder(Problem(4, 1), evaluator, Observer(), time.perf_counter())
@@ -79,7 +79,7 @@ def test_trials_hold_the_loss_of_each_part_where_there_are_several(recorder):
         Mask.of(0): Evaluation(4.0, None, False, (1.5, 2.5)),
         Mask.of(1): Evaluation(None, "the loss is nan", False, (None, 3.5)),
     }
-    recorder.evaluator.evaluate = lambda masks, *_: {mask: evaluations[mask] for mask in masks}
+    recorder.evaluator.evaluate = lambda proposed: {mask: evaluations[mask] for mask in proposed.masks}
     several = replace(recorder, part_names=["kl on c4", "perplexity on sotu"], rounds=[], trials=[], losses={})
     several.evaluate(Round([Mask.of(0), Mask.of(1)]))
     assert [trial.parts for trial in several.trials] == [
@@ -102,7 +102,7 @@ def test_parts_of_the_same_name_are_numbered():
 
 def test_a_dense_model_whose_loss_is_no_number_is_refused(recorder):
     failed = Evaluation(None, "the loss is nan", False, ())
-    recorder.evaluator.evaluate = lambda masks, *_: dict.fromkeys(masks, failed)
+    recorder.evaluator.evaluate = lambda proposed: dict.fromkeys(proposed.masks, failed)
     with pytest.raises(UserError, match="with nothing removed, the loss is nan; its weights are damaged"):
         recorder.evaluate(Round([Mask.of(0)]))
 
