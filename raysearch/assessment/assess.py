@@ -179,7 +179,7 @@ def assess_masks(
     jobs = _missing_jobs(what, ledger, masks)
     n_units = len(jobs) + sum(one.n_shards for one in what.calibrations) + (len(masks) if what.problems else 0)
     # A pool that is offered is one for every stage, and stays open.
-    pool = nullcontext(functools.cache(make_pool)) if make_pool else opening(what.cluster, what.info.model, n_units)
+    pool = nullcontext(functools.cache(make_pool)) if make_pool else opening(what.cluster, what.info, n_units)
     with pool as replicas:
         context = AssessContext(masks, what.info.n_layers, ledger, replicas, on_progress)
         perplexities, n_perplexities = measure_perplexities(texts, context)

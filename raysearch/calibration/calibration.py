@@ -20,7 +20,7 @@ from raysearch.calibration.batch import Batch
 from raysearch.calibration.objectives.base import Objective
 from raysearch.core.measure import Measure
 
-_SHARD_TOKENS = 8192  # the most tokens of a shard where the user sets no size: fills a GPU, and still fits
+SHARD_TOKENS = 8192  # the most tokens of a shard where the user sets no size: fills a GPU, and still fits
 _SHARDS = 16  # the fewest shards then, if there are enough tokens: work for many replicas, and early screening
 _FEWEST_TOKENS = 512  # of a shard, if there are as many: with fewer, a CPU spends a tenth more on each token
 _SHARDS_OF_PROMPTS = 2  # the same where answers are generated: a step takes as long for one prompt as for several
@@ -107,7 +107,7 @@ def _cuts(samples: Batch, shard_samples: int | None) -> list[int]:
     np.maximum.at(longest, samples.sample_of_row, samples.lengths)
     rows = np.bincount(samples.sample_of_row)
     fewest = _SHARDS if samples.answers is None else _SHARDS_OF_PROMPTS
-    budget = min(_SHARD_TOKENS, int((longest * rows).sum()) // fewest)
+    budget = min(SHARD_TOKENS, int((longest * rows).sum()) // fewest)
     if samples.answers is None:
         budget = max(budget, _FEWEST_TOKENS)
     cuts, n_rows, width = [0], 0, 0

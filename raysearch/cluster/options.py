@@ -6,7 +6,7 @@ torch and Ray are imported where replicas start, so that a search that the ledge
 from __future__ import annotations
 
 import functools
-import os
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -14,18 +14,28 @@ from typing import TYPE_CHECKING, Literal
 
 from typing_extensions import override
 
+from raysearch.calibration.calibration import SHARD_TOKENS
 from raysearch.errors import UserError
 from raysearch.evaluation.pool import Pool, PoolFactory
-from raysearch.models.devices import check_device, check_fused_head, n_gpus
-from raysearch.models.spec import LocatedModel, ModelSpec
+from raysearch.models.devices import check_device, check_fused_head, memory_bytes, n_cores, n_gpus
+from raysearch.models.spec import MOST_COPIED, LocatedModel, ModelInfo, ModelSpec
 
 #: CPU threads of a replica; torch crashes where it is asked for many thousands.
 _MOST_THREADS = 1024
+#: What a replica on a CPU has in memory of its own: torch, and so many hidden states of the largest shard.
+_BYTES_OF_A_REPLICA, _STATES_OF_A_SHARD = 2**30, 16
 #: A replica with more threads for each core of this machine would do nothing but switch between them.
 THREADS_OF_A_CORE = 8
 
 if TYPE_CHECKING:
     from raysearch.cluster.pool import Replicas
+
+
+def memory_of_replica(info: ModelInfo) -> int:
+    """Return the bytes that a replica on a CPU takes, beside the weights that all replicas of a machine share."""
+    states = _STATES_OF_A_SHARD * SHARD_TOKENS * info.hidden_size * info.weight_bytes // info.parameters
+    copy = info.weight_bytes if info.weight_bytes <= MOST_COPIED else 0
+    return _BYTES_OF_A_REPLICA + states + copy
 
 
 @dataclass(frozen=True)
@@ -66,8 +76,8 @@ class ClusterOptions(PoolFactory):
         backend: ``ray`` runs each replica as an actor; ``inline`` runs one in this process, with the same results.
         address: The address of a running Ray cluster: ``auto``, ``host:port`` or ``ray://host:port``; None to start
             Ray on this machine.
-        replicas: How many; or ``auto``: as many as the CPUs, or GPUs, allow and the shards can keep busy; or a range,
-            within which they come and go with the work.
+        replicas: How many; or ``auto``: as many as the CPUs and the memory, or the GPUs, allow and the shards can keep
+            busy; or a range, within which they come and go with the work.
         cpus_per_replica: CPU threads of a replica. 1 is best on a CPU, since shards give the parallelism.
         gpus_per_replica: GPUs of a replica, or ``auto``: one if the model runs on a GPU. Replicas with a fraction
             share a GPU; over several GPUs the layers are spread.
@@ -154,7 +164,7 @@ class ClusterOptions(PoolFactory):
             join_ray(self.address, 0)()
             return  # GPUs may come with the nodes
         check_device(model.device)
-        cores = os.cpu_count() or 1
+        cores = n_cores()
         if self.cpus_per_replica > THREADS_OF_A_CORE * cores:
             raise UserError(
                 f"cluster.cpus_per_replica={self.cpus_per_replica} are more threads than the {cores} cores of this "
@@ -167,19 +177,21 @@ class ClusterOptions(PoolFactory):
                 "use cluster.replicas=auto, or a smaller cluster.gpus_per_replica, so that replicas share a GPU"
             )
 
-    def replica_range(self, on_gpu: bool, n_units: int, room: Mapping[str, float] | None = None) -> ReplicaRange:
+    def replica_range(self, info: ModelInfo, n_units: int, room: Mapping[str, float] | None = None) -> ReplicaRange:
         """Return how many replicas to start: the number given, or as many as fit and can be kept busy by the units.
 
-        `room` are the CPUs and GPUs of the cluster, by default this machine's.
+        `room` are the CPUs, GPUs and bytes of memory of the cluster, by default this machine's.
         """
         if isinstance(self.replicas, ReplicaRange):
             return self.replicas
         if self.replicas != "auto":
             return ReplicaRange(self.replicas, self.replicas)
-        room = room or {"CPU": os.cpu_count() or 1, "GPU": n_gpus()}
-        fit = room.get("CPU", 0) // self.cpus_per_replica
-        if on_gpu:
-            fit = room.get("GPU", 0) / (self.gpus(on_gpu) or 1)
+        room = room or {"CPU": n_cores(), "GPU": n_gpus(), "memory": memory_bytes()}
+        if info.model.on_gpu:
+            fit = room.get("GPU", 0) / (self.gpus(True) or 1)
+        else:
+            in_memory = (room.get("memory", math.inf) - info.weight_bytes) / memory_of_replica(info)
+            fit = min(room.get("CPU", 0) // self.cpus_per_replica, in_memory)
         n_replicas = max(1, min(int(fit), n_units))
         return ReplicaRange(n_replicas, n_replicas)
 
@@ -188,18 +200,18 @@ class ClusterOptions(PoolFactory):
         return float(on_gpu) if self.gpus_per_replica == "auto" else self.gpus_per_replica
 
     @override
-    def open(self, model: LocatedModel, n_units: int) -> Pool:
+    def open(self, info: ModelInfo, n_units: int) -> Pool:
         if self.backend == "inline":
             from raysearch.evaluation.inline_pool import InlinePool
             from raysearch.evaluation.replica import make_replica
 
-            return InlinePool(lambda: make_replica(model, self.cpus_per_replica))
+            return InlinePool(lambda: make_replica(info.model, self.cpus_per_replica))
         from raysearch.cluster.pool import RayPool  # Ray takes a second to import
 
-        group = self.start(model, n_units)
+        group = self.start(info, n_units)
         return RayPool(group.replicas, group.close, group.check)
 
-    def start(self, model: LocatedModel, n_units: int, *, shared: bool = False) -> ReplicaGroup:
+    def start(self, info: ModelInfo, n_units: int, *, shared: bool = False) -> ReplicaGroup:
         """Start replicas as Ray actors.
 
         On a CPU the model is loaded once, its weights travel to each machine once, and all replicas there share them;
@@ -215,7 +227,7 @@ class ClusterOptions(PoolFactory):
         from raysearch.cluster.pool import Replicas
         from raysearch.cluster.session import joining_ray, room
 
-        on_gpu = model.on_gpu
+        model, on_gpu = info.model, info.model.on_gpu
         needs = Needs(self.cpus_per_replica, self.gpus(on_gpu))
         if self.address is not None or ray.is_initialized():  # replicas may be on other machines
             travels = not on_gpu or (self.address is not None and not model.is_hub)
@@ -225,12 +237,12 @@ class ClusterOptions(PoolFactory):
 
         @functools.cache
         def replicas() -> ReplicaRange:
-            return self.replica_range(on_gpu, n_units, None if self.address is None else room())
+            return self.replica_range(info, n_units, None if self.address is None else room())
 
         def make_fleet() -> Fleet | RemoteFleet:
             return (shared_fleet if shared else Fleet)(replicas().min, replicas().max, needs, self.idle_s)
 
-        cpus = self.replica_range(on_gpu, n_units).max * needs.cpus
+        cpus = self.replica_range(info, n_units).max * needs.cpus
         packed = tokenizer = None
         with joining_ray(self.address, cpus, make_fleet) as joined:  # beside it, what takes seconds to import and read
             if travels:

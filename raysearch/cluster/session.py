@@ -20,6 +20,7 @@ from typing import Any, Protocol, TypeVar
 import ray
 
 from raysearch.errors import EvaluationError, UserError, first_line, last_line
+from raysearch.models.devices import n_cores
 
 FleetT = TypeVar("FleetT", bound="_Closable")
 
@@ -54,7 +55,7 @@ def join_ray(address: str | None, cpus: float) -> Connection:
         return Connection(None, is_ours=False)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     if address is None:
-        local = {"num_cpus": max(os.cpu_count() or 1, int(cpus + 0.999)), "include_dashboard": False}
+        local = {"num_cpus": max(n_cores(), int(cpus + 0.999)), "include_dashboard": False}
         _make_token()
         try:
             with _without_unused():
@@ -227,7 +228,7 @@ def raising(check: Callable[[], None], warn: Callable[[str], None]) -> Iterator[
 
 
 def room() -> Mapping[str, float]:
-    """Return the resources of the whole cluster, by kind: ``CPU``, ``GPU``."""
+    """Return the resources of the whole cluster, by kind: ``CPU``, ``GPU``, and ``memory`` in bytes."""
     return ray.cluster_resources()
 
 

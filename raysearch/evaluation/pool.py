@@ -22,7 +22,7 @@ from raysearch.evaluation.unit import MaskUnit
 if TYPE_CHECKING:
     from raysearch.calibration.calibration import Calibration
     from raysearch.evaluation.replica import Replica
-    from raysearch.models.spec import LocatedModel
+    from raysearch.models.spec import LocatedModel, ModelInfo
 
 #: How often a job is tried before its failure ends the round.
 MAX_ATTEMPTS = 3
@@ -156,7 +156,7 @@ class PoolFactory(Protocol):
         """
         ...
 
-    def open(self, model: LocatedModel, n_units: int) -> Pool:
+    def open(self, info: ModelInfo, n_units: int) -> Pool:
         """Load as many replicas of a model as so many units or jobs keep busy."""
         ...
 
@@ -167,7 +167,7 @@ def job_failure(job: Job, error: BaseException) -> str:
 
 
 @contextmanager
-def opening(cluster: PoolFactory, model: LocatedModel, n_units: int) -> Iterator[Callable[[], Pool]]:
+def opening(cluster: PoolFactory, info: ModelInfo, n_units: int) -> Iterator[Callable[[], Pool]]:
     """Give a pool when it is first needed; it is closed at the end."""
     with ExitStack() as stack:
-        yield functools.cache(lambda: stack.enter_context(closing(cluster.open(model, n_units))))
+        yield functools.cache(lambda: stack.enter_context(closing(cluster.open(info, n_units))))

@@ -109,7 +109,7 @@ def open_session(
         calibrations=calibrations,
         n_layers=info.n_layers,
         ledger=ledger,
-        make_pool=make_pool or (lambda: spec.cluster.open(info.model, sum(one.n_shards for one in calibrations))),
+        make_pool=make_pool or (lambda: spec.cluster.open(info, sum(one.n_shards for one in calibrations))),
         weighting=spec.weighting,
         screening=spec.screening,
         on_progress=on_progress,

@@ -13,9 +13,7 @@ import platform
 import torch
 from torch import Tensor, nn
 
-#: The most that is copied, in bytes: larger models share one copy of their weights among the replicas of a machine. It
-#: depends on the model alone, so that a loss never depends on how much memory there is.
-_MOST = 2**31
+from raysearch.models.spec import MOST_COPIED
 
 
 def pack_weights(model: nn.Module) -> None:
@@ -25,7 +23,7 @@ def pack_weights(model: nn.Module) -> None:
     """
     linear = [module for module in model.modules() if type(module) is nn.Linear and _has_kernel(module.weight)]
     linear = [module for module in linear if len(list(module.parameters())) == 1]  # a bias is rounded elsewhere
-    if sum(module.weight.nbytes for module in linear) <= _MOST:
+    if sum(module.weight.nbytes for module in linear) <= MOST_COPIED:
         for module in linear:
             packed = torch.ops.mkldnn._reorder_linear_weight(module.weight.detach(), None)
             vars(module)["forward"] = functools.partial(_forward, packed, module.weight)

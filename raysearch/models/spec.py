@@ -6,6 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+#: The most that a replica on a CPU copies into the layout of fast kernels, in bytes: larger models share one copy of
+#: their weights among the replicas of a machine. A loss must not depend on how much memory there is, so nor does this.
+MOST_COPIED = 2**31
+
 
 @dataclass(frozen=True)
 class ModelSpec:
@@ -99,6 +103,11 @@ class ModelInfo:
     hidden_size: int
     max_positions: int | None
     dtype: str
+
+    @property
+    def weight_bytes(self) -> int:
+        """The memory of its weights."""
+        return self.parameters * (4 if self.dtype == "float32" else 2)
 
     @property
     def numerics(self) -> dict[str, Any]:

@@ -171,7 +171,7 @@ def heal(
     model = this.model_in(pruned)
     this.folder.mkdir(parents=True, exist_ok=True)
     this.shared.mkdir(parents=True, exist_ok=True)
-    with replicas or opening(spec.cluster, this.what.info.model, _UNITS) as pool:
+    with replicas or opening(spec.cluster, this.what.info, _UNITS) as pool:
         with timed(stages, "data"):
             rows, left_out, n_written = _rows(this, pool, observer)
         if not is_whole(pruned):

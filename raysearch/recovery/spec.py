@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -12,6 +11,7 @@ from raysearch.calibration.data import Data
 from raysearch.cluster.options import THREADS_OF_A_CORE, ClusterOptions
 from raysearch.errors import UserError
 from raysearch.evaluation.spec import identity_of
+from raysearch.models.devices import n_cores
 from raysearch.models.kept import sha256
 
 #: Rows at once where the user does not say: on a CPU those of a step take up to three times as long together, padded to
@@ -161,7 +161,7 @@ class RecoverSpec:
     cluster: ClusterOptions
 
     def __post_init__(self) -> None:
-        cores = os.cpu_count() or 1
+        cores = n_cores()
         if self.cluster.address is None and self.options.workers > THREADS_OF_A_CORE * cores:
             raise UserError(
                 f"recovery.workers={self.options.workers} are more processes than the {cores} cores of this machine "

@@ -40,6 +40,7 @@ from raysearch.core.formatting import duration
 from raysearch.core.json import from_json, to_json
 from raysearch.errors import UserError, first_line
 from raysearch.evaluation.replica import in_memory, reuse_freed_memory
+from raysearch.models.devices import n_cores
 from raysearch.models.loading import quiet
 from raysearch.models.spec import ModelSpec
 from raysearch.recovery.progress import Pace
@@ -287,8 +288,7 @@ def _fit(
 def all_threads() -> Iterator[None]:
     """Within the context PyTorch uses all cores of this process, or OMP_NUM_THREADS; a replica may have set fewer."""
     before = torch.get_num_threads()
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or cores))
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or n_cores()))
     try:
         yield
     finally:

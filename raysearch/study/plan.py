@@ -141,7 +141,7 @@ def _time(study: StudySpec, plan: StudyPlan) -> float | None:
             return None
         speeds = _seconds_per_layer_forward(model_group, over_gpus=n_gpus > 1)
         shards = sum(calibration.n_shards for calibration in model_group.prepared.calibrations)
-        n_replicas = model_group.cluster.replica_range(model_group.info.model.on_gpu, shards).max
+        n_replicas = model_group.cluster.replica_range(model_group.info, shards).max
         for one in plan.cells:
             if one.cell in model_group.cells.values():
                 used = [model_group.specs.index(calibration) for calibration in one.cell.search.evaluation.calibrations]

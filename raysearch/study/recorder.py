@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import os
 import platform
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,7 +19,7 @@ from raysearch.evaluation.costs import layer_forwards
 from raysearch.evaluation.totals import standard_errors
 from raysearch.ledger.ledger import Ledger
 from raysearch.ledger.table import now
-from raysearch.models.devices import processor
+from raysearch.models.devices import n_cores, processor
 from raysearch.search.record import SEARCHES
 from raysearch.search.result import SearchResult
 from raysearch.study.draws import draws_of, held_out_losses
@@ -184,7 +183,7 @@ def _in_words(description: Mapping[str, Any]) -> str:
 
 def _machine(model_groups: Sequence[ModelGroup]) -> str:
     """The processor, and the GPUs where they are used."""
-    parts = [f"{os.cpu_count()} cores of {processor()}"]
+    parts = [f"{n_cores()} cores of {processor()}"]
     if any(model_group.info.model.on_gpu for model_group in model_groups):
         import torch
 

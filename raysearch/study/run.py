@@ -212,7 +212,7 @@ class _StudyWork:
                 first.setdefault(record.result.mask, number)
         if first and self.spec.options.unpruned:
             first = {Mask(): next(iter(first.values())), **first}
-        replicas = model_group.cluster.replica_range(model_group.info.model.on_gpu, _MOST_AT_ONCE).max
+        replicas = model_group.cluster.replica_range(model_group.info, _MOST_AT_ONCE).max
         most = max(replicas, *(spec.options.workers for spec in self.spec.recoveries.values()))
         total = len(self.spec.recoveries) * len(first)
         leave = join_ray(model_group.cluster.address, most * model_group.cluster.cpus_per_replica)
@@ -320,7 +320,7 @@ def _replicas(
                 from raysearch.cluster.session import raising
 
                 n_units = sum(one.n_shards for one in model_group.prepared.calibrations)
-                started.append(model_group.cluster.start(model_group.info.model, n_units, shared=True))
+                started.append(model_group.cluster.start(model_group.info, n_units, shared=True))
                 stack.callback(started[0].close)
                 stack.enter_context(raising(started[0].check, warn))
             return started[0].replicas

@@ -18,7 +18,7 @@ from raysearch.config.compose import compose
 from raysearch.core.mask import Mask
 from raysearch.evaluation.pool import Pool
 from raysearch.ledger.ledger import Ledger
-from raysearch.models.source import locate
+from raysearch.models.loading import describe
 from raysearch.models.spec import ModelSpec
 from tests.cli.conftest import World, here, prose, run, tables, world
 
@@ -153,7 +153,7 @@ class Stopping:
     n_replicas = 1
 
     def __init__(self, folder: Path, done: list[Any], after: int) -> None:
-        self.inside = INLINE.open(locate(ModelSpec("tiny", str(folder))), 1)
+        self.inside = INLINE.open(describe(ModelSpec("tiny", str(folder))), 1)
         self.stats = self.inside.stats
         self.done, self.after = done, after
 

@@ -1,6 +1,6 @@
 """Numbers of replicas that make no sense are refused."""
 
-import os
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -9,8 +9,9 @@ import pytest
 
 from raysearch.cluster.options import ClusterOptions, ReplicaRange
 from raysearch.errors import UserError
+from raysearch.models.loading import describe
 from raysearch.models.source import locate
-from raysearch.models.spec import ModelSpec
+from raysearch.models.spec import ModelInfo, ModelSpec
 from tests.models.families import FAMILIES
 
 
@@ -52,8 +53,31 @@ def test_devices_that_replicas_would_not_take(tiny: ModelSpec, monkeypatch: pyte
         ClusterOptions("inline", gpus_per_replica=4)
 
 
+def test_there_are_as_many_replicas_as_cores_memory_and_work_allow(
+    tiny: ModelSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("raysearch.cluster.options.n_cores", lambda: 64)
+    monkeypatch.setattr("raysearch.cluster.options.memory_bytes", lambda: 32 * 2**30)
+    small = describe(tiny)
+    mid = replace(small, parameters=600_000_000, hidden_size=1024, dtype="bfloat16")
+    large = replace(small, parameters=8_000_000_000, hidden_size=4096, dtype="bfloat16")
+
+    def replicas(info: ModelInfo, n_units: int = 1000, room: Mapping[str, float] | None = None) -> int:
+        found = ClusterOptions().replica_range(info, n_units, room)
+        assert found.min == found.max
+        return found.max
+
+    assert replicas(small) == 31  # each takes a GiB and little more
+    assert replicas(mid) == 13  # and 1.1 GiB of weights in another layout, and 0.25 GiB of hidden states
+    assert replicas(large) == 8  # 14.9 GiB are shared; 1 GiB of hidden states
+    assert replicas(replace(large, parameters=20_000_000_000)) == 1
+    assert replicas(small, n_units=3) == 3
+    assert replicas(large, room={"CPU": 24.0, "memory": 2.0**40}) == 24
+    assert ClusterOptions(replicas=50).replica_range(large, 1).max == 50
+
+
 def test_more_threads_than_the_cores_can_run(tiny: ModelSpec, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.setattr("raysearch.cluster.options.n_cores", lambda: 2)
     model = locate(tiny)
     ClusterOptions(cpus_per_replica=16).check_model(model)
     with pytest.raises(
