@@ -62,6 +62,6 @@ def test_a_layer_with_a_bias_is_left_alone():
 
 
 def test_a_large_model_keeps_its_weights_alone(monkeypatch):
-    monkeypatch.setattr(packed_weights, "_MOST", 10)
+    monkeypatch.setattr(packed_weights, "MOST_COPIED", 10)
     _, packed = layers(64, 200, torch.float32)
     assert "forward" not in vars(packed[0])
