@@ -93,8 +93,9 @@ def find_stack(model: PreTrainedModel) -> tuple[tuple[nn.Module, ...], tuple[Con
         plain_logits(model, torch.zeros(1, 2, dtype=torch.int64, device=model.device))
     stacks = []
     for blocks in lists:
-        calls = [(layer, convention) for layer, convention in called if layer in set(blocks)]
-        if [layer for layer, _ in calls] == list(blocks) and len(set(blocks)) == len(blocks):
+        own = set(blocks)
+        calls = [(layer, convention) for layer, convention in called if layer in own]
+        if [layer for layer, _ in calls] == list(blocks) and len(own) == len(blocks):
             stacks.append(calls)
     if len(stacks) != 1:
         found = "more than one stack of layers" if stacks else "no stack whose layers each run once and in order"
