@@ -1,4 +1,4 @@
-"""What masks are assessed with: the ledger and replicas."""
+"""The means of an assessment: the ledger and replicas."""
 
 from __future__ import annotations
 

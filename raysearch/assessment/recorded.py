@@ -1,4 +1,4 @@
-"""What was assessed of masks, as trackers take it: numbers and answers, kept in the ledger for a later sync."""
+"""The assessments of masks as trackers take them: numbers and answers, kept in the ledger for a later sync."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class AnswerOptions:
 
     @property
     def objective(self) -> GenerationAccuracyObjective:
-        """What answers are generated and scored by."""
+        """The objective that generates and scores answers."""
         return GenerationAccuracyObjective(**vars(self))
 
 

@@ -1,4 +1,4 @@
-"""What several tables of the terminal have: their columns, and the cells of a loss."""
+"""The parts that several tables of the terminal share: their columns, and the cells of a loss."""
 
 from __future__ import annotations
 

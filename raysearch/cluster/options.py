@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from raysearch.cluster.pool import Replicas
 
 
-def memory_of_replica(info: ModelInfo) -> int:
+def _memory_of_replica(info: ModelInfo) -> int:
     """Return the bytes that a replica on a CPU takes, beside the weights that all replicas of a machine share."""
     states = _STATES_OF_A_SHARD * SHARD_TOKENS * info.hidden_size * info.weight_bytes // info.parameters
     copy = info.weight_bytes if info.weight_bytes <= MOST_COPIED else 0
@@ -190,7 +190,7 @@ class ClusterOptions(PoolFactory):
         if info.model.on_gpu:
             fit = room.get("GPU", 0) / (self.gpus(True) or 1)
         else:
-            in_memory = (room.get("memory", math.inf) - info.weight_bytes) / memory_of_replica(info)
+            in_memory = (room.get("memory", math.inf) - info.weight_bytes) / _memory_of_replica(info)
             fit = min(room.get("CPU", 0) // self.cpus_per_replica, in_memory)
         n_replicas = max(1, min(int(fit), n_units))
         return ReplicaRange(n_replicas, n_replicas)
@@ -228,7 +228,7 @@ class ClusterOptions(PoolFactory):
         from raysearch.cluster.session import joining_ray, room
 
         model, on_gpu = info.model, info.model.on_gpu
-        needs = Needs(self.cpus_per_replica, self.gpus(on_gpu))
+        needs, here = Needs(self.cpus_per_replica, self.gpus(on_gpu)), self.replica_range(info, n_units)
         if self.address is not None or ray.is_initialized():  # replicas may be on other machines
             travels = not on_gpu or (self.address is not None and not model.is_hub)
             travels &= not (model.is_hub and model.trust_remote_code)  # whose code is to be fetched there, too
@@ -237,13 +237,13 @@ class ClusterOptions(PoolFactory):
 
         @functools.cache
         def replicas() -> ReplicaRange:
-            return self.replica_range(info, n_units, None if self.address is None else room())
+            return here if self.address is None else self.replica_range(info, n_units, room())
 
         def make_fleet() -> Fleet | RemoteFleet:
             return (shared_fleet if shared else Fleet)(replicas().min, replicas().max, needs, self.idle_s)
 
-        cpus = self.replica_range(info, n_units).max * needs.cpus
         packed = tokenizer = None
+        cpus = here.max * needs.cpus
         with joining_ray(self.address, cpus, make_fleet) as joined:  # beside it, what takes seconds to import and read
             if travels:
                 from raysearch.models.loading import load_model, load_tokenizer

@@ -45,5 +45,5 @@ class Progress:
 
     @property
     def tokens_per_s(self) -> float | None:
-        """What all replicas together write; None where nothing is generated."""
+        """Tokens a second that all replicas together write; None where nothing is generated."""
         return self.tokens_written / self.computing_s * self.n_replicas if self.tokens_written else None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Score:
-    """What an answer is worth.
+    """The worth of an answer.
 
     Args:
         value: 1 where it is right, 0 where it is wrong, or between: an F1.

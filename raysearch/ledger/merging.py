@@ -24,7 +24,7 @@ _MAY_DIFFER = {"assessments": f"({_GROWS} OR json_extract(theirs.result, '$.meas
 
 @dataclass(frozen=True)
 class Merged:
-    """What a ledger has got from others."""
+    """The rows that a ledger has got from others."""
 
     path: Path
     rows: dict[str, int]  # that it lacked, by table, or records that have changed

@@ -34,7 +34,7 @@ def resolve_device(device: str) -> str:
 
 def n_cores() -> int:
     """Return how many cores this process may use: fewer than there are, where a container or an affinity says so."""
-    import joblib  # takes a fifth of a second
+    import joblib  # which a search that the ledger answers hardly needs
 
     return joblib.cpu_count()
 

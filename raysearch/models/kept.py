@@ -33,7 +33,7 @@ _WEIGHTS = {".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", "
 
 @dataclass(frozen=True)
 class Kept:
-    """What is kept in a folder.
+    """The values that are kept in a folder.
 
     Args:
         folder: Where; None to keep nothing.

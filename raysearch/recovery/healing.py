@@ -82,7 +82,7 @@ class Recovery:
 
     @property
     def asked(self) -> dict[str, str]:
-        """What the models are to be assessed by, speed aside: names, and all that each number depends on."""
+        """The metrics that models are to be assessed by, speed aside: names, and all that each number depends on."""
         spec, what = self.what.spec, self.what
         samples = zip((*spec.texts, *spec.generation), what.calibrations, strict=True)
         probe = {"probe": what.named({"probe": [one.prompt for one in what.problems]})} if what.problems else {}

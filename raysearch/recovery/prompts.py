@@ -59,7 +59,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Prompts:
-    """What is drawn to train on, questions or rows of plain text, and how many were left out, by the reason."""
+    """The questions or rows of plain text to train on, as drawn, and how many were left out, by the reason."""
 
     questions: tuple[Question, ...]
     rows: tuple[Row, ...]

@@ -1,4 +1,4 @@
-"""What the ledger keeps of recoveries, by model and mask: the numbers side by side, the losses, the cost."""
+"""The record of recoveries in the ledger, by model and mask: the numbers side by side, the losses, the cost."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:  # these bring torch and trl, which a search that the ledger a
 
 @dataclass(frozen=True)
 class _Refined:
-    """What the ledger keeps of a mask after its short recovery: its loss on each calibration, and what that cost."""
+    """The record of a mask after its short recovery: its loss on each calibration, and what that cost."""
 
     recovery_id: str
     losses: tuple[float, ...]

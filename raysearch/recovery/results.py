@@ -87,7 +87,7 @@ class Recovered:
 
 @dataclass(frozen=True)
 class RecoveryCost:
-    """What a recovery is expected to cost.
+    """The expected cost of a recovery.
 
     Args:
         rows: Rows of the training, held-out ones included.

@@ -170,7 +170,7 @@ class RecoverSpec:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What the training is, in plain values, but for the content of its files."""
+        """All that the training is made of, in plain values, but for the content of its files."""
         data = self.data
         return {
             "options": identity_of(self.options),

@@ -27,7 +27,7 @@ _POSITIONS = 512  # whose logits there are at once: 0.3 GB of a vocabulary of 15
 
 @dataclass(frozen=True)
 class Teaching:
-    """What the dense model says of the scored tokens of one row.
+    """The dense model's word on the scored tokens of one row.
 
     Args:
         ids: Its likeliest tokens, int32, [n, k].

@@ -60,7 +60,7 @@ _UNFINISHED = "trained.part"
 
 @dataclass(frozen=True)
 class Lesson:
-    """What a model is trained on.
+    """The rows that a model is trained on.
 
     Args:
         rows: The rows.

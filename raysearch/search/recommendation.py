@@ -18,7 +18,7 @@ _UNITS = {None: 1.0, "%": 0.01, "MB": 1e6, "GB": 1e9, "MiB": 2.0**20, "GiB": 2.0
 
 @dataclass(frozen=True)
 class Budget:
-    """What a pruned model may lose, and what it must gain. None of a part: it does not matter.
+    """The most that a pruned model may lose, and the least that it must gain. None of a part: it does not matter.
 
     Args:
         loss: The most that the loss may rise over the dense model's, in the measure's unit.
@@ -82,7 +82,7 @@ class Budget:
 
     @property
     def gains(self) -> dict[str, float]:
-        """What must be gained, by part."""
+        """The least that must be gained, by part."""
         parts = {"speedup": self.speedup, "memory": self.memory}
         return {part: value for part, value in parts.items() if value is not None}
 

@@ -174,7 +174,7 @@ def note_mlflow(
 
 @dataclass(frozen=True)
 class Cleaned:
-    """What goes from a ledger.
+    """The searches and rows that go from a ledger.
 
     Args:
         path: The ledger.

@@ -118,7 +118,7 @@ class ModelObjective(Objective):
 
 @dataclass(frozen=True)
 class ModelLosses:
-    """What a `ModelObjective` found.
+    """The losses that a `ModelObjective` found.
 
     Args:
         losses: Of each sample, float64, [B], on the CPU.

@@ -1,4 +1,4 @@
-"""What figures are made of: a study's palette, their words, several panels in one, and their bytes."""
+"""The parts of figures: a study's palette, their words, several panels in one, and their bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What generated texts and arithmetic show of masks: why code fails, and what is still known of small problems.
+"""The figures of generated texts and arithmetic: why code fails, and what is still known of small problems.
 
 Source: figures 4 and 5b of `On the Limits of Layer Pruning for Generative Reasoning`.
 """

@@ -202,7 +202,7 @@ def _crossed_sums(data: pd.DataFrame) -> pd.DataFrame:
 
 
 def _components(table: pd.DataFrame, n: int) -> pd.Series:
-    """What each part adds to the variance of one value beyond noise, at least 0."""
+    """The variance that each part adds to one value beyond noise, at least 0."""
     noise = table["error"].fillna(0.0) * table["df"]
     parts = ((table["sum_sq"] - noise) / n).clip(lower=0.0)
     parts["residual"] = np.nan_to_num(table["error"]["residual"])

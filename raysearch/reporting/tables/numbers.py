@@ -36,7 +36,7 @@ change = partial(loss, sign="+")
 
 @_if_known
 def readout(number: float) -> str:
-    """What people read of a loss, as a perplexity: ``8.913``, ``24.51``, ``1,200``."""
+    """Return the readout of a loss, such as a perplexity: ``8.913``, ``24.51``, ``1,200``."""
     return f"{number:.3f}" if abs(number) < 10 else f"{number:,.2f}" if abs(number) < 1000 else f"{number:,.0f}"
 
 
