@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Literal
 from typing_extensions import override
 
 from raysearch.calibration.calibration import SHARD_TOKENS
+from raysearch.core.machine import memory_bytes, n_cores
 from raysearch.errors import UserError
 from raysearch.evaluation.pool import Pool, PoolFactory
-from raysearch.models.devices import check_device, check_fused_head, memory_bytes, n_cores, n_gpus
+from raysearch.models.devices import check_device, check_fused_head, n_gpus
 from raysearch.models.spec import MOST_COPIED, LocatedModel, ModelInfo, ModelSpec
 
 #: CPU threads of a replica; torch crashes where it is asked for many thousands.

@@ -19,8 +19,8 @@ from typing import Any, Protocol, TypeVar
 
 import ray
 
+from raysearch.core.machine import n_cores
 from raysearch.errors import EvaluationError, UserError, first_line, last_line
-from raysearch.models.devices import n_cores
 
 FleetT = TypeVar("FleetT", bound="_Closable")
 

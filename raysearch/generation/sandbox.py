@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from raysearch.core.machine import n_cores
 from raysearch.errors import UserError
 
 _CHILD = Path(__file__).with_name("sandbox_child.py")
@@ -71,7 +72,7 @@ def run_programs(programs: Iterable[Program], workers: int | None = None) -> Ite
     """
     if sys.platform != "linux":
         raise UserError(f"run_code=true needs Linux to shut generated code off, and this is {sys.platform}")
-    workers = workers or len(os.sched_getaffinity(0))
+    workers = workers or n_cores()
     with ThreadPoolExecutor(workers, thread_name_prefix="sandbox") as pool:
         yield from pool.map(run_program, programs)
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from raysearch.errors import UserError, did_you_mean
 
-_CGROUP = Path("/sys/fs/cgroup")
 #: What ``/proc/cpuinfo`` says of CPUs, of x86 and of ARM, that multiply in a dtype by instructions of their own.
 _INSTRUCTIONS = {
     "bfloat16": {"avx512_bf16", "amx_bf16", "bf16"},
@@ -30,24 +29,6 @@ def resolve_device(device: str) -> str:
     if kind != "auto":
         return device
     return "cuda" if n_gpus() else "cpu"
-
-
-def n_cores() -> int:
-    """Return how many cores this process may use: fewer than there are, where a container or an affinity says so."""
-    import joblib  # which a search that the ledger answers hardly needs
-
-    return joblib.cpu_count()
-
-
-def memory_bytes() -> int:
-    """Return the memory that may be used here: what is free on the machine, or the limit of a container."""
-    import psutil
-
-    free = psutil.virtual_memory().available
-    for limit in ("memory.max", "memory/memory.limit_in_bytes"):  # of cgroups, version 2 and 1
-        with suppress(OSError, ValueError):  # it is missing, or says that there is none
-            return min(free, int((_CGROUP / limit).read_text()))
-    return free
 
 
 def n_gpus() -> int:

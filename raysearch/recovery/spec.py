@@ -9,9 +9,9 @@ from typing import Any, Literal
 from raysearch.assessment.spec import AssessSpec
 from raysearch.calibration.data import Data
 from raysearch.cluster.options import THREADS_OF_A_CORE, ClusterOptions
+from raysearch.core.machine import n_cores
 from raysearch.errors import UserError
 from raysearch.evaluation.spec import identity_of
-from raysearch.models.devices import n_cores
 from raysearch.models.kept import sha256
 
 #: Rows at once where the user does not say: on a CPU those of a step take up to three times as long together, padded to

@@ -38,9 +38,9 @@ from typing_extensions import override
 from raysearch.cluster.options import ClusterOptions
 from raysearch.core.formatting import duration
 from raysearch.core.json import from_json, to_json
+from raysearch.core.machine import n_cores
 from raysearch.errors import UserError, first_line
 from raysearch.evaluation.replica import in_memory, reuse_freed_memory
-from raysearch.models.devices import n_cores
 from raysearch.models.loading import quiet
 from raysearch.models.spec import ModelSpec
 from raysearch.recovery.progress import Pace

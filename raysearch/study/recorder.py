@@ -12,6 +12,7 @@ from typing import Any
 
 from raysearch.calibration.calibration import Calibration
 from raysearch.core.formatting import count
+from raysearch.core.machine import n_cores
 from raysearch.core.mask import Mask
 from raysearch.core.statistic import Statistic, Subject
 from raysearch.errors import redact
@@ -19,7 +20,7 @@ from raysearch.evaluation.costs import layer_forwards
 from raysearch.evaluation.totals import standard_errors
 from raysearch.ledger.ledger import Ledger
 from raysearch.ledger.table import now
-from raysearch.models.devices import n_cores, processor
+from raysearch.models.devices import processor
 from raysearch.search.record import SEARCHES
 from raysearch.search.result import SearchResult
 from raysearch.study.draws import draws_of, held_out_losses

@@ -18,7 +18,7 @@ from raysearch.core.statistic import Statistic
 from raysearch.errors import UserError
 from raysearch.evaluation.costs import plan_of
 from raysearch.evaluation.replica import Replica
-from raysearch.models import devices, statistics
+from raysearch.models import statistics
 from raysearch.models.devices import check_device, emulates, resolve_device
 from raysearch.models.loading import spread
 from raysearch.models.stack import LayerStack, predicting
@@ -102,14 +102,3 @@ def test_a_gpu_that_is_not_there_is_refused():
 def test_the_dtypes_that_a_cpu_has_instructions_for_are_those_that_torch_sees():
     assert emulates("bfloat16") is not torch.cpu._is_avx512_bf16_supported()
     assert emulates("float32") is False
-
-
-def test_a_container_limits_cores_and_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr(devices, "_CGROUP", tmp_path)
-    free = devices.memory_bytes()
-    assert free > 2**20
-    for limit, found in (("1048576\n", 2**20), ("max\n", free), (f"{2**60}\n", free)):
-        (tmp_path / "memory.max").write_text(limit)
-        assert devices.memory_bytes() == pytest.approx(found, rel=0.5)
-    monkeypatch.setenv("LOKY_MAX_CPU_COUNT", "1")
-    assert devices.n_cores() == 1
