@@ -18,6 +18,9 @@ DTYPE ?= $(if $(shell grep -Ewsm1 'avx512_bf16|amx_bf16|bf16' /proc/cpuinfo),bfl
 SEARCH = searcher=greedy remove=5 model.dtype=$(DTYPE) data.samples=8 data.seq_len=128
 PROMPT = The people of the United States
 
+# The files that have some: every worker would read all others, too.
+FAULTS = $(shell grep -lrw mark.faults tests --include='test_*.py')
+
 .PHONY: demo test pytest faults gpu check docs fix install clean
 
 demo: .venv/.installed
@@ -31,7 +34,7 @@ pytest: .venv/.installed
 	.venv/bin/python -m pytest -m 'not faults' --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 faults: .venv/.installed
-	.venv/bin/python -m pytest -m faults --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(ONLY)
+	.venv/bin/python -m pytest -m faults --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(or $(ONLY),$(FAULTS))
 
 gpu:
 	$(GPU_PYTHON) experiments/benchmarks/gpu.py $(ONLY)

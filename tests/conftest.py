@@ -35,8 +35,9 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 
 _modules_aside = 0  # how many were imported when garbage was last looked for among them
 
-# What runs in the background of a script, or under nohup, ignores a Ctrl-C, and so does all that it starts.
+# What runs in the background of a script ignores a Ctrl-C, and under nohup a hangup, and so does all that it starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

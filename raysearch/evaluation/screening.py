@@ -252,7 +252,7 @@ class Screener:
             for part, size in enumerate(self._sizes[stage])
         ]
         mean, error = self._estimate(losses)
-        counted = [len(losses) == 1 and bool(np.isin(row, (-1.0, 0.0, 1.0)).all()) for row in losses[0]]
+        counted = np.all(np.isin(losses[0], (-1.0, 0.0, 1.0)), axis=1) & (len(losses) == 1)
         by_reach: dict[int, list[int]] = {}
         for row, mask in enumerate(masks):
             reach = min(self._predictions.get(one, (-1,))[0] for one in (mask, other))

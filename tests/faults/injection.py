@@ -7,6 +7,7 @@ import ctypes
 import functools
 import multiprocessing
 import os
+import re
 import shutil
 import signal
 import sqlite3
@@ -35,6 +36,8 @@ MANY: dict[str, object] = {
 }
 #: Rounds of 6, 10 and 10 masks.
 BEAM: dict[str, object] = {**MANY, "searcher": "beam", "searcher.width": 10}
+#: A line that Ray's own code may write at any time: ``[2026-11-26 10:51:44,972 E 11821 12019] core_worker.cc:609: …``.
+_LOGGED_BY_RAY = re.compile(r"\[[\d-]+ [\d:,]+ [A-Z] \d+ \d+\]")
 #: In the environment of a command and of all that it starts.
 MARK = "RAYSEARCH_TEST_MARK"
 _IMPORTED = ["pytest", "raysearch.api", "raysearch.cli.displays", "raysearch.cluster.pool", "raysearch.study.trials"]
@@ -182,6 +185,16 @@ def refused(outcome: Outcome, *said: str) -> None:
     assert sentence.startswith("error: ") and outcome.err.count("\nerror: ") <= 1, outcome.err
     for part in said:
         assert part in sentence, sentence
+
+
+def kill_ray(command: Command, part: int) -> None:
+    """Takes down a part of the Ray of a command, which says so in one sentence, but for what Ray itself logs."""
+    os.kill(part, signal.SIGKILL)
+    outcome = command.finish()
+    assert (outcome.code, outcome.out) == (1, ""), outcome
+    assert "Traceback" not in outcome.err and "state-dump" not in outcome.err, outcome.err
+    *_, last = [line for line in outcome.err.splitlines() if not _LOGGED_BY_RAY.match(line)]
+    assert last.startswith("failed: Ray's ") and last.endswith("the same command goes on from there"), outcome.err
 
 
 def state(store: str) -> str:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -15,7 +13,7 @@ from tests.cli.conftest import World, here, world
 from tests.cli.found import found
 from tests.cli.studies import small_study
 from tests.faults.clusters import wait_for
-from tests.faults.injection import Command, do, ray_process, start, wait_for_rows
+from tests.faults.injection import do, kill_ray, ray_process, start, wait_for_rows
 
 __all__ = ["here", "world"]  # fixtures
 
@@ -56,15 +54,6 @@ def how(world: World, here: Path, prompts: int = PROMPTS) -> list[str]:
     ]
 
 
-def kill_ray(command: Command, part: int) -> None:
-    """Takes down a part of the Ray of a command, which says so in one sentence."""
-    os.kill(part, signal.SIGKILL)
-    outcome = command.finish()
-    assert (outcome.code, outcome.out) == (1, "") and "Traceback" not in outcome.err, outcome
-    last = outcome.err.splitlines()[-1]
-    assert last.startswith("failed: Ray's ") and last.endswith("the same command goes on from there"), outcome.err
-
-
 def test_no_answer_is_written_twice_and_the_data_are_the_same_to_the_byte(world: World, here: Path) -> None:
     command = ["recover", "latest", *how(world, here), "--json"]
     for store in ("undisturbed", "killed"):
@@ -99,8 +88,7 @@ def test_ray_itself_is_killed(world: World, here: Path) -> None:
     assert again.code == 0 and (here / "healed/config.json").is_file(), again
 
 
-@pytest.mark.parametrize("part", ["raylet", "gcs_server"])
-def test_ray_itself_is_killed_under_a_study(world: World, here: Path, part: str) -> None:
+def test_ray_itself_is_killed_under_a_study(world: World, here: Path) -> None:
     words = how(world, here, MANY)
     ways = " ".join(word for word in words if not word.startswith("assess"))
     command = [
@@ -111,7 +99,7 @@ def test_ray_itself_is_killed_under_a_study(world: World, here: Path, part: str)
     ]
     process = start(*command)
     wait_for(lambda: "answers of the dense" in process.said("err") or not process.process.is_alive(), 300)
-    kill_ray(process, ray_process(process, part))
+    kill_ray(process, ray_process(process, "gcs_server"))
 
 
 def test_a_refined_search_trains_no_mask_twice(world: World, here: Path) -> None:

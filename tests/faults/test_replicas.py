@@ -28,7 +28,7 @@ from raysearch.models.shared_weights import pack, unpack
 from raysearch.models.stack import LayerStack
 from tests.cli.conftest import World
 from tests.cli.found import evaluations, found, same
-from tests.faults.injection import BEAM, MANY, SHARDS, descendants, do, ray_process, start, state, wait_for_rows
+from tests.faults.injection import BEAM, SHARDS, descendants, do, kill_ray, ray_process, start, wait_for_rows
 
 pytestmark = [pytest.mark.slow, pytest.mark.faults]
 
@@ -192,21 +192,6 @@ def test_a_pool_does_not_kill_a_replica_that_works_for_another(
         assert patient.stats.units_redone == hasty.stats.units_redone == 0
 
 
-@pytest.mark.parametrize("part", ["raylet", "gcs_server"])
-def test_ray_itself_is_killed(world: World, here: Path, part: str) -> None:
-    words = ["search", *world.search(**MANY, cluster="local", **{"cluster.replicas": 1}), "store=disturbed"]
-    command = start(*words)
-    pid = ray_process(command, part)
-    wait_for_rows(command, "disturbed", 30)
-    os.kill(pid, signal.SIGKILL)
-    outcome = command.finish()
-    assert (outcome.code, outcome.out) == (1, ""), outcome
-    assert "state-dump" not in outcome.err and "Traceback" not in outcome.err
-    last = outcome.err.splitlines()[-1]
-    assert last.startswith("failed: Ray's ") and last.endswith("the same command goes on from there")
-    assert state("disturbed") == "failed"
-
-
 def test_ray_itself_is_killed_under_an_assessment(world: World, here: Path) -> None:
     assert do("search", *world.search(searcher="one_shot")).code == 0
     known = len(evaluations("mlruns"))
@@ -218,9 +203,5 @@ def test_ray_itself_is_killed_under_an_assessment(world: World, here: Path) -> N
     command = start("assess", "latest", *how, "cluster=local", "cluster.replicas=1")
     pid = ray_process(command, "raylet")
     wait_for_rows(command, "mlruns", known + 1)
-    os.kill(pid, signal.SIGKILL)
-    outcome = command.finish()
-    last = outcome.err.splitlines()[-1]
-    assert (outcome.code, outcome.out) == (1, ""), outcome
-    assert last.startswith("failed: Ray's raylet") and last.endswith("the same command goes on from there")
+    kill_ray(command, pid)
     assert do("assess", "latest", *how, "cluster=inline").code == 0
