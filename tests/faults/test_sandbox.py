@@ -13,23 +13,11 @@ from pathlib import Path
 import pytest
 
 from raysearch.generation.sandbox import Program, run_programs
-from tests.generation.attacks import CHEATS, ENDLESS, ESCAPES
+from tests.generation.attacks import CHEATS, ENDLESS, ESCAPES, running
 
 pytestmark = pytest.mark.faults
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-def running() -> set[str]:
-    """The processes that run generated code."""
-    found = set()
-    for file in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            if b"sandbox_child" in file.read_bytes():
-                found.add(file.parent.name)
-        except OSError:
-            continue  # it has ended
-    return found
 
 
 def test_what_never_ends_is_ended() -> None:
