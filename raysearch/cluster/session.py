@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import logging
+import math
 import os
 import secrets
 import signal
@@ -19,7 +20,6 @@ from typing import Any, Protocol, TypeVar
 
 import ray
 
-from raysearch.core.machine import n_cores
 from raysearch.errors import EvaluationError, UserError, first_line, last_line
 
 FleetT = TypeVar("FleetT", bound="_Closable")
@@ -43,7 +43,7 @@ class _Closable(Protocol):
 
 
 def join_ray(address: str | None, cpus: float) -> Connection:
-    """Join the cluster at an address, or start one with so many CPUs here, unless this process is in one.
+    """Join the cluster at an address, or start one with just so many CPUs here, unless this process is in one.
 
     Returns:
         What leaves the cluster, if this process was not in it before.
@@ -55,7 +55,7 @@ def join_ray(address: str | None, cpus: float) -> Connection:
         return Connection(None, is_ours=False)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     if address is None:
-        local = {"num_cpus": max(n_cores(), int(cpus + 0.999)), "include_dashboard": False}
+        local = {"num_cpus": max(1, math.ceil(cpus)), "include_dashboard": False}  # a process waits for each
         _make_token()
         try:
             with _without_unused():

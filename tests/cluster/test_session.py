@@ -55,12 +55,14 @@ def test_a_process_that_is_in_ray_stays_there(monkeypatch: pytest.MonkeyPatch) -
     session.join_ray(None, 2)()
 
 
-def test_one_of_our_own_has_the_cpus_that_replicas_need(started: list[dict[str, Any]], left: list[bool]) -> None:
+def test_one_of_our_own_has_just_the_cpus_that_replicas_need(started: list[dict[str, Any]], left: list[bool]) -> None:
+    """Ray starts a process for each CPU, which stays."""
     leave = session.join_ray(None, 99.5)
     assert left == []
     leave()
     assert left == [True]
-    assert started[0]["num_cpus"] == 100 and started[0]["address"] == "local"
+    session.join_ray(None, 0)
+    assert [one["num_cpus"] for one in started] == [100, 1] and started[0]["address"] == "local"
 
 
 @pytest.mark.usefixtures("one_ray")
