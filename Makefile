@@ -34,7 +34,7 @@ pytest: .venv/.installed
 	.venv/bin/python -m pytest -m 'not faults' --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 faults: .venv/.installed
-	.venv/bin/python -m pytest -m faults --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(or $(ONLY),$(FAULTS))
+	.venv/bin/python -m pytest -m faults --numprocesses $(WORKERS) --dist worksteal $(or $(ONLY),$(FAULTS))
 
 gpu:
 	$(GPU_PYTHON) experiments/benchmarks/gpu.py $(ONLY)

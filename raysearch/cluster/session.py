@@ -55,7 +55,7 @@ def join_ray(address: str | None, cpus: float) -> Connection:
         return Connection(None, is_ours=False)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     if address is None:
-        local = {"num_cpus": max(1, math.ceil(cpus)), "include_dashboard": False}  # a process waits for each
+        local = {"num_cpus": max(1, math.ceil(cpus)), "include_dashboard": False}  # Ray keeps a process for each
         _make_token()
         try:
             with _without_unused():
