@@ -173,8 +173,8 @@ def test_generation(calibrate, replica, model, smollm2_tokenizer):
     )
     mask = Mask.of(7)
     for shard in calibration.shards:
-        with replica.stack.bypassed(mask) as model:
-            texts = calibration.objective.model_losses(model, smollm2_tokenizer, shard).texts
+        with replica.stack.bypassed(mask) as masked:
+            texts = calibration.objective.model_losses(masked, smollm2_tokenizer, shard).texts
         for text, ids, length in zip(texts, shard.input_ids, shard.lengths, strict=True):
             with without(model, mask), torch.inference_mode():
                 new = torch.tensor(ids[None, :length])

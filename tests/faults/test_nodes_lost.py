@@ -101,12 +101,12 @@ def test_while_several_processes_train(run: Run, world: World, here: Path) -> No
     ]
     for store in ("undisturbed", "disturbed"):
         found(run("search", *world.search(searcher="one_shot"), f"store={store}", "--json"))
-    alone = found(run(*words, "recovery.workers=1", "--store", "undisturbed", "--out", "whole", "--json"))["training"]
     with RayCluster() as ray_cluster:
         ray_cluster.start_head(0)
         _, lost = ray_cluster.add(1), ray_cluster.add(1)
-        words += [*keys_of(ray_cluster), "--store", "disturbed", "--out", "healed", "--json"]
-        process = start(*words)
+        words += keys_of(ray_cluster)
+        undisturbed = found(finish(start(*words, "--store", "undisturbed", "--out", "whole", "--json")))
+        process = start(*words, "--store", "disturbed", "--out", "healed", "--json")
         saved = Path("disturbed/recoveries")
         wait_for(lambda: [*saved.glob("*/checkpoints/checkpoint-2")] or process.poll() is not None, 120)
         lost.kill()
@@ -114,10 +114,8 @@ def test_while_several_processes_train(run: Run, world: World, here: Path) -> No
         assert (outcome.code, outcome.out) == (1, "") and "Traceback" not in outcome.err, outcome
         assert "a worker of recovery.workers=2 has died" in outcome.err.splitlines()[-1], outcome.err
         ray_cluster.add(1)
-        together = found(finish(start(*words)))["training"]
-    assert together["steps"] == alone["steps"] == STEPS and together["tokens"] == alone["tokens"]
-    losses = [[one["loss"] or one["held_out"] for one in training["points"]] for training in (together, alone)]
-    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+        result = found(finish(start(*words, "--store", "disturbed", "--out", "healed", "--json")))
+    assert {**result["training"], "seconds": 0} == {**undisturbed["training"], "seconds": 0}
 
 
 def test_the_driver_is_lost_and_another_machine_has_its_disk(run: Run, world: World, here: Path) -> None:
