@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from raysearch.calibration.batch import Batch
 from raysearch.calibration.objectives.base import Objective
+from raysearch.calibration.packing import packed_lengths
 from raysearch.core.measure import Measure
 
 SHARD_TOKENS = 8192  # the most tokens of a shard where the user sets no size: fills a GPU, and still fits
@@ -100,22 +101,20 @@ class Calibration:
 
 
 def _cuts(samples: Batch, shard_samples: int | None) -> list[int]:
-    """Return where shards begin, and the end: in order, as many samples as fit the tokens of each, padding included."""
+    """Return where shards begin, and the end: in order, as many samples as fit the tokens of each, with padding."""
     if shard_samples is not None:
         return [*range(0, samples.n_samples, shard_samples), samples.n_samples]
-    longest = np.zeros(samples.n_samples, np.int64)
-    np.maximum.at(longest, samples.sample_of_row, samples.lengths)
-    rows = np.bincount(samples.sample_of_row)
+    lengths = packed_lengths(samples)
     fewest = _SHARDS if samples.answers is None else _SHARDS_OF_PROMPTS
-    budget = min(SHARD_TOKENS, int((longest * rows).sum()) // fewest)
+    budget = min(SHARD_TOKENS, sum(lengths) // fewest)
     if samples.answers is None:
         budget = max(budget, _FEWEST_TOKENS)
-    cuts, n_rows, width = [0], 0, 0
-    for sample, (length, more) in enumerate(zip(longest.tolist(), rows.tolist(), strict=True)):
-        n_rows, width = n_rows + more, max(width, length)
-        if n_rows * width > budget and sample > cuts[-1]:
+    cuts, width = [0], 0
+    for sample, length in enumerate(lengths):
+        width = max(width, length)
+        if (sample + 1 - cuts[-1]) * width > budget and sample > cuts[-1]:
             cuts.append(sample)
-            n_rows, width = more, length
+            width = length
     return [*cuts, samples.n_samples]
 
 

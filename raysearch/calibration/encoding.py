@@ -12,6 +12,7 @@ from raysearch.calibration.batch import Batch, Choices, Form
 from raysearch.calibration.dialogues import Span, render, render_prompt, render_task
 from raysearch.calibration.formats.base import Dialogue, Item, Sample, Task, Text
 from raysearch.calibration.items import ItemOptions, Located
+from raysearch.calibration.packing import n_packed, n_shared
 from raysearch.errors import UserError
 from raysearch.generation.answer import Answer
 
@@ -43,10 +44,10 @@ class _Encoded:
 
     @property
     def order(self) -> tuple[Any, ...]:
-        """The sort key: length, then content, so that the order in the file does not matter."""
+        """The sort key: length, packed, then content, so that the order in the file does not matter."""
         content = [(row.ids, row.scored) for row in self.rows]
         expected = () if self.answer is None else (self.answer.text, self.answer.choices, repr(self.answer.tests))
-        return max(len(row.ids) for row in self.rows), content, self.gold, expected
+        return n_packed([row.ids for row in self.rows]), content, self.gold, expected
 
 
 def encode_items(samples: Sequence[Located], form: Form, options: ItemOptions, tokenizer: Any) -> tuple[Batch, int]:
@@ -183,9 +184,3 @@ def _tokenise(wording: _Wording, tokenizer: Any) -> tuple[list[int], list[int]]:
             first, last = (n_shared(ids, tokenizer(wording.text[:edge], **options)["input_ids"]) for edge in span)
             spans[first:last] = [number] * (last - first)
     return ids, [-1] * len(ids[:1]) + spans[1:]
-
-
-def n_shared(row: Sequence[object], other: Sequence[object]) -> int:
-    """Return how many tokens or words two rows begin with in common."""
-    differ = (place for place, (one, another) in enumerate(zip(row, other, strict=False)) if one != another)
-    return next(differ, min(len(row), len(other)))

@@ -14,8 +14,8 @@ from raysearch.calibration.batch import Form
 from raysearch.calibration.calibration import Calibration
 from raysearch.calibration.data import Data
 from raysearch.calibration.dialogues import fit_template, messages_of
-from raysearch.calibration.encoding import n_shared
 from raysearch.calibration.formats.chat import ChatFormat
+from raysearch.calibration.packing import n_shared
 from raysearch.calibration.windows import WindowOptions
 from raysearch.core.formatting import count
 from raysearch.errors import UserError

@@ -105,6 +105,14 @@ def test_shards_of_rows_of_many_lengths_hold_as_many_tokens() -> None:
     assert all(shard.input_ids.shape[1] == shard.lengths.max() for shard in shards)  # no more padding than needed
 
 
+def test_shards_of_items_hold_as_many_packed_tokens() -> None:
+    prompt = [1] * 60
+    rows = [[*prompt, choice] for _ in range(100) for choice in range(4)]  # packed, 64 tokens an item
+    choices = Choices(np.repeat(np.arange(100), 4), np.arange(400) % 4 == 0, np.ones(400, np.int64))
+    shards = build(Batch.of(rows, [[token == 60 for token in range(61)]] * 400, choices), None).shards
+    assert [shard.n_samples for shard in shards] == [8] * 12 + [4]  # 512 tokens each
+
+
 def test_prompts_are_generated_from_together() -> None:
     prompts = dataclasses.replace(windows(20, 10), answers=tuple(Answer(str(number)) for number in range(20)))
     assert [shard.n_samples for shard in build(prompts, None).shards] == [10, 10]

@@ -10,6 +10,7 @@ from raysearch.calibration.batch import Batch, Form
 from raysearch.calibration.encoding import encode_items
 from raysearch.calibration.formats.base import Dialogue, Item, Sample, Text
 from raysearch.calibration.items import ItemOptions, Located
+from raysearch.calibration.packing import packed_lengths
 from raysearch.generation.answer import Answer
 from tests.calibration.tokenizers import BOS, EOS, PLAIN, SlowCharacters, characters, words
 from tests.cases import assert_refused
@@ -135,8 +136,12 @@ class TestOrder:
         batch, _ = encode(*self.MANY, form=form)
         turned, _ = encode(*reversed(self.MANY), form=form)
         assert batch.input_ids.tolist() == turned.input_ids.tolist() and batch.answers == turned.answers
-        longest = [int(batch.samples(n, n + 1).lengths.max()) for n in range(batch.n_samples)]
-        assert longest == sorted(longest)
+        assert packed_lengths(batch) == sorted(packed_lengths(batch))
+
+    def test_what_choices_share_counts_once(self) -> None:
+        batch, _ = encode(Item("?", ("dog", "cat", "cow", "pig", "hen"), 0), Item("Who barks", ("dog", "cow"), 0))
+        assert rows(batch)[0] == "Who barks dog"  # 10 tokens and twice 3, before 2 and five times 3
+        assert packed_lengths(batch) == [16, 17]
 
     def test_same_prompts_are_ordered_by_their_answers(self) -> None:
         same = [Item("Q", (answer,), 0) for answer in "bca"]

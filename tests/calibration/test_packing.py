@@ -1,7 +1,7 @@
 import numpy as np
 
 from raysearch.calibration.batch import Batch, Choices
-from raysearch.calibration.packing import pack
+from raysearch.calibration.packing import pack, packed_lengths
 
 
 def batch_of(*items, scored_from=2):
@@ -51,6 +51,12 @@ def test_nothing_in_common():
     assert positions.tolist() == [[0, 1, 2, 0, 1]]
     assert not attends[0, 3:, :3].any()
     assert packed.predictors.tolist() == [0, 1, 3]
+
+
+def test_lengths_of_items_are_those_of_their_packed_rows():
+    batch = batch_of([[1, 2, 3], [1, 2, 4, 5]], [[6, 7, 8]], [[1, 2, 3], [4, 5], [1, 6]])
+    assert packed_lengths(batch) == [pack(batch.samples(item, item + 1)).n_tokens for item in range(3)] == [5, 3, 7]
+    assert packed_lengths(Batch.of([[1, 2], [3]], [[False, True], [False]])) == [2, 1]
 
 
 def test_saves_the_prompts():
