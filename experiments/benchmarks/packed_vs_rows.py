@@ -14,8 +14,10 @@ import time
 import numpy as np
 import torch
 
+from raysearch.calibration.batch import Batch
 from raysearch.calibration.calibration import Calibration
 from raysearch.calibration.packing import pack
+from raysearch.calibration.padding import cut_by_length
 from raysearch.config.compose import compose
 from raysearch.config.parts import build_data, build_objective
 from raysearch.core.mask import Mask
@@ -55,8 +57,8 @@ def main() -> None:
             losses[packed] = np.concatenate([answer.values[mask] for answer in answers for mask in masks])
     ratios = [rows / packed for packed, rows in zip(seconds[True], seconds[False], strict=True)]
     tokens = {
-        "packed": sum(pack(shard).n_tokens for shard in calibration.shards),
-        "rows": sum(shard.input_ids.size for shard in calibration.shards),
+        "packed": sum(pack(part).n_tokens for part in parts(calibration, packed=True)),
+        "rows": sum(part.input_ids.size for part in parts(calibration, packed=False)),
         "unpadded": sum(shard.n_tokens for shard in calibration.shards),
     }
     choices = sum(len(shard.input_ids) for shard in calibration.shards) / calibration.n_samples
@@ -75,6 +77,11 @@ def main() -> None:
     print(
         f"largest difference of an item's loss: {np.abs(losses[True] - losses[False]).max():.1e} nats per answer token"
     )
+
+
+def parts(calibration: Calibration, packed: bool) -> list[Batch]:
+    """The batches that a replica runs."""
+    return [part for shard in calibration.shards for part in cut_by_length(shard, packed)]
 
 
 def parse() -> argparse.Namespace:

@@ -133,21 +133,22 @@ class Batch:
             return [self]
         return [self.samples(start, start + n_samples) for start in range(0, self.n_samples, n_samples)]
 
-    def samples(self, start: int, stop: int) -> Self:
-        """Return samples `start` … `stop` - 1, without the padding that none of them needs."""
-        rows = slice(*np.searchsorted(self.sample_of_row, [start, stop]))
+    def samples(self, start: int, stop: int, step: int = 1) -> Self:
+        """Return every `step`-th of samples `start` … `stop` - 1, without the padding that none of them needs."""
+        number, between = np.divmod(self.sample_of_row - start, step)
+        rows = (number >= 0) & (self.sample_of_row < stop) & (between == 0)
         longest = int(self.lengths[rows].max(initial=0))
         mask = None if self.attention_mask is None else self.attention_mask[rows, :longest]
         choices = self.choices
         if choices is not None:
-            choices = Choices(choices.item[rows] - start, choices.gold[rows], choices.characters[rows])
+            choices = Choices(number[rows], choices.gold[rows], choices.characters[rows])
         return replace(
             self,
             input_ids=self.input_ids[rows, :longest],
             scored=self.scored[rows, :longest],
             attention_mask=None if mask is None or mask.all() else mask,
             choices=choices,
-            answers=None if self.answers is None else self.answers[start:stop],
+            answers=None if self.answers is None else self.answers[start:stop:step],
         )
 
     @classmethod

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Self
@@ -32,7 +33,7 @@ class Calibration:
     """An objective and its samples. Two calibrations are the same when their fingerprints are."""
 
     objective: Objective
-    shards: tuple[Batch, ...]  #: the samples, partitioned in order
+    shards: tuple[Batch, ...]  #: the samples, dealt out like cards
     fingerprint: str  #: of everything that a loss depends on besides the mask, 32 hexadecimal digits
     text_fingerprint: str  #: of the token ids alone, whatever the model, the objective and the shards
     description: dict[str, Any]  #: plain values for the records
@@ -46,19 +47,23 @@ class Calibration:
         identity: Mapping[str, Any],
         description: Mapping[str, Any],
     ) -> Self:
-        """Cut samples into shards and compute the fingerprints.
+        """Deal samples into shards and compute the fingerprints.
+
+        Neighbours among the samples are alike, in length or by the document that they are from. Dealt out in turn, they
+        are in different shards, so that a few shards stand for all of them.
 
         Args:
             objective: What is computed.
             samples: All samples.
-            shard_samples: Samples per shard; the last may hold fewer. None for 512 to 8192 tokens a shard and at least
+            shard_samples: Samples per shard; some may hold one less. None for 512 to 8192 tokens a shard and at least
                 16 shards, 2 of prompts, if possible; where answers are generated, shards may be smaller.
             identity: Everything else that a loss depends on, JSON values: the model, the tokenizer, the objective, the
                 numerics.
             description: The source and the choice of samples, for the records.
         """
-        cuts = _cuts(samples, shard_samples)
-        shards = tuple(samples.samples(start, stop) for start, stop in itertools.pairwise(cuts))
+        n, size = samples.n_samples, shard_samples or _shard_samples(samples)
+        n_shards = math.ceil(n / size)
+        shards = tuple(samples.samples(first, n, n_shards) for first in range(n_shards))
         return cls(
             objective=objective,
             shards=shards,
@@ -100,22 +105,13 @@ class Calibration:
         return batch.scored_per_sample if self.measure.per == "token" else np.ones(batch.n_samples, np.int64)
 
 
-def _cuts(samples: Batch, shard_samples: int | None) -> list[int]:
-    """Return where shards begin, and the end: in order, as many samples as fit the tokens of each, with padding."""
-    if shard_samples is not None:
-        return [*range(0, samples.n_samples, shard_samples), samples.n_samples]
-    lengths = packed_lengths(samples)
-    fewest = _SHARDS if samples.answers is None else _SHARDS_OF_PROMPTS
-    budget = min(SHARD_TOKENS, sum(lengths) // fewest)
+def _shard_samples(samples: Batch) -> int:
+    """Return how many samples of mean length fit the tokens of a shard, at least 1."""
+    tokens = sum(packed_lengths(samples))
+    budget = min(SHARD_TOKENS, tokens // (_SHARDS if samples.answers is None else _SHARDS_OF_PROMPTS))
     if samples.answers is None:
         budget = max(budget, _FEWEST_TOKENS)
-    cuts, width = [0], 0
-    for sample, length in enumerate(lengths):
-        width = max(width, length)
-        if (sample + 1 - cuts[-1]) * width > budget and sample > cuts[-1]:
-            cuts.append(sample)
-            width = length
-    return [*cuts, samples.n_samples]
+    return max(1, budget * samples.n_samples // max(1, tokens))
 
 
 def _digest(*parts: bytes) -> str:

@@ -19,10 +19,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from raysearch.calibration.batch import Batch, Inputs
+from raysearch.calibration.batch import Batch, Form, Inputs
 from raysearch.calibration.calibration import Calibration
 from raysearch.calibration.objectives.base import ModelLosses, ModelObjective, StateObjective
 from raysearch.calibration.packing import pack
+from raysearch.calibration.padding import cut_by_length
 from raysearch.core.mask import Mask
 from raysearch.core.statistic import Subject
 from raysearch.errors import UserError
@@ -102,15 +103,19 @@ class Replica:
         """Evaluate with as many samples at once as memory has held so far."""
         started = time.perf_counter()
         at_once = self._at_once.get(calibration.fingerprint)
-        batches = [part for batch in unit.batches(calibration) for part in batch.at_most(at_once)]
-        objective = calibration.objective
-        packed, texts = None, dict[Subject, Sequence[ScoredText]]()
+        objective, packed = calibration.objective, None
+        if isinstance(unit, MaskUnit) and isinstance(objective, StateObjective) and objective.form is Form.CHOICES:
+            packed = self._packs(calibration)
+        batches: Sequence[Batch] = unit.batches(calibration)
+        if not isinstance(objective, ModelObjective):
+            batches = [part for batch in batches for part in cut_by_length(batch, packed or False)]
+        batches = [part for batch in batches for part in batch.at_most(at_once)]
+        texts = dict[Subject, Sequence[ScoredText]]()
         if isinstance(unit, StatisticUnit):
             values: Values = {unit.statistic: measure(unit.statistic, self.stack, batches, objective)}
             layers, heads = unit.statistic.passes * self.stack.n_layers, int(unit.statistic.needs_gradients)
             tokens = layers * sum(each.input_ids.size for each in batches)
         elif isinstance(objective, StateObjective):
-            packed = None if batches[0].choices is None else self._packs(calibration)
             inputs = [pack(batch) if packed else batch.inputs for batch in batches]
             plan = plan_of(objective, unit.masks, self.stack.n_layers)
             walked = [self._walk(plan, set(unit.masks), *part, objective) for part in zip(batches, inputs, strict=True)]

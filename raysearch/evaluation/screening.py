@@ -136,8 +136,8 @@ class Spread:
 def shard_order(calibration: Calibration) -> tuple[int, ...]:
     """Return the order in which a calibration's shards are screened, the same in every search.
 
-    Shards are neighbours in length, so the first ones are spread evenly: the bits of a counter, read from the end, and
-    turned around the circle of shards by an angle that depends on the fingerprint.
+    Neighbours among the samples are in neighbouring shards, so the first ones are spread evenly: the bits of a counter,
+    read from the end, and turned around the circle of shards by an angle that depends on the fingerprint.
     """
     n_shards = calibration.n_shards
     bits = max(1, (n_shards - 1).bit_length())

@@ -1,0 +1,43 @@
+"""Cuts batches of samples of many lengths, so that few of the tokens that a model computes are padding."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from raysearch.calibration.batch import Batch
+from raysearch.calibration.packing import packed_lengths
+
+_PASS_TOKENS = 64  # what a pass through the layers costs beside its tokens, on a CPU
+
+
+def cut_by_length(batch: Batch, packed: bool) -> list[Batch]:
+    """Cut a batch where that saves more padding than another pass through the layers costs.
+
+    Args:
+        batch: Samples; neighbours stay together, so they are best ordered by length.
+        packed: Whether the rows of a sample will be packed into one.
+
+    Returns:
+        The samples in their order, in the batches that cost the least.
+    """
+    n = batch.n_samples
+    if packed:
+        rows, widths = np.ones(n, np.int64), np.array(packed_lengths(batch))
+    else:
+        rows, widths = np.bincount(batch.sample_of_row), np.zeros(n, np.int64)
+        np.maximum.at(widths, batch.sample_of_row, batch.lengths)
+    if widths.min() == widths.max():
+        return [batch]
+    rows_before = np.concatenate([[0], rows.cumsum()])
+    costs = np.zeros(n + 1)  # of the first samples, cut in the best way
+    starts = np.zeros(n + 1, np.int64)  # of the last part then
+    for stop in range(1, n + 1):
+        widest = np.maximum.accumulate(widths[:stop][::-1])[::-1]
+        ways = costs[:stop] + widest * (rows_before[stop] - rows_before[:stop]) + _PASS_TOKENS
+        costs[stop], starts[stop] = ways.min(), ways.argmin()
+    parts, stop = list[Batch](), n
+    while stop:
+        start = int(starts[stop])
+        parts.append(batch.samples(start, stop))
+        stop = start
+    return parts[::-1]

@@ -1,0 +1,41 @@
+from itertools import combinations, pairwise
+
+import numpy as np
+import pytest
+
+from raysearch.calibration.batch import Batch
+from raysearch.calibration.padding import cut_by_length
+from tests.calibration.test_packing import batch_of
+
+LENGTHS = (3, 4, 5, 40, 41, 90, 400, 401, 3)  # the last by no order
+
+
+def items():
+    """Items of two choices, of which the longer have the lengths above; packed, they have two tokens more."""
+    return batch_of(*([[*range(length)], [*range(length - 2), 500, 501]] for length in LENGTHS))
+
+
+def texts(*batches):
+    return [ids[:n].tolist() for batch in batches for ids, n in zip(batch.input_ids, batch.lengths, strict=True)]
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_costs_the_least_of_all_ways(packed):
+    n, rows, more = len(LENGTHS), 1 if packed else 2, 2 if packed else 0
+
+    def cost(stops):
+        return sum(64 + rows * (b - a) * (max(LENGTHS[a:b]) + more) for a, b in pairwise([0, *stops, n]))
+
+    ways = [stops for count in range(n) for stops in combinations(range(1, n), count)]
+    parts = cut_by_length(items(), packed)
+    assert cost(np.cumsum([part.n_samples for part in parts[:-1]]).tolist()) == min(map(cost, ways))
+    assert 1 < len(parts) < n
+
+
+def test_keeps_all_samples_in_order():
+    assert texts(*cut_by_length(items(), packed=False)) == texts(items())
+
+
+def test_samples_of_one_length_stay_together():
+    batch = Batch.of([[1, 2, 3]] * 50, [[False, True, True]] * 50)
+    assert cut_by_length(batch, packed=False) == [batch]
