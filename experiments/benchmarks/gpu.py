@@ -29,7 +29,7 @@ from walk_vs_loop import plain_losses
 
 from raysearch.calibration.batch import Batch, Choices
 from raysearch.calibration.calibration import Calibration
-from raysearch.calibration.objectives.base import token_log_probs
+from raysearch.calibration.objectives.base import StateObjective, token_log_probs
 from raysearch.calibration.objectives.kl import KLObjective
 from raysearch.calibration.objectives.task_margin import TaskMarginObjective
 from raysearch.core.mask import Mask
@@ -233,11 +233,12 @@ def same_bits(replica: Replica, calibration: Calibration, masks: tuple[Mask, ...
     """The walk, every mask by itself through the same layers and head, and the model's own forward."""
     stack, shard = replica.stack, calibration.shards[0]
     walked = evaluate(replica, calibration, masks)
-    captured = stack.capture(shard.inputs)
+    captured, objective = stack.capture(shard.inputs), calibration.objective
+    assert isinstance(objective, StateObjective)
     equal, gap = 0, 0.0
     for mask in masks:
         states = predicting(stack.walk(captured, mask), shard.inputs)
-        alone = calibration.objective.losses(states, shard, stack, None).cpu().numpy()
+        alone = objective.losses(states, shard, stack, None).cpu().numpy()
         equal += alone.tobytes() == walked[mask].tobytes()
         gap = max(gap, float(np.abs(walked[mask] / by_sample(stack.model, mask, shard) - 1).max()))
     found = {"masks with the same bits": f"{equal} of {len(masks)}", "largest difference from a forward": gap}

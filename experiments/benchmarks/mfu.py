@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import nn
+from transformers import PreTrainedModel
 
 from raysearch.calibration.batch import Batch
 from raysearch.calibration.calibration import Calibration
@@ -39,7 +39,7 @@ class Shape:
     heads_per_key: int = 4
 
 
-def random_llama(shape: Shape, dtype: torch.dtype, device: str) -> nn.Module:
+def random_llama(shape: Shape, dtype: torch.dtype, device: str) -> PreTrainedModel:
     """A Llama of random weights, the same on any device only if made on the CPU."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -47,7 +47,7 @@ def random_llama(shape: Shape, dtype: torch.dtype, device: str) -> nn.Module:
     config = LlamaConfig(
         hidden_size=shape.width, intermediate_size=shape.width * 7 // 2, num_hidden_layers=shape.layers,
         num_attention_heads=heads, num_key_value_heads=max(1, heads // shape.heads_per_key),
-        vocab_size=shape.vocabulary, max_position_embeddings=8192, attn_implementation="sdpa",
+        vocab_size=shape.vocabulary, max_position_embeddings=8192, attn_implementation="sdpa",  # type: ignore[call-arg]
     )  # fmt: skip
     torch.manual_seed(0)
     before = torch.get_default_dtype()

@@ -57,8 +57,8 @@ def main() -> None:
             losses[packed] = np.concatenate([answer.values[mask] for answer in answers for mask in masks])
     ratios = [rows / packed for packed, rows in zip(seconds[True], seconds[False], strict=True)]
     tokens = {
-        "packed": sum(pack(part).n_tokens for part in parts(calibration, packed=True)),
-        "rows": sum(part.input_ids.size for part in parts(calibration, packed=False)),
+        "packed": sum(pack(part).n_tokens for part in parts(calibration, True, replica)),
+        "rows": sum(part.input_ids.size for part in parts(calibration, False, replica)),
         "unpadded": sum(shard.n_tokens for shard in calibration.shards),
     }
     choices = sum(len(shard.input_ids) for shard in calibration.shards) / calibration.n_samples
@@ -79,9 +79,9 @@ def main() -> None:
     )
 
 
-def parts(calibration: Calibration, packed: bool) -> list[Batch]:
-    """The batches that a replica runs."""
-    return [part for shard in calibration.shards for part in cut_by_length(shard, packed)]
+def parts(calibration: Calibration, packed: bool, replica: Replica) -> list[Batch]:
+    """The batches that the replica runs."""
+    return [part for shard in calibration.shards for part in cut_by_length(shard, packed, replica._pass_tokens)]
 
 
 def parse() -> argparse.Namespace:

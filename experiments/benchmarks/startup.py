@@ -71,7 +71,7 @@ def phases(store: Path) -> dict[str, list[float]]:
     with phase("calibration"):
         (calibration,) = prepare_data(spec.evaluation, info).calibrations
     with phase("Ray"):
-        pool = spec.evaluation.cluster.open(info.model, calibration.n_shards)
+        pool = spec.evaluation.cluster.open(info, calibration.n_shards)
     with phase("first unit, with the start of its replicas"):
         unit = MaskUnit(calibration.fingerprint, 0, (Mask(),))
         next(filter(None, pool.run([unit], {calibration.fingerprint: calibration})))

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from mfu import Shape, random_batch, random_llama
 from torch.nn import functional
+from transformers import PreTrainedModel
 
 from raysearch.calibration.batch import Batch
 from raysearch.calibration.calibration import Calibration
@@ -83,7 +84,7 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def load(options: argparse.Namespace) -> torch.nn.Module:
+def load(options: argparse.Namespace) -> PreTrainedModel:
     if not options.random_llama:
         return load_model(locate(ModelSpec("benchmark", options.model, options.dtype, options.device)))
     width, layers = map(int, options.random_llama.split("x"))
@@ -96,7 +97,7 @@ def round_masks(name: str, n_layers: int) -> list[Mask]:
 
 
 @torch.inference_mode()
-def plain_losses(model: torch.nn.Module, mask: Mask, batch: Batch) -> np.ndarray:
+def plain_losses(model: PreTrainedModel, mask: Mask, batch: Batch) -> np.ndarray:
     """Summed nats per sample by the model's own forward with the mask's layers taken out of its list."""
     layers = model.model.layers
     model.model.layers = torch.nn.ModuleList(layers[layer] for layer in mask.kept(len(layers)))

@@ -79,8 +79,8 @@ def halves(added: npt.NDArray[np.float64]) -> Iterator[tuple[float, ...]]:
         found = []
         for _ in range(SPLITS):
             order = random.permutation(added.shape[1])
-            means = [added[:, part].mean(1) for part in (order[:n], order[n : 2 * n])]
-            found.append([stats.spearmanr(*means).statistic, *(jaccard(*means, size) for size in SIZES)])
+            one, other = (added[:, part].mean(1) for part in (order[:n], order[n : 2 * n]))
+            found.append([stats.spearmanr(one, other).statistic, *(jaccard(one, other, size) for size in SIZES)])
         yield (n, *np.mean(found, axis=0))
 
 

@@ -98,7 +98,7 @@ def compare(spec: SearchSpec, session: EvaluationSession, orders: int) -> Iterat
             "excess_loss": screened.losses[found] - full.losses[exact],
             "layer_forwards": meter.layer_forwards_alone / costs.layer_forwards_alone,
             "head_forwards": meter.head_forwards_alone / costs.head_forwards_alone,
-            "masks": screened.n_requested,
+            "masks": len(screened.trials) - 1,  # without the dense model
             "masks_screened": sum(one.screened is not None for one in screened.trials),
         }
 

@@ -7,15 +7,14 @@ import numpy as np
 from raysearch.calibration.batch import Batch
 from raysearch.calibration.packing import packed_lengths
 
-_PASS_TOKENS = 64  # what a pass through the layers costs beside its tokens, on a CPU
 
-
-def cut_by_length(batch: Batch, packed: bool) -> list[Batch]:
+def cut_by_length(batch: Batch, packed: bool, pass_tokens: int) -> list[Batch]:
     """Cut a batch where that saves more padding than another pass through the layers costs.
 
     Args:
         batch: Samples; neighbours stay together, so they are best ordered by length.
         packed: Whether the rows of a sample will be packed into one.
+        pass_tokens: How many tokens more take as long as another pass.
 
     Returns:
         The samples in their order, in the batches that cost the least.
@@ -33,7 +32,7 @@ def cut_by_length(batch: Batch, packed: bool) -> list[Batch]:
     starts = np.zeros(n + 1, np.int64)  # of the last part then
     for stop in range(1, n + 1):
         widest = np.maximum.accumulate(widths[:stop][::-1])[::-1]
-        ways = costs[:stop] + widest * (rows_before[stop] - rows_before[:stop]) + _PASS_TOKENS
+        ways = costs[:stop] + widest * (rows_before[stop] - rows_before[:stop]) + pass_tokens
         costs[stop], starts[stop] = ways.min(), ways.argmin()
     parts, stop = list[Batch](), n
     while stop:

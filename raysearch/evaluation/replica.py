@@ -42,6 +42,9 @@ from raysearch.models.statistics import measure
 _OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 _SHORTEST = 16  # the fewest tokens that are worth trying
+#: What a pass through a layer costs beside its tokens. On one core SmolLM2 takes as long for 32 to 64 tokens; a GPU
+#: waits some 0.3 ms for a layer's kernels to be launched, in which an H200 does about as many operations.
+_PASS_TOKENS_ON_CPU, _PASS_FLOPS_ON_GPU = 64, 10**11
 
 Values = dict[Subject, npt.NDArray[np.float64]]
 T = TypeVar("T")
@@ -108,7 +111,7 @@ class Replica:
             packed = self._packs(calibration)
         batches: Sequence[Batch] = unit.batches(calibration)
         if not isinstance(objective, ModelObjective):
-            batches = [part for batch in batches for part in cut_by_length(batch, packed or False)]
+            batches = [part for batch in batches for part in cut_by_length(batch, packed or False, self._pass_tokens)]
         batches = [part for batch in batches for part in batch.at_most(at_once)]
         texts = dict[Subject, Sequence[ScoredText]]()
         if isinstance(unit, StatisticUnit):
@@ -119,7 +122,8 @@ class Replica:
             inputs = [pack(batch) if packed else batch.inputs for batch in batches]
             plan = plan_of(objective, unit.masks, self.stack.n_layers)
             walked = [self._walk(plan, set(unit.masks), *part, objective) for part in zip(batches, inputs, strict=True)]
-            values = {mask: np.concatenate([part[mask] for part in walked]) for mask in walked[0]}
+            losses = torch.stack([torch.cat([part[mask] for part in walked]) for mask in walked[0]])
+            values = dict(zip(walked[0], losses.cpu().numpy(), strict=True))
             layers, heads = plan.layer_forwards, objective.heads * len(unit.masks)
             tokens = layers * sum(each.n_tokens for each in inputs)
         else:
@@ -168,12 +172,12 @@ class Replica:
     @torch.no_grad()  # not inference mode: what a model caches in a walk must serve a gradient too
     def _walk(
         self, plan: PrefixPlan, wanted: Container[Mask], batch: Batch, inputs: Inputs, objective: StateObjective
-    ) -> Values:
-        """Return the losses of the wanted masks; the plan may score the dense model beside them."""
+    ) -> dict[Mask, Tensor]:
+        """Return the wanted masks' losses, which wait on the device; the plan may score the dense model beside them."""
         captured = self.stack.capture(inputs)
         hidden, held = captured.embedded, list[Tensor]()
         dense: Tensor | None = None
-        losses: dict[Mask, Tensor] = {}  # on the device, where they wait until all have been asked for
+        losses: dict[Mask, Tensor] = {}
         for step in plan.steps:
             match step.op:
                 case Op.RUN:
@@ -189,7 +193,7 @@ class Replica:
                         dense = states
                     if mask in wanted:
                         losses[mask] = objective.losses(states, batch, self.stack, dense)
-        return dict(zip(losses, torch.stack([*losses.values()]).cpu().numpy(), strict=True))
+        return losses
 
     @torch.no_grad()
     def _run(self, unit: MaskUnit, batch: Batch, objective: ModelObjective) -> dict[Mask, ModelLosses]:
@@ -198,6 +202,13 @@ class Replica:
             with self.stack.bypassed(mask) as model:
                 found[mask] = objective.model_losses(model, self.tokenizer, batch)
         return found
+
+    @functools.cached_property
+    def _pass_tokens(self) -> int:
+        """How many tokens take as long as a pass through a layer costs beside its tokens."""
+        weights = sum(each.numel() for each in self.stack.layers[0].parameters())
+        on_gpu = self.stack.last_device.type != "cpu"
+        return _PASS_FLOPS_ON_GPU // (2 * weights) if on_gpu else _PASS_TOKENS_ON_CPU
 
     def _packs(self, calibration: Calibration) -> bool:
         """Whether choices may share their prompt: tried on the items with the longest row, and the longest packed."""

@@ -27,15 +27,15 @@ def test_costs_the_least_of_all_ways(packed):
         return sum(64 + rows * (b - a) * (max(LENGTHS[a:b]) + more) for a, b in pairwise([0, *stops, n]))
 
     ways = [stops for count in range(n) for stops in combinations(range(1, n), count)]
-    parts = cut_by_length(items(), packed)
+    parts = cut_by_length(items(), packed, pass_tokens=64)
     assert cost(np.cumsum([part.n_samples for part in parts[:-1]]).tolist()) == min(map(cost, ways))
     assert 1 < len(parts) < n
 
 
 def test_keeps_all_samples_in_order():
-    assert texts(*cut_by_length(items(), packed=False)) == texts(items())
+    assert texts(*cut_by_length(items(), packed=False, pass_tokens=64)) == texts(items())
 
 
 def test_samples_of_one_length_stay_together():
     batch = Batch.of([[1, 2, 3]] * 50, [[False, True, True]] * 50)
-    assert cut_by_length(batch, packed=False) == [batch]
+    assert cut_by_length(batch, packed=False, pass_tokens=64) == [batch]

@@ -3,6 +3,9 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from raysearch.calibration.batch import Batch
+from raysearch.calibration.calibration import Calibration
+from raysearch.calibration.objectives.perplexity import PerplexityObjective
 from raysearch.core.mask import Mask
 from raysearch.evaluation.unit import MaskUnit
 from tests.evaluation.oracle import plain_losses
@@ -24,6 +27,20 @@ def test_a_masks_numbers_do_not_depend_on_its_company(make_replica, calibration)
     for mask in MASKS:
         alone = replica.evaluate(MaskUnit(calibration.fingerprint, 0, (mask,))).values[mask]
         assert alone.tobytes() == together[mask].tobytes()
+
+
+@pytest.mark.parametrize("pass_tokens", [1, 64, 10**6])
+def test_how_rows_of_many_lengths_are_put_together_changes_nothing(make_replica, model, pass_tokens):
+    random = np.random.default_rng(0)
+    rows = [random.integers(0, 100, size=length).tolist() for length in (3, 4, 9, 30, 31, 60)]
+    uneven = Batch.of(rows, [[place > 0 for place in range(len(row))] for row in rows])
+    calibration = Calibration.create(PerplexityObjective(), uneven, 6, {}, {})
+    replica = make_replica()
+    replica.calibrations[calibration.fingerprint], replica._pass_tokens = calibration, pass_tokens
+    values = replica.evaluate(MaskUnit(calibration.fingerprint, 0, MASKS)).values
+    for mask in MASKS:
+        plain = [plain_losses(model, mask, uneven.samples(row, row + 1)).item() for row in range(len(rows))]
+        np.testing.assert_allclose(values[mask], plain, rtol=1e-5)
 
 
 class _Reads(TorchDispatchMode):
