@@ -30,7 +30,7 @@ Array = npt.NDArray[np.float64]
 
 
 def neighbours(losses: Array, lengths: Array, random: np.random.Generator) -> list[Array]:
-    """Shards of about as many tokens, each of samples of about one length."""
+    """Shards of about as many tokens, each of samples of about one length, as raysearch made them once."""
     tokens = lengths.cumsum()
     return np.split(losses, np.searchsorted(tokens, tokens[-1] * np.arange(1, N_SHARDS) / N_SHARDS))
 
@@ -63,7 +63,7 @@ def main() -> None:
 
 
 def losses_and_lengths(options: argparse.Namespace) -> tuple[Array, Array]:
-    """Return the loss of each item without each layer, [items, layers], and the items' tokens, shortest first."""
+    """Return the loss of each item without each layer, [items, layers], and its longest row's tokens, ascending."""
     words = [*WORDS.split(), f"data.path={options.data}/commonsense170k/sample.jsonl", f"data.samples={options.items}"]
     words.append(f"store={options.store}")
     raysearch.sweep(*words)
@@ -72,7 +72,8 @@ def losses_and_lengths(options: argparse.Namespace) -> tuple[Array, Array]:
         masks = [raysearch.Mask.of(layer) for layer in range(N_LAYERS)]
         known = ledger.known(calibration.fingerprint, masks)
     losses = np.array([np.concatenate([shard for _, shard in sorted(known[mask].items())]) for mask in masks]).T
-    lengths = np.array([sum(span.n_tokens for row in item.rows for span in row.spans) for item in calibration.shown])
+    rows = [[sum(span.n_tokens for span in row.spans) for row in item.rows] for item in calibration.shown]
+    lengths = np.array([max(of_item) for of_item in rows])
     order = np.argsort(lengths, kind="stable")
     return losses[order], lengths[order].astype(np.float64)
 

@@ -106,12 +106,10 @@ class Calibration:
 
 
 def _shard_samples(samples: Batch) -> int:
-    """Return how many samples of mean length fit the tokens of a shard, at least 1."""
-    tokens = sum(packed_lengths(samples))
-    budget = min(SHARD_TOKENS, tokens // (_SHARDS if samples.answers is None else _SHARDS_OF_PROMPTS))
-    if samples.answers is None:
-        budget = max(budget, _FEWEST_TOKENS)
-    return max(1, budget * samples.n_samples // max(1, tokens))
+    """Return how many samples, of mean length, a shard has: at least 1."""
+    n, tokens = samples.n_samples, max(1, sum(packed_lengths(samples)))
+    size = min(n // (_SHARDS if samples.answers is None else _SHARDS_OF_PROMPTS), SHARD_TOKENS * n // tokens)
+    return max(1, size, _FEWEST_TOKENS * n // tokens if samples.answers is None else 1)
 
 
 def _digest(*parts: bytes) -> str:
