@@ -28,6 +28,7 @@ FleetT = TypeVar("FleetT", bound="_Closable")
 _ANSWER_S = 30
 #: How often it is looked whether Ray lives, and how long a cluster's head may be away; Ray ends this process at 60.
 _WATCH_S, _SILENT_S = 1.0, 40.0
+_CHECK_S = 0.2  # between looks at a Ray of our own, which take no time: a second after its end it may end this process
 _STUCK_S = 10.0  # in which a call of Ray's looks for signals, if it does
 #: The processes without which a Ray of our own is lost, in words.
 _VITAL = {"raylet": "raylet", "gcs_server": "GCS"}
@@ -199,7 +200,7 @@ def raising(check: Callable[[], None], warn: Callable[[str], None]) -> Iterator[
     main, is_left = threading.get_ident(), threading.Event()
 
     def watch() -> None:
-        while not is_left.wait(_WATCH_S):
+        while not is_left.wait(_CHECK_S):
             try:
                 check()
             except EvaluationError as error:
