@@ -23,7 +23,7 @@ import numpy.typing as npt
 import raysearch
 from raysearch.ledger.ledger import Ledger
 
-N_LAYERS, N_SHARDS, FIRST = 30, 16, 2
+N_LAYERS, N_SHARDS = 30, 16
 WORDS = "model=smollm2-135m model.dtype=bfloat16 objective=task_margin data=commonsense170k data.seq_len=256"
 
 Array = npt.NDArray[np.float64]
@@ -93,7 +93,7 @@ def distances(shards: Sequence[Array]) -> Array:
     whole, found = np.concatenate(shards), []
     one, other = np.triu_indices(N_LAYERS, 1)
     for turn in range(N_SHARDS):
-        seen = np.concatenate([shards[(turn + half) % N_SHARDS] for half in (0, N_SHARDS // FIRST)])
+        seen = np.concatenate([shards[(turn + half) % N_SHARDS] for half in (0, N_SHARDS // 2)])
         apart = seen[:, one] - seen[:, other]
         error = apart.std(axis=0, ddof=1) * np.sqrt(1 / len(seen) - 1 / len(whole))
         found.append(np.abs(apart.mean(axis=0) - (whole[:, one] - whole[:, other]).mean(axis=0)) / error)

@@ -108,8 +108,8 @@ class Calibration:
 def _shard_samples(samples: Batch) -> int:
     """Return how many samples, of mean length, a shard has: at least 1."""
     n, tokens = samples.n_samples, max(1, sum(packed_lengths(samples)))
-    size = min(n // (_SHARDS if samples.answers is None else _SHARDS_OF_PROMPTS), SHARD_TOKENS * n // tokens)
-    return max(1, size, _FEWEST_TOKENS * n // tokens if samples.answers is None else 1)
+    shards, fewest_tokens = (_SHARDS, _FEWEST_TOKENS) if samples.answers is None else (_SHARDS_OF_PROMPTS, 0)
+    return max(1, min(n // shards, SHARD_TOKENS * n // tokens), fewest_tokens * n // tokens)
 
 
 def _digest(*parts: bytes) -> str:

@@ -111,7 +111,7 @@ class Replica:
             packed = self._packs(calibration)
         batches: Sequence[Batch] = unit.batches(calibration)
         if not isinstance(objective, ModelObjective):
-            batches = [part for batch in batches for part in cut_by_length(batch, packed or False, self._pass_tokens)]
+            batches = [part for batch in batches for part in cut_by_length(batch, bool(packed), self._pass_tokens)]
         batches = [part for batch in batches for part in batch.at_most(at_once)]
         texts = dict[Subject, Sequence[ScoredText]]()
         if isinstance(unit, StatisticUnit):
