@@ -14,12 +14,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from raysearch.reporting.stats.frame import Quantity, Setting, settings
+from raysearch.reporting.stats.frame import Quantity, Setting, mean_of, settings
 
 RESAMPLES = 9999
 FEWEST = 4
@@ -58,7 +59,7 @@ def correlations(frame: pd.DataFrame, quantities: Sequence[Quantity]) -> list[Co
     """Every setting's rank correlation of each two quantities, where at least `FEWEST` searchers have both."""
     found = []
     for setting, cells in settings(frame[frame["uses_objective"]]):
-        means = cells.groupby("searcher", observed=True)[[one.key for one in quantities]].mean()
+        means = cells.groupby("searcher", observed=True).agg({one.key: partial(mean_of, one) for one in quantities})
         for first, second in itertools.combinations(quantities, 2):
             both = means.loc[_distinct(cells)][[first.key, second.key]].dropna()
             if len(both) >= FEWEST:

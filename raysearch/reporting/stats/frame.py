@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import fmean, mode
 from typing import Any, NamedTuple
 
@@ -145,9 +146,16 @@ def panels(frame: pd.DataFrame) -> Iterator[tuple[Panel, pd.DataFrame]]:
         yield Panel(*labels), cells
 
 
-def searcher_means(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the mean over draws and seeds of every number, by model, calibration, M and searcher."""
-    return _comparable(frame).groupby([*Setting._fields, "searcher"], observed=True).mean(numeric_only=True)
+def searcher_means(frame: pd.DataFrame, *quantities: Quantity) -> pd.DataFrame:
+    """Return the mean over draws and seeds of every number, by model, calibration, M and searcher.
+
+    Args:
+        frame: The searches, see `cells_frame`.
+        quantities: Those whose mean is to be that of `mean_of`, not the arithmetic one.
+    """
+    groups = _comparable(frame).groupby([*Setting._fields, "searcher"], observed=True)
+    own = {one.key: groups[one.key].agg(partial(mean_of, one)) for one in quantities}
+    return groups.mean(numeric_only=True).assign(**own)
 
 
 def mean_of(quantity: Quantity, values: pd.Series) -> float:

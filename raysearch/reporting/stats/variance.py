@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pandas as pd
 
 from raysearch.core.json import finite
-from raysearch.reporting.stats.frame import Panel, Quantity, panels
+from raysearch.reporting.stats.frame import Panel, Quantity, mean_of, panels
 
 #: What statsmodels calls the parts of the variance.
 _PARTS = {
@@ -111,7 +112,7 @@ def spreads(frame: pd.DataFrame, quantity: Quantity) -> list[Spread]:
     """
     found = []
     for panel, cells in panels(frame):
-        means = cells.pivot_table(quantity.key, "searcher", "calibration", observed=True)
+        means = cells.pivot_table(quantity.key, "searcher", "calibration", partial(mean_of, quantity), observed=True)
         for by, table in (("calibration", means), ("searcher", means.T)):
             several = table[table.count(axis=1) > 1]
             high, low = several.max(axis=1), several.min(axis=1)

@@ -15,6 +15,7 @@ from raysearch.reporting.stats.correlation import Correlation
 from raysearch.reporting.stats.frame import Setting
 from raysearch.reporting.tables import numbers
 from raysearch.reporting.tables.table import Cell, Column, Table, labels, number, tabulate, words
+from raysearch.search.refinement import rank_correlation
 from raysearch.search.trial import Union
 from raysearch.study.result import StudyResult
 
@@ -118,12 +119,10 @@ def additivity_table(results: StudyResult) -> Table | None:
         number("Median Δ", lambda line: median(one.delta for one in line.masks), numbers.change),
         number("Median sum", lambda line: median(one.summed for one in line.masks), numbers.change),
         number("Above the sum", lambda line: fmean(one.delta > one.summed for one in line.masks), numbers.percent),
-        number("ρ", _rank_correlation, numbers.rho),
+        number("ρ", _rho, numbers.rho),
     ]
     return tabulate("additivity", "What layers cost together and apart", columns, lines, _UNIONS_NOTE)
 
 
-def _rank_correlation(line: _Unions) -> float:
-    from scipy.stats import spearmanr
-
-    return float(spearmanr([one.delta for one in line.masks], [one.summed for one in line.masks]).statistic)
+def _rho(line: _Unions) -> float | None:
+    return rank_correlation([one.delta for one in line.masks], [one.summed for one in line.masks])

@@ -13,6 +13,7 @@ from raysearch.core.json import finite
 from raysearch.recovery.record import RecoveryRecord, ThreeNumbers
 from raysearch.reporting.tables import numbers
 from raysearch.reporting.tables.table import Cell, Column, Table, labels, number, present, tabulate, words
+from raysearch.search.refinement import rank_correlation
 from raysearch.study.result import RecoveredMask, StudyResult
 
 _MANY = 10  # times as much, from which on no share is written in percent
@@ -64,8 +65,8 @@ def _ranks_table(results: StudyResult) -> Table | None:
         words("Way", "way"),
         words("Number", "metric.title"),
         number("Masks", lambda one: len(one.before)),
-        number("ρ", _rho, numbers.rho),
-        words("Best before is best after", lambda one: "yes" if _is_same_best(one) else "no"),
+        number("ρ", lambda one: rank_correlation(one.before, one.after), numbers.rho),
+        words("Best before is best after", lambda one: "yes" if _is_best_before_and_after(one) else "no"),
     ]
     note = "ρ: the rank correlation of what masks of one size do before and after the same training."
     return tabulate("recovery_ranks", "Is the best mask still the best?", columns, _ranks(results), note)
@@ -115,15 +116,10 @@ def _ranks(results: StudyResult) -> Iterator[_Ranks]:
                 yield _Ranks(*place, first.metric, before, after)
 
 
-def _rho(one: _Ranks) -> float:
-    from scipy.stats import spearmanr
-
-    return float(spearmanr(one.before, one.after).statistic)
-
-
-def _is_same_best(one: _Ranks) -> bool:
+def _is_best_before_and_after(one: _Ranks) -> bool:
+    """Return whether a mask is the best before and after, alone or of several that are as good."""
     best = max if one.metric.higher_is_better else min
-    return one.before.index(best(one.before)) == one.after.index(best(one.after))
+    return (best(one.before), best(one.after)) in zip(one.before, one.after, strict=True)
 
 
 def _cell(one: Estimate) -> Cell:

@@ -2,9 +2,11 @@ from __future__ import annotations
 
 from raysearch.core.estimate import Estimate, Metric
 from raysearch.core.json import from_json
-from raysearch.reporting.stats.frame import averages, by_column
+from raysearch.reporting.stats.frame import averages, by_column, cells_frame
+from raysearch.reporting.stats.variance import spreads
+from raysearch.reporting.tables.cost import cost_table
 from raysearch.study.record import CellRecord
-from tests.reporting.cells import study
+from tests.reporting.cells import PERPLEXITY_METRIC, compared, grid, study
 
 
 def test_average_needs_every_metric_and_joins_errors_in_quadrature():
@@ -37,3 +39,14 @@ def test_metrics_of_another_unit_are_in_no_average():
     assert by_column(values, whole)["accuracy_average"].value == 65
     (lone,) = averages(study(metrics=(other[1],)))
     assert (lone.title, lone.higher_is_better) == ("accuracy on brier", False)
+
+
+def test_a_perplexity_has_one_mean_the_geometric_one_wherever_it_is_told():
+    """Arithmetic means would put b before a, and make the calibrations 4 times as far apart."""
+    whole = grid({("c", "a"): [10.0, 1000.0], ("c", "b"): [200.0, 200.0], ("d", "a"): [10.0, 10.0]}, PERPLEXITY_METRIC)
+    frame, (quantity,) = cells_frame(whole), averages(whole)
+    comparison = compared(*(one for one in whole.cells if one.calibration == "c"), by=PERPLEXITY_METRIC)
+    assert [(one.searcher, round(one.mean)) for one in comparison.rivals] == [("a", 100), ("b", 200)]
+    table = cost_table(frame, quantity)
+    assert table is not None and [row[-1].text for row in table.rows] == ["100.00", "200.00", "10.00"]
+    assert {(one.by, round(one.size)) for one in spreads(frame, quantity)} == {("calibration", 10), ("searcher", 2)}
