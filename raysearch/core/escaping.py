@@ -24,6 +24,13 @@ def markdown_line(text: str) -> str:
     return markdown(" ".join(text.split()))
 
 
+def markdown_code(text: str) -> str:
+    """Return a text as a code span of Markdown on one line, fenced by more backticks than it has in a row."""
+    line = " ".join(text.splitlines())
+    fence = "`" * (1 + max(map(len, re.findall("`+", line)), default=0))
+    return f"{fence} {line} {fence}" if "`" in line else f"`{line}`"
+
+
 def csv_cell(value: Any) -> Any:
     """Return a value for a CSV file: a text that a spreadsheet would compute begins with an apostrophe instead."""
     return f"'{value}" if isinstance(value, str) and re.match(r"[=+@\t\r]|-(?![\d.]+$)", value) else value

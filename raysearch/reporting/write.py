@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from raysearch.core.escaping import csv_cell, markdown
+from raysearch.core.escaping import csv_cell, markdown, markdown_code
 from raysearch.core.formatting import count
 from raysearch.errors import UserError
 from raysearch.reporting.figures.picture import Palette, png, svg
@@ -119,7 +119,7 @@ def _rendered(template: str, **shown: Any) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=template.endswith(".md.j2"),
     )
-    environment.filters["md"] = markdown
+    environment.filters |= {"md": markdown, "code": markdown_code}
     return environment.from_string(_text(template)).render(shown)
 
 

@@ -1,6 +1,6 @@
 """Texts of others are shown, and command nothing."""
 
-from raysearch.core.escaping import csv_cell, markdown_line, visible
+from raysearch.core.escaping import csv_cell, markdown_code, markdown_line, visible
 
 
 def test_what_commands_a_terminal_is_spelled() -> None:
@@ -17,6 +17,11 @@ def test_what_commands_a_terminal_is_spelled() -> None:
 
 def test_markdown_is_shown_as_it_is() -> None:
     assert markdown_line("[a](http://b)\n# <img src=x> `c`|d") == r"\[a\](http://b) # &lt;img src=x&gt; \`c\`\|d"
+
+
+def test_code_cannot_close_its_own_span() -> None:
+    assert markdown_code("raysearch study a=b") == "`raysearch study a=b`"
+    assert markdown_code("a=`<img>`\n\nb=``") == "``` a=`<img>`  b=`` ```"
 
 
 def test_a_cell_computes_nothing() -> None:
