@@ -11,6 +11,7 @@ from typing import Any
 from raysearch.calibration.data import Data
 from raysearch.calibration.objectives.base import Objective
 from raysearch.calibration.objectives.weighted import WeightedObjective
+from raysearch.errors import UserError
 from raysearch.evaluation.pool import PoolFactory
 from raysearch.evaluation.screening import Screening
 from raysearch.models.spec import ModelSpec
@@ -39,6 +40,9 @@ class EvaluationSpec:
         ledger: The SQLite file that keeps every evaluation.
         weighting: How several calibrations give one loss; None for that of the first.
         screening: How the evaluation of masks is stopped early; None to evaluate all in full.
+
+    Raises:
+        UserError: Losses that are no shares of wrong answers would be scaled by an accuracy.
     """
 
     model: ModelSpec
@@ -47,6 +51,15 @@ class EvaluationSpec:
     ledger: Path
     weighting: WeightedObjective | None = None
     screening: Screening | None = None
+
+    def __post_init__(self) -> None:
+        if self.weighting is not None and self.weighting.normalise == "accuracy":
+            for one in self.calibrations:
+                if one.objective.measure.readout != "accuracy":
+                    raise UserError(
+                        f"objective.normalise=accuracy scales accuracies, but the loss of {one.name} is in "
+                        f"{one.objective.measure.unit}; use objective.normalise=spread or dense"
+                    )
 
     @property
     def objectives(self) -> list[Objective]:

@@ -45,6 +45,10 @@ SEARCHES: list[tuple[str, list[str]]] = [
     ("data.path=7", ["data.path=7 should be a valid string"]),
     ("speed=5", ["speed=5 is not a section; set speed.key=value"]),
     ("objective=weighted objective.parts=null", ["objective.parts has no value", "write each part as"]),
+    (
+        'objective=weighted objective.parts=[{weight:1,of:"objective=perplexity"}] objective.normalise=accuracy',
+        ["objective.normalise=accuracy scales accuracies", "perplexity on", "nats per token"],
+    ),
     ('refine=recover refine.recover_with="\'"', ['refine.recover_with="', "is not understood"]),
     ("data={type:file}", ["data={type:file} is unknown", "choose one of"]),
     # numbers that are none
