@@ -89,6 +89,7 @@ class Evaluator:
         self._screener = None if self.screening is None else Screener(self.screening, self.calibrations)
         self._stage, self._stats = 0, PoolStats()
         self._asked: dict[tuple[str, Subject], int] = {}  # of how many shards, in their order
+        self._computed: set[Subject] = set()  # in this round, in part; what others computed meanwhile is cached
 
     def evaluate(self, proposed: Round) -> dict[Mask, Evaluation]:
         """Evaluate the masks of a round on all samples of all calibrations, but those that are screened.
@@ -99,11 +100,12 @@ class Evaluator:
         Raises:
             EvaluationError: A unit failed for good.
         """
+        self._computed.clear()
         screener = self._screener
         if screener is None:
             return self._in_full(proposed.masks)
         if self.weighting is not None:
-            known, _ = self._complete(sorted(self.references), self._all_shards)
+            known = self._complete(sorted(self.references), self._all_shards)
             screener.factors = self.weighting.factors(self._reference_losses(known))
         contest = screener.contest(proposed)
         return self._in_full(proposed.masks) if contest is None else self._screen(proposed.masks, contest)
@@ -111,20 +113,18 @@ class Evaluator:
     def _in_full(self, wanted: Sequence[Mask]) -> dict[Mask, Evaluation]:
         """Evaluate masks on all samples."""
         everyone = sorted({*wanted, *self.references})
-        known, computed = self._complete(everyone, self._all_shards)
+        known = self._complete(everyone, self._all_shards)
         if self._screener is not None:
             self._screener.see(everyone, len(self._screener.stages) - 1, known)
         references = self._reference_losses(known)
-        return {mask: self._evaluation(self._losses(mask, known), references, mask not in computed) for mask in wanted}
+        return {mask: self._evaluation(mask, self._losses(mask, known), references) for mask in wanted}
 
     def _screen(self, wanted: Sequence[Mask], contest: Contest) -> dict[Mask, Evaluation]:
         """Evaluate masks stage by stage, and stop where it is beyond doubt whether they are among the best."""
-        screener, left, computed = contest.screener, {*wanted}, set[Mask]()
+        screener, left = contest.screener, {*wanted}
         for stage, shards in enumerate(screener.stages):
             self._stage = stage + 1
-            known, new = self._complete(sorted(left), shards)
-            computed |= new
-            screener.see(left, stage, known)
+            screener.see(left, stage, self._complete(sorted(left), shards))
             contest.decide()
             left -= contest.dropped | contest.accepted
         self._stage = 0
@@ -144,12 +144,9 @@ class Evaluator:
             leaders = {mask for mask, one in screened.items() if one.accepted and one.loss < losses[best]}
             if not leaders:
                 break
-            computed |= self._complete(sorted(leaders), screener.stages[-1])[1]
             left |= leaders  # what seems the best of the round is known exactly
         return {
-            mask: Evaluation(None, None, mask not in computed, (), screened[mask])
-            if mask in screened
-            else replace(found[mask], cached=mask not in computed)
+            mask: found[mask] if mask in found else Evaluation(None, None, self._cached(mask), (), screened[mask])
             for mask in wanted
         }
 
@@ -165,7 +162,7 @@ class Evaluator:
         """
         check_statistic(statistic, [calibration.objective for calibration in self.calibrations])
         shards = shards_of(self.calibrations, statistic)
-        known, _ = self._complete((statistic,), shards)
+        known = self._complete((statistic,), shards)
         rows = np.concatenate([known[name][statistic][shard] for name, of in shards.items() for shard in of])
         rows = rows.reshape(-1, *statistic.shape(self.n_layers))
         if not np.isfinite(rows).all():
@@ -193,7 +190,7 @@ class Evaluator:
         """Return the one loss that losses on each calibration come to."""
         if self.weighting is None:
             return losses[0]
-        known, _ = self._complete(sorted(self.references), self._all_shards)
+        known = self._complete(sorted(self.references), self._all_shards)
         return self.weighting.combine(losses, self._reference_losses(known))
 
     def rest(self) -> None:
@@ -217,23 +214,20 @@ class Evaluator:
             return self._screener.stages[-1]
         return shards_of(self.calibrations, Mask())
 
-    def _complete(
-        self, wanted: Sequence[SubjectT], shards: Shards
-    ) -> tuple[Mapping[str, Known[SubjectT]], set[SubjectT]]:
-        """Return all that is wanted on these shards, by calibration, and the subjects that were computed for it.
+    def _complete(self, wanted: Sequence[SubjectT], shards: Shards) -> Mapping[str, Known[SubjectT]]:
+        """Return all that is wanted on these shards, by calibration; compute what the ledger lacks.
 
         Masks come in mask order, so that neighbours in a large round, which is cut, share prefixes.
         """
         self._count_alone(wanted, shards)
-        computed: set[SubjectT] = set()  # here, in part; what another search computes meanwhile is answered too
         while True:
             known = {name: self.ledger.known(name, wanted) for name in shards}
             missing = {name: _missing(wanted, of, known[name]) for name, of in shards.items()}
             if not any(missing.values()):
-                return known, computed
+                return known
             claimed = {name: self._claims.take(name, pairs) for name, pairs in missing.items() if pairs}
             if any(claimed.values()):
-                computed.update(subject for pairs in claimed.values() for subject, _ in pairs)
+                self._computed.update(subject for pairs in claimed.values() for subject, _ in pairs)
                 self._run(claimed)
                 self._claims.release()
             else:
@@ -320,16 +314,20 @@ class Evaluator:
             for calibration in self.calibrations
         ]
 
+    def _cached(self, mask: Mask) -> bool:
+        """Return whether nothing of a mask was computed in this round."""
+        return mask not in self._computed
+
     def _evaluation(
-        self, losses: Sequence[float], references: Mapping[Mask, Sequence[float]], cached: bool
+        self, mask: Mask, losses: Sequence[float], references: Mapping[Mask, Sequence[float]]
     ) -> Evaluation:
         parts = tuple(loss if math.isfinite(loss) else None for loss in losses)
         weighed = losses[:1] if self.weighting is None else losses
         for loss in weighed:
             if not math.isfinite(loss):
-                return Evaluation(None, f"the loss is {loss}", cached, parts)
+                return Evaluation(None, f"the loss is {loss}", self._cached(mask), parts)
         loss = losses[0] if self.weighting is None else self.weighting.combine(losses, references)
-        return Evaluation(loss, None, cached, parts)
+        return Evaluation(loss, None, self._cached(mask), parts)
 
 
 def _missing(wanted: Iterable[SubjectT], shards: Iterable[int], known: Known[SubjectT]) -> list[tuple[SubjectT, int]]:

@@ -234,16 +234,17 @@ class Screener:
         """Compare two masks by the samples that both have seen, and by what is known of their relatives."""
         return self.differences([one], other)[one]
 
-    def differences(self, masks: Iterable[Mask], other: Mask) -> dict[Mask, Difference]:
-        """Compare masks with another one."""
+    def differences(self, masks: Sequence[Mask], other: Mask) -> dict[Mask, Difference]:
+        """Compare masks with another one; the result has their order."""
         by_stage: dict[int, list[Mask]] = {}
         for mask in masks:
             by_stage.setdefault(min(self._stage[mask], self._stage[other]), []).append(mask)
-        return {
-            mask: found
+        found = {
+            mask: difference
             for stage, group in by_stage.items()
-            for mask, found in zip(group, self._compare(group, other, stage), strict=True)
+            for mask, difference in zip(group, self._compare(group, other, stage), strict=True)
         }
+        return {mask: found[mask] for mask in masks}
 
     def _compare(self, masks: Sequence[Mask], other: Mask, stage: int) -> Iterator[Difference]:
         """Yield the differences of masks from another one, by the samples up to a stage."""

@@ -339,6 +339,16 @@ def test_weighted_objectives_are_screened_by_their_weighted_difference(bench):
     assert screened.cost < 0.9 * plain.cost
 
 
+@pytest.mark.parametrize("screening", [SCREENING, None], ids=["screened", "in full"])
+def test_masks_that_scale_the_losses_are_cached_from_the_second_round_on(bench, screening):
+    """They are computed before the masks of the first round, which they are here."""
+    weighting = WeightedObjective((1.0,), normalise="spread")
+    one = bench(Table(), screening=screening, weighting=weighting)
+    first, second = (one.evaluator.evaluate(Round(SINGLES, keep=1)) for _ in range(2))
+    assert not any(of.cached for of in first.values())
+    assert all(of.cached for of in second.values())
+
+
 def test_right_and_wrong_answers_are_compared_by_counting(bench):
     table = Table()
     table.level[:] = 0.0
