@@ -11,13 +11,15 @@ positions alone; `LayerStack.packs` checks a model for that.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import takewhile
 
 import numpy as np
 import numpy.typing as npt
 
 from raysearch.calibration.batch import Batch, Inputs
+
+_Counts = npt.NDArray[np.int64]
 
 
 def pack(batch: Batch) -> Inputs:
@@ -26,29 +28,29 @@ def pack(batch: Batch) -> Inputs:
     Returns:
         One row per sample, padded on the right; ``attention_mask`` is [B, L, L].
     """
-    samples = [*_samples(batch)]
-    packed = [_pack_sample(texts) for _, texts in samples]
-    length = max(len(ids) for ids, _, _ in packed)
-    input_ids = np.zeros((len(packed), length), np.int64)
-    positions = np.zeros((len(packed), length), np.int64)
-    attends = np.broadcast_to(np.eye(length, dtype=np.bool_), (len(packed), length, length)).copy()  # padding to itself
+    shared, starts, lengths = _layout(batch)
+    size = len(lengths), int(lengths.max())
+    real = np.arange(batch.input_ids.shape[1]) < batch.lengths[:, None]
+    row, token = np.nonzero(real)
+    own = token >= shared[batch.sample_of_row[row]]
     place = np.zeros(batch.input_ids.shape, np.int64)  # of each token of the batch, in the flattened result
-    for index, ((rows, _), (ids, starts, shared)) in enumerate(zip(samples, packed, strict=True)):
-        input_ids[index, : len(ids)] = ids
-        for row, start, end in zip(rows, starts, [*starts[1:], len(ids)], strict=True):
-            own = np.concatenate([np.arange(shared), np.arange(start, end)])  # the row's tokens, in the packed one
-            positions[index, own] = np.arange(len(own))
-            attends[index, own[:, None], own] = np.tril(np.ones((len(own), len(own)), np.bool_))
-            place[row, : len(own)] = index * length + own
+    place[real] = batch.sample_of_row[row] * size[1] + np.where(own, starts[row], 0) + token
+    input_ids, positions = np.zeros(size, np.int64), np.zeros(size, np.int64)
+    input_ids.flat[place[real]] = batch.input_ids[real]
+    positions.flat[place[real]] = token
+    # 0 where all rows of a sample share a token, a number above for each row, and one below for each token of padding.
+    branch = np.broadcast_to(-1 - np.arange(size[1], dtype=np.int32), size).copy()
+    branch.flat[place[real]] = np.where(own, row + 1, 0)
+    after, before = branch[:, :, None], branch[:, None, :]
+    attends = np.tril((after == before) | ((before == 0) & (after > 0)))
     row, token = np.nonzero(batch.scored)
     return Inputs(input_ids, attends, positions, place[row, token - 1])
 
 
 def packed_lengths(batch: Batch) -> list[int]:
     """Return the tokens of each sample, packed."""
-    if batch.choices is None:
-        return batch.lengths.tolist()
-    return [n_packed(texts) for _, texts in _samples(batch)]
+    *_, lengths = _layout(batch)
+    return lengths.tolist()
 
 
 def n_packed(rows: Sequence[Sequence[int]]) -> int:
@@ -61,17 +63,18 @@ def n_shared(*rows: Sequence[object]) -> int:
     return sum(1 for _ in takewhile(lambda column: len({*column}) == 1, zip(*rows, strict=False)))
 
 
-def _samples(batch: Batch) -> Iterator[tuple[npt.NDArray[np.int64], list[list[int]]]]:
-    """Yield the rows of each sample, and their tokens without padding."""
-    for rows in np.split(np.arange(len(batch.input_ids)), np.flatnonzero(np.diff(batch.sample_of_row)) + 1):
-        yield rows, [batch.input_ids[row, : batch.lengths[row]].tolist() for row in rows]
+def _layout(batch: Batch) -> tuple[_Counts, _Counts, _Counts]:
+    """Return how samples are packed, int64.
 
-
-def _pack_sample(texts: Sequence[list[int]]) -> tuple[list[int], list[int], int]:
-    """Return the tokens of a sample's packed row, the start of each row's own tokens, and the number of shared ones."""
-    shared = n_shared(*texts)
-    ids, starts = texts[0][:shared], list[int]()
-    for text in texts:
-        starts.append(len(ids))
-        ids += text[shared:]
-    return ids, starts, shared
+    Returns:
+        The shared tokens of each sample, [B]; by how many tokens each row's own ones move to the right, [R]; and the
+        tokens of each sample, [B].
+    """
+    of, ids, lengths = batch.sample_of_row, batch.input_ids, batch.lengths
+    first = np.flatnonzero(np.diff(of, prepend=-1))  # row of each sample
+    both = np.arange(ids.shape[1]) < np.minimum(lengths, lengths[first][of])[:, None]
+    alike = np.cumprod(both & (ids == ids[first][of]), axis=1).sum(axis=1)
+    shared = np.minimum.reduceat(alike, first)
+    own = lengths - shared[of]
+    before = own.cumsum() - own
+    return shared, before - before[first][of], shared + np.add.reduceat(own, first)

@@ -1,7 +1,8 @@
 """Computes the statistics of `raysearch.core.statistic` on the layers of any decoder.
 
 Gradients are computed layer by layer: a forward pass keeps the hidden state before each layer, and the backward pass
-runs each layer once more. So memory holds one layer's activations at a time, and N + 1 hidden states.
+runs each layer once more, and each slice of the logits. So memory holds the activations of one of these at a time, and
+N + 1 hidden states.
 """
 
 from __future__ import annotations
@@ -69,14 +70,14 @@ def angular_distance(stack: LayerStack, batch: Batch, tokens: Tensor) -> Tensor:
     equation 7.
     """
     _, states = _forward(stack, batch)
-    depths = len(states)
-    row_of_token, place = torch.nonzero(tokens, as_tuple=True)
-    totals = torch.zeros(len(tokens), depths, depths, dtype=torch.float64)
-    for row, at in zip(row_of_token.split(_TOKENS_AT_ONCE), place.split(_TOKENS_AT_ONCE), strict=True):
-        found = torch.stack([state[row, at].to(states[-1].device) for state in states], dim=1)
+    states = [state.to(states[-1].device) for state in states]
+    totals = torch.zeros(len(tokens), len(states), len(states), dtype=torch.float64)
+    for some in tokens.nonzero().to(states[-1].device).split(_TOKENS_AT_ONCE):
+        row, place = some.unbind(1)
+        found = torch.stack([state[row, place] for state in states], dim=1)
         vectors = functional.normalize(found.double(), dim=-1)
         angles = (vectors @ vectors.mT).clamp(-1, 1).arccos() / torch.pi
-        totals.index_add_(0, row, angles.cpu())
+        totals.index_add_(0, row.cpu(), angles.cpu())
     totals.diagonal(dim1=1, dim2=2).zero_()  # arccos is steep where the cosine is 1
     return _by_sample(batch, totals) / _by_sample(batch, tokens.sum(1)[:, None, None])
 

@@ -9,8 +9,9 @@ summed again in shard order. Most are computed from the hidden states that predi
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
@@ -131,14 +132,32 @@ class ModelLosses:
     texts: Sequence[ScoredText] = ()
 
 
-def by_chunk(head: Head, compute: Callable[..., Tensor], *parts: Tensor) -> Tensor:
-    """Compute one number per position, [n], in slices whose logits fit into memory: float64, on the parts' device."""
+def by_chunk(head: Head, compute: Callable[..., Tensor], *states: Tensor) -> Tensor:
+    """Compute one number per position, [n], in slices whose logits fit into memory: float64, on the states' device.
+
+    With gradients enabled each slice is computed once more in the backward pass, which needs no other memory.
+    """
+    import torch
+    from torch.utils.checkpoint import checkpoint
+
+    if not len(states[0]):
+        return states[0].new_zeros(0, dtype=torch.float64)
+    if torch.is_grad_enabled():
+        compute = partial(checkpoint, compute, use_reentrant=False, preserve_rng_state=False)
+    return _in_slices(head, _LOGITS_AT_ONCE, compute, states).double()
+
+
+def in_cache(head: Head, compute: Callable[..., Tensor], *logits: Tensor) -> Tensor:
+    """Compute one number per row of logits, [n], in slices that a CPU's cache holds."""
+    return _in_slices(head, _FLOATS_AT_ONCE, compute, logits)
+
+
+def _in_slices(head: Head, most: Mapping[str, int], compute: Callable[..., Tensor], parts: Sequence[Tensor]) -> Tensor:
+    """Compute one number per row, in slices of so many rows times the vocabulary, by the kind of device."""
     import torch
 
-    rows = max(1, _LOGITS_AT_ONCE.get(parts[0].device.type, 2**24) // head.vocab_size)
-    slices = zip(*(part.split(rows) for part in parts), strict=True)
-    found = [compute(*slice_) for slice_ in slices] if len(parts[0]) else []
-    return torch.cat(found).double() if found else parts[0].new_zeros(0, dtype=torch.float64)
+    rows = max(1, most.get(parts[0].device.type, most["cpu"]) // head.vocab_size)
+    return torch.cat([compute(*each) for each in zip(*(part.split(rows) for part in parts), strict=True)])
 
 
 def token_log_probs(states: Tensor, batch: Batch, head: Head) -> Tensor:
@@ -148,19 +167,13 @@ def token_log_probs(states: Tensor, batch: Batch, head: Head) -> Tensor:
     float64 log-softmax. PyTorch's cross entropy takes the largest logit from all of them first, and lies 8e-6 nats off
     to one side.
     """
-    import torch
-
     targets = to_device(batch.targets, states.device)
     fused = head.fused_log_probs(states, targets)
     if fused is not None:
         return fused.double()
-    rows = max(1, _FLOATS_AT_ONCE.get(states.device.type, 2**19) // head.vocab_size)
-
-    def of_tokens(slice_: Tensor, wanted: Tensor) -> Tensor:
-        pairs = zip(head.logits(slice_).split(rows), wanted[:, None].split(rows), strict=True)
-        return torch.cat([log_prob(logits, tokens) for logits, tokens in pairs])
-
-    return by_chunk(head, of_tokens, states, targets)
+    return by_chunk(
+        head, lambda some, wanted: in_cache(head, log_prob, head.logits(some), wanted[:, None]), states, targets
+    )
 
 
 def log_prob(logits: Tensor, tokens: Tensor) -> Tensor:

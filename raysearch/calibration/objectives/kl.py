@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from typing_extensions import override
 
 from raysearch.calibration.batch import Batch, Form
-from raysearch.calibration.objectives.base import Head, StateObjective, by_chunk, log_probs, sum_by_sample
+from raysearch.calibration.objectives.base import Head, StateObjective, by_chunk, in_cache, log_probs, sum_by_sample
 from raysearch.core.measure import Measure
 
 if TYPE_CHECKING:
@@ -42,8 +42,8 @@ class KLObjective(StateObjective):
 
         assert dense is not None, "the objective compares"
 
-        def divergence(pruned_states: Tensor, dense_states: Tensor) -> Tensor:
-            pruned, reference = (log_probs(head.logits(part)) for part in (pruned_states, dense_states))
+        def divergence(*logits: Tensor) -> Tensor:
+            pruned, reference = map(log_probs, logits)
             if self.direction == "forward":
                 return _kl(reference, pruned)
             if self.direction == "reverse":
@@ -51,7 +51,10 @@ class KLObjective(StateObjective):
             mixture = torch.logaddexp(pruned, reference) - math.log(2)
             return (_kl(reference, mixture) + _kl(pruned, mixture)) / 2
 
-        return sum_by_sample(batch, by_chunk(head, divergence, states, dense))
+        def of_states(*both: Tensor) -> Tensor:
+            return in_cache(head, divergence, *map(head.logits, both))
+
+        return sum_by_sample(batch, by_chunk(head, of_states, states, dense))
 
 
 def _kl(one: Tensor, other: Tensor) -> Tensor:
