@@ -22,7 +22,6 @@ from filelock import FileLock
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
-from raysearch.calibration.batch import Batch
 from raysearch.core.mask import Mask
 from raysearch.core.paths import as_path
 from raysearch.errors import UnsupportedModelError, UserError, first_line, redact, redacted, what_failed
@@ -32,11 +31,14 @@ from raysearch.models.layers import plain_logits
 from raysearch.models.loading import load_model, load_tokenizer, quiet
 from raysearch.models.source import locate
 from raysearch.models.spec import LocatedModel, ModelSpec
-from raysearch.models.stack import LayerStack, probe_tokens, relative_gap, tolerance
+from raysearch.models.stack import LayerStack, probe_tokens, relative_gap
 from raysearch.models.surgery import remove_layers
 
 _POSITIONS = "max_position_embeddings"
 _NEW_TOKENS = 24
+#: How far the checkpoint's logits may be from the masked model's, relative to the largest, in 16 bits too: both are
+#: computed in the same way.
+_MOST_GAP = 1e-5
 
 
 @dataclass(frozen=True)
@@ -86,8 +88,8 @@ def export_checkpoint(
     tokenizer = _tokenizer(located, prompt)
     before = _continue(stack.model, tokenizer, prompt)
     tokens = probe_tokens(stack.model)
-    hidden = stack.walk(stack.capture(Batch(tokens, np.ones_like(tokens, dtype=np.bool_)).inputs), mask)
-    expected = stack.logits(hidden.flatten(0, 1))
+    with stack.bypassed(mask) as masked:
+        expected = own_logits(masked, tokens)
     n_layers, parameters_dense, kind = stack.n_layers, stack.model.num_parameters(), stack.model.config.model_type
 
     with replacing(out) as folder:
@@ -96,7 +98,13 @@ def export_checkpoint(
         dtype = str(model.dtype).removeprefix("torch.")
         pruned = Pruned(mask, n_layers, parameters_dense, model.num_parameters(), dtype, source)
         with quiet():
-            model.save_pretrained(folder)
+            try:
+                model.save_pretrained(folder)
+            except NotImplementedError as error:  # as of a quantisation that is not undone, nor written again
+                raise UnsupportedModelError(
+                    f"{kind} cannot be exported: transformers does not write its quantised weights "
+                    f"({first_line(error)}); use the model before it was quantised"
+                ) from error
             if tokenizer is not None:
                 tokenizer.save_pretrained(folder)
         for weights in folder.glob("*.safetensors"):  # written readable by the owner only
@@ -104,8 +112,8 @@ def export_checkpoint(
         _write_documents(folder, out.name, pruned, evidence, tokenizer=tokenizer is not None)
         del model, stack  # never two models in memory
         reloaded = _reload(folder, located, kind)
-        gap = relative_gap(own_logits(reloaded, tokens).flatten(0, 1), expected)
-        if not gap <= tolerance(reloaded.dtype):
+        gap = relative_gap(own_logits(reloaded, tokens), expected)
+        if not gap <= _MOST_GAP:
             raise UnsupportedModelError(
                 f"{kind} cannot be exported without {mask}: the reloaded checkpoint's logits differ by {gap:.1e} of "
                 "the largest, since its layers depend on their places; choose another mask or architecture"
@@ -167,14 +175,21 @@ def _reload(folder: Path, model: LocatedModel, kind: str) -> PreTrainedModel:
     """Load the checkpoint with plain transformers."""
     try:
         with quiet():
-            reloaded: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-                folder, trust_remote_code=model.trust_remote_code
+            # With output_loading_info, from_pretrained returns a pair; its annotations do not say so.
+            pair: Any = AutoModelForCausalLM.from_pretrained(
+                folder, trust_remote_code=model.trust_remote_code, output_loading_info=True
             )
     except Exception as error:
         raise UnsupportedModelError(
             f"{kind} cannot be exported: transformers does not load the pruned checkpoint "
             f"({type(error).__name__}: {first_line(error)}); choose another mask or architecture"
         ) from error
+    reloaded: PreTrainedModel = pair[0]
+    if wrong := sorted(str(name) for kind_of_key in pair[1].values() for name in kind_of_key):
+        raise UnsupportedModelError(
+            f"{kind} cannot be exported: the pruned checkpoint has other weights than its config asks for "
+            f"({wrong[0]} …); choose another mask or architecture"
+        )
     return reloaded.eval()
 
 

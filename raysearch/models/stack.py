@@ -307,12 +307,26 @@ class LayerStack:
                     f"{self._kind} gives non-finite logits in {own.dtype}; "
                     + ("use model.dtype=bfloat16 or float32" if own.dtype == torch.float16 else "check its weights")
                 )
+            if not mask:
+                self._check_order(batch, own)
             gap = relative_gap(walked, own)
             if not gap <= tolerance(own.dtype):
                 raise UnsupportedModelError(
                     f"{self._kind} does more between its layers than pass the hidden state on (with {mask} removed "
                     f"the logits differ by {gap:.1e} of the largest); use another architecture"
                 )
+
+    def _check_order(self, batch: Batch, logits: Tensor) -> None:
+        """Refuse a model whose first logits, of [B * T, vocabulary], are others with another last token."""
+        tokens = batch.input_ids.copy()
+        tokens[:, -1] = (tokens[:, -1] + 1) % (tokens.max() + 1)
+        other = plain_logits(self.model, torch.tensor(tokens, device=self.model.device))
+        gap = relative_gap(other[:, 0].to(logits.device), logits.view(other.shape)[:, 0])
+        if not gap <= 5 * tolerance(logits.dtype):  # experts may get other tokens, so that sums are rounded otherwise
+            raise UnsupportedModelError(
+                f"{self._kind} looks at tokens that come later (with another last one the first logits differ by "
+                f"{gap:.1e} of the largest); use a causal language model"
+            )
 
     def _compare_layers(self) -> None:
         """Compare each compiled layer with the plain one; over many layers differences of last bits would grow."""

@@ -108,6 +108,8 @@ FAMILIES = _builders(
         "smollm3": {**_WIDTHS, "no_rope_layers": [1, 1, 1, 0]},
         "deepseek_v3": {**_WIDTHS, "num_key_value_heads": 4, **_ROUTED, **_MLA, "first_k_dense_replace": 2},
         "glm4_moe": {**_WIDTHS, **_HEAD, **_ROUTED, "first_k_dense_replace": 2},
+        "ernie4_5_moe": {**_WIDTHS, **_EXPERTS, "moe_k": 2, "moe_layer_start_index": 1, "moe_layer_end_index": 2},
+        "minicpm3": {**_WIDTHS, "num_key_value_heads": 4, **_MLA, "scale_depth": 2.0, "dim_model_base": 32},
         "gpt_oss": {**_WIDTHS, **_HEAD, **_EXPERTS, **_SLIDING},
         "gemma3": {"text_config": {**_WIDTHS, **_HEAD, **_SLIDING}, "vision_config": _VISION, "mm_tokens_per_image": 4},
         "gemma4_text": {
@@ -128,6 +130,20 @@ HYBRIDS = _builders(
         "falcon_h1": {**_WIDTHS, **_MAMBA, "mamba_d_ssm": 32, "mamba_n_heads": 4, "mamba_d_head": 8},
         "qwen3_next": {**_WIDTHS, **_HEAD, **_EXPERTS, **_DELTA, "shared_expert_intermediate_size": 16},
         "lfm2": {**_WIDTHS, "layer_types": ["conv", "full_attention"] * (N_LAYERS // 2)},
+        "recurrent_gemma": {**_WIDTHS, **_HEAD, "lru_width": 32, "block_types": ["recurrent", "attention"]},
+        "kimi_linear": {
+            **_WIDTHS,
+            **_ROUTED,
+            **{key: value for key, value in _MLA.items() if key != "q_lora_rank"},
+            "num_key_value_heads": 4,
+            "linear_attn_config": {
+                "full_attn_layers": [2, 4],
+                "kda_layers": [1, 3],
+                "head_dim": 8,
+                "num_heads": 4,
+                "short_conv_kernel_size": 4,
+            },
+        },
     }
 )
 

@@ -269,6 +269,14 @@ def test_shared_layers_are_refused() -> None:
         LayerStack(model)
 
 
+def test_models_that_look_at_later_tokens_are_refused() -> None:
+    widths = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 4, "num_attention_heads": 4}
+    LayerStack(tiny("bert", vocab_size=128, is_decoder=True, **widths)).verify()
+    for model in (tiny("bert", vocab_size=128, **widths), tiny("bert", vocab_size=128, **widths).bfloat16()):
+        with pytest.raises(UnsupportedModelError, match="bert looks at tokens that come later"):
+            LayerStack(model).verify()
+
+
 def test_layers_that_exchange_more_than_the_hidden_state_are_refused() -> None:
     for family, build in REFUSED.items():
         with pytest.raises(UnsupportedModelError, match=family):
