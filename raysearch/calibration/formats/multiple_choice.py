@@ -193,14 +193,17 @@ def find_gold(
 
 
 def _by_label(answer: Any, choices: Sequence[Any], labels: Sequence[Any], where: str) -> int:
-    known = [_name(label) for label in labels]
-    if _name(answer) not in known:
+    exact = [place for place, label in enumerate(labels) if str(label) == str(answer)]
+    places = exact or [place for place, label in enumerate(labels) if _name(label) == _name(answer)]
+    if len(places) > 1:
+        raise UserError(f"{where}={answer} is the label of choices {places}; give each its own, or leave the row out")
+    if not places:
         named = ", ".join(map(str, labels))
         raise UserError(
             f"{where}={answer} is none of the labels {named}; mend the row, or set data.labels=[…] or "
             "data.answer_as=text"
         )
-    place = known.index(_name(answer))
+    (place,) = places
     if place >= len(choices):
         raise UserError(f"{where}={answer} is label {place + 1}, but there are {len(choices)} choices; mend the row")
     return place

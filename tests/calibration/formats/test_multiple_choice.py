@@ -192,6 +192,7 @@ GOLD: list[tuple[Any, list[Any], list[Any] | None, AnswerAs, int]] = [
     (" B", ["x", "y"], ["A", "B", "C"], "auto", 1),
     ("true", ["x", "y"], [False, True], "auto", 1),
     (True, ["x", "y"], ["true", "false"], "auto", 0),
+    ("A", ["x", "y"], ["a", "A"], "auto", 1),
 ]
 NO_GOLD: list[tuple[tuple[Any, list[str], list[Any] | None, AnswerAs], str]] = [
     ((2, ["a", "b"], None, "auto"), "=2 is out of range of its 2 choices, counted from 0; mend the row, or where "
@@ -206,6 +207,8 @@ NO_GOLD: list[tuple[tuple[Any, list[str], list[Any] | None, AnswerAs], str]] = [
      "say which with data.answer_as=text or data.answer_as=index"),
     (("cat", ["dog", "cat"], None, "index"), "=cat is none of its choices"),
     (("E", ["x", "y"], ["A", "B"], "auto"), "=E is none of the labels A, B; mend the row, or set data.labels=[…]"),
+    (("A", ["x", "y"], ["A", "A"], "auto"), "=A is the label of choices [0, 1]; give each its own"),
+    (("b", ["x", "y"], ["B", " b"], "auto"), "=b is the label of choices [0, 1]; give each its own"),
     (("C", ["x", "y"], ["A", "B", "C"], "auto"), "=C is label 3, but there are 2 choices; mend the row"),
 ]  # fmt: skip
 
