@@ -588,7 +588,7 @@ def check_ledger(*, store: PathLike = "mlruns", ledger: PathLike | None = None) 
 
 
 def merge_ledgers(*others: PathLike, store: PathLike = "mlruns", ledger: PathLike | None = None) -> Merged:
-    """Take over what other ledgers have and this one lacks: the same numbers bit for bit, or nothing.
+    """Take over what other ledgers have and this one lacks: each whole, with the same numbers, or not at all.
 
         merge_ledgers("other-machine/ledger.db", store="mlruns")
 

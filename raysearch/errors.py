@@ -212,6 +212,7 @@ def _forms(secret: str) -> tuple[str, ...]:
     return secret, plain, quote(plain, safe=""), quote(plain), secret.strip("{}"), plain.strip("{}")
 
 
+@functools.lru_cache(maxsize=4096)  # a record of 20,000 trials has few texts, but has each many times
 def _redact(text: str, secrets: tuple[str, ...]) -> str:
     for secret in secrets:
         text = text.replace(secret, HIDDEN)

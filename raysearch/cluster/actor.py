@@ -7,6 +7,7 @@ import importlib.metadata
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -50,11 +51,12 @@ class ReplicaActor:
     def __init__(self) -> None:
         self._replica: Replica | None = None
         self._pool: str | None = None
+        self._since = 0.0  # of its clock, when it began what it does for that pool, or did last
         threading.Thread(target=_import_replica, daemon=True).start()
 
     def load(self, pool: str, recipe: list[Any]) -> str:
         """Make the replica, and return the name of its machine."""
-        self._pool = pool
+        self._begin(pool)
         self._made(recipe)
         return socket.gethostname()
 
@@ -63,21 +65,24 @@ class ReplicaActor:
 
         That to the calibration of the job is followed if the replica lacks it; the list may be empty.
         """
-        self._pool = pool
+        self._begin(pool)
         replica = self._made(recipe)
         if calibration and job.calibration is not None and job.calibration not in replica.calibrations:
             replica.calibrations[job.calibration] = ray.get(calibration[0])
         return job.run(replica)
 
     @ray.method(concurrency_group="beside")
-    def works_for(self) -> str | None:
-        """Return the pool whose call it answers, or has answered last; None before the first."""
-        return self._pool
+    def works_for(self) -> tuple[str | None, float]:
+        """Return the pool whose call it answers, or has answered last, and for how long in s; None before the first."""
+        return self._pool, time.monotonic() - self._since
 
     @ray.method(concurrency_group="beside")
     def pid(self) -> int:
         """Return the number of its process."""
         return os.getpid()
+
+    def _begin(self, pool: str) -> None:
+        self._pool, self._since = pool, time.monotonic()
 
     def _made(self, recipe: list[Any]) -> Replica:
         """Return the replica, made on first use."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -148,16 +149,16 @@ class RayPool(Pool):
             else:
                 self._scheduler.postpone(call, now)
         for call, limit in self._scheduler.overdue(now):
-            if self._is_elsewhere(call.replica):
-                self._scheduler.postpone(call, time.monotonic())
+            if (worked_s := self._worked_s(call.replica)) < limit:
+                self._scheduler.postpone(call, time.monotonic() - worked_s)
                 continue
             self._calls = {reference: other for reference, other in self._calls.items() if other is not call}
             self._scheduler.lost(call, TimeoutError(f"no answer within {limit:.0f} s (cluster.unit_timeout_s)"))
 
-    def _is_elsewhere(self, name: str) -> bool:
-        """Return whether a replica says that it works for another pool."""
+    def _worked_s(self, name: str) -> float:
+        """Return how long a replica has worked on a call of this pool, by its own account; infinity without one."""
         try:
-            pool = ray.get(self._actors[name].works_for.remote(), timeout=_ANSWER_S)
+            pool, seconds = ray.get(self._actors[name].works_for.remote(), timeout=_ANSWER_S)
         except (GetTimeoutError, RayError, KeyError):
-            return False
-        return pool not in (None, self._name)
+            return math.inf
+        return math.inf if pool is None else float(seconds) if pool == self._name else 0.0

@@ -1,4 +1,4 @@
-"""Merges ledgers, such as those of two machines: the same numbers bit for bit, or nothing."""
+"""Merges ledgers, such as those of two machines: each whole, with the same numbers bit for bit, or not at all."""
 
 from __future__ import annotations
 
@@ -31,10 +31,12 @@ class Merged:
 
 
 def merge_ledgers(ledger: Ledger, others: Sequence[Path], records: Sequence[Table[Any]]) -> Merged:
-    """Take over what others have and this ledger lacks, all or nothing; `records` are the tables of records of a class.
+    """Take over what others have and this ledger lacks; `records` are the tables of records of a class.
+
+    They are merged one after the other, each whole or not at all.
 
     Raises:
-        UserError: One of them is damaged, or has another number for the same evaluation.
+        UserError: One of them is damaged, or has another number for the same evaluation; those before it are merged.
     """
     rows = dict.fromkeys([*ROWS, *(one.name for one in records)], 0)
     for path in others:

@@ -161,6 +161,8 @@ def note_mlflow(
 
     None leaves what is on record. The section has no secrets; when the record changed last stays as it was.
     """
+    if mlflow_run_id is None and tracking is None:
+        return
 
     def changed(record: SearchRecord | None) -> SearchRecord:
         assert record is not None, "it was read before"

@@ -80,10 +80,10 @@ class SleepyReplica(Replica):
 
 
 class SlowReplica(Replica):
-    """Takes its time for the first shard."""
+    """Takes its time for the first two shards."""
 
     def evaluate(self, unit: Any) -> Any:
-        time.sleep(12.0 if unit.shard == 0 else 0.0)
+        time.sleep({0: 12.0, 1: 4.0}.get(unit.shard, 0.0))
         return super().evaluate(unit)
 
 
@@ -185,7 +185,7 @@ def test_a_pool_does_not_kill_a_replica_that_works_for_another(
         long = threading.Thread(target=lambda: answered.update(answers(patient, units[:1])))
         long.start()
         time.sleep(1.0)
-        answered.update(answers(hasty, units[1:]))
+        answered.update(answers(hasty, units[1:]))  # begins about when it would be overdue if it had worked all along
         long.join()
         assert answered == answers(InlinePool(make_replica), units)
         assert [*fleet.sync("test", Demand(0))] == [first]
