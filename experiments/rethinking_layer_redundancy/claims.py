@@ -152,7 +152,7 @@ def agreement_claims(seven: Analysis) -> Iterator[list[object]]:
     if pairs:  # else there is one searcher
         within, chance = map(fmean, zip(*pairs, strict=True))
         across = fmean(one.mean for one in seven.cross)
-        what = "searchers agree more under one calibration than a searcher under two"
+        what = "masks of two searchers on the same samples, against those of one on two calibrations"
         yield [what, f"Jaccard {within:.2f} against {across:.2f}; chance {chance:.2f}", "", "a description"]
     for one in seven.agreements:
         if one.between_draws is not None:
@@ -167,7 +167,7 @@ def searcher_claims(whole: Analysis) -> Iterator[list[object]]:
     if found is None:  # too few settings
         return
     yield [
-        f"searchers differ in calibration loss ({len(found.ranks)} over {found.n_settings} settings)",
+        f"searchers differ in calibration loss ({len(found.ranks)} over {found.n_sets} sets of samples)",
         "mean ranks: " + ", ".join(f"{name} {rank:.1f}" for name, rank in found.ranks.items()),
         f"critical difference {found.critical:.1f}",
         verdict(found.p, "Friedman"),
@@ -179,7 +179,7 @@ def searcher_claims(whole: Analysis) -> Iterator[list[object]]:
         if (one := pairs.get((better, worse))) is None:
             one = pairs[worse, better]
             better, worse = worse, better
-        effect = f"better in {one.wins}, worse in {one.losses} of {found.n_settings} settings"
+        effect = f"better in {one.wins}, worse in {one.losses} of {found.n_sets} sets of samples"
         yield [f"{better} better than {worse}", effect, "", verdict(one.sign_p, "sign test, this pair alone")]
 
 
@@ -188,7 +188,7 @@ def contrast_claims(whole: Analysis) -> Iterator[list[object]]:
     for one in whole.contrasts:
         half = one.gap.half_width()
         ends = "" if half is None else f"{one.gain - half:+.3f} to {one.gain + half:+.3f}"
-        where = f"{one.setting.calibration}, M={one.setting.remove}"
+        where = f"{one.setting.calibration}, M={' and '.join(map(str, one.sizes))}"
         same = ", equivalent within the margin" if one.equivalent else ""
         yield [
             f"{one.quantity.title}: {one.first} better than {one.second}, {where}",

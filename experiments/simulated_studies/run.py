@@ -2,7 +2,8 @@
 
 Each study has 2 calibrations x 2 M x 5 searchers x 3 draws. A mask has a quality of its own, that of the draw of its
 samples, and noise wherever it is measured, of which all masks that a searcher finds have a part in common on the same
-samples; nothing depends on searcher or calibration. With ``--effect`` the first
+samples; both are much alike for the two M, as one mask grows out of the other. Nothing depends on searcher or
+calibration. With ``--effect`` the first
 searcher is better in every number by so many standard errors of the named contrast, which is then to be found.
 
     python experiments/simulated_studies/run.py --studies 400
@@ -30,6 +31,8 @@ METRICS = (
     Metric("acc", "Accuracy", "accuracy", "%", True),
 )
 N_ITEMS, SPREAD, NOISE = 100, 0.1, 0.1
+#: The correlation of a searcher's luck with the same samples at two M; between neighbouring M of a real study .7 to .9.
+OF_BOTH_SIZES = 0.8
 #: The standard error of a contrast over three draws by held-out loss: two masks, each on the two other draws, whose
 #: samples suit all masks of a searcher alike, and each mask by itself.
 ERROR = float(np.sqrt(2 * (SPREAD**2 + NOISE**2 + NOISE**2 / 2) / len(DRAWS)))
@@ -66,11 +69,22 @@ def simulated_study(rng: np.random.Generator, effect: float = 0.0) -> StudyResul
     return StudyResult("s", "s", cells, {"m": 30}, METRICS, {}, {}, contrasts=["a - b"])
 
 
+def _alike_by_size(rng: np.random.Generator, size: float) -> dict[tuple[str, int, str, str], float]:
+    """Return random numbers by calibration, M, searcher and draw, which are much alike for all M."""
+    common = {key: rng.normal() for key in itertools.product(CALIBRATIONS, SEARCHERS, DRAWS)}
+    return {
+        (calibration, remove, searcher, draw): size
+        * float(np.sqrt(OF_BOTH_SIZES) * number + np.sqrt(1 - OF_BOTH_SIZES) * rng.normal())
+        for (calibration, searcher, draw), number in common.items()
+        for remove in SIZES
+    }
+
+
 def _cells(rng: np.random.Generator, of_draw: dict[tuple[str, str], float], effect: float) -> Iterator[CellResult]:
-    suits = {key: NOISE * rng.normal() for key in itertools.product(CALIBRATIONS, SIZES, SEARCHERS, DRAWS)}
+    luck, suits = (_alike_by_size(rng, size) for size in (SPREAD, NOISE))
     for calibration, remove, searcher, draw in suits:
         better = effect if searcher == "a" else 0.0
-        quality = 1.0 + SPREAD * rng.normal() - better
+        quality = 1.0 + luck[calibration, remove, searcher, draw] - better
         held_out = {
             other: quality + suits[calibration, remove, searcher, other] + NOISE * rng.normal()
             for other in DRAWS

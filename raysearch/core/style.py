@@ -59,6 +59,7 @@ def place(figure: Figure, canvas: type[FigureCanvasBase]) -> None:
 
 def mark_beyond(axes: Axes, x: float, colour: str) -> None:
     """Mark at the upper edge that a point lies above what the axis shows."""
+    axes.axvline(x, lw=0)  # that the axis reaches to it
     axes.text(x, 1.0, "↑", color=colour, fontsize=TITLE, ha="center", transform=axes.get_xaxis_transform())
 
 

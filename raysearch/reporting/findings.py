@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from raysearch.core.formatting import count
 from raysearch.reporting.stats.analysis import Analysis, study_contrasts
 from raysearch.reporting.stats.comparison import Comparison
 from raysearch.reporting.stats.contrast import Contrast
@@ -23,6 +24,7 @@ from raysearch.reporting.stats.ranking import Ranking
 from raysearch.reporting.stats.variance import Split, Spread
 from raysearch.reporting.tables import numbers
 from raysearch.study.result import StudyResult
+from raysearch.study.spec import sides_of
 
 #: How sure a finding is: ``clear`` if a test rejects that noise explains it, ``not told apart`` if none does;
 #: ``measured`` is a count or a description without noise.
@@ -52,7 +54,7 @@ def findings(analysis: Analysis) -> list[Finding]:
     if not analysis.by_loss and not analysis.by_average:
         return [Finding("Searcher", "No search has found a mask yet.", "cannot tell", "searches")]
     return [
-        *map(contrast_finding, analysis.contrasts),
+        *_contrasts(analysis.results, analysis.contrasts),
         *_searchers(analysis),
         *_draws(analysis),
         *_calibrations(analysis),
@@ -68,18 +70,31 @@ def findings(analysis: Analysis) -> list[Finding]:
 
 def contrast_findings(results: StudyResult) -> list[Finding]:
     """Return the answers to the named contrasts of a study alone."""
-    return [contrast_finding(one) for one in study_contrasts(results, cells_frame(results))]
+    return [*_contrasts(results, study_contrasts(results, cells_frame(results)))]
 
 
-def contrast_finding(one: Contrast) -> Finding:
-    """Return the answer to a named contrast in a setting, and how fine a difference could have been seen."""
-    where = f"by {one.quantity.title} ({one.setting.calibration}, {one.setting.model}, M = {one.setting.remove})"
+def _contrasts(results: StudyResult, contrasts: Sequence[Contrast]) -> Iterator[Finding]:
+    """Answer every contrast of a study, those without results too."""
+    answered = {f"{one.first} - {one.second}" for one in contrasts}
+    for name in results.contrasts:
+        pair = " - ".join(sides_of(name))
+        if pair not in answered:
+            verdict = "This cannot be told: in no setting have both searchers found a mask."
+            yield Finding(pair, verdict, "cannot tell", "verdicts")
+    yield from map(_contrast, contrasts)
+
+
+def _contrast(one: Contrast) -> Finding:
+    """Return the answer to a named contrast, and how fine a difference could have been seen."""
+    sizes = f"M = {', '.join(map(str, one.sizes))}{' together' if one.sizes[1:] else ''}"
+    where = f"by {one.quantity.title} ({one.setting.calibration}, {one.setting.model}, {sizes})"
     samples = {0: "no draw that both have", 1: "one draw"}.get(one.gap.n_draws, f"{one.gap.n_draws} draws")
     over = f"{samples}, {'one seed' if one.n_seeds == 1 else f'{one.n_seeds} seeds'}"
     question = f"{one.first} - {one.second}"
     half_width = one.gap.half_width()
     if half_width is None:
-        verdict = f"Whether {one.first} is better than {one.second} {where} cannot be told: no noise is known ({over})."
+        why = "no noise is known" if math.isfinite(one.gain) else "a mask ruins the model"
+        verdict = f"Whether {one.first} is better than {one.second} {where} cannot be told: {why} ({over})."
         return Finding(question, verdict, "cannot tell", "verdicts")
     if not one.gain and not half_width:
         verdict = f"{one.first} and {one.second} found the same {where} ({over})."
@@ -87,7 +102,8 @@ def contrast_finding(one: Contrast) -> Finding:
     better, noise = "better" if one.gain > 0 else "worse", f"± {numbers.three(half_width)} {one.unit}"
     by = f"by {numbers.three(abs(one.gain))} {noise}"
     found = f"{better} {by}" if one.gain else f"neither better nor worse {noise}"
-    test = f"95 %, {over}, {numbers.probability(one.p)}"
+    corrected = f" corrected for {one.n_answers} answers" if one.n_answers > 1 else ""
+    test = f"95 %, {over}, {numbers.probability(one.p)}{corrected}"
     if one.told:
         verdict = f"{one.first} is {better} than {one.second} {where}: {by} ({test})."
     elif one.equivalent:
@@ -109,7 +125,7 @@ def _searchers(analysis: Analysis) -> Iterator[Finding]:
     several = [one for one in basis if len(one.rivals) > 1]
     if not several:
         only = numbers.listed(list(dict.fromkeys(one.best.searcher for one in basis)))
-        verdict = f"Only one searcher was tried in each setting ({only}): there is nothing to compare it with."
+        verdict = f"Only one searcher has a mask in each setting ({only}): there is nothing to compare it with."
         yield Finding("Searcher", verdict, "cannot tell", "results")
         return
     for quantity in dict.fromkeys(one.quantity for one in several):
@@ -134,7 +150,11 @@ def _in_settings(quantity: Quantity, several: Sequence[Comparison], n_all: int) 
         verdict = f"Told to be worse than the best by {quantity.title}, in so many settings: {names}{corrected}."
         yield Finding("Searchers in a setting", verdict, "clear", "verdicts")
     elif verdicts["cannot tell"] < n:
-        seen = _by_unit([(one.detectable, one.unit) for one in several if one.detectable], min)
+        sizes = [(one.detectable, one.unit) for one in several if one.detectable]
+        seen = [
+            least if least == most else f"{least.split()[0]} to {most}, by the setting,"
+            for least, most in zip(_by_unit(sizes, min), _by_unit(sizes, max), strict=True)
+        ]
         fine = f"; a difference below {' or '.join(seen)} {_MISSED}" if seen else ""
         verdict = f"By {quantity.title} no searcher is told from the best {of_all(n, n, 'setting')}{fine}."
         yield Finding("Searchers in a setting", verdict, "not told apart", "verdicts")
@@ -160,14 +180,18 @@ def _over_settings(ranking: Ranking) -> Finding:
     best, told = ranking.best, ranking.behind(ranking.best)
     lead = (
         f"{numbers.capital(best)} has the best mean rank by {ranking.quantity.title}, "
-        f"{numbers.three(ranking.ranks[best])} of {len(ranking.ranks)} over {ranking.n_settings} settings"
+        f"{numbers.three(ranking.ranks[best])} of {len(ranking.ranks)} over {count(ranking.n_sets, 'set')} of samples"
     )
+    if ranking.p is None:
+        return Finding("Searcher", f"{lead}, which are too few for a test.", "measured", "verdicts")
     worse = [
         f"{pair.worse} ({numbers.probability(pair.sign_p)})"
         for pair in ranking.pairs
-        if pair.better == best and pair.wins == ranking.n_settings and pair.sign_p <= LEVEL
+        if pair.better == best and pair.wins == ranking.n_sets
     ]
-    always = f" Worse in every setting, by the sign test of the pair alone: {numbers.listed(worse)}." if worse else ""
+    always = (
+        f" Worse by every set, with p of the sign test of the pair alone: {numbers.listed(worse)}." if worse else ""
+    )
     if not told:
         verdict = f"{lead}, but no searcher is told from it (Friedman {numbers.probability(ranking.p)}).{always}"
         return Finding("Searcher", verdict, "not told apart", "verdicts")
@@ -181,21 +205,12 @@ def _draws(analysis: Analysis) -> Iterator[Finding]:
     """Whether results hold for other samples of the same calibrations."""
     frame = analysis.frame[analysis.frame["comparable"]]
     draws = frame.groupby(["model", "calibration"], observed=True)["draw"].nunique()
-    redrawn = [one for one in analysis.agreements if one.between_draws is not None]
     if (draws < 2).any():
         verdict = (
             f"{'Every' if (draws < 2).all() else 'Some'} calibration was drawn once: what other samples of the same "
             "kind would give is not measured. study.grid.draw=[0,1,2] draws more."
         )
         yield Finding("Draws", verdict, "cannot tell", "verdicts")
-    if redrawn:
-        same, chance = (statistics.fmean(getattr(one, key) for one in redrawn) for key in ("between_draws", "chance"))
-        verdict = (
-            "The same searcher on other samples of the same calibration finds masks of a mean Jaccard similarity of "
-            f"{numbers.similarity(same)} (1: the same layers, 0: none); random masks would have "
-            f"{numbers.similarity(chance)}."
-        )
-        yield Finding("Draws", verdict, "measured", "agreement")
 
 
 def _calibrations(analysis: Analysis) -> Iterator[Finding]:
@@ -241,13 +256,15 @@ def _better_calibration(
         least, most = (numbers.difference(end(one.gain for one in of), quantity) for end in (min, max))
         size = least if least == most else f"{least.removesuffix(' times').removesuffix(' points')} to {most}"
         parts.append(f"{of[0].second} ({size})")
-    samples = "one draw of each" if n_draws < 2 else f"{n_draws} draws"
     least_sure = numbers.probability(max(one.p for of in members for one in of if one.p is not None))
     verdict = (
         f"By {quantity.title}, {best} gives better checkpoints than {numbers.listed(parts)}, "
-        f"{of_all(n_cases, n_cases, 'case')} ({least_sure} or less, {samples})."
+        f"{of_all(n_cases, n_cases, 'case')} ({least_sure} or less, "
     )
-    return Finding("Calibration", verdict, "clear", "verdicts")
+    if n_draws > 1:
+        return Finding("Calibration", f"{verdict}{n_draws} draws).", "clear", "verdicts")
+    verdict += "over searchers; one draw of each). Whether other samples of the same kind do so is not measured."
+    return Finding("Calibration", verdict, "measured", "verdicts")
 
 
 def _variance(analysis: Analysis) -> Iterator[Finding]:
@@ -271,6 +288,8 @@ def _variance(analysis: Analysis) -> Iterator[Finding]:
         sure: Sure = "clear" if len(apart) == 1 and None not in apart else "not told apart"
         if any(one.stable is None for one in parts):
             sure = "cannot tell"
+        elif sure == "clear" and drawn:
+            sure = "measured"
         yield Finding("Calibration or searcher", verdict, sure, "variance")
         moves = [spread_sentence(analysis.spreads, quantity, by) for by in ("calibration", "searcher")]
         yield from (Finding("Size of the effect", move, "measured", "variance") for move in moves if move)
@@ -299,26 +318,20 @@ def spread_sentence(spreads: Sequence[Spread], quantity: Quantity, by: str) -> s
 
 def _agreement(analysis: Analysis) -> Iterator[Finding]:
     """How similar masks are within and between calibrations."""
-    within = [(one.mean, one.chance) for one in analysis.agreements if one.mean is not None]
-    across = statistics.fmean(one.mean for one in analysis.cross) if analysis.cross else math.nan
-    if within:
-        inside, chance = map(statistics.fmean, zip(*within, strict=True))
-        verdict = f"Searchers agree on layers with a mean Jaccard similarity of {numbers.similarity(inside)}"
-        if analysis.cross:
-            how, than = _more(inside, across)
-            verdict = (
-                f"Searchers under one calibration agree {how} on layers {than} one searcher under two calibrations: "
-                f"mean Jaccard similarity {numbers.similarity(inside)} against {numbers.similarity(across)}"
-            )
-        verdict += f" (1: the same layers, 0: none); random masks would have {numbers.similarity(chance)}."
-    elif analysis.cross:
-        verdict = (
-            "Two calibrations make a searcher remove layers of a mean Jaccard similarity of "
-            f"{numbers.similarity(across)}."
-        )
-    else:
-        return
-    yield Finding("Agreement of masks", verdict, "measured", "agreement")
+    similarities: dict[str, list[float | None]] = {
+        "of two searchers on the same samples": [one.mean for one in analysis.agreements],
+        "of one searcher on two draws of a calibration": [one.between_draws for one in analysis.agreements],
+        "of one searcher on two calibrations": [one.mean for one in analysis.cross],
+    }
+    known = {name: [one for one in of if one is not None] for name, of in similarities.items()}
+    means = {name: statistics.fmean(of) for name, of in known.items() if of}
+    if means:
+        parts = [f"{name} {numbers.similarity(mean)}" for name, mean in means.items()]
+        verdict = f"Masks have a mean Jaccard similarity (1: the same layers, 0: none) {numbers.listed(parts)}"
+        if analysis.agreements:
+            chance = statistics.fmean(one.chance for one in analysis.agreements)
+            verdict += f"; random ones would have {numbers.similarity(chance)}"
+        yield Finding("Agreement of masks", f"{verdict}.", "measured", "agreement")
 
 
 def _predictions(analysis: Analysis) -> Iterator[Finding]:

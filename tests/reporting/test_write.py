@@ -312,11 +312,11 @@ def published_in_part() -> StudyResult:
     ("results", "says"),
     [
         (waiting_study, "No search has found a mask yet."),
-        (small, "Only one searcher was tried"),
+        (small, "Only one searcher has a mask"),
         (lambda: small(calibrations=(TASK,), searchers=("greedy", "cbo")), "One calibration was tried"),
         (lambda: small(calibrations=(PPL, TASK), searchers=("greedy", "cbo")), "no checkpoint was assessed"),
         (lambda: small(assessed=True, calibrations=(PPL, TASK)), "one searcher is too little"),
-        (published_in_part, "but no searcher is told from it"),
+        (published_in_part, "which are too few for a test"),
     ],
     ids=["waiting", "one search", "one calibration", "nothing assessed", "one searcher assessed", "published"],
 )
@@ -338,7 +338,9 @@ def test_study_of_no_searches_is_a_page_too(tmp_path: Path) -> None:
 def test_findings_say_what_is_told_apart_and_how_sure() -> None:
     found = findings(analyse(synthetic_study()))
     assert found[0].verdict.startswith("Beam width=5 has the best mean rank by calibration loss")
-    assert found[0].sure == "clear"
+    assert found[0].sure == "measured" and found[0].verdict.endswith(
+        "over 2 sets of samples, which are too few for a test."
+    )
     titles = " ".join(finding.verdict for finding in found)
     assert "By average perplexity, perplexity on C4 gives better checkpoints than" in titles
     assert "2 of 44 searches are not finished" in titles

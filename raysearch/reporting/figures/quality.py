@@ -17,7 +17,7 @@ from raysearch.reporting.figures.picture import Palette, Picture, grid, log_scal
 from raysearch.reporting.stats.analysis import Analysis
 from raysearch.reporting.stats.comparison import Comparison
 from raysearch.reporting.stats.correlation import Correlation
-from raysearch.reporting.stats.frame import CALIBRATION_LOSS, Quantity, by_column, mean_of, panels
+from raysearch.reporting.stats.frame import CALIBRATION_LOSS, HELD_OUT_LOSS, Quantity, by_column, mean_of, panels
 from raysearch.reporting.stats.variance import Split
 from raysearch.reporting.tables import numbers
 from raysearch.study.result import StudyResult
@@ -42,26 +42,30 @@ _Points = tuple[int, pd.DataFrame]  # M, and a row a searcher of a calibration
 def headline_pictures(analysis: Analysis, palette: Palette) -> list[Picture]:
     """For each model a row of points a calibration, a point a searcher, a panel an M; none without a mask.
 
-    They show the first average that checkpoints were assessed by. Where there is none they show the loss over the
-    dense model's, which can be compared within a row alone.
+    They show the first average that checkpoints were assessed by. Where there is none they show the held-out loss, or
+    where some have none the loss over the dense model's: a panel a calibration too, as these have different units.
     """
-    quantity = analysis.averages[0] if analysis.averages else CALIBRATION_LOSS
+    masks = analysis.frame[analysis.frame["comparable"]]
+    loss = HELD_OUT_LOSS if masks["held_out"].notna().all() else CALIBRATION_LOSS
+    quantity = analysis.averages[0] if analysis.averages else loss
     key = "delta" if quantity is CALIBRATION_LOSS else quantity.key
     found = []
     for panel, cells in panels(analysis.frame):
         found_by = cells.groupby(["calibration", "searcher"], observed=True)[key]
-        means = found_by.agg(partial(mean_of, quantity)).rename("value").dropna()
-        if len(means):
-            found.append((panel.model, (panel.remove, means.reset_index())))
+        means = found_by.agg(partial(mean_of, quantity)).rename("value").dropna().reset_index()
+        apart = means.groupby("calibration", observed=True, sort=False) if quantity is loss else [("", means)]
+        found += [(panel.model, (panel.remove, of)) for _, of in apart if len(of)]
     return pictures("headline", found, partial(_headline, quantity, palette))
 
 
 def _headline(quantity: Quantity, palette: Palette, name: str, model: str, found: Sequence[_Points]) -> Picture:
-    calibrations = list(dict.fromkeys(one for _, means in found for one in means["calibration"]))
     searchers = list(dict.fromkeys(one for _, means in found for one in means["searcher"]))
+    of_losses = quantity in (CALIBRATION_LOSS, HELD_OUT_LOSS)
     what = "loss over the dense model's" if quantity is CALIBRATION_LOSS else quantity.title
-    figure, places = grid(len(found), 0.75 + 0.5 * len(calibrations), sharey=True)
+    every = list(dict.fromkeys(one for _, means in found for one in means["calibration"]))
+    figure, places = grid(len(found), 0.75 + 0.5 * (1 if of_losses else len(every)), sharey=not of_losses)
     for axes, (remove, means) in zip(places, found, strict=True):
+        calibrations = [means["calibration"].iloc[0]] if of_losses else every
         if quantity.higher_is_better:  # shares of right answers, of which none flattens the others
             low, high = style.within(means["value"], reach=math.inf)
         elif quantity.ratio:
@@ -94,12 +98,13 @@ def _headline(quantity: Quantity, palette: Palette, name: str, model: str, found
         style.finish(axes, "x")
     style.legend(figure, palette.point_keys(searchers))
     caption = (
-        "A row a calibration, a point a searcher (the mean over draws and seeds), a bar the median of a row. Rows "
-        "apart: the calibration matters; points of a row apart: the searcher matters. Hollow, at the right edge: off "
-        "the scale, which is chosen for the others."
+        "A row a calibration, a point a searcher (the mean over draws and seeds), a bar the median of a row. Points of "
+        "a row apart: the searcher matters. Hollow, at the right edge: off the scale, which is chosen for the others. "
     )
-    if quantity is CALIBRATION_LOSS:
-        caption += " Losses of two calibrations have different units and are compared within a row alone."
+    if of_losses:
+        caption += "Losses of two calibrations have different units, so each has a scale of its own."
+    else:
+        caption += "Rows apart: the calibration matters."
     alt = f"{numbers.capital(what)}: " + "; ".join(
         f"M = {remove}, {one.calibration}, {one.searcher}: {numbers.three(one.value)}"
         for remove, means in found
@@ -200,8 +205,8 @@ def _cost(palette: Palette, name: str, model: str, comparisons: list[Comparison]
     style.legend(figure, keys)
     caption = (
         "Down and to the left is better. A line hangs from each searcher as far as noise reaches between it and the "
-        "best, the dashed line. Hollow: told from the best, corrected for all pairs. An arrow: the loss lies far above "
-        "the others, off the scale."
+        "best, the dashed line. Hollow: told from the best, corrected for all pairs. An arrow: the loss lies above "
+        "what the axis shows."
     )
     alt = "Scatter: " + "; ".join(
         f"{one.setting.calibration}, M = {one.setting.remove}, {rival.searcher}: loss "

@@ -69,7 +69,7 @@ def analyse(results: StudyResult) -> Analysis:
         by_loss=compared[CALIBRATION_LOSS],
         by_held_out=compared[HELD_OUT_LOSS],
         by_average=[found for one in assessed for found in compared[one]],
-        rankings=[found for members in compared.values() if (found := ranking(members))],
+        rankings=[found for one in compared if (found := ranking(frame, one))],
         contrasts=study_contrasts(results, frame),
         effects=[found for one in assessed for found in calibration_effects(frame, one)],
         agreements=agreements(frame, results.n_layers),

@@ -18,7 +18,7 @@ import pandas as pd
 
 from raysearch.core.json import finite
 from raysearch.reporting.stats.difference import LEVEL, Side, difference, holm
-from raysearch.reporting.stats.frame import Quantity, Setting, mean_of, settings
+from raysearch.reporting.stats.frame import CALIBRATION_LOSS, HELD_OUT_LOSS, Quantity, Setting, mean_of, settings
 
 Verdict = Literal["none told apart", "some told apart", "one is best", "cannot tell", "one searcher"]
 
@@ -30,7 +30,8 @@ class Rival:
     Args:
         mean: Over draws and seeds; the geometric one of quantities that are compared by ratios.
         spread: Standard deviation over seeds of a draw, the first with several; None with one seed.
-        error: Standard error by the choice of samples, the mean over searches, since they share the samples.
+        error: Standard error by the choice of samples: over draws, where a loss has several; else the mean of those of
+            the searches, which share the samples.
         cost: Layer-forwards that it takes alone, the mean over searches.
         uses_objective: Whether it does; one that does not is a baseline.
         behind: By how much it is worse than the best: a difference, or one of logarithms for quantities that are
@@ -117,9 +118,10 @@ def compare(
 ) -> Comparison | None:
     """Compare a setting's searchers by its comparable searches; None if none of these has the quantity.
 
-    A tie of means goes to the cheaper, then to the first. Searchers are as good as each other below a `margin`.
+    See `on_shared_draws`. A tie of means goes to the cheaper, then to the first. Searchers are as good as each other
+    below a `margin`.
     """
-    measured = dict(iter(cells[cells[quantity.key].notna()].groupby("searcher", observed=True)))
+    measured = dict(iter(on_shared_draws(cells, quantity).groupby("searcher", observed=True)))
     if not measured:
         return None
     sides = {name: Side(mine, quantity) for name, mine in measured.items()}
@@ -137,6 +139,17 @@ def compare(
     return Comparison(setting, quantity, beside, quantity.difference_unit or str(cells["unit"].iloc[0]))
 
 
+def on_shared_draws(cells: pd.DataFrame, quantity: Quantity) -> pd.DataFrame:
+    """Return the searches of a setting that have a quantity, of the draws that all searchers have; of all without one.
+
+    Draws differ by far more than searchers do.
+    """
+    known = cells[cells[quantity.key].notna()]
+    searchers = known.groupby("draw")["searcher"].transform("nunique")
+    shared = known[searchers == known["searcher"].nunique()]
+    return known if shared.empty else shared
+
+
 def comparisons(frame: pd.DataFrame, quantity: Quantity, margin: float | None = None) -> list[Comparison]:
     """Every setting's comparison by a quantity, where there is one."""
     return [one for setting, cells in settings(frame) if (one := compare(setting, cells, quantity, margin))]
@@ -148,7 +161,15 @@ def _rival(searcher: str, cells: pd.DataFrame, quantity: Quantity) -> Rival:
         searcher=searcher,
         mean=mean_of(quantity, cells[quantity.key]),
         spread=next(iter(spreads), None),
-        error=finite(cells[quantity.error].mean(skipna=False)),
+        error=finite(_error(cells, quantity)),
         cost=float(cells["layer_forwards_alone"].mean()),
         uses_objective=bool(cells["uses_objective"].all()),
     )
+
+
+def _error(cells: pd.DataFrame, quantity: Quantity) -> float:
+    """Return the standard error of a searcher's mean; NaN if it is not known."""
+    of_draws = cells.groupby("draw")[quantity.key].mean()
+    if quantity in (CALIBRATION_LOSS, HELD_OUT_LOSS) and len(of_draws) > 1:
+        return float(of_draws.sem())
+    return float(cells[quantity.error].mean(skipna=False))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import pandas as pd
@@ -18,28 +18,33 @@ _MOST_DRAWS = 1000
 
 @dataclass(frozen=True)
 class Contrast:
-    """Two searchers beside each other in a setting.
+    """Two searchers beside each other in a setting, or in all of a model and calibration together.
 
     Args:
+        setting: The setting; of several the first.
+        sizes: M, or all M whose mean difference within each draw this is.
         gap: By how much the first is above the second.
-        p: That noise alone explains it, corrected for all answers of this contrast; None if noise is not known.
+        p: That noise alone explains it, corrected for `n_answers`; None if noise is not known.
+        n_answers: How many answers of this contrast, of all M together or M by M, p is corrected for.
         equivalent: Whether it is shown to be within the margin; None without a margin.
         unit: Of differences: ``nats per token``, ``points``; nats of logarithms.
         n_seeds: The most seeds that a draw has.
-        draws_needed: The draws by which a difference of this size would be seen four times in five; None if there is
-            one draw, or no number up to 1,000 would do.
+        draws_needed: The draws by which a difference of this size would be seen four times in five among as many
+            answers; None if there is one draw, or no number up to 1,000 would do.
     """
 
     setting: Setting
+    sizes: tuple[int, ...]
     quantity: Quantity
     first: str
     second: str
     gap: Difference
-    p: float | None
     equivalent: bool | None
     unit: str
     n_seeds: int
-    draws_needed: int | None
+    p: float | None = None
+    n_answers: int = 1
+    draws_needed: int | None = None
 
     @property
     def gain(self) -> float:
@@ -55,7 +60,10 @@ class Contrast:
 def contrasts(
     frame: pd.DataFrame, names: Sequence[str], quantities: Sequence[tuple[Quantity, float | None]]
 ) -> list[Contrast]:
-    """Answer each contrast in each setting, by each quantity; by calibration loss where a side has no held-out loss.
+    """Answer each contrast by each quantity; by calibration loss where a side has no held-out loss.
+
+    First comes the answer of all M together, where there are several M and draws: the samples of a draw favour a
+    searcher at every M alike, so that answers M by M do not add up.
 
     Args:
         frame: The study's searches.
@@ -66,15 +74,35 @@ def contrasts(
     for name in names:
         pair = sides_of(name)
         mine = _without_used_loss(frame[frame["searcher"].isin(pair)])
-        answers = [
-            _contrast(setting, cells, quantity, margin, *pair)
-            for quantity, margin in quantities
-            for setting, cells in settings(mine[mine[quantity.key].notna()])
-            if {*pair} <= {*cells["searcher"]}
-        ]
-        corrected = holm([one.p for one in answers])
-        found += [replace(one, p=p) for one, p in zip(answers, corrected, strict=True)]
+        whole, apart = list[Contrast](), list[Contrast]()
+        for quantity, margin in quantities:
+            known = mine[mine[quantity.key].notna()]
+            apart += [_contrast(cells, quantity, margin, *pair) for cells in _settings(known)]
+            whole += [_contrast(cells, quantity, margin, *pair) for cells in _all_sizes(known)]
+        found += [*_corrected(whole), *_corrected(apart)]
     return found
+
+
+def _settings(cells: pd.DataFrame) -> Iterator[pd.DataFrame]:
+    """The searches of each setting in which both searchers have some."""
+    return (of for _, of in settings(cells) if of["searcher"].nunique() > 1)
+
+
+def _all_sizes(cells: pd.DataFrame) -> Iterator[pd.DataFrame]:
+    """The searches of each model and calibration with several M and draws, of M and draws that both searchers have."""
+    for _, of in cells[cells["comparable"]].groupby(["model", "calibration"], observed=True):
+        both = of[of.groupby(["remove", "draw"])["searcher"].transform("nunique") > 1]
+        if both["remove"].nunique() > 1 and both["draw"].nunique() > 1:
+            yield both
+
+
+def _corrected(answers: Sequence[Contrast]) -> list[Contrast]:
+    """Correct the p of some answers, and the number of draws that each would take, for the number of answers."""
+    corrected, n = holm([one.gap.p for one in answers]), len(answers)
+    return [
+        replace(one, p=p, n_answers=n, draws_needed=_draws_needed(one.gap, LEVEL / n))
+        for one, p in zip(answers, corrected, strict=True)
+    ]
 
 
 def _without_used_loss(cells: pd.DataFrame) -> pd.DataFrame:
@@ -84,26 +112,23 @@ def _without_used_loss(cells: pd.DataFrame) -> pd.DataFrame:
     return cells.assign(loss=cells["loss"].where(sides < 2))
 
 
-def _contrast(
-    setting: Setting, cells: pd.DataFrame, quantity: Quantity, margin: float | None, first: str, second: str
-) -> Contrast:
+def _contrast(cells: pd.DataFrame, quantity: Quantity, margin: float | None, first: str, second: str) -> Contrast:
     mine, theirs = (cells[cells["searcher"] == name] for name in (first, second))
     gap = difference(Side(mine, quantity), Side(theirs, quantity), quantity)
     return Contrast(
-        setting=setting,
+        setting=Setting(*cells[[*Setting._fields]].iloc[0]),
+        sizes=tuple(sorted(cells["remove"].unique().tolist())),
         quantity=quantity,
         first=first,
         second=second,
         gap=gap,
-        p=gap.p,
         equivalent=gap.equivalent(margin),
         unit=quantity.difference_unit or str(cells["unit"].iloc[0]),
         n_seeds=int(max(one.groupby("draw")["seed"].nunique().max() for one in (mine, theirs))),
-        draws_needed=_draws_needed(gap),
     )
 
 
-def _draws_needed(gap: Difference) -> int | None:
+def _draws_needed(gap: Difference, level: float) -> int | None:
     """How many draws would show a difference of this size, if it were the true one; the noise of items stays."""
     if gap.n_draws < 2 or not gap.error or gap.alone is None or not gap.value:
         return None
@@ -113,6 +138,6 @@ def _draws_needed(gap: Difference) -> int | None:
     of_items = max(0.0, gap.error**2 - gap.alone[0] ** 2)
     numbers = range(2, _MOST_DRAWS + 1)
     place = bisect.bisect_left(
-        numbers, POWER, key=lambda n: power.power(abs(gap.value) / math.sqrt(of_draws + n * of_items), n, LEVEL)
+        numbers, POWER, key=lambda n: power.power(abs(gap.value) / math.sqrt(of_draws + n * of_items), n, level)
     )
     return numbers[place] if place < len(numbers) else None

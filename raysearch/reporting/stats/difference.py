@@ -62,14 +62,11 @@ class Difference:
         """Two-sided, that there is no difference; None if the error is not known."""
         if self.value == 0:
             return 1.0
-        if self.error is None or self.exact_p is not None:
+        if self.exact_p is not None or not self._errors:
             return self.exact_p
         from scipy.stats import t
 
-        # without any error, what was found is certain
-        return max(
-            float(2 * t.sf(abs(self.value) / error, freedom)) if error else 0.0 for error, freedom in self._errors
-        )
+        return max(float(2 * t.sf(abs(self.value) / error, freedom)) for error, freedom in self._errors)
 
     def half_width(self, level: float = LEVEL) -> float | None:
         """Half of the interval of confidence 1 - `level`; None if the error is not known."""
@@ -93,9 +90,13 @@ class Difference:
 
     @property
     def _errors(self) -> list[tuple[float, float]]:
-        """The standard errors with their degrees of freedom; the most cautious counts."""
+        """The standard errors with their degrees of freedom; the most cautious counts.
+
+        That no draw, seed or item differs from another, though the sides do, leaves the noise unknown.
+        """
         whole = [] if self.error is None else [(self.error, self.freedom)]
-        return whole if self.alone is None else [*whole, self.alone]
+        found = whole if self.alone is None else [*whole, self.alone]
+        return [one for one in found if one[0] > 0 or not self.value]
 
 
 class Side:

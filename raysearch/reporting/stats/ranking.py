@@ -1,8 +1,12 @@
 """Searchers over all settings: their ranks, and which of them are told apart.
 
-Losses of different calibrations have different units, so searchers are compared by their ranks in each setting:
-Friedman's test that none differs, and Nemenyi's critical difference for every pair, which corrects for their number.
+Losses of different calibrations have different units, so searchers are compared by their ranks: Friedman's test that
+none differs, and Nemenyi's critical difference for every pair, which corrects for their number.
 Source: Demšar, Statistical Comparisons of Classifiers over Multiple Data Sets, JMLR 2006, section 3.2.
+
+What one set of samples happens to favour, it favours at every M. So searchers are ranked once for each model,
+calibration and draw, by their mean rank over M; by held-out loss, for which draws share samples, once for each model
+and calibration.
 """
 
 from __future__ import annotations
@@ -16,21 +20,20 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from raysearch.reporting.stats.comparison import Comparison
 from raysearch.reporting.stats.difference import LEVEL
-from raysearch.reporting.stats.frame import Quantity
+from raysearch.reporting.stats.frame import HELD_OUT_LOSS, Quantity
 
-_FEWEST = 3  # settings, and searchers
+_FEWEST = 3  # sets of samples, and searchers
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Two searchers over all settings.
+    """Two searchers over all sets of samples.
 
     Args:
         better: The one of the lower mean rank.
-        wins: Settings in which that is better.
-        losses: Settings in which it is worse; in the others both are equal.
+        wins: Sets of samples by which that is better.
+        losses: Sets by which it is worse; by the others both are equal.
         sign_p: Of the exact sign test, for this pair alone.
         told: Whether their ranks are further apart than the critical difference, and Friedman's test rejects.
     """
@@ -45,18 +48,19 @@ class Pair:
 
 @dataclass(frozen=True)
 class Ranking:
-    """The searchers that have a number in every setting.
+    """The searchers that have a number in every setting and draw.
 
     Args:
         ranks: The mean rank of each, best first; 1 is the best.
-        p: Of Friedman's test that none differs.
+        n_sets: Sets of samples that searchers are ranked by.
+        p: Of Friedman's test that none differs; None with fewer than three sets.
         critical: The difference of mean ranks that tells two of them apart.
     """
 
     quantity: Quantity
     ranks: Mapping[str, float]
-    n_settings: int
-    p: float
+    n_sets: int
+    p: float | None
     critical: float
     pairs: Sequence[Pair]
 
@@ -70,29 +74,36 @@ class Ranking:
         return [pair.worse for pair in self.pairs if pair.better == searcher and pair.told]
 
 
-def ranking(comparisons: Sequence[Comparison]) -> Ranking | None:
-    """Rank the searchers that use the objective over settings of one quantity; None where there are too few."""
-    rows = [{one.searcher: one.behind for one in found.rivals if one.uses_objective} for found in comparisons]
-    table = pd.DataFrame(rows).dropna(axis="columns")
-    if len(table) < _FEWEST or table.shape[1] < _FEWEST:
+def ranking(frame: pd.DataFrame, quantity: Quantity) -> Ranking | None:
+    """Rank the searchers that use the objective by a quantity; None where there are too few searchers, or no number."""
+    known = frame[frame["comparable"] & frame["uses_objective"] & frame[quantity.key].notna()]
+    of = ["model", "calibration"] if quantity == HELD_OUT_LOSS else ["model", "calibration", "draw"]
+    values = known.groupby(["model", "calibration", "draw", "remove", "searcher"], observed=True)
+    table = (-quantity.sign * values[quantity.key].mean()).unstack("searcher").dropna(axis="columns").round(12)
+    if not len(table) or table.shape[1] < _FEWEST:
         return None
-    from scipy.stats import friedmanchisquare
-
-    ranks = table.round(12).rank(axis="columns")
+    places = table.rank(axis="columns").groupby(level=of, observed=True).mean()
+    ranks = places.round(12).rank(axis="columns")
     means = ranks.mean().sort_values(kind="stable")
-    n, k = table.shape
-    p = float(friedmanchisquare(*(ranks[name] for name in ranks)).pvalue)
-    p = 1.0 if math.isnan(p) else p
-    critical = _quantile(k) * math.sqrt(k * (k + 1) / (6 * n))
+    n, k = ranks.shape
+    p, critical = _friedman(ranks), _quantile(k) * math.sqrt(k * (k + 1) / (6 * n))
     columns = {name: ranks[name].to_numpy() for name in means.index}
     pairs = []
     for better, worse in itertools.combinations(means.index, 2):
         wins, losses = (int(of.sum()) for of in (columns[better] < columns[worse], columns[better] > columns[worse]))
-        told = p <= LEVEL and bool(means[worse] - means[better] > critical)
+        told = p is not None and p <= LEVEL and bool(means[worse] - means[better] > critical)
         pairs.append(Pair(str(better), str(worse), wins, losses, _sign_p(wins, losses), told))
-    return Ranking(
-        comparisons[0].quantity, {str(name): float(rank) for name, rank in means.items()}, n, p, critical, pairs
-    )
+    return Ranking(quantity, {str(name): float(rank) for name, rank in means.items()}, n, p, critical, pairs)
+
+
+def _friedman(ranks: pd.DataFrame) -> float | None:
+    """The p of Friedman's test; None with too few rows."""
+    from scipy.stats import friedmanchisquare
+
+    if len(ranks) < _FEWEST:
+        return None
+    p = float(friedmanchisquare(*(ranks[name] for name in ranks)).pvalue)
+    return 1.0 if math.isnan(p) else p  # all are equal throughout
 
 
 @functools.cache

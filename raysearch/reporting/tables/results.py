@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import fmean
@@ -19,9 +19,10 @@ from raysearch.core.estimate import Estimate
 from raysearch.core.formatting import as_typed, count
 from raysearch.core.json import finite
 from raysearch.core.measure import Measure
-from raysearch.reporting.stats.comparison import Comparison, Rival, compare
+from raysearch.reporting.stats.comparison import Comparison, Rival, compare, on_shared_draws
 from raysearch.reporting.stats.frame import (
     CALIBRATION_LOSS,
+    HELD_OUT_LOSS,
     Quantity,
     Setting,
     averages,
@@ -36,15 +37,18 @@ from raysearch.reporting.tables.table import Cell, Column, Table, layers, number
 from raysearch.study.result import Outcome, StudyResult
 
 LEADERBOARD_NOTE = (
-    "The loss over the dense model's on the calibration, in its unit, the mean over draws and seeds; bold: the lowest. "
-    "Ranks are told from 1, the lowest loss, and equal losses share theirs; the mean is over the settings in which the "
-    "searcher has a mask. It is a description: which differences are beyond noise is told under Verdicts."
+    "Means over the draws that all searchers have, and over seeds; bold: the lowest. A held-out loss is that on the "
+    "samples of the other draws, which the search has not seen. Ranks are told from 1, the lowest loss, and equal "
+    "losses share theirs; the mean is over the settings in which the searcher has a mask. It is a description: "
+    "which differences are beyond noise is told under Verdicts."
 )
 LOSS_NOTE = (
-    "Bold: the lowest loss of its M. Shaded: not told from it. ± is one standard error by the choice of samples; sd "
-    "is the standard deviation over the seeds of a draw; noise is what explains 19 of 20 differences of this pair "
-    "alone, where the shading is corrected for all pairs. Layers are counted from 0; of several searches the layers "
-    "of the lowest loss over dense are shown."
+    "Over the draws that all searchers have. Bold: the lowest loss of its M. Shaded: not told from it. ± is one "
+    "standard error by the choice of samples, over draws where there are several; sd is the standard deviation over "
+    "the seeds of a draw; noise is what explains 19 of 20 differences of this pair alone, where the shading is "
+    "corrected for all pairs. Held-out loss: on the samples of the other draws, where the mask is not flattered by "
+    "having been chosen. Layers are counted from 0; of several searches the layers of the lowest loss over dense "
+    "are shown."
 )
 RESULT_NOTE = (
     "Of several searches the mean, of perplexities the geometric one. Bold: the best of its M. Shaded: not told from "
@@ -65,31 +69,41 @@ def leaderboard_tables(frame: pd.DataFrame, options: Mapping[str, Mapping[str, A
         frame: The searches, see `cells_frame`.
         options: The options of each searcher, by its label.
     """
-    means = searcher_means(frame)
-    models = list(dict.fromkeys(means.index.get_level_values("model")))
-    return present(*(_leaderboard(place, model, means.xs(model), options) for place, model in enumerate(models, 1)))
+    groups = frame[frame["comparable"]].groupby("model", observed=True)
+    return present(*(_leaderboard(place, str(of), cells, options) for place, (of, cells) in enumerate(groups, 1)))
 
 
-def _leaderboard(place: int, model: str, means: pd.DataFrame, options: Mapping[str, Mapping[str, Any]]) -> Table | None:
-    deltas = means["delta"].dropna().unstack("searcher")  # a row a setting
-    ranks = deltas.rank(axis="columns").mean()
+def _leaderboard(place: int, model: str, cells: pd.DataFrame, options: Mapping[str, Mapping[str, Any]]) -> Table | None:
+    """Return a model's table, by held-out loss if all have one, else by the loss over the dense model's."""
+    form: Callable[[float], str]
+    quantity, column, form = CALIBRATION_LOSS, "delta", numbers.change
+    if cells["held_out"].notna().all():
+        quantity, column, form = HELD_OUT_LOSS, "held_out", numbers.loss
+    shared = pd.concat(on_shared_draws(of, quantity) for _, of in settings(cells))
+    if shared.empty:
+        return None  # searches of which only assessed numbers are known
+    means = searcher_means(shared).xs(model)
+    losses = means[column].dropna().unstack("searcher")  # a row a setting
+    ranks = losses.rank(axis="columns").mean()
     lines = ranks.to_frame("rank").join(means["evaluations"].groupby("searcher", observed=True).mean()).reset_index()
     lines["options"] = [_options(options.get(searcher, {})) for searcher in lines["searcher"]]
-    settings = ((f"{calibration}, M = {remove}", row) for (calibration, remove), row in deltas.iterrows())
+    of_settings = ((f"{calibration}, M = {remove}", row) for (calibration, remove), row in losses.iterrows())
     columns = [
         Column("Searcher", lambda line: Cell(line.searcher, small=line.options), kind="who"),
         number("Mean rank", "rank", numbers.three),
-        *(Column(title, partial(_delta_of, row)) for title, row in settings),
+        *(Column(title, partial(_loss_of, row, form)) for title, row in of_settings),
         number("Evaluations", "evaluations", numbers.amount),
     ]
     ordered = sorted(lines.itertuples(), key=lambda line: (line.rank, line.searcher))
-    return tabulate(f"leaderboard_{place}", f"{model}: searchers by mean rank", columns, ordered, LEADERBOARD_NOTE)
+    what = {"delta": "loss over the dense model's on the calibration", "held_out": quantity.title}[column]
+    title = f"{model}: searchers by mean rank of the {what}"
+    return tabulate(f"leaderboard_{place}", title, columns, ordered, LEADERBOARD_NOTE)
 
 
-def _delta_of(deltas: pd.Series, line: Any) -> Cell:
-    """Return a searcher's loss over the dense model's, in a setting whose losses these are."""
-    delta = deltas[line.searcher]
-    return Cell(numbers.change(delta), finite(delta), best=delta == deltas.min())
+def _loss_of(losses: pd.Series, form: Callable[[float], str], line: Any) -> Cell:
+    """Return a searcher's loss in a setting whose losses these are."""
+    loss = losses[line.searcher]
+    return Cell(form(loss), finite(loss), best=loss == losses.min())
 
 
 def _options(options: Mapping[str, Any]) -> str:
@@ -175,12 +189,15 @@ def _loss_table(name: str, title: str, panels: _Panels, outcomes: Sequence[Outco
         ),
         Column("Over dense", _over_dense),
         Column("Behind the best", _behind),
+        Column("Held-out loss", _held_out, may_hide=True),
         Column("Removed layers", _removed, kind="layers"),
     ]
     records = [
-        _Found(setting, rival.searcher, cells[cells["searcher"] == rival.searcher], {CALIBRATION_LOSS: (found, rival)})
+        _Found(
+            setting, rival.searcher, shared[shared["searcher"] == rival.searcher], {CALIBRATION_LOSS: (found, rival)}
+        )
         for setting, cells in panels
-        if (found := compare(setting, cells, CALIBRATION_LOSS))
+        if (found := compare(setting, shared := on_shared_draws(cells, CALIBRATION_LOSS), CALIBRATION_LOSS))
         for rival in found.rivals
     ]
     return tabulate(name, f"{title}: losses", columns, records, LOSS_NOTE, has_dense=True)
@@ -209,6 +226,11 @@ def _behind(one: _Found) -> Cell:
     behind = "best" if rival.behind == 0 else numbers.change(rival.behind).removeprefix("+")
     noise = "noise not known" if rival.noise is None else f"noise {numbers.loss(rival.noise)}" if rival.noise else ""
     return Cell(behind, rival.behind, small=noise, tied=bool(rival.tied))
+
+
+def _held_out(one: _Found) -> Cell:
+    loss = float(one.cells["held_out"].mean(skipna=False))
+    return Cell(numbers.loss(loss), finite(loss))
 
 
 def _removed(one: _Found) -> Cell:

@@ -53,9 +53,11 @@ def ranking_table(rankings: Sequence[Ranking]) -> Table | None:
         words("Told to be better than", lambda row: ", ".join(row[0].behind(row[1])) or "none"),
     ]
     note = (
-        "Ranks within each setting, 1 the best, over the searchers that use the objective and have a number in every "
-        "setting. Told apart: Friedman's test rejects that none differs (p <= 0.05), and the mean ranks are further "
-        "apart than Nemenyi's critical difference. Small print: the exact sign test of this pair alone, not corrected."
+        "The searchers that use the objective and have a number everywhere, ranked for each model, calibration and "
+        "draw by their mean rank over M, 1 the best; by held-out loss, for which draws share samples, for each model "
+        "and calibration. Told apart: Friedman's test rejects that none differs (p <= 0.05; it takes three such sets "
+        "of samples), and the mean ranks are further apart than Nemenyi's critical difference. Small print: the exact "
+        "sign test of this pair alone, not corrected."
     )
     records = [(one, name) for one in rankings for name in one.ranks]
     return tabulate("ranking", "Searchers over all settings", columns, records, note)
@@ -66,7 +68,7 @@ def _beside_the_best(row: tuple[Ranking, str]) -> Cell:
     pair = next((one for one in found.pairs if one.better == found.best and one.worse == name), None)
     if pair is None:
         return Cell("best", best=True)
-    return Cell(f"worse in {pair.wins} of {found.n_settings}", pair.wins, small=numbers.probability(pair.sign_p))
+    return Cell(f"worse in {pair.wins} of {found.n_sets}", pair.wins, small=numbers.probability(pair.sign_p))
 
 
 def contrast_table(contrasts: Sequence[Contrast]) -> Table | None:
@@ -74,7 +76,8 @@ def contrast_table(contrasts: Sequence[Contrast]) -> Table | None:
     columns = [
         words("Contrast", lambda one: f"{one.first} - {one.second}", groups=True),
         words("By", "quantity.title", groups=True),
-        *labels("setting."),
+        *labels("setting.")[:-1],
+        words("M", lambda one: ", ".join(map(str, one.sizes)), groups=True),
         Column("First is better by", lambda one: Cell(_size(one.gain, one.unit, "+"), one.gain)),
         Column("± 95 %", lambda one: Cell(_size(half := one.gap.half_width(), one.unit), half)),
         Column("p", lambda one: Cell(numbers.probability(one.p), one.p, best=one.told)),
@@ -84,9 +87,10 @@ def contrast_table(contrasts: Sequence[Contrast]) -> Table | None:
         number("Draws needed", "draws_needed"),
     ]
     note = (
-        "Paired by draw. Perplexities by their logarithms. p: corrected by Holm's method for all answers of a "
-        "contrast. Would be seen: the difference that is told from none four times in five with these samples. Draws "
-        "needed: to see one of the size found; more draws do not lessen the noise of the items."
+        "Paired by draw. Perplexities by their logarithms. Of several M: the mean difference within each draw. p: "
+        "corrected by Holm's method for all answers of a contrast with several M, or with one. Would be seen: the "
+        "difference that is told from none four times in five with these samples. Draws needed: to see one of the "
+        "size found; more draws do not lessen the noise of the items."
     )
     return tabulate("contrasts", "Named contrasts", columns, contrasts, note)
 

@@ -98,7 +98,8 @@ def test_an_unfinished_study_compares_on_the_draws_that_both_have():
     losses = {"0": 1.0, "1": 3.0, "2": 3.2}
     whole = [cell("a", outcome(loss, delta_error=0.01), draw=draw) for draw, loss in losses.items()]
     one = compared(*whole, cell("b", outcome(1.005, delta_error=0.01), draw="0"))
-    assert one.rivals[1].behind == 0 and one.rivals[1].tied, "not 1.4 apart: that is between draws"
+    assert [(of.searcher, of.mean) for of in one.rivals] == [("a", 1.0), ("b", 1.005)], "b is not better by 1.4"
+    assert one.rivals[1].behind == pytest.approx(0.005) and one.rivals[1].tied
     assert compared(*whole, cell("b", outcome(9.0, delta_error=0.01), draw="3")).rivals[1].tied is None
 
 
