@@ -258,7 +258,10 @@ def _read_axis(word: str) -> Any:
 
 
 def _set_axes(grid: Any, axes: Mapping[str, Any]) -> None:
-    """Put axes, whose keys are anybody's, into a study's grid, or one label into an axis; null takes either away."""
+    """Put axes, whose keys are anybody's, into a study's grid, or one label into an axis; null takes either away.
+
+    The words of a label have a ``=``, which tells them from the values of an axis with a dot in its name.
+    """
     if not isinstance(grid, dict):
         if axes:
             raise UserError(f"study.grid={json.dumps(grid)} is no mapping; give axes such as {next(iter(axes))}=[…]")
@@ -266,8 +269,14 @@ def _set_axes(grid: Any, axes: Mapping[str, Any]) -> None:
     for key, values in axes.items():
         whole, name = grid, key.removeprefix(AXES)
         axis, _, label = name.partition(".")
-        if label and isinstance(grid.get(axis), dict) and isinstance(values, str | None) and name not in grid:
-            whole, name = grid[axis], label
+        in_axis = values is None and isinstance(grid.get(axis), dict) or isinstance(values, str) and "=" in values
+        if label and in_axis and name not in grid:
+            whole, name = grid.setdefault(axis, {}), label
+            if not isinstance(whole, dict):
+                raise UserError(
+                    f"{key} is a label with its words, but study.grid.{axis} is a list; write all of them as a "
+                    f"mapping: study.grid.{axis}={{{label}: '{values}', …}}"
+                )
         if values is not None:
             whole[name] = values
         elif name in whole:
