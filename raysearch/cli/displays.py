@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # heavy; a command that stops early does not need them
     from raysearch.search.forecast import RoundCost
     from raysearch.search.result import RoundSummary, SearchHeader
 
-_SECONDS_BETWEEN_LINES = 15
+_SECONDS_BETWEEN_LINES, _SECONDS_IF_UNCHANGED = 15, 120
 #: After this time without a replica, the display says where to look.
 _LONG_S = 60.0
 
@@ -39,7 +39,7 @@ class Display(Observer):
     def __init__(self, console: Console) -> None:
         self._console = console
         self._live = Live(console=console, refresh_per_second=4, transient=True) if console.is_terminal else None
-        self._last_line = time.monotonic()
+        self._last_line, self._line = time.monotonic(), ""
 
     def __enter__(self) -> Self:
         if self._live:
@@ -69,13 +69,14 @@ class Display(Observer):
 
     def _update(self, view: RenderableType, line: str) -> None:
         """Show a view on a terminal; elsewhere print the line, unless one was printed not long ago."""
+        wait = _SECONDS_IF_UNCHANGED if line == self._line else _SECONDS_BETWEEN_LINES
         if self._live:
             self._live.update(view)
-        elif time.monotonic() - self._last_line > _SECONDS_BETWEEN_LINES:
+        elif time.monotonic() - self._last_line > wait:
             self._say(line)
 
     def _say(self, line: str) -> None:
-        self._last_line = time.monotonic()
+        self._last_line, self._line = time.monotonic(), line
         self._console.print(line, highlight=False, soft_wrap=True)
 
 
@@ -129,7 +130,8 @@ class SearchDisplay(Display):
         self._cost_before = cost
         self._seconds_computing = progress.computing_s / max(1, progress.n_replicas)
         by_budget = any(cost.optional for cost in self._expected or [])
-        rounds = f"/{len(self._expected)}" if self._expected and not by_budget else ""
+        n_expected = 0 if by_budget else len(self._expected or [])
+        rounds = f"/{n_expected}" if self._round <= n_expected else ""
         left = self._seconds_left(max(planned - cost, self._later_stages(progress)))
         stage = f"  stage {progress.stage}/{progress.stages}" if progress.stage else ""
         self._show(
@@ -141,7 +143,7 @@ class SearchDisplay(Display):
     @override
     def round_done(self, summary: RoundSummary) -> None:
         if summary.round_best is not None and summary.round_best_loss is not None:
-            self._best = f"best {summary.round_best} {summary.round_best_loss:.4f}  "
+            self._best = f"best of the round {summary.round_best} {summary.round_best_loss:.4f}  "
         left = self._seconds_left(0.0)
         self._say(
             f"round {summary.round} done  {self._best}"
@@ -248,7 +250,7 @@ class StudyDisplay(Display):
 
 def forecast_line(expected: Sequence[RoundCost] | None, trainings: int, training_steps: int) -> str:
     """Return what a search is expected to cost, in one sentence; screening saves an unknown part of that."""
-    then = f"; then {trainings} trainings of {count(training_steps, 'step')}" if trainings else ""
+    then = f"; then {count(trainings, 'training')} of {count(training_steps, 'step')}" if trainings else ""
     if expected is None:
         return f"its cost cannot be told beforehand{then}"
     masks = sum(cost.masks for cost in expected)

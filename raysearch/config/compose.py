@@ -269,7 +269,7 @@ def _set_axes(grid: Any, axes: Mapping[str, Any]) -> None:
     for key, values in axes.items():
         whole, name = grid, key.removeprefix(AXES)
         axis, _, label = name.partition(".")
-        in_axis = values is None and isinstance(grid.get(axis), dict) or isinstance(values, str) and "=" in values
+        in_axis = (values is None and isinstance(grid.get(axis), dict)) or (isinstance(values, str) and "=" in values)
         if label and in_axis and name not in grid:
             whole, name = grid.setdefault(axis, {}), label
             if not isinstance(whole, dict):

@@ -30,7 +30,7 @@ class Evidence:
         measure: The unit of losses.
         delta_error: Standard error of the difference of the two, from the choice of samples; None if unknown.
         evaluations: Masks evaluated to find it.
-        layer_forwards: Layer-forwards run to find it, over all shards.
+        layer_forwards: Layer-forwards that it takes to find it on an empty ledger, over all shards.
         search_s: Wall-clock time of the search.
         search_id: The search's name in the ledger: ``greedy-m5-3fa2c1d0``.
     """

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
@@ -153,7 +154,7 @@ def own_logits(model: PreTrainedModel, tokens: npt.NDArray[np.int64]) -> Tensor:
 
 
 def _continue(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, prompt: str | None) -> str | None:
-    """Return the model's greedy continuation of the prompt, in one line."""
+    """Return the model's greedy continuation of the prompt, in one line, with the space before its first word."""
     if tokenizer is None or prompt is None:
         return None
     inputs = tokenizer(prompt, return_tensors="pt", return_token_type_ids=False)
@@ -167,8 +168,8 @@ def _continue(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None,
     generator: Any = model
     with torch.inference_mode(), quiet():
         tokens = generator.generate(**inputs, max_new_tokens=new_tokens, do_sample=False)
-    text = tokenizer.decode(tokens[0, n_tokens:], skip_special_tokens=True)
-    return " ".join(str(text).split())
+    before, whole = (str(tokenizer.decode(ids, skip_special_tokens=True)) for ids in (tokens[0, :n_tokens], tokens[0]))
+    return re.sub(r"\s+", " ", whole.removeprefix(before)).rstrip()
 
 
 def _reload(folder: Path, model: LocatedModel, kind: str) -> PreTrainedModel:

@@ -156,13 +156,13 @@ def _costs(
             surveyed += 0 if request in known else cost
             known.add(request)
             continue
-        masks = [mask for mask in request.masks if mask]  # the dense model is not counted
-        new = [mask for mask in request.masks if mask not in known]
+        masks = [mask for mask in request.masks if mask]  # the dense model is not counted, but runs in the first round
+        new = [mask for mask in (Mask(), *request.masks) if mask not in known]
         costs = [passes(objective, new, n_layers) for objective in objectives]
         layers, heads = (round(sum(cost) / len(costs)) for cost in zip(*costs, strict=True))
         naive = naive_layer_forwards(masks, n_layers) + surveyed_naively
         rounds.append(RoundCost(len(masks), layers + surveyed, heads, naive))
-        known.update(request.masks)
+        known.update(new)
         surveyed = surveyed_naively = 0
     return rounds
 

@@ -135,17 +135,21 @@ def write_search(
     failure: str | None = None,
     fingerprints: Mapping[str, str] | None = None,
 ) -> None:
-    """Record where a search stands; result, fingerprints and MLflow's id stay as they are until there are new ones."""
+    """Record where a search stands; result, fingerprints and MLflow's id stay as they are until there are new ones.
+
+    Where all of a result came from the ledger, what the search took is what stands on record.
+    """
 
     def changed(before: SearchRecord | None) -> SearchRecord:
         known = before or SearchRecord(search_id, config, state, None, None, "")
         mlflow_run_id = (result and result.mlflow_run_id) or known.mlflow_run_id
+        new = result and replace(result.with_work_of(known.result), mlflow_run_id=mlflow_run_id)
         return SearchRecord(
             search_id=search_id,
             config=config,
             state=state,
             failure=failure and redact(failure),
-            result=known.result if result is None else replace(result, mlflow_run_id=mlflow_run_id),
+            result=new or known.result,
             updated=now(),
             fingerprints=known.fingerprints if fingerprints is None else fingerprints,
             mlflow_run_id=mlflow_run_id,

@@ -26,6 +26,13 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+#: What a process tells of its own work.
+_WORK = (
+    *("evaluations", "layer_forwards", "layer_tokens", "seconds", "searcher_seconds", "busy_share", "pool", "ended"),
+    *("versions", "git_commit", "trials", "rounds"),
+)
+
+
 @dataclass(frozen=True, kw_only=True)
 class SearchHeader:
     """A search before its first round.
@@ -238,6 +245,14 @@ class SearchResult(SearchHeader):
     def began(self) -> float:
         """When this process began it, in seconds since the epoch."""
         return self.ended - self.seconds
+
+    def with_work_of(self, earlier: SearchResult | None) -> SearchResult:
+        """Return the result with the work of an earlier one that found the same, if all of this is from the ledger."""
+        if earlier is None or self.evaluations.computed or len(earlier.trials) != len(self.trials):
+            return self
+        if (earlier.removed, earlier.complete) != (self.removed, self.complete):
+            return self
+        return replace(self, **{name: getattr(earlier, name) for name in _WORK})
 
     @property
     def by_round(self) -> tuple[tuple[tuple[Trial, ...], RoundSummary], ...]:

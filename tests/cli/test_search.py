@@ -71,7 +71,7 @@ def test_people_get_a_table_and_what_to_type_next(run: Run, here: Path, world: W
     ):
         assert line in outcome.out
     assert "raysearch ui" not in outcome.out, "nothing was recorded that it would show"
-    assert "9 masks in 2 rounds: up to about 23 layer-forwards" in outcome.err and "round 2 done" in outcome.err
+    assert "9 masks in 2 rounds: up to about 24 layer-forwards" in outcome.err and "round 2 done" in outcome.err
 
 
 def table(text: str) -> list[list[str]]:
@@ -167,7 +167,7 @@ def test_protected_layers_stay(run: Run, world: World) -> None:
 
 def test_a_dry_run_says_what_it_costs_and_writes_nothing(run: Run, here: Path, world: World) -> None:
     assert run("search", *world.search(), "--dry-run").out.startswith(
-        "9 masks in 2 rounds: up to about 23 layer-forwards"
+        "9 masks in 2 rounds: up to about 24 layer-forwards"
     )
     rounds = found(run("search", *world.search(), "--dry-run", "--json"))["rounds"]
     assert [one["masks"] for one in rounds] == [5, 4] and rounds[0]["naive_layer_forwards"] == 20

@@ -124,8 +124,9 @@ def test_words_set_one_label_of_an_axis():
     small += ["study.grid.draw=null", "study.grid.searcher.one_shot=null"]
     spec = build.study_spec([*small, "study.grid.searcher.wide=searcher=beam searcher.width=7"])
     assert [cell.searcher for cell in spec.cells] == ["greedy", "wide"]
+    one = ["study.grid.searcher=[greedy]"]
     new = ["study.grid.calibration.short=data.seq_len=32", "study.grid.calibration.long=data.seq_len=64"]
-    spec = build.study_spec(["study.grid.remove=[2]", *new])
+    spec = build.study_spec([*one, "study.grid.remove=[2]", *new])
     assert [cell.calibration for cell in spec.cells] == ["short", "long"]
     with pytest.raises(UserError, match=r"study.grid.searcher is a list; write all of them as a mapping"):
         build.study_spec(["study.grid.searcher=[greedy]", "study.grid.searcher.wide=searcher=beam"])

@@ -210,6 +210,7 @@ def test_the_tokenizer_goes_along_and_both_models_speak(tmp_path: Path) -> None:
     spec = speaking("llama", tmp_path)
     report = exported(spec, Mask.of(1), tmp_path / "pruned", prompt="w3 w4 w5")
     assert report.before and report.after and report.before != report.after
+    assert report.before.startswith(" w") and report.after.startswith(" w"), "it goes on after the prompt"
     assert AutoTokenizer.from_pretrained(tmp_path / "pruned")("w7 w9")["input_ids"] == [7, 9]
     assert "AutoTokenizer.from_pretrained" in (tmp_path / "pruned" / "README.md").read_text()
     for out, prompt, wrong in (
@@ -246,7 +247,7 @@ def test_the_demo_model_speaks_without_three_layers(tmp_path: Path, smollm2_fold
     model: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "pruned")
     tokens = model.generate(**tokenizer(prompt, return_tensors="pt"), max_new_tokens=24, do_sample=False)
     text = tokenizer.decode(tokens[0], skip_special_tokens=True)
-    assert " ".join(text.split()) == f"{prompt} {report.after}"
+    assert " ".join(text.split()) == f"{prompt}{report.after}"
 
 
 def test_what_a_killed_export_left_is_mended_by_the_next(tmp_path: Path) -> None:
