@@ -28,7 +28,7 @@ def test_resume_takes_up_by_name(run: Run, world: World) -> None:
     for name in ("latest", "greedy", result["search_id"]):
         again = found(run("resume", name, "--json"))
         assert numbers(again) == numbers(result) and again["evaluations"]["computed"] == 0
-    shown = found(run("show", "latest", "--json"))
+    shown = found(run("show", "latest", "--json"))["result"]
     work = ("evaluations", "layer_forwards", "layer_tokens", "seconds", "ended")
     assert result["evaluations"]["computed"] and {name: shown[name] == result[name] for name in work} == dict.fromkeys(
         work, True
