@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,10 +66,8 @@ class AssessContext:
         evaluator = Evaluator(
             calibrations, self.n_layers, self.ledger, self.make_pool, on_progress=progress, owns_pool=False
         )
-        try:
+        with closing(evaluator):
             return evaluator.evaluate(Round(self.masks)), computed
-        finally:
-            evaluator.close()
 
     def run(self, jobs: Sequence[JobT]) -> Iterator[tuple[int, tuple[JobT, Any]]]:
         """Run jobs, and yield how many are done, and the last with its result."""

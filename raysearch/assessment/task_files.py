@@ -48,11 +48,12 @@ def find_tasks(spec: AssessSpec, store: Path) -> list[TaskSource]:
         return []
     version = importlib.metadata.version("lm_eval")
     own = [] if spec.task_dir is None else known_tasks(spec.task_dir)
+    digest = _digest_of_folder(spec.task_dir) if spec.task_dir is not None and {*own} & {*spec.tasks} else ""
     sources = []
     for name in spec.tasks:
         identity: dict[str, Any] = {"task": name, "lm_eval": version}
         if spec.task_dir is not None and name in own:
-            sources.append(TaskSource(name, spec.task_dir, {**identity, "files": _digest_of_folder(spec.task_dir)}))
+            sources.append(TaskSource(name, spec.task_dir, {**identity, "files": digest}))
         elif spec.data_dir is None:
             sources.append(TaskSource(name, None, {**identity, "source": "lm-eval"}))
         else:

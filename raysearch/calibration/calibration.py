@@ -121,7 +121,7 @@ def _digest(*parts: bytes) -> str:
 
 
 def _batch_bytes(batch: Batch) -> Iterator[bytes]:
-    choices = () if batch.choices is None else (batch.choices.item, batch.choices.gold, batch.choices.characters)
+    choices = () if batch.choices is None else vars(batch.choices).values()
     for array in (batch.input_ids, batch.scored, batch.attention_mask, *choices):
         yield from (b"none",) if array is None else _array_bytes(array)
     if batch.answers is not None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from raysearch.study.result import StudyResult
 
 _DECIMALS = {"perplexity": 2, "accuracy": 2, "generation": 2, "degeneration": 2, "failures": 2, "probe": 2, "speed": 1}
-_MEBIBYTE = 2**20
+_MEGABYTE = 1e6
 _SHOWN = 200  # characters of an example
 
 
@@ -164,7 +164,7 @@ def _short(text: str) -> str:
 
 def metric_head(metric: Metric) -> str:
     """Return the title of a metric, its unit, and which way is better."""
-    unit = "MiB" if metric.unit == "bytes" else metric.unit
+    unit = "MB" if metric.unit == "bytes" else metric.unit
     arrow = "higher" if metric.higher_is_better else "lower"
     return f"{metric.title} ({unit}, {arrow} is better)"
 
@@ -173,7 +173,7 @@ def estimate_cell(estimate: Estimate, metric: Metric) -> str:
     """Return a number with its standard error."""
     if not math.isfinite(estimate.value):
         return "not finite"
-    scale = _MEBIBYTE if metric.unit == "bytes" else 1
+    scale = _MEGABYTE if metric.unit == "bytes" else 1
     decimals = _DECIMALS[metric.group]
     value = estimate.value / scale
     shown = f"{value:,.{decimals}f}" if abs(value) < 1e6 else f"{value:.3g}"

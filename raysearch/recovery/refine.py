@@ -6,7 +6,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -171,11 +171,8 @@ def _losses(this: Recovery, out: Path, session: EvaluationSession) -> tuple[floa
         for one in session.calibrations
     ]
     plain = replace(evaluation, model=model, weighting=None, screening=None)
-    recovered = open_session(plain, info, lambda progress: None, PreparedData(calibrations, files))
-    try:
+    with closing(open_session(plain, info, lambda progress: None, PreparedData(calibrations, files))) as recovered:
         found = recovered.evaluator.evaluate(Round([Mask()]))[Mask()]
-    finally:
-        recovered.close()
     losses = tuple(loss for loss in found.parts if loss is not None)
     if len(losses) < len(calibrations):
         raise EvaluationError(f"mask {this.mask}: of its recovered model, {found.failure or 'a loss is not finite'}")

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from pydantic import computed_field
-from scipy import stats
 
 from raysearch.calibration.calibration import Calibration
 from raysearch.calibration.objectives.generation_accuracy import GenerationAccuracyObjective
@@ -62,7 +61,8 @@ class Profile:
     @property
     def ranks(self) -> list[int]:
         """Each layer's place in the ranking, from 1; equals share one."""
-        return [int(rank) for rank in stats.rankdata(self.comparable, method="min")]
+        ordered = sorted(self.comparable)
+        return [1 + ordered.index(loss) for loss in self.comparable]
 
     @property
     def comparable(self) -> list[float]:

@@ -210,7 +210,9 @@ class _StudyWork:
         for number, record in records.items():
             if record.result is not None:
                 first.setdefault(record.result.mask, number)
-        if first and self.spec.options.unpruned:
+        if not first:
+            return failures  # without Ray
+        if self.spec.options.unpruned:
             first = {Mask(): next(iter(first.values())), **first}
         replicas = model_group.cluster.replica_range(model_group.info, _MOST_AT_ONCE).max
         most = max(replicas, *(spec.options.workers for spec in self.spec.recoveries.values()))
