@@ -3,7 +3,7 @@
 # make docs    the documents as a site in build/site
 # make fix     what the linter and the formatter can mend
 # make faults  what a search depends on, killed, cut off and starved for real; CI runs both
-# make gpu     what a GPU makes of raysearch, in eight minutes; needs torch and transformers alone (GPU_PYTHON=… has them)
+# make gpu     checks and benchmarks a GPU, in eight minutes; needs torch and transformers alone (GPU_PYTHON=… has them)
 # Needs Python 3.11 or newer; everything else goes into .venv, and `make clean` takes it away again.
 
 # Three for two cores: a third of the time tests wait, and those of faults most of it.

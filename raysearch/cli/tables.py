@@ -307,7 +307,7 @@ def gguf_lines(done: GGUFExport, out: Path, public: bool) -> list[str]:
         f"Wrote {out}: {done.n_layers} layers, {size} instead of {before}.",
         f"Every tensor that is left has the bytes that it has in {done.source}.",
         f"llama.cpp: llama-cli -m {quote(str(out))}",
-        f"Ollama: echo 'FROM ./{out.name}' > Modelfile && ollama create {quote(out.stem.lower())}",
+        f"Ollama: echo 'FROM ./{out.name}' > Modelfile && ollama create {quote(out.stem.lower().replace(' ', '-'))}",
         *_pushed(done.url, public),
     ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -151,6 +152,6 @@ def render_card(template: Path, **values: Any) -> str:
         keep_trailing_newline=True,
         undefined=StrictUndefined,
     )
-    environment.filters |= {"md": markdown_line, "quoted": json.dumps}
+    environment.filters |= {"md": markdown_line, "quoted": json.dumps, "shell": shlex.quote}
     environment.globals["mask_picture"] = mask_picture
     return environment.from_string(template.read_text(encoding="utf-8")).render(values)

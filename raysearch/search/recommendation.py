@@ -96,7 +96,9 @@ class Budget:
     def word(self, part: str) -> str:
         """Return a part as it is given: ``budget.memory=6GB``."""
         value = getattr(self, part)
-        return f"budget.{part}=" + (f"{value / 1e9:g}GB" if part == "memory" and self.is_of_bytes else f"{value:g}")
+        if part == "memory" and self.is_of_bytes:
+            return f"budget.memory={value / 1e9:g}GB"
+        return f"budget.{part}=" + (f"{100 * value:g}%" if part in ("memory", "readout") else f"{value:g}")
 
     def __str__(self) -> str:
         return " ".join(self.word(part.name) for part in fields(self) if getattr(self, part.name) is not None)

@@ -52,10 +52,8 @@ class SearchRecord:
             UserError: It has not finished.
         """
         if self.result is None:
-            raise UserError(
-                f"SEARCH={self.search_id} is {self.state}, so nothing is found yet; first: raysearch resume "
-                f"{self.search_id}"
-            )
+            remedy = "wait for its end" if self.state == "running" else f"first: raysearch resume {self.search_id}"
+            raise UserError(f"SEARCH={self.search_id} is {self.state}, so nothing is found yet; {remedy}")
         return self.result
 
     @property

@@ -93,7 +93,7 @@ def test_what_no_mask_meets_is_one_sentence(run: Run, world: World) -> None:
     for changed, sentence in {
         "budget.loss=-5": "has no mask within budget.loss=-5; the nearest, of 1 layer, misses budget.loss: the loss",
         "budget.speedup=1000": "no mask meets budget.speedup=1000: without 4 layers, the most that may go,",
-        "budget.memory=-99.9%": "no mask meets budget.memory=-0.999",
+        "budget.memory=-99.9%": "no mask meets budget.memory=-99.9%",
         "": "the budget is empty",
         "budget.loss=1 searcher=one_shot": "remove=auto needs a searcher that finds the best mask of every size",
         "budget.speedup=2 speed.enabled=false": "budget.speedup=2 needs speeds, which speed.enabled=false does not",
@@ -107,7 +107,7 @@ def test_what_no_mask_meets_is_one_sentence(run: Run, world: World) -> None:
     assert outcome.code == 2 and "budget.loss=1 is of remove=auto, not of remove=2" in outcome.err
     outcome = run("study", *world.search(remove=None), "study.grid.remove=[auto]", "budget.loss=1", "--dry-run")
     assert outcome.code == 2 and "remove=auto is of one search, not of a study's" in outcome.err
-    with pytest.raises(UserError, match=r"budget\.readout=0\.1 is of a readout, which nats per token has none of"):
+    with pytest.raises(UserError, match=r"budget\.readout=10% is of a readout, which nats per token has none of"):
         raysearch.search(*words(world, objective="kl", budget__readout="10%"))
 
 
