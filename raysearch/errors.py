@@ -15,8 +15,10 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import parse_qsl, quote, unquote
+
+T = TypeVar("T")
 
 
 class _OneSentence(Exception):
@@ -69,6 +71,14 @@ class Mistakes:
         kept = [one for one in sentences if not any(one.endswith(f".{other}") for other in sentences)]
         if self.errors:
             raise next((error for error in self.errors if error.sentences == tuple(kept)), UserError(*kept))
+
+
+def within(where: str, step: Callable[[], T]) -> T:
+    """Call a step whose mistakes are in words within words: their sentences begin with the key of the outer ones."""
+    try:
+        return step()
+    except UserError as error:
+        raise UserError(*(f"{where}: {sentence}" for sentence in error.sentences)) from error
 
 
 def together(*checks: Callable[[], object], **steps: Callable[[], Any]) -> dict[str, Any]:

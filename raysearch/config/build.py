@@ -33,7 +33,7 @@ from raysearch.core.formatting import as_typed
 from raysearch.core.mask import Mask
 from raysearch.core.paths import PathLike, as_path
 from raysearch.core.problem import AUTO, sizes_of
-from raysearch.errors import Mistakes, UserError, hidden_keys, redact, redacted, together
+from raysearch.errors import Mistakes, UserError, hidden_keys, redact, redacted, together, within
 from raysearch.evaluation.screening import Screening
 from raysearch.evaluation.spec import CalibrationSpec, EvaluationSpec
 from raysearch.models.spec import ModelSpec
@@ -183,7 +183,8 @@ def _recovery(
     own = words_of(words, f"study.recover.{way}=")
     chosen = any(word.startswith("cluster=") for word in own)  # else the study's keys would win over that cluster's
     studys = [] if chosen else as_overrides({"cluster": cluster})
-    spec = recover_spec(compose("recover", [*studys, *own], config_dir))
+    whole = [*studys, *own]
+    spec = within(f"study.recover.{way}", lambda: recover_spec(compose("recover", whole, config_dir)))
     return spec if assess is None else dataclasses.replace(spec, assess=assess)
 
 
@@ -238,7 +239,13 @@ def assess_spec(config: Mapping[str, Any]) -> AssessSpec:
         partial(_check_seed, config),
         rest=lambda: construct(AssessSpec, "assess", section, **given),
         **{
-            key: partial(together, **{name: partial(build_data, data) for name, data in of.items()})
+            key: partial(
+                together,
+                **{
+                    name: partial(within, f"assess.{key}.{name}", partial(build_data, data))
+                    for name, data in of.items()
+                },
+            )
             for key, of in given.items()
         },
     )
@@ -302,7 +309,9 @@ def _model(config: Mapping[str, Any]) -> ModelSpec:
 def _calibrations(config: Mapping[str, Any]) -> list[CalibrationSpec]:
     """Build the calibration, or all parts of a weighted one."""
     parts = _section(config, "objective").get("parts")
-    steps = [partial(_calibration_spec, part) for part in ([config] if parts is None else parts)]
+    if parts is None:
+        return [_calibration_spec(config)]
+    steps = [partial(within, "objective.parts", partial(_calibration_spec, part)) for part in parts]
     return [*together(**{str(number): step for number, step in enumerate(steps)}).values()]
 
 
@@ -360,7 +369,7 @@ def _refiner(config: Mapping[str, Any]) -> RecoveryRefiner | None:
     if section.get("masks") == 0:
         return None
     assert isinstance(recovery, Mapping), "its words have been resolved"
-    spec = recover_spec({**recovery, "cluster": config["cluster"]})
+    spec = within("refine.recover_with", partial(recover_spec, {**recovery, "cluster": config["cluster"]}))
     return construct(RecoveryRefiner, "refine", section, recover_with=spec)
 
 

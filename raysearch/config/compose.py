@@ -31,7 +31,7 @@ from omegaconf.errors import OmegaConfBaseException
 from raysearch.config.parts import check_names, conf_dir
 from raysearch.core.formatting import as_typed
 from raysearch.core.paths import PathLike, as_path
-from raysearch.errors import Mistakes, UserError, did_you_mean, first_line
+from raysearch.errors import Mistakes, UserError, did_you_mean, first_line, within
 
 #: Mappings whose keys are the user's own: the axes of a study, and the texts and tasks of an assessment.
 AXES, FREE = "study.grid.", ("assess.texts.", "assess.generation.", "study.recover.")
@@ -300,7 +300,7 @@ def _resolve_parts(resolved: dict[str, Any], words: Sequence[str], config_dir: P
         with mistakes:
             if not isinstance(part, dict) or set(part) != {"weight", "of"} or not isinstance(part["of"], str):
                 raise UserError(f"objective.parts has {json.dumps(part)}; {how}")
-            part |= compose_calibration(part["of"], words, config_dir)
+            part |= within("objective.parts", functools.partial(compose_calibration, part["of"], words, config_dir))
     mistakes.tell()
     resolved["choices"]["data"] = "+".join(dict.fromkeys(part["choices"]["data"] for part in parts))
 
@@ -319,7 +319,8 @@ def _resolve_texts(assess: dict[str, Any], config_dir: PathLike | None) -> None:
             for name, words in given.items():
                 if words:
                     with mistakes:
-                        assess[key][name] = compose_calibration(words, (), config_dir)["data"]
+                        step = functools.partial(compose_calibration, words, (), config_dir)
+                        assess[key][name] = within(f"assess.{key}.{name}", step)["data"]
     mistakes.tell()
 
 

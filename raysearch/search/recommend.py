@@ -142,7 +142,7 @@ def recommend(
 def _check_readout(budget: Budget, measure: Measure) -> None:
     """Refuse a budget of a readout where losses have none."""
     if budget.readout is not None and measure.readout is None:
-        raise UserError(f"budget.readout={budget.readout:g} is of a readout, which {measure.unit} has none of")
+        raise UserError(f"{budget.word('readout')} is of a readout, which {measure.unit} has none of")
 
 
 def _check_memory(budget: Budget, facts: Speed | SizeFacts) -> None:

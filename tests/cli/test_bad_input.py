@@ -46,6 +46,11 @@ SEARCHES: list[tuple[str, list[str]]] = [
     ("speed=5", ["speed=5 is not a section; set speed.key=value"]),
     ("objective=weighted objective.parts=null", ["objective.parts has no value", "write each part as"]),
     (
+        "data.samples=8 refine=recover refine.recover_with='data.samples=0'",
+        ["refine.recover_with: data.samples=0 draws"],
+    ),
+    ("objective=weighted objective.parts=[{weight:1,of:'data.seq_len=0'}]", ["objective.parts: data.seq_len=0 leaves"]),
+    (
         'objective=weighted objective.parts=[{weight:1,of:"objective=perplexity"}] objective.normalise=accuracy',
         ["objective.normalise=accuracy scales accuracies", "perplexity on", "nats per token"],
     ),

@@ -36,7 +36,7 @@ SEVERAL: list[tuple[Callable[[Sequence[str]], object], str, list[str]]] = [
     (
         build.search_spec,
         "objective=weighted objective.parts=[{weight:1,of:'objective=klx'},3] seed=-1",
-        ["objective=klx is unknown", "objective.parts has 3", "seed=-1 is negative"],
+        ["objective.parts: objective=klx is unknown", "objective.parts has 3", "seed=-1 is negative"],
     ),
     (
         build.study_spec,
