@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 from raysearch.cli.cells import extent, loss_cells, loss_columns, new_table, split_notes
-from raysearch.core.formatting import added
+from raysearch.core.formatting import added, count
 
 if TYPE_CHECKING:  # heavy; a command that is refused does not need them
     from raysearch.search.inspection import Inspection, Row
@@ -79,7 +79,7 @@ def _facts(one: Inspection) -> dict[str, str]:
     facts = {name: str(value) for name, value in one.description.items() if name not in ("shards", "n_tokens")}
     facts |= {
         "evaluated on": extent(one.measure, one.n_tokens, one.n_samples),
-        "rows": f"{one.n_rows:,} of at most {one.longest:,} tokens, in {one.n_shards:,} shards",
+        "rows": f"{one.n_rows:,} of at most {one.longest:,} tokens, in {count(one.n_shards, 'shard')}",
         "fingerprint": one.fingerprint,
     }
     if one.dense_loss is not None:

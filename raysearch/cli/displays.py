@@ -110,8 +110,9 @@ class SearchDisplay(Display):
     ) -> None:
         self.header = header
         self._expected, self._head_cost = expected, head_cost
-        asked = header.config["remove"]
-        self._say(f"[bold]{escape(header.search_id)}[/]: remove {asked} of {header.n_layers} layers (0-based)")
+        asked, of = header.config["remove"], f"{header.choices['objective']} on {header.choices['data']}"
+        layers = f"remove {asked} of {header.n_layers} layers (0-based)"
+        self._say(f"[bold]{escape(header.search_id)}[/]: {layers} by {escape(of)}")
         refine = header.config.get("refine") or {"masks": 0, "steps": 0}
         self._say(forecast_line(expected, refine["masks"], refine["steps"]))
 

@@ -137,9 +137,7 @@ def prepare_data(spec: EvaluationSpec, info: ModelInfo, known: PreparedData | No
     Raises:
         UserError: Data cannot be read, hold too little, or do not fit the objective, the model or its tokenizer.
     """
-    for one in spec.calibrations:
-        one.data.check_form(one.objective.form)
-        one.data.check()
+    spec.check_data()
     files = ModelFiles(info.model) if known is None else known.files
     identity = {
         "tokenizer": files.tokenizer_fingerprint,  # first: a tokenizer that is missing is found before weights are read

@@ -61,6 +61,16 @@ class EvaluationSpec:
                         f"{one.objective.measure.unit}; use objective.normalise=spread or dense"
                     )
 
+    def check_data(self) -> None:
+        """Refuse data that are missing or do not fit their objective; at most the first row of each is read.
+
+        Raises:
+            UserError: They are or do not.
+        """
+        for one in self.calibrations:
+            one.data.check_form(one.objective.form)
+            one.data.check()
+
     @property
     def objectives(self) -> list[Objective]:
         """The objective of each calibration."""

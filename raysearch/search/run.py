@@ -58,7 +58,8 @@ class StudyContext:
 
 
 def forecast_search(spec: SearchSpec) -> SearchForecast:
-    """Return what a search would cost on an empty ledger; only the model's configuration is read."""
+    """Return what a search would cost on an empty ledger; only the model's configuration and a row of data are read."""
+    spec.evaluation.check_data()
     rounds, refiner = _forecast(spec, describe(spec.evaluation.model)), spec.refiner
     return SearchForecast(rounds) if refiner is None else SearchForecast(rounds, refiner.masks, refiner.steps)
 

@@ -78,12 +78,13 @@ def ranking(frame: pd.DataFrame, quantity: Quantity) -> Ranking | None:
     """Rank the searchers that use the objective by a quantity; None where there are too few searchers, or no number."""
     known = frame[frame["comparable"] & frame["uses_objective"] & frame[quantity.key].notna()]
     of = ["model", "calibration"] if quantity == HELD_OUT_LOSS else ["model", "calibration", "draw"]
-    values = known.groupby(["model", "calibration", "draw", "remove", "searcher"], observed=True)
-    table = (-quantity.sign * values[quantity.key].mean()).unstack("searcher").dropna(axis="columns").round(12)
+    values = np.log(known[quantity.key]) if quantity.ratio else known[quantity.key]
+    settings = ["model", "calibration", "draw", "remove"]
+    table = known.assign(badness=-quantity.sign * values).pivot_table("badness", settings, "searcher", observed=True)
+    table = table.dropna(axis="columns").round(12)
     if not len(table) or table.shape[1] < _FEWEST:
         return None
-    places = table.rank(axis="columns").groupby(level=of, observed=True).mean()
-    ranks = places.round(12).rank(axis="columns")
+    ranks = table.rank(axis="columns").groupby(level=of, observed=True).mean().round(12).rank(axis="columns")
     means = ranks.mean().sort_values(kind="stable")
     n, k = ranks.shape
     p, critical = _friedman(ranks), _quantile(k) * math.sqrt(k * (k + 1) / (6 * n))
