@@ -17,7 +17,15 @@ from raysearch.reporting.figures.picture import Palette, Picture, grid, log_scal
 from raysearch.reporting.stats.analysis import Analysis
 from raysearch.reporting.stats.comparison import Comparison
 from raysearch.reporting.stats.correlation import Correlation
-from raysearch.reporting.stats.frame import CALIBRATION_LOSS, HELD_OUT_LOSS, Quantity, by_column, mean_of, panels
+from raysearch.reporting.stats.frame import (
+    CALIBRATION_LOSS,
+    HELD_OUT_LOSS,
+    Quantity,
+    by_column,
+    fresh_loss,
+    mean_of,
+    panels,
+)
 from raysearch.reporting.stats.variance import Split
 from raysearch.reporting.tables import numbers
 from raysearch.study.result import StudyResult
@@ -45,15 +53,13 @@ def headline_pictures(analysis: Analysis, palette: Palette) -> list[Picture]:
     They show the first average that checkpoints were assessed by. Where there is none they show the held-out loss, or
     where some have none the loss over the dense model's: a panel a calibration too, as these have different units.
     """
-    masks = analysis.frame[analysis.frame["comparable"]]
-    loss = HELD_OUT_LOSS if masks["held_out"].notna().all() else CALIBRATION_LOSS
-    quantity = analysis.averages[0] if analysis.averages else loss
+    quantity = analysis.averages[0] if analysis.averages else fresh_loss(analysis.frame)
     key = "delta" if quantity is CALIBRATION_LOSS else quantity.key
     found = []
     for panel, cells in panels(analysis.frame):
         found_by = cells.groupby(["calibration", "searcher"], observed=True)[key]
         means = found_by.agg(partial(mean_of, quantity)).rename("value").dropna().reset_index()
-        apart = means.groupby("calibration", observed=True, sort=False) if quantity is loss else [("", means)]
+        apart = means.groupby("calibration", observed=True, sort=False) if not analysis.averages else [("", means)]
         found += [(panel.model, (panel.remove, of)) for _, of in apart if len(of)]
     return pictures("headline", found, partial(_headline, quantity, palette))
 

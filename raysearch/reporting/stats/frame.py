@@ -163,6 +163,11 @@ def mean_of(quantity: Quantity, values: pd.Series) -> float:
     return float(np.exp(np.log(values).mean()) if quantity.ratio else values.mean())
 
 
+def fresh_loss(frame: pd.DataFrame) -> Quantity:
+    """Return the held-out loss if all comparable searches have one, which flatters nobody; else the calibration's."""
+    return HELD_OUT_LOSS if _comparable(frame)["held_out"].notna().all() else CALIBRATION_LOSS
+
+
 def has(frame: pd.DataFrame, quantity: Quantity) -> bool:
     """Return whether any comparable search has this quantity."""
     return bool(_comparable(frame)[quantity.key].notna().any())

@@ -27,6 +27,7 @@ from raysearch.reporting.stats.frame import (
     Setting,
     averages,
     by_column,
+    fresh_loss,
     has,
     quantity_of,
     searcher_means,
@@ -75,10 +76,9 @@ def leaderboard_tables(frame: pd.DataFrame, options: Mapping[str, Mapping[str, A
 
 def _leaderboard(place: int, model: str, cells: pd.DataFrame, options: Mapping[str, Mapping[str, Any]]) -> Table | None:
     """Return a model's table, by held-out loss if all have one, else by the loss over the dense model's."""
-    form: Callable[[float], str]
-    quantity, column, form = CALIBRATION_LOSS, "delta", numbers.change
-    if cells["held_out"].notna().all():
-        quantity, column, form = HELD_OUT_LOSS, "held_out", numbers.loss
+    quantity, column, form, what = fresh_loss(cells), HELD_OUT_LOSS.key, numbers.loss, HELD_OUT_LOSS.title
+    if quantity is CALIBRATION_LOSS:
+        column, form, what = "delta", numbers.change, "loss over the dense model's on the calibration"
     shared = pd.concat(on_shared_draws(of, quantity) for _, of in settings(cells))
     if shared.empty:
         return None  # searches of which only assessed numbers are known
@@ -95,7 +95,6 @@ def _leaderboard(place: int, model: str, cells: pd.DataFrame, options: Mapping[s
         number("Evaluations", "evaluations", numbers.amount),
     ]
     ordered = sorted(lines.itertuples(), key=lambda line: (line.rank, line.searcher))
-    what = {"delta": "loss over the dense model's on the calibration", "held_out": quantity.title}[column]
     title = f"{model}: searchers by mean rank of the {what}"
     return tabulate(f"leaderboard_{place}", title, columns, ordered, LEADERBOARD_NOTE)
 
