@@ -14,10 +14,7 @@ import time
 import numpy as np
 import torch
 
-from raysearch.calibration.batch import Batch
 from raysearch.calibration.calibration import Calibration
-from raysearch.calibration.packing import pack
-from raysearch.calibration.padding import cut_by_length
 from raysearch.config.compose import compose
 from raysearch.config.parts import build_data, build_objective
 from raysearch.core.mask import Mask
@@ -43,6 +40,7 @@ def main() -> None:
 
     seconds: dict[bool, list[float]] = {True: [], False: []}
     losses: dict[bool, np.ndarray] = {}
+    tokens: dict[bool, int] = {}
     for _ in range(options.repeats):
         for packed in (True, False):
             replica._packs = lambda name, packed=packed: packed
@@ -55,20 +53,17 @@ def main() -> None:
                 torch.cuda.synchronize()
             seconds[packed].append(time.perf_counter() - started)
             losses[packed] = np.concatenate([answer.values[mask] for answer in answers for mask in masks])
+            tokens[packed] = sum(answer.layer_tokens // answer.layer_forwards for answer in answers)
     ratios = [rows / packed for packed, rows in zip(seconds[True], seconds[False], strict=True)]
-    tokens = {
-        "packed": sum(pack(part).n_tokens for part in parts(calibration, True, replica)),
-        "rows": sum(part.input_ids.size for part in parts(calibration, False, replica)),
-        "unpadded": sum(shard.n_tokens for shard in calibration.shards),
-    }
+    unpadded = sum(shard.n_tokens for shard in calibration.shards)
     choices = sum(len(shard.input_ids) for shard in calibration.shards) / calibration.n_samples
     print(
         f"model    {options.model}, {options.dtype}, {options.device}, {options.threads} thread(s), {len(masks)} masks"
     )
     print(f"items    {calibration.n_samples} with {choices:.1f} choices, in {calibration.n_shards} shards")
     print(
-        f"tokens   packed {tokens['packed']:,}   rows {tokens['rows']:,} ({tokens['unpadded']:,} without padding)   "
-        f"{tokens['packed'] / tokens['unpadded']:.2f} of these"
+        f"tokens   packed {tokens[True]:,}   rows {tokens[False]:,} ({unpadded:,} without padding)   "
+        f"{tokens[True] / unpadded:.2f} of these"
     )
     print(
         f"seconds  packed {statistics.median(seconds[True]):.2f}   rows {statistics.median(seconds[False]):.2f}   "
@@ -77,11 +72,6 @@ def main() -> None:
     print(
         f"largest difference of an item's loss: {np.abs(losses[True] - losses[False]).max():.1e} nats per answer token"
     )
-
-
-def parts(calibration: Calibration, packed: bool, replica: Replica) -> list[Batch]:
-    """The batches that the replica runs."""
-    return [part for shard in calibration.shards for part in cut_by_length(shard, packed, replica._pass_tokens)]
 
 
 def parse() -> argparse.Namespace:

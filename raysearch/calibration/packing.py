@@ -22,29 +22,49 @@ from raysearch.calibration.batch import Batch, Inputs
 _Counts = npt.NDArray[np.int64]
 
 
-def pack(batch: Batch) -> Inputs:
+def pack(batch: Batch, together: bool = False) -> Inputs:
     """Pack each sample's rows into one.
 
+    Args:
+        batch: The samples.
+        together: Whether samples share rows, each after the other, so that next to no row needs padding. They do not
+            attend to each other; but attention looks at all tokens of a row, so a row is as long as the longest sample.
+
     Returns:
-        One row per sample, padded on the right; ``attention_mask`` is [B, L, L].
+        One row per sample, or fewer, padded on the right; ``attention_mask`` is [P, L, L].
     """
-    shared, starts, lengths = _layout(batch)
-    size = len(lengths), int(lengths.max())
+    shared, offset, lengths = _layout(batch)
+    row_of_sample, start = _share_rows(lengths) if together else (np.arange(len(lengths)), np.zeros_like(lengths))
+    size = int(row_of_sample.max()) + 1, int(lengths.max())
     real = np.arange(batch.input_ids.shape[1]) < batch.lengths[:, None]
     row, token = np.nonzero(real)
-    own = token >= shared[batch.sample_of_row[row]]
+    sample, own = batch.sample_of_row[row], token >= shared[batch.sample_of_row[row]]
     place = np.zeros(batch.input_ids.shape, np.int64)  # of each token of the batch, in the flattened result
-    place[real] = batch.sample_of_row[row] * size[1] + np.where(own, starts[row], 0) + token
+    place[real] = row_of_sample[sample] * size[1] + start[sample] + np.where(own, offset[row], 0) + token
     input_ids, positions = np.zeros(size, np.int64), np.zeros(size, np.int64)
     input_ids.flat[place[real]] = batch.input_ids[real]
     positions.flat[place[real]] = token
-    # 0 where all rows of a sample share a token, a number above for each row, and one below for each token of padding.
+    # A number for each row's own tokens, for the shared ones of each sample, and for each token of padding. A token
+    # attends to what has its own number, or that of its sample's shared tokens.
     branch = np.broadcast_to(-1 - np.arange(size[1], dtype=np.int32), size).copy()
-    branch.flat[place[real]] = np.where(own, row + 1, 0)
-    after, before = branch[:, :, None], branch[:, None, :]
-    attends = np.tril((after == before) | ((before == 0) & (after > 0)))
+    trunk = branch.copy()
+    trunk.flat[place[real]] = len(batch.input_ids) + sample
+    branch.flat[place[real]] = np.where(own, row, len(batch.input_ids) + sample)
+    before = branch[:, None, :]
+    attends = np.tril((branch[:, :, None] == before) | (trunk[:, :, None] == before))
     row, token = np.nonzero(batch.scored)
     return Inputs(input_ids, attends, positions, place[row, token - 1])
+
+
+def _share_rows(lengths: _Counts) -> tuple[_Counts, _Counts]:
+    """Return the row that each sample is put into and where it starts there, int64, [B]: first fit, longest first."""
+    longest = int(lengths.max())
+    row, start, free = np.zeros_like(lengths), np.zeros_like(lengths), np.full_like(lengths, longest)
+    for sample in np.argsort(-lengths, kind="stable"):
+        row[sample] = first = int(np.argmax(free >= lengths[sample]))
+        start[sample] = longest - free[first]
+        free[first] -= lengths[sample]
+    return row, start
 
 
 def packed_lengths(batch: Batch) -> list[int]:

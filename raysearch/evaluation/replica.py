@@ -42,9 +42,11 @@ from raysearch.models.statistics import measure
 _OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 _SHORTEST = 16  # the fewest tokens that are worth trying
-#: What a pass through a layer costs beside its tokens. On one core SmolLM2 takes as long for 32 to 64 tokens; a GPU
-#: waits some 0.3 ms for a layer's kernels to be launched, in which an H200 does about as many operations.
-_PASS_TOKENS_ON_CPU, _PASS_FLOPS_ON_GPU = 64, 10**11
+#: What a pass through a layer costs beside its tokens, as tokens. On one core SmolLM2 takes as long for 32 to 64.
+_PASS_TOKENS_ON_CPU = 64
+#: A GPU waits some 0.3 ms for a layer's kernels to be launched. A token takes its matrix products, in FLOP/s, and some
+#: 150 bytes of memory for each element of its state, at 2.5 TB/s: as measured on an H100, 0.86 us in a layer of an 8B.
+_PASS_S_ON_GPU, _FLOPS_OF_GPU, _ELEMENT_S_ON_GPU = 3e-4, 7e14, 150 / 2.5e12
 
 Values = dict[Subject, npt.NDArray[np.float64]]
 T = TypeVar("T")
@@ -110,7 +112,8 @@ class Replica:
         if isinstance(unit, MaskUnit) and isinstance(objective, StateObjective) and objective.form is Form.CHOICES:
             packed = self._packs(calibration)
         batches: Sequence[Batch] = unit.batches(calibration)
-        if not isinstance(objective, ModelObjective):
+        together = bool(packed) and self._on_gpu
+        if not isinstance(objective, ModelObjective) and not together:
             batches = [part for batch in batches for part in cut_by_length(batch, bool(packed), self._pass_tokens)]
         batches = [part for batch in batches for part in batch.at_most(at_once)]
         texts = dict[Subject, Sequence[ScoredText]]()
@@ -119,7 +122,7 @@ class Replica:
             layers, heads = unit.statistic.passes * self.stack.n_layers, int(unit.statistic.needs_gradients)
             tokens = layers * sum(each.input_ids.size for each in batches)
         elif isinstance(objective, StateObjective):
-            inputs = [pack(batch) if packed else batch.inputs for batch in batches]
+            inputs = [pack(batch, together) if packed else batch.inputs for batch in batches]
             plan = plan_of(objective, unit.masks, self.stack.n_layers)
             walked = [self._walk(plan, set(unit.masks), *part, objective) for part in zip(batches, inputs, strict=True)]
             losses = torch.stack([torch.cat([part[mask] for part in walked]) for mask in walked[0]])
@@ -206,9 +209,15 @@ class Replica:
     @functools.cached_property
     def _pass_tokens(self) -> int:
         """How many tokens take as long as a pass through a layer costs beside its tokens."""
+        if not self._on_gpu:
+            return _PASS_TOKENS_ON_CPU
         weights = sum(each.numel() for each in self.stack.layers[0].parameters())
-        on_gpu = self.stack.last_device.type != "cpu"
-        return _PASS_FLOPS_ON_GPU // (2 * weights) if on_gpu else _PASS_TOKENS_ON_CPU
+        state = (weights / 12) ** 0.5  # elements of a token's state, in a Transformer layer
+        return int(_PASS_S_ON_GPU / (2 * weights / _FLOPS_OF_GPU + state * _ELEMENT_S_ON_GPU))
+
+    @property
+    def _on_gpu(self) -> bool:
+        return self.stack.last_device.type != "cpu"
 
     def _packs(self, calibration: Calibration) -> bool:
         """Whether choices may share their prompt: tried on the items with the longest row, and the longest packed."""

@@ -36,6 +36,27 @@ def test_shorter_items_are_padded_with_what_sees_itself_alone():
     assert packed.predictors.tolist() == [1, 1, 3, 5 + 1]
 
 
+def test_items_that_share_rows_do_not_see_each_other():
+    items = [[[1, 2, 3], [1, 2, 4, 5]], [[6, 7]], [[8, 9, 10]], [[11, 12], [11, 13]]]
+    packed = pack(batch_of(*items, scored_from=1), together=True)
+    assert packed.position_ids is not None and packed.attention_mask is not None
+    assert packed.input_ids.tolist() == [[1, 2, 3, 4, 5], [8, 9, 10, 6, 7], [11, 12, 13, 0, 0]]
+    assert packed.position_ids.tolist() == [[0, 1, 2, 2, 3], [0, 1, 2, 0, 1], [0, 1, 1, 0, 0]]
+    assert packed.attention_mask[1].astype(int).tolist() == [
+        [1, 0, 0, 0, 0], [1, 1, 0, 0, 0], [1, 1, 1, 0, 0], [0, 0, 0, 1, 0], [0, 0, 0, 1, 1]
+    ]  # fmt: skip
+    assert packed.attention_mask[2, 3:].astype(int).tolist() == [[0, 0, 0, 1, 0], [0, 0, 0, 0, 1]]
+    assert packed.predictors.tolist() == [0, 1, 0, 1, 3, 8, 5, 6, 10, 10]
+
+
+def test_rows_that_items_share_have_next_to_no_padding():
+    lengths = np.random.default_rng(0).geometric(1 / 60, size=100) + 2
+    batch = batch_of(*([[*range(length - 1), 500], [*range(length - 1), 501]] for length in lengths))
+    packed = pack(batch, together=True)
+    assert sum(packed_lengths(batch)) <= packed.n_tokens <= 1.05 * sum(packed_lengths(batch)) < pack(batch).n_tokens / 3
+    assert packed.input_ids.shape[1] == max(packed_lengths(batch))
+
+
 def test_whatever_rows_begin_with_in_common_is_shared_also_a_choice_that_begins_another():
     packed = pack(batch_of([[1, 2, 9, 3], [1, 2, 9, 4]], scored_from=1))
     assert packed.input_ids.tolist() == [[1, 2, 9, 3, 4]]

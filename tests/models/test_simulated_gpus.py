@@ -70,9 +70,9 @@ def text() -> Batch:
 
 
 def items() -> Batch:
-    """Four questions with three choices."""
+    """Four questions with three choices; two of them fit into a row of the last."""
     draw = np.random.default_rng(0)
-    prompts = [draw.integers(3, 100, 6 + item).tolist() for item in range(4)]
+    prompts = [draw.integers(3, 100, length).tolist() for length in (6, 7, 8, 28)]
     pairs = [(prompt, draw.integers(3, 100, 1 + choice).tolist()) for prompt in prompts for choice in range(3)]
     return Batch.of(
         [[*prompt, *choice] for prompt, choice in pairs],

@@ -284,11 +284,11 @@ def test_layers_that_exchange_more_than_the_hidden_state_are_refused() -> None:
 
 
 def items() -> Batch:
-    """Three questions with two or three choices."""
+    """Four questions with two or three choices, of which the last is as long as two others."""
     rng = np.random.default_rng(0)
     rows, scored, item = [], [], []
-    for sample in range(3):
-        prompt = rng.integers(3, VOCABULARY, size=4 + 3 * sample).tolist()
+    for sample, length in enumerate((4, 7, 10, 25)):
+        prompt = rng.integers(3, VOCABULARY, size=length).tolist()
         for _ in range(2 + sample % 2):
             answer = rng.integers(3, VOCABULARY, size=rng.integers(1, 5)).tolist()
             rows.append(prompt + answer)
@@ -304,7 +304,9 @@ def test_packing_is_used_where_it_is_exact(dtype: torch.dtype) -> None:
         stack = LayerStack(model if dtype is torch.float32 else model.bfloat16())
         assert stack.packs(batch) is (family not in PLAIN | {*HYBRIDS})
         if family not in PLAIN | {*HYBRIDS} and dtype is torch.float32:
-            assert relative_gap(stack._states(pack(batch)), stack._states(batch.inputs)) <= 1e-5
+            assert pack(batch, together=True).n_tokens < pack(batch).n_tokens
+            for together in (False, True):
+                assert relative_gap(stack._states(pack(batch, together)), stack._states(batch.inputs)) <= 1e-5
 
     assert_each([*FAMILIES, *HYBRIDS], check)
 
