@@ -1,7 +1,8 @@
 """The cost of a search, forecast before it runs.
 
 A searcher is a deterministic function of the scores it is sent, and what it costs hardly depends on them; so it is run
-once against made-up additive scores, and the prefix plans of its rounds are kept. No model is involved.
+once against made-up additive scores, which its statistics tell in part, and the prefix plans of its rounds are kept.
+No model is involved.
 """
 
 from __future__ import annotations
@@ -123,7 +124,8 @@ class _Rehearsal(Oracle):
     def __init__(self, problem: Problem) -> None:
         self.asked: list[Round | Statistic] = []
         self.is_whole = False
-        self._layer_costs = np.random.default_rng(0).random(problem.n_layers)
+        self._layer_costs, other = np.random.default_rng(0).random((2, problem.n_layers))
+        self._statistic = (self._layer_costs + other) / 2
 
     @override
     def evaluate(self, proposed: Round) -> Scores:
@@ -134,8 +136,8 @@ class _Rehearsal(Oracle):
     def measure(self, statistic: Statistic) -> NDArray[np.float64]:
         """Return the same numbers for every statistic, or ones."""
         self.asked.append(statistic)
-        shape = statistic.shape(len(self._layer_costs))
-        return np.broadcast_to(self._layer_costs, (1, *shape)) if len(shape) == 1 else np.ones((1, *shape))
+        shape = statistic.shape(len(self._statistic))
+        return np.broadcast_to(self._statistic, (1, *shape)) if len(shape) == 1 else np.ones((1, *shape))
 
     @override
     def note(self, remark: Remark) -> None:
