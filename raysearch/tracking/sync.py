@@ -12,7 +12,7 @@ from raysearch.assessment.recorded import recorded_answers, recorded_assessments
 from raysearch.core.formatting import count
 from raysearch.errors import UserError, redacted
 from raysearch.ledger.ledger import Ledger
-from raysearch.ledger.locks import is_held
+from raysearch.ledger.locks import held, is_held
 from raysearch.ledger.table import now
 from raysearch.recovery.record import recoveries_of
 from raysearch.recovery.refine import recorded_refinement
@@ -59,7 +59,7 @@ class SyncedSearch:
 class SyncedStudy:
     """A study of which MLflow has all that is found: by its searches, and in its report if that is written.
 
-    `unfinished` are the ids of the searches that have found nothing.
+    `unfinished` are the ids of the searches that have found nothing, or that a command repeats just now.
     """
 
     study_id: str
@@ -72,7 +72,7 @@ class SyncedStudy:
     def left_out(self) -> tuple[str, ...]:
         """The parts that there is nothing to write of yet, in words."""
         searches = count(len(self.unfinished), "search has", "searches have")
-        unfinished = f"{searches} found nothing yet; the study's command goes on with that, and records it"
+        unfinished = f"{searches} not ended yet; the study's command goes on with that, and records it"
         report = f"its report is not written yet; raysearch report {self.study_id} does that, and records it"
         return (*([unfinished] if self.unfinished else []), *([] if self.report else [report]))
 
@@ -83,11 +83,12 @@ def sync(record: SearchRecord | StudyRecord, ledger: Ledger, tracking: TrackingO
     Where that is stands in its record from now on.
 
     Raises:
-        UserError: A search has not come to its end, or MLflow cannot be written to.
+        UserError: A search has not come to its end, another process runs it, or MLflow cannot be written to.
     """
     tracking.store.check()
     if isinstance(record, SearchRecord):
-        return _sync_search(record, ledger, tracking)
+        with held(ledger, record.search_id, "SEARCH"):  # two would write the same trials
+            return _sync_search(record, ledger, tracking)
     return _sync_study(record, ledger, tracking)
 
 
@@ -184,7 +185,7 @@ def _sync_study(study: StudyRecord, ledger: Ledger, tracking: TrackingOptions) -
             lambda found: replace(found or study, config=config, mlflow_run_id=parent, updated=now()),
         )
     known = SEARCHES.some(ledger, [cell.search_id for cell in study.cells])
-    found = {name: record for name, record in known.items() if record.result is not None}
+    found = {name: one for name, one in known.items() if one.result is not None and not is_held(ledger, name)}
     searches = tuple(
         _sync_search(record, ledger, tracking, cell, parent)
         for cell in study.cells

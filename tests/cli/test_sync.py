@@ -13,6 +13,7 @@ from mlflow.entities import Run as MlflowRun
 import raysearch
 from raysearch import api
 from raysearch.ledger.ledger import opened
+from raysearch.ledger.locks import held
 from raysearch.search import run as search_run
 from raysearch.search.record import SEARCHES
 from raysearch.study.record import STUDIES
@@ -158,6 +159,12 @@ def test_a_study_is_filed_with_its_searches_assessments_and_report(run: Run, her
     assert [one.to_dictionary() for one in recorded(embedded(here / "mlruns"))] == [
         one.to_dictionary() for one in before
     ]
+    with (
+        opened(here / "mlruns/ledger.db") as ledger,
+        held(ledger, first := again["searches"][0]["search_id"], "SEARCH"),
+    ):
+        assert "is already being run by" in run("sync", first).err
+        assert found(run("sync", "late", "--json"))["unfinished"] == [first]
     down = [word for word in words if word != "tracking=none"] + [f"tracking.uri=http://127.0.0.1:{closed_port()}"]
     assert "is not recorded in MLflow" in run("study", *down, "--json").err
     with opened(here / "mlruns/ledger.db") as ledger:
