@@ -32,6 +32,7 @@ os.environ["OMP_NUM_THREADS"] = "1"  # CPU kernels add in another order with ano
 os.environ["MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR"] = "0"  # a server that is gone is asked again at once
 os.environ.setdefault("RAY_AUTH_MODE", "disabled")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+os.environ.setdefault("RAY_worker_niceness", "0")  # else tests that compute starve those that wait for a replica
 
 _modules_aside = 0  # how many were imported when garbage was last looked for among them
 
