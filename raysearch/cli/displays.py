@@ -16,7 +16,7 @@ from rich.table import Table
 from typing_extensions import override
 
 from raysearch.cli.output import say
-from raysearch.core.formatting import count, duration, written
+from raysearch.core.formatting import count, duration, listed, written
 from raysearch.search.observer import Observer, StudyHeader
 
 if TYPE_CHECKING:  # heavy; a command that stops early does not need them
@@ -239,7 +239,7 @@ class StudyDisplay(Display):
         return f"{len(self._done)} of {len(self._cells)} done{failed}  {elapsed}"
 
     def _show_all(self, line: str = "") -> None:
-        running = ", ".join(f"{self._cells[cell]} ({standing})" for cell, standing in self._running.items())
+        running = listed([f"{self._cells[cell]} ({standing})" for cell, standing in self._running.items()], most=3)
         self._update(self._view(line), escape(f"{self._tally()}  {line or f'running: {running}'}"))
 
     def _view(self, line: str) -> RenderableType:

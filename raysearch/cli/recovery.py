@@ -20,7 +20,7 @@ def recover(
     remove: Remove = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing checkpoint.")] = False,
     config_dir: ConfigDir = None,
-    dry_run: Annotated[bool, typer.Option(help="Print the expected cost and stop.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the expected cost and stop.")] = False,
     store: Store = Path("mlruns"),
     ledger: LedgerFile = None,
     as_json: Json = False,

@@ -41,7 +41,7 @@ screening= refine= cluster= tracking=; see the files in conf/. Layers are 0-base
 def search(
     overrides: Overrides = None,
     config_dir: ConfigDir = None,
-    dry_run: Annotated[bool, typer.Option(help="Print the expected cost and stop.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the expected cost and stop.")] = False,
     as_json: Json = False,
 ) -> None:
     with output(as_json) as out:

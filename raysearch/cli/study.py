@@ -31,7 +31,7 @@ def study(
     overrides: Overrides = None,
     config_dir: ConfigDir = None,
     out: Out = None,
-    dry_run: Annotated[bool, typer.Option(help="Print the expected cost and stop.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the expected cost and stop.")] = False,
     as_json: Json = False,
 ) -> None:
     """Run a grid of searches that share replicas and ledger, assess their results, and write a report.

@@ -195,6 +195,8 @@ def checked(expected: Any, name: str, value: Any) -> Any:
         remedy = "; leave out the quotes" if _is_quoted(value) else _nearest(value, error)
         if "a valid string" in wanted:
             remedy = f"; where text reads like something else, quote it twice: {name}=\"'{as_typed(value)}'\""
+        elif not remedy and isinstance(value, str) and value[:1] in ("[", "{"):  # else it would not be text
+            remedy = "; its brackets do not match"
         raise UserError(f"{name}={as_typed(value)} should be {' or '.join(wanted)}{remedy}") from error
 
 

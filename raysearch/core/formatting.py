@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 
 def count(number: int, what: str, many: str | None = None) -> str:
     """Format a count: ``1 mask``, ``1,024 masks``; `many` is a plural that is not formed by an s."""
     return f"{number:,} {what if number == 1 else many or f'{what}s'}"
+
+
+def listed(items: Sequence[str], most: int = 6) -> str:
+    """Return words in a row: ``a, b and c``; of more than `most` only the first."""
+    if len(items) > most:
+        return ", ".join(items[: most - 1]) + f" and {len(items) - most + 1} more"
+    return " and ".join([", ".join(items[:-1]), items[-1]]) if len(items) > 1 else "".join(items)
 
 
 def figure(value: float | None) -> str:

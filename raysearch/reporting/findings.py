@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from raysearch.core.formatting import count
+from raysearch.core.formatting import count, listed
 from raysearch.reporting.stats.analysis import Analysis, study_contrasts
 from raysearch.reporting.stats.comparison import Comparison
 from raysearch.reporting.stats.contrast import Contrast
@@ -124,7 +124,7 @@ def _searchers(analysis: Analysis) -> Iterator[Finding]:
     basis = analysis.by_fresh_loss or [one for one in analysis.by_average if one.quantity == analysis.averages[-1]]
     several = [one for one in basis if len(one.rivals) > 1]
     if not several:
-        only = numbers.listed(list(dict.fromkeys(one.best.searcher for one in basis)))
+        only = listed(list(dict.fromkeys(one.best.searcher for one in basis)))
         verdict = f"Only one searcher has a mask in each setting ({only}): there is nothing to compare it with."
         yield Finding("Searcher", verdict, "cannot tell", "results")
         return
@@ -145,7 +145,7 @@ def _in_settings(quantity: Quantity, several: Sequence[Comparison], n_all: int) 
         verdict = f"Whether searchers differ by {quantity.title} within a setting cannot be told {where}: {why}."
         yield Finding("Searchers in a setting", verdict, "cannot tell", "verdicts")
     if told:
-        names = numbers.listed([f"{name} ({times} of {n})" for name, times in told.most_common()], most=12)
+        names = listed([f"{name} ({times} of {n})" for name, times in told.most_common()], most=12)
         corrected = "" if n_all == 1 else f" (corrected for {n_all} settings)"
         verdict = f"Told to be worse than the best by {quantity.title}, in so many settings: {names}{corrected}."
         yield Finding("Searchers in a setting", verdict, "clear", "verdicts")
@@ -189,15 +189,13 @@ def _over_settings(ranking: Ranking) -> Finding:
         for pair in ranking.pairs
         if pair.better == best and pair.wins == ranking.n_sets
     ]
-    always = (
-        f" Worse by every set, with p of the sign test of the pair alone: {numbers.listed(worse)}." if worse else ""
-    )
+    always = f" Worse by every set, with p of the sign test of the pair alone: {listed(worse)}." if worse else ""
     if not told:
         verdict = f"{lead}, but no searcher is told from it (Friedman {numbers.probability(ranking.p)}).{always}"
         return Finding("Searcher", verdict, "not told apart", "verdicts")
     rest = [name for name in ranking.ranks if name not in (best, *told)]
-    apart = f" Not told from it: {numbers.listed(rest, most=12)}." if rest else ""
-    verdict = f"{lead}. Told to be worse (Nemenyi's test, p ≤ {LEVEL}): {numbers.listed(told, most=12)}.{apart}{always}"
+    apart = f" Not told from it: {listed(rest, most=12)}." if rest else ""
+    verdict = f"{lead}. Told to be worse (Nemenyi's test, p ≤ {LEVEL}): {listed(told, most=12)}.{apart}{always}"
     return Finding("Searcher", verdict, "clear", "verdicts")
 
 
@@ -242,7 +240,7 @@ def _calibrations(analysis: Analysis) -> Iterator[Finding]:
             verdict = f"By {quantity.title} calibrations cannot be told apart: {why}."
             yield Finding("Calibration", verdict, "cannot tell", "verdicts")
         elif len(told) < len(pairs):
-            rest = numbers.listed([" and ".join(sorted(pair)) for pair, of in pairs.items() if of not in told])
+            rest = listed([" and ".join(sorted(pair)) for pair, of in pairs.items() if of not in told])
             verdict = f"By {quantity.title} not told apart, or not in all cases and one direction: {rest}."
             yield Finding("Calibration", verdict, "not told apart", "verdicts")
 
@@ -258,7 +256,7 @@ def _better_calibration(
         parts.append(f"{of[0].second} ({size})")
     least_sure = numbers.probability(max(one.p for of in members for one in of if one.p is not None))
     verdict = (
-        f"By {quantity.title}, {best} gives better checkpoints than {numbers.listed(parts)}, "
+        f"By {quantity.title}, {best} gives better checkpoints than {listed(parts)}, "
         f"{of_all(n_cases, n_cases, 'case')} ({least_sure} or less, "
     )
     if n_draws > 1:
@@ -327,7 +325,7 @@ def _agreement(analysis: Analysis) -> Iterator[Finding]:
     means = {name: statistics.fmean(of) for name, of in known.items() if of}
     if means:
         parts = [f"{name} {numbers.similarity(mean)}" for name, mean in means.items()]
-        verdict = f"Masks have a mean Jaccard similarity (1: the same layers, 0: none) {numbers.listed(parts)}"
+        verdict = f"Masks have a mean Jaccard similarity (1: the same layers, 0: none) {listed(parts)}"
         if analysis.agreements:
             chance = statistics.fmean(one.chance for one in analysis.agreements)
             verdict += f"; random ones would have {numbers.similarity(chance)}"

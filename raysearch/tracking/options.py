@@ -48,6 +48,8 @@ class Store:
             if scheme not in known:
                 said = f"{argument}={redact(uri or '')} is of a kind that MLflow does not know"
                 raise UserError(f"{said}; {did_you_mean(scheme, known)}")
+        if re.fullmatch(r"[\w.-]+:\d+(/.*)?", uri or ""):
+            raise UserError(f"{argument}={uri} does not say how to speak to that server; use http://{uri}")
         if re.fullmatch(r"sqlite(\+\w+)?:/*(:memory:)?(\?.*)?", uri or ""):
             raise UserError(
                 f"{argument}={uri} names no file, and what is written is lost; use sqlite:////path/to/file.db"

@@ -15,6 +15,7 @@ COMMANDS: list[tuple[str, list[str]]] = [
     ("score WORLD", ["masks has no value", "give masks="]),
     ("score WORLD masks=5", ["masks=5 should be a valid list"]),
     ("score WORLD masks=[]", ["masks=[] names no mask", "[[3],[3,5],[]]"]),
+    ("score WORLD masks=[[1]", ["masks=[[1] should be a valid list; its brackets do not match"]),
     ("score WORLD masks=[1]", ["masks=[1] should be a valid list"]),
     ("score WORLD masks=[[x]]", ["masks=[[x]] should be a valid integer"]),
     ("score WORLD masks=[[99]]", ["masks=[…,[99],…] names layer 99", "layers 0 … 4"]),
@@ -46,6 +47,7 @@ COMMANDS: list[tuple[str, list[str]]] = [
     ("ui --store BAD/none", ["--store=BAD/none holds no recorded search", "raysearch search"]),
     ("ui --port 0 --store BAD/ui", ["--port=0 is no port", "use"]),
     ("ui --port x", ["--port", "ui --help"]),
+    ("ui --uri localhost:5000", ["--uri=localhost:5000 does not say how", "use http://localhost:5000"]),
     ("ui --uri sqlite:///", ["--uri=sqlite:/// names no file", "use sqlite:////path"]),
     (
         "ui --uri sqlit:///x.db",

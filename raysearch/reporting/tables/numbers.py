@@ -117,13 +117,6 @@ def capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def listed(items: list[str], most: int = 6) -> str:
-    """Words in a row: ``a, b and c``; of many only the first."""
-    if len(items) > most:
-        return ", ".join(items[: most - 1]) + f" and {len(items) - most + 1} more"
-    return " and ".join([", ".join(items[:-1]), items[-1]]) if len(items) > 1 else "".join(items)
-
-
 def join_layers(layers: tuple[int, ...]) -> str:
     """Layers, runs of them joined: ``3, 21–24, 26``."""
     runs: list[list[int]] = []
