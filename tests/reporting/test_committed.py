@@ -71,3 +71,9 @@ def test_claims_of_the_readme_are_those_of_the_script(
     monkeypatch.setattr("sys.argv", ["claims.py", str(results / "cells.csv")])
     runpy.run_path(str(FOLDER / "claims.py"), run_name="__main__")
     assert capsys.readouterr().out == (results / "claims.md").read_text(encoding="utf-8")
+
+
+def test_what_another_device_found_is_what_the_documents_say() -> None:
+    found = runpy.run_path(str(FOLDER / "another_device.py"))["pairs"]()
+    said = (FOLDER.parents[1] / "docs" / "gpus.md").read_text(encoding="utf-8")
+    assert f"{found['same'].sum()} of its {len(found)} searches" in said
