@@ -1,4 +1,4 @@
-"""A measured number with its standard error, and the metric it belongs to."""
+"""A measured number with its standard error, the metric it belongs to, and how alike two rows of numbers rank."""
 
 from __future__ import annotations
 
@@ -51,3 +51,12 @@ class Metric:
 def error_of_median(repeats: Sequence[float]) -> float | None:
     """Return the standard error of the median of repeats, as if they were normal; None with one."""
     return math.sqrt(math.pi / 2) * stdev(repeats) / math.sqrt(len(repeats)) if len(repeats) > 1 else None
+
+
+def rank_correlation(one: Sequence[float], other: Sequence[float]) -> float | None:
+    """Return Spearman's rank correlation; None for fewer than three pairs, and where all of one side are the same."""
+    if len(one) < 3 or 1 in (len({*one}), len({*other})):
+        return None
+    from scipy.stats import spearmanr
+
+    return float(spearmanr(one, other).statistic)

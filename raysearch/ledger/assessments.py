@@ -33,6 +33,17 @@ def read_assessments(
     return {by_text[text]: from_json(kind, result) for _, text, _, result in rows}
 
 
+def assessments_with(ledger: Ledger, model: str, key: str) -> list[tuple[Mask, dict[str, Any]]]:
+    """Return a model's results that have a key, by whatever assessment, each with its mask."""
+    rows = ledger.checked(
+        "SELECT model, mask, assessment, result, checksum FROM assessments WHERE model = ? AND instr(result, ?) "
+        "ORDER BY assessment, mask",
+        (model, json.dumps(key)),
+    )
+    found = [(Mask.parse(text), json.loads(result)) for _, text, _, result in rows]
+    return [(mask, result) for mask, result in found if isinstance(result, dict) and key in result]
+
+
 def write_assessment(
     ledger: Ledger, model: str, assessment: str, results: Mapping[Mask, Any], kind: Any = dict[str, Any]
 ) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from raysearch.core.estimate import rank_correlation
 from raysearch.core.mask import Mask
 from raysearch.errors import EvaluationError, UserError
 from raysearch.evaluation.drawing import ModelFiles
@@ -26,7 +27,7 @@ from raysearch.recovery.record import Training
 from raysearch.recovery.spec import RecoverSpec
 from raysearch.search.observer import LossPoint, Observer, Prefixed
 from raysearch.search.record import SearchRecord
-from raysearch.search.refinement import RefinedMask, Refinement, rank_correlation
+from raysearch.search.refinement import RefinedMask, Refinement
 from raysearch.search.spec import SearchSpec
 from raysearch.searchers.base import Round
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +18,7 @@ from raysearch.core.problem import AUTO, Problem
 from raysearch.errors import UserError
 from raysearch.evaluation.session import EvaluationSession
 from raysearch.evaluation.totals import standard_error
+from raysearch.ledger.assessments import assessments_with
 from raysearch.ledger.ledger import Ledger
 from raysearch.search.recommendation import Budget, Recommendation, SizeFacts, Speed, memory_text
 from raysearch.search.recorder import SearchRecorder
@@ -270,17 +270,13 @@ def _delta_errors(result: SearchResult, masks: Sequence[Mask], ledger: Ledger) -
 
 def _recorded_speeds(result: SearchResult, ledger: Ledger) -> dict[int, Speed]:
     """Return by size how fast it decodes and what memory it needs beside the dense model, where that was measured."""
-    masks = {str(trial.mask): size for size, trial in result.best_by_size.items()}
-    alike = {str(Mask(tuple(range(result.n_layers - size, result.n_layers)))): size for size in result.best_by_size}
+    masks = {trial.mask: size for size, trial in result.best_by_size.items()}
+    alike = {Mask(tuple(range(result.n_layers - size, result.n_layers))): size for size in result.best_by_size}
     found: dict[int, Speed] = {}
-    rows = ledger.read(
-        "SELECT mask, result FROM assessments WHERE model = ? AND instr(result, ?) ORDER BY assessment",
-        (result.fingerprints["model"], f'"{_SPEED}"'),
-    )
-    for mask, text in sorted(rows, key=lambda row: row[0] in masks):  # what was measured of a mask itself counts most
+    measured = assessments_with(ledger, result.fingerprints["model"], _SPEED)
+    for mask, values in sorted(measured, key=lambda row: row[0] in masks):  # that of a mask itself counts most
         size = masks.get(mask, alike.get(mask))  # layers of one size are as fast wherever they are
-        values = json.loads(text)
-        dense = values.get("dense") if isinstance(values, Mapping) else None
+        dense = values.get("dense")
         if size is not None and isinstance(dense, Mapping):
             ratios = [theirs / mine for theirs, mine in zip(dense["decode_s"], values["decode_s"], strict=True)]
             memory = values[_MEMORY] / dense[_MEMORY] - 1

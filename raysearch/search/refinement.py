@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from raysearch.core.mask import Mask
@@ -50,12 +50,3 @@ class Refinement:
     def best(self) -> RefinedMask:
         """The mask of the lowest loss after the recovery; of ties the first."""
         return min(self.masks, key=lambda one: (one.recovered_loss, one.mask))
-
-
-def rank_correlation(before: Sequence[float], after: Sequence[float]) -> float | None:
-    """Return Spearman's rank correlation; None for fewer than three pairs, and where all of one side are the same."""
-    if len(before) < 3 or 1 in (len({*before}), len({*after})):
-        return None
-    from scipy.stats import spearmanr
-
-    return float(spearmanr(before, after).statistic)

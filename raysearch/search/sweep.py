@@ -17,6 +17,7 @@ from pydantic import computed_field
 
 from raysearch.calibration.calibration import Calibration
 from raysearch.calibration.objectives.generation_accuracy import GenerationAccuracyObjective
+from raysearch.core.estimate import rank_correlation
 from raysearch.core.mask import Mask
 from raysearch.core.measure import Measure
 from raysearch.errors import EvaluationError
@@ -28,7 +29,6 @@ from raysearch.generation.diagnostics import describe_texts
 from raysearch.ledger.ledger import Ledger
 from raysearch.models.loading import describe
 from raysearch.search.observer import Observer, warn_of_unknown
-from raysearch.search.refinement import rank_correlation
 from raysearch.searchers.base import Round
 
 

@@ -7,13 +7,12 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from raysearch.core.estimate import Estimate, Metric
+from raysearch.core.estimate import Estimate, Metric, rank_correlation
 from raysearch.core.formatting import figure
 from raysearch.core.json import finite
 from raysearch.recovery.record import RecoveryRecord, ThreeNumbers
 from raysearch.reporting.tables import numbers
 from raysearch.reporting.tables.table import Cell, Column, Table, labels, number, present, tabulate, words
-from raysearch.search.refinement import rank_correlation
 from raysearch.study.result import RecoveredMask, StudyResult
 
 _MANY = 10  # times as much, from which on no share is written in percent
