@@ -38,7 +38,8 @@ def pack(batch: Batch, together: bool = False) -> Inputs:
     size = int(row_of_sample.max()) + 1, int(lengths.max())
     real = np.arange(batch.input_ids.shape[1]) < batch.lengths[:, None]
     row, token = np.nonzero(real)
-    sample, own = batch.sample_of_row[row], token >= shared[batch.sample_of_row[row]]
+    sample = batch.sample_of_row[row]
+    own = token >= shared[sample]
     place = np.zeros(batch.input_ids.shape, np.int64)  # of each token of the batch, in the flattened result
     place[real] = row_of_sample[sample] * size[1] + start[sample] + np.where(own, offset[row], 0) + token
     input_ids, positions = np.zeros(size, np.int64), np.zeros(size, np.int64)
