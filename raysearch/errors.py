@@ -134,14 +134,15 @@ def did_you_mean(given: str, known: Iterable[str]) -> str:
 
     Args:
         given: The user's text.
-        known: The names that exist.
+        known: The names that exist. A section that it shares with all of them is not compared.
 
     Returns:
         ``"did you mean 'greedy'?"`` or ``"choose one of: beam, greedy"``.
     """
-    names = sorted(known)
-    folded = {name.casefold(): name for name in names}
-    near = difflib.get_close_matches(given.casefold(), folded, n=1, cutoff=0.6)
+    names, section = sorted(known), given[: given.rfind(".") + 1]
+    section = section if all(name.startswith(section) for name in names) else ""
+    folded = {name.removeprefix(section).casefold(): name for name in names}
+    near = difflib.get_close_matches(given.removeprefix(section).casefold(), folded, n=1, cutoff=0.6)
     if near:
         return f"did you mean {folded[near[0]]!r}?"
     return f"choose one of: {', '.join(names)}" if names else "none exist"

@@ -12,7 +12,7 @@ import json
 import os
 import reprlib
 import shlex
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -126,7 +126,9 @@ def _set_values(config: DictConfig, values: Mapping[str, Any], groups: set[str],
         free = any(f"{key}.".startswith(one) and one.rstrip(".") in known for one in FREE)
         with mistakes:
             if not free:
-                _check_key(key, known)
+                section = key.rpartition(".")[0]
+                beside = {one for one in known if section and one.rpartition(".")[0] == section}
+                check_names("", [key], beside or known)
             found[key] = value
             if value == _OPEN:
                 raise UserError(f"{key} has no value; give {key}=…")
@@ -137,13 +139,6 @@ def _set_values(config: DictConfig, values: Mapping[str, Any], groups: set[str],
                     f"{key}={as_typed(value)} cannot be set; give a value of the kind that {key} has"
                 ) from error
     return found
-
-
-def _check_key(key: str, known: Collection[str]) -> None:
-    """Refuse a key that is unknown, with what it may have meant: a key of its own section, if there is that."""
-    section, _, name = key.rpartition(".")
-    beside = {one.removeprefix(f"{section}.") for one in known if section and one.rpartition(".")[0] == section}
-    check_names(f"{section}." if beside else "", [name if beside else key], beside or known)
 
 
 def as_words(words: Sequence[str]) -> list[str]:

@@ -15,7 +15,7 @@ from tests.cli.refusals import refuses, tree
 SEARCHES: list[tuple[str, list[str]]] = [
     # keys and choices
     ("remov=3", ["remov is no key", "did you mean 'remove'?"]),
-    ("searcher.widht=3", ["searcher.widht is no key", "did you mean 'width'?"]),
+    ("searcher.widht=3", ["searcher.widht is no key", "did you mean 'searcher.width'?"]),
     ("searcher=gredy", ["searcher=gredy is unknown", "did you mean 'greedy'?"]),
     ("data=sotuu", ["data=sotuu is unknown", "did you mean 'sotu'?"]),
     ("model=smollm", ["model=smollm is unknown", "did you mean 'smollm2-135m'?", "a folder"]),
