@@ -13,21 +13,22 @@ from pathlib import Path
 
 import pandas as pd
 
+from raysearch.core.mask import Mask
+
 RESULTS = Path(__file__).parent / "results"
 PLACE = ["calibration", "searcher", "remove", "draw"]
+#: The study that has the searches of a calibration.
+ON_CPU = {"perplexity on C4": "three_draws", "margin on Commonsense": "many_items"}
 
 
 def pairs() -> pd.DataFrame:
     """Return a row for each search, with ``_gpu`` and ``_cpu`` of what it found."""
-    on_cpu = pd.concat(
-        cells[cells["calibration"] == calibration]
-        for study, calibration in (("three_draws", "perplexity on C4"), ("many_items", "margin on Commonsense"))
-        for cells in [pd.read_csv(RESULTS / study / "cells.csv")]
-    )
+    cells = pd.concat(pd.read_csv(RESULTS / study / "cells.csv").assign(study=study) for study in ON_CPU.values())
+    on_cpu = cells[cells["study"] == cells["calibration"].map(ON_CPU)]
     found = pd.read_csv(RESULTS / "h100.csv").merge(on_cpu, on=PLACE, suffixes=("_gpu", "_cpu"), validate="1:1")
-    masks = [found[f"removed_{device}"].map(json.loads).map(frozenset) for device in ("gpu", "cpu")]
-    found["same"] = masks[0] == masks[1]
-    found["jaccard"] = [len(one & other) / len(one | other) for one, other in zip(*masks, strict=True)]
+    masks = [[Mask.of(*json.loads(layers)) for layers in found[f"removed_{device}"]] for device in ("gpu", "cpu")]
+    found["jaccard"] = [one.jaccard(other) for one, other in zip(*masks, strict=True)]
+    found["same"] = found["jaccard"] == 1
     found["difference"] = found["loss_gpu"] - found["loss_cpu"]
     return found
 

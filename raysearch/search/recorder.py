@@ -84,8 +84,8 @@ class SearchRecorder(Oracle):
     @property
     def is_undecided(self) -> bool:
         """Whether several masks that remove M layers have a loss, and all the same."""
-        losses = [self.losses[mask] for mask in self.losses if self.problem.is_solution(mask)]
-        return len(losses) > 1 and len({*losses}) == 1
+        masks = self.solutions
+        return len(masks) > 1 and self.losses[masks[0]] == self.losses[masks[-1]]
 
     def round_for_best(self, count: int) -> Round | None:
         """Return the round after which the `count` best solutions are known; None if they are.
