@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,6 @@ import pytest
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
 
 #: PyTorch for CPUs has nobody who knows which GPU is the current one, as indexing asks.
 _GUARD = """
@@ -83,25 +82,27 @@ class SimulatedGpus(TorchDispatchMode):
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
-        tensors = [one for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor)]
+        tensors = [*_tensors(args), *_tensors(kwargs.values())]
         device = self._device_of_result(tensors, kwargs)
         if function is _ATEN._pin_memory.default:
             return args[0].clone()
+        if device.type == "cpu" and not any(isinstance(one, GpuTensor) for one in tensors):
+            return _on_cpu(function)(*args, **kwargs)
         if function not in (_ATEN._to_copy.default, _ATEN.copy_.default):
             self._check(function, tensors)
         elif isinstance(tensors[-1], GpuTensor):
             to = device if function is _ATEN._to_copy.default else tensors[0].device
             if to.type == "cpu":
                 self.waits.append(str(function))
-        result = _on_cpu(function)(*tree_map(_data, args), **tree_map(_data, kwargs))
+        result = _on_cpu(function)(*_changed(args, _data), **{name: _changed(of, _data) for name, of in kwargs.items()})
         given = {id(_data(one)): one for one in tensors}  # in-place operations return what they were given
 
-        def place(one: Any) -> Any:
+        def place(one: Tensor) -> Tensor:
             if id(one) in given:
                 return given[id(one)]
-            return GpuTensor(one, device) if isinstance(one, Tensor) and device.type == "cuda" else one
+            return GpuTensor(one, device) if device.type == "cuda" else one
 
-        return tree_map(place, result)
+        return _changed(result, place)
 
     def _device_of_result(self, tensors: list[Tensor], kwargs: dict[str, Any]) -> torch.device:
         """Return where the result will be, and have it computed on the CPU."""
@@ -130,7 +131,23 @@ class SimulatedGpus(TorchDispatchMode):
             self.waits.append(str(function))
 
 
-def _data(value: Any) -> Any:
+def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
+    """Yield the tensors among an operation's arguments, which are tensors, numbers and lists of such."""
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, list | tuple):
+            yield from _tensors(value)
+
+
+def _changed(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """Return an argument or a result with its tensors changed; PyTorch's own way for any tree is five times as slow."""
+    if isinstance(value, Tensor):
+        return change(value)
+    return type(value)(_changed(one, change) for one in value) if isinstance(value, list | tuple) else value
+
+
+def _data(value: Tensor) -> Tensor:
     return value.on_cpu if isinstance(value, GpuTensor) else value
 
 
