@@ -87,19 +87,51 @@ def warn(place: Path, error: Exception) -> None:
 
 @contextmanager
 def read_fast() -> Iterator[None]:
-    """Within the context transformers reads GGUF files in a third of the time, to the same values.
+    """Within the context transformers reads GGUF files in a fraction of the time, to the same values.
 
-    gguf's reader slices a memory map for every word of a vocabulary, which is slow in NumPy, and its table of tensor
-    names is made anew for each module of a model.
+    gguf's reader slices a memory map several times for every word of a vocabulary, which is slow in NumPy, and its
+    table of tensor names is made anew for each module of a model.
     """
     import gguf
+
+    kinds = gguf.GGUFValueType
 
     class Reader(gguf.GGUFReader):
         def _get(self, offset: Any, dtype: Any, count: Any = 1, override_order: Any = None) -> Any:
             self.data: Any = np.asarray(self.data)  # a plain array over the same memory
-            if int(offset) + np.dtype(dtype).itemsize * int(count) > len(self.data):
-                raise ValueError("it ends too early")  # else a wrong length is counted to the end, for hours
+            self._check_end(int(offset) + np.dtype(dtype).itemsize * int(count))
             return super()._get(offset, dtype, count, override_order)
+
+        def _get_field_parts(self, orig_offs: Any, raw_type: Any) -> Any:
+            kind = kinds(self._get(orig_offs, np.uint32)[0]) if raw_type == kinds.ARRAY else None
+            if kind is None or kind is kinds.ARRAY:
+                return super()._get_field_parts(orig_offs, raw_type)
+            begin = [self._get(orig_offs, np.uint32), self._get(orig_offs + 4, np.uint64)]
+            start, n_items = int(orig_offs) + 12, int(begin[1][0])
+            if kind is kinds.STRING:
+                items, end = self._strings(start, n_items)
+                data = range(3, 3 + 2 * n_items, 2)
+            else:
+                values = self._get(start, self.gguf_scalar_to_np[kind], n_items)
+                items, end = [*values.reshape(-1, 1)], start + values.nbytes
+                data = range(2, 2 + n_items)
+            return end - orig_offs, begin + items, [*data], [kinds.ARRAY, *([kind] if n_items else [])]
+
+        def _strings(self, start: int, n_items: int) -> tuple[list[Any], int]:
+            """Return the length and the bytes of strings, one after the other, and where they end."""
+            parts, number = [], np.dtype(np.uint64).newbyteorder(self.byte_order)
+            for _ in range(n_items):
+                self._check_end(start + 8)
+                length = self.data[start : start + 8].view(number)
+                start, end = start + 8, start + 8 + int(length[0])
+                self._check_end(end)
+                parts += [length, self.data[start:end]]
+                start = end
+            return parts, start
+
+        def _check_end(self, end: int) -> None:
+            if end > len(self.data):
+                raise ValueError("it ends too early")  # else a wrong length is counted to the end, for hours
 
     own = {"GGUFReader": gguf.GGUFReader, "get_tensor_name_map": gguf.get_tensor_name_map}
     vars(gguf).update(GGUFReader=Reader, get_tensor_name_map=functools.cache(gguf.get_tensor_name_map))

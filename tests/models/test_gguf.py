@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,12 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from raysearch.models.gguf import MOST, is_whole
+from raysearch.models.gguf import MOST, is_whole, read_fast
 from raysearch.models.kept import Kept
 from raysearch.models.loading import describe, fingerprint, load_model, load_tokenizer, tokenizer_fingerprint
 from raysearch.models.source import locate
 from raysearch.models.spec import LocatedModel, ModelSpec
+from tests.models.conftest import write_llama
 
 
 def spec(file: Path, cache: Path | None, dtype: str = "float32") -> ModelSpec:
@@ -31,6 +33,29 @@ def model_of(file: Path, cache: Path | None, dtype: str = "float32") -> LocatedM
 def same(one: PreTrainedModel, other: PreTrainedModel) -> bool:
     ours, theirs = one.state_dict(), other.state_dict()
     return ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_a_file_is_read_fast_to_the_same_values(tmp_path: Path) -> None:
+    more: dict[str, Any] = {
+        "kinds": ["a", "", "ö"],
+        "numbers": [1, -2],
+        "flags": [True, False],
+        "nested": [[1, 2], [3]],
+        "one": 7,
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        for order in library.GGUFEndian:
+            writer = partial(library.GGUFWriter, endianess=order)
+            patch.setattr(library, "GGUFWriter", writer)
+            file = write_llama(tmp_path / f"{order.name}.gguf", **more)
+    for file in tmp_path.iterdir():
+        plain = library.GGUFReader(file)
+        with read_fast():
+            fast = library.GGUFReader(file)
+        for name, field in plain.fields.items():
+            assert (fast.fields[name].types, fast.fields[name].data) == (field.types, field.data), name
+            parts = zip(fast.fields[name].parts, field.parts, strict=True)
+            assert all(one.dtype == other.dtype and one.tolist() == other.tolist() for one, other in parts), name
 
 
 def read_by_another(file: Path, cache: Path) -> float:
