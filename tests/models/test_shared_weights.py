@@ -1,7 +1,4 @@
 import copy
-import os
-import pickle
-import subprocess
 import sys
 from pathlib import Path
 
@@ -48,19 +45,15 @@ def test_tied_weights_stay_tied():
 
 
 def test_a_model_of_own_code_goes_to_a_process_that_has_not_loaded_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    modules = str(tmp_path / "modules")
-    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", modules)
-    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    before = [*sys.path]
+    monkeypatch.setattr(sys, "path", [*before])
     FAMILIES["llama"]().save_pretrained(tmp_path / "own")
     give_own_code(tmp_path / "own")
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "own", trust_remote_code=True)
-    (tmp_path / "packed").write_bytes(pickle.dumps(pack(model)))
-    there = (
-        "import pickle, sys; from raysearch.models.shared_weights import unpack; "
-        "print(type(unpack(*pickle.load(open(sys.argv[1], 'rb')))).__name__)"
-    )
-    environment = {**os.environ, "HF_MODULES_CACHE": modules}
-    done = subprocess.run(
-        [sys.executable, "-c", there, tmp_path / "packed"], env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.stdout.strip() == "Own", done.stderr
+    packed = pack(model)
+    monkeypatch.setattr(sys, "path", before)  # from here on this process knows no more than another
+    for name in [name for name in sys.modules if name.startswith("transformers_modules")]:
+        del sys.modules[name]
+    rebuilt = unpack(*packed)
+    assert type(rebuilt).__name__ == "Own" and type(rebuilt) is not type(model), "its class was imported anew"
