@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import platform
+import re
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -23,10 +24,9 @@ def resolve_device(device: str) -> str:
     Raises:
         UserError: The name is unknown.
     """
-    kind, _, index = device.partition(":")
-    if kind not in ("auto", "cpu", "cuda") or (index and (kind != "cuda" or not index.isdecimal())):
+    if not re.fullmatch(r"auto|cpu|cuda(:(0|[1-9][0-9]*))?", device):  # as torch reads it
         raise UserError(f"model.device={device} is unknown; {did_you_mean(device, ['auto', 'cpu', 'cuda', 'cuda:0'])}")
-    if kind != "auto":
+    if device != "auto":
         return device
     return "cuda" if n_gpus() else "cpu"
 

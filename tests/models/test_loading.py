@@ -133,6 +133,8 @@ def test_unknown_names_are_refused(folder: Path) -> None:
         ({"device": "cdua"}, "device=cdua is unknown; did you mean 'cuda'?"),
         ({"device": "cuda:x"}, "device=cuda:x is unknown"),
         ({"device": "cpu:0"}, "device=cpu:0 is unknown"),
+        ({"device": "cuda:"}, "device=cuda: is unknown"),
+        ({"device": "cuda:01"}, "device=cuda:01 is unknown"),
         ({"attention": "flash"}, "attention=flash is unknown; (did you mean|choose one of)"),
     ]
     assert_refused(lambda **settings: load_config(locate(spec(folder, **settings))), cases)
