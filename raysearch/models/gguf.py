@@ -68,16 +68,25 @@ def keeping(place: Path) -> Iterator[Path | None]:
             yield None
             return
         yield unfinished
-        files = sorted(file.name for file in unfinished.iterdir())
-        if files:
-            checksums = json.dumps({name: sha256(unfinished / name) for name in files})
-            (unfinished / _CHECKSUMS).write_text(checksums, encoding="utf-8")
-            shutil.rmtree(place, ignore_errors=True)  # damaged
-            unfinished.rename(place)
-            folders = [file.parent for file in place.parent.glob(f"*/{_CHECKSUMS}")]
-            whole = [folder for folder in folders if folder.suffix != _UNFINISHED]
-            for folder in sorted(whole, key=os.path.getmtime, reverse=True)[MOST:]:
-                shutil.rmtree(folder, ignore_errors=True)
+        try:
+            _finish(unfinished, place)
+        except OSError as error:
+            warn(place, error)
+
+
+def _finish(unfinished: Path, place: Path) -> None:
+    """Put a folder in its place, if anything was written to it, and remove those that were not used for longest."""
+    files = sorted(file.name for file in unfinished.iterdir())
+    if not files:
+        return
+    checksums = json.dumps({name: sha256(unfinished / name) for name in files})
+    (unfinished / _CHECKSUMS).write_text(checksums, encoding="utf-8")
+    shutil.rmtree(place, ignore_errors=True)  # damaged
+    unfinished.rename(place)
+    folders = [file.parent for file in place.parent.glob(f"*/{_CHECKSUMS}")]
+    whole = [folder for folder in folders if folder.suffix != _UNFINISHED]
+    for folder in sorted(whole, key=os.path.getmtime, reverse=True)[MOST:]:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def warn(place: Path, error: Exception) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -142,7 +143,15 @@ def test_the_last_used_stay(gguf: Path, tmp_path: Path) -> None:
     assert sum(kept) == MOST and kept[0] and not kept[1]
 
 
-def test_where_nothing_can_be_kept_the_file_is_read(gguf: Path, tmp_path: Path) -> None:
+def test_where_nothing_can_be_kept_the_file_is_read(gguf: Path, tmp_path: Path, monkeypatch: Any) -> None:
     (tmp_path / "converted").write_text("a file")
     with pytest.warns(UserWarning, match="cannot keep the model as safetensors"):
         assert load_model(model_of(gguf, tmp_path / "converted")).dtype == torch.float32
+
+    def full(file: Path) -> str:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("raysearch.models.gguf.sha256", full)  # at the very end, when the model has been written
+    with pytest.warns(UserWarning, match=r"cannot keep the model as safetensors .No space left on device"):
+        assert load_model(model_of(gguf, tmp_path / "full")).dtype == torch.float32
+    assert [file.name for file in (tmp_path / "full").iterdir()] == [".lock"]
