@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any, Literal
 
-from raysearch.errors import EvaluationError, UserError
+from raysearch.errors import EvaluationError, UserError, last_line
 from raysearch.evaluation.pool import MAX_ATTEMPTS, Cutter, Job, PoolStats, ReplicaStats, job_failure
 from raysearch.evaluation.unit import MaskUnit, UnitResult
 
@@ -205,7 +205,9 @@ class Scheduler:
         if call.job is None and call.replica in self._members:  # else the fleet has let it go
             self._losses_while_loading += 1
             if self._losses_while_loading >= MAX_ATTEMPTS * len(self._members):
-                raise EvaluationError(f"replicas die while they load the model; the last cause: {error}") from error
+                raise EvaluationError(
+                    f"replicas die while they load the model; the last cause: {last_line(error)}"
+                ) from error
         self._retry(call, error)
 
     def lost_idle(self, name: str) -> None:

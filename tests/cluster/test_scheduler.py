@@ -157,7 +157,7 @@ def test_replicas_that_keep_dying_while_they_load_end_the_round():
     with pytest.raises(EvaluationError, match="replicas die while they load the model; the last cause: gone"):
         for number in range(6):
             for call in scheduler.sync([f"{number} one", f"{number} two"], 0):
-                scheduler.lost(call, OSError("gone"))
+                scheduler.lost(call, OSError("The actor died.\n\tpid: 7\ngone"))
     assert number == 2, "three deaths for each replica"
 
 
