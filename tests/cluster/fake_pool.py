@@ -1,5 +1,7 @@
 """A pool in this process, driven by the scheduler of the Ray pool, whose replicas die on purpose."""
 
+from copy import copy
+
 import numpy as np
 
 from raysearch.cluster.scheduler import Call, Scheduler
@@ -26,7 +28,7 @@ class FakePool(Pool):
         self._scheduler, self._n_replicas = Scheduler(), n_replicas
         self.stats = self._scheduler.stats
         self._rng, self._now = np.random.default_rng(seed), 0.0
-        self._replicas = {}
+        self._replicas, self._loaded = {}, tiny_replica()
         self._calls: list[Call] = []
         self._made = self._loads = 0
         self._tried = set()
@@ -72,7 +74,8 @@ class FakePool(Pool):
             self._loads += 1
             if self._loads % 3 == 0:
                 die()
-            self._replicas[call.replica] = tiny_replica()
+            self._replicas[call.replica] = copy(self._loaded)  # of one model, which is checked once
+            self._replicas[call.replica].calibrations = {}
             return "this machine"
         if isinstance(call.job, MaskUnit) and call.job not in self._tried:
             self._tried.add(call.job)
