@@ -84,7 +84,7 @@ def test_there_are_commands_everywhere() -> None:
 
 
 def test_every_command_is_one_that_raysearch_takes(subtests: pytest.Subtests) -> None:
-    for name, command in sorted(set(commands())):
+    for command, name in sorted({command: name for name, command in commands()}.items()):
         job, *words = shlex.split(command)
         overrides = [word for word in words if not word.startswith("--")]
         with subtests.test(f"{name}: {command}"):
