@@ -22,6 +22,7 @@ Source: Student's t of paired differences, Cochran, Sampling Techniques, 1977, e
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -30,7 +31,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import bdtrc, digamma, polygamma, stdtr, stdtrit
+from scipy.special import bdtrc, digamma, stdtr, stdtrit, zeta
 
 from raysearch.core.mask import Mask
 from raysearch.core.screened import Screened
@@ -49,6 +50,7 @@ _FEWEST = 8  # samples of a difference whose spread is believed
 _FEWEST_VARIANCES = 5  # from which a common spread is estimated
 _MOST_WORTH = 20.0  # degrees of freedom of a common spread
 _RIVALS = 8  # beside those that are kept: the leaders that a mask is compared with
+_NOT_PREDICTED: tuple[int, Samples] = (-1, ())
 
 
 @dataclass(frozen=True)
@@ -128,7 +130,7 @@ class Spread:
             return cls()
         degrees = np.array([one.degrees for one in known])
         logs = 2 * np.log([one.error for one in known]) - digamma(degrees / 2) + np.log(degrees / 2)
-        excess = float(logs.var(ddof=1) - polygamma(1, degrees / 2).mean())
+        excess = float(logs.var(ddof=1) - zeta(2, degrees / 2).mean())
         worth = min(_MOST_WORTH, 2 * _inverse_trigamma(excess)) if excess > 0 else _MOST_WORTH
         return cls(math.exp(logs.mean() + digamma(worth / 2) - math.log(worth / 2)), worth)
 
@@ -216,10 +218,9 @@ class Screener:
         """Return whether a mask has been evaluated in full."""
         return self._stage.get(mask) == len(self.stages) - 1
 
-    def level(self, mask: Mask, stage: int) -> float:
-        """Return a mask's loss on the shards up to a stage."""
-        losses = [part[None, :size] for part, size in zip(self._seen[mask], self._sizes[stage], strict=True)]
-        return float(self._estimate(losses)[0][0])
+    def levels(self, masks: Sequence[Mask], stage: int) -> dict[Mask, float]:
+        """Return the losses of masks on the shards up to a stage."""
+        return dict(zip(masks, self._estimate(self._losses(masks, stage))[0].tolist(), strict=True))
 
     def screened(self, mask: Mask, best: Mask, loss: float) -> Screened:
         """Estimate the loss of a mask that was dropped or accepted by that of the round's best."""
@@ -249,18 +250,19 @@ class Screener:
     def _compare(self, masks: Sequence[Mask], other: Mask, stage: int) -> Iterator[Difference]:
         """Yield the differences of masks from another one, by the samples up to a stage."""
         losses = [
-            np.stack([self._seen[mask][part][:size] for mask in masks]) - self._seen[other][part][:size]
-            for part, size in enumerate(self._sizes[stage])
+            ours - theirs for ours, theirs in zip(*(self._losses(of, stage) for of in (masks, [other])), strict=True)
         ]
         mean, error = self._estimate(losses)
-        counted = np.all(np.isin(losses[0], (-1.0, 0.0, 1.0)), axis=1) & (len(losses) == 1)
+        whole = np.abs(losses[0])
+        counted = np.all((whole == 0) | (whole == 1), axis=1) & (len(losses) == 1)
+        furthest, theirs = self._predictions.get(other, _NOT_PREDICTED)
         by_reach: dict[int, list[int]] = {}
         for row, mask in enumerate(masks):
-            reach = min(self._predictions.get(one, (-1,))[0] for one in (mask, other))
+            reach = min(furthest, self._predictions.get(mask, _NOT_PREDICTED)[0])
             if reach > stage and not counted[row]:
                 by_reach.setdefault(reach, []).append(row)
         for reach, rows in by_reach.items():
-            ours, theirs = [self._predictions[masks[row]][1] for row in rows], self._predictions[other][1]
+            ours = [self._predictions[masks[row]][1] for row in rows]
             predicted = [
                 np.stack([one[part][:size] for one in ours]) - theirs[part][:size]
                 for part, size in enumerate(self._sizes[reach])
@@ -273,6 +275,12 @@ class Screener:
             exact = _mcnemar(losses[0][row]) if counted[row] else None
             yield Difference(float(mean[row]), float(error[row]), degrees, exact)
 
+    def _losses(self, masks: Sequence[Mask], stage: int) -> list[Array]:
+        """Return by calibration what masks have lost on the samples up to a stage, [k, n]."""
+        return [
+            np.stack([self._seen[mask][part][:size] for mask in masks]) for part, size in enumerate(self._sizes[stage])
+        ]
+
     def _estimate(self, losses: Sequence[Array], predictions: Sequence[Array] | None = None) -> tuple[Array, Array]:
         """Estimate differences over the whole calibration.
 
@@ -280,14 +288,18 @@ class Screener:
         on as many samples or more, [k, m]. The k differences are returned with their standard errors.
         """
         mean, error = np.zeros((2, len(losses[0])))
-        predictions = predictions or [np.zeros_like(seen) for seen in losses]
-        parts = zip(self.factors, self._scales, self._weights, losses, predictions, strict=True)
-        for factor, scale, weights, seen, predicted in parts:
-            n, m, total = seen.shape[1], predicted.shape[1], len(weights)
-            errors = seen - predicted[:, :n]
-            mean += factor * scale * (_ratio(errors, weights[:n]) + _ratio(predicted, weights[:m]))
-            spread = _variance(errors, weights[:n]) * (1 / n - 1 / m)
-            spread += _variance(seen, weights[:n]) * (1 / m - 1 / total)
+        for part, (factor, scale, weights, seen) in enumerate(
+            zip(self.factors, self._scales, self._weights, losses, strict=True)
+        ):
+            n, m, total = seen.shape[1], seen.shape[1], len(weights)
+            ratio, spread = _ratio(seen, weights[:n]), 0.0
+            if predictions is not None:
+                predicted = predictions[part]
+                m, errors = predicted.shape[1], seen - predicted[:, :n]
+                ratio = _ratio(errors, weights[:n]) + _ratio(predicted, weights[:m])
+                spread = _variance(errors, weights[:n]) * (1 / n - 1 / m)
+            mean += factor * scale * ratio
+            spread = spread + _variance(seen, weights[:n]) * (1 / m - 1 / total)
             # Parts may be on the same texts, so their errors add up as if they were wholly correlated.
             error += factor * scale / weights[:n].mean() * np.sqrt(spread)
         return mean, error
@@ -358,11 +370,17 @@ class Contest:
         stage = screener.common_stage(in_question)
         keep = 0 if self.round.keep is None else self.round.keep - len(self.accepted)
         limit = self._shares[stage] * self._limit
-        left.sort(key=lambda mask: (screener.level(mask, stage), mask))
+        levels = screener.levels(left, stage)
+        left.sort(key=lambda mask: (levels[mask], mask))
+        chances = functools.cache(functools.partial(self._chances, left))  # a rival may be a favourite, too
+
+        def worse_than(rival: Mask, limit: float) -> set[Mask]:
+            return {mask for mask, chance in chances(rival).items() if chance < limit}
+
         below = {mask for mask in left[keep:] if mask in in_question} if keep else set()
         won_by: dict[Mask, set[Mask]] = {mask: set() for mask in below}
         for rank, rival in enumerate(left[: keep + _RIVALS] if keep else []):
-            worse = self._worse(left, rival, limit / len(self.round.masks))
+            worse = worse_than(rival, limit / len(self.round.masks))
             for mask in worse & below:
                 won_by[mask].add(rival)
             if not self.round.exact and rank and rival in in_question and len(left) - len(worse) <= keep:
@@ -370,19 +388,19 @@ class Contest:
         beaten = {mask for mask, winners in won_by.items() if len(winners) >= keep}
         self.winners |= set().union(*(won_by[mask] for mask in beaten))
         if self._favourites and self.dropped.isdisjoint(self._favourites):
-            to_all = below.intersection(*(self._worse(left, rival, limit) for rival in self._favourites))
+            to_all = below.intersection(*(worse_than(rival, limit) for rival in self._favourites))
             self.winners |= {*self._favourites} if to_all else set()
             beaten |= to_all
-        if beat is not None and (losers := self._worse(left, beat, limit) & in_question):
+        if beat is not None and (losers := worse_than(beat, limit) & in_question):
             beaten |= losers
             self.winners.add(beat)
         self.dropped |= beaten
 
-    def _worse(self, masks: Sequence[Mask], rival: Mask, limit: float) -> set[Mask]:
-        """Return the masks, given best first, that are beyond doubt worse than a rival."""
+    def _chances(self, masks: Sequence[Mask], rival: Mask) -> dict[Mask, float]:
+        """Return by which probability masks, given best first, seem worse than a rival and are not."""
         differences = self.screener.differences([mask for mask in masks if mask != rival], rival)
         spread = Spread.of([*differences.values()][: len(masks) // 2])
-        return {mask for mask, one in differences.items() if one.mean > 0 and one.probability(spread) < limit}
+        return {mask: one.probability(spread) for mask, one in differences.items() if one.mean > 0}
 
     def _find_favourites(self, count: int) -> list[Mask]:
         """Return the masks that earlier rounds promise most, best first; none if those do not tell of all masks."""
@@ -392,11 +410,13 @@ class Contest:
 
 
 def _inverse_trigamma(value: float) -> float:
-    """Solve trigamma(x) = value, above 0, by Newton's method (Smyth 2004, appendix)."""
+    """Solve trigamma(x) = zeta(2, x) = value, above 0, by Newton's method (Smyth 2004, appendix)."""
     found = 0.5 + 1 / value
     for _ in range(20):
-        now = float(polygamma(1, found))
-        found += now * (1 - now / value) / float(polygamma(2, found))
+        now, before = float(zeta(2, found)), found
+        found -= now * (1 - now / value) / (2 * float(zeta(3, found)))
+        if found == before:
+            break
     return found
 
 
