@@ -28,9 +28,15 @@ def calibration():
     return Calibration.create(PerplexityObjective(), Batch(ids, scored), 2, {"test": 1}, {})
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_replica(model, calibration):
     return lambda: Replica(LayerStack(copy.deepcopy(model)), [calibration])
+
+
+@pytest.fixture(scope="session")
+def replica(make_replica):
+    """One for all that leave it as it is, since every replica checks its model first."""
+    return make_replica()
 
 
 @pytest.fixture

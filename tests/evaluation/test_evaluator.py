@@ -36,8 +36,8 @@ class CountingPool(InlinePool):
 
 
 @pytest.fixture
-def make_evaluator(tmp_path, calibration, make_replica, closed_in_the_end):
-    def make(make_replica=make_replica, **options):
+def make_evaluator(tmp_path, calibration, replica, closed_in_the_end):
+    def make(make_replica=lambda: replica, **options):
         ledger = Ledger(tmp_path / "ledger.db")
         return closed_in_the_end(Evaluator([calibration], 4, ledger, lambda: CountingPool(make_replica), **options))
 
@@ -168,10 +168,9 @@ def test_two_searches_at_once_compute_everything_once(make_evaluator, tmp_path, 
 
 
 @pytest.mark.parametrize("statistic", Statistic)
-def test_statistics_are_joined_over_shards_and_measured_once(make_evaluator, make_replica, calibration, statistic):
+def test_statistics_are_joined_over_shards_and_measured_once(make_evaluator, replica, calibration, statistic):
     first = make_evaluator()
     rows = first.measure(statistic)
-    replica = make_replica()
     expected = measure(statistic, replica.stack, calibration.shards, calibration.objective)
     assert rows.tobytes() == expected.tobytes()
     assert rows.shape == (calibration.n_samples if statistic.by_sample else 1, *statistic.shape(4))

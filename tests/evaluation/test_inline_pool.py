@@ -2,16 +2,29 @@
 
 import weakref
 
+import pytest
+
 from raysearch.evaluation.inline_pool import InlinePool
 from raysearch.testing.pool_suite import PoolSuite, tiny_replica
 
 
+@pytest.fixture(scope="module")
+def used_replica():
+    return tiny_replica()
+
+
 class TestInlinePool(PoolSuite):
+    @pytest.fixture(autouse=True)
+    def _replica(self, used_replica):
+        self.replica = used_replica
+
     def open_pool(self):
-        return InlinePool(tiny_replica)
+        return InlinePool(lambda: self.replica)
 
     def test_closing_frees_the_model(self, pool):
-        self.check_answers(pool)
-        model = weakref.ref(pool._replica.stack.model)
-        pool.close()
+        own = InlinePool(tiny_replica)
+        self.check_answers(own)
+        assert own._replica is not None
+        model = weakref.ref(own._replica.stack.model)
+        own.close()
         assert model() is None

@@ -13,34 +13,37 @@ from tests.evaluation.oracle import plain_losses
 MASKS = (Mask(), Mask.of(0), Mask.of(1), Mask.of(3), Mask.of(1, 2), Mask.of(0, 3))
 
 
-def test_losses_are_those_of_a_plain_forward_without_the_layers(make_replica, model, calibration):
-    replica = make_replica()
+def test_losses_are_those_of_a_plain_forward_without_the_layers(replica, model, calibration):
     for shard, batch in enumerate(calibration.shards):
         result = replica.evaluate(MaskUnit(calibration.fingerprint, shard, MASKS))
         for mask in MASKS:
             np.testing.assert_allclose(result.values[mask], plain_losses(model, mask, batch), rtol=1e-5)
 
 
-def test_a_masks_numbers_do_not_depend_on_its_company(make_replica, calibration):
-    replica = make_replica()
+def test_a_masks_numbers_do_not_depend_on_its_company(replica, calibration):
     together = replica.evaluate(MaskUnit(calibration.fingerprint, 0, MASKS)).values
     for mask in MASKS:
         alone = replica.evaluate(MaskUnit(calibration.fingerprint, 0, (mask,))).values[mask]
         assert alone.tobytes() == together[mask].tobytes()
 
 
-@pytest.mark.parametrize("pass_tokens", [1, 64, 10**6])
-def test_how_rows_of_many_lengths_are_put_together_changes_nothing(make_replica, model, pass_tokens):
+def test_how_rows_of_many_lengths_are_put_together_changes_nothing(make_replica, model, subtests):
     random = np.random.default_rng(0)
     rows = [random.integers(0, 100, size=length).tolist() for length in (3, 4, 9, 30, 31, 60)]
     uneven = Batch.of(rows, [[place > 0 for place in range(len(row))] for row in rows])
     calibration = Calibration.create(PerplexityObjective(), uneven, 6, {}, {})
+    plain = {
+        mask: [plain_losses(model, mask, uneven.samples(row, row + 1)).item() for row in range(len(rows))]
+        for mask in MASKS
+    }
     replica = make_replica()
-    replica.calibrations[calibration.fingerprint], replica._pass_tokens = calibration, pass_tokens
-    values = replica.evaluate(MaskUnit(calibration.fingerprint, 0, MASKS)).values
-    for mask in MASKS:
-        plain = [plain_losses(model, mask, uneven.samples(row, row + 1)).item() for row in range(len(rows))]
-        np.testing.assert_allclose(values[mask], plain, rtol=1e-5)
+    replica.calibrations[calibration.fingerprint] = calibration
+    for pass_tokens in (1, 64, 10**6):
+        with subtests.test(pass_tokens):
+            replica._pass_tokens = pass_tokens
+            values = replica.evaluate(MaskUnit(calibration.fingerprint, 0, MASKS)).values
+            for mask in MASKS:
+                np.testing.assert_allclose(values[mask], plain[mask], rtol=1e-5)
 
 
 class _Reads(TorchDispatchMode):
@@ -53,11 +56,11 @@ class _Reads(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def test_a_gpu_is_waited_for_once_a_unit_not_once_a_mask(make_replica, calibration, monkeypatch):
+def test_a_gpu_is_waited_for_once_a_unit_not_once_a_mask(replica, calibration, monkeypatch):
     from raysearch.calibration.objectives import base
 
     monkeypatch.setattr(base, "_LOGITS_AT_ONCE", {"cpu": 3 * 128})
-    replica, reads = make_replica(), []
+    reads = []
     for masks in (MASKS[:1], MASKS):
         with _Reads() as mode:
             replica.evaluate(MaskUnit(calibration.fingerprint, 0, masks))
@@ -65,9 +68,9 @@ def test_a_gpu_is_waited_for_once_a_unit_not_once_a_mask(make_replica, calibrati
     assert reads == [1, 1]  # transformers looks at the positions of the rows
 
 
-def test_the_result_names_its_cost(make_replica, calibration):
-    result = make_replica().evaluate(MaskUnit(calibration.fingerprint, 0, (Mask.of(1), Mask.of(2))))
-    n_layers = make_replica().stack.n_layers
+def test_the_result_names_its_cost(replica, calibration):
+    result = replica.evaluate(MaskUnit(calibration.fingerprint, 0, (Mask.of(1), Mask.of(2))))
+    n_layers = replica.stack.n_layers
     assert result.layer_forwards == 2 * (n_layers - 1) - 1  # layer 0 is shared
     assert result.head_forwards == 2
     assert result.layer_tokens == result.layer_forwards * calibration.shards[0].input_ids.size
@@ -76,10 +79,10 @@ def test_the_result_names_its_cost(make_replica, calibration):
 
 
 @pytest.mark.parametrize("at_once", [1, 3 * 128, 10**9])
-def test_chunks_of_logits_change_nothing_but_memory(make_replica, calibration, monkeypatch, at_once):
+def test_chunks_of_logits_change_nothing_but_memory(replica, calibration, monkeypatch, at_once):
     from raysearch.calibration.objectives import base
 
-    whole = make_replica().evaluate(MaskUnit(calibration.fingerprint, 0, MASKS)).values
+    whole = replica.evaluate(MaskUnit(calibration.fingerprint, 0, MASKS)).values
     monkeypatch.setattr(base, "_LOGITS_AT_ONCE", {"cpu": at_once})
-    for mask, losses in make_replica().evaluate(MaskUnit(calibration.fingerprint, 0, MASKS)).values.items():
+    for mask, losses in replica.evaluate(MaskUnit(calibration.fingerprint, 0, MASKS)).values.items():
         np.testing.assert_allclose(losses, whole[mask], rtol=1e-6)

@@ -1,6 +1,5 @@
 """Several calibrations in one pool: side by side, and weighed into one loss."""
 
-import copy
 import itertools
 import statistics
 
@@ -18,10 +17,8 @@ from raysearch.core.statistic import Statistic
 from raysearch.errors import EvaluationError, UserError
 from raysearch.evaluation.evaluator import Evaluator
 from raysearch.evaluation.inline_pool import InlinePool
-from raysearch.evaluation.replica import Replica
 from raysearch.evaluation.unit import MaskUnit
 from raysearch.ledger.ledger import Ledger
-from raysearch.models.stack import LayerStack
 from raysearch.searchers.base import Round
 
 MASKS = [Mask.of(2), Mask.of(1, 2)]
@@ -44,15 +41,12 @@ def items():
 
 
 @pytest.fixture
-def open_evaluator(tmp_path, model, closed_in_the_end):
+def open_evaluator(tmp_path, replica, closed_in_the_end):
     number = itertools.count()
 
     def make(*calibrations, **options):
-        def make_pool():
-            return InlinePool(lambda: Replica(LayerStack(copy.deepcopy(model)), calibrations))
-
         ledger = Ledger(tmp_path / f"{next(number)}.db")
-        return closed_in_the_end(Evaluator(calibrations, 4, ledger, make_pool, **options))
+        return closed_in_the_end(Evaluator(calibrations, 4, ledger, lambda: InlinePool(lambda: replica), **options))
 
     return make
 
@@ -136,9 +130,9 @@ def test_gradients_are_of_one_objective_that_has_them(open_evaluator, calibratio
 
 
 @pytest.mark.parametrize("objective", [KLObjective(), HiddenCosineObjective()])
-def test_the_dense_model_rides_along_where_it_is_compared_with(model, calibration, objective):
+def test_the_dense_model_rides_along_where_it_is_compared_with(replica, calibration, objective):
     compared = Calibration.create(objective, calibration.shards[0], None, {}, {})
-    replica = Replica(LayerStack(copy.deepcopy(model)), [compared])
+    replica.calibrations[compared.fingerprint] = compared
     alone = {mask: replica.evaluate(MaskUnit(compared.fingerprint, 0, (mask,))) for mask in MASKS}
     together = replica.evaluate(MaskUnit(compared.fingerprint, 0, (*MASKS, Mask())))
     for mask in MASKS:
@@ -148,11 +142,11 @@ def test_the_dense_model_rides_along_where_it_is_compared_with(model, calibratio
     assert alone[Mask.of(2)].layer_forwards == 4 + 1  # the dense model's four layers, and layer 3 without layer 2
 
 
-def test_choices_are_packed_where_that_is_exact_and_counted(model, items):
-    replica = Replica(LayerStack(copy.deepcopy(model)), [items])
+def test_choices_are_packed_where_that_is_exact_and_counted(replica, items, monkeypatch):
+    replica.calibrations[items.fingerprint] = items
     unit = MaskUnit(items.fingerprint, 1, tuple(MASKS))
     packed = replica.evaluate(unit)
-    replica._packs = lambda name: False  # type: ignore[assignment]
+    monkeypatch.setattr(replica, "_packs", lambda name: False)
     plain = replica.evaluate(unit)
     assert packed.packed and plain.packed is False
     for mask in MASKS:
