@@ -68,7 +68,9 @@ class SearcherSuite:
     def test_needs_no_more_than_it_says(self) -> None:
         """With all masks screened whose losses its rounds do not need, it finds the same mask."""
         for loss in (additive_loss(self.problem, seed=10), rugged_loss(self.problem, seed=11)):
-            unscreened, _ = self.drive(loss)
+            unscreened, rounds = self.drive(loss)
+            if all(proposed.keep is None and proposed.beat is None for proposed in rounds):
+                continue  # nothing would be screened
             screened = run_searcher(self.make_searcher(), self.problem, 0, ToyOracle(self.problem, loss, screens=True))
             assert screened == unscreened
 
@@ -202,4 +204,9 @@ def rugged_loss(problem: Problem, seed: int) -> Loss:
     """Return a loss in which pairs of layers interact as strongly as single layers cost."""
     rng = np.random.default_rng(seed)
     costs, pairs = rng.random(problem.n_layers), rng.normal(size=(problem.n_layers, problem.n_layers))
-    return lambda mask: float(costs[list(mask)].sum() + pairs[np.ix_(list(mask), list(mask))].sum())
+
+    def loss(mask: Mask) -> float:
+        layers = np.array(mask.layers, dtype=np.intp)
+        return float(costs[layers].sum() + pairs[layers[:, None], layers].sum())
+
+    return loss

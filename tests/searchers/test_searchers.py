@@ -93,6 +93,12 @@ def shipped(name):
     return build_searcher(yaml.safe_load((conf_dir() / "searcher" / f"{name}.yaml").read_text()))
 
 
+def short(name):
+    """The same, but of few trials: `test_golden.py` runs all of them."""
+    searcher = shipped(name)
+    return replace(searcher, trials=24) if hasattr(searcher, "trials") else searcher
+
+
 def fails_beyond(largest):
     """A loss of masks of this size at most; larger ones fail."""
     return lambda mask: 1.0 if len(mask) <= largest else math.nan
@@ -109,9 +115,7 @@ class TestShippedSearchers(SearcherSuite):
         self.name = name
 
     def make_searcher(self):
-        """As shipped, but of few trials: `test_golden.py` runs all of them."""
-        searcher = shipped(self.name)
-        return replace(searcher, trials=40) if hasattr(searcher, "trials") else searcher
+        return short(self.name)
 
     def test_a_search_without_any_score_ends_with_the_cause(self):
         problem = Problem.create(5, 2)
@@ -181,7 +185,7 @@ def test_a_search_ends_when_every_mask_has_been_asked_for(searcher):
 def test_another_seed_is_another_search(name):
     problem = Problem.create(12, 4)
     loss = rugged_loss(problem, seed=0)
-    assert drive(shipped(name), problem, loss, seed=1)[1] != drive(shipped(name), problem, loss, seed=2)[1]
+    assert drive(short(name), problem, loss, seed=1)[1] != drive(short(name), problem, loss, seed=2)[1]
 
 
 def test_options_that_cannot_be():
