@@ -220,9 +220,13 @@ class Evaluator:
         Masks come in mask order, so that neighbours in a large round, which is cut, share prefixes.
         """
         self._count_alone(wanted, shards)
+        known: dict[str, dict[SubjectT, Mapping[int, npt.NDArray[np.float64]]]] = {name: {} for name in shards}
+        unread = dict.fromkeys(shards, wanted)
         while True:
-            known = {name: self.ledger.known(name, wanted) for name in shards}
+            for name, subjects in unread.items():
+                known[name].update(self.ledger.known(name, subjects))
             missing = {name: _missing(wanted, of, known[name]) for name, of in shards.items()}
+            unread = {name: [*dict.fromkeys(subject for subject, _ in pairs)] for name, pairs in missing.items()}
             if not any(missing.values()):
                 return known
             claimed = {name: self._claims.take(name, pairs) for name, pairs in missing.items() if pairs}
