@@ -256,16 +256,17 @@ class Evaluator:
         pool = self.pool
         layers_planned, heads_planned = planned_passes(units, self.calibrations, self.n_layers)
         units_left = Counter(subject for unit in units for subject in unit.subjects)
-        done: list[tuple[int, int]] = []  # in forwards of single tokens
+        n_subjects = len(units_left)
+        done = 0, 0  # forwards of layers and heads, of single tokens
         before = self.meter.layer_forwards, self.meter.head_forwards
 
         def show_progress() -> None:
-            layers, heads = as_passes(done, self.calibrations)
+            layers, heads = as_passes([done], self.calibrations)
             self.meter.layer_forwards, self.meter.head_forwards = before[0] + layers, before[1] + heads
-            masks_done = sum(left == 0 for left in units_left.values())
+            n_done = n_subjects - len(units_left)
             self.on_progress(
                 Progress(
-                    *(layers, max(layers, layers_planned), heads, heads_planned, masks_done, len(units_left)),
+                    *(layers, max(layers, layers_planned), heads, heads_planned, n_done, n_subjects),
                     n_replicas=pool.n_replicas,
                     computing_s=self.meter.computing_s,
                     stage=self._stage,
@@ -280,8 +281,11 @@ class Evaluator:
                 unit, result = answer
                 self.ledger.record(unit.calibration, unit.shard, result.values, result.texts)
                 tokens = sum(batch.n_tokens for batch in unit.batches(self._by_fingerprint[unit.calibration]))
-                done.append((tokens * result.layer_forwards, tokens * result.head_forwards))
-                units_left.subtract(unit.subjects)
+                done = done[0] + tokens * result.layer_forwards, done[1] + tokens * result.head_forwards
+                for subject in unit.subjects:
+                    units_left[subject] -= 1
+                    if not units_left[subject]:
+                        del units_left[subject]
                 self._count(result, tokens)
             show_progress()
 
