@@ -127,6 +127,8 @@ class Evaluator:
             screener.see(left, stage, self._complete(sorted(left), shards))
             contest.decide()
             left -= contest.dropped | contest.accepted
+            if contest.is_settled:
+                break  # else those that are left would wait for each other stage by stage
         self._stage = 0
         left |= set() if contest.round.beat is None else {contest.round.beat}
         while True:

@@ -359,11 +359,19 @@ class Contest:
         shares = np.arange(1, len(self.screener.stages)) ** -0.5
         self._shares = shares / shares.sum()
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether no other mask can be dropped: no more are left than are kept, whose losses are needed."""
+        return self.round.exact and self.round.beat is None and len(self._undecided) <= (self.round.keep or 0)
+
+    @property
+    def _undecided(self) -> list[Mask]:
+        decided = self.dropped | self.accepted | self.screener.failed
+        return [mask for mask in self.round.masks if mask not in decided]
+
     def decide(self) -> None:
         """Drop or accept the masks of which it is beyond doubt, by the shards that all of them have seen."""
-        screener, beat = self.screener, self.round.beat
-        decided = self.dropped | self.accepted | screener.failed
-        left = [mask for mask in self.round.masks if mask not in decided]
+        screener, beat, left = self.screener, self.round.beat, self._undecided
         in_question = {mask for mask in left if not screener.knows(mask)}
         if not in_question:
             return
