@@ -10,6 +10,8 @@ import pytest
 from nbclient import NotebookClient
 from typing_extensions import override
 
+from raysearch.evaluation.progress import Progress
+from raysearch.search.notebook import NotebookProgress
 from tests.cli.conftest import World
 
 
@@ -45,3 +47,12 @@ def test_a_search_shows_a_bar_that_moves_and_then_itself(here: Path, world: Worl
     assert "loss over dense" in html_of(table) and "<table>" in html_of(table)
     assert any("image/png" in one.get("data", {}) for one in plot.outputs)
     assert refused.outputs[-1]["ename"] == "UserError"
+
+
+def test_it_says_that_another_search_computes_the_masks(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr("IPython.display.display", lambda html, display_id: said.append(html.data))
+    NotebookProgress().progress(Progress(masks_elsewhere=12, elsewhere="process 7 on host"))
+    assert [one.partition("</progress>")[2] for one in said] == [
+        " waiting for 12 masks that another search is computing: process 7 on host"
+    ]
