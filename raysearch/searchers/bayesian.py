@@ -20,7 +20,7 @@ from raysearch.errors import EvaluationError, UserError
 from raysearch.searchers.base import Round, Searcher, SearchGenerator
 from raysearch.searchers.toolbox.hamming_gp import Hyperparameters, Posterior, fit, log_expected_improvement
 from raysearch.searchers.toolbox.priors import Prior, layer_costs
-from raysearch.searchers.toolbox.subsets import all_masks, cheapest_mask, draw_mask, draw_masks
+from raysearch.searchers.toolbox.subsets import all_masks, cheapest_mask, draw_mask, draw_masks, swaps
 
 Array = NDArray[np.float64]
 
@@ -144,7 +144,7 @@ class Surrogate:
         promise = self._promise(rows)  # -inf for the known ones: the first swap improves on those
         climbing = np.arange(len(rows))
         while len(climbing):
-            swapped = np.stack([swaps(row) for row in rows[climbing]])
+            swapped = swaps(rows[climbing])
             gains = self._promise(swapped.reshape(-1, swapped.shape[-1])).reshape(swapped.shape[:2])
             best = gains.argmax(axis=1)
             reached = gains[np.arange(len(climbing)), best]
@@ -189,14 +189,3 @@ class Surrogate:
         for row, mask in zip(bits, masks, strict=True):
             row[[place[layer] for layer in mask]] = 1
         return bits
-
-
-def swaps(row: Array) -> Array:
-    """Return every mask that exchanges one removed layer for a kept one [M (F - M), F]; else the mask itself."""
-    removed, kept = np.flatnonzero(row > 0), np.flatnonzero(row == 0)
-    if not len(kept):
-        return row[None]
-    out, back = (grid.ravel() for grid in np.meshgrid(kept, removed, indexing="ij"))
-    rows = np.repeat(row[None], len(out), axis=0)
-    rows[np.arange(len(out)), out], rows[np.arange(len(out)), back] = 1, 0
-    return rows

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from raysearch.core.problem import Problem
-from raysearch.searchers.bayesian import BayesianSearcher, compress, swaps
+from raysearch.searchers.bayesian import BayesianSearcher, compress
 from raysearch.testing.searcher_suite import additive_loss, rugged_loss
 from tests.searchers.toys import cheapest, rounds_of
 
@@ -45,12 +45,3 @@ def test_compressed_losses_keep_their_order_and_lose_their_tail():
     assert compressed[5] == compressed[6] < 12 * compressed[3]
     assert (compress(np.full(4, 2.5)) == 0).all()
     assert (compress(np.full(2, np.nan)) == 0).all()
-
-
-def test_swaps_are_all_the_masks_one_exchange_away():
-    row = np.array([1.0, 0, 1, 0, 0])
-    rows = swaps(row)
-    assert len(rows) == len({tuple(other) for other in rows.tolist()}) == 2 * 3
-    assert (rows.sum(axis=1) == 2).all()
-    assert (np.abs(rows - row).sum(axis=1) == 2).all()
-    assert swaps(np.ones(3)).tolist() == [[1, 1, 1]]

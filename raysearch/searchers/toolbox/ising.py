@@ -23,6 +23,8 @@ from numpy.typing import NDArray
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import csr_matrix, vstack
 
+from raysearch.searchers.toolbox.subsets import swaps
+
 Array = NDArray[np.float64]
 State = tuple[int, ...]
 
@@ -137,7 +139,7 @@ def swap_lowest(model: Ising, size: int, count: int, rng: np.random.Generator) -
     closed: set[State] = set()
     while open_states := [state for _, state in found if state not in closed]:
         closed.update(open_states)
-        near = np.concatenate([neighbours(row) for row in as_rows(open_states, n)])
+        near = swaps(as_rows(open_states, n)).reshape(-1, n)
         energies = model.energies(near)
         worst = found[-1][0] if len(found) >= count else np.inf
         near = near[energies <= worst]
@@ -186,15 +188,6 @@ def descend(model: Ising, rows: Array) -> Array:
         down = change[np.arange(len(active)), out, back] < -_EPSILON * scale
         active, out, back = active[down], out[down], back[down]
         rows[active, out], rows[active, back] = 0, 1
-    return rows
-
-
-def neighbours(row: Array) -> Array:
-    """Return every state that exchanges one variable at 1 for one at 0 [size (n - size), n]."""
-    ones, zeros = np.flatnonzero(row > 0), np.flatnonzero(row == 0)
-    out, back = (grid.ravel() for grid in np.meshgrid(ones, zeros, indexing="ij"))
-    rows = np.repeat(row[None], len(out), axis=0)
-    rows[np.arange(len(out)), out], rows[np.arange(len(out)), back] = 0, 1
     return rows
 
 

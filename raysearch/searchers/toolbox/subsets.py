@@ -55,6 +55,21 @@ def all_masks(problem: Problem) -> list[Mask]:
     return [Mask(layers) for layers in combinations(problem.free, problem.n_remove)]
 
 
+def swaps(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return every exchange of a one for a zero in each of some rows with as many ones [m, n]: [m, zeros x ones, n].
+
+    A row without zeros is given back as it is.
+    """
+    ones, zeros = (np.nonzero(places)[1].reshape(len(rows), -1) for places in (rows > 0, rows == 0))
+    if not zeros.size:
+        return rows[:, None]
+    into, out_of = np.repeat(zeros, ones.shape[1], axis=1), np.tile(ones, zeros.shape[1])
+    swapped = np.repeat(rows[:, None], into.shape[1], axis=1)
+    np.put_along_axis(swapped, into[..., None], 1.0, axis=2)
+    np.put_along_axis(swapped, out_of[..., None], 0.0, axis=2)
+    return swapped
+
+
 def runs(layers: Iterable[int], length: int) -> list[Mask]:
     """Return every run of `length` consecutive layers among some, in mask order."""
     among = set(layers)

@@ -4,7 +4,7 @@ import numpy as np
 
 from raysearch.core.mask import Mask
 from raysearch.core.problem import Problem
-from raysearch.searchers.toolbox.subsets import cheapest_mask, draw_mask, draw_masks, logits_of, runs
+from raysearch.searchers.toolbox.subsets import cheapest_mask, draw_mask, draw_masks, logits_of, runs, swaps
 
 
 def test_cheap_layers_are_drawn_more_often_and_one_ruinous_layer_flattens_nothing():
@@ -60,3 +60,12 @@ def test_masks_beyond_those_of_known_costs_are_drawn_evenly():
     costs = np.where(np.arange(32) < 8, 1.0, np.nan)
     drawn = draw_masks(problem, np.random.default_rng(0), 15, logits=logits_of(costs, temperature=1.0))
     assert len(set(drawn)) == 15
+
+
+def test_swaps_are_all_the_masks_one_exchange_away():
+    states = np.array([[1.0, 0, 1, 0, 0], [0, 0, 0, 1, 1]])
+    for row, rows in zip(states, swaps(states), strict=True):
+        assert len(rows) == len({tuple(other) for other in rows.tolist()}) == 2 * 3
+        assert (rows.sum(axis=1) == 2).all()
+        assert (np.abs(rows - row).sum(axis=1) == 2).all()
+    assert swaps(np.ones((1, 3))).tolist() == [[[1, 1, 1]]]
