@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import functools
 import io
 import logging
 import math
 import os
+import random
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
+import numpy as np
 import torch
 from typing_extensions import override
 
 from raysearch.assessment.paired import error_of_ratio, parts
 from raysearch.assessment.results import Result
+from raysearch.assessment.task_files import stands_for_several, task_manager
 from raysearch.calibration.dialogues import undated
 from raysearch.core.estimate import Estimate, Metric
 from raysearch.core.formatting import count
@@ -32,6 +34,7 @@ from raysearch.models.loading import quiet
 #: A task's headline is the first of these that lm-eval gives; the papers and leaderboards of these tasks do the same.
 _HEADLINES = ("acc_norm", "acc", "exact_match", "pass@1", "pass_at_1", "f1")
 _BOOTSTRAPS = 1000  # of metrics whose standard error has no formula; an accuracy's has one
+_SEED_OF_PYTHON, _SEED = 0, 1234  # lm-eval's own
 _TITLES = {
     "hellaswag": "HellaSwag",
     "winogrande": "WinoGrande",
@@ -81,43 +84,58 @@ class TaskJob(Job):
         Raises:
             UserError: The task or its data cannot be loaded.
         """
-        with _silent():
-            from lm_eval import simple_evaluate
+        with _silent(), torch.random.fork_rng():
+            from lm_eval import evaluate
             from lm_eval.models.huggingface import HFLM
 
-            manager = _task_manager(self.folder)
-            try:
-                loaded = manager.load([self.task])  # and again below: `simple_evaluate` is the stable interface
-            except Exception as error:  # whatever a hub, a network, a data set or a task file raises
-                cause = " ".join(str(error).split())[:300]
-                raise UserError(
-                    f"assess.tasks: {self.task} cannot be loaded ({type(error).__name__}: {cause}); check the network "
-                    "and the task's files, or give local data with assess.data_dir=…"
-                ) from error
-            if not self.run_code and _runs_code(loaded):
+            loaded = self._load()
+            if not self.run_code and any(getattr(task, "UNSAFE_CODE", False) for task in loaded["tasks"].values()):
                 raise UserError(
                     f"assess.answers.run_code=false, but {self.task} of assess.tasks runs the code that the model "
                     "writes, without a sandbox; allow it with assess.answers.run_code=true, or use a task of "
                     "assess.generation"
                 )
             allowed = {"HF_ALLOW_CODE_EVAL": "1"} if self.run_code else {}  # for metrics of Hugging Face's `evaluate`
-            with replica.stack.bypassed(self.mask) as model, torch.random.fork_rng(), _environment(allowed):
+            with replica.stack.bypassed(self.mask) as model, _environment(allowed):
                 # lm-eval gives a tokenizer a padding token, so it gets one of its own.
                 tokenizer = copy.deepcopy(replica.tokenizer)
                 tokenizer.chat_template = undated(tokenizer.chat_template)
-                lm = HFLM(pretrained=model, tokenizer=tokenizer, batch_size=self.batch_size)
-                found = simple_evaluate(
-                    model=lm,
-                    tasks=[self.task],
-                    num_fewshot=self.shots,
+                found = evaluate(
+                    lm=HFLM(pretrained=model, tokenizer=tokenizer, batch_size=self.batch_size),
+                    task_dict=loaded,
                     limit=self.limit,
-                    task_manager=manager,
                     bootstrap_iters=_BOOTSTRAPS,
-                    log_samples=True,
                     confirm_run_unsafe_code=self.run_code,
                     apply_chat_template=self.chat,
+                    fewshot_as_multiturn=True,
                 )
         return _plain(found, self.task)
+
+    def _load(self) -> dict[str, Any]:
+        """Load the task, or the tasks of a group, as `lm_eval.simple_evaluate` does.
+
+        That would also list all packages and devices of the machine, which takes seconds for each task and mask.
+        """
+        random.seed(_SEED_OF_PYTHON)  # before the task is loaded: some shuffle as they are
+        np.random.seed(_SEED)  # noqa: NPY002 (the one that tasks use)
+        torch.manual_seed(_SEED)
+        try:
+            loaded: dict[str, Any] = task_manager(self.folder, self.task).load([self.task])
+        except Exception as error:  # whatever a hub, a network, a data set or a task file raises
+            cause = " ".join(str(error).split())[:300]
+            raise UserError(
+                f"assess.tasks: {self.task} cannot be loaded ({type(error).__name__}: {cause}); check the network "
+                "and the task's files, or give local data with assess.data_dir=…"
+            ) from error
+        group = loaded["groups"].get(self.task)
+        if self.task not in loaded["tasks"] and not (group and group.has_aggregation):
+            raise stands_for_several(self.task, loaded["tasks"])
+        for task in loaded["tasks"].values():
+            own = task.get_config("num_fewshot")
+            if own != 0:  # which a task means
+                task.set_config("num_fewshot", (own or 0) if self.shots is None else self.shots)
+            task.set_fewshot_seed(_SEED)
+        return loaded
 
     def __str__(self) -> str:
         return f"{self.task} on {self.mask}"
@@ -155,13 +173,6 @@ def task_result(name: str, found: Mapping[str, Any], dense: Mapping[str, Any]) -
     )
 
 
-@functools.cache  # listing lm-eval's own tasks takes seconds
-def _task_manager(folder: str | None) -> Any:
-    from lm_eval.tasks import TaskManager
-
-    return TaskManager() if folder is None else TaskManager(include_path=folder, include_defaults=False)
-
-
 def _plain(found: Mapping[str, Any], task: str) -> dict[str, Any]:
     """Return what is kept of lm-eval's answer; ``acc,none`` is ``acc``, and the first of several filters counts."""
     metrics: dict[str, float] = {}
@@ -191,13 +202,6 @@ def _items(samples: Sequence[Mapping[str, Any]], metrics: Mapping[str, float]) -
         if numbers and len(numbers) == len(values) and math.isclose(fmean(numbers), mean, abs_tol=1e-9):
             items[metric] = numbers
     return items
-
-
-def _runs_code(loaded: Any) -> bool:
-    """Return whether one of the tasks, perhaps in groups, runs code."""
-    if isinstance(loaded, Mapping):
-        return any(map(_runs_code, loaded.values()))
-    return bool(getattr(loaded, "UNSAFE_CODE", False))
 
 
 @contextlib.contextmanager

@@ -6,10 +6,12 @@ Ready files hold absolute paths and lm-eval's names, so that lm-eval's own comma
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib.metadata
 import importlib.util
-from collections.abc import Sequence
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ from raysearch.models.kept import sha256
 
 _TEMPLATES = Path(__file__).with_name("tasks")
 _PLACEHOLDER = "DATA_DIR"
+_NAMED = re.compile(r"""^["']?(task|group)["']? *: *["']?([\w.:/+-]+)""", re.MULTILINE)  # a line of a task's file
 
 
 @dataclass(frozen=True)
@@ -63,25 +66,68 @@ def find_tasks(spec: AssessSpec, store: Path) -> list[TaskSource]:
 
 
 def check_names(sources: Sequence[TaskSource]) -> None:
-    """Refuse names that lm-eval does not have; listing them takes seconds.
+    """Refuse names that lm-eval does not have.
 
     Raises:
         UserError: A task is unknown, or is a tag that stands for several.
     """
-    names = [source.name for source in sources if source.folder is None]
-    if not names:
-        return
+    for name in [source.name for source in sources if source.folder is None]:
+        if name in own_files():
+            continue
+        manager = task_manager(None, name) if _is_mentioned(name) else None  # which takes its time
+        if manager is None or name not in manager.all_tasks:
+            raise UserError(f"assess.tasks has {name}, which lm-eval does not know; {_nearest(name, own_files())}")
+        if name in manager.all_tags:
+            raise stands_for_several(name, manager.task_index[name].tags)
+
+
+def stands_for_several(name: str, tasks: Iterable[str]) -> UserError:
+    """Return the refusal of a name that has no number of its own."""
+    return UserError(f"assess.tasks has {name}, which stands for several tasks; name them: {', '.join(sorted(tasks))}")
+
+
+def task_manager(folder: str | None, task: str) -> Any:
+    """Return lm-eval's manager that knows a task, of a folder of task files or of lm-eval's own."""
     from lm_eval.tasks import TaskManager
 
-    manager = TaskManager()
-    for name in names:
-        if name not in manager.all_tasks:
-            raise UserError(
-                f"assess.tasks has {name}, which lm-eval does not know; {_nearest(name, manager.all_tasks)}"
-            )
-        if name in manager.all_tags:
-            tasks = sorted(manager.task_index[name].tags)
-            raise UserError(f"assess.tasks has {name}, which stands for several tasks; name them: {', '.join(tasks)}")
+    if folder is not None:  # its files may change
+        return TaskManager(include_path=folder, include_defaults=False)
+    if task in own_files():
+        beside = _manager_of_own(own_files()[task].parent)
+        if task in beside.all_subtasks:  # those of a group may be elsewhere
+            return beside
+    return _manager_of_own(None)
+
+
+@functools.cache
+def _manager_of_own(part: Path | None) -> Any:
+    """Return lm-eval's manager of its own tasks in a folder, or of all, whose files it reads for ten seconds."""
+    from lm_eval.tasks import TaskManager
+
+    return TaskManager() if part is None else TaskManager(include_path=str(part), include_defaults=False)
+
+
+@functools.cache
+def own_files() -> Mapping[str, Path]:
+    """Return the files of lm-eval's own tasks and groups by name, as their lines say, without reading them as YAML."""
+    found: dict[str, Path] = {}
+    for file in sorted(_own_folder().rglob("*.yaml"), key=Path.as_posix):  # in the order of lm-eval: the first counts
+        names = dict(_NAMED.findall(file.read_text("utf-8")))
+        if name := names.get("group") or names.get("task"):
+            found.setdefault(name, file)
+    return found
+
+
+def _is_mentioned(name: str) -> bool:
+    """Return whether lm-eval's own files have a name, as that of a tag, or of a task that is named in another way."""
+    word = re.compile(rb"(?<!\w)%b(?!\w)" % re.escape(name.encode()))
+    return any(word.search(file.read_bytes()) for file in _own_folder().rglob("*yaml"))
+
+
+def _own_folder() -> Path:
+    found = importlib.util.find_spec("lm_eval")
+    assert found is not None and found.origin is not None, "it is a dependency"
+    return Path(found.origin).with_name("tasks")
 
 
 def known_tasks(folder: Path) -> list[str]:
@@ -90,11 +136,9 @@ def known_tasks(folder: Path) -> list[str]:
     Raises:
         UserError: The folder is not there, or defines none.
     """
-    from lm_eval.tasks import TaskManager
-
     if not folder.is_dir():
         raise UserError(f"assess.task_dir={folder} is not a folder; give one with lm-eval task files (.yaml)")
-    names: list[str] = TaskManager(include_path=str(folder), include_defaults=False).all_tasks
+    names: list[str] = task_manager(str(folder), "").all_tasks
     if not names:
         raise UserError(
             f"assess.task_dir={folder} defines no task; write a .yaml with `task: name`, as lm-eval reads it"
@@ -179,7 +223,7 @@ def _train_file(file: Path) -> Path:
     return file.with_name("train.jsonl")
 
 
-def _nearest(name: str, known: Sequence[str]) -> str:
+def _nearest(name: str, known: Collection[str]) -> str:
     """As `did_you_mean`, but not all of lm-eval's thousands of names."""
     found = did_you_mean(name, known)
     return found if len(known) < 50 or found.startswith("did you mean") else "list them with: lm_eval ls tasks"

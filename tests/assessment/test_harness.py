@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from raysearch.assessment.task_files import ready_tasks, write_task_files
+from raysearch.assessment.task_files import own_files, ready_tasks, task_manager, write_task_files
 from raysearch.core.mask import Mask
 from raysearch.errors import UserError
 from tests.assessment.conftest import ROWS, Assess, Stopping, assert_known, without_layers
@@ -131,6 +131,36 @@ def test_own_task_files_come_first(assess: Assess, items: Path, tmp_path: Path) 
     assert assess([], *words).computed == 1, "the data beside the file are part of what it is kept by"
 
 
+TASK = """
+task: {name}
+tag: of_war
+dataset_path: json
+dataset_kwargs: {{data_files: {{test: {rows}}}}}
+test_split: test
+output_type: multiple_choice
+doc_to_text: "{{{{q}}}}"
+doc_to_choice: a
+doc_to_target: right
+metric_list: [{{metric: acc, aggregation: mean, higher_is_better: true}}]
+"""
+
+
+def test_a_group_has_a_number_where_its_file_says_how(assess: Assess, tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"q": "the army", "a": ["war", "peace"], "right": 1}) + "\n")
+    (own := tmp_path / "own").mkdir()
+    for name in ("first", "second"):
+        (own / f"{name}.yaml").write_text(TASK.format(name=name, rows=tmp_path / "rows.jsonl"))
+    parts = "task: [first, second]\n"
+    (own / "whole.yaml").write_text(f"group: whole\n{parts}aggregate_metric_list: [{{metric: acc}}]\n")
+    (own / "bare.yaml").write_text(f"group: bare\n{parts}")
+    found = assess([], "assess.tasks=[first,whole]", f"assess.task_dir={own}").by_mask[Mask()]
+    assert found["whole"].estimate.value == found["first"].estimate.value and found["whole"].extent == "2 items, acc"
+    for name in ("bare", "of_war"):
+        said = f"assess.tasks has {name}, which stands for several tasks; name them: first, second"
+        with pytest.raises(UserError, match=said):
+            assess([], f"assess.tasks=[{name}]", f"assess.task_dir={own}")
+
+
 def _as_on_the_hub(name: str, row: dict[str, Any]) -> dict[str, Any]:
     """A row of the data folder in the layout that lm-eval's own task reads."""
     if name in ("arc_easy", "arc_challenge", "openbookqa"):
@@ -144,17 +174,14 @@ def _as_on_the_hub(name: str, row: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("name", ready_tasks())
 def test_ready_tasks_ask_as_lm_eval_does(name: str, items: Path, tmp_path: Path) -> None:
     """The same prompts, choices, right answers and metrics, from rows in the layout that each reads."""
-    import lm_eval
     from datasets import Dataset
     from lm_eval.api.task import ConfigurableTask
     from lm_eval.tasks._yaml_loader import load_yaml
 
     ours = load_yaml(write_task_files(items, tmp_path) / f"{name}.yaml")
-    (theirs,) = [
-        config
-        for file in (Path(lm_eval.__file__).parent / "tasks").glob(f"{FOLDERS.get(name, name)}/*.yaml")
-        if (config := load_yaml(file)).get("task") == name
-    ]
+    assert task_manager(None, name).task_index[name].yaml_path == own_files()[name]
+    theirs = load_yaml(own_files()[name])
+    assert theirs["task"] == name
     rows = {"ours": ROWS[rows_of(name)], "theirs": [_as_on_the_hub(name, row) for row in ROWS[rows_of(name)]]}
 
     def made(config: dict[str, Any], of: list[dict[str, Any]]) -> ConfigurableTask:
@@ -173,9 +200,6 @@ def test_ready_tasks_ask_as_lm_eval_does(name: str, items: Path, tmp_path: Path)
     assert [metric["metric"] for metric in ours["metric_list"]] == [
         metric["metric"] for metric in theirs["metric_list"]
     ]
-
-
-FOLDERS = {"arc_easy": "arc", "arc_challenge": "arc", "boolq": "super_glue/boolq", "lambada_openai": "lambada"}
 
 
 def _plain(target: Any) -> Any:
