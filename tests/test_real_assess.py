@@ -6,6 +6,7 @@ import json
 import math
 import sys
 import warnings
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -18,12 +19,10 @@ from raysearch.cluster.options import ClusterOptions
 from raysearch.config.build import assess_spec
 from raysearch.config.compose import compose
 from raysearch.core.mask import Mask
-from raysearch.evaluation.inline_pool import InlinePool
-from raysearch.evaluation.replica import Replica
 from raysearch.ledger.ledger import Ledger
 from raysearch.models.export import export_checkpoint
+from raysearch.models.loading import quiet
 from raysearch.models.spec import ModelSpec
-from raysearch.models.stack import LayerStack
 from tests.models.test_card import EVIDENCE
 
 pytestmark = [
@@ -33,15 +32,23 @@ pytestmark = [
     pytest.mark.usefixtures("environment_described_once"),
 ]
 
-MASK = Mask.of(13, 17)
+LAYERS = 10
+MASK = Mask.of(3, 7)
 TASKS = ("hellaswag", "winogrande", "piqa")
 ITEMS = 2
 SEQ_LEN = 96
 
 
 @pytest.fixture(scope="module")
-def dense(smollm2_folder):
-    return ModelSpec("demo", str(smollm2_folder), "float32")
+def dense(tmp_path_factory, smollm2_folder):
+    """The demo model's first layers, with its embedding and head: a third of its work, at its real sizes."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    folder = tmp_path_factory.mktemp("assess") / "dense"
+    with quiet():  # of the layers that are left out
+        AutoModelForCausalLM.from_pretrained(smollm2_folder, num_hidden_layers=LAYERS).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(smollm2_folder).save_pretrained(folder)
+    return ModelSpec("demo", str(folder), "float32")
 
 
 @pytest.fixture(scope="module")
@@ -58,18 +65,13 @@ def store(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def found(store, data_folder, dense, smollm2, smollm2_tokenizer):
+def found(store, data_folder, dense):
     """Everything but speed, of the resident model."""
     words = [f"assess.data_dir={data_folder}", f"assess.tasks=[{','.join(TASKS)}]", "assess.speed.enabled=false"]
     words += [f"assess.seq_len={SEQ_LEN}", f"assess.limit={ITEMS}"]
     spec = assess_spec(compose("assess", ["assess=paper", *words]))
-    ledger = Ledger(store / "ledger.db")
-    pool = InlinePool(lambda: Replica(LayerStack(smollm2), [], load_tokenizer=lambda: smollm2_tokenizer))
-    try:
-        what = read_assessable(spec, dense, ClusterOptions("inline"), ledger.path)
-        return assess_masks(what, ledger, [MASK], make_pool=lambda: pool)
-    finally:
-        ledger.close()
+    with closing(Ledger(store / "ledger.db")) as ledger:
+        return assess_masks(read_assessable(spec, dense, ClusterOptions("inline"), ledger.path), ledger, [MASK])
 
 
 def test_accuracies_are_those_of_lm_evals_own_command(found, checkpoint, store, data_folder, monkeypatch):
