@@ -20,6 +20,7 @@ from raysearch.assessment.results import Result
 from raysearch.assessment.speed import peak_bytes
 from raysearch.core.mask import Mask
 from raysearch.core.paths import as_path
+from raysearch.evaluation.replica import in_memory
 from raysearch.ledger.ledger import Ledger
 from raysearch.ledger.locks import held
 from raysearch.models.export import check_destination
@@ -34,7 +35,7 @@ from raysearch.recovery.record import RecoveryRecord, recoveries_of, write_recov
 from raysearch.recovery.results import Recovered, RecoveryCost
 from raysearch.recovery.spec import RecoverSpec, RecoveryOptions
 from raysearch.recovery.teacher import Teaching
-from raysearch.recovery.training import Lesson, all_threads, held_out, make_trainer, steps
+from raysearch.recovery.training import Lesson, all_threads, half_as_many, held_out, make_trainer, steps
 from raysearch.search.export import export_search
 from raysearch.search.observer import Observer
 from raysearch.search.record import SearchRecord
@@ -169,9 +170,16 @@ def recovery_cost(
         n_train, mean = math.ceil(n_train * mean / options.max_tokens), options.max_tokens
     n_steps = steps(n_train, options)
     with tempfile.TemporaryDirectory(dir=ledger.path.parent) as scratch:
-        pruned = Path(scratch) / "pruned"
+        pruned, at_once = Path(scratch) / "pruned", options.rows_at_once(this.on_gpu)
         export_search(record, search, pruned, remove=remove)
-        step_s, memory = _time_step(this, this.model_in(pruned), rows, Path(scratch))
+
+        def fewer_rows() -> None:
+            nonlocal at_once
+            at_once = half_as_many(at_once, options)
+
+        step_s, memory = in_memory(
+            lambda: _time_step(this, this.model_in(pruned), rows, at_once, Path(scratch)), fewer_rows
+        )
     return RecoveryCost(
         rows=len(rows),
         answers=answers,
@@ -205,7 +213,7 @@ def _assess(this: Recovery, out: Path, observer: Observer) -> list[Mapping[str, 
     return [before.by_mask[Mask()], before.by_mask[this.mask], after.by_mask[Mask()]]
 
 
-def _time_step(this: Recovery, model: ModelSpec, rows: list[Row], scratch: Path) -> tuple[float, int]:
+def _time_step(this: Recovery, model: ModelSpec, rows: list[Row], at_once: int, scratch: Path) -> tuple[float, int]:
     """Return the seconds of a step on rows of mean length, and the most memory that it took, in bytes."""
     n_steps = 2 if this.on_gpu else 1  # on a CPU a step takes long, and the first as long as the next
     options = replace(this.spec.options, workers=1, max_steps=n_steps, epochs=1.0, warmup_steps=0, patience=None)
@@ -222,7 +230,7 @@ def _time_step(this: Recovery, model: ModelSpec, rows: list[Row], scratch: Path)
             ]
             lesson = replace(lesson, taught=taught)
         trainer = make_trainer(
-            *(model, this.tokenizer, lesson, options, scratch / "timed", this.spec.options.rows_at_once(this.on_gpu)),
+            *(model, this.tokenizer, lesson, options, scratch / "timed", at_once),
             on_gpu=this.on_gpu,
         )
         trainer.args.eval_strategy = trainer.args.save_strategy = "no"

@@ -238,12 +238,7 @@ def train(
 
     def fewer_rows() -> None:
         nonlocal micro
-        if micro == 1:
-            raise UserError(
-                f"recovery.max_tokens={options.max_tokens} is more than memory holds in training, even one row at "
-                "once; use less, recovery.gradient_checkpointing=true, or recovery.method=qlora"
-            )
-        micro = max(one for one in range(1, micro // 2 + 1) if options.batch_size % (one * options.workers) == 0)
+        micro = half_as_many(micro, options)
         warn(f"memory does not hold so many rows at once; {micro} of them from here on, and more steps are summed")
 
     training = replace(in_memory(fit_from_last, fewer_rows), seconds=pace.seconds)
@@ -422,6 +417,21 @@ def steps(n_rows: int, options: RecoveryOptions) -> int:
     """Return how many steps so many rows take."""
     whole = math.ceil(math.ceil(n_rows / options.batch_size) * options.epochs)
     return min(whole, options.max_steps) if options.max_steps else whole
+
+
+def half_as_many(micro_batch_size: int, options: RecoveryOptions) -> int:
+    """Return half as many rows at once, or the next smaller number that makes up a step.
+
+    Raises:
+        UserError: It is one row.
+    """
+    if micro_batch_size == 1:
+        raise UserError(
+            f"recovery.max_tokens={options.max_tokens} is more than memory holds in training, even one row at once; "
+            "use less, recovery.gradient_checkpointing=true, or recovery.method=qlora"
+        )
+    most = micro_batch_size // 2
+    return max(one for one in range(1, most + 1) if options.batch_size % (one * options.workers) == 0)
 
 
 def is_trained(folder: Path) -> bool:

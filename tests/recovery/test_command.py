@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import raysearch
-from raysearch.recovery import healing, training
+from raysearch.recovery import healing, recover, training
 from tests.cases import assert_each
 from tests.cli.conftest import Run, World
 from tests.recovery.conftest import assert_refused, done
@@ -119,6 +120,13 @@ def test_a_dry_run_times_the_loss_that_is_trained(
     run: Run, words: list[str], other_text: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     step, calls = training.RecoveryTrainer.compute_loss, list[float]()
+    make, at_once = training.make_trainer, list[int]()
+
+    def short(*args: Any, **options: Any) -> Any:
+        at_once.append(args[-1])
+        if args[-1] > 2:
+            raise torch.OutOfMemoryError("no room")
+        return make(*args, **options)
 
     def counted(*args: Any, **options: Any) -> Any:
         loss = step(*args, **options)
@@ -126,10 +134,12 @@ def test_a_dry_run_times_the_loss_that_is_trained(
         return loss
 
     monkeypatch.setattr(training.RecoveryTrainer, "compute_loss", counted)
+    monkeypatch.setattr(recover, "make_trainer", short)
     told = run("recover", *words, f"data.path={other_text}", "--dry-run")
     assert told.code == 0, told.err
     assert "Not in that time: answers and logits of the dense model" in told.out
     assert calls and np.isfinite(calls).all(), "recovery.loss=distill is the default"
+    assert at_once == [4, 2], "where memory is short, half as many rows at once, as in the training"
 
 
 def test_the_dense_model_answers_prompts_once(
