@@ -21,8 +21,8 @@ from raysearch.config.compose import compose
 from raysearch.core.mask import Mask
 from raysearch.ledger.ledger import Ledger
 from raysearch.models.export import export_checkpoint
-from raysearch.models.loading import quiet
 from raysearch.models.spec import ModelSpec
+from tests.assessment.conftest import first_layers
 from tests.models.test_card import EVIDENCE
 
 pytestmark = [
@@ -32,7 +32,6 @@ pytestmark = [
     pytest.mark.usefixtures("environment_described_once"),
 ]
 
-LAYERS = 10
 MASK = Mask.of(3, 7)
 TASKS = ("hellaswag", "winogrande", "piqa")
 ITEMS = 2
@@ -41,13 +40,8 @@ SEQ_LEN = 96
 
 @pytest.fixture(scope="module")
 def dense(tmp_path_factory, smollm2_folder):
-    """The demo model's first layers, with its embedding and head: a third of its work, at its real sizes."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    folder = tmp_path_factory.mktemp("assess") / "dense"
-    with quiet():  # of the layers that are left out
-        AutoModelForCausalLM.from_pretrained(smollm2_folder, num_hidden_layers=LAYERS).save_pretrained(folder)
-    AutoTokenizer.from_pretrained(smollm2_folder).save_pretrained(folder)
+    """The demo model's first layers: a third of its work."""
+    folder = first_layers(smollm2_folder, 10, tmp_path_factory.mktemp("assess") / "dense")
     return ModelSpec("demo", str(folder), "float32")
 
 

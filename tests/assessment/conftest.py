@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from raysearch.assessment.assess import Assessable, assess_masks, read_assessable
 from raysearch.assessment.results import Assessments
@@ -18,7 +18,7 @@ from raysearch.config.compose import compose
 from raysearch.core.mask import Mask
 from raysearch.evaluation.pool import Pool
 from raysearch.ledger.ledger import Ledger
-from raysearch.models.loading import describe
+from raysearch.models.loading import describe, quiet
 from raysearch.models.spec import ModelSpec
 from tests.cli.conftest import World, here, prose, run, tables, world
 
@@ -127,6 +127,14 @@ def without_layers(folder: Path, mask: Mask) -> PreTrainedModel:
         layer.self_attn.layer_idx = number
     model.config.num_hidden_layers = len(kept)
     return model
+
+
+def first_layers(folder: Path, n: int, out: Path) -> Path:
+    """Write the first layers of a model, with its embedding and head: part of its work, at its real sizes."""
+    with quiet():  # of the layers that are left out
+        AutoModelForCausalLM.from_pretrained(folder, num_hidden_layers=n).save_pretrained(out)
+    AutoTokenizer.from_pretrained(folder).save_pretrained(out)
+    return out
 
 
 def of_text(name: str, file: Path, sampling: str = "sequential", samples: object = "all") -> str:

@@ -18,10 +18,10 @@ from raysearch.generation.arithmetic import draw_problems, encode_probe
 from raysearch.ledger.ledger import Ledger
 from raysearch.models.spec import ModelSpec
 from raysearch.recovery.record import _share
-from tests.assessment.conftest import Assess, without_layers
+from tests.assessment.conftest import Assess, first_layers, without_layers
 from tests.cases import assert_refused
 
-MASK = Mask.of(9, 20)
+MASK = Mask.of(3, 7)
 ITEMS = 5
 
 
@@ -29,8 +29,10 @@ ITEMS = 5
 def test_the_probe_is_what_the_model_without_the_layers_says(smollm2_folder: Path, tmp_path: Path) -> None:
     from transformers import AutoTokenizer
 
+    folder = first_layers(smollm2_folder, 10, tmp_path / "model")
+    tokenizer = AutoTokenizer.from_pretrained(folder)
     spec = AssessSpec(probe=ProbeOptions(True, items=ITEMS), speed=SpeedOptions(enabled=False), batch_size=2)
-    model = ModelSpec("smollm2", str(smollm2_folder))
+    model = ModelSpec("smollm2", str(folder))
     what = read_assessable(spec, model, ClusterOptions("inline"), tmp_path / "ledger.sqlite")
     with closing(Ledger(tmp_path / "ledger.sqlite")) as ledger:
         found = assess_masks(what, ledger, [MASK])
@@ -38,10 +40,9 @@ def test_the_probe_is_what_the_model_without_the_layers_says(smollm2_folder: Pat
     assert (found.computed, again.computed) == (2, 0)
     assert found.values == again.values
 
-    tokenizer = AutoTokenizer.from_pretrained(smollm2_folder)
     expected = {}
     for mask in (Mask(), MASK):
-        plain = without_layers(smollm2_folder, mask)
+        plain = without_layers(folder, mask)
         log_p, right = [], []
         for problem in draw_problems(ITEMS, seed=42):
             ids = tokenizer(problem.prompt)["input_ids"]
@@ -85,7 +86,7 @@ def test_retention_and_change_count_the_items_as_pairs() -> None:
 
 
 def test_a_job_says_what_it_is() -> None:
-    assert str(ProbeJob(MASK, (), 8)) == "the arithmetic probe of {9,20}"
+    assert str(ProbeJob(Mask.of(9, 20), (), 8)) == "the arithmetic probe of {9,20}"
 
 
 def test_what_is_refused(assess: Assess, tmp_path: Path) -> None:
