@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from itertools import zip_longest
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -95,19 +96,24 @@ def test_what_was_damaged_is_made_again(run: Run, words: list[str], other_text: 
     command = ["recover", *words, f"data.path={other_text}", "recovery.max_steps=1", "--out", "healed", "--overwrite"]
     assert run(*command).code == 0
     (folder,) = (here / "mlruns/recoveries").iterdir()
-    kept = ["rows.json", "rows.jsonl", "pruned/config.json", "pruned/model.safetensors"]
-    trained = [f"trained/{name}" for name in ("adapter_config.json", "adapter_model.safetensors", "history.json")]
-    files = [*(folder / name for name in (*kept, *trained)), here / "healed/model.safetensors"]
-    whole = {file: file.read_bytes() for file in files}
+    trained = ("adapter_config.json", "adapter_model.safetensors", "history.json")
+    files = [
+        [folder / name for name in ("rows.json", "rows.jsonl")],
+        [folder / "pruned" / name for name in ("config.json", "model.safetensors")],
+        [folder / "trained" / name for name in trained],
+        [here / "healed/model.safetensors"],
+    ]
+    whole = {file: file.read_bytes() for of_step in files for file in of_step}
 
-    def damage(file: Path) -> None:
-        file.write_bytes(whole[file][: len(whole[file]) // 2])
+    def damage(one_of_each: tuple[Path | None, ...]) -> None:
+        for file in filter(None, one_of_each):
+            file.write_bytes(whole[file][: len(whole[file]) // 2])
         shown = run(*command)
         assert shown.code == 0, shown.err
         again = {one: one.read_bytes() for one in whole if one.name != "history.json"}  # which has seconds
         assert again == {one: whole[one] for one in again}
 
-    assert_each(files, damage)
+    assert_each(zip_longest(*files), damage)
 
 
 def test_text_that_was_measured_is_left_out(run: Run, words: list[str], world: World) -> None:

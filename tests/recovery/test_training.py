@@ -29,6 +29,8 @@ from raysearch.recovery.spec import RecoveryOptions
 from raysearch.recovery.teacher import Teaching, distillation_loss
 from raysearch.recovery.training import Lesson, last_checkpoint, load_pruned, make_trainer, train
 
+pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft asks for it
+
 OPTIONS = RecoveryOptions(
     loss="tokens",
     max_tokens=64,
@@ -115,14 +117,12 @@ def test_losses_are_those_of_a_plain_script_of_trl(checkpoint: Path, lesson: Les
     assert len(expected) == found.steps == 3
 
 
-@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft asks transformers for it
 def test_max_steps_ends_a_training_and_prolongs_none(checkpoint: Path, lesson: Lesson, tmp_path: Path) -> None:
     for most, taken in ((2, 2), (9, 3)):
         found = run(checkpoint, lesson, replace(OPTIONS, max_steps=most), tmp_path / str(most))
         assert found.steps == taken, "an epoch has three steps"
 
 
-@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft asks transformers for it
 def test_packed_rows_make_fewer_steps(checkpoint: Path, lesson: Lesson, tmp_path: Path) -> None:
     n_tokens = sum(len(row.ids) for row in lesson.rows[1:])
     options = replace(OPTIONS, packing=True, max_tokens=64, batch_size=2, max_steps=5, checkpoint_steps=None)
@@ -261,21 +261,19 @@ def test_a_training_that_is_killed_at_its_end_trains_no_further(
     checkpoint: Path, lesson: Lesson, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: dict[str, Any]
 ) -> None:
     options = replace(OPTIONS, schedule="constant", **{"epochs": 8, "patience": None, **end})
-    killed = [tmp_path / name for name in ("before", "after")]  # the best weights are loaded, and written
 
     def kill(*of: Any) -> None:
         raise KeyboardInterrupt
 
-    for folder, where in zip(
-        killed, ((training.RecoveryTrainer, "_load_best_model"), (training, "_history")), strict=True
-    ):
+    # Where the best weights are loaded, and once they are written.
+    for where in ((training.RecoveryTrainer, "_load_best_model"), (training, "_history")):
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
             patch.setattr(*where, kill)
-            run(checkpoint, lesson, options, folder)
-    whole, *again = (run(checkpoint, lesson, options, folder) for folder in (tmp_path / "whole", *killed))
-    assert [replace(one, seconds=whole.seconds) for one in again] == [whole] * 2 and whole.steps < 24
-    weights = {(folder / "trained/adapter_model.safetensors").read_bytes() for folder in (tmp_path / "whole", *killed)}
-    assert len(weights) == 1
+            run(checkpoint, lesson, options, tmp_path / "killed")
+    whole, again = (run(checkpoint, lesson, options, tmp_path / name) for name in ("whole", "killed"))
+    assert replace(again, seconds=whole.seconds) == whole and whole.steps < 24
+    weights = [(tmp_path / name / "trained/adapter_model.safetensors").read_bytes() for name in ("whole", "killed")]
+    assert weights[0] == weights[1]
 
 
 def run_to_step(step: int, checkpoint: Path, lesson: Lesson, options: RecoveryOptions, folder: Path) -> None:
