@@ -266,9 +266,9 @@ def test_a_training_that_is_killed_at_its_end_trains_no_further(
         raise KeyboardInterrupt
 
     # Where the best weights are loaded, and once they are written.
-    for where in ((training.RecoveryTrainer, "_load_best_model"), (training, "_history")):
+    for owner, name in ((training.RecoveryTrainer, "_load_best_model"), (training, "_history")):
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(*where, kill)
+            patch.setattr(owner, name, kill)
             run(checkpoint, lesson, options, tmp_path / "killed")
     whole, again = (run(checkpoint, lesson, options, tmp_path / name) for name in ("whole", "killed"))
     assert replace(again, seconds=whole.seconds) == whole and whole.steps < 24
