@@ -84,7 +84,7 @@ class TaskJob(Job):
         Raises:
             UserError: The task or its data cannot be loaded.
         """
-        with _silent(), torch.random.fork_rng():
+        with _silent(), _seeded():
             from lm_eval import evaluate
             from lm_eval.models.huggingface import HFLM
 
@@ -116,9 +116,6 @@ class TaskJob(Job):
 
         That would also list all packages and devices of the machine, which takes seconds for each task and mask.
         """
-        random.seed(_SEED_OF_PYTHON)  # before the task is loaded: some shuffle as they are
-        np.random.seed(_SEED)  # noqa: NPY002 (the one that tasks use)
-        torch.manual_seed(_SEED)
         try:
             loaded: dict[str, Any] = task_manager(self.folder, self.task).load([self.task])
         except Exception as error:  # whatever a hub, a network, a data set or a task file raises
@@ -215,6 +212,21 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
         for name in variables:
             os.environ.pop(name, None)
         os.environ.update(before)
+
+
+@contextlib.contextmanager
+def _seeded() -> Iterator[None]:
+    """Within the context random numbers are those of lm-eval, also while a task is loaded: some shuffle then."""
+    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 (the state that tasks use)
+    with torch.random.fork_rng():
+        random.seed(_SEED_OF_PYTHON)
+        np.random.seed(_SEED)  # noqa: NPY002
+        torch.manual_seed(_SEED)
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(numpy)  # noqa: NPY002
 
 
 @contextlib.contextmanager

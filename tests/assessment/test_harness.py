@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -86,7 +87,9 @@ def test_chat_models_are_asked_in_their_template(assess: Assess, world: World, i
 
 def test_known_tasks_load_no_model(assess: Assess, items: Path) -> None:
     words = ["assess.tasks=[piqa,boolq]", f"assess.data_dir={items}"]
+    before = random.getstate()
     assert_known(assess, MASK, words, computed=4)
+    assert random.getstate() == before, "lm-eval's seeds are its own"
     assert assess([MASK, Mask.of(3)], *words).computed == 2, "a new mask alone"
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from raysearch.config import build
 from raysearch.recovery import recover, training
+from raysearch.reporting import write
 from raysearch.study.plan import plan_study
 from tests.assessment.conftest import items
 from tests.cli.conftest import Run, World
@@ -61,6 +62,7 @@ def test_a_study_recovers_its_masks_and_the_dense_model_once(
     left.mkdir()  # as a command does that is killed before it tidies up
     with monkeypatch.context() as patch:
         patch.setattr(recover, "_recover", pytest.fail)
+        patch.setattr(write, "write_report", lambda results, out: [report])  # the same figures again
         assert done(run, "study", *words)["recovered"] == recovered
     assert not left.exists()
     monkeypatch.setattr(training, "make_trainer", pytest.fail)
