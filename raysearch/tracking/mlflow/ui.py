@@ -110,9 +110,10 @@ def _run(command: Sequence[str], environment: Mapping[str, str], store: Store, a
     servers.append(subprocess.Popen(command, env=environment, process_group=0))
     if is_told.is_set():
         end()
-    found = _links(store, address)
+    found = list[str]()  # beside the server's start; its database may hang, and Ctrl-C ends this at once all the same
+    threading.Thread(target=lambda: found.extend(_links(store, address)), name="links", daemon=True).start()
     while servers[0].poll() is None and not is_told.wait(0.1):
-        if _answers(address):
+        if found and _answers(address):
             sys.stdout.write("".join(visible(line) + "\n" for line in found))
             sys.stdout.flush()
             break

@@ -3,6 +3,7 @@ import os
 import signal
 import socket
 import subprocess
+import threading
 import time
 import urllib.request
 from pathlib import Path
@@ -39,9 +40,13 @@ def test_what_cannot_be_served_is_refused_with_the_remedy(tmp_path):
 def test_a_server_that_fails_gives_its_exit_code(tables: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("raysearch.tracking.mlflow.ui._command", lambda *_: ["sh", "-c", "exit 3"])
     monkeypatch.setattr("signal.signal", lambda *_: None)  # this process goes on, with its own handlers
+    is_over = threading.Event()
+    monkeypatch.setattr("raysearch.tracking.mlflow.ui._links", lambda *_: [str(is_over.wait(60))])  # a store that hangs
+    began = time.monotonic()
     with pytest.raises(SystemExit) as ended:
         serve_ui(tmp_path, None, port=closed_port())
-    assert ended.value.code == 3
+    is_over.set()
+    assert ended.value.code == 3 and time.monotonic() - began < 30, "it waits for nothing else"
 
 
 def test_ctrl_c_while_the_server_is_being_imported_ends_quietly(tables: None, tmp_path: Path) -> None:
