@@ -22,7 +22,7 @@ from raysearch.core.mask import Mask
 from raysearch.core.statistic import Statistic
 from raysearch.evaluation.costs import head_cost
 from raysearch.evaluation.replica import make_replica
-from raysearch.evaluation.spec import EvaluationSpec
+from raysearch.evaluation.spec import CalibrationSpec, EvaluationSpec
 from raysearch.evaluation.unit import MaskUnit
 from raysearch.models.loading import describe
 from raysearch.search.forecast import Forecaster
@@ -151,14 +151,22 @@ def _time(study: StudySpec, plan: StudyPlan) -> float | None:
 
 
 def _seconds_per_layer_forward(model_group: ModelGroup, over_gpus: bool) -> list[float]:
-    """Of one layer over all samples of each calibration, on one replica, which is freed again."""
+    """Of one layer over all samples of each calibration, on one replica, which is freed again.
+
+    The draws of a calibration take as long as the first of them, token for token.
+    """
     calibrations, cost = model_group.prepared.calibrations, model_group.info.n_layers + head_cost(model_group.info)
     replica = make_replica(model_group.info.model, model_group.cluster.cpus_per_replica, over_gpus=over_gpus)
     replica.calibrations.update({calibration.fingerprint: calibration for calibration in calibrations})
+    tried: list[tuple[CalibrationSpec, float]] = []
     speeds = []
-    for calibration in calibrations:
-        unit = MaskUnit(calibration.fingerprint, 0, (Mask(),))
-        replica.evaluate(unit)  # once to warm up
-        share = calibration.shards[0].n_tokens / sum(shard.n_tokens for shard in calibration.shards)
-        speeds.append(replica.evaluate(unit).seconds / share / cost)
+    for spec, calibration in zip(model_group.specs, calibrations, strict=True):
+        drawn = replace(spec, data=replace(spec.data, draw=replace(spec.data.draw, seed=0)))
+        by_token = next((seconds for other, seconds in tried if other == drawn), None)
+        if by_token is None:
+            unit = MaskUnit(calibration.fingerprint, 0, (Mask(),))
+            replica.evaluate(unit)  # once to warm up
+            by_token = replica.evaluate(unit).seconds / calibration.shards[0].n_tokens / cost
+            tried.append((drawn, by_token))
+        speeds.append(by_token * sum(shard.n_tokens for shard in calibration.shards))
     return speeds
