@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import zlib
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -18,8 +19,11 @@ from raysearch.ledger.table import Table
 #: Assessments that no fingerprint names: what is added to, as all assessed numbers, or may differ by the machine, as
 #: trainings.
 _GROWS = "assessment GLOB '*[^0-9a-f]*'"
-#: Where two ledgers need not agree: times differ.
-_MAY_DIFFER = {"assessments": f"({_GROWS} OR json_extract(theirs.result, '$.measured_on') NOTNULL)"}
+#: Where the content of two ledgers need not be the same bytes: times differ, and builds of zlib pack texts differently.
+_MAY_DIFFER = {
+    "assessments": f"({_GROWS} OR json_extract(theirs.result, '$.measured_on') NOTNULL)",
+    "texts": "(unpacked(texts.texts) = unpacked(theirs.texts))",
+}
 
 
 @dataclass(frozen=True)
@@ -79,6 +83,7 @@ def _merge(ledger: Ledger, other: Ledger, records: Sequence[Table[Any]]) -> dict
         ledger.connection.execute("ATTACH DATABASE ? AS other", (other.address,))
     try:
         with ledger.transaction() as connection:
+            connection.create_function("unpacked", 1, zlib.decompress, deterministic=True)
             for name, (key, content) in ROWS.items():
                 same = f"SELECT {', '.join(key)} FROM {name} JOIN other.{name} AS theirs USING ({', '.join(key)})"
                 where = f"{name}.{content} <> theirs.{content} AND NOT {_MAY_DIFFER.get(name, 'FALSE')}"

@@ -2,6 +2,7 @@
 
 import threading
 import time
+import zlib
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -12,6 +13,7 @@ import pytest
 
 from raysearch.core.mask import Mask
 from raysearch.errors import UserError
+from raysearch.generation.score import Score, ScoredText
 from raysearch.ledger.assessments import read_assessments, write_assessment
 from raysearch.ledger.checking import check_ledger
 from raysearch.ledger.ledger import Ledger
@@ -93,6 +95,25 @@ def test_ledgers_are_merged_bit_for_bit(ledger, other):
     assert STUDIES.find(ledger, "s").facts == {"machine": "theirs"}
     assert check_ledger(ledger, RECORDS).is_whole and other.path.read_bytes() == before
     assert not any(merge_ledgers(ledger, [other.path], RECORDS).rows.values()), "nothing twice"
+
+
+def test_texts_that_another_zlib_has_packed_are_the_same(ledger, other, monkeypatch):
+    def record(where, text):
+        where.record("cal", 0, {A: np.zeros(1)}, {A: [ScoredText(text, 1, False, Score(0.0))]})
+
+    record(ledger, "four " * 99)
+    with monkeypatch.context() as patch:
+        compress = zlib.compress
+        patch.setattr("raysearch.ledger.ledger.zlib.compress", lambda text, level: compress(text, level=1))
+        record(other, "four " * 99)
+    packed = [one.connection.execute("SELECT texts FROM texts").fetchall() for one in (ledger, other)]
+    assert packed[0] != packed[1]
+    assert not any(merge_ledgers(ledger, [other.path], RECORDS).rows.values())
+    with other.transaction() as connection:
+        connection.execute("DELETE FROM texts")
+    record(other, "five")
+    with pytest.raises(UserError, match=r"has other numbers than .* for \{1\} \(texts, calibration cal"):
+        merge_ledgers(ledger, [other.path], RECORDS)
 
 
 def test_a_ledger_of_other_numbers_is_refused_whole(ledger, other, tmp_path):
