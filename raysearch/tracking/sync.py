@@ -87,8 +87,7 @@ def sync(record: SearchRecord | StudyRecord, ledger: Ledger, tracking: TrackingO
     """
     tracking.store.check()
     if isinstance(record, SearchRecord):
-        with held(ledger, record.search_id, "SEARCH"):  # two would write the same trials
-            return _sync_search(record, ledger, tracking)
+        return _sync_search(record, ledger, tracking)
     return _sync_study(record, ledger, tracking)
 
 
@@ -126,22 +125,26 @@ def _sync_search(
     cell: CellRecord | None = None,
     parent: str = "",
 ) -> SyncedSearch:
-    """Write what MLflow lacks of a search, as the cell of a study and under its id at MLflow where there is one."""
-    if record.result is None:
-        raise UserError(
-            f"SEARCH={record.search_id} is {record.state}, so there is nothing to sync yet; raysearch resume "
-            f"{record.search_id} goes on with it, and records it"
-        )
-    result = record.result
-    if cell is not None:
-        remove = record.config["remove"]
-        labels = cell_labels(cell.model, cell.calibration, cell.searcher, remove, cell.seed, cell.draw)
-        result = replace(result, labels=labels, parent=parent)
-    with _writing(tracking):
-        synced = _write_search(tracking, result)
-        _write_assessments(tracking.store, synced.mlflow_run_id, record, ledger)
-    note_mlflow(ledger, record.search_id, synced.mlflow_run_id, _section(record.config, tracking))
-    return synced
+    """Write what MLflow lacks of a search, as the cell of a study and under its id at MLflow where there is one.
+
+    A cell that another process writes just now is waited for.
+    """
+    with held(ledger, record.search_id, "SEARCH", wait=cell is not None):  # two would write the same trials
+        if record.result is None:
+            raise UserError(
+                f"SEARCH={record.search_id} is {record.state}, so there is nothing to sync yet; raysearch resume "
+                f"{record.search_id} goes on with it, and records it"
+            )
+        result = record.result
+        if cell is not None:
+            remove = record.config["remove"]
+            labels = cell_labels(cell.model, cell.calibration, cell.searcher, remove, cell.seed, cell.draw)
+            result = replace(result, labels=labels, parent=parent)
+        with _writing(tracking):
+            synced = _write_search(tracking, result)
+            _write_assessments(tracking.store, synced.mlflow_run_id, record, ledger)
+        note_mlflow(ledger, record.search_id, synced.mlflow_run_id, _section(record.config, tracking))
+        return synced
 
 
 def _write_assessments(store: Store, run_id: str, record: SearchRecord, ledger: Ledger) -> None:

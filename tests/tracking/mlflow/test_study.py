@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
-from raysearch.ledger.ledger import Ledger
+from raysearch.ledger.ledger import Ledger, opened
 from raysearch.ledger.locks import held
 from raysearch.search.observer import StudyHeader, repeat
 from raysearch.search.record import write_search
@@ -20,7 +21,7 @@ from raysearch.testing.tracker_suite import greedy_search
 from raysearch.tracking.mlflow.client import attempt
 from raysearch.tracking.mlflow.tracker import open_tracker
 from raysearch.tracking.options import TrackingOptions
-from raysearch.tracking.sync import mend
+from raysearch.tracking.sync import SyncedSearch, SyncedStudy, mend, sync
 
 NOTHING = StudyHeader("x", {"study": {}}, [])
 LABELS = {"model": "tiny", "searcher": "beam, width=5", "remove": "2"}
@@ -142,3 +143,24 @@ def test_a_search_whose_process_died_for_good_is_failed_there(options: TrackingO
     assert found["greedy"].info.status == "FAILED"
     assert found["greedy"].data.tags["raysearch.failure"] == "its process died"
     assert found["beam"].info.status == "RUNNING", "somebody works on it"
+
+
+@pytest.mark.usefixtures("blank_figures")
+def test_two_that_sync_a_study_at_once_write_each_trial_once(options: TrackingOptions, tmp_path: Path) -> None:
+    search = greedy_search(search_id="greedy")
+    config = {"study": {"name": "x"}, "tracking": {}, "searcher": {}, "remove": search.n_remove}
+    study = StudyRecord("my-study-5", config, (CellRecord("m", "c", "greedy", 2, 0, "greedy"),), {}, {}, "")
+    parent = begin(options, StudyHeader("my-study-5", config, []))
+    with closing(Ledger(tmp_path / "ledger.db")) as ledger:
+        write_search(ledger, "greedy", config, "finished", search)
+
+    def write() -> SyncedSearch | SyncedStudy:
+        with opened(tmp_path / "ledger.db") as own:
+            return sync(study, own, options)
+
+    with ThreadPoolExecutor() as threads:
+        both = [each.result() for each in [threads.submit(write) for _ in range(2)]]
+    assert sum(each.missing for one in both for each in one.searches) == len(search.trials)
+    client = MlflowClient(options.store.uri)
+    runs = client.search_runs([client.get_run(parent).info.experiment_id], max_results=1000)
+    assert len(runs) == 2 + len(search.trials)
