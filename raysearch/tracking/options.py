@@ -157,7 +157,9 @@ class TrackingOptions:
 
     def elsewhere(self) -> TrackingOptions:
         """Return the same place, for a process in any folder."""
-        return replace(self, folder=self.folder.resolve())
+        relative = re.fullmatch(r"(sqlite(?:\+\w+)?:///)([^/].*)", self.uri or "")
+        uri = f"{relative[1]}{Path(relative[2]).absolute()}" if relative else self.uri
+        return replace(self, uri=uri, folder=self.folder.resolve())
 
 
 def _with_password(uri: str) -> str:

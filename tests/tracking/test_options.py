@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from raysearch.errors import UserError, redact
-from raysearch.tracking.options import Store
+from raysearch.tracking.options import Store, TrackingOptions
 
 
 def test_an_address_from_a_record_gets_its_password_from_mlflows_variables(
@@ -32,3 +32,18 @@ def test_an_address_from_a_record_gets_its_password_from_mlflows_variables(
     database = redact("postgresql://me:s3cret@host/db")
     monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "me")
     assert Store.locate(database, tmp_path).uri == database, "a database is not signed in to by these"
+
+
+def test_a_database_beside_the_command_is_the_same_for_processes_in_other_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for given, uri in (
+        ("sqlite:///my.db", f"sqlite:///{tmp_path}/my.db"),
+        ("sqlite+pysqlite:///a/my.db?timeout=9", f"sqlite+pysqlite:///{tmp_path}/a/my.db?timeout=9"),
+        ("sqlite:////my.db", "sqlite:////my.db"),
+        ("http://host:5000", "http://host:5000"),
+        (None, None),
+    ):
+        found = TrackingOptions("mlflow", given, "x", Path("mlruns")).elsewhere()
+        assert (found.uri, found.folder) == (uri, tmp_path / "mlruns")
