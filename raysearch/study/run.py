@@ -8,12 +8,14 @@ from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import product, zip_longest
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
 from raysearch.cluster.options import ReplicaGroup
 from raysearch.core.mask import Mask
+from raysearch.core.paths import as_folder
 from raysearch.errors import EvaluationError, UserError
 from raysearch.ledger.ledger import Ledger, opened
 from raysearch.ledger.locks import held, is_held
@@ -176,7 +178,8 @@ class _StudyWork:
         records, stop = self._records(model_group.cells), self.spec.options.stop
         left = [number for number in model_group.cells if not is_done(records.get(number), stop)]
         if left:
-            self._search(model_group, left, replicas())
+            folder = as_folder("store", self.spec.store / "tune") / f"{self.spec.study_id}-{min(model_group.cells)}"
+            self._search(model_group, left, replicas(), folder)
             self.record({})
 
     def _hold_out(self, model_group: ModelGroup, replicas: Callable[[], Replicas]) -> None:
@@ -234,8 +237,8 @@ class _StudyWork:
                     failures.append(error)
         return failures
 
-    def _search(self, model_group: ModelGroup, numbers: Sequence[int], replicas: Replicas) -> None:
-        """Runs searches to their ends, and puts on record why some failed."""
+    def _search(self, model_group: ModelGroup, numbers: Sequence[int], replicas: Replicas, folder: Path) -> None:
+        """Runs searches to their ends, and puts on record why some failed; the folder is Tune's."""
         from raysearch.study.trials import TrialTask, run_trials
 
         options = self.spec.options
@@ -246,7 +249,6 @@ class _StudyWork:
             tasks[number] = TrialTask(cell.search.elsewhere(), context, replicas, self.open_tracker)
         auto = min(replicas.most, _MOST_AT_ONCE)
         at_once = auto if options.concurrency == "auto" else options.concurrency
-        folder = self.spec.store / "tune" / f"{self.spec.study_id}-{min(model_group.cells)}"
         watching = Observers(self.observer, _Recording(self))
         failed = run_trials(tasks, options.stop, at_once, options.retries, folder, watching)
         records = self._records(failed)

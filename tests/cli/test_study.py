@@ -147,3 +147,9 @@ def test_what_cannot_be_run_is_refused_before_anything_is(
             assert said in outcome.err
             assert "Traceback" not in outcome.err
             assert not (here / "mlruns/ledger.db").exists()
+
+
+def test_a_folder_that_tune_cannot_write_to_is_refused(world: World, run: Run, here: Path) -> None:
+    (here / "taken").write_text("a file where a folder should be")
+    outcome = run("study", *small_study(world, "searcher=[one_shot]", "remove=[1]"), "store=taken", "ledger=my.db")
+    assert outcome.code == 2 and "error: store=taken/tune cannot be used (Not a directory)" in outcome.err
