@@ -143,6 +143,20 @@ def store_with_tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made_once(tmp_path_factory, "store", make) / "mlflow.db"
 
 
+@pytest.fixture
+def blank_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures of a search that show nothing: drawing them takes most of the time that a search is written in."""
+    from matplotlib.figure import Figure
+
+    from raysearch.search.figures import Plots
+    from tests.tracking.recorded import ARTIFACTS
+
+    def files(_: Plots) -> Iterator[tuple[str, Figure]]:
+        return ((name, Figure(figsize=(1, 1))) for name in sorted(ARTIFACTS) if name.endswith(".png"))
+
+    monkeypatch.setattr(Plots, "files", files)
+
+
 @pytest.fixture(scope="session")
 def smollm2_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The demo model in float32 and its tokenizer as a folder: reading GGUF is slow."""

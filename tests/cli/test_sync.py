@@ -49,6 +49,7 @@ def movable(world: World, tmp_path: Path) -> World:
     return World(tmp_path / "movable/model", tmp_path / "movable/prose.txt")
 
 
+@pytest.mark.usefixtures("blank_figures")
 def test_a_search_that_mlflow_never_saw_is_written_without_its_model(run: Run, here: Path, movable: World) -> None:
     uri = f"http://127.0.0.1:{closed_port()}"
     words = movable.search(tracking=None, searcher="beam", searcher__width=2)
@@ -110,6 +111,7 @@ def test_there_is_nothing_to_sync_of_what_is_not_done(run: Run, world: World, mo
     assert "is interrupted, so there is nothing to sync yet; raysearch resume greedy-m2-" in outcome.err
 
 
+@pytest.mark.usefixtures("blank_figures")
 def test_a_search_that_was_stopped_is_found_by_its_run(run: Run, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
@@ -135,7 +137,7 @@ def test_mistakes_are_one_sentence(run: Run, world: World, subtests: pytest.Subt
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("one_ray")
+@pytest.mark.usefixtures("one_ray", "blank_figures")
 def test_a_study_is_filed_with_its_searches_assessments_and_report(run: Run, here: Path, world: World) -> None:
     words = [*small_study(world, "searcher=[one_shot,greedy]", "remove=[2]"), "study.name=late"]
     text = f"assess.texts.mine=data=file data.path={world.text} data.samples=all data.sampling=sequential"

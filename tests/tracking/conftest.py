@@ -14,14 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from matplotlib.figure import Figure
 
-from raysearch.search.figures import Plots
 from raysearch.search.observer import repeat
 from raysearch.testing.tracker_suite import greedy_search
 from raysearch.tracking.mlflow.tracker import MlflowTracker
 from raysearch.tracking.options import TrackingOptions
-from tests.tracking.recorded import ARTIFACTS
 
 ROOT = Path(__file__).parents[2]
 #: Runs the server of the folder that it is started in, on a port that is its argument.
@@ -48,16 +45,6 @@ class Served:
 def tables(tmp_path: Path, store_with_tables: Path) -> None:
     """MLflow's tables in the test's folder."""
     shutil.copy(store_with_tables, tmp_path)
-
-
-@pytest.fixture
-def blank_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Figures of a search that show nothing: drawing them takes most of the time that a search is written in."""
-
-    def files(_: Plots) -> Iterator[tuple[str, Figure]]:
-        return ((name, Figure(figsize=(1, 1))) for name in sorted(ARTIFACTS) if name.endswith(".png"))
-
-    monkeypatch.setattr(Plots, "files", files)
 
 
 @pytest.fixture(scope="session")
