@@ -135,7 +135,9 @@ class TrackingOptions:
             raise UserError(f"tracking.max_child_runs={self.max_child_runs} is below 0; use 0 for a table alone")
 
     def link(self, run_id: str | None, url: str | None = None) -> str | None:
-        """Return the address of a run's page, on its server or that of ``raysearch ui``; None without a run.
+        """Return the address of a run's page, on its server or that of ``raysearch ui``.
+
+        None without a run, and where only the server's own settings know its address: ``databricks``.
 
         Args:
             run_id: The run.
@@ -148,7 +150,8 @@ class TrackingOptions:
             raise UserError(f"--mlflow-url={redact(url)} is no address; give one such as http://host:5000")
         if run_id is None or self.type == "none":
             return None
-        return f"{(url or self.store.page).rstrip('/')}/#/runs/{run_id}"
+        page = url or self.store.page
+        return f"{page.rstrip('/')}/#/runs/{run_id}" if page.startswith("http") else None
 
     @property
     def store(self) -> Store:

@@ -47,3 +47,13 @@ def test_a_database_beside_the_command_is_the_same_for_processes_in_other_folder
     ):
         found = TrackingOptions("mlflow", given, "x", Path("mlruns")).elsewhere()
         assert (found.uri, found.folder) == (uri, tmp_path / "mlruns")
+
+
+def test_only_an_address_of_the_web_is_a_link(tmp_path: Path) -> None:
+    links = {
+        "http://me:s3cret@host:5000/mlflow/": "http://host:5000/mlflow/#/runs/abc",
+        "postgresql://host/db": "http://127.0.0.1:5000/#/runs/abc",
+        "databricks": None,
+        "databricks://profile": None,
+    }
+    assert {uri: TrackingOptions("mlflow", uri, "x", tmp_path).link("abc") for uri in links} == links
