@@ -35,7 +35,7 @@ if TYPE_CHECKING:  # heavy; it is imported where `quiet` holds
 MAX_KEY = 250
 MAX_PARAM = 6000
 MAX_TAG = 8000
-MAX_POINTS = 1000  # in one batch
+MAX_POINTS = 1000  # of a remark
 
 #: The metrics of a round that a process counts of its own work.
 COMPUTED = ("evaluations/computed", "layer_forwards/computed")

@@ -106,8 +106,7 @@ def record_recovery(
             for name, value in (("loss", point.loss), ("held_out_loss", point.held_out), ("step", point.step))
             if value is not None
         ]
-        for start in range(0, len(found), records.MAX_POINTS):
-            log(client, run.info.run_id, found[start : start + records.MAX_POINTS])
+        log(client, run.info.run_id, found)
         client.set_terminated(run.info.run_id)
     record_assessments(store, {run.info.run_id: numbers})
 

@@ -130,16 +130,15 @@ class MlflowWriter:
         if self._was_finished:
             return
         if result is not None:
-            metrics = records.result_metrics(result)
+            metrics, points = records.result_metrics(result), list[tuple[str, float, int]]()
             if any(self._run.data.metrics.get(name) != metrics[name] for name in _TELLING):
-                for name, series in records.result_series(result).items():
-                    self._log([(name, value, step) for step, value in series], now)
                 metrics |= {"cost/seconds": self.seconds_before + result.seconds}
-                self._log([(name, value, self._rounds_written + 1) for name, value in metrics.items()], now)
-            if result.complete:  # a param is written once
-                found = {"removed": str(result.mask), "n_remove": str(result.n_remove)}
-                self._log(params=self._lacking(found))
-            self._log(tags=records.result_tags(result, self._max_child_runs))
+                series = records.result_series(result).items()
+                points += [(name, value, step) for name, each in series for step, value in each]
+                points += [(name, value, self._rounds_written + 1) for name, value in metrics.items()]  # telling: last
+            found = {"removed": str(result.mask), "n_remove": str(result.n_remove)} if result.complete else {}
+            tags = records.result_tags(result, self._max_child_runs)
+            self._log(points, now, self._lacking(found), tags)  # a param is written once
             self._log_artifacts(result.trials or self._trials, result)
         elif failure is not None:
             self._log(tags={"raysearch.failure": records.clip(failure, records.MAX_TAG)})
@@ -176,10 +175,9 @@ class MlflowWriter:
         A run that was made and not taken up has no params, and so is known for one made twice: see `only_one`.
         """
         run = self._run
-        if missing := self._lacking(records.search_params(self._header)):
-            self._log(params=missing)
+        tags = records.study_tags(self._header.labels, self._header.parent) if self._header.labels else {}
+        self._log(params=self._lacking(records.search_params(self._header)), tags=tags)
         if self._header.labels:
-            self._log(tags=records.study_tags(self._header.labels, self._header.parent))
             self._client.update_run(self.run_id, name=records.search_name(self._header.search_id, self._header.labels))
         if self._was_finished:
             return
