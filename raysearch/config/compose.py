@@ -22,7 +22,7 @@ from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Quote, QuotedString
+from hydra.core.override_parser.types import Override, Quote, QuotedString
 from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
@@ -36,6 +36,8 @@ from raysearch.errors import Mistakes, UserError, did_you_mean, first_line, with
 #: Mappings whose keys are the user's own: the axes of a study, and the texts and tasks of an assessment.
 AXES, FREE = "study.grid.", ("assess.texts.", "assess.generation.", "study.recover.")
 _OPEN = "???"  # a value that is yet to be given, as OmegaConf writes it
+#: Hydra's own groups, of logs, sweeps and help, which are no use here: to read them takes a third of its time.
+_HYDRAS_OWN = ("env", "help", "hydra_help", "hydra_logging", "job_logging", "launcher", "output", "sweeper")
 #: What Hydra, OmegaConf and PyYAML raise at a file or a value that they do not understand.
 _UNREADABLE = (HydraException, OmegaConfBaseException, yaml.YAMLError, OSError, ValueError, RecursionError)
 
@@ -192,7 +194,7 @@ def files_of(job: str, choices: Mapping[str, str], folder: Path | None) -> list[
 
 
 def _hydra_words(choices: Iterable[tuple[str, str]], folder: Path | None) -> list[str]:
-    words = [f"{group}={quoted(name)}" for group, name in choices]
+    words = [f"{group}={quoted(name)}" for group, name in choices] + [f"~hydra/{group}" for group in _HYDRAS_OWN]
     return words if folder is None else [*words, f"hydra.searchpath=[{quoted(f'file://{folder.resolve()}')}]"]
 
 
@@ -235,9 +237,8 @@ def _read_choice(word: str, names: Sequence[str]) -> str | None:
 def _read_value(word: str) -> Any:
     """Return a value as Hydra's grammar reads it, as a number, a list or such; anything else is text as it stands."""
     key, value = _split(word)
-    try:
-        parsed = OverridesParser.create().parse_override(f"value={value}")
-    except (HydraException, ValueError, RecursionError):  # such as a number of thousands of digits
+    parsed = _parse(value)
+    if parsed is None:
         return value
     if parsed.is_sweep_override():
         if os.path.exists(value):
@@ -246,6 +247,15 @@ def _read_value(word: str) -> Any:
         raise UserError(f"{word} holds several values; give one, a list as {key}=[{value}], or text as {text}")
     found = parsed.value()
     return value if isinstance(found, str) and value[:1] not in ("'", '"') else found
+
+
+@functools.cache  # every search of a study has the study's words
+def _parse(value: str) -> Override | None:
+    """Return what Hydra's grammar makes of a value; None if nothing."""
+    try:
+        return OverridesParser.create().parse_override(f"value={value}")
+    except (HydraException, ValueError, RecursionError):  # such as a number of thousands of digits
+        return None
 
 
 def _read_axis(word: str) -> Any:

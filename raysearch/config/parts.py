@@ -15,7 +15,7 @@ import pkgutil
 import re
 import typing
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -131,7 +131,7 @@ def construct(part: type[Part], section: str, values: Mapping[str, Any], **built
     """
     fields = {field.name: field for field in dataclasses.fields(part) if field.init and field.name not in built}
     required = {name for name, field in fields.items() if field.default is field.default_factory is dataclasses.MISSING}
-    hints, mistakes = typing.get_type_hints(part), Mistakes()
+    hints, mistakes = _hints(part), Mistakes()
     with mistakes:
         check_names(f"{section}.", values, fields)
     found: dict[str, Any] = {}
@@ -186,7 +186,7 @@ def checked(expected: Any, name: str, value: Any) -> Any:
         UserError: It is not.
     """
     try:
-        return TypeAdapter(expected, config=ConfigDict(allow_inf_nan=False)).validate_python(value, strict=True)
+        return _adapter(expected).validate_python(value, strict=True)
     except ValidationError as error:
         wanted = dict.fromkeys(
             _EXPECTED.get(problem["type"], problem["msg"].removeprefix("Input should be "))
@@ -198,6 +198,16 @@ def checked(expected: Any, name: str, value: Any) -> Any:
         elif not remedy and isinstance(value, str) and value[:1] in ("[", "{"):  # else it would not be text
             remedy = "; its brackets do not match"
         raise UserError(f"{name}={as_typed(value)} should be {' or '.join(wanted)}{remedy}") from error
+
+
+@cache  # a study builds each class once a search
+def _hints(part: type) -> Mapping[str, Any]:
+    return typing.get_type_hints(part)
+
+
+@cache
+def _adapter(expected: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(expected, config=ConfigDict(allow_inf_nan=False))
 
 
 def _nearest(value: Any, error: ValidationError) -> str:
