@@ -11,10 +11,10 @@ It starts in some hundredths of a second, so it imports little, and nothing of o
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]  # the module around it takes as long to import as all the rest
 import errno
 import os
 import resource
-import signal
 import struct
 import sys
 
@@ -150,11 +150,11 @@ def _shut_off(cpu_s: int, memory: int, scratch: int, parent: int) -> bool:
     import ctypes  # here alone, for the program must not find it
 
     libc = ctypes.CDLL(None, use_errno=True)
-    _call(libc.prctl(1, signal.SIGKILL, 0, 0, 0), "to die with its starter")
+    _call(libc.prctl(1, _signal.SIGKILL, 0, 0, 0), "to die with its starter")
     if os.getppid() != parent:
         os._exit(1)
     read_only = _enter_namespaces(libc, scratch)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # asyncio would put its own in the place of Python's
+    _signal.signal(_signal.SIGINT, _signal.SIG_DFL)  # asyncio would put its own in the place of Python's
     for limit, soft, hard in (
         (resource.RLIMIT_CPU, cpu_s, cpu_s + 1),
         (resource.RLIMIT_AS, memory, memory),

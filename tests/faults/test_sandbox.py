@@ -55,7 +55,7 @@ print(json.dumps([one.passed for one in run_programs(programs)]))
 
 def test_a_killed_driver_leaves_no_program() -> None:
     before = running()
-    code = "from raysearch.generation.sandbox import *; run_program(Program('while True: pass', ''))"
+    code = "from raysearch.generation.sandbox import *; list(run_programs([Program('while True: pass', '')]))"
     driver = subprocess.Popen([sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": str(ROOT)})
     deadline = time.monotonic() + 20
     while not (started := running() - before) and time.monotonic() < deadline:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from raysearch.errors import UserError
 from raysearch.generation import sandbox
-from raysearch.generation.sandbox import Outcome, Program, run_program, run_programs
+from raysearch.generation.sandbox import Outcome, Program, run_programs
 from tests.generation.attacks import CHEATS, ENDED_BY_TIME, ESCAPES, running
 
 TIMEOUT_S = 3
 
 
 def outcome(code: str, tests: str = "") -> Outcome:
-    return run_program(Program(code, tests, TIMEOUT_S))
+    (one,) = run_programs([Program(code, tests, TIMEOUT_S)])
+    return one
 
 
 def test_what_passes() -> None:
@@ -53,9 +55,10 @@ def test_nothing_passes_that_should_not_and_nothing_is_left(
     namespaces: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = sandbox._CHILD.read_text()
-    child = tmp_path / "sandbox_child.py"  # a file of this test's own tells its programs from those of others
+    child = tmp_path / f"sandbox_child_{os.getpid()}.py"  # a name of its own tells its programs from those of others
     child.write_text(text if namespaces else text.replace("if libc.unshare(", "if True or libc.unshare("))
     monkeypatch.setattr(sandbox, "_CHILD", child)
+    monkeypatch.setattr(sandbox, "_MEMORY", 2**28)  # it takes as long to fill as there is of it
     if not namespaces:  # the kernel refuses them
         assert not outcome("open('x', 'w')").passed and outcome("open('/etc/passwd')").passed
     folder = tmp_path / "mine"
@@ -78,7 +81,7 @@ def test_nothing_passes_that_should_not_and_nothing_is_left(
     assert (before.st_mtime_ns, before.st_mode, before.st_size) == (after.st_mtime_ns, after.st_mode, after.st_size)
     assert [file.name for file in folder.iterdir()] == ["file"]
     assert not Path("/dev/shm/raysearch-attack").exists()
-    assert not running(str(child))
+    assert not running(child.name)
 
 
 def test_a_scratch_folder_of_its_own() -> None:
