@@ -75,9 +75,9 @@ def describe_texts(texts: Sequence[ScoredText], code: bool) -> Mapping[str, Any]
 
     Returns:
         ``cut_off``: the share that ends at the limit of tokens; ``empty``: the share without a word, which is Python
-        after an opening that is; ``tokens``: the mean length; ``failures``: how many
-        fail in each way; ``parses``: for code, the share that is Python; ``base``: for code with two sets of tests, the
-        share that passes the first; and the numbers of `Degeneration`.
+        after an opening that is; ``tokens``: the mean length; ``failures``: how many fail in each way; ``parses``:
+        for code, the share that is Python; ``base``: for code with two sets of tests, the share that passes the first;
+        and the numbers of `Degeneration`.
     """
     n = max(1, len(texts))
     based = [one.score.base for one in texts if one.score.base is not None]

@@ -70,7 +70,7 @@ class Server:
             (choice,) = answer["choices"]
             text: str = choice["text"]
             cut = min((place for stop in prompt.stop if (place := text.find(stop)) >= 0), default=None)
-            n_tokens = (answer.get("usage") or {}).get("completion_tokens", 0)
+            n_tokens = int((answer.get("usage") or {}).get("completion_tokens") or 0)
             return Written(text[:cut], n_tokens, cut is None and choice["finish_reason"] == "length")
 
 

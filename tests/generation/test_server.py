@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from raysearch.errors import UserError
-from raysearch.generation.prompt import Decoding, Prompt
+from raysearch.generation.prompt import Decoding, Prompt, Written
 from raysearch.generation.server import Server
 
 
@@ -41,6 +41,12 @@ def test_what_is_no_completion_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
         answering(answer, monkeypatch)
         with pytest.raises(UserError, match=r"/completions otherwise than OpenAI's protocol says"):
             Server("http://h/v1", "m").generate([Prompt((3, 4), 5, ("x",))], Tokens(), Decoding())
+
+
+def test_a_server_need_not_count_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    for usage in ({}, {"usage": None}, {"usage": {"completion_tokens": None}}):
+        answering({"choices": [{"text": "b", "finish_reason": "stop"}], **usage}, monkeypatch)
+        assert Server("http://h/v1", "m").generate([Prompt((3,), 5)], Tokens(), Decoding()) == [Written("b", 0, False)]
 
 
 def test_an_address_that_is_none_is_refused() -> None:
