@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import io
+import json
+import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,43 +16,83 @@ import pytest
 from raysearch.cli.console import SafeConsole
 from tests.cli.conftest import Run, World
 
-COMMAND = [sys.executable, "-m", "raysearch"]
+#: Imports once what all searches need, which takes seconds, and types each command in a process of its own.
+SEARCHES = """
+import json, os, signal, sys
+import transformers.models.llama.modeling_llama
+import raysearch.config.build, raysearch.evaluation.inline_pool
+from raysearch.cli import main
+for line in sys.stdin:
+    words, folder, stderr, ignored = json.loads(line)
+    if (child := os.fork()) == 0:
+        os.chdir(folder)
+        os.dup2(os.open("stdout", os.O_WRONLY | os.O_CREAT), 1)
+        os.dup2(os.open(stderr, os.O_WRONLY), 2)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL)
+        sys.argv[1:] = words
+        main()
+    print(child, flush=True)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
 
 
-def test_a_standard_error_that_cannot_be_written_ends_no_search(run: Run, world: World) -> None:
-    words = world.search(tracking__type="none")
-    with open("/dev/full", "w") as full:
-        done = subprocess.run([*COMMAND, "search", *words, "--json"], stderr=full, stdout=subprocess.PIPE)
-    assert done.returncode == 0 and b'"search_id"' in done.stdout
+@pytest.fixture(scope="module")
+def searches() -> Iterator[subprocess.Popen[str]]:
+    """A process that begins searches; its standard error is none that Python takes for a file, as that of theirs."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", SEARCHES], stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
+        yield process
+
+
+def begin(searches: subprocess.Popen[str], words: list[str], stderr: Path, ignored: bool = False) -> int:
+    """Begin a search with this standard error, that may ignore hangups, and return the id of its process."""
+    assert searches.stdin is not None and searches.stdout is not None
+    print(json.dumps((["search", *words], str(Path.cwd()), str(stderr), ignored)), file=searches.stdin, flush=True)
+    return int(searches.stdout.readline())
+
+
+def end(searches: subprocess.Popen[str]) -> int:
+    """Wait for the end of a search, and return its exit code."""
+    assert searches.stdout is not None
+    return int(searches.stdout.readline())
+
+
+def test_a_standard_error_that_cannot_be_written_ends_no_search(
+    run: Run, world: World, here: Path, searches: subprocess.Popen[str]
+) -> None:
+    begin(searches, [*world.search(tracking__type="none"), "--json"], Path("/dev/full"))
+    assert end(searches) == 0 and '"search_id"' in (here / "stdout").read_text()
     assert run("show", "latest").code == 0
 
 
-def hung_up(words: list[str], ignored: bool) -> tuple[int, str]:
+def hung_up(searches: subprocess.Popen[str], words: list[str], ignored: bool) -> tuple[int, str]:
     """A search whose terminal is lost as it begins: its exit code, and what it says from then on."""
-    ignore = (lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)) if ignored else None
-    with subprocess.Popen(
-        [*COMMAND, "search", *words], stderr=subprocess.PIPE, text=True, preexec_fn=ignore
-    ) as started:
-        assert started.stderr is not None
-        for line in started.stderr:
+    os.mkfifo("stderr")
+    process = begin(searches, words, Path("stderr"), ignored)
+    with open("stderr") as stderr:
+        said = ""
+        for line in stderr:
+            said += line
             if "remove 2 of" in line:
-                started.send_signal(signal.SIGHUP)
+                os.kill(process, signal.SIGHUP)
                 break
         else:
-            pytest.fail("it never said that it began")
-        said = started.stderr.read()
-    return started.returncode, said
+            pytest.fail(f"it never said that it began: {said}")
+        said = stderr.read()
+    return end(searches), said
 
 
-def test_a_lost_terminal_stops_a_search_which_says_how_to_go_on(run: Run, world: World, here: Path) -> None:
+def test_a_lost_terminal_stops_a_search_which_says_how_to_go_on(
+    run: Run, world: World, here: Path, searches: subprocess.Popen[str]
+) -> None:
     slow = world.search(tracking__type="none", searcher="exhaustive", remove="2", data__samples=200)
-    code, said = hung_up(slow, ignored=False)
+    code, said = hung_up(searches, slow, ignored=False)
     assert code == 130 and "raysearch resume" in said
     assert "interrupted" in run("show").out
 
 
-def test_nohup_keeps_a_search_from_it(run: Run, world: World, here: Path) -> None:
-    code, _ = hung_up(world.search(tracking__type="none", remove="2"), ignored=True)
+def test_nohup_keeps_a_search_from_it(run: Run, world: World, here: Path, searches: subprocess.Popen[str]) -> None:
+    code, _ = hung_up(searches, world.search(tracking__type="none", remove="2"), ignored=True)
     assert code == 0 and "finished" in run("show").out
 
 
@@ -63,5 +106,7 @@ def test_a_console_spells_commands_and_hides_secrets() -> None:
 
 def test_a_refusal_needs_no_standard_error(here: Path) -> None:
     with open("/dev/full", "w") as full:
-        done = subprocess.run([*COMMAND, "show"], stderr=full, stdout=subprocess.PIPE, check=False)
+        done = subprocess.run(
+            [sys.executable, "-m", "raysearch", "show"], stderr=full, stdout=subprocess.PIPE, check=False
+        )
     assert done.returncode == 2
