@@ -38,47 +38,36 @@ def imported(*commands: Sequence[str]) -> tuple[list[set[str]], str, str]:
     return [set(modules) for _, *modules in ends], done.stdout, done.stderr
 
 
-def test_help_imports_nothing_heavy() -> None:
+def test_help_and_show_import_nothing_heavy(run: Run, here: Path, world: World) -> None:
+    assert run("search", *world.search()).code == 0
     cli: Any = typer.main.get_command(app)
     names = sorted(cli.commands)
     assert {"search", "ledger", "recover"} <= {*names}
-    modules, printed, said = imported(["--help"], *([name, "--help"] for name in names))
-    assert said == "" and not HEAVY & set().union(*modules)
+    helped = [["--help"], *([name, "--help"] for name in names)]
+    modules, printed, said = imported(*helped, ["show"], ["show", "latest"], ["show", "latest", "--json"])
+    assert said == "" and not HEAVY & modules[len(names)]
+    assert not HEAVY - {"hydra"} & modules[-1]
     for command in ("", *names):
         assert f"Usage: raysearch {command}".rstrip() in printed
 
 
-def test_show_imports_nothing_heavy(run: Run, here: Path, world: World) -> None:
-    assert run("search", *world.search()).code == 0
-    modules, *_ = imported(["show"], ["show", "latest"], ["show", "latest", "--json"])
-    assert not HEAVY - {"hydra"} & set().union(*modules)
-
-
-def test_a_search_that_the_ledger_answers_needs_neither_torch_nor_transformers(
-    run: Run, here: Path, world: World
-) -> None:
+def test_what_the_ledger_answers_needs_neither_torch_nor_transformers(run: Run, here: Path, world: World) -> None:
     before = found(run("search", *world.search(), "--json"))
+    for remove in (1, 2):
+        assert run("search", *world.search(remove=remove, screening="off")).code == 0
     again = [*world.search(cluster="local"), "--json"]
+    words = world.search(remove=None, cluster="local")
     modules, printed, _ = imported(
-        ["search", *again], ["search", *again, "searcher=one_shot"], ["resume", before["search_id"]]
+        ["search", *again],
+        ["search", *again, "searcher=one_shot"],
+        ["resume", before["search_id"]],
+        ["study", *words, "study.grid.remove=[1,2]", "study.grid.searcher=[greedy]"],
+        ["report"],
     )
-    assert not {"torch", "transformers", "ray"} & set().union(*modules)
+    assert not {"torch", "transformers", "ray"} & modules[-1]
     answered = json.loads(printed.partition("IMPORTED")[0])
     assert answered["evaluations"]["computed"] == 0
     assert answered["removed"] == before["removed"] and answered["loss"] == before["loss"]
-
-
-def test_a_study_that_the_ledger_answers_needs_neither_torch_nor_ray(run: Run, here: Path, world: World) -> None:
-    words = [
-        "study",
-        *world.search(remove=None, cluster="local"),
-        "study.grid.remove=[1,2]",
-        "study.grid.searcher=[greedy]",
-    ]
-    for remove in (1, 2):
-        assert run("search", *world.search(remove=remove, screening="off")).code == 0
-    modules, *_ = imported(words, ["report"])
-    assert not {"torch", "transformers", "ray"} & set().union(*modules)
 
 
 def test_a_search_of_a_kept_gguf_file_leaves_torch_to_its_replica(run: Run, here: Path, world: World) -> None:
