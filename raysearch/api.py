@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from raysearch.search.observer import Observer, Tracker
     from raysearch.search.recommendation import Recommendation
     from raysearch.search.record import Cleaned, SearchRecord
-    from raysearch.search.result import SearchResult
+    from raysearch.search.result import RoundSummary, SearchResult
     from raysearch.search.score import Score
     from raysearch.search.spec import SearchSpec
     from raysearch.search.sweep import Sweep
@@ -368,6 +368,16 @@ def show(
         from raysearch.search.gap import gaps_of  # which brings torch
 
         return [record], gaps_of(record, found)
+
+
+def last_round(
+    search: str = "latest", *, store: PathLike = "mlruns", ledger: PathLike | None = None
+) -> RoundSummary | None:
+    """Return where a search that runs, or was interrupted, stood after its last round; None once it has a result."""
+    from raysearch.search import record
+
+    with _opened(store, ledger) as found:
+        return record.last_round(found, record.find_search(found, checked(str, "search", search)).search_id)
 
 
 def load(search: str = "latest", *, store: PathLike = "mlruns", ledger: PathLike | None = None) -> SearchResult:

@@ -25,7 +25,7 @@ def show(
     ledger: LedgerFile = None,
     as_json: Json = False,
 ) -> None:
-    """List the searches of a ledger, or show the result and the masks of one.
+    """List the searches of a ledger, or show the result and the masks of one; of one without, its last round.
 
     \b
     raysearch show
@@ -47,6 +47,9 @@ def show(
         else:
             (record,) = records
             value, parts = plain(record), tables.recorded_tables(record, most, gaps)
+            if last := api.last_round(record.search_id, store=store, ledger=ledger):
+                value["last_round"] = plain(last)
+                parts.append(tables.round_line(last))
             if gap:
                 value["gap"] = [plain(one) for one in gaps]
             if numbers := api.assessed(record.search_id, store=store, ledger=ledger):

@@ -21,7 +21,7 @@ from raysearch.core.paths import options_for
 from raysearch.core.problem import sizes_of
 from raysearch.core.screened import Screened
 from raysearch.search.recommendation import memory_text
-from raysearch.search.result import SearchResult
+from raysearch.search.result import RoundSummary, SearchResult
 from raysearch.search.trial import Trial
 
 if TYPE_CHECKING:  # heavy; `raysearch show` does not need them
@@ -245,6 +245,14 @@ def recorded_tables(record: SearchRecord, most: int, gaps: Sequence[Gap]) -> lis
         tables.append(gap_table(measure, gaps))
         tables += [f"To rank more: {gap.remedy}" for gap in gaps if gap.rank is None][:1]
     return tables
+
+
+def round_line(last: RoundSummary) -> str:
+    """Return where a search without a result stands."""
+    best = "" if last.round_best is None else f"the best of the round {last.round_best} {last.round_best_loss:.4f}, "
+    least = "no solution yet" if last.best_loss is None else f"the best solution so far {last.best_loss:.4f}"
+    computed = f"{last.n_computed} computed, {last.n_cached} cached"
+    return f"After round {last.round}: {best}{least}; {computed}, {duration(last.seconds)}"
 
 
 def trials_table(measure: Measure, trials: Sequence[Trial], most: int) -> Table:
