@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -125,7 +126,7 @@ def compare(
     if not measured:
         return None
     sides = {name: Side(mine, quantity) for name, mine in measured.items()}
-    rivals = [_rival(name, mine, quantity) for name, mine in measured.items()]
+    rivals = [_rival(name, mine, sides[name], quantity) for name, mine in measured.items()]
     rivals.sort(key=lambda one: (-quantity.sign * sides[one.searcher].score, math.isnan(one.cost), one.cost))
     pairs = itertools.combinations([sides[rival.searcher] for rival in rivals], 2)
     gaps = [difference(one, other, quantity) for one, other in pairs]
@@ -145,9 +146,11 @@ def on_shared_draws(cells: pd.DataFrame, quantity: Quantity) -> pd.DataFrame:
     Draws differ by far more than searchers do.
     """
     known = cells[cells[quantity.key].notna()]
-    searchers = known.groupby("draw")["searcher"].transform("nunique")
-    shared = known[searchers == known["searcher"].nunique()]
-    return known if shared.empty else shared
+    searchers = defaultdict[str, set[str]](set)
+    for draw, searcher in zip(known["draw"], known["searcher"], strict=True):
+        searchers[draw].add(searcher)
+    complete = [draw for draw, found in searchers.items() if len(found) == known["searcher"].nunique()]
+    return known[known["draw"].isin(complete)] if complete else known
 
 
 def comparisons(frame: pd.DataFrame, quantity: Quantity, margin: float | None = None) -> list[Comparison]:
@@ -155,21 +158,21 @@ def comparisons(frame: pd.DataFrame, quantity: Quantity, margin: float | None = 
     return [one for setting, cells in settings(frame) if (one := compare(setting, cells, quantity, margin))]
 
 
-def _rival(searcher: str, cells: pd.DataFrame, quantity: Quantity) -> Rival:
-    spreads = cells.groupby("draw")[quantity.key].std().dropna()
+def _rival(searcher: str, cells: pd.DataFrame, side: Side, quantity: Quantity) -> Rival:
+    several = len(cells) > len(side.by_draw)  # seeds of a draw
+    spreads = cells.groupby("draw")[quantity.key].std().dropna() if several else ()
     return Rival(
         searcher=searcher,
         mean=mean_of(quantity, cells[quantity.key]),
         spread=next(iter(spreads), None),
-        error=finite(_error(cells, quantity)),
+        error=finite(_error(cells, side, quantity)),
         cost=float(cells["layer_forwards_alone"].mean()),
         uses_objective=bool(cells["uses_objective"].all()),
     )
 
 
-def _error(cells: pd.DataFrame, quantity: Quantity) -> float:
+def _error(cells: pd.DataFrame, side: Side, quantity: Quantity) -> float:
     """Return the standard error of a searcher's mean; NaN if it is not known."""
-    of_draws = cells.groupby("draw")[quantity.key].mean()
-    if quantity in (CALIBRATION_LOSS, HELD_OUT_LOSS) and len(of_draws) > 1:
-        return float(of_draws.sem())
+    if quantity in (CALIBRATION_LOSS, HELD_OUT_LOSS) and len(side.by_draw) > 1:
+        return float(cells.groupby("draw")[quantity.key].mean().sem())
     return float(cells[quantity.error].mean(skipna=False))
