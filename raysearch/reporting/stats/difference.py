@@ -64,9 +64,9 @@ class Difference:
             return 1.0
         if self.exact_p is not None or not self._errors:
             return self.exact_p
-        from scipy.stats import t
+        from scipy.special import stdtr
 
-        return max(float(2 * t.sf(abs(self.value) / error, freedom)) for error, freedom in self._errors)
+        return max(float(2 * stdtr(freedom, -abs(self.value) / error)) for error, freedom in self._errors)
 
     def half_width(self, level: float = LEVEL) -> float | None:
         """Half of the interval of confidence 1 - `level`; None if the error is not known."""
@@ -84,9 +84,9 @@ class Difference:
 
     def _quantiles(self, *levels: float) -> float | None:
         """The sum of some quantiles of Student's t, times the error; None if that is not known."""
-        from scipy.stats import t
+        from scipy.special import stdtrit
 
-        return max((float(t.ppf(levels, freedom).sum() * error) for error, freedom in self._errors), default=None)
+        return max((float(stdtrit(freedom, levels).sum() * error) for error, freedom in self._errors), default=None)
 
     @property
     def _errors(self) -> list[tuple[float, float]]:
@@ -160,7 +160,7 @@ class Side:
 
     @cached_property
     def _weights(self) -> npt.NDArray[np.float64]:
-        places = list(zip(self._cells["searcher"], self._cells["draw"], strict=True))
+        places = list(zip(self._cells["searcher"].cat.codes, self._cells["draw"], strict=True))
         sizes = Counter(places)
         return np.array([1 / sizes[place] for place in places])
 
